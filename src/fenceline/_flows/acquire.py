@@ -1,0 +1,130 @@
+"""Acquire a lock: one round trip when it is free, a place in a fair queue when it is not.
+
+Promise: what is returned was granted to the attempt's current claim and has time left. Every claim but the one granted is
+ended at the source, or is the attempt's current one, which whoever runs the flow hands to the keeper if the flow raises (H5).
+Never: granted twice under one claim (H4), granted to a waiter whose place expired while it slept (H8).
+"""
+
+from typing import NamedTuple
+
+from fenceline._flows.requests import (
+    Acquire,
+    BlockSpent,
+    Busy,
+    ClaimEnded,
+    Flow,
+    Granted,
+    Listen,
+    Now,
+    Poll,
+    Queued,
+    Release,
+    ReserveBlock,
+    Wait,
+)
+from fenceline._flows.retry import asked
+from fenceline.errors import SourceError
+from fenceline.model import draw_claim
+
+MARGIN_MIN_MS = 50
+MARGIN_TTL_FRACTION = 10
+MARGIN_MAX_TTL_FRACTION = 4
+MAX_CLAIMS = 100
+"""Claims that one acquire may draw before it gives up on a source that ends them all."""
+
+
+class Grant(NamedTuple):
+    """A lease as its holder knows it. `deadline_ms` is on the holder's clock, the margin already taken off (H1)."""
+
+    token: int
+    deadline_ms: int
+    source_id: str
+    history_id: str
+    waited_ms: int | None
+
+
+class Attempt:
+    """What must survive an interrupted acquire: the claim that may stand at the source. One attempt, one thread."""
+
+    __slots__ = ("claim", "holder", "lock", "ttl_ms")
+
+    def __init__(self, lock: str, holder: str, ttl_ms: int) -> None:
+        self.lock = lock
+        self.holder = holder
+        self.ttl_ms = ttl_ms
+        self.claim = draw_claim()
+
+    def redraw(self) -> None:
+        """Go on under a new claim, once the source has said that the old one is over."""
+        self.claim = draw_claim()
+
+
+def margin_ms(ttl_ms: int) -> int:
+    """Return how long before its deadline a lease already counts as over: max(50 ms, ttl/10), at most ttl/4."""
+    return min(max(MARGIN_MIN_MS, ttl_ms // MARGIN_TTL_FRACTION), ttl_ms // MARGIN_MAX_TTL_FRACTION)
+
+
+def deadline_ms(sent_ms: int, remaining_ms: int, ttl_ms: int) -> int:
+    """Return until when the holder may rely on a lease: from the *send* time of the request whose reply confirmed it."""
+    return sent_ms + min(remaining_ms, ttl_ms) - margin_ms(ttl_ms)
+
+
+def acquire(attempt: Attempt, *, may_wait: bool, timeout_ms: int | None) -> Flow[Grant | None]:
+    """Return the grant, or None when the lock was busy or the timeout passed. `timeout_ms` None: wait for ever."""
+    started_ms = yield Now()
+    give_up_ms = None if timeout_ms is None else started_ms + timeout_ms
+    for _ in range(MAX_CLAIMS):
+        outcome = yield from _live_one_claim(attempt, started_ms, give_up_ms, may_wait)
+        if isinstance(outcome, Grant):
+            return outcome
+        if isinstance(outcome, Busy) or (give_up_ms is not None and (yield Now()) >= give_up_ms):
+            return None
+        attempt.redraw()
+    raise SourceError(
+        f"lock {attempt.lock!r}: the source ended {MAX_CLAIMS} claims in a row, each before it could be used; "
+        f"with a ttl of {attempt.ttl_ms} ms this process is too slow: ask for a longer ttl"
+    )
+
+
+def _live_one_claim(
+    attempt: Attempt, started_ms: int, give_up_ms: int | None, may_wait: bool
+) -> Flow[Grant | Busy | ClaimEnded]:
+    sent_ms = yield Now()
+    request = Acquire(attempt.lock, attempt.claim, attempt.holder, attempt.ttl_ms, sent_ms, may_wait)
+    reply = yield from _ask(request)
+    was_queued = isinstance(reply, Queued)
+    if was_queued:
+        # A release between queueing and listening would go unheard: listen first, then look once more.
+        yield Listen(attempt.lock, attempt.claim)
+        sent_ms, reply = yield from _stand_in_line(attempt, give_up_ms)
+    if not isinstance(reply, Granted):
+        return reply
+    now_ms = yield Now()
+    until_ms = deadline_ms(sent_ms, reply.remaining_ms, attempt.ttl_ms)
+    if now_ms >= until_ms:
+        # The grant was over before it arrived here (a freeze between two lines): it is given back, never used.
+        yield from asked(Release(attempt.lock, attempt.claim))
+        return ClaimEnded()
+    waited_ms = now_ms - started_ms if was_queued else None
+    return Grant(reply.token, until_ms, reply.source_id, reply.history_id, waited_ms)
+
+
+def _stand_in_line(attempt: Attempt, give_up_ms: int | None) -> Flow[tuple[int, Granted | Busy | ClaimEnded]]:
+    """Poll and wait until the claim is granted, ended, or out of time; return when the last poll was sent, and its reply."""
+    while True:
+        sent_ms = yield Now()
+        reply = yield from _ask(Poll(attempt.lock, attempt.claim))
+        if not isinstance(reply, Queued):
+            return sent_ms, reply
+        now_ms = yield Now()
+        if give_up_ms is not None and now_ms >= give_up_ms:
+            yield from asked(Release(attempt.lock, attempt.claim))
+            return sent_ms, Busy()
+        yield Wait(reply.wait_ms if give_up_ms is None else min(reply.wait_ms, give_up_ms - now_ms))
+
+
+def _ask(request: Acquire | Poll) -> Flow[Granted | Queued | Busy | ClaimEnded]:
+    """Ask the source, reserving a block of tokens first where the last one is spent (T1)."""
+    while isinstance(reply := (yield from asked(request)), BlockSpent):
+        yield from asked(ReserveBlock())
+    return reply  # type: ignore[return-value]

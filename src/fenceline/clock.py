@@ -1,0 +1,19 @@
+"""The one clock by which leases are judged: time since boot, suspend included.
+
+Promise: `boottime_ms` never goes back while this kernel runs, and counts the time for which the machine was asleep, so that a
+lease ends during a suspend as it should. It is never compared across kernels: see `stores/sqlite/kernel.py`.
+"""
+
+import time
+
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", None)
+HAS_BOOTTIME = _CLOCK is not None
+"""False on macOS and Windows, where no clock is known to count suspend; stores that need one refuse to open there."""
+
+_CLOCK_ID: int = time.CLOCK_MONOTONIC if _CLOCK is None else _CLOCK
+_NS_PER_MS = 1_000_000
+
+
+def boottime_ms() -> int:
+    """Return whole milliseconds since boot, rounded down, so that a deadline computed from it is never too late."""
+    return time.clock_gettime_ns(_CLOCK_ID) // _NS_PER_MS

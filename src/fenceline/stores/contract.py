@@ -1,0 +1,89 @@
+"""What a store must be, for ours and for anybody's: the contract between drivers and stores.
+
+Promise of a source's connection: `perform` answers one request in one round trip and one transaction, or raises an error of
+the tree whose `definite` is true to the fact. Promise of a guard's connection: between Begin and Commit every request runs
+in one transaction, and leaving it by an exception rolls it back. Capabilities are declared, never discovered by an error.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from fenceline._flows.requests import SourceReply
+from fenceline.model import Finding
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a source can do: the range and step of its ttl in milliseconds, and whether waiters are told of a release."""
+
+    ttl_min_ms: int
+    ttl_max_ms: int
+    ttl_step_ms: int
+    notifies: bool
+
+
+class SourceConnection(Protocol):
+    """One client connection, used by one thread at a time; any thread may be the next."""
+
+    def perform(self, request: Any) -> SourceReply:
+        """Answer one request, or raise. After an exception the caller discards the connection."""
+
+    def close(self) -> None:
+        """Give the connection back to the system; never raises."""
+
+
+class Channel(Protocol):
+    """Where one waiting claim hears that its turn may have come; made before the claim looks for the last time."""
+
+    def fileno(self) -> int:
+        """Return a descriptor that becomes readable when something was told."""
+
+    def drain(self) -> None:
+        """Forget what was told until now."""
+
+    def close(self) -> None:
+        """Stop listening; never raises."""
+
+
+class SourceStore(Protocol):
+    """A source of tokens behind one URL. Making one opens nothing."""
+
+    capabilities: Capabilities
+    url: str
+
+    def connect(self) -> SourceConnection:
+        """Open a connection; SourceUnavailableError, SchemaError or UnsupportedError say why not."""
+
+    def listen(self, lock: str, claim: str) -> Channel:
+        """Open the channel of one waiting claim."""
+
+    def examine(self) -> list[Finding]:
+        """Return what in this source's set-up would break the promise, for `fenceline doctor`."""
+
+
+class GuardConnection(Protocol):
+    """One client connection of a guard, used by one thread at a time."""
+
+    native: Any
+    """The client's own object, which `guard.transaction` yields."""
+
+    def perform(self, request: Any) -> Any:
+        """Run one request of `_flows/guarding.py`; anything but success leaves no transaction open."""
+
+    def close(self) -> None:
+        """Roll back what is open and close; never raises."""
+
+
+class GuardStore(Protocol):
+    """A place that keeps marks and enforces them. Making one opens nothing."""
+
+    url: str
+
+    def connect(self) -> GuardConnection:
+        """Open a connection of the guard's own."""
+
+    def adopt(self, native: Any) -> GuardConnection:
+        """Speak over the caller's connection, which is inside a transaction; GuardError if it is not."""
+
+    def examine(self) -> list[Finding]:
+        """Return what in this resource's set-up would break the promise, for `fenceline doctor`."""

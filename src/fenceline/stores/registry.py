@@ -1,0 +1,92 @@
+"""Which store answers to which URL scheme: the scheme table, and the entry points by which a third party adds a store.
+
+Promise: looking up a scheme imports that store's module and no other; a scheme that cannot be safe says why; a missing
+client names the extra to install. Never: a scheme of ours silently replaced by somebody else's.
+"""
+
+from importlib import import_module
+from typing import Any, cast
+
+from fenceline.errors import (
+    ConfigError,
+    MissingDependencyError,
+    UnknownSchemeError,
+    UnsafeSourceError,
+)
+from fenceline.stores.contract import GuardStore, SourceStore
+
+SOURCE_GROUP = "fenceline.sources"
+GUARD_GROUP = "fenceline.guards"
+
+SOURCES = {"sqlite": "fenceline.stores.sqlite.source:SQLiteSource"}
+GUARDS = {"sqlite": "fenceline.stores.sqlite.guard:SQLiteGuard"}
+EXTRAS: dict[str, str] = {}
+"""The extra that installs a scheme's client, for the stores that need one."""
+
+UNSAFE_SOURCES = {
+    "redis": "its asynchronous failover loses acknowledged grants, and Redlock has no order to take tokens from",
+    "rediss": "its asynchronous failover loses acknowledged grants, and Redlock has no order to take tokens from",
+    "memcached": "it may evict the counter at any time, and then counts from the beginning",
+    "nats": "its acknowledgements are not flushed, so a power cut issues a revision twice",
+}
+
+
+def source_store(url: str) -> SourceStore:
+    """Return the source store that the URL names, unopened; ConfigError or UnsafeSourceError if there is none."""
+    scheme = _scheme(url)
+    if scheme in UNSAFE_SOURCES:
+        raise UnsafeSourceError(
+            f"{scheme}:// cannot be a source of fencing tokens: {UNSAFE_SOURCES[scheme]}. Use one of: {_known(SOURCES)}"
+        )
+    return cast(SourceStore, _load(scheme, SOURCES, SOURCE_GROUP)(url))
+
+
+def guard_store(url: str) -> GuardStore:
+    """Return the guard store that the URL names, unopened; ConfigError if there is none."""
+    return cast(GuardStore, _load(_scheme(url), GUARDS, GUARD_GROUP)(url))
+
+
+def _scheme(url: object) -> str:
+    if not isinstance(url, str):
+        raise ConfigError(f"a URL must be a str, not {type(url).__name__}")
+    scheme, separator, _ = url.partition("://")
+    if not separator or not scheme:
+        raise ConfigError(f"{_shown(url)!r} is no URL: write for example sqlite:///locks.db")
+    return scheme.lower()
+
+
+def _shown(url: str) -> str:
+    """Return the URL without what may be a password."""
+    head, at, tail = url.rpartition("@")
+    return f"…@{tail}" if at and head else url
+
+
+def _load(scheme: str, table: dict[str, str], group: str) -> Any:
+    target = table.get(scheme)
+    if target is None:
+        return _load_entry_point(scheme, table, group)
+    module_name, _, attribute = target.partition(":")
+    try:
+        return getattr(import_module(module_name), attribute)
+    except ImportError as error:
+        if scheme not in EXTRAS:
+            raise
+        raise MissingDependencyError(
+            f"{scheme}:// needs a client that is not installed ({error.name}): pip install 'fenceline[{EXTRAS[scheme]}]'"
+        ) from error
+
+
+def _load_entry_point(scheme: str, table: dict[str, str], group: str) -> Any:
+    from importlib.metadata import entry_points
+
+    found = entry_points(group=group, name=scheme)
+    if len(found) == 1:
+        return next(iter(found)).load()
+    if found:
+        names = ", ".join(sorted(point.value for point in found))
+        raise ConfigError(f"several packages offer {scheme}:// ({names}): uninstall all but one")
+    raise UnknownSchemeError(f"no store is known for {scheme}://; known here: {_known(table)}")
+
+
+def _known(table: dict[str, str]) -> str:
+    return ", ".join(f"{scheme}://" for scheme in sorted(table))

@@ -1,0 +1,224 @@
+"""One SQLite file and a connection to it: opening, transactions, and errors in fenceline's words.
+
+Promise: a file made here has mode 0600; a write transaction is begun with the write lock or not at all; every sqlite3 error
+comes out as an error of the tree that names the file and is true about whether the work was done. A wait for another
+writer happens outside SQLite, so that signals get through and a fork is never held up by it.
+Never: a setting of the user's file changed by opening it.
+"""
+
+import os
+import random
+import sqlite3
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fenceline.errors import (
+    ConfigError,
+    FencelineError,
+    OutcomeUnknownError,
+    SourceUnavailableError,
+    UnsupportedError,
+)
+from fenceline.stores.sqlite.forks import GATE
+
+MIN_SQLITE = (3, 37, 0)
+BUSY_PATIENCE_S = 5.0
+"""How long to wait for another process's write transaction before calling the file unavailable."""
+
+Result = TypeVar("Result")
+_BUSY_PAUSE_MIN_S = 0.000_05
+_BUSY_PAUSE_MAX_S = 0.005
+_BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+_REMEDIES = {
+    sqlite3.SQLITE_READONLY: "it or its folder is read-only: make both writable, or choose another file",
+    sqlite3.SQLITE_CANTOPEN: "it cannot be opened: its folder must exist and be writable",
+    sqlite3.SQLITE_PERM: "permission is denied: make it and its folder readable and writable for this user",
+    sqlite3.SQLITE_FULL: "the disk is full: make room, then try again; nothing was changed",
+    sqlite3.SQLITE_IOERR: "reading or writing it failed: look into the system's log, the disk may be failing",
+    sqlite3.SQLITE_CORRUPT: "it is corrupted: restore it from a backup, then run `fenceline epoch --raise`",
+    sqlite3.SQLITE_NOTADB: "it is not a SQLite database: choose another file",
+}
+
+
+def path_of(url: str) -> Path:
+    """Return the file that `sqlite:///relative` or `sqlite:////absolute` names; ConfigError for anything else."""
+    _, _, rest = url.partition("://")
+    if not rest.startswith("/"):
+        raise ConfigError(f"{url!r}: write sqlite:///relative/path or sqlite:////absolute/path (three or four slashes)")
+    name = rest[1:]
+    if not name or name == ":memory:" or name.endswith("/"):
+        raise ConfigError(f"{url!r} names no file: a lock must outlive the process, so it needs a file on disk")
+    if "\0" in name:
+        raise ConfigError(f"{url!r} contains U+0000: leave it out")
+    return Path(os.path.abspath(name))
+
+
+def code_of(error: sqlite3.Error) -> int:
+    """Return SQLite's primary result code, 0 where the error came from Python's module itself."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
+def _nothing_to_prepare(native: sqlite3.Connection) -> None:
+    """The default for connections that need no settings of their own."""
+
+
+class Database:
+    """A connection to one file, opened when it is first needed. One thread at a time; any thread may be the next."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        prepare: Callable[[sqlite3.Connection], None] = _nothing_to_prepare,
+        patience_s: float = BUSY_PATIENCE_S,
+    ) -> None:
+        self.path = path
+        self.patience_s = patience_s
+        self._prepare = prepare
+        self._native: sqlite3.Connection | None = None
+        self.is_inside = False
+        GATE.watch(self)
+
+    @property
+    def is_open(self) -> bool:
+        return self._native is not None
+
+    @property
+    def native(self) -> sqlite3.Connection:
+        """The sqlite3 connection, opened now if it is not open; a fork closes it while no transaction is open."""
+        if self._native is None:
+            self._native = self._open()
+        return self._native
+
+    def _open(self) -> sqlite3.Connection:
+        if sqlite3.sqlite_version_info < MIN_SQLITE:
+            raise UnsupportedError(f"SQLite {sqlite3.sqlite_version} is too old: fenceline needs 3.37 or newer")
+        GATE.check_may_open(self.path)
+        self._make_private()
+        native = sqlite3.connect(self.path, timeout=0, isolation_level=None, check_same_thread=False)
+        try:
+            self._prepare(native)
+        except BaseException:
+            native.close()
+            raise
+        return native
+
+    def _make_private(self) -> None:
+        """Create the file with mode 0600 if it is missing: SQLite itself would use the umask."""
+        try:
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        except OSError as error:
+            raise SourceUnavailableError(
+                f"{self.path} cannot be opened ({error.strerror}): the file and its folder must exist and be writable"
+            ) from error
+
+    def execute(self, statement: str, parameters: Any = ()) -> sqlite3.Cursor:
+        """Run one statement of the open transaction, its errors still sqlite3's."""
+        return self.native.execute(statement, parameters)
+
+    def transact(self, body: Callable[[], Result], *, to_write: bool = True) -> Result:
+        """Run `body` in a short transaction, which a fork waits for: committed at its end, undone by whatever leaves it."""
+        is_commit = False
+        try:
+            self._begin("BEGIN IMMEDIATE" if to_write else "BEGIN")
+            result = body()
+            is_commit = True
+            self.native.execute("COMMIT")
+        except sqlite3.Error as error:
+            self.rollback()
+            raise self.translate(error, is_commit=is_commit) from error
+        except BaseException:
+            self.rollback()
+            raise
+        finally:
+            self.is_inside = False
+        return result
+
+    def begin(self) -> None:
+        """Begin a write transaction that ends when its user wants; SourceUnavailableError if the file is not to be had."""
+        self._begin("BEGIN IMMEDIATE")
+        self.is_inside = False
+
+    def commit(self) -> None:
+        """Commit what `begin` began; OutcomeUnknownError if the system did not confirm it."""
+        try:
+            self.native.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise self.translate(error, is_commit=True) from error
+
+    def rollback(self) -> None:
+        """Undo the open transaction, if there is one; never raises."""
+        if self._native is None or not self._native.in_transaction:
+            return
+        try:
+            self._native.execute("ROLLBACK")
+        except sqlite3.Error:
+            self.close()
+
+    def _begin(self, statement: str) -> None:
+        """Begin, and stay inside the fork gate; wait for other processes' locks outside of it, for `patience_s` at most."""
+        give_up = 0.0
+        pause_s = _BUSY_PAUSE_MIN_S
+        while True:
+            self.is_inside = True
+            while GATE.is_shut:
+                self.is_inside = False
+                GATE.wait_until_open()
+                self.is_inside = True
+            try:
+                self.native.execute(statement)
+                return
+            except sqlite3.Error as error:
+                self.is_inside = False
+                now = time.monotonic()
+                give_up = give_up or now + self.patience_s
+                if code_of(error) not in _BUSY or now >= give_up:
+                    raise self.translate(error) from error
+            except BaseException:
+                self.is_inside = False
+                self.rollback()
+                raise
+            time.sleep(pause_s * random.uniform(0.5, 1.5))
+            pause_s = min(pause_s * 1.5, _BUSY_PAUSE_MAX_S)
+
+    def flush_commits(self, is_flushed: bool) -> None:
+        """Make the following commits reach the disk before they return, or leave that to the next checkpoint."""
+        try:
+            self.native.execute(f"PRAGMA synchronous = {'EXTRA' if is_flushed else 'NORMAL'}")
+        except sqlite3.Error as error:
+            raise self.translate(error) from error
+
+    def translate(self, error: sqlite3.Error, *, is_commit: bool = False) -> FencelineError:
+        """Return the error of the tree that tells what sqlite3's error means for this file."""
+        code = code_of(error)
+        if code in _BUSY:
+            return SourceUnavailableError(
+                f"{self.path} was locked by another process for more than {self.patience_s:g} s: some process is frozen "
+                f"or slow inside a write transaction; end it, or try again"
+            )
+        if is_commit and code != sqlite3.SQLITE_FULL:
+            return OutcomeUnknownError(f"{self.path}: the commit was not confirmed ({error}): it may have happened")
+        remedy = _REMEDIES.get(code)
+        return SourceUnavailableError(f"{self.path}: {remedy} ({error})" if remedy else f"{self.path}: {error}")
+
+    def close(self) -> None:
+        """Close the connection; never raises. It may be used again, and opens anew then."""
+        native, self._native = self._native, None
+        if native is not None:
+            with suppress(sqlite3.Error):
+                native.close()
+
+    def close_if_idle(self) -> None:
+        """Close the connection unless somebody is inside it or left a transaction open (for the fork gate)."""
+        if not self.is_inside and self._native is not None and not self._native.in_transaction:
+            self.close()
+
+    def leak(self) -> None:
+        """Never close the connection in this process, not even when the interpreter ends (for the fork gate)."""
+        import ctypes
+
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._native))
+        self._native = None
