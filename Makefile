@@ -1,0 +1,29 @@
+# Two commands are enough: `make demo` and `make test`. Both create what they need
+# inside this folder (.venv*, .cache) and may be interrupted and run again.
+#
+#   PYTHON=python3.12 make test     choose the interpreter (3.11 or newer)
+#   make test PYTEST='-k lease'     hand arguments to pytest
+#   make demo DEMO='--svg out.svg'  hand arguments to `fenceline demo`
+
+MAKEFLAGS += --no-print-directory
+export PYTHON PYTEST
+
+.PHONY: help demo test lint clean
+.DEFAULT_GOAL := help
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 16
+
+demo: ## see a split brain, without and with fencing
+	@scripts/venv .venv fenceline --editable '.[cli]'
+	@.venv/bin/fenceline demo $(DEMO)
+
+test: ## lint, type-check, build the wheel, and run every test against it
+	@scripts/test
+
+lint: ## ruff, mypy --strict, pyright
+	@scripts/lint
+
+clean: ## remove everything that make has created
+	rm -rf .venv* .cache dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
