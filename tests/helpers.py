@@ -1,0 +1,29 @@
+"""What tests of every kind share: waiting for a condition, without a sleep that guesses."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+ROOT = Path(__file__).resolve().parent.parent
+"""The clone: for tests about the source and the documents, never to import from."""
+
+DEADLINE_S = 30.0
+"""How long a condition may take on a loaded machine. A test that passes never waits so long."""
+
+_PAUSE_S = 0.005
+
+Value = TypeVar("Value")
+
+
+def wait_until(predicate: Callable[[], Value], timeout: float = DEADLINE_S) -> Value:
+    """Return the first true value of `predicate()`; fail the test after `timeout` seconds."""
+    deadline = time.monotonic() + timeout
+    while True:
+        value = predicate()
+        if value:
+            return value
+        if time.monotonic() >= deadline:
+            reason = f"{predicate} was not true within {timeout} s; its last value: {value!r}"
+            raise AssertionError(reason)
+        time.sleep(_PAUSE_S)

@@ -1,0 +1,30 @@
+"""Programs that tests need from the system: there, or a skip that says how to get them.
+
+With `FENCELINE_REQUIRE_SERVERS=1`, which CI sets, a missing program fails the test.
+"""
+
+import os
+import shutil
+
+import pytest
+
+from tests.helpers import ROOT
+
+
+def _packages() -> dict[str, list[str]]:
+    """Return the Debian packages of each program that requirements/system.txt names."""
+    lines = (ROOT / "requirements" / "system.txt").read_text().splitlines()
+    rows = [line.split() for line in lines if line and not line.startswith("#")]
+    return {program: packages for program, *packages in rows}
+
+
+def need(program: str) -> str:
+    """Return the path of `program`; without it skip the test, or fail it where servers are due."""
+    path = shutil.which(program)
+    if path is not None:
+        return path
+    packages = " ".join(_packages()[program])
+    reason = f"{program} is missing: as root, run apt-get install {packages}"
+    if os.environ.get("FENCELINE_REQUIRE_SERVERS") == "1":
+        pytest.fail(reason)
+    pytest.skip(reason)

@@ -1,0 +1,146 @@
+"""Which module imports which, read from the source: lazy and type-only imports included.
+
+The checks of the layering use it. It imports nothing of what it reads, so that it can be shown
+a made-up package and has to find the fault in it.
+"""
+
+import ast
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+PACKAGE = "fenceline"
+
+LAYERS = (
+    ("errors", "model", "hooks", "clock"),
+    ("_flows",),
+    ("stores",),
+    ("_drivers",),
+    ("_keeper",),
+    ("_api",),
+    ("", "aio"),
+    ("cli", "verify", "testing", "__main__"),
+)
+"""From the bottom to the top; a module may import its own layer and those below it.
+
+`""` is the package itself: the public names, and its async twin. Below it nobody uses them.
+"""
+
+_PURE = ("_flows",)
+_IMPURE = {
+    "_thread",
+    "asyncio",
+    "concurrent",
+    "datetime",
+    "multiprocessing",
+    "os",
+    "select",
+    "selectors",
+    "signal",
+    "socket",
+    "sqlite3",
+    "subprocess",
+    "threading",
+    "time",
+}
+_ALLOWED_CLIENTS = {"cli": {"click", "rich"}}
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """One import: in which module, at which line, of what."""
+
+    module: str
+    line: int
+    target: str
+
+    def fault(self, reason: str) -> str:
+        return f"{self.module}:{self.line} imports {self.target}: {reason}"
+
+
+def modules(root: Path) -> dict[str, Path]:
+    """Return every module under `root`, the folder of the package, by its dotted name."""
+    found = {}
+    for path in sorted(root.rglob("*.py")):
+        parts = path.relative_to(root).with_suffix("").parts
+        name = ".".join((PACKAGE, *(part for part in parts if part != "__init__")))
+        found[name] = path
+    return found
+
+
+def imports(root: Path) -> Iterator[Import]:
+    """Yield every import under `root`, wherever in a module it stands."""
+    known = modules(root)
+    for module, path in known.items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            for target in _targets(node, module, known, is_package=path.stem == "__init__"):
+                yield Import(module, node.lineno, target)
+
+
+def _targets(
+    node: ast.AST, module: str, known: dict[str, Path], *, is_package: bool
+) -> Iterator[str]:
+    match node:
+        case ast.Import(names=names):
+            yield from (alias.name for alias in names)
+        case ast.ImportFrom(names=names, module=origin, level=level):
+            base = _absolute(origin, level, module, is_package=is_package)
+            for alias in names:
+                # `from fenceline import errors` imports a module, not a name of the package.
+                submodule = f"{base}.{alias.name}"
+                yield submodule if submodule in known else base
+        case ast.Call(
+            func=ast.Attribute(attr="import_module") | ast.Name(id="import_module" | "__import__"),
+            args=[ast.Constant(value=str(name)), *_],
+        ):
+            yield name
+
+
+def _absolute(origin: str | None, level: int, module: str, *, is_package: bool) -> str:
+    if level == 0:
+        return origin or ""
+    base = module.split(".")
+    base = base[: len(base) - level + is_package]
+    return ".".join([*base, origin] if origin else base)
+
+
+def _top(module: str) -> str:
+    """Return the part of a module's name that decides its layer."""
+    return f"{module}.".split(".")[1]
+
+
+def _layer(module: str) -> int | None:
+    return next((rank for rank, tops in enumerate(LAYERS) if _top(module) in tops), None)
+
+
+def direction_faults(root: Path) -> list[str]:
+    """Return every module without a layer, and every import that goes upwards."""
+    faults = [f"{module} is in no layer" for module in modules(root) if _layer(module) is None]
+    for found in imports(root):
+        if found.target.split(".")[0] != PACKAGE:
+            continue
+        own, other = _layer(found.module), _layer(found.target)
+        if own is not None and (other is None or other > own):
+            faults.append(found.fault("that is above it"))
+    return faults
+
+
+def purity_faults(root: Path) -> list[str]:
+    """Return every import in the flows of a module that does, or waits for, something."""
+    return [
+        found.fault("a flow yields a request instead")
+        for found in imports(root)
+        if _top(found.module) in _PURE and found.target.split(".")[0] in _IMPURE
+    ]
+
+
+def client_faults(root: Path) -> list[str]:
+    """Return every import from outside the standard library where none may stand."""
+    faults = []
+    for found in imports(root):
+        origin = found.target.split(".")[0]
+        allowed = _ALLOWED_CLIENTS.get(_top(found.module), set())
+        if origin not in {PACKAGE, *sys.stdlib_module_names, *allowed}:
+            faults.append(found.fault("the core needs the standard library only"))
+    return faults

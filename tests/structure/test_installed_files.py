@@ -1,0 +1,25 @@
+"""The tested package is complete: the wheel has every file of the source."""
+
+from pathlib import Path
+
+import pytest
+
+import fenceline
+from tests.helpers import ROOT
+
+
+def files(root: Path) -> set[str]:
+    """Return the paths of all files under `root`, without those that Python makes itself."""
+    return {
+        str(path.relative_to(root))
+        for path in root.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+
+
+@pytest.mark.reduced
+def test_every_source_file_is_installed() -> None:
+    source = files(ROOT / "src" / "fenceline")
+    assert "py.typed" in source
+    assert any(name.endswith(".sql") for name in source)
+    assert files(Path(fenceline.__file__).parent) == source

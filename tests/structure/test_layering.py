@@ -1,0 +1,92 @@
+"""Imports go one way, and the flows stay pure."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.helpers import ROOT
+from tests.structure.imports import (
+    client_faults,
+    direction_faults,
+    imports,
+    modules,
+    purity_faults,
+)
+
+SOURCE = ROOT / "src" / "fenceline"
+Check = Callable[[Path], list[str]]
+
+
+def test_imports_go_one_way() -> None:
+    assert direction_faults(SOURCE) == []
+
+
+def test_flows_import_no_time_thread_or_socket() -> None:
+    assert purity_faults(SOURCE) == []
+
+
+def test_core_imports_the_standard_library_only() -> None:
+    assert client_faults(SOURCE) == []
+
+
+def test_the_checks_read_the_whole_source() -> None:
+    assert {"fenceline", "fenceline.errors", "fenceline._flows.acquire"} <= set(modules(SOURCE))
+    assert sum(1 for _ in imports(SOURCE)) > len(modules(SOURCE))
+
+
+@pytest.mark.parametrize(
+    ("check", "module", "line", "fault"),
+    [
+        (direction_faults, "_flows/wait.py", "from fenceline.stores import registry", "stores"),
+        (direction_faults, "_flows/wait.py", "from .. import _keeper", "fenceline._keeper"),
+        (direction_faults, "_flows/wait.py", "from ..stores.sqlite import guard", "stores.sqlite"),
+        (direction_faults, "stores/__init__.py", "from .._api import locks", "fenceline._api"),
+        (direction_faults, "_keeper/beat.py", "def f():\n    import fenceline", "fenceline"),
+        (direction_faults, "errors.py", "if TYPE_CHECKING:\n    from .stores import x", "stores"),
+        (direction_faults, "_api/a.py", "import_module('fenceline.cli')", "fenceline.cli"),
+        (direction_faults, "extra.py", "", "in no layer"),
+        (purity_faults, "_flows/wait.py", "def f():\n    from time import sleep", "time"),
+        (purity_faults, "_flows/wait.py", "import asyncio.locks", "asyncio.locks"),
+        (client_faults, "_api/a.py", "import click", "click"),
+        (client_faults, "cli/a.py", "import requests", "requests"),
+    ],
+)
+def test_a_bad_import_is_reported(
+    tmp_path: Path, check: Check, module: str, line: str, fault: str
+) -> None:
+    path = _module(tmp_path, module, line)
+    faults = check(tmp_path)
+    assert len(faults) == 1
+    assert path.stem in faults[0] or path.parent.name in faults[0]
+    assert fault in faults[0]
+
+
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [
+        ("_flows/wait.py", "from .. import errors\nfrom ..model import Token\nimport random"),
+        ("_api/a.py", "from fenceline import errors\nimport asyncio"),
+        ("stores/sqlite/source.py", "from ..contract import Store\nimport sqlite3, time"),
+        ("cli/a.py", "import click\nimport fenceline\nfrom . import b"),
+    ],
+)
+def test_a_good_import_is_not_reported(tmp_path: Path, module: str, line: str) -> None:
+    _module(tmp_path, module, line)
+    assert [check(tmp_path) for check in (direction_faults, purity_faults, client_faults)] == [
+        [],
+        [],
+        [],
+    ]
+
+
+def _module(root: Path, name: str, text: str) -> Path:
+    """Write a module of a made-up package, of which every layer has one, and return its path."""
+    for layer in ("_flows", "stores", "_keeper", "_api", "cli"):
+        (root / layer).mkdir()
+        (root / layer / "__init__.py").touch()
+    (root / "errors.py").touch()
+    path = root / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    return path
