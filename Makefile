@@ -2,7 +2,7 @@
 # inside this folder (.venv*, .cache) and may be interrupted and run again.
 #
 #   PYTHON=python3.12 make test     choose the interpreter (3.11 or newer)
-#   make test PYTEST='-k lease'     hand arguments to pytest
+#   make test PYTEST='-k lease'     hand arguments to pytest, under one Python only
 #   make demo DEMO='--svg out.svg'  hand arguments to `fenceline demo`
 
 MAKEFLAGS += --no-print-directory
