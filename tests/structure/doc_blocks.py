@@ -1,0 +1,92 @@
+"""The code in the documents, taken out so that it can be run.
+
+Every ```python block is run. The blocks of one file are one program, in their order, so that a
+page can build up an example; `<!-- fresh -->` on a line before a block begins a new program.
+
+A ```console block is run if `<!-- run -->` stands on a line before it: each line that begins with
+`$ ` by the shell, in one folder for the page. The lines below a command are what it prints; `…` in
+them stands for anything, and so does a line of its own for any lines.
+"""
+
+import re
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+_BLOCK = re.compile(
+    r"^(?P<indent>[ ]*)```(?P<language>\w+)\n"
+    r"(?P<body>.*?)"
+    r"^(?P=indent)```[ ]*$",
+    re.MULTILINE | re.DOTALL,
+)
+_MARK = re.compile(r"<!-- (?P<mark>fresh|run) -->\s*\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One fenced block: its language, the mark before it, the line it begins on, its text."""
+
+    language: str
+    mark: str | None
+    line: int
+    body: str
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command of a console block, and what it has to print."""
+
+    line: int
+    text: str
+    output: str
+
+
+def blocks(document: str) -> Iterator[Block]:
+    """Yield the fenced blocks of a Markdown document."""
+    for found in _BLOCK.finditer(document):
+        mark = _MARK.search(document[: found.start()])
+        line = document.count("\n", 0, found.start("body")) + 1
+        body = textwrap.dedent(found["body"])
+        yield Block(found["language"], mark["mark"] if mark else None, line, body)
+
+
+def programs(document: str) -> list[str]:
+    """Return the Python programs of a document, each line at the number that it has there.
+
+    A traceback then names the line of the document.
+    """
+    found: list[str] = []
+    for block in blocks(document):
+        if block.language != "python":
+            continue
+        if not found or block.mark == "fresh":
+            found.append("")
+        gap = block.line - 1 - found[-1].count("\n")
+        found[-1] += "\n" * gap + block.body
+    return found
+
+
+def commands(document: str) -> list[Command]:
+    """Return the commands of the console blocks that are marked to be run."""
+    found = []
+    for block in blocks(document):
+        if block.language == "console" and block.mark == "run":
+            parts = re.split(r"^\$ ", block.body, flags=re.MULTILINE)
+            line = block.line + parts[0].count("\n")
+            for part in parts[1:]:
+                text, _, output = part.partition("\n")
+                found.append(Command(line, text, output))
+                line += part.count("\n")
+    return found
+
+
+def prints(expected: str, printed: str) -> bool:
+    """Return whether `printed` is what the document expects, where `…` stands for anything."""
+    pattern = "\n".join(_line_pattern(line) for line in expected.strip().splitlines())
+    return re.fullmatch(pattern, printed.strip()) is not None
+
+
+def _line_pattern(line: str) -> str:
+    if line.strip() == "…":
+        return r"[\s\S]*"
+    return ".*".join(re.escape(part) for part in line.split("…"))

@@ -1,0 +1,114 @@
+"""The reference names everything: errors, commands with their options, stores, settings.
+
+What exists is asked of the installed package: its classes, its scheme table, its own `--help`.
+"""
+
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from fenceline import errors
+from fenceline.stores import registry
+from tests.helpers import ROOT
+
+REFERENCE = ROOT / "docs" / "reference"
+ERRORS = sorted(name for name in vars(errors) if name.endswith("Error"))
+SCHEMES = sorted({*registry.SOURCES, *registry.GUARDS, *registry.UNSAFE_SOURCES})
+
+
+@cache
+def usage(*command: str) -> str:
+    """Return what `fenceline COMMAND --help` prints."""
+    program = Path(sys.executable).with_name("fenceline")
+    words = [str(program), *command, "--help"]
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout
+
+
+def commands() -> list[str]:
+    """Return the names below `Commands:` in the help of `fenceline`."""
+    _, _, listed = usage().partition("Commands:\n")
+    return re.findall(r"^  ([a-z][a-z-]*)", listed, re.MULTILINE)
+
+
+def options(command: str) -> list[str]:
+    """Return the long options that a command's help explains."""
+    lines = re.findall(r"^  (?:-\w, )?--.*", usage(command), re.MULTILINE)
+    return sorted({name for line in lines for name in re.findall(r"--[a-z][a-z-]*", line)})
+
+
+def settings() -> list[str]:
+    """Return the environment variables that the source reads or sets."""
+    texts = [path.read_text() for path in (ROOT / "src").rglob("*.py")]
+    return sorted({name for text in texts for name in re.findall(r"\bFENCELINE_[A-Z]+\b", text)})
+
+
+def names(text: str, word: str) -> bool:
+    """Return whether a text has this word, and not only as a part of a longer one."""
+    return re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", text) is not None
+
+
+def reference() -> str:
+    return "\n".join(path.read_text() for path in sorted(REFERENCE.rglob("*.md")))
+
+
+def section(text: str, command: str) -> str:
+    """Return what cli.md says of a command: below its heading, and before the first one (common).
+
+    Empty if no heading names the command.
+    """
+    common, *sections = re.split(r"^##+ ", text, flags=re.MULTILINE)
+    own = [part for part in sections if names(part.partition("\n")[0], command)]
+    return common + "".join(own) if own else ""
+
+
+def test_every_error_is_in_the_reference() -> None:
+    assert "StaleTokenError" in ERRORS
+    text = reference()
+    assert [name for name in ERRORS if not names(text, name)] == []
+
+
+def test_every_store_is_in_the_reference() -> None:
+    assert "sqlite" in SCHEMES
+    text = reference()
+    assert [scheme for scheme in SCHEMES if f"{scheme}://" not in text] == []
+
+
+def test_every_setting_is_in_the_reference() -> None:
+    found = settings()
+    assert "FENCELINE_SEQUENCER" in found
+    text = reference()
+    assert [name for name in found if not names(text, name)] == []
+
+
+def test_every_command_and_option_is_in_the_reference() -> None:
+    found = commands()
+    assert {"demo", "run", "protect", "doctor"} <= set(found)
+    assert "--grace" in options("run")
+    text = (REFERENCE / "cli.md").read_text()
+    missing = [
+        f"{command} {option}"
+        for command in found
+        for option in options(command)
+        if not names(section(text, command), option)
+    ]
+    assert missing == []
+
+
+@pytest.mark.parametrize(
+    ("text", "word"), [("--wait-for", "--wait"), ("LeaseLostErrors", "LeaseLostError"), ("", "a")]
+)
+def test_a_part_of_a_word_does_not_count(text: str, word: str) -> None:
+    assert not names(text, word)
+    assert names(f"{text} `{word}`: …", word)
+
+
+def test_an_option_below_another_command_does_not_count() -> None:
+    text = "# CLI\nAll: --json\n\n## `fenceline run`\n--wait\n\n## show\n--all\n"
+    assert names(section(text, "run"), "--wait")
+    assert names(section(text, "run"), "--json")
+    assert not names(section(text, "run"), "--all")
+    assert section(text, "break") == ""

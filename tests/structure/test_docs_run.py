@@ -1,0 +1,129 @@
+"""The documents state what was run: their Python, and their marked console sessions."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.helpers import ROOT
+from tests.structure.doc_blocks import commands, prints, programs
+
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+LIMIT_S = 60
+FENCE = "`" * 3
+
+
+def named(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a command as a reader would: in an empty folder, with `fenceline` on PATH."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = os.environ | {"PATH": path, "HOME": str(folder), "XDG_STATE_HOME": str(folder)}
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+
+
+def run_programs(document: Path, folder: Path) -> None:
+    """Run the Python of a document; fail with its traceback, which names the document's lines."""
+    for number, program in enumerate(programs(document.read_text())):
+        folder_of_program = folder / str(number)
+        folder_of_program.mkdir()
+        script = folder_of_program / document.name
+        script.write_text(program)
+        done = run([sys.executable, "-W", "error", script.name], folder_of_program)
+        assert done.returncode == 0, f"{document.name}:\n{done.stdout}"
+
+
+def run_commands(document: Path, folder: Path) -> None:
+    """Run the console sessions of a document; fail where one exits or prints otherwise."""
+    for command in commands(document.read_text()):
+        done = run(["sh", "-c", command.text], folder)
+        where = f"{document.name}:{command.line}: $ {command.text}"
+        assert done.returncode == 0, f"{where} exits with {done.returncode}:\n{done.stdout}"
+        assert prints(command.output, done.stdout), f"{where} prints:\n{done.stdout}"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=named)
+def test_python_in_a_document_runs(document: Path, tmp_path: Path) -> None:
+    run_programs(document, tmp_path)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=named)
+def test_marked_console_sessions_run(document: Path, tmp_path: Path) -> None:
+    run_commands(document, tmp_path)
+
+
+def test_some_document_has_something_to_run() -> None:
+    texts = [document.read_text() for document in DOCUMENTS]
+    assert any(programs(text) for text in texts)
+    assert any(commands(text) for text in texts)
+
+
+def page(tmp_path: Path, *parts: str) -> Path:
+    """Write a made-up document."""
+    document = tmp_path / "page.md"
+    document.write_text("\n".join(parts))
+    return document
+
+
+def fenced(language: str, *lines: str) -> str:
+    return "\n".join((FENCE + language, *lines, FENCE))
+
+
+def test_blocks_of_a_document_share_their_names(tmp_path: Path) -> None:
+    run_programs(
+        page(tmp_path, fenced("python", "a = 1"), "text", fenced("python", "assert a")), tmp_path
+    )
+
+
+def test_a_fresh_block_begins_anew(tmp_path: Path) -> None:
+    document = page(
+        tmp_path, fenced("python", "a = 1"), "<!-- fresh -->", fenced("python", "print(a)")
+    )
+    with pytest.raises(AssertionError, match=r"line 6[^$]*NameError"):
+        run_programs(document, tmp_path)
+
+
+def test_a_failing_block_is_reported_by_its_line(tmp_path: Path) -> None:
+    document = page(tmp_path, "# Title", "", "1. A step:", "", "   " + FENCE + "python")
+    document.write_text(document.read_text() + "\n   1 / 0\n   " + FENCE)
+    with pytest.raises(AssertionError, match=r"line 6[^$]*ZeroDivisionError"):
+        run_programs(document, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("session", "complaint"),
+    [
+        (("$ exit 3",), "exits with 3"),
+        (("$ echo one", "two"), r"prints:\s+one"),
+        (("$ true", "$ echo one; echo two", "one"), r":4: .* prints"),
+    ],
+)
+def test_a_wrong_session_is_reported(
+    tmp_path: Path, session: tuple[str, ...], complaint: str
+) -> None:
+    document = page(tmp_path, "<!-- run -->", fenced("console", *session))
+    with pytest.raises(AssertionError, match=complaint):
+        run_commands(document, tmp_path)
+
+
+def test_an_ellipsis_stands_for_anything(tmp_path: Path) -> None:
+    session = ("$ echo token 17, 2.5 s left; seq 9; echo end", "token …, … s left", "…", "end")
+    run_commands(page(tmp_path, "<!-- run -->", fenced("console", *session)), tmp_path)
+
+
+def test_an_unmarked_session_is_not_run(tmp_path: Path) -> None:
+    assert commands(fenced("console", "$ exit 3")) == []
