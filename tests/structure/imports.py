@@ -78,9 +78,7 @@ def imports(root: Path) -> Iterator[Import]:
                 yield Import(module, node.lineno, target)
 
 
-def _targets(
-    node: ast.AST, module: str, known: dict[str, Path], *, is_package: bool
-) -> Iterator[str]:
+def _targets(node: ast.AST, module: str, known: dict[str, Path], *, is_package: bool) -> Iterator[str]:
     match node:
         case ast.Import(names=names):
             yield from (alias.name for alias in names)

@@ -98,9 +98,7 @@ def test_every_command_and_option_is_in_the_reference() -> None:
     assert missing == []
 
 
-@pytest.mark.parametrize(
-    ("text", "word"), [("--wait-for", "--wait"), ("LeaseLostErrors", "LeaseLostError"), ("", "a")]
-)
+@pytest.mark.parametrize(("text", "word"), [("--wait-for", "--wait"), ("LeaseLostErrors", "LeaseLostError"), ("", "a")])
 def test_a_part_of_a_word_does_not_count(text: str, word: str) -> None:
     assert not names(text, word)
     assert names(f"{text} `{word}`: …", word)

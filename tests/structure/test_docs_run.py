@@ -84,15 +84,11 @@ def fenced(language: str, *lines: str) -> str:
 
 
 def test_blocks_of_a_document_share_their_names(tmp_path: Path) -> None:
-    run_programs(
-        page(tmp_path, fenced("python", "a = 1"), "text", fenced("python", "assert a")), tmp_path
-    )
+    run_programs(page(tmp_path, fenced("python", "a = 1"), "text", fenced("python", "assert a")), tmp_path)
 
 
 def test_a_fresh_block_begins_anew(tmp_path: Path) -> None:
-    document = page(
-        tmp_path, fenced("python", "a = 1"), "<!-- fresh -->", fenced("python", "print(a)")
-    )
+    document = page(tmp_path, fenced("python", "a = 1"), "<!-- fresh -->", fenced("python", "print(a)"))
     with pytest.raises(AssertionError, match=r"line 6[^$]*NameError"):
         run_programs(document, tmp_path)
 
@@ -112,9 +108,7 @@ def test_a_failing_block_is_reported_by_its_line(tmp_path: Path) -> None:
         (("$ true", "$ echo one; echo two", "one"), r":4: .* prints"),
     ],
 )
-def test_a_wrong_session_is_reported(
-    tmp_path: Path, session: tuple[str, ...], complaint: str
-) -> None:
+def test_a_wrong_session_is_reported(tmp_path: Path, session: tuple[str, ...], complaint: str) -> None:
     document = page(tmp_path, "<!-- run -->", fenced("console", *session))
     with pytest.raises(AssertionError, match=complaint):
         run_commands(document, tmp_path)

@@ -11,9 +11,7 @@ from tests.helpers import ROOT
 def files(root: Path) -> set[str]:
     """Return the paths of all files under `root`, without those that Python makes itself."""
     return {
-        str(path.relative_to(root))
-        for path in root.rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
+        str(path.relative_to(root)) for path in root.rglob("*") if path.is_file() and "__pycache__" not in path.parts
     }
 
 

@@ -52,9 +52,7 @@ def test_the_checks_read_the_whole_source() -> None:
         (client_faults, "cli/a.py", "import requests", "requests"),
     ],
 )
-def test_a_bad_import_is_reported(
-    tmp_path: Path, check: Check, module: str, line: str, fault: str
-) -> None:
+def test_a_bad_import_is_reported(tmp_path: Path, check: Check, module: str, line: str, fault: str) -> None:
     path = _module(tmp_path, module, line)
     faults = check(tmp_path)
     assert len(faults) == 1

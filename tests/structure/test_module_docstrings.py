@@ -18,14 +18,12 @@ def docstring_fault(text: str) -> str | None:
         return "has no docstring"
     if len(docstring.split()) < MIN_WORDS:
         return f"has a docstring of less than {MIN_WORDS} words: {docstring!r}"
-    if not docstring.splitlines()[0].rstrip().endswith((".", ":")):
-        return "begins with a line that is no sentence"
+    if not docstring.partition("\n\n")[0].rstrip().endswith((".", ":")):
+        return "begins with a paragraph that is no sentence"
     return None
 
 
-@pytest.mark.parametrize(
-    "path", sorted(SOURCE.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE))
-)
+@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE)))
 def test_a_module_begins_with_its_promise(path: Path) -> None:
     assert docstring_fault(path.read_text()) is None
 

@@ -26,9 +26,7 @@ def unexplained(text: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize(
-    "path", sorted(SOURCE.rglob("*.sql")), ids=lambda path: str(path.relative_to(SOURCE))
-)
+@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.sql")), ids=lambda path: str(path.relative_to(SOURCE)))
 def test_every_statement_has_a_sentence(path: Path) -> None:
     text = path.read_text()
     assert MARK in text

@@ -9,6 +9,7 @@ import fenceline
 import fenceline.aio
 
 CLASSES = ("Source", "Lock", "RLock", "Lease", "Guard")
+TWIN_PREFIX = "Async"
 FUNCTIONS = ("connect", "guard")
 
 ASYNC_ONLY = {"Lease": {"cancel_on_lost"}}
@@ -31,10 +32,7 @@ def _shape(member: object) -> str:
     if not callable(member):
         return "attribute"
     signature = inspect.signature(member)
-    parameters = [
-        parameter.replace(annotation=inspect.Parameter.empty)
-        for parameter in signature.parameters.values()
-    ]
+    parameters = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in signature.parameters.values()]
     return str(inspect.Signature(parameters))
 
 
@@ -51,7 +49,7 @@ def differences(sync: object, twin: object, async_only: set[str]) -> list[str]:
 @pytest.mark.reduced
 @pytest.mark.parametrize("name", CLASSES)
 def test_twins_have_equal_members(name: str) -> None:
-    sync, twin = getattr(fenceline, name), getattr(fenceline.aio, name)
+    sync, twin = getattr(fenceline, name), getattr(fenceline.aio, TWIN_PREFIX + name)
     assert sync is not twin
     assert {"__enter__", "acquire", "release", "transaction"} & members(sync).keys()
     assert differences(sync, twin, ASYNC_ONLY.get(name, set())) == []
