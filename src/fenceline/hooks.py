@@ -1,8 +1,8 @@
 """What fenceline tells about itself: hooks with structured fields, and the standard logging under `fenceline`.
 
-Promise: an event never carries a claim or a sequencer; a hook that raises is logged and harms nobody; without a hook and
-with logging off, telling costs one attribute look-up. Hooks run in the thread in which the thing happened, so they must
-not block: the keeper's events (renewed, lost) come from the keeper's threads.
+Promise: an event never carries a claim or a sequencer; a hook that raises is logged and harms nobody; without a hook
+and with logging off, telling costs one attribute look-up. Hooks run in the thread in which the thing happened, so they
+must not block: the keeper's events (renewed, lost) come from the keeper's threads.
 """
 
 import logging
@@ -32,10 +32,10 @@ Hook = Callable[[Event], object]
 class Hooks:
     """What to call after which event; give one to `connect(url, hooks=…)` and `guard(url, …, hooks=…)`.
 
-    acquired: a lease was granted. waited: an acquire had to queue, `duration` says how long. renewed: the source confirmed
-    the lease. lost: the lease expired or was lost, `reason` says why. released: the lease was given back; `reason` is set
-    if the source could not be told. sealed: a resource's mark was raised. refused: a guard turned a token away (with
-    `reason`), or would have done so in observe mode.
+    acquired: a lease was granted. waited: an acquire had to queue, `duration` says how long. renewed: the source
+    confirmed the lease. lost: the lease expired or was lost, `reason` says why. released: the lease was given back;
+    `reason` is set if the source could not be told. sealed: a resource's mark was raised. refused: a guard turned a
+    token away (with `reason`), or would have done so in observe mode.
     """
 
     on_acquired: Hook | None = None

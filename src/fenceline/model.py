@@ -8,8 +8,9 @@ import base64
 import binascii
 import os
 import re
-import socket
+import sys
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Protocol, runtime_checkable
 
 from fenceline.errors import ConfigError
@@ -70,9 +71,20 @@ def draw_claim() -> str:
     return os.urandom(16).hex()
 
 
+@cache
+def _host_and_program() -> tuple[str, str]:
+    return os.uname().nodename, os.path.basename(sys.argv[0] if sys.argv else "") or "python"
+
+
 def default_holder() -> str:
-    """Return who this process is, for people: `host:pid`."""
-    return f"{socket.gethostname()}:{os.getpid()}"
+    """Return who this process is, for people: `host:pid:program`."""
+    host, program = _host_and_program()
+    return f"{host}:{os.getpid()}:{program}"
+
+
+def check_holder(holder: object) -> str:
+    """Return `holder` if it can name a holder; the rules are those of lock names."""
+    return check_name(holder, what="holder", limit_bytes=MAX_HOLDER_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +117,8 @@ class Sequencer:
     @classmethod
     def parse(cls, text: str) -> "Sequencer":
         """Return the sequencer that `str()` wrote; raise ConfigError for anything else."""
-        parts = text.split(".") if isinstance(text, str) else []
-        if len(parts) != 7 or parts[0] != "fl1":
+        parts = str(text).split(".")
+        if len(parts) != _SEQUENCER_FORM.count(".") + 1 or parts[0] != "fl1":
             raise ConfigError(f"not a sequencer: expected {_SEQUENCER_FORM}")
         _, source_id, history_id, mode, token, claim, encoded = parts
         if not _DECIMAL.fullmatch(token):
@@ -138,7 +150,8 @@ class Proof(Protocol):
     """What a guard accepts besides a Sequencer: anything that can show one, as a lease does."""
 
     @property
-    def sequencer(self) -> Sequencer: ...
+    def sequencer(self) -> Sequencer:
+        """The proof itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,3 +214,13 @@ class Finding:
     code: str
     message: str
     remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenLock:
+    """What `break_lock` did: whose lease ended (None: nobody's), and the token minted to seal guards against them."""
+
+    lock: str
+    token: int
+    holder: str | None
+    sequencer: Sequencer = field(repr=False)

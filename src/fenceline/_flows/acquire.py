@@ -1,7 +1,8 @@
 """Acquire a lock: one round trip when it is free, a place in a fair queue when it is not.
 
-Promise: what is returned was granted to the attempt's current claim and has time left. Every claim but the one granted is
-ended at the source, or is the attempt's current one, which whoever runs the flow hands to the keeper if the flow raises (H5).
+Promise: what is returned was granted to the attempt's current claim and has time left. Every claim but the one granted
+is ended at the source, or is the attempt's current one, which whoever runs the flow hands to the keeper if the flow
+raises (H5).
 Never: granted twice under one claim (H4), granted to a waiter whose place expired while it slept (H8).
 """
 
@@ -65,7 +66,9 @@ def margin_ms(ttl_ms: int) -> int:
 
 
 def deadline_ms(sent_ms: int, remaining_ms: int, ttl_ms: int) -> int:
-    """Return until when the holder may rely on a lease: from the *send* time of the request whose reply confirmed it."""
+    """Return until when the holder may rely on a lease: from the *send* time of the request whose reply
+    confirmed it.
+    """
     return sent_ms + min(remaining_ms, ttl_ms) - margin_ms(ttl_ms)
 
 
@@ -97,8 +100,9 @@ def _live_one_claim(
         # A release between queueing and listening would go unheard: listen first, then look once more.
         yield Listen(attempt.lock, attempt.claim)
         sent_ms, reply = yield from _stand_in_line(attempt, give_up_ms)
-    if not isinstance(reply, Granted):
+    if isinstance(reply, Busy | ClaimEnded):
         return reply
+    assert isinstance(reply, Granted)
     now_ms = yield Now()
     until_ms = deadline_ms(sent_ms, reply.remaining_ms, attempt.ttl_ms)
     if now_ms >= until_ms:
@@ -110,7 +114,9 @@ def _live_one_claim(
 
 
 def _stand_in_line(attempt: Attempt, give_up_ms: int | None) -> Flow[tuple[int, Granted | Busy | ClaimEnded]]:
-    """Poll and wait until the claim is granted, ended, or out of time; return when the last poll was sent, and its reply."""
+    """Poll and wait until the claim is granted, ended, or out of time; return when the last poll was sent, and its
+    reply.
+    """
     while True:
         sent_ms = yield Now()
         reply = yield from _ask(Poll(attempt.lock, attempt.claim))

@@ -1,7 +1,9 @@
-"""Decide whether a guard admits a sequencer: the rules G1, G2, G5 and G9 as one pure function, and what a tenure remembers.
+"""Decide whether a guard admits a sequencer: the rules G1, G2, G5 and G9 as one pure function, and what a tenure
+remembers.
 
-Promise: `admit` either returns what to do with the mark or raises the error of the tree that says why not; equal input gives
-equal output, and the simulator runs the same function as every store. Never: a mark lowered, a seal of one tenure made twice.
+Promise: `admit` either returns what to do with the mark or raises the error of the tree that says why not; equal input
+gives equal output, and the simulator runs the same function as every store. Never: a mark lowered, a seal of one
+tenure made twice.
 """
 
 from enum import Enum
@@ -17,7 +19,9 @@ from fenceline.model import Mark, Sequencer
 
 
 class Verdict(Enum):
-    """RAISE: the mark must be raised to this token, durably, before anything is read. PASS: the mark is this tenure's."""
+    """RAISE: the mark must be raised to this token, durably, before anything is read. PASS: the mark is this
+    tenure's.
+    """
 
     RAISE = "raise"
     PASS = "pass"
@@ -35,7 +39,8 @@ def admit(mark: Mark, sequencer: Sequencer, *, was_sealed: bool) -> Verdict:
         raise SealLostError(
             f"resource {mark.resource!r}: this tenure sealed it with token {sequencer.token}, and now its mark is "
             f"{mark.token}: the resource went back in time (rolled back, restored or failed over). All that was read "
-            f"from it is void: drop it, run `fenceline marks URL --raise-to SOURCE`, and acquire lock {mark.lock!r} again"
+            f"from it is void: drop it, run `fenceline marks URL --raise-to SOURCE`, and acquire lock "
+            f"{mark.lock!r} again"
         )
     return Verdict.RAISE
 
@@ -59,7 +64,8 @@ def _check_same_tenure(mark: Mark, sequencer: Sequencer) -> None:
         raise _stale(mark, sequencer, "the mark was raised over every token issued until then")
     if (mark.claim, mark.history_id) != (sequencer.claim, sequencer.history_id):
         raise TokenCollisionError(
-            f"resource {mark.resource!r}: token {sequencer.token} of lock {mark.lock!r} was sealed by another lease. The "
+            f"resource {mark.resource!r}: token {sequencer.token} of lock {mark.lock!r} was sealed by another "
+            f"lease. The "
             f"source issued one token twice, so its history is broken: stop its users and run `fenceline epoch --raise`"
         )
     if mark.is_closed:
@@ -68,8 +74,10 @@ def _check_same_tenure(mark: Mark, sequencer: Sequencer) -> None:
 
 def _stale(mark: Mark, sequencer: Sequencer, why: str) -> StaleTokenError:
     return StaleTokenError(
-        f"resource {mark.resource!r} refuses token {sequencer.token} of lock {mark.lock!r}: its mark is {mark.token}, {why}. "
-        f"Nothing was written now; earlier writes without an answer are unknown until read. Stop, and acquire the lock again",
+        f"resource {mark.resource!r} refuses token {sequencer.token} of lock {mark.lock!r}: its mark is "
+        f"{mark.token}, {why}. "
+        f"Nothing was written now; earlier writes without an answer are unknown until read. Stop, and acquire "
+        f"the lock again",
         token=sequencer.token,
         mark=mark.token,
         resource=mark.resource,
@@ -81,25 +89,39 @@ MAX_SEALS = 1024
 
 
 class Tenure:
-    """What one tenure must remember at the guards' side: which resources it sealed, and whether it has begun to read.
+    """What one tenure remembers at the guards' side: what it opened and sealed, and whether it has begun to read.
 
-    Not thread-safe by itself: `_api/guard.py` changes it under the lease's lock.
+    `opened` are the resources whose guards were opened, `sealed` those of them that admitted it: they differ where a
+    refusal was only observed. Any thread of the tenure may use it: each change is one step of the interpreter, and
+    nothing is ever taken back.
     """
 
-    __slots__ = ("has_read", "sealed")
+    __slots__ = ("has_read", "opened", "sealed")
 
     def __init__(self) -> None:
+        self.opened: set[tuple[str, str]] = set()
         self.sealed: set[tuple[str, str]] = set()
         self.has_read = False
 
-    def check_may_open(self, resources: tuple[tuple[str, str], ...], *, independent: bool) -> None:
-        """Raise GuardError if one of `resources` would be sealed after another was read (G2)."""
-        late = [resource for store, resource in resources if (store, resource) not in self.sealed]
-        if self.has_read and late and not independent:
+    def has_sealed(self, place: str, resource: str) -> bool:
+        """Return whether this tenure has sealed the resource, by a commit that was confirmed."""
+        return (place, resource) in self.sealed
+
+    def check_may_open(self, keys: tuple[tuple[str, str], ...], *, is_independent: bool) -> None:
+        """Raise GuardError if one of these resources would be sealed after another was read (G2)."""
+        late = [resource for place, resource in keys if (place, resource) not in self.opened]
+        if self.has_read and late and not is_independent:
             raise GuardError(
-                f"resource {late[0]!r} would be sealed after this tenure has read from another one: a stale write could "
-                f"land in it in between. Seal all before the first read, by one guard(resources=[…]) or by guard.seal(lease) "
+                f"resource {late[0]!r} would be sealed after this tenure has read from another one: a stale "
+                f"write could "
+                f"land in it in between. Seal all before the first read, by one guard(resources=[…]) or by "
+                f"guard.seal(lease) "
                 f"on each; say independent=True if nothing written to it depends on what was read elsewhere"
             )
-        if len(self.sealed) + len(late) > MAX_SEALS:
+        if len(self.opened) + len(late) > MAX_SEALS:
             raise GuardError(f"one tenure may seal {MAX_SEALS} resources at most: protect more tables by one resource")
+
+    def remember(self, opened: tuple[tuple[str, str], ...], sealed: tuple[tuple[str, str], ...]) -> None:
+        """Remember seals whose commit was confirmed, and resources that were opened without one."""
+        self.opened.update(opened)
+        self.sealed.update(sealed)

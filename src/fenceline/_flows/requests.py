@@ -1,8 +1,9 @@
 """What flows ask for, and what they are told: the whole vocabulary between lock logic and stores.
 
-Promise: requests and replies are plain values, comparable and printable, so that drivers, stores, the simulator and fault
-injectors meet here and nowhere else. Times are integer milliseconds on the source's clock, or durations. Requests to a
-source carry the claim that makes them idempotent: a source that gets one twice gives the same answer twice.
+Promise: requests and replies are plain values, comparable and printable, so that drivers, stores, the simulator and
+fault injectors meet here and nowhere else. Times are integer milliseconds on the source's clock, or durations.
+Requests to a source carry the claim that makes them idempotent: a source that gets one twice gives the same answer
+twice.
 """
 
 from collections.abc import Generator
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 from fenceline.model import LockInfo, SourceInfo
 
 
-# --- answered by the driver itself -------------------------------------------------------------------------------------
+# --- answered by the driver itself ----------------------------------------------------------------
 class Now(NamedTuple):
     """Ask for the holder's clock. Reply: int, milliseconds."""
 
@@ -29,12 +30,12 @@ class Wait(NamedTuple):
     timeout_ms: int
 
 
-# --- answered by the source --------------------------------------------------------------------------------------------
+# --- answered by the source -----------------------------------------------------------------------
 class Acquire(NamedTuple):
     """Grant the lock to a claim that was never granted before, or queue it if it may wait.
 
-    `born_ms` is when the claim was drawn, on the source's clock: with it a bounded memory of ended claims is exact (H4).
-    Reply: Granted, Queued, Busy, ClaimEnded or BlockSpent.
+    `born_ms` is when the claim was drawn, on the source's clock: with it a bounded memory of ended claims is exact
+    (H4). Reply: Granted, Queued, Busy, ClaimEnded or BlockSpent.
     """
 
     lock: str
@@ -46,7 +47,9 @@ class Acquire(NamedTuple):
 
 
 class Poll(NamedTuple):
-    """Grant the lock to a claim that is in the queue already, if its turn has come. Reply: as to Acquire, never Busy."""
+    """Grant the lock to a claim that is in the queue already, if its turn has come. Reply: as to Acquire,
+    never Busy.
+    """
 
     lock: str
     claim: str
@@ -83,7 +86,8 @@ class ListLocks(NamedTuple):
 
 class Break(NamedTuple):
     """End whatever lease the lock has, and mint a token for the breaker, so that guards can be sealed against the old
-    holder. The lock is free afterwards. Reply: Broken or BlockSpent."""
+    holder. The lock is free afterwards. Reply: Broken or BlockSpent.
+    """
 
     lock: str
     claim: str
@@ -101,13 +105,14 @@ class ReadSource(NamedTuple):
 
 class RaiseEpoch(NamedTuple):
     """Start a new history above every token of the old one, if the history is still `history_id`. Ends every lease.
-    Reply: SourceInfo of the new history, or None if somebody else raised first."""
+    Reply: SourceInfo of the new history, or None if somebody else raised first.
+    """
 
     history_id: str
     reason: str
 
 
-# --- replies -----------------------------------------------------------------------------------------------------------
+# --- replies --------------------------------------------------------------------------------------
 class Granted(NamedTuple):
     token: int
     remaining_ms: int
@@ -126,7 +131,9 @@ class Busy(NamedTuple):
 
 
 class ClaimEnded(NamedTuple):
-    """This claim will never hold the lock (again): it was released, abandoned, broken, or its place in the queue expired."""
+    """This claim will never hold the lock (again): it was released, abandoned, broken, or its place in the queue
+    expired.
+    """
 
 
 class BlockSpent(NamedTuple):

@@ -1,7 +1,7 @@
 """Ask a source again when its reply was lost.
 
-Promise: a request whose outcome is unknown is repeated under the same claim, a few times; requests are idempotent, so the
-answer is the one that was lost. Never: repeated after a definite error, or without end.
+Promise: a request whose outcome is unknown is repeated under the same claim, a few times; requests are idempotent, so
+the answer is the one that was lost. Never: repeated after a definite error, or without end.
 """
 
 from fenceline._flows.requests import Flow, SourceReply

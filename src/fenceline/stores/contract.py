@@ -1,8 +1,9 @@
 """What a store must be, for ours and for anybody's: the contract between drivers and stores.
 
-Promise of a source's connection: `perform` answers one request in one round trip and one transaction, or raises an error of
-the tree whose `definite` is true to the fact. Promise of a guard's connection: between Begin and Commit every request runs
-in one transaction, and leaving it by an exception rolls it back. Capabilities are declared, never discovered by an error.
+Promise of a source's connection: `perform` answers one request in one round trip and one transaction, or raises an
+error of the tree whose `definite` is true to the fact. Promise of a guard's connection: between Begin and Commit every
+request runs in one transaction, and leaving it by an exception rolls it back. Capabilities are declared, never
+discovered by an error.
 """
 
 from dataclasses import dataclass
@@ -14,7 +15,9 @@ from fenceline.model import Finding
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a source can do: the range and step of its ttl in milliseconds, and whether waiters are told of a release."""
+    """What a source can do: the range and step of its ttl in milliseconds, and whether waiters are told of a
+    release.
+    """
 
     ttl_min_ms: int
     ttl_max_ms: int
@@ -51,8 +54,8 @@ class SourceStore(Protocol):
     capabilities: Capabilities
     url: str
 
-    def connect(self) -> SourceConnection:
-        """Open a connection; SourceUnavailableError, SchemaError or UnsupportedError say why not."""
+    def connect(self, *, patience_s: float) -> SourceConnection:
+        """Return a connection whose requests wait `patience_s` at most for a store that is busy or slow."""
 
     def listen(self, lock: str, claim: str) -> Channel:
         """Open the channel of one waiting claim."""

@@ -38,12 +38,12 @@ def source_store(url: str) -> SourceStore:
         raise UnsafeSourceError(
             f"{scheme}:// cannot be a source of fencing tokens: {UNSAFE_SOURCES[scheme]}. Use one of: {_known(SOURCES)}"
         )
-    return cast(SourceStore, _load(scheme, SOURCES, SOURCE_GROUP)(url))
+    return cast("SourceStore", _load(scheme, SOURCES, SOURCE_GROUP)(url))
 
 
 def guard_store(url: str) -> GuardStore:
     """Return the guard store that the URL names, unopened; ConfigError if there is none."""
-    return cast(GuardStore, _load(_scheme(url), GUARDS, GUARD_GROUP)(url))
+    return cast("GuardStore", _load(_scheme(url), GUARDS, GUARD_GROUP)(url))
 
 
 def _scheme(url: object) -> str:
@@ -51,14 +51,15 @@ def _scheme(url: object) -> str:
         raise ConfigError(f"a URL must be a str, not {type(url).__name__}")
     scheme, separator, _ = url.partition("://")
     if not separator or not scheme:
-        raise ConfigError(f"{_shown(url)!r} is no URL: write for example sqlite:///locks.db")
+        raise ConfigError(f"{shown_url(url)!r} is no URL: write for example sqlite:///locks.db")
     return scheme.lower()
 
 
-def _shown(url: str) -> str:
-    """Return the URL without what may be a password."""
-    head, at, tail = url.rpartition("@")
-    return f"…@{tail}" if at and head else url
+def shown_url(url: str) -> str:
+    """Return the URL as it may be shown: without user and password."""
+    scheme, separator, rest = url.partition("://")
+    _, at, place = rest.rpartition("@")
+    return f"{scheme}{separator}{'…@' if at else ''}{place}"
 
 
 def _load(scheme: str, table: dict[str, str], group: str) -> Any:
@@ -72,7 +73,8 @@ def _load(scheme: str, table: dict[str, str], group: str) -> Any:
         if scheme not in EXTRAS:
             raise
         raise MissingDependencyError(
-            f"{scheme}:// needs a client that is not installed ({error.name}): pip install 'fenceline[{EXTRAS[scheme]}]'"
+            f"{scheme}:// needs a client that is not installed ({error.name}): pip install "
+            f"'fenceline[{EXTRAS[scheme]}]'"
         ) from error
 
 

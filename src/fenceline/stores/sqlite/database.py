@@ -1,8 +1,8 @@
 """One SQLite file and a connection to it: opening, transactions, and errors in fenceline's words.
 
-Promise: a file made here has mode 0600; a write transaction is begun with the write lock or not at all; every sqlite3 error
-comes out as an error of the tree that names the file and is true about whether the work was done. A wait for another
-writer happens outside SQLite, so that signals get through and a fork is never held up by it.
+Promise: a file made here has mode 0600; a write transaction is begun with the write lock or not at all; every sqlite3
+error comes out as an error of the tree that names the file and is true about whether the work was done. A wait for
+another writer happens outside SQLite, so that signals get through and a fork is never held up by it.
 Never: a setting of the user's file changed by opening it.
 """
 
@@ -79,11 +79,14 @@ class Database:
         self.patience_s = patience_s
         self._prepare = prepare
         self._native: sqlite3.Connection | None = None
+        self._file_id: tuple[int, int] | None = None
+        self.openings = 0
         self.is_inside = False
         GATE.watch(self)
 
     @property
     def is_open(self) -> bool:
+        """True while a connection is open."""
         return self._native is not None
 
     @property
@@ -104,7 +107,21 @@ class Database:
         except BaseException:
             native.close()
             raise
+        self._file_id = self._file_id_now()
+        self.openings += 1
         return native
+
+    def drop_if_replaced(self) -> None:
+        """Close the connection if the path names another file by now, or none: SQLite would go on with the old one."""
+        if self._native is not None and self._file_id_now() != self._file_id:
+            self.close()
+
+    def _file_id_now(self) -> tuple[int, int] | None:
+        try:
+            status = os.stat(self.path)
+        except OSError:
+            return None
+        return status.st_dev, status.st_ino
 
     def _make_private(self) -> None:
         """Create the file with mode 0600 if it is missing: SQLite itself would use the umask."""
@@ -120,10 +137,12 @@ class Database:
         return self.native.execute(statement, parameters)
 
     def transact(self, body: Callable[[], Result], *, to_write: bool = True) -> Result:
-        """Run `body` in a short transaction, which a fork waits for: committed at its end, undone by whatever leaves it."""
+        """Run `body` in a short transaction, which a fork waits for: committed at its end, undone by whatever leaves
+        it.
+        """
         is_commit = False
         try:
-            self._begin("BEGIN IMMEDIATE" if to_write else "BEGIN")
+            self._patiently("BEGIN IMMEDIATE" if to_write else "BEGIN")
             result = body()
             is_commit = True
             self.native.execute("COMMIT")
@@ -138,9 +157,16 @@ class Database:
         return result
 
     def begin(self) -> None:
-        """Begin a write transaction that ends when its user wants; SourceUnavailableError if the file is not to be had."""
-        self._begin("BEGIN IMMEDIATE")
-        self.is_inside = False
+        """Begin a write transaction that ends when its user wants; SourceUnavailableError if the file is not to be
+        had.
+        """
+        try:
+            self._patiently("BEGIN IMMEDIATE")
+        except BaseException:
+            self.rollback()
+            raise
+        finally:
+            self.is_inside = False
 
     def commit(self) -> None:
         """Commit what `begin` began; OutcomeUnknownError if the system did not confirm it."""
@@ -158,45 +184,57 @@ class Database:
         except sqlite3.Error:
             self.close()
 
-    def _begin(self, statement: str) -> None:
-        """Begin, and stay inside the fork gate; wait for other processes' locks outside of it, for `patience_s` at most."""
+    def run_alone(self, statement: str) -> Any:
+        """Run one statement outside of any transaction, and return the first value that it answers."""
+        try:
+            row = self._patiently(statement).fetchone()
+        except sqlite3.Error as error:
+            raise self.translate(error) from error
+        finally:
+            self.is_inside = False
+        return row[0] if row else None
+
+    def _patiently(self, statement: str) -> sqlite3.Cursor:
+        """Run a statement as soon as other processes' locks allow it; wait outside the fork gate, and end inside of
+        it.
+        """
         give_up = 0.0
         pause_s = _BUSY_PAUSE_MIN_S
         while True:
-            self.is_inside = True
-            while GATE.is_shut:
-                self.is_inside = False
-                GATE.wait_until_open()
-                self.is_inside = True
+            self._enter_gate()
             try:
-                self.native.execute(statement)
-                return
+                return self.native.execute(statement)
             except sqlite3.Error as error:
                 self.is_inside = False
                 now = time.monotonic()
                 give_up = give_up or now + self.patience_s
                 if code_of(error) not in _BUSY or now >= give_up:
                     raise self.translate(error) from error
-            except BaseException:
-                self.is_inside = False
-                self.rollback()
-                raise
-            time.sleep(pause_s * random.uniform(0.5, 1.5))
+            time.sleep(pause_s * random.uniform(0.5, 1.5))  # noqa: S311 - spreads out processes, keeps no secret
             pause_s = min(pause_s * 1.5, _BUSY_PAUSE_MAX_S)
 
-    def flush_commits(self, is_flushed: bool) -> None:
-        """Make the following commits reach the disk before they return, or leave that to the next checkpoint."""
+    def _enter_gate(self) -> None:
+        self.is_inside = True
+        while GATE.is_shut:
+            self.is_inside = False
+            GATE.wait_until_open()
+            self.is_inside = True
+
+    def transact_flushed(self, body: Callable[[], Result], *, afterwards: str = "NORMAL") -> Result:
+        """Run `body` in a transaction that is on the disk when this returns; then set `synchronous` to `afterwards`."""
+        self.run_alone("PRAGMA synchronous = EXTRA")
         try:
-            self.native.execute(f"PRAGMA synchronous = {'EXTRA' if is_flushed else 'NORMAL'}")
-        except sqlite3.Error as error:
-            raise self.translate(error) from error
+            return self.transact(body)
+        finally:
+            self.run_alone(f"PRAGMA synchronous = {afterwards}")
 
     def translate(self, error: sqlite3.Error, *, is_commit: bool = False) -> FencelineError:
         """Return the error of the tree that tells what sqlite3's error means for this file."""
         code = code_of(error)
         if code in _BUSY:
             return SourceUnavailableError(
-                f"{self.path} was locked by another process for more than {self.patience_s:g} s: some process is frozen "
+                f"{self.path} was locked by another process for more than {self.patience_s:g} s: some process "
+                f"is frozen "
                 f"or slow inside a write transaction; end it, or try again"
             )
         if is_commit and code != sqlite3.SQLITE_FULL:

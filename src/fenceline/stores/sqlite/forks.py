@@ -1,11 +1,11 @@
 """Keep SQLite whole across fork: a child must find no open connection of its parent to a file that it opens itself.
 
-SQLite keeps its table of open files per process and fork copies it, while the kernel's file locks stay with the parent: a
-child that opens the same file believes that it holds locks which it does not have, and the parent may then delete the
-write-ahead log under it (https://www.sqlite.org/howtocorrupt.html, section 2.6).
+SQLite keeps its table of open files per process and fork copies it, while the kernel's file locks stay with the
+parent: a child that opens the same file believes that it holds locks which it does not have, and the parent may then
+delete the write-ahead log under it (https://www.sqlite.org/howtocorrupt.html, section 2.6).
 
-Promise: before a fork every idle connection of fenceline is closed (it reopens by itself), and every short transaction has
-FORK_PATIENCE_S to end. A file on which a transaction stayed open is refused in the child by `check_may_open`.
+Promise: before a fork every idle connection of fenceline is closed (it reopens by itself), and every short transaction
+has FORK_PATIENCE_S to end. A file on which a transaction stayed open is refused in the child by `check_may_open`.
 Never: a connection of the parent's closed in the child, which would work on files that the parent has in use.
 """
 
@@ -42,8 +42,8 @@ class Forkable(Protocol):
 class ForkGate:
     """Lets a fork wait for the threads that are inside SQLite, and holds new ones back until it is done.
 
-    A thread says `is_inside = True` on its connection and then looks whether the gate `is_shut`; the fork shuts the gate and
-    then looks who is inside. In this order one of the two sees the other, without a lock in the common path.
+    A thread says `is_inside = True` on its connection and then looks whether the gate `is_shut`; the fork shuts the
+    gate and then looks who is inside. In this order one of the two sees the other, without a lock in the common path.
     """
 
     def __init__(self) -> None:
@@ -66,7 +66,8 @@ class ForkGate:
         """Raise UnsupportedError if this process inherited an open transaction on the file."""
         if path in self._inherited:
             raise UnsupportedError(
-                f"{path} cannot be opened in this process: it was forked while a transaction was open on that file, and "
+                f"{path} cannot be opened in this process: it was forked while a transaction was open on that "
+                f"file, and "
                 f"SQLite cannot tell the two processes' locks apart. Fork outside of guarded transactions, or use spawn"
             )
 

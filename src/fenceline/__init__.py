@@ -1,0 +1,155 @@
+"""fenceline: locks that stay safe when leases do not.
+
+Every acquisition yields a fencing token, and the protected resource itself refuses a token lower than the highest that
+it has seen. `connect` opens a source of tokens, `guard` enforces them; `fenceline.aio` has both for asyncio.
+
+Promise: importing this loads no asyncio and no store's client; names are loaded when they are first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fenceline._api.guard import Guard, guard
+    from fenceline._api.lease import Lease
+    from fenceline._api.lock import Lock
+    from fenceline._api.rlock import RLock
+    from fenceline._api.source import Source, connect
+    from fenceline.errors import (
+        AcquireTimeoutError,
+        ConfigError,
+        FencelineError,
+        GuardError,
+        LeaseError,
+        LeaseExpiredError,
+        LeaseInheritedError,
+        LeaseLostError,
+        LeaseReleasedError,
+        MissingDependencyError,
+        NotHeldError,
+        OutcomeUnknownError,
+        SchemaError,
+        SealLostError,
+        SourceError,
+        SourceUnavailableError,
+        StaleTokenError,
+        TokenCollisionError,
+        UnfencedWriteError,
+        UnknownSchemeError,
+        UnsafeSourceError,
+        UnsupportedError,
+        WrongLockError,
+    )
+    from fenceline.hooks import Event, Hooks
+    from fenceline.model import (
+        BrokenLock,
+        Finding,
+        LockInfo,
+        Mark,
+        Protection,
+        Sequencer,
+        SourceInfo,
+    )
+
+__version__ = "0.1.0.dev0"
+
+_ERRORS = "fenceline.errors"
+_HOOKS = "fenceline.hooks"
+_MODEL = "fenceline.model"
+_HOMES = {
+    "AcquireTimeoutError": _ERRORS,
+    "BrokenLock": _MODEL,
+    "ConfigError": _ERRORS,
+    "Event": _HOOKS,
+    "FencelineError": _ERRORS,
+    "Finding": _MODEL,
+    "Guard": "fenceline._api.guard",
+    "GuardError": _ERRORS,
+    "Hooks": _HOOKS,
+    "Lease": "fenceline._api.lease",
+    "LeaseError": _ERRORS,
+    "LeaseExpiredError": _ERRORS,
+    "LeaseInheritedError": _ERRORS,
+    "LeaseLostError": _ERRORS,
+    "LeaseReleasedError": _ERRORS,
+    "Lock": "fenceline._api.lock",
+    "LockInfo": _MODEL,
+    "Mark": _MODEL,
+    "MissingDependencyError": _ERRORS,
+    "NotHeldError": _ERRORS,
+    "OutcomeUnknownError": _ERRORS,
+    "Protection": _MODEL,
+    "RLock": "fenceline._api.rlock",
+    "SchemaError": _ERRORS,
+    "SealLostError": _ERRORS,
+    "Sequencer": _MODEL,
+    "Source": "fenceline._api.source",
+    "SourceError": _ERRORS,
+    "SourceInfo": _MODEL,
+    "SourceUnavailableError": _ERRORS,
+    "StaleTokenError": _ERRORS,
+    "TokenCollisionError": _ERRORS,
+    "UnfencedWriteError": _ERRORS,
+    "UnknownSchemeError": _ERRORS,
+    "UnsafeSourceError": _ERRORS,
+    "UnsupportedError": _ERRORS,
+    "WrongLockError": _ERRORS,
+    "connect": "fenceline._api.source",
+    "guard": "fenceline._api.guard",
+}
+
+__all__ = [
+    "AcquireTimeoutError",
+    "BrokenLock",
+    "ConfigError",
+    "Event",
+    "FencelineError",
+    "Finding",
+    "Guard",
+    "GuardError",
+    "Hooks",
+    "Lease",
+    "LeaseError",
+    "LeaseExpiredError",
+    "LeaseInheritedError",
+    "LeaseLostError",
+    "LeaseReleasedError",
+    "Lock",
+    "LockInfo",
+    "Mark",
+    "MissingDependencyError",
+    "NotHeldError",
+    "OutcomeUnknownError",
+    "Protection",
+    "RLock",
+    "SchemaError",
+    "SealLostError",
+    "Sequencer",
+    "Source",
+    "SourceError",
+    "SourceInfo",
+    "SourceUnavailableError",
+    "StaleTokenError",
+    "TokenCollisionError",
+    "UnfencedWriteError",
+    "UnknownSchemeError",
+    "UnsafeSourceError",
+    "UnsupportedError",
+    "WrongLockError",
+    "connect",
+    "guard",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'fenceline' has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    value.__module__ = "fenceline"  # Where users find it; tracebacks and reprs say so too.
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

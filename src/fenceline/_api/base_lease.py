@@ -1,0 +1,130 @@
+"""What a lease tells about itself, without I/O: shared by the sync and the async class.
+
+Promise: every answer is true at the moment of asking, by the state and by the clock; `token` and `sequencer` can
+always be read. A lease that nobody refers to any more is abandoned (H2). `repr` shows no claim.
+"""
+
+from fenceline._flows.admit import Tenure
+from fenceline._keeper.lifecycle import keeper
+from fenceline._keeper.record import HELD, INHERITED, RELEASED, LeaseRecord
+from fenceline.clock import boottime_ms
+from fenceline.errors import FencelineError
+from fenceline.hooks import logger, tell
+from fenceline.model import Sequencer
+
+
+class BaseLease:
+    """One time-limited holding of a lock. Methods may be called from any thread."""
+
+    __slots__ = ("__weakref__", "_record")
+
+    def __init__(self, record: LeaseRecord) -> None:
+        self._record = record
+
+    def __repr__(self) -> str:
+        record = self._record
+        return f"<{type(self).__name__} lock={record.lock!r} token={record.grant.token} {record.state}>"
+
+    def __del__(self) -> None:
+        record: LeaseRecord | None = getattr(self, "_record", None)
+        if record is not None and record.state == HELD:
+            self.release_soon()
+
+    @property
+    def token(self) -> int:
+        """The fencing token: an integer higher than that of every earlier lease on the lock."""
+        return self._record.grant.token
+
+    @property
+    def sequencer(self) -> Sequencer:
+        """The portable proof of this lease, for guards and for other processes."""
+        record = self._record
+        grant = record.grant
+        return Sequencer(grant.source_id, grant.history_id, record.lock, grant.token, record.claim)
+
+    @property
+    def lock(self) -> str:
+        """The name of the lock."""
+        return self._record.lock
+
+    @property
+    def holder(self) -> str:
+        """Who holds it, for people."""
+        return self._record.holder
+
+    @property
+    def ttl(self) -> float:
+        """The length of the lease in seconds, as it was granted."""
+        return self._record.ttl_ms / 1000
+
+    @property
+    def deadline_ms(self) -> int:
+        """Until when the lease may be relied on, in milliseconds of CLOCK_BOOTTIME; it moves with each renewal."""
+        self._check_own()
+        return self._record.deadline_ms
+
+    @property
+    def is_valid(self) -> bool:
+        """True while the lease may be relied on: not released, not lost, and its deadline not passed at this moment."""
+        self._check_own()
+        return not self._record.is_over()
+
+    @property
+    def is_inherited(self) -> bool:
+        """True in a forked child of the process that acquired the lease."""
+        return self._record.state == INHERITED
+
+    def remaining(self) -> float:
+        """Return the seconds for which the lease may be relied on without another renewal; 0.0 when it is over."""
+        self._check_own()
+        if self._record.state != HELD:
+            return 0.0
+        return max(0, self._record.deadline_ms - boottime_ms()) / 1000
+
+    def check_valid(self) -> None:
+        """Raise the error that says why the lease may not be relied on; do nothing while it may."""
+        if (problem := self._record.problem()) is not None:
+            raise problem
+
+    def release_soon(self) -> None:
+        """End the lease at once, and tell the source in the background: the only call allowed in a signal handler."""
+        record = self._record
+        self._check_own()
+        if record.leave_held(RELEASED, "it was released"):
+            keeper().abandon(record.driver, record.lock, record.claim, record.ttl_ms)
+
+    @property
+    def tenure(self) -> Tenure:
+        """What guards remember of this lease: which resources it sealed."""
+        record = self._record
+        if record.tenure is None:
+            record.tenure = Tenure()
+        return record.tenure
+
+    def _check_own(self) -> None:
+        if self.is_inherited:
+            self.check_valid()
+
+    def _after_release(self, error: BaseException | None) -> None:
+        """Tell hooks and log; a claim that the source may still have is the keeper's to abandon."""
+        record = self._record
+        if error is None:
+            tell(record.hooks, record.event_of("released"))
+            return
+        keeper().abandon(record.driver, record.lock, record.claim, record.ttl_ms)
+        if isinstance(error, FencelineError):
+            logger.warning("lock %r is released in the background: %s", record.lock, error)
+            tell(record.hooks, record.event_of("released", reason=str(error)))
+
+    def _problem_at_end(self) -> BaseException | None:
+        """Return the loss that the end of a `with` block must tell; a lease released by hand is none."""
+        return None if self._record.state == RELEASED else self._record.problem()
+
+
+def note_loss(problem: BaseException | None, error: BaseException | None) -> None:
+    """Raise the loss after a good body; add it as a note to the body's own exception, which is never replaced (H3)."""
+    if problem is None:
+        return
+    if error is None:
+        raise problem
+    error.add_note(f"fenceline: {problem}")

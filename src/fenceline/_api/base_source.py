@@ -1,0 +1,78 @@
+"""What the sync and the async source share: the store, the hooks, and making a lease out of a grant.
+
+Promise: a claim whose acquire was interrupted anywhere, by a signal, a cancellation or an error, is handed to the
+keeper (H5).
+"""
+
+from typing import TypeVar
+
+from fenceline._api.base_lease import BaseLease
+from fenceline._api.terms import Terms, check_terms, resolve_url
+from fenceline._drivers.sync import SyncDriver
+from fenceline._flows.acquire import Attempt, Grant
+from fenceline._flows.requests import Broken
+from fenceline._keeper.keeper import PATIENCE_S
+from fenceline._keeper.lifecycle import keeper
+from fenceline._keeper.record import LeaseRecord
+from fenceline.hooks import Hooks, tell
+from fenceline.model import BrokenLock, Finding, Sequencer
+from fenceline.stores.registry import shown_url, source_store
+
+AnyLease = TypeVar("AnyLease", bound=BaseLease)
+
+
+class BaseSource:
+    """A source of tokens behind one URL; opens nothing until it is used."""
+
+    def __init__(self, url: str | None, hooks: Hooks) -> None:
+        self._store = source_store(resolve_url(url))
+        self._hooks = hooks
+        self._keeper_driver = SyncDriver(self._store, patience_s=PATIENCE_S)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.url}>"
+
+    @property
+    def url(self) -> str:
+        """The source's URL, without a password."""
+        return shown_url(self._store.url)
+
+    def _terms(self, name: str, ttl: float, timeout: float | None, holder: str | None, on_lost: object) -> Terms:
+        return check_terms(self._store.capabilities, name, ttl, timeout, holder, on_lost)  # type: ignore[arg-type]
+
+    def _attempt(self, terms: Terms) -> Attempt:
+        keeper().start()
+        return Attempt(terms.name, terms.holder_now(), terms.ttl_ms)
+
+    def _record(self, attempt: Attempt, grant: Grant) -> LeaseRecord:
+        return LeaseRecord(
+            self._keeper_driver,
+            attempt.lock,
+            attempt.claim,
+            attempt.holder,
+            attempt.ttl_ms,
+            grant,
+            self._hooks,
+        )
+
+    def _keep(self, lease: AnyLease, record: LeaseRecord) -> AnyLease:
+        """Have the lease renewed from now on, and tell of it."""
+        keeper().adopt(record)
+        waited_ms = record.grant.waited_ms
+        if waited_ms is not None:
+            tell(self._hooks, record.event_of("waited", duration=waited_ms / 1000))
+        tell(self._hooks, record.event_of("acquired"))
+        return lease
+
+    def _give_up(self, attempt: Attempt) -> None:
+        keeper().abandon(self._keeper_driver, attempt.lock, attempt.claim, attempt.ttl_ms)
+
+    def examine(self) -> list[Finding]:
+        """Return what in the source's set-up would break the promise, as `fenceline doctor` prints it."""
+        return self._store.examine()
+
+
+def broken_lock(name: str, claim: str, reply: Broken) -> BrokenLock:
+    """Return what a break brought, for the breaker."""
+    sequencer = Sequencer(reply.source_id, reply.history_id, name, reply.token, claim)
+    return BrokenLock(name, reply.token, reply.holder, sequencer)

@@ -1,0 +1,95 @@
+"""The sync lease: what `Lock.acquire` returns."""
+
+import threading
+
+from fenceline._api.base_lease import BaseLease, note_loss
+from fenceline._drivers.sync import SyncDriver
+from fenceline._flows import keep
+from fenceline._keeper.record import LeaseRecord
+from fenceline.errors import FencelineError
+
+
+class Lost:
+    """Announces that a lease was lost or has expired; like an Event that nobody can clear."""
+
+    __slots__ = ("_record",)
+
+    def __init__(self, record: LeaseRecord) -> None:
+        self._record = record
+
+    def is_set(self) -> bool:
+        """Return whether the lease was lost or its deadline has passed, at this moment."""
+        return self._record.is_lost()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the lease is over, `timeout` seconds at most; return whether it was lost (False: released, or
+        timeout).
+        """
+        over = threading.Event()
+        wake = over.set
+        self._record.when_over(wake)
+        try:
+            over.wait(timeout)
+        finally:
+            self._record.forget_waker(wake)
+        return self.is_set()
+
+
+class Lease(BaseLease):
+    """One time-limited holding of a lock, kept alive in the background until it is released."""
+
+    __slots__ = ("_driver",)
+
+    def __init__(self, record: LeaseRecord, driver: SyncDriver) -> None:
+        super().__init__(record)
+        self._driver = driver
+
+    @property
+    def lost(self) -> Lost:
+        """Tells of the loss of this lease: `is_set()`, `wait(timeout)`."""
+        self._check_own()
+        return Lost(self._record)
+
+    def release(self) -> bool:
+        """Give the lock back; return whether it was still ours. Idempotent, and never frees somebody else's lock (H4).
+
+        Waits for the lease's open guarded transactions, until its deadline at most. If the source cannot be told now,
+        the keeper goes on trying in the background, and the ttl ends the lease at the latest. LeaseInheritedError in a
+        forked child, LeaseError inside a guarded transaction of the same thread.
+        """
+        self._check_own()
+        record = self._record
+        is_ours = not record.is_over()
+        if not record.begin_release(self._who()):
+            return False
+        try:
+            record.wait_for_guarded()
+            self._driver.run(keep.release(record.lock, record.claim))
+        except FencelineError as error:
+            self._after_release(error)
+        except BaseException as error:
+            self._after_release(error)
+            raise
+        else:
+            self._after_release(None)
+        return is_ours
+
+    def leave_block(self, error: BaseException | None) -> None:
+        """End a `with` block: release, and raise the loss if the body ended well, or note it on the body's exception
+        (H3).
+        """
+        problem = self._problem_at_end()
+        if not self.is_inherited:
+            self.release()
+        note_loss(problem, error)
+
+    def enter_guarded(self) -> None:
+        """Count a guarded transaction that this thread begins; for guards."""
+        self._record.enter_guarded(self._who())
+
+    def leave_guarded(self) -> None:
+        """Count it out again; for guards."""
+        self._record.leave_guarded(self._who())
+
+    def _who(self) -> int:
+        return threading.get_ident()

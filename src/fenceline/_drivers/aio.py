@@ -1,0 +1,115 @@
+"""Run a flow on an event loop, over a store whose client is synchronous: round trips in threads, waiting on the loop.
+
+Promise: the loop is never blocked by a request; a cancelled task gets its CancelledError at once, while the request
+that was under way ends in its thread and its connection goes back to the pool. What that request may have obtained is
+the keeper's to abandon: the source refuses a claim that was released before it arrived (H4).
+"""
+
+import asyncio
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from fenceline._drivers.pool import Pool
+from fenceline._drivers.sync import PATIENCE_S
+from fenceline._flows.requests import Flow, Listen, Now, Wait
+from fenceline.clock import boottime_ms
+from fenceline.stores.contract import Channel, SourceStore
+
+MAX_THREADS = 4
+Result = TypeVar("Result")
+
+
+class Threads:
+    """A few threads for blocking calls, started when first needed, anew in a forked child."""
+
+    def __init__(self) -> None:
+        self._executor: ThreadPoolExecutor | None = None
+        self._process_id = 0
+
+    async def run(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        """Run a blocking function in a thread and return its result."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._ready(), function, *arguments)
+
+    def _ready(self) -> ThreadPoolExecutor:
+        if self._executor is None or self._process_id != os.getpid():
+            self._executor = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="fenceline")
+            self._process_id = os.getpid()
+        return self._executor
+
+    def close(self) -> None:
+        """Let the threads end when their work is done."""
+        if self._executor is not None and self._process_id == os.getpid():
+            self._executor.shutdown(wait=False)
+        self._executor = None
+
+
+class AsyncDriver:
+    """Runs flows against one source, for any number of tasks on any loop."""
+
+    def __init__(self, store: SourceStore, *, now_ms: Callable[[], int] = boottime_ms) -> None:
+        self._store = store
+        self._pool = Pool(store, PATIENCE_S)
+        self._threads = Threads()
+        self._now_ms = now_ms
+
+    async def run(self, flow: Flow[Result]) -> Result:
+        """Run the flow to its end and return its result."""
+        channels: list[Channel] = []
+        step: Callable[[Any], Any] = flow.send
+        value: Any = None
+        try:
+            while True:
+                request = step(value)
+                try:
+                    value = await self._answer(request, channels)
+                    step = flow.send
+                except BaseException as error:
+                    value = error
+                    step = flow.throw
+        except StopIteration as done:
+            return done.value  # type: ignore[no-any-return]
+        finally:
+            for channel in channels:
+                channel.close()
+
+    async def _answer(self, request: Any, channels: list[Channel]) -> Any:
+        match request:
+            case Now():
+                return self._now_ms()
+            case Listen():
+                channels.append(self._store.listen(request.lock, request.claim))
+                return None
+            case Wait():
+                return await _wait_for_channels(channels, request.timeout_ms)
+            case _:
+                return await self._threads.run(self._pool.perform, request)
+
+    async def in_thread(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        """Run a blocking function in one of the driver's threads."""
+        return await self._threads.run(function, *arguments)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        self._pool.close()
+        self._threads.close()
+
+
+async def _wait_for_channels(channels: list[Channel], timeout_ms: int) -> None:
+    """Sleep until a channel tells something, for `timeout_ms` at most."""
+    loop = asyncio.get_running_loop()
+    told = asyncio.Event()
+    for channel in channels:
+        loop.add_reader(channel.fileno(), told.set)
+    try:
+        # Not wait_for(): in Python 3.11 it can swallow a cancellation that arrives together with the result.
+        async with asyncio.timeout(timeout_ms / 1000):
+            await told.wait()
+    except TimeoutError:
+        pass
+    finally:
+        for channel in channels:
+            loop.remove_reader(channel.fileno())
+            channel.drain()

@@ -1,0 +1,47 @@
+"""Wake every waiting thread when the interpreter ends.
+
+Promise: from `begin` on, a thread that waits for a lock gets SourceError instead of sleeping into the interpreter's
+end; only daemon threads can be waiting then, since Python has joined the others. A forked child starts with a switch
+of its own.
+"""
+
+import os
+
+from fenceline.errors import SourceError
+
+
+class Shutdown:
+    """A switch that is thrown once per process, with a descriptor that waiting threads can poll."""
+
+    def __init__(self) -> None:
+        self._descriptor = -1
+        self.has_begun = False
+
+    def fileno(self) -> int:
+        """Return a descriptor that becomes readable at the interpreter's end, and stays so."""
+        if self._descriptor < 0:
+            descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            if self.has_begun:
+                os.eventfd_write(descriptor, 1)
+            self._descriptor = descriptor
+        return self._descriptor
+
+    def begin(self) -> None:
+        """Throw the switch."""
+        self.has_begun = True
+        if self._descriptor >= 0:
+            os.eventfd_write(self._descriptor, 1)
+
+    def check(self) -> None:
+        """Raise SourceError if the interpreter is ending."""
+        if self.has_begun:
+            raise SourceError("the interpreter is ending: no lock can be waited for any more")
+
+    def after_fork_in_child(self) -> None:
+        """Forget the parent's switch: throwing it would wake the parent's threads."""
+        self._descriptor = -1
+        self.has_begun = False
+
+
+SHUTDOWN = Shutdown()
+os.register_at_fork(after_in_child=SHUTDOWN.after_fork_in_child)

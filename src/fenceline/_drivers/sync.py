@@ -1,0 +1,84 @@
+"""Run a flow in the caller's thread.
+
+Promise: exceptions from the store, and those that a signal handler raises in the middle of a request, are thrown into
+the flow; a waiting thread sleeps in the kernel and is woken by the store's channel, by a signal, or by the
+interpreter's end.
+"""
+
+import select
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from fenceline._drivers.pool import Pool
+from fenceline._drivers.shutdown import SHUTDOWN
+from fenceline._flows.requests import Flow, Listen, Now, Wait
+from fenceline.clock import boottime_ms
+from fenceline.stores.contract import Channel, SourceStore
+
+PATIENCE_S = 5.0
+"""How long a caller's request waits for a store that is busy before it is unavailable."""
+Result = TypeVar("Result")
+
+
+class SyncDriver:
+    """Runs flows against one source; any thread may run any number of them."""
+
+    def __init__(
+        self,
+        store: SourceStore,
+        *,
+        patience_s: float = PATIENCE_S,
+        now_ms: Callable[[], int] = boottime_ms,
+    ) -> None:
+        self._store = store
+        self._pool = Pool(store, patience_s)
+        self._now_ms = now_ms
+
+    def run(self, flow: Flow[Result]) -> Result:
+        """Run the flow to its end and return its result."""
+        channels: list[Channel] = []
+        step: Callable[[Any], Any] = flow.send
+        value: Any = None
+        try:
+            while True:
+                request = step(value)
+                try:
+                    value = self._answer(request, channels)
+                    step = flow.send
+                except BaseException as error:
+                    value = error
+                    step = flow.throw
+        except StopIteration as done:
+            return done.value  # type: ignore[no-any-return]
+        finally:
+            for channel in channels:
+                channel.close()
+
+    def _answer(self, request: Any, channels: list[Channel]) -> Any:
+        match request:
+            case Now():
+                return self._now_ms()
+            case Listen():
+                channels.append(self._store.listen(request.lock, request.claim))
+                return None
+            case Wait():
+                return wait_for_channels(channels, request.timeout_ms)
+            case _:
+                return self._pool.perform(request)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._pool.close()
+
+
+def wait_for_channels(channels: list[Channel], timeout_ms: int) -> None:
+    """Sleep until a channel tells something, for `timeout_ms` at most; SourceError when the interpreter ends."""
+    waiting = select.poll()
+    waiting.register(SHUTDOWN.fileno(), select.POLLIN)
+    for channel in channels:
+        waiting.register(channel.fileno(), select.POLLIN)
+    # One millisecond more than asked: poll() rounds, and looking too early costs a round trip.
+    waiting.poll(timeout_ms + 1)
+    SHUTDOWN.check()
+    for channel in channels:
+        channel.drain()

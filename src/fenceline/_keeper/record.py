@@ -1,0 +1,224 @@
+"""What this process knows of one lease of its own: the state that keeper, lease and guards share.
+
+    held ──release()──────────────> released
+      ├──own deadline passed──────> expired
+      ├──the source said no───────> lost
+      └──fork, in the child───────> inherited
+
+Promise: `held` is left once, by one thread, for good; a renewal never moves the deadline of a lease that was over when
+its reply arrived. Loss is announced once. Never: I/O, or a lock taken while a user's code runs.
+"""
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from fenceline._drivers.sync import SyncDriver
+from fenceline._flows.acquire import Grant
+from fenceline.clock import boottime_ms
+from fenceline.errors import (
+    LeaseError,
+    LeaseExpiredError,
+    LeaseInheritedError,
+    LeaseLostError,
+    LeaseReleasedError,
+)
+from fenceline.hooks import Event, Hooks
+
+if TYPE_CHECKING:
+    from fenceline._flows.admit import Tenure
+
+HELD = "held"
+RELEASED = "released"
+EXPIRED = "expired"
+LOST = "lost"
+INHERITED = "inherited"
+
+
+class Process:
+    """What all leases of this process share: one mutex, since state changes are short and rare, and its generation, by
+    which a forked child knows the leases that it inherited (H6). The mutex is re-entrant: a finalizer may end one
+    lease while its thread is changing another.
+    """
+
+    def __init__(self) -> None:
+        self.generation = 0
+        self._make_locks()
+
+    def _make_locks(self) -> None:
+        self.mutex = threading.RLock()
+        self.drained = threading.Condition(self.mutex)
+
+    def after_fork_in_child(self) -> None:
+        """Make the mutex anew, which another thread may have held, and disown every lease made until now."""
+        self._make_locks()
+        self.generation += 1
+
+
+PROCESS = Process()
+
+
+class LeaseRecord:
+    """One lease of this process. The keeper holds it as long as it is held; the public Lease holds it as long as it
+    lives.
+    """
+
+    __slots__ = (
+        "_generation",
+        "_state",
+        "claim",
+        "deadline_ms",
+        "driver",
+        "grant",
+        "holder",
+        "hooks",
+        "listeners",
+        "lock",
+        "open_transactions",
+        "reason",
+        "tenure",
+        "ttl_ms",
+        "wakers",
+    )
+
+    def __init__(
+        self,
+        driver: SyncDriver,
+        lock: str,
+        claim: str,
+        holder: str,
+        ttl_ms: int,
+        grant: Grant,
+        hooks: Hooks,
+    ) -> None:
+        self.driver = driver
+        self.lock = lock
+        self.claim = claim
+        self.holder = holder
+        self.ttl_ms = ttl_ms
+        self.grant = grant
+        self.deadline_ms = grant.deadline_ms
+        self.hooks = hooks
+        self._generation = PROCESS.generation
+        self._state = HELD
+        self.reason: str | None = None
+        self.listeners: tuple[Callable[[str], object], ...] = ()
+        self.wakers: tuple[Callable[[], object], ...] = ()
+        self.tenure: Tenure | None = None
+        self.open_transactions: dict[int, int] = {}
+
+    @property
+    def state(self) -> str:
+        """One of the states above; a child of the process that acquired the lease sees it as inherited."""
+        return self._state if self._generation == PROCESS.generation else INHERITED
+
+    def leave_held(self, state: str, reason: str) -> bool:
+        """Move from held to another state, once; return whether this call did it. Whoever waits for the end is
+        woken.
+        """
+        with PROCESS.mutex:
+            if self.state != HELD:
+                return False
+            self._state = state
+            self.reason = reason
+            for wake in self.wakers:
+                wake()
+            return True
+
+    def renewed_until(self, deadline_ms: int) -> None:
+        """Move the deadline forward after a confirmed renewal; what was confirmed before stays true."""
+        self.deadline_ms = max(self.deadline_ms, deadline_ms)
+
+    def when_over(self, wake: Callable[[], object]) -> None:
+        """Have `wake`, which must not block, called when the lease leaves held; at once if it has."""
+        with PROCESS.mutex:
+            self.wakers = (*self.wakers, wake)
+            if self.state != HELD:
+                wake()
+
+    def add_listener(self, listener: Callable[[str], object]) -> None:
+        """Have `listener(reason)` called beside the keeper when the lease is lost or expires."""
+        with PROCESS.mutex:
+            self.listeners = (*self.listeners, listener)
+
+    def forget_waker(self, wake: Callable[[], object]) -> None:
+        """Undo `when_over`."""
+        with PROCESS.mutex:
+            self.wakers = tuple(waker for waker in self.wakers if waker is not wake)
+
+    def is_lost(self) -> bool:
+        """Tell whether the lease was lost or expired, by its state or by the clock at this moment."""
+        return self.state in (EXPIRED, LOST) or (self.state == HELD and boottime_ms() >= self.deadline_ms)
+
+    def enter_guarded(self, who: int) -> None:
+        """Count a guarded transaction of thread or task `who`; raise if the lease is over."""
+        with PROCESS.mutex:
+            if (problem := self.problem()) is not None:
+                raise problem
+            self.open_transactions[who] = self.open_transactions.get(who, 0) + 1
+
+    def leave_guarded(self, who: int) -> None:
+        """Count a guarded transaction out again."""
+        with PROCESS.mutex:
+            self.open_transactions[who] -= 1
+            if not self.open_transactions[who]:
+                del self.open_transactions[who]
+                PROCESS.drained.notify_all()
+
+    def wait_for_guarded(self) -> None:
+        """Wait until no guarded transaction of this lease is open, until its deadline at most: then they are stale
+        anyway.
+        """
+        with PROCESS.drained:
+            left_s = max(0, self.deadline_ms - boottime_ms()) / 1000
+            PROCESS.drained.wait_for(lambda: not self.open_transactions, left_s)
+
+    def begin_release(self, who: int) -> bool:
+        """Leave held for released, or for expired if it is too late; LeaseError inside `who`'s own guarded
+        transaction.
+        """
+        with PROCESS.mutex:
+            if self.open_transactions.get(who):
+                raise LeaseError(
+                    f"{self._name()} cannot be released inside its own guarded transaction: leave that block first"
+                )
+            state = EXPIRED if self.is_over() else RELEASED
+            return self.leave_held(state, "it was released")
+
+    def is_over(self) -> bool:
+        """Tell whether the lease may not be relied on any more, by its state or by the clock at this moment."""
+        return self.state != HELD or boottime_ms() >= self.deadline_ms
+
+    def problem(self) -> LeaseError | None:
+        """Return the error that says why the lease cannot be relied on; None while it can."""
+        if self.state == HELD:
+            return self._expiry() if boottime_ms() >= self.deadline_ms else None
+        if self.state == RELEASED:
+            return LeaseReleasedError(f"{self._name()} was released before: acquire lock {self.lock!r} again")
+        if self.state == INHERITED:
+            return LeaseInheritedError(
+                f"{self._name()} belongs to the parent process: only its token and sequencer can be read here. Acquire "
+                f"lock {self.lock!r} in this process"
+            )
+        if self.state == EXPIRED:
+            return self._expiry()
+        reason = self.reason or "the source did not say why"
+        return LeaseLostError(
+            f"{self._name()} was lost: {reason}. Stop writing, and acquire lock {self.lock!r} again",
+            reason=reason,
+        )
+
+    def _expiry(self) -> LeaseExpiredError:
+        late_ms = max(0, boottime_ms() - self.deadline_ms)
+        return LeaseExpiredError(
+            f"{self._name()} expired {late_ms / 1000:.3f} s ago, its ttl of {self.ttl_ms / 1000:g} s not "
+            f"renewed in time: "
+            f"somebody else may hold the lock. Stop writing, and acquire it again"
+        )
+
+    def _name(self) -> str:
+        return f"the lease on lock {self.lock!r} with token {self.grant.token}"
+
+    def event_of(self, name: str, **fields: Any) -> Event:
+        """Return a hook's event about this lease."""
+        return Event(name, self.lock, token=self.grant.token, holder=self.holder, **fields)

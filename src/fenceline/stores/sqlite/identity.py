@@ -1,0 +1,226 @@
+"""Whose file this is: its schema, the kernel whose clock its deadlines are on, and whether its history is whole (T7).
+
+Promise: a file is refused, with the remedy, when another kernel uses it, when it is a copy (its inode is not the
+recorded one), or when its counter is lower than this process has seen. After a reboot the counter skips to the durable
+bound before the first grant (T1), and all leases are over: the processes that held them are gone.
+Not noticed here, and therefore an operator's step: an older state written over the same file in place, while no
+process that saw the newer state is running.
+"""
+
+import os
+import secrets
+from pathlib import Path
+from typing import NamedTuple, Protocol, TypeVar
+
+from fenceline._flows import requests as ask
+from fenceline.clock import boottime_ms
+from fenceline.errors import SchemaError, SourceError, UnsupportedError
+from fenceline.model import EPOCH_STRIDE, MAX_TOKEN, SourceInfo, default_holder
+from fenceline.stores.sqlite.database import Database
+from fenceline.stores.sqlite.kernel import Kernel, this_kernel
+from fenceline.stores.statements import statements
+
+SQL = statements(__package__, "source.sql")
+SCHEMA = statements(__package__, "source_schema.sql")
+SCHEMA_NUMBER = 1
+_REMEDY = "stop everything that uses it, then run `fenceline epoch --raise --reason …`"
+Reply = TypeVar("Reply")
+
+
+class SourceRow(NamedTuple):
+    """The source's one row."""
+
+    source_id: str
+    epoch: int
+    history_id: str
+    counter: int
+    bound: int
+    boot_id: str
+    time_namespace: str
+    machine_id: str
+    inode: int
+
+    def info(self) -> SourceInfo:
+        """Return the row as people see it."""
+        return SourceInfo(self.source_id, self.epoch, self.history_id, self.counter, self.bound)
+
+
+class Seen(NamedTuple):
+    """The newest state of a source that this process knows of."""
+
+    source_id: str
+    epoch: int
+    counter: int
+
+
+class Sighting(Protocol):
+    """What every transaction reads of the source: SourceRow and Look have it."""
+
+    @property
+    def source_id(self) -> str: ...
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def counter(self) -> int: ...
+    @property
+    def boot_id(self) -> str: ...
+    @property
+    def time_namespace(self) -> str: ...
+
+
+def read_source(database: Database) -> SourceRow:
+    """Return the source's row; to be called inside a transaction."""
+    return SourceRow._make(database.execute(SQL.read_source).fetchone())
+
+
+def write_audit(database: Database, who: str, action: str, subject: str, token: int, reason: str) -> None:
+    """Note what an operator did; to be called inside the transaction that does it."""
+    fields = {"who": who, "action": action, "subject": subject, "token": token, "reason": reason}
+    database.execute(SQL.write_audit, fields)
+
+
+def ensure_schema(database: Database) -> None:
+    """Make the schema if the file has none, in write-ahead-log mode; SchemaError if it has another one."""
+    mode = database.run_alone("PRAGMA journal_mode = WAL")
+    if mode != "wal":
+        raise UnsupportedError(
+            f"{database.path}: SQLite cannot use a write-ahead log there (got {mode!r}): use a local disk"
+        )
+    if not database.run_alone(SQL.has_schema):
+        database.transact_flushed(lambda: _install(database))
+    number = database.run_alone(SQL.read_schema_number)
+    if number != SCHEMA_NUMBER:
+        raise SchemaError(
+            f"{database.path} holds a fenceline source of schema {number}; this version knows schema "
+            f"{SCHEMA_NUMBER} only: "
+            f"use the version that made the file, or another file"
+        )
+
+
+def _install(database: Database) -> None:
+    if database.execute(SQL.has_schema).fetchone()[0]:
+        return  # Another process was faster.
+    for name in SCHEMA:
+        if name != "insert_source":
+            database.execute(SCHEMA[name])
+    identity = {
+        "source_id": secrets.token_hex(16),
+        "history_id": secrets.token_hex(8),
+        "inode": _inode(database.path),
+    }
+    database.execute(SCHEMA.insert_source, {"schema": SCHEMA_NUMBER, **identity, **this_kernel()._asdict()})
+
+
+def _inode(path: Path) -> int:
+    return os.stat(path).st_ino
+
+
+class Identity:
+    """What one source object knows of its file, over all its connections. Remembering is safe from any thread."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen: Seen | None = None
+
+    def settle(self, database: Database) -> None:
+        """Adopt the file after a reboot, or refuse it; to be called once per opening."""
+        row = SourceRow._make(database.transact(lambda: database.execute(SQL.read_source).fetchone(), to_write=False))
+        self._check_inode(row)
+        if not self._is_our_clock(row):
+            database.transact_flushed(lambda: self._adopt_after_reboot(database))
+
+    def check_unmoved(self, sighting: Sighting) -> None:
+        """Raise SourceError if the file is on another kernel's clock, or its history went back; remember what was
+        seen.
+        """
+        here = this_kernel()
+        if (sighting.boot_id, sighting.time_namespace) != (here.boot_id, here.time_namespace):
+            raise self._other_kernel()
+        now = Seen(sighting.source_id, sighting.epoch, sighting.counter)
+        seen = self._seen
+        if seen is not None and now != seen:
+            self._check_forward(seen, now)
+        self._seen = now
+
+    def remembering(self, reply: Reply) -> Reply:
+        """Remember the token of a grant once it is committed, so that its loss is noticed; return the reply."""
+        seen = self._seen
+        if isinstance(reply, ask.Granted) and seen is not None and reply.token > seen.counter:
+            self._seen = seen._replace(counter=reply.token)
+        return reply
+
+    def raise_epoch(self, database: Database, request: ask.RaiseEpoch) -> SourceInfo | None:
+        """Begin a new history on this kernel's clock, and end every lease of the old one."""
+        info = database.transact_flushed(lambda: self._begin_history(database, request))
+        if info is not None:
+            self._seen = Seen(info.source_id, info.epoch, info.last_token)
+        return info
+
+    def _begin_history(self, database: Database, request: ask.RaiseEpoch) -> SourceInfo | None:
+        row = read_source(database)
+        seen = self._seen.counter if self._seen else 0
+        counter = (max(row.bound, seen) // EPOCH_STRIDE + 1) * EPOCH_STRIDE
+        if counter >= MAX_TOKEN:
+            raise SourceError(f"{self._path}: no token is left above epoch {row.epoch}: make a new source")
+        fields = {
+            "history_id": request.history_id,
+            "new_history_id": secrets.token_hex(8),
+            "counter": counter,
+        }
+        if not database.execute(SQL.raise_epoch, {**fields, "inode": _inode(self._path)}).rowcount:
+            return None
+        self._void_everything(database, "the source's epoch was raised: " + request.reason, boottime_ms())
+        write_audit(database, default_holder(), "raise epoch", request.history_id, counter, request.reason)
+        return read_source(database).info()
+
+    def _adopt_after_reboot(self, database: Database) -> None:
+        row = read_source(database)
+        if self._is_our_clock(row):
+            return  # Another process was faster.
+        self._void_everything(database, "the machine was started again", born_after_ms=0)
+
+    def _void_everything(self, database: Database, ended: str, born_after_ms: int) -> None:
+        """Skip to the bound, take over the clock, and end every lease and wait that was on the old one."""
+        database.execute(SQL.end_all_leases, {"ended": ended})
+        database.execute(SQL.drop_all_waiters)
+        database.execute(SQL.forget_ended)
+        database.execute(SQL.adopt_clock, {"born_after_ms": born_after_ms, **this_kernel()._asdict()})
+
+    def _is_our_clock(self, row: SourceRow) -> bool:
+        written = Kernel(row.boot_id, row.time_namespace, row.machine_id)
+        here = this_kernel()
+        if not here.is_same_clock(written) and not here.is_reboot_of(written):
+            raise self._other_kernel()
+        return here.is_same_clock(written)
+
+    def _check_inode(self, row: SourceRow) -> None:
+        found = _inode(self._path)
+        if found != row.inode:
+            raise SourceError(
+                f"{self._path} is a copy: it was made as inode {row.inode} and is inode {found} now (restored, "
+                f"moved to another "
+                f"disk, or duplicated). The original may have issued higher tokens since: {_REMEDY}"
+            )
+
+    def _check_forward(self, seen: Seen, now: Seen) -> None:
+        if now.source_id != seen.source_id:
+            raise SourceError(
+                f"{self._path} was source {seen.source_id} and is source {now.source_id} now: its file was "
+                f"replaced. Put the "
+                f"first one back, or start this process again and run `fenceline rebind` for each resource"
+            )
+        if (now.epoch, now.counter) < (seen.epoch, seen.counter):
+            raise SourceError(
+                f"{self._path} went back from token {seen.counter} (epoch {seen.epoch}) to {now.counter} (epoch "
+                f"{now.epoch}): "
+                f"an older state was restored over it, and tokens would be issued twice. No lock is granted: {_REMEDY}"
+            )
+
+    def _other_kernel(self) -> SourceError:
+        return SourceError(
+            f"{self._path} is used by another kernel (a second machine, a container with a clock of its own, or "
+            f"a copy): leases "
+            f"on it cannot be judged by this one's clock. Use a server store for several machines; if the file "
+            f"moved here "
+            f"for good, {_REMEDY}"
+        )

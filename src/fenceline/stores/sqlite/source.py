@@ -1,0 +1,337 @@
+"""The source of tokens in one SQLite file: one transaction to acquire, one to release.
+
+Promise: a token is minted in the transaction that decides the holder, from a block that was reserved durably before
+(T1); who holds the lock need not survive a power cut, so grants are not flushed. Every decision is made on
+CLOCK_BOOTTIME, read under the file's write lock (H1). A file that another kernel uses, that is a copy, or whose
+counter went back is refused.
+Never: a busy loop; a token given to two claims; a claim granted twice (H4).
+
+Limits: all processes must run on one kernel. A process that is frozen inside a write transaction (tens of microseconds)
+holds the whole file, take-over included; the others get SourceUnavailableError.
+"""
+
+import json
+import zlib
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
+
+from fenceline._flows import requests as ask
+from fenceline.clock import HAS_BOOTTIME, boottime_ms
+from fenceline.errors import SourceError, UnsupportedError
+from fenceline.model import MAX_TOKEN, Finding
+from fenceline.stores.contract import Capabilities
+from fenceline.stores.sqlite import inspection, wake
+from fenceline.stores.sqlite.database import BUSY_PATIENCE_S, Database, path_of
+from fenceline.stores.sqlite.identity import SQL, Identity, SourceRow, ensure_schema, write_audit
+
+BLOCK_TOKENS = 4096
+"""Tokens reserved by one flushed transaction, and the most that an unclean start can skip."""
+MAX_WAITERS = 10_000
+HEAD_WAIT_MS = 1000
+"""How long the head of a queue sleeps at most: covers a releaser killed between its commit and its bell."""
+ENDED_SLOTS = 1024
+
+
+class Look(NamedTuple):
+    """One row of `look`: all that decides who gets the lock."""
+
+    source_id: str
+    epoch: int
+    history_id: str
+    counter: int
+    bound: int
+    boot_id: str
+    time_namespace: str
+    claim: str | None
+    token: int | None
+    ttl_ms: int | None
+    deadline_ms: int | None
+    now_ms: int
+    head: str | None
+    is_queued: int
+    ended_ms: int
+
+    def remaining_ms(self) -> int:
+        """Return the time left to the lease on the lock; a time left greater than its ttl counts as the ttl."""
+        if self.claim is None or self.deadline_ms is None or self.ttl_ms is None:
+            return 0
+        return min(self.deadline_ms - self.now_ms, self.ttl_ms)
+
+
+def slot_of(claim: str) -> int:
+    """Return the slot in which the end of a claim is remembered."""
+    return zlib.crc32(claim.encode()) % ENDED_SLOTS
+
+
+class SQLiteSource:
+    """A source of tokens in one file. Making it opens nothing."""
+
+    capabilities = Capabilities(ttl_min_ms=100, ttl_max_ms=86_400_000, ttl_step_ms=1, notifies=True)
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.path = path_of(url)
+        self.identity = Identity(self.path)
+
+    def connect(self, *, patience_s: float = BUSY_PATIENCE_S) -> "SQLiteSourceConnection":
+        """Return a connection; the file is opened, and its schema made if it has none, by the first request."""
+        if not HAS_BOOTTIME:
+            raise UnsupportedError(
+                "a SQLite source needs CLOCK_BOOTTIME, which this system does not have: run it on Linux, or use "
+                "a server store"
+            )
+        return SQLiteSourceConnection(self, patience_s)
+
+    def listen(self, lock: str, claim: str) -> wake.Bell:
+        """Open the bell of one waiting claim."""
+        return wake.Bell(self.path, claim)
+
+    def examine(self) -> list[Finding]:
+        """Return what in this file's set-up would break the promise."""
+        return inspection.examine(self)
+
+
+class SQLiteSourceConnection:
+    """Answers requests, each in one transaction."""
+
+    def __init__(self, store: SQLiteSource, patience_s: float) -> None:
+        self._path = store.path
+        self._identity = store.identity
+        self._checked_openings = 0
+        self.database = Database(store.path, prepare=_prepare, patience_s=patience_s)
+        self._execute = self.database.execute
+
+    def perform(self, request: Any) -> ask.SourceReply:
+        """Answer one request of `_flows/requests.py` in one transaction."""
+        self.database.drop_if_replaced()
+        if not self.database.is_open or self._checked_openings != self.database.openings:
+            self._check_file(is_operator=type(request) in _OPERATORS)
+        return self._ANSWERS[type(request)](self, request)
+
+    def _check_file(self, *, is_operator: bool) -> None:
+        """Make sure of schema and identity; an operator may look at, and adopt, a file that is refused to everybody
+        else.
+        """
+        ensure_schema(self.database)
+        if not is_operator:
+            self._identity.settle(self.database)
+            self._checked_openings = self.database.openings
+
+    def close(self) -> None:
+        """Close the connection; never raises."""
+        self.database.close()
+
+    # --- acquire ----------------------------------------------------------------------------------
+    def _acquire(self, request: ask.Acquire) -> ask.SourceReply:
+        return self._identity.remembering(self.database.transact(lambda: self._decide_acquire(request)))
+
+    def _decide_acquire(self, request: ask.Acquire) -> ask.SourceReply:
+        look = self._look(request.lock, request.claim)
+        if look.claim == request.claim:
+            return self._granted_before(look)
+        if look.is_queued:
+            return self._decide_poll(look, request.lock, request.claim)
+        if request.born_ms <= look.ended_ms:
+            return ask.ClaimEnded()
+        if look.remaining_ms() <= 0 and look.head is None:
+            return self._grant(look, request.lock, request.claim, request.holder, request.ttl_ms)
+        if not request.may_wait:
+            return ask.Busy()
+        return self._enqueue(look, request)
+
+    def _look(self, lock: str, claim: str) -> Look:
+        fields = {"lock": lock, "claim": claim, "slot": slot_of(claim)}
+        look = Look._make(self._execute(SQL.look, fields).fetchone())
+        self._identity.check_unmoved(look)
+        return look
+
+    def _granted_before(self, look: Look) -> ask.SourceReply:
+        """Answer a repeated request of the holder: the same token while its lease runs, never a fresh one (T3)."""
+        remaining_ms = look.remaining_ms()
+        if remaining_ms <= 0 or look.token is None:
+            return ask.ClaimEnded()
+        return ask.Granted(look.token, remaining_ms, look.source_id, look.history_id)
+
+    def _grant(self, look: Look, lock: str, claim: str, holder: str, ttl_ms: int) -> ask.SourceReply:
+        token = look.counter + 1
+        if token > look.bound:
+            return ask.BlockSpent()
+        assert token > (look.token or 0), f"lock {lock!r}: token {token} is not above its last one {look.token}"
+        if look.claim is not None:
+            self._execute(SQL.remember_ended, {"slot": slot_of(look.claim)})
+        self._execute(SQL.spend_token, {"token": token})
+        self._execute(
+            SQL.grant,
+            {
+                "lock": lock,
+                "token": token,
+                "claim": claim,
+                "holder": holder,
+                "ttl_ms": ttl_ms,
+                "now_ms": look.now_ms,
+            },
+        )
+        return ask.Granted(token, ttl_ms, look.source_id, look.history_id)
+
+    # --- wait -------------------------------------------------------------------------------------
+    def _enqueue(self, look: Look, request: ask.Acquire) -> ask.SourceReply:
+        if self._execute(SQL.is_queue_full, {"lock": request.lock, "limit": MAX_WAITERS}).fetchone():
+            raise SourceError(
+                f"lock {request.lock!r} has {MAX_WAITERS} waiters, the most that it may have: try again later"
+            )
+        fields = {
+            "lock": request.lock,
+            "claim": request.claim,
+            "holder": request.holder,
+            "ttl_ms": request.ttl_ms,
+        }
+        self._execute(SQL.enqueue, {**fields, "now_ms": look.now_ms})
+        return self._decide_poll(look, request.lock, request.claim)
+
+    def _poll(self, request: ask.Poll) -> ask.SourceReply:
+        def decide() -> ask.SourceReply:
+            look = self._look(request.lock, request.claim)
+            if look.claim == request.claim:
+                return self._granted_before(look)
+            return self._decide_poll(look, request.lock, request.claim)
+
+        return self._identity.remembering(self.database.transact(decide))
+
+    def _decide_poll(self, look: Look, lock: str, claim: str) -> ask.SourceReply:
+        self._drop_dead_waiters(look, lock)
+        waiter = self._execute(SQL.read_waiter, {"lock": lock, "claim": claim}).fetchone()
+        if waiter is None:
+            return ask.ClaimEnded()
+        ticket, holder, ttl_ms, _ = waiter
+        is_head = look.head in (claim, None)
+        if is_head and look.remaining_ms() <= 0:
+            reply = self._grant(look, lock, claim, holder, ttl_ms)
+            if isinstance(reply, ask.Granted):
+                self._execute(SQL.leave_queue, {"claim": claim})
+            return reply
+        self._execute(SQL.refresh_waiter, {"ticket": ticket, "now_ms": look.now_ms})
+        if is_head:
+            return ask.Queued(min(look.remaining_ms(), HEAD_WAIT_MS, ttl_ms // 3))
+        predecessor = self._execute(
+            SQL.read_predecessor_deadline, {"lock": lock, "ticket": ticket, "now_ms": look.now_ms}
+        ).fetchone()
+        patience_ms = predecessor[0] - look.now_ms if predecessor else HEAD_WAIT_MS
+        return ask.Queued(min(patience_ms, ttl_ms // 3))
+
+    def _drop_dead_waiters(self, look: Look, lock: str) -> None:
+        for (claim,) in self._execute(SQL.drop_dead_waiters, {"lock": lock, "now_ms": look.now_ms}).fetchall():
+            self._execute(SQL.remember_ended, {"slot": slot_of(claim)})
+            wake.remove(self._path, claim)
+
+    # --- keep and end -----------------------------------------------------------------------------
+    def _renew(self, request: ask.Renew) -> ask.SourceReply:
+        return self.database.transact(lambda: self._decide_renew(request))
+
+    def _decide_renew(self, request: ask.Renew) -> ask.Renewed:
+        self._identity.check_unmoved(SourceRow._make(self._execute(SQL.read_source).fetchone()))
+        leases = {claim: lock for lock, claim in request.leases}
+        renewed = dict(self._execute(SQL.renew, {"leases": json.dumps(leases)}).fetchall())
+        lost = {claim: self._why_lost(lock, claim) for claim, lock in leases.items() if claim not in renewed}
+        return ask.Renewed(renewed, lost)
+
+    def _why_lost(self, lock: str, claim: str) -> str:
+        row = self._execute(SQL.read_lock, {"lock": lock}).fetchone()
+        if row is None:
+            return "the source knows nothing of it any more"
+        token, current, holder, ended = row
+        if current == claim:
+            return "it expired at the source before it was renewed"
+        if current is not None:
+            return f"{holder} holds the lock now, with token {token}"
+        return ended or "it ended at the source"
+
+    def _release(self, request: ask.Release) -> ask.SourceReply:
+        was_held, head = self.database.transact(lambda: self._end_claim(request))
+        if head is not None:
+            wake.ring(self._path, head)
+        return ask.Released(was_held)
+
+    def _end_claim(self, request: ask.Release) -> tuple[bool, str | None]:
+        claim = {"lock": request.lock, "claim": request.claim}
+        was_held = self._execute(SQL.end_lease, {**claim, "ended": "it was released"}).rowcount == 1
+        if not was_held:
+            self._execute(SQL.leave_queue, claim)
+        self._execute(SQL.remember_ended, {"slot": slot_of(request.claim)})
+        head = self._execute(SQL.read_head, claim).fetchone()
+        return was_held, head[0] if head else None
+
+    # --- operators --------------------------------------------------------------------------------
+    def _reserve_block(self, request: ask.ReserveBlock) -> ask.SourceReply:
+        def reserve() -> None:
+            counter = SourceRow._make(self._execute(SQL.read_source).fetchone()).counter
+            if counter >= MAX_TOKEN:
+                raise SourceError(f"{self._path} has issued token {counter}, the last one there is: make a new source")
+            self._execute(SQL.reserve_block, {"bound": min(counter + BLOCK_TOKENS, MAX_TOKEN)})
+
+        self.database.transact_flushed(reserve)
+        return None
+
+    def _break(self, request: ask.Break) -> ask.SourceReply:
+        reply, head = self.database.transact(lambda: self._decide_break(request))
+        if head is not None:
+            wake.ring(self._path, head)
+        return reply
+
+    def _decide_break(self, request: ask.Break) -> tuple[ask.SourceReply, str | None]:
+        look = self._look(request.lock, request.claim)
+        token = look.counter + 1
+        if token > look.bound:
+            return ask.BlockSpent(), None
+        holder = self._execute(SQL.read_lock, {"lock": request.lock}).fetchone()
+        if look.claim is not None:
+            self._execute(SQL.remember_ended, {"slot": slot_of(look.claim)})
+        self._execute(SQL.spend_token, {"token": token})
+        ended = f"{request.holder} broke it: {request.reason}"
+        self._execute(SQL.break_lease, {"lock": request.lock, "token": token, "ended": ended})
+        write_audit(self.database, request.holder, "break", request.lock, token, request.reason)
+        was_held = look.remaining_ms() > 0 and holder is not None
+        broken = ask.Broken(token, look.source_id, look.history_id, holder[2] if was_held else None)
+        return broken, look.head
+
+    def _purge(self, request: ask.Purge) -> ask.SourceReply:
+        def purge() -> int:
+            self._execute(SQL.end_expired_leases)
+            self._execute(SQL.refuse_older_claims)
+            return self._execute(SQL.purge).rowcount
+
+        return self.database.transact(purge)
+
+    def _raise_epoch(self, request: ask.RaiseEpoch) -> ask.SourceReply:
+        return self._identity.raise_epoch(self.database, request)
+
+    def _read_source(self, request: ask.ReadSource) -> ask.SourceReply:
+        return self.database.transact(lambda: inspection.source_info(self.database), to_write=False)
+
+    def _inspect(self, request: ask.Inspect) -> ask.SourceReply:
+        return self.database.transact(lambda: inspection.lock_info(self.database, request.lock), to_write=False)
+
+    def _list(self, request: ask.ListLocks) -> ask.SourceReply:
+        return self.database.transact(lambda: inspection.page(self.database, request.after), to_write=False)
+
+    _ANSWERS: ClassVar[dict[type, Callable[[Any, Any], ask.SourceReply]]] = {
+        ask.Acquire: _acquire,
+        ask.Poll: _poll,
+        ask.Renew: _renew,
+        ask.Release: _release,
+        ask.ReserveBlock: _reserve_block,
+        ask.Break: _break,
+        ask.Purge: _purge,
+        ask.RaiseEpoch: _raise_epoch,
+        ask.ReadSource: _read_source,
+        ask.Inspect: _inspect,
+        ask.ListLocks: _list,
+    }
+
+
+_OPERATORS = {ask.RaiseEpoch, ask.ReadSource, ask.Inspect, ask.ListLocks}
+"""Requests that an operator may make of a file which is refused as a copy, or as another kernel's."""
+
+
+def _prepare(native: Any) -> None:
+    native.create_function("fenceline_now", 0, boottime_ms)
+    native.execute("PRAGMA synchronous = NORMAL")

@@ -1,0 +1,166 @@
+-- name: has_schema
+-- Whether this file holds a source.
+SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'fenceline_source';
+
+-- name: read_schema_number
+-- The number of the schema, before anything else is read.
+SELECT schema FROM fenceline_source WHERE id = 1;
+
+-- name: read_source
+-- The source's identity and counter.
+SELECT source_id, epoch, history_id, counter, bound, boot_id, time_namespace, machine_id, inode
+FROM fenceline_source WHERE id = 1;
+
+-- name: look
+-- Everything that decides who gets a lock, with the clock read under the write lock (H1). `ended_ms`: when a claim of this
+-- slot last ended; one drawn before then may be a late duplicate.
+SELECT s.source_id, s.epoch, s.history_id, s.counter, s.bound, s.boot_id, s.time_namespace,
+       l.claim, l.token, l.ttl_ms, l.deadline_ms,
+       fenceline_now() AS now_ms,
+       (SELECT w.claim FROM fenceline_waiter AS w
+        WHERE w.lock = :lock AND w.deadline_ms > (SELECT fenceline_now())
+        ORDER BY w.ticket LIMIT 1) AS head,
+       EXISTS (SELECT 1 FROM fenceline_waiter AS w WHERE w.claim = :claim) AS is_queued,
+       max(s.born_after_ms, coalesce((SELECT e.ended_ms FROM fenceline_ended AS e WHERE e.slot = :slot), 0)) AS ended_ms
+FROM fenceline_source AS s LEFT JOIN fenceline_lock AS l ON l.name = :lock
+WHERE s.id = 1;
+
+-- name: spend_token
+-- Take the next token out of the reserved block.
+UPDATE fenceline_source SET counter = :token WHERE id = 1;
+
+-- name: grant
+-- Write who holds the lock; the token is the one that was just spent.
+INSERT INTO fenceline_lock (name, token, claim, holder, ttl_ms, deadline_ms, ended)
+VALUES (:lock, :token, :claim, :holder, :ttl_ms, :now_ms + :ttl_ms, NULL)
+ON CONFLICT (name) DO UPDATE SET
+    token = excluded.token, claim = excluded.claim, holder = excluded.holder,
+    ttl_ms = excluded.ttl_ms, deadline_ms = excluded.deadline_ms, ended = NULL;
+
+-- name: remember_ended
+-- A claim of this slot ended now.
+INSERT INTO fenceline_ended (slot, ended_ms) VALUES (:slot, fenceline_now())
+ON CONFLICT (slot) DO UPDATE SET ended_ms = excluded.ended_ms;
+
+-- name: is_queue_full
+-- Whether the queue has its largest length already.
+SELECT 1 FROM fenceline_waiter WHERE lock = :lock LIMIT 1 OFFSET :limit - 1;
+
+-- name: enqueue
+-- Take a ticket, unless this claim has one.
+INSERT INTO fenceline_waiter (lock, claim, holder, ttl_ms, deadline_ms)
+VALUES (:lock, :claim, :holder, :ttl_ms, :now_ms + :ttl_ms)
+ON CONFLICT (claim) DO NOTHING;
+
+-- name: read_waiter
+-- A waiting claim's own row.
+SELECT ticket, holder, ttl_ms, deadline_ms FROM fenceline_waiter WHERE claim = :claim AND lock = :lock;
+
+-- name: refresh_waiter
+-- The waiter is alive: its place is kept for another ttl.
+UPDATE fenceline_waiter SET deadline_ms = :now_ms + ttl_ms WHERE ticket = :ticket;
+
+-- name: read_predecessor_deadline
+-- Until when the waiter in front may be dead without being passed over.
+SELECT deadline_ms FROM fenceline_waiter
+WHERE lock = :lock AND ticket < :ticket AND deadline_ms > :now_ms ORDER BY ticket DESC LIMIT 1;
+
+-- name: leave_queue
+-- Give up a place in the queue.
+DELETE FROM fenceline_waiter WHERE claim = :claim;
+
+-- name: drop_dead_waiters
+-- Waiters whose own time is up are passed over (H7), and do not come back (H8).
+DELETE FROM fenceline_waiter WHERE lock = :lock AND deadline_ms <= :now_ms RETURNING claim;
+
+-- name: end_lease
+-- Free the lock, if this claim holds it.
+UPDATE fenceline_lock SET claim = NULL, holder = NULL, deadline_ms = 0, ended = :ended
+WHERE name = :lock AND claim = :claim;
+
+-- name: read_head
+-- Whose turn it is.
+SELECT claim FROM fenceline_waiter
+WHERE lock = :lock AND deadline_ms > fenceline_now() ORDER BY ticket LIMIT 1;
+
+-- name: renew
+-- Extend every lease of a batch that is still running; :leases is a JSON object of claim to lock.
+UPDATE fenceline_lock AS l SET deadline_ms = (SELECT fenceline_now()) + l.ttl_ms
+FROM json_each(:leases) AS asked
+WHERE l.name = asked.value AND l.claim = asked.key AND l.deadline_ms > (SELECT fenceline_now())
+RETURNING claim, ttl_ms;
+
+-- name: read_lock
+-- Why a lease was not renewed.
+SELECT token, claim, holder, ended FROM fenceline_lock WHERE name = :lock;
+
+-- name: inspect
+-- One lock as people see it; waiters as a JSON array in the order of the queue.
+SELECT l.name, l.token, l.holder, l.claim, l.ttl_ms, l.deadline_ms, fenceline_now(),
+       (SELECT json_group_array(holder) FROM (
+            SELECT w.holder FROM fenceline_waiter AS w
+            WHERE w.lock = l.name AND w.deadline_ms > (SELECT fenceline_now()) ORDER BY w.ticket))
+FROM fenceline_lock AS l WHERE l.name = :lock;
+
+-- name: inspect_page
+-- A page of locks in the order of their names, each as `inspect` shows it.
+SELECT l.name, l.token, l.holder, l.claim, l.ttl_ms, l.deadline_ms, fenceline_now(),
+       (SELECT json_group_array(holder) FROM (
+            SELECT w.holder FROM fenceline_waiter AS w
+            WHERE w.lock = l.name AND w.deadline_ms > (SELECT fenceline_now()) ORDER BY w.ticket))
+FROM fenceline_lock AS l WHERE l.name > :after ORDER BY l.name LIMIT :page;
+
+-- name: break_lease
+-- Free the lock and note the breaker's token as the last one issued.
+INSERT INTO fenceline_lock (name, token, claim, holder, ttl_ms, deadline_ms, ended)
+VALUES (:lock, :token, NULL, NULL, 0, 0, :ended)
+ON CONFLICT (name) DO UPDATE SET
+    token = excluded.token, claim = NULL, holder = NULL, deadline_ms = 0, ended = excluded.ended;
+
+-- name: write_audit
+-- What an operator did, and why.
+INSERT INTO fenceline_source_audit (at, who, action, subject, token, reason)
+VALUES (strftime('%Y-%m-%dT%H:%M:%SZ', 'now'), :who, :action, :subject, :token, :reason);
+
+-- name: end_expired_leases
+-- Make expired leases free ones, so that they can be forgotten.
+UPDATE fenceline_lock SET claim = NULL, holder = NULL, ended = 'it expired'
+WHERE claim IS NOT NULL AND deadline_ms <= fenceline_now();
+
+-- name: purge
+-- Forget free locks without waiters; the counter is the source's, so their tokens stay spent (T6).
+DELETE FROM fenceline_lock
+WHERE claim IS NULL AND name NOT IN (SELECT lock FROM fenceline_waiter WHERE deadline_ms > fenceline_now());
+
+-- name: refuse_older_claims
+-- Whatever claim was drawn until now and is not known to the file is over.
+UPDATE fenceline_source SET born_after_ms = fenceline_now() WHERE id = 1;
+
+-- name: reserve_block
+-- Raise the durable bound, unless somebody else just did.
+UPDATE fenceline_source SET bound = :bound WHERE id = 1 AND bound < :bound;
+
+-- name: end_all_leases
+-- No lease of the history until now is one any more.
+UPDATE fenceline_lock SET claim = NULL, holder = NULL, deadline_ms = 0, ended = :ended WHERE claim IS NOT NULL;
+
+-- name: drop_all_waiters
+-- Nor is any place in a queue.
+DELETE FROM fenceline_waiter;
+
+-- name: forget_ended
+-- The clock starts anew, so what ended on the old one means nothing.
+DELETE FROM fenceline_ended;
+
+-- name: adopt_clock
+-- Deadlines are on this kernel's clock from now on; after an unclean start the counter skips to the bound (T1).
+UPDATE fenceline_source SET
+    counter = bound, born_after_ms = :born_after_ms,
+    boot_id = :boot_id, time_namespace = :time_namespace, machine_id = :machine_id
+WHERE id = 1;
+
+-- name: raise_epoch
+-- Begin a new history, if the old one is still the one that was read (T7).
+UPDATE fenceline_source SET
+    epoch = epoch + 1, history_id = :new_history_id, counter = :counter, bound = :counter, inode = :inode
+WHERE id = 1 AND history_id = :history_id;

@@ -1,0 +1,67 @@
+-- name: create_source
+-- One row: the source's identity, its counter and durable bound (T1), and whose clock the deadlines are on.
+CREATE TABLE fenceline_source (
+    id             INTEGER PRIMARY KEY CHECK (id = 1),
+    schema         INTEGER NOT NULL,
+    source_id      TEXT    NOT NULL,
+    epoch          INTEGER NOT NULL CHECK (epoch >= 1),
+    history_id     TEXT    NOT NULL,
+    counter        INTEGER NOT NULL CHECK (counter >= 0),
+    bound          INTEGER NOT NULL CHECK (bound >= counter),
+    born_after_ms  INTEGER NOT NULL,  -- claims drawn before are refused: everything was ended then
+    boot_id        TEXT    NOT NULL,
+    time_namespace TEXT    NOT NULL,
+    machine_id     TEXT    NOT NULL,
+    inode          INTEGER NOT NULL   -- another one: this file is a copy
+) STRICT;
+
+-- name: create_lock
+-- One row a lock that was ever taken; no claim: free. Deadlines are milliseconds since boot.
+CREATE TABLE fenceline_lock (
+    name        TEXT    PRIMARY KEY NOT NULL,
+    token       INTEGER NOT NULL CHECK (token >= 1),
+    claim       TEXT,
+    holder      TEXT,
+    ttl_ms      INTEGER NOT NULL,
+    deadline_ms INTEGER NOT NULL,
+    ended       TEXT                  -- why the last lease ended, for the holder that asks too late
+) STRICT, WITHOUT ROWID;
+
+-- name: create_waiter
+-- One row a waiting claim; the order of tickets is the order of the queue (H7).
+CREATE TABLE fenceline_waiter (
+    ticket      INTEGER PRIMARY KEY AUTOINCREMENT,
+    lock        TEXT    NOT NULL,
+    claim       TEXT    NOT NULL UNIQUE,
+    holder      TEXT    NOT NULL,
+    ttl_ms      INTEGER NOT NULL,
+    deadline_ms INTEGER NOT NULL
+) STRICT;
+
+-- name: create_waiter_order
+-- Finds the head of a lock's queue without reading the rest.
+CREATE INDEX fenceline_waiter_order ON fenceline_waiter (lock, ticket);
+
+-- name: create_ended
+-- When a claim last ended in each slot of claims: a bounded memory that refuses late duplicates exactly (H4).
+CREATE TABLE fenceline_ended (
+    slot     INTEGER PRIMARY KEY,
+    ended_ms INTEGER NOT NULL
+) STRICT;
+
+-- name: create_source_audit
+-- What operators did to the source: epochs raised, leases broken.
+CREATE TABLE fenceline_source_audit (
+    id      INTEGER PRIMARY KEY,
+    at      TEXT NOT NULL,
+    who     TEXT NOT NULL,
+    action  TEXT NOT NULL,
+    subject TEXT NOT NULL,
+    token   INTEGER NOT NULL,
+    reason  TEXT NOT NULL
+) STRICT;
+
+-- name: insert_source
+-- The identity of a new source. Its first block of tokens is reserved before the first grant.
+INSERT INTO fenceline_source
+VALUES (1, :schema, :source_id, 1, :history_id, 0, 0, 0, :boot_id, :time_namespace, :machine_id, :inode);

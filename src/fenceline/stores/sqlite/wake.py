@@ -1,0 +1,82 @@
+"""Tell the next waiter that its turn has come: a named pipe for each waiting claim, beside the database file.
+
+Promise: `ring` never blocks and never fails; a waiter that hears nothing looks by itself after `wait_ms`, so a bell
+that is lost costs time and nothing else. Pipes have the permissions of the database, and work between containers that
+share its folder. Never: state that matters; deleting the whole folder harms nobody.
+"""
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from fenceline.errors import SourceUnavailableError
+
+_DRAIN_BYTES = 4096
+_MAX_RACES = 100
+
+
+class Bell:
+    """The listening end: one waiting claim hears here that it should look again."""
+
+    def __init__(self, database: Path, claim: str) -> None:
+        self._path = _path(database, claim)
+        self._descriptor = -1
+        try:
+            self._descriptor = _open_listening(database, self._path)
+        except OSError as error:
+            raise SourceUnavailableError(
+                f"{self._path} could not be made ({error.strerror}): waiting needs a writable folder beside {database}"
+            ) from error
+
+    def fileno(self) -> int:
+        """Return a descriptor that becomes readable when somebody rang."""
+        return self._descriptor
+
+    def drain(self) -> None:
+        """Forget the rings until now."""
+        with suppress(BlockingIOError):
+            os.read(self._descriptor, _DRAIN_BYTES)
+
+    def close(self) -> None:
+        """Stop listening, and take the pipe away."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            with suppress(OSError):
+                os.unlink(self._path)
+            os.close(descriptor)
+
+
+def ring(database: Path, claim: str) -> None:
+    """Wake the waiter of this claim, if it listens."""
+    with suppress(OSError):
+        descriptor = os.open(_path(database, claim), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            os.write(descriptor, b"!")
+        finally:
+            os.close(descriptor)
+
+
+def remove(database: Path, claim: str) -> None:
+    """Take away the pipe of a waiter that died."""
+    with suppress(OSError):
+        os.unlink(_path(database, claim))
+
+
+def _path(database: Path, claim: str) -> str:
+    return f"{database}-wake/{claim}"
+
+
+def _open_listening(database: Path, path: str) -> int:
+    permissions = os.stat(database).st_mode & 0o666
+    folder = os.path.dirname(path)
+    for _ in range(_MAX_RACES):
+        with suppress(FileExistsError):
+            os.mkdir(folder, 0o700)
+            os.chmod(folder, permissions | (permissions & 0o444) >> 2)
+        with suppress(FileExistsError, FileNotFoundError):
+            os.mkfifo(path, 0o600)
+            os.chmod(path, permissions)
+        # Reading and writing: with a reader alone, the first ringer's close would make the pipe readable for ever.
+        with suppress(FileNotFoundError):
+            return os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    raise FileNotFoundError(2, "the folder is taken away again and again", folder)
