@@ -3,10 +3,11 @@
 #
 #   PYTHON=python3.12 make test     choose the interpreter (3.11 or newer)
 #   make test PYTEST='-k lease'     hand arguments to pytest, under one Python only
+#   make bench BENCH='--help'       hand arguments to the harness
 #   make demo DEMO='--svg out.svg'  hand arguments to `fenceline demo`
 
 MAKEFLAGS += --no-print-directory
-export PYTHON PYTEST
+export PYTHON PYTEST BENCH
 
 .PHONY: help demo test lint clean
 .DEFAULT_GOAL := help
@@ -23,6 +24,12 @@ test: ## lint, type-check, build the wheel, and run every test against it
 
 lint: ## ruff, mypy --strict, pyright
 	@scripts/lint
+
+ifneq ($(wildcard benchmarks/__main__.py),)
+.PHONY: bench
+bench: ## measure, against the wheel
+	@scripts/bench
+endif
 
 clean: ## remove everything that make has created
 	rm -rf .venv* .cache dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
