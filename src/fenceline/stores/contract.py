@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from fenceline._flows.requests import SourceReply
+from fenceline.errors import GuardError
 from fenceline.model import Finding
 
 
@@ -67,23 +68,31 @@ class SourceStore(Protocol):
 class GuardConnection(Protocol):
     """One client connection of a guard, used by one thread at a time."""
 
-    native: Any
-    """The client's own object, which `guard.transaction` yields."""
+    @property
+    def native(self) -> Any:
+        """The client's own object, which `guard.transaction` yields."""
 
     def perform(self, request: Any) -> Any:
-        """Run one request of `_flows/guarding.py`; anything but success leaves no transaction open."""
+        """Run one request of `_flows/guard_requests.py`; anything but success leaves no transaction open."""
+
+    def rollback(self) -> None:
+        """Undo the open transaction, if there is one that is not the caller's own; never raises."""
+
+    def explain(self, error: BaseException) -> GuardError | None:
+        """Return what an exception out of the user's block means in the guard's words; None: it is the user's own."""
 
     def close(self) -> None:
-        """Roll back what is open and close; never raises."""
+        """Roll back what is open and give the connection back; never raises."""
 
 
 class GuardStore(Protocol):
     """A place that keeps marks and enforces them. Making one opens nothing."""
 
     url: str
+    """The one spelling of where it is: equal for every URL that means the same place."""
 
     def connect(self) -> GuardConnection:
-        """Open a connection of the guard's own."""
+        """Return a connection of the guard's own; any error of opening it comes with its first request."""
 
     def adopt(self, native: Any) -> GuardConnection:
         """Speak over the caller's connection, which is inside a transaction; GuardError if it is not."""

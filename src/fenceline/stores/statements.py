@@ -27,15 +27,14 @@ class Statements:
     def __init__(self, origin: str, texts: dict[str, str]) -> None:
         self._origin = origin
         self._texts = texts
+        vars(self).update(texts)
 
     def __getattr__(self, name: str) -> str:
         try:
             return self._texts[name]
         except KeyError:
             known = ", ".join(sorted(self._texts))
-            raise AttributeError(
-                f"{self._origin} has no statement {name!r}; it has {known}"
-            ) from None
+            raise AttributeError(f"{self._origin} has no statement {name!r}; it has {known}") from None
 
     def __iter__(self) -> Iterator[str]:
         """Go through the names in the order of the file, as a schema needs it."""
@@ -67,8 +66,6 @@ def parse(text: str, origin: str) -> dict[str, str]:
         lines = rest.splitlines()
         statement = "\n".join(line for line in lines if not line.startswith("--")).strip()
         if not name.isidentifier() or name in texts or not statement:
-            raise ValueError(
-                f"{origin}: the block {name!r} is empty, named twice, or no identifier"
-            )
+            raise ValueError(f"{origin}: the block {name!r} is empty, named twice, or no identifier")
         texts[name] = statement.removesuffix(";")
     return texts

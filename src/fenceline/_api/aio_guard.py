@@ -1,0 +1,237 @@
+"""The async guard: the same names and rules; what blocks runs in threads, a few for each guard.
+
+Promise: the event loop is never blocked by a lock or a flush of the store. Beginnings and ends of
+transactions have threads of their own, so that those who wait for the write lock never keep the one who
+has it from committing. The connection that a block yields is the client's own, synchronous one.
+"""
+
+import asyncio
+from collections.abc import Generator, Iterable
+from inspect import isawaitable
+from types import TracebackType
+from typing import Any
+
+from fenceline._api.base_guard import BaseGuard
+from fenceline._api.guard import Admission
+from fenceline._api.guard_core import GuardCore
+from fenceline._api.guard_terms import (
+    check_closable,
+    check_info,
+    check_protect,
+    check_raise_to,
+    check_reason,
+    check_tables,
+    scope_of,
+)
+from fenceline._api.guarded_work import GuardedWork
+from fenceline._api.occupancy import Occupancy, check_free, occupy
+from fenceline._api.proofs import Proof, proof_of
+from fenceline._drivers.lasting import LastingThreads
+from fenceline._flows import operating
+from fenceline._flows.guard_requests import ENFORCE
+from fenceline._flows.guarding import Scope
+from fenceline._flows.requests import Flow
+from fenceline.hooks import NO_HOOKS, Hooks
+from fenceline.model import Mark, SourceInfo, check_lock_name, check_token, default_holder
+from fenceline.stores.contract import GuardStore
+from fenceline.stores.registry import guard_store
+
+
+def guard(
+    url: str,
+    *,
+    resource: str | None = None,
+    resources: Iterable[str] | None = None,
+    lock: str,
+    independent: bool = False,
+    hooks: Hooks = NO_HOOKS,
+) -> "AsyncGuard":
+    """Return a guard of one resource, or of several that are sealed together, at `url`. Opens nothing yet.
+
+    The arguments are those of `fenceline.guard`. Hooks run in the threads in which the work is done.
+    """
+    store = guard_store(url)
+    return AsyncGuard(store, scope_of(store.url, resource, resources, lock, independent=independent), hooks)
+
+
+class AsyncGuard(BaseGuard):
+    """Enforces tokens at one or several resources of one place. `fenceline.aio.guard(…)` makes one."""
+
+    def __init__(self, store: GuardStore, scope: Scope, hooks: Hooks) -> None:
+        super().__init__(store, scope, hooks)
+        self._beginnings = LastingThreads()
+        self._ends = LastingThreads()
+
+    async def seal(self, lease: Any, *, connection: Any = None) -> None:
+        """Raise the mark of every resource to the lease's token, on the disk, before anything is read from them.
+
+        As `fenceline.Guard.seal`. A task that is cancelled meanwhile leaves at once; the seal may still be made.
+        """
+        if connection is not None:
+            Admission.checked(self._core, proof_of(lease), connection)
+            return
+        proof = proof_of(lease)
+        proof.enter_guarded()
+        try:
+            proof.check_valid()
+            self._check_free()
+            await self._beginnings.run(self._core.seal, proof)
+        finally:
+            proof.leave_guarded()
+
+    def transaction(self, lease: Any) -> "AsyncGuardedTransaction":
+        """Return an `async with` block whose writes are committed at its end, if no newer holder has sealed a resource.
+
+        As `fenceline.Guard.transaction`; the connection is synchronous, and may be used in the loop's thread or in
+        another one. A task that is cancelled while the block commits gets its CancelledError after the commit.
+        """
+        return AsyncGuardedTransaction(self._core, proof_of(lease), self._beginnings, self._ends)
+
+    def check(self, lease: Any, *, connection: Any) -> "AsyncAdmission":
+        """Check inside your own open transaction that the lease is the newest holder, and hold the marks there.
+
+        As `fenceline.Guard.check`: `await` it, or write in `async with guard.check(lease, connection=…):`. It runs in
+        the loop's thread, where your connection is.
+        """
+        return AsyncAdmission(self._core, proof_of(lease), connection)
+
+    async def close(self, lease: Any) -> None:
+        """Make the lease's own token stale at every resource: its late tasks and children cannot write any more."""
+        proof = proof_of(lease)
+        check_closable(proof)
+        self._check_free()
+        await self._beginnings.run(self._core.close, proof)
+
+    async def mark(self) -> Mark:
+        """Return the mark of the guard's one resource; token 0 if it was never sealed."""
+        return (await self.marks())[self._only_resource("mark")]
+
+    async def marks(self) -> dict[str, Mark]:
+        """Return the mark of every resource of the guard, by its name."""
+        return await self._beginnings.run(self._core.marks)
+
+    async def protect(self, *tables: str, mode: str = ENFORCE, source: Any = None) -> None:
+        """Have the store itself refuse (`enforce`) or count (`observe`) writes to the tables that present no token.
+
+        As `fenceline.Guard.protect`; `source` is an async or a sync one.
+        """
+        self._only_resource("protect")
+        check_protect(tables, mode)
+        info = None if source is None else await _described(source)
+        await self._operate(operating.protect(self._core.scope, tables, mode, info, default_holder()))
+
+    async def unprotect(self, *tables: str, reason: str) -> None:
+        """Let anybody write to the tables again; none named: to all of the resource. The mark stays."""
+        self._only_resource("unprotect")
+        check_tables(tables)
+        await self._operate(operating.unprotect(self._core.scope, tables, default_holder(), check_reason(reason)))
+
+    async def lower(self, token: int, *, reason: str) -> None:
+        """Set the mark of the guard's one resource to a lower token: the remedy for a poisoned mark."""
+        self._only_resource("lower")
+        await self._operate(
+            operating.lower(self._core.scope, check_token(token), default_holder(), check_reason(reason))
+        )
+
+    async def raise_to(self, source: Any, *, reason: str) -> None:
+        """Raise every mark to the source's last token, or to a token: the step after the resource was restored."""
+        token = check_raise_to(source)
+        to = await _described(source) if token is None else token
+        await self._operate(operating.raise_to(self._core.scope, to, default_holder(), check_reason(reason)))
+
+    async def rebind(self, lock: str, *, source: Any, reason: str) -> None:
+        """Bind the resources, and this guard, to another lock or source, whose tokens are above every mark."""
+        self._check_free()
+        info = await _described(source)
+        await self._beginnings.run(self._core.rebind, check_lock_name(lock), info, check_reason(reason))
+
+    async def outrank(self, lease: Any, *, reason: str) -> None:
+        """Raise every mark to the token minted by breaking the lock, so that the broken lease can write no more."""
+        sequencer = proof_of(lease).sequencer
+        await self._operate(operating.outrank(self._core.scope, sequencer, default_holder(), check_reason(reason)))
+
+    async def _operate(self, flow: Flow[None]) -> None:
+        self._check_free()
+        await self._beginnings.run(self._core.run, flow)
+
+    def _check_free(self) -> None:
+        check_free(self.url, asyncio.current_task())
+
+
+class AsyncGuardedTransaction:
+    """The block of one guarded transaction; yields the client's own connection."""
+
+    __slots__ = ("_beginnings", "_ends", "_occupancy", "_place", "_work")
+
+    def __init__(self, core: GuardCore, proof: Proof, beginnings: LastingThreads, ends: LastingThreads) -> None:
+        self._place = core.store.url
+        self._work = GuardedWork(core, proof)
+        self._beginnings = beginnings
+        self._ends = ends
+        self._occupancy: Occupancy | None = None
+
+    async def __aenter__(self) -> Any:
+        work = self._work
+        work.check_unused()
+        work.proof.enter_guarded()
+        try:
+            work.proof.check_valid()
+            self._occupancy = occupy(self._place, asyncio.current_task())
+            return await self._beginnings.run_or_undo(work.open, self._undo)
+        except BaseException:
+            self._leave()
+            raise
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            meaning = await self._ends.run_to_end(self._work.end, error)
+        finally:
+            self._leave()
+        if meaning is not None:
+            raise meaning from error
+
+    def _undo(self) -> None:
+        """The task was cancelled while the transaction was being opened: nobody has written anything in it."""
+        self._work.end(asyncio.CancelledError())
+
+    def _leave(self) -> None:
+        if self._occupancy is not None:
+            self._occupancy.end()
+        self._work.proof.leave_guarded()
+
+
+class AsyncAdmission:
+    """What `guard.check` found: the lease is the newest holder. As a block, it admits writes to protected tables."""
+
+    __slots__ = ("_admission", "_connection", "_core", "_proof")
+
+    def __init__(self, core: GuardCore, proof: Proof, connection: Any) -> None:
+        self._core = core
+        self._proof = proof
+        self._connection = connection
+        self._admission: Admission | None = None
+
+    def __await__(self) -> Generator[Any, None, "AsyncAdmission"]:
+        yield from ()
+        self._admitted()
+        return self
+
+    async def __aenter__(self) -> None:
+        self._admitted().__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._admitted().__exit__(kind, error, trace)
+
+    def _admitted(self) -> Admission:
+        if self._admission is None:
+            self._admission = Admission.checked(self._core, self._proof, self._connection)
+        return self._admission
+
+
+async def _described(source: Any) -> SourceInfo:
+    info = source.describe() if hasattr(source, "describe") else source
+    return check_info(await info if isawaitable(info) else info)

@@ -1,0 +1,271 @@
+"""The sync guard: what refuses stale writers at a resource.
+
+Promise: a write inside `with guard.transaction(lease)` is committed only if no newer holder has sealed
+the resource, in the same transaction that checks it; the first use of a tenure seals the resource
+before anything is read from it. Every method may be called from any thread.
+"""
+
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any
+
+from fenceline._api.base_guard import BaseGuard
+from fenceline._api.guard_core import GuardCore
+from fenceline._api.guard_terms import (
+    check_closable,
+    check_info,
+    check_protect,
+    check_raise_to,
+    check_reason,
+    check_tables,
+    scope_of,
+)
+from fenceline._api.guarded_work import GuardedWork
+from fenceline._api.occupancy import Occupancy, check_free, occupy
+from fenceline._api.proofs import Proof, proof_of
+from fenceline._drivers.guarding import run
+from fenceline._flows import guarding, operating
+from fenceline._flows.guard_requests import ENFORCE, Look, Seen, Withdraw
+from fenceline._flows.requests import Flow
+from fenceline.errors import FencelineError
+from fenceline.hooks import NO_HOOKS, Hooks
+from fenceline.model import Mark, SourceInfo, check_lock_name, check_token, default_holder
+from fenceline.stores.contract import GuardConnection
+from fenceline.stores.registry import guard_store
+
+
+def guard(
+    url: str,
+    *,
+    resource: str | None = None,
+    resources: Iterable[str] | None = None,
+    lock: str,
+    independent: bool = False,
+    hooks: Hooks = NO_HOOKS,
+) -> "Guard":
+    """Return a guard of one resource, or of several that are sealed together, at `url`. Opens nothing yet.
+
+    A resource is what one mark protects: the tables that belong together. `lock` is the lock whose holder may write
+    to it. `independent=True` allows this guard to be opened after the same tenure has read from another one: say so
+    only if nothing written here depends on what was read there. ConfigError if an argument is outside its contract.
+    """
+    store = guard_store(url)
+    return Guard(store, scope_of(store.url, resource, resources, lock, independent=independent), hooks)
+
+
+class Guard(BaseGuard):
+    """Enforces tokens at one or several resources of one place. `fenceline.guard(…)` makes one."""
+
+    def seal(self, lease: Any, *, connection: Any = None) -> None:
+        """Raise the mark of every resource to the lease's token, on the disk, before anything is read from them.
+
+        `transaction` does this by itself; with several guards, seal each before the first read. `lease` is a lease or
+        a Sequencer. With `connection`, a client's connection inside your own transaction, the marks are only checked
+        where the store cannot raise them there (SQLite). StaleTokenError if a newer holder has sealed a resource,
+        WrongLockError, TokenCollisionError, SealLostError, GuardError if it comes too late in the tenure.
+        """
+        if connection is not None:
+            self.check(lease, connection=connection)
+            return
+        proof = proof_of(lease)
+        proof.enter_guarded()
+        try:
+            proof.check_valid()
+            check_free(self.url)
+            self._core.seal(proof)
+        finally:
+            proof.leave_guarded()
+
+    def transaction(self, lease: Any) -> "GuardedTransaction":
+        """Return a block whose writes are committed at its end, if no newer holder has sealed a resource.
+
+        `with guard.transaction(lease) as connection:` yields the client's own connection. The block must not end the
+        transaction itself. Entering raises what `seal` raises, the lease's own error if it is over, and
+        SourceUnavailableError if the write lock is not to be had; leaving raises GuardError if the block tried to end
+        the transaction, UnfencedWriteError if it wrote to another resource's table, OutcomeUnknownError if the commit
+        was not confirmed. Whatever leaves the block as an exception undoes it.
+        """
+        return GuardedTransaction(self._core, proof_of(lease))
+
+    def check(self, lease: Any, *, connection: Any) -> "Admission":
+        """Check inside your own open transaction that the lease is the newest holder, and hold the marks there.
+
+        Call `seal(lease)` before you begin that transaction. Where the store enforces the resource, write inside
+        `with guard.check(lease, connection=…):`, and commit after that block. GuardError if the connection is in no
+        transaction, or in one that looks at an older state of the resource; otherwise it raises what `seal` raises.
+        """
+        return Admission.checked(self._core, proof_of(lease), connection)
+
+    def close(self, lease: Any) -> None:
+        """Make the lease's own token stale at every resource: its late threads and children cannot write any more.
+
+        Idempotent. The lease may be over already; a newer holder is not disturbed.
+        """
+        proof = proof_of(lease)
+        check_closable(proof)
+        check_free(self.url)
+        self._core.close(proof)
+
+    def mark(self) -> Mark:
+        """Return the mark of the guard's one resource; token 0 if it was never sealed."""
+        return self._core.marks()[self._only_resource("mark")]
+
+    def marks(self) -> dict[str, Mark]:
+        """Return the mark of every resource of the guard, by its name."""
+        return self._core.marks()
+
+    def protect(self, *tables: str, mode: str = ENFORCE, source: Any = None) -> None:
+        """Have the store itself refuse (`enforce`) or count (`observe`) writes to the tables that present no token.
+
+        Binds the resource to the guard's lock. Safe to repeat. Going from observe to enforce needs `source`, the
+        lock's source: the mark is raised to its last token, so that current holders must acquire the lock again.
+        GuardError if a table cannot be protected or belongs to another resource.
+        """
+        self._only_resource("protect")
+        check_protect(tables, mode)
+        info = None if source is None else _described(source)
+        self._operate(operating.protect(self._core.scope, tables, mode, info, default_holder()))
+
+    def unprotect(self, *tables: str, reason: str) -> None:
+        """Let anybody write to the tables again; none named: to all of the resource. The mark stays."""
+        self._only_resource("unprotect")
+        check_tables(tables)
+        self._operate(operating.unprotect(self._core.scope, tables, default_holder(), check_reason(reason)))
+
+    def lower(self, token: int, *, reason: str) -> None:
+        """Set the mark of the guard's one resource to a lower token: the remedy for a poisoned mark."""
+        self._only_resource("lower")
+        self._operate(operating.lower(self._core.scope, check_token(token), default_holder(), check_reason(reason)))
+
+    def raise_to(self, source: Any, *, reason: str) -> None:
+        """Raise every mark to the source's last token, or to a token: the step after the resource was restored.
+
+        Leases that were granted until then are refused, since they may have read what the restore undid.
+        """
+        token = check_raise_to(source)
+        to = _described(source) if token is None else token
+        self._operate(operating.raise_to(self._core.scope, to, default_holder(), check_reason(reason)))
+
+    def rebind(self, lock: str, *, source: Any, reason: str) -> None:
+        """Bind the resources, and this guard, to another lock or source, whose tokens are above every mark.
+
+        GuardError if the source's counter is below a mark: raise its epoch first.
+        """
+        check_free(self.url)
+        self._core.rebind(check_lock_name(lock), _described(source), check_reason(reason))
+
+    def outrank(self, lease: Any, *, reason: str) -> None:
+        """Raise every mark to the token minted by breaking the lock, so that the broken lease can write no more."""
+        sequencer = proof_of(lease).sequencer
+        self._operate(operating.outrank(self._core.scope, sequencer, default_holder(), check_reason(reason)))
+
+    def _operate(self, flow: Flow[None]) -> None:
+        check_free(self.url)
+        self._core.run(flow)
+
+
+class GuardedTransaction:
+    """The block of one guarded transaction; yields the client's own connection."""
+
+    __slots__ = ("_occupancy", "_place", "_work")
+
+    def __init__(self, core: GuardCore, proof: Proof) -> None:
+        self._place = core.store.url
+        self._work = GuardedWork(core, proof)
+        self._occupancy: Occupancy | None = None
+
+    def __enter__(self) -> Any:
+        work = self._work
+        work.check_unused()
+        work.proof.enter_guarded()
+        try:
+            work.proof.check_valid()
+            self._occupancy = occupy(self._place)
+            return work.open()
+        except BaseException as error:
+            if work.is_open:
+                work.end(error)
+            self._leave()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            meaning = self._work.end(error)
+        finally:
+            self._leave()
+        if meaning is not None:
+            raise meaning from error
+
+    def _leave(self) -> None:
+        if self._occupancy is not None:
+            self._occupancy.end()
+        self._work.proof.leave_guarded()
+
+
+class Admission:
+    """What `guard.check` found: the lease is the newest holder. As a block, it admits writes to protected tables."""
+
+    __slots__ = ("_connection", "_core", "_presented", "_proof")
+
+    def __init__(self, core: GuardCore, proof: Proof, connection: GuardConnection) -> None:
+        self._core = core
+        self._proof = proof
+        self._connection = connection
+        self._presented: tuple[str, ...] = ()
+
+    @classmethod
+    def checked(cls, core: GuardCore, proof: Proof, connection: Any) -> "Admission":
+        """Check, and return what was found."""
+        proof.check_valid()
+        adopted = core.store.adopt(connection)
+        core.check(proof, adopted)
+        return cls(core, proof, adopted)
+
+    def __enter__(self) -> None:
+        proof = self._proof
+        proof.enter_guarded()
+        try:
+            flow = guarding.present(self._core.scope, proof.sequencer, proof.tenure)
+            self._presented, _ = run(flow, self._connection)
+        except BaseException:
+            proof.leave_guarded()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._withdraw(error)
+        finally:
+            self._proof.leave_guarded()
+
+    def _withdraw(self, error: BaseException | None) -> None:
+        try:
+            self._connection.perform(Withdraw(self._presented))
+        except FencelineError:
+            # After a failure inside the block the caller rolls back, and then nothing is left to withdraw.
+            if error is None:
+                raise
+        if error is not None and (meaning := self._connection.explain(error)) is not None:
+            raise meaning from error
+
+
+def _described(source: Any) -> SourceInfo:
+    return check_info(source.describe() if hasattr(source, "describe") else source)
+
+
+def look_at(url: str, resource: str | None = None) -> Seen:
+    """Return all marks, protections and observations at `url`, or those of one resource; changes nothing."""
+    connection = guard_store(url).connect()
+    try:
+        seen: Seen = connection.perform(Look(resource))
+        return seen
+    finally:
+        connection.close()
+
+
+def guards_of(url: str, lock: str) -> list[Guard]:
+    """Return a guard for each resource at `url` that is bound to the lock."""
+    return [guard(url, resource=mark.resource, lock=lock) for mark in look_at(url).marks if mark.lock == lock]

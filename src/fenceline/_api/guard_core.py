@@ -1,0 +1,94 @@
+"""The work of a guard as plain blocking calls: what the sync guard does, and the async one hands to threads.
+
+Promise: every seal and every refusal is told to the hooks, in the thread where it happened. Nothing here knows tasks
+or event loops.
+"""
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+from fenceline._api.proofs import Proof
+from fenceline._drivers.guarding import run
+from fenceline._flows import guarding, operating
+from fenceline._flows.guard_requests import Look, Seen
+from fenceline._flows.guarding import KINDS, Refused, Scope, Sealed
+from fenceline._flows.requests import Flow
+from fenceline.errors import GuardError
+from fenceline.hooks import Event, Hooks, tell
+from fenceline.model import Mark, SourceInfo, default_holder
+from fenceline.stores.contract import GuardConnection, GuardStore
+
+Result = TypeVar("Result")
+
+
+class GuardCore:
+    """One guard's store and scope, and what can be done there."""
+
+    def __init__(self, store: GuardStore, scope: Scope, hooks: Hooks) -> None:
+        self.store = store
+        self.scope = scope
+        self.hooks = hooks
+
+    def run(self, flow: Flow[Result]) -> Result:
+        """Run a flow on a connection of the guard's own."""
+        connection = self.store.connect()
+        try:
+            return run(flow, connection)
+        finally:
+            connection.close()
+
+    def marks(self) -> dict[str, Mark]:
+        """Return the mark of every resource; token 0 for those never sealed."""
+        connection = self.store.connect()
+        try:
+            found: dict[str, Mark] = {}
+            for resource in self.scope.resources:
+                seen: Seen = connection.perform(Look(resource))
+                found[resource] = seen.marks[0] if seen.marks else Mark(resource, self.scope.lock)
+            return found
+        finally:
+            connection.close()
+
+    def seal(self, proof: Proof) -> None:
+        """Seal every resource."""
+        try:
+            sealed = self.run(guarding.seal(self.scope, proof.sequencer, proof.tenure))
+        except GuardError as error:
+            self.tell_refused(proof, error)
+            raise
+        self.tell_sealed(proof, sealed)
+
+    def check(self, proof: Proof, connection: GuardConnection) -> None:
+        """Check the marks inside the caller's transaction."""
+        try:
+            refused = run(guarding.check(self.scope, proof.sequencer, proof.tenure), connection)
+        except GuardError as error:
+            self.tell_refused(proof, error)
+            raise
+        self.tell_observed(proof, refused)
+
+    def close(self, proof: Proof) -> None:
+        """Make the lease's own token stale."""
+        self.run(guarding.close(self.scope, proof.sequencer, proof.tenure))
+
+    def rebind(self, lock: str, source: SourceInfo, reason: str) -> None:
+        """Bind every resource to another lock, and this guard with them."""
+        self.run(operating.rebind(self.scope, lock, source, default_holder(), reason))
+        self.scope = self.scope._replace(lock=lock)
+
+    def tell_sealed(self, proof: Proof, sealed: Sealed) -> None:
+        """Tell which marks were raised, and which refusals were only observed."""
+        for resource in sealed.raised:
+            tell(self.hooks, Event("sealed", self.scope.lock, proof.sequencer.token, resource))
+        self.tell_observed(proof, sealed.refused)
+
+    def tell_observed(self, proof: Proof, refused: Iterable[Refused]) -> None:
+        """Tell which resources would have refused."""
+        for resource, error in refused:
+            self.tell_refused(proof, error, resource)
+
+    def tell_refused(self, proof: Proof, error: GuardError, resource: str | None = None) -> None:
+        """Tell that the token was turned away; a mistake in using the guard is no refusal."""
+        if (reason := KINDS.get(type(error))) is not None:
+            resource = resource or getattr(error, "resource", None) or self.scope.resources[0]
+            tell(self.hooks, Event("refused", self.scope.lock, proof.sequencer.token, resource, reason=reason))

@@ -1,0 +1,78 @@
+"""One guarded transaction as two blocking steps: open it, and end it. The sync and the async block drive them.
+
+Promise: between the two steps the connection is the user's alone; after the second it is given back, with the work
+committed if the block ended well, and undone if not.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from fenceline._api.guard_core import GuardCore
+from fenceline._api.proofs import Proof
+from fenceline._drivers.guarding import run
+from fenceline._flows import guarding
+from fenceline.errors import GuardError
+
+if TYPE_CHECKING:
+    from fenceline.stores.contract import GuardConnection
+
+
+class GuardedWork:
+    """A transaction of one guard for one tenure, used once."""
+
+    __slots__ = ("_connection", "_core", "_is_used", "_presented", "proof")
+
+    def __init__(self, core: GuardCore, proof: Proof) -> None:
+        self.proof = proof
+        self._core = core
+        self._connection: GuardConnection | None = None
+        self._presented: tuple[str, ...] = ()
+        self._is_used = False
+
+    @property
+    def is_open(self) -> bool:
+        """True between the two steps."""
+        return self._connection is not None
+
+    def check_unused(self) -> None:
+        """Raise GuardError if the block was entered before."""
+        if self._is_used:
+            raise GuardError("a guarded transaction is entered once: call guard.transaction(lease) for each block")
+        self._is_used = True
+
+    def open(self) -> Any:
+        """Seal if need be, begin, present the lease, and return the native connection."""
+        core, proof = self._core, self.proof
+        self._connection = core.store.connect()
+        try:
+            flow = guarding.open_transaction(core.scope, proof.sequencer, proof.tenure)
+            opened = run(flow, self._connection)
+            self._presented = opened.presented
+            if opened.sealed.raised or opened.sealed.refused:
+                core.tell_sealed(proof, opened.sealed)
+            elif opened.refused:
+                core.tell_observed(proof, opened.refused)
+            native = self._connection.native
+        except BaseException as error:
+            self._give_back()
+            if isinstance(error, GuardError):
+                core.tell_refused(proof, error)
+            raise
+        return native
+
+    def end(self, error: BaseException | None) -> GuardError | None:
+        """Commit, or undo what an exception left; return what that exception means if it came from the store."""
+        connection = self._connection
+        assert connection is not None, "open comes first"
+        try:
+            if error is None:
+                run(guarding.end_transaction(self._presented), connection)
+                return None
+            connection.rollback()
+            return connection.explain(error)
+        finally:
+            self._give_back()
+
+    def _give_back(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()

@@ -1,0 +1,52 @@
+"""Notice a guarded transaction that would wait for itself.
+
+Whoever holds one place's write lock and asks for it again, in the same thread or task, would wait for
+nobody but itself until the patience ends. Promise: that is GuardError at once. A thread conflicts with
+everything open in it, since the tasks of its loop cannot go on while it waits; a task conflicts with
+itself only.
+"""
+
+import threading
+
+from fenceline.errors import GuardError
+
+
+class Occupancy:
+    """One guarded transaction that is open: where, and in which task (None: by a thread)."""
+
+    __slots__ = ("_home", "place", "task")
+
+    def __init__(self, place: str, task: object, home: "list[Occupancy]") -> None:
+        self.place = place
+        self.task = task
+        self._home = home
+        home.append(self)
+
+    def end(self) -> None:
+        """The transaction has ended; any thread may say so."""
+        self._home.remove(self)
+
+
+class _Thread(threading.local):
+    def __init__(self) -> None:
+        self.open: list[Occupancy] = []
+
+
+_THREAD = _Thread()
+
+
+def check_free(place: str, task: object = None) -> None:
+    """Raise GuardError if this thread, or this task, has a guarded transaction open at the place."""
+    for occupancy in _THREAD.open:
+        if occupancy.place == place and (task is None or task is occupancy.task):
+            who = "thread" if task is None else "task"
+            raise GuardError(
+                f"this {who} has a guarded transaction open on {place} already, and would wait for itself: leave that "
+                f"block first, or put everything into one guard(resources=[…])"
+            )
+
+
+def occupy(place: str, task: object = None) -> Occupancy:
+    """Take the place for this thread or task, until the occupancy is ended."""
+    check_free(place, task)
+    return Occupancy(place, task, _THREAD.open)

@@ -1,0 +1,96 @@
+"""What a guard takes as proof: a lease of this process, or a sequencer of anybody's.
+
+Promise: a lease is asked whether it is still valid, and counts the guarded transactions that it must
+wait for; a bare sequencer is judged by the mark alone. Either way one tenure has one memory in this
+process of what it has sealed (G9), for a sequencer as long as MAX_REMEMBERED_TENURES others do not
+push it out. A forked child goes on with a copy of that memory.
+"""
+
+import os
+import threading
+from collections import OrderedDict
+from typing import Protocol
+
+from fenceline._flows.admit import Tenure
+from fenceline.errors import ConfigError
+from fenceline.model import Sequencer
+
+MAX_REMEMBERED_TENURES = 1024
+"""Bare sequencers whose seals a process remembers; the least recently used is forgotten first."""
+
+
+class Proof(Protocol):
+    """What a guard needs of a lease."""
+
+    @property
+    def sequencer(self) -> Sequencer:
+        """The portable proof."""
+
+    @property
+    def tenure(self) -> Tenure:
+        """What this tenure has sealed and read."""
+
+    def check_valid(self) -> None:
+        """Raise the error that says why the lease may not be relied on."""
+
+    def enter_guarded(self) -> None:
+        """Count a guarded transaction that begins; raise if the lease is over."""
+
+    def leave_guarded(self) -> None:
+        """Count it out again."""
+
+
+class Bearer:
+    """A bare sequencer: no lease of this process stands behind it, so nothing but the mark can refuse it."""
+
+    __slots__ = ("sequencer", "tenure")
+
+    def __init__(self, sequencer: Sequencer, tenure: Tenure) -> None:
+        self.sequencer = sequencer
+        self.tenure = tenure
+
+    def check_valid(self) -> None:
+        """Nothing is known here: the mark decides."""
+
+    def enter_guarded(self) -> None:
+        """Nobody waits for it."""
+
+    def leave_guarded(self) -> None:
+        """Nobody waits for it."""
+
+
+class TenureMemory:
+    """The tenures of bare sequencers, the most recently used last."""
+
+    def __init__(self) -> None:
+        self._tenures: OrderedDict[Sequencer, Tenure] = OrderedDict()
+        self.renew_lock()
+
+    def renew_lock(self) -> None:
+        """Make the lock anew: another thread may have held it when this process was forked."""
+        self._lock = threading.Lock()
+
+    def of(self, sequencer: Sequencer) -> Tenure:
+        """Return what is remembered of the sequencer's tenure."""
+        with self._lock:
+            tenure = self._tenures.setdefault(sequencer, Tenure())
+            self._tenures.move_to_end(sequencer)
+            if len(self._tenures) > MAX_REMEMBERED_TENURES:
+                self._tenures.popitem(last=False)
+            return tenure
+
+
+MEMORY = TenureMemory()
+os.register_at_fork(after_in_child=MEMORY.renew_lock)
+
+
+def proof_of(lease: object) -> Proof:
+    """Return what stands for the tenure; ConfigError if the argument is no lease and no sequencer."""
+    if hasattr(lease, "enter_guarded"):
+        return lease  # type: ignore[return-value]
+    sequencer = lease if isinstance(lease, Sequencer) else getattr(lease, "sequencer", None)
+    if not isinstance(sequencer, Sequencer):
+        raise ConfigError(
+            f"a guard needs a lease, as lock.acquire() returns, or a Sequencer; not {type(lease).__name__}"
+        )
+    return Bearer(sequencer, MEMORY.of(sequencer))

@@ -1,0 +1,265 @@
+"""What a lease does at a guarded resource: seal it, open and end transactions on it, close it.
+
+Promise: a resource is sealed in a committed and flushed transaction of its own before the tenure reads
+it, and every later transaction finds the mark unchanged or is refused (G1, G2, G9). A tenure remembers
+a seal only after its commit was confirmed. Every decision is `admit`'s: the store compares, and never
+concludes. Never: a mark lowered, or raised a second time by one tenure.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from fenceline._flows.admit import Tenure, Verdict, admit
+from fenceline._flows.guard_requests import (
+    ENFORCE,
+    Begin,
+    Commit,
+    Join,
+    Present,
+    ReadMarks,
+    ReadProtections,
+    RecordRefusal,
+    Withdraw,
+    WriteMarks,
+)
+from fenceline._flows.requests import Flow
+from fenceline.errors import (
+    GuardError,
+    OutcomeUnknownError,
+    SealLostError,
+    StaleTokenError,
+    TokenCollisionError,
+    WrongLockError,
+)
+from fenceline.model import Mark, Sequencer
+
+MAX_COMMIT_TRIES = 3
+KINDS: dict[type[GuardError], str] = {
+    StaleTokenError: "stale",
+    TokenCollisionError: "collision",
+    WrongLockError: "wrong-lock",
+    SealLostError: "seal-lost",
+}
+"""Why a lease was refused, in one word: for observe mode and for hooks."""
+
+
+class Scope(NamedTuple):
+    """What one guard watches over: resources at a place, which the holder of one lock may write."""
+
+    place: str
+    resources: tuple[str, ...]
+    lock: str
+    is_independent: bool = False
+
+    def keys(self, resources: Iterable[str]) -> tuple[tuple[str, str], ...]:
+        """Return the resources as a tenure remembers them: unmistakable among all its guards."""
+        return tuple((self.place, resource) for resource in resources)
+
+
+class Refused(NamedTuple):
+    """A resource that refuses the lease, but is only observed, so that the work goes on."""
+
+    resource: str
+    error: GuardError
+
+
+class Sealed(NamedTuple):
+    """The resources whose marks were raised now, and those that would have refused."""
+
+    raised: tuple[str, ...] = ()
+    refused: tuple[Refused, ...] = ()
+
+
+class Opened(NamedTuple):
+    """An open guarded transaction: what was sealed before it, presented in it, and only observed."""
+
+    sealed: Sealed
+    presented: tuple[str, ...]
+    refused: tuple[Refused, ...]
+
+
+def check_lock(scope: Scope, sequencer: Sequencer) -> None:
+    """Raise WrongLockError if the lease is on another lock than the guard's."""
+    if sequencer.lock != scope.lock:
+        raise WrongLockError(
+            f"the guard of {_listed(scope.resources)} belongs to lock {scope.lock!r}, and the lease is on "
+            f"lock {sequencer.lock!r}: acquire lock {scope.lock!r}, or open the guard for the other lock"
+        )
+
+
+def seal(scope: Scope, sequencer: Sequencer, tenure: Tenure) -> Flow[Sealed]:
+    """Raise the marks of all resources of the guard to the lease's token, durably, in one transaction."""
+    check_lock(scope, sequencer)
+    keys = scope.keys(scope.resources)
+    tenure.check_may_open(keys, is_independent=scope.is_independent)
+    sealed = yield from _sealed(scope, sequencer, tenure)
+    # Another thread of this tenure may have begun to read while this one was sealing: look once more.
+    tenure.check_may_open(keys, is_independent=scope.is_independent)
+    only_observed = {refused.resource for refused in sealed.refused}
+    tenure.remember(keys, scope.keys(set(scope.resources) - only_observed))
+    return sealed
+
+
+def _sealed(scope: Scope, sequencer: Sequencer, tenure: Tenure) -> Flow[Sealed]:
+    """Seal; where the commit was not confirmed, look again, and write again what may not be on the disk."""
+    raised: tuple[str, ...] = ()
+    for tries_left in reversed(range(MAX_COMMIT_TRIES)):
+        sealed = yield from _seal_once(scope, sequencer, tenure, rewritten=raised)
+        raised = sealed.raised
+        try:
+            yield Commit()
+        except OutcomeUnknownError:
+            if not tries_left:
+                raise
+        else:
+            return sealed
+    raise AssertionError("the loop ends by its return or its raise")
+
+
+def _seal_once(scope: Scope, sequencer: Sequencer, tenure: Tenure, *, rewritten: tuple[str, ...]) -> Flow[Sealed]:
+    yield Begin(is_flushed=True)
+    raised, refused = [], []
+    for mark in (yield from read_marks(scope)):
+        verdict = yield from _judged(mark, scope, sequencer, tenure)
+        if isinstance(verdict, Refused):
+            refused.append(verdict)
+        elif verdict is Verdict.RAISE or mark.resource in rewritten:
+            raised.append(mark.resource)
+    if raised:
+        yield WriteMarks(tuple(sealed_mark(resource, sequencer) for resource in raised))
+    return Sealed(tuple(raised), tuple(refused))
+
+
+def sealed_mark(resource: str, sequencer: Sequencer, *, is_closed: bool = False) -> Mark:
+    """Return the mark of a resource that this lease has sealed."""
+    return Mark(
+        resource,
+        sequencer.lock,
+        sequencer.token,
+        sequencer.source_id,
+        sequencer.history_id,
+        sequencer.claim,
+        is_closed,
+    )
+
+
+def read_marks(scope: Scope) -> Flow[tuple[Mark, ...]]:
+    """Return each resource's mark; token 0 for one that was never sealed."""
+    known = yield ReadMarks(scope.resources)
+    return tuple(known.get(resource) or Mark(resource, scope.lock) for resource in scope.resources)
+
+
+def check_bound(mark: Mark, lock: str) -> None:
+    """Raise WrongLockError if the resource is bound to another lock than the guard's."""
+    if mark.lock != lock:
+        raise WrongLockError(
+            f"resource {mark.resource!r} is bound to lock {mark.lock!r}, and this guard was opened for lock "
+            f"{lock!r}: open it for lock {mark.lock!r}, or move the resource by `fenceline rebind`"
+        )
+
+
+def _judged(mark: Mark, scope: Scope, sequencer: Sequencer, tenure: Tenure) -> Flow[Verdict | Refused]:
+    """Ask `admit`; where the resource is only observed, count the refusal and go on (G6)."""
+    try:
+        check_bound(mark, scope.lock)
+        was_sealed = tenure.has_sealed(scope.place, mark.resource)
+        return admit(mark, sequencer, was_sealed=was_sealed)
+    except GuardError as error:
+        protections = yield ReadProtections(mark.resource)
+        if not protections or any(protection.mode == ENFORCE for protection in protections):
+            raise
+        yield RecordRefusal(mark.resource, KINDS[type(error)])
+        return Refused(mark.resource, error)
+
+
+def open_transaction(scope: Scope, sequencer: Sequencer, tenure: Tenure) -> Flow[Opened]:
+    """Seal what this tenure has not sealed, then begin a transaction in which its writes are admitted."""
+    is_sealed = all(tenure.has_sealed(scope.place, resource) for resource in scope.resources)
+    sealed = Sealed() if is_sealed else (yield from seal(scope, sequencer, tenure))
+    check_lock(scope, sequencer)
+    yield Begin(is_flushed=False)
+    presented, refused = yield from present(scope, sequencer, tenure)
+    tenure.has_read = True
+    return Opened(sealed, presented, refused)
+
+
+def present(scope: Scope, sequencer: Sequencer, tenure: Tenure) -> Flow[tuple[tuple[str, ...], tuple[Refused, ...]]]:
+    """Present the lease in the open transaction; return the resources that admit it, and that only observe."""
+    not_ours = yield Present(scope.resources, sequencer)
+    if not not_ours:
+        return scope.resources, ()
+    refused = []
+    for mark in (yield from read_marks(scope._replace(resources=not_ours))):
+        verdict = yield from _judged(mark, scope, sequencer, tenure)
+        if isinstance(verdict, Refused):
+            refused.append(verdict)
+    presented = tuple(resource for resource in scope.resources if resource not in not_ours)
+    return presented, tuple(refused)
+
+
+def end_transaction(presented: tuple[str, ...]) -> Flow[None]:
+    """Take back what was presented, and commit the user's work."""
+    yield Withdraw(presented)
+    yield Commit()
+
+
+def check(scope: Scope, sequencer: Sequencer, tenure: Tenure) -> Flow[tuple[Refused, ...]]:
+    """Check inside the caller's transaction that every mark is this lease's, and hold the marks there."""
+    check_lock(scope, sequencer)
+    keys = scope.keys(scope.resources)
+    tenure.check_may_open(keys, is_independent=scope.is_independent)
+    yield Join()
+    refused = []
+    for mark in (yield from read_marks(scope)):
+        verdict = yield from _judged(mark, scope, sequencer, tenure)
+        if isinstance(verdict, Refused):
+            refused.append(verdict)
+        elif verdict is Verdict.RAISE:
+            raise _not_sealed(mark, sequencer)
+    tenure.remember(keys, scope.keys(set(scope.resources) - {one.resource for one in refused}))
+    tenure.has_read = True
+    return tuple(refused)
+
+
+def _not_sealed(mark: Mark, sequencer: Sequencer) -> GuardError:
+    return GuardError(
+        f"resource {mark.resource!r} is not sealed by token {sequencer.token} yet (its mark is {mark.token}), "
+        f"and a mark cannot be raised inside this transaction, which may have read already: call "
+        f"guard.seal(lease) before you begin it"
+    )
+
+
+def close(scope: Scope, sequencer: Sequencer, tenure: Tenure) -> Flow[None]:
+    """Make the lease's own token stale at every resource of the guard (G10). Idempotent.
+
+    A resource that a newer holder has sealed is left alone: the token is stale there already.
+    """
+    check_lock(scope, sequencer)
+    for tries_left in reversed(range(MAX_COMMIT_TRIES)):
+        yield Begin(is_flushed=True)
+        closed = []
+        for mark in (yield from read_marks(scope)):
+            if (yield from _may_close(mark, scope, sequencer, tenure)):
+                closed.append(sealed_mark(mark.resource, sequencer, is_closed=True))
+        if closed:
+            yield WriteMarks(tuple(closed))
+        try:
+            yield Commit()
+        except OutcomeUnknownError:
+            if not tries_left:
+                raise
+        else:
+            return
+
+
+def _may_close(mark: Mark, scope: Scope, sequencer: Sequencer, tenure: Tenure) -> Flow[bool]:
+    if mark.token > sequencer.token or (mark.token == sequencer.token and mark.claim is None):
+        return False
+    if mark.is_closed and (mark.token, mark.claim) == (sequencer.token, sequencer.claim):
+        # Perhaps by a commit that was not confirmed: written once more, it is on the disk.
+        return True
+    return not isinstance((yield from _judged(mark, scope, sequencer, tenure)), Refused)
+
+
+def _listed(resources: tuple[str, ...]) -> str:
+    return ", ".join(f"resource {resource!r}" for resource in resources)

@@ -1,0 +1,122 @@
+"""The guard of a SQLite file: marks beside the data, and triggers by which the file itself refuses stale writers.
+
+Promise: making one opens nothing and creates no file; connections are kept for reuse, a few, and one
+that a user changed is closed instead. What SQLite cannot give is said: a holder frozen *inside* a write
+transaction keeps everybody else out of the file until it is ended, so keep other work out of it.
+"""
+
+import os
+import weakref
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+from fenceline._flows.guard_requests import OBSERVE
+from fenceline.errors import SourceError
+from fenceline.model import Finding
+from fenceline.stores.sqlite.adopted import AdoptedConnection
+from fenceline.stores.sqlite.database import path_of
+from fenceline.stores.sqlite.guard_connection import GuardConnection
+from fenceline.stores.sqlite.guard_database import GuardDatabase
+from fenceline.stores.sqlite.marks import SQL, Marks
+from fenceline.stores.sqlite.protection import Entry, read_entries
+
+MAX_IDLE_CONNECTIONS = 4
+
+
+class IdleConnections:
+    """The connections to one file that nobody uses at the moment."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._idle: deque[GuardConnection] = deque()
+        self._process_id = os.getpid()
+        self._is_closed = False
+
+    def take(self) -> GuardConnection:
+        """Return a connection that is nobody else's, which opens when it is first used."""
+        if self._process_id != os.getpid():
+            # What a forked child finds here was closed before the fork, and is watched by no gate.
+            self._idle = deque()
+            self._process_id = os.getpid()
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return GuardConnection(GuardDatabase(self._path), self.give_back)
+
+    def give_back(self, connection: GuardConnection) -> None:
+        """Keep the connection for the next one, unless there are enough, or its user has changed it."""
+        is_ours = self._process_id == os.getpid() and not self._is_closed
+        if is_ours and len(self._idle) < MAX_IDLE_CONNECTIONS and connection.database.is_as_lent():
+            self._idle.append(connection)
+        else:
+            connection.database.close()
+
+    def close(self) -> None:
+        """Close what is idle, and each other connection when it is given back."""
+        self._is_closed = True
+        while self._idle:
+            self._idle.pop().database.close()
+
+
+class SQLiteGuard:
+    """A file that keeps marks and enforces them."""
+
+    def __init__(self, url: str) -> None:
+        self.path = Path(os.path.realpath(path_of(url)))
+        self.url = f"sqlite:///{self.path}"
+        self._idle = IdleConnections(self.path)
+        weakref.finalize(self, self._idle.close)
+
+    def connect(self) -> GuardConnection:
+        """Return a connection of the guard's own, which opens when it is first used."""
+        return self._idle.take()
+
+    def adopt(self, native: Any) -> AdoptedConnection:
+        """Speak over the caller's sqlite3 connection, which is inside a transaction; GuardError if it is not."""
+        return AdoptedConnection(native, self.path)
+
+    def examine(self) -> list[Finding]:
+        """Return what in this file's set-up would break the promise."""
+        database = GuardDatabase(self.path)
+        try:
+            return database.read(lambda: _findings(Marks(database.native, self.path), self.url))
+        except SourceError as error:
+            return [Finding("guard-refused", str(error), "do what the message says, then run doctor again")]
+        finally:
+            database.close()
+
+
+def _findings(marks: Marks, url: str) -> list[Finding]:
+    if not marks.has_schema():
+        message = f"{url} holds no marks: nothing in it is guarded yet"
+        return [Finding("no-marks", message, f"run `fenceline protect {url} --resource R --lock L --table T`")]
+    entries = read_entries(marks)
+    findings = [finding for entry in entries for finding in _entry_findings(entry, url)]
+    guarded = {entry.resource for entry in entries}
+    for mark in marks.read_all(None):
+        if mark.resource not in guarded:
+            message = f"resource {mark.resource!r} protects no table: only code that uses the guard is checked"
+            remedy = f"run `fenceline protect {url} --resource … --lock … --table …`, unless all its data is elsewhere"
+            findings.append(Finding("unprotected", message, remedy))
+    if marks.ask(SQL.count_seals)[0][0]:
+        message = f"{url} holds a committed seal: some client presented a token without PRAGMA foreign_keys = ON"
+        remedy = "find that client; the next guarded transaction of the resource removes the seal"
+        findings.append(Finding("committed-seal", message, remedy))
+    return findings
+
+
+def _entry_findings(entry: Entry, url: str) -> list[Finding]:
+    name = entry.table or entry.name
+    if not entry.is_whole:
+        message = (
+            f"table {name!r} of resource {entry.resource!r} was protected, and its triggers are gone: it was dropped"
+        )
+        remedy = f"run `fenceline protect {url} …` again, as the last step of every migration that remakes a table"
+        return [Finding("lost-protection", f"{message} or remade", remedy)]
+    if entry.mode == OBSERVE:
+        message = (
+            f"table {name!r} of resource {entry.resource!r} is only observed: stale writes are counted and let through"
+        )
+        return [Finding("only-observed", message, f"see `fenceline marks {url}`, then protect it with --mode enforce")]
+    return []
