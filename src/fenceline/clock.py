@@ -12,6 +12,12 @@ HAS_BOOTTIME = _CLOCK is not None
 
 _CLOCK_ID: int = time.CLOCK_MONOTONIC if _CLOCK is None else _CLOCK
 _NS_PER_MS = 1_000_000
+_NS_PER_US = 1_000
+
+
+def boottime_us() -> int:
+    """Return whole microseconds since boot, rounded down."""
+    return time.clock_gettime_ns(_CLOCK_ID) // _NS_PER_US
 
 
 def boottime_ms() -> int:

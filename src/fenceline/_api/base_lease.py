@@ -9,7 +9,7 @@ from fenceline._keeper.lifecycle import keeper
 from fenceline._keeper.record import HELD, INHERITED, RELEASED, LeaseRecord
 from fenceline.clock import boottime_ms
 from fenceline.errors import FencelineError
-from fenceline.hooks import logger, tell
+from fenceline.hooks import logger
 from fenceline.model import Sequencer
 
 
@@ -109,12 +109,12 @@ class BaseLease:
         """Tell hooks and log; a claim that the source may still have is the keeper's to abandon."""
         record = self._record
         if error is None:
-            tell(record.hooks, record.event_of("released"))
+            record.tell("released")
             return
         keeper().abandon(record.driver, record.lock, record.claim, record.ttl_ms)
         if isinstance(error, FencelineError):
             logger.warning("lock %r is released in the background: %s", record.lock, error)
-            tell(record.hooks, record.event_of("released", reason=str(error)))
+            record.tell("released", reason=str(error))
 
     def _problem_at_end(self) -> BaseException | None:
         """Return the loss that the end of a `with` block must tell; a lease released by hand is none."""

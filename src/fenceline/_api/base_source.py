@@ -14,7 +14,7 @@ from fenceline._flows.requests import Broken
 from fenceline._keeper.keeper import PATIENCE_S
 from fenceline._keeper.lifecycle import keeper
 from fenceline._keeper.record import LeaseRecord
-from fenceline.hooks import Hooks, tell
+from fenceline.hooks import Hooks
 from fenceline.model import BrokenLock, Finding, Sequencer
 from fenceline.stores.registry import shown_url, source_store
 
@@ -45,6 +45,7 @@ class BaseSource:
         return Attempt(terms.name, terms.holder_now(), terms.ttl_ms)
 
     def _record(self, attempt: Attempt, grant: Grant) -> LeaseRecord:
+        assert attempt.claim is not None, "a grant without a claim"
         return LeaseRecord(
             self._keeper_driver,
             attempt.lock,
@@ -60,12 +61,13 @@ class BaseSource:
         keeper().adopt(record)
         waited_ms = record.grant.waited_ms
         if waited_ms is not None:
-            tell(self._hooks, record.event_of("waited", duration=waited_ms / 1000))
-        tell(self._hooks, record.event_of("acquired"))
+            record.tell("waited", duration=waited_ms / 1000)
+        record.tell("acquired")
         return lease
 
     def _give_up(self, attempt: Attempt) -> None:
-        keeper().abandon(self._keeper_driver, attempt.lock, attempt.claim, attempt.ttl_ms)
+        if attempt.claim is not None:
+            keeper().abandon(self._keeper_driver, attempt.lock, attempt.claim, attempt.ttl_ms)
 
     def examine(self) -> list[Finding]:
         """Return what in the source's set-up would break the promise, as `fenceline doctor` prints it."""

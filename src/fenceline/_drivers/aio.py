@@ -13,8 +13,10 @@ from typing import Any, TypeVar
 
 from fenceline._drivers.pool import Pool
 from fenceline._drivers.sync import PATIENCE_S
-from fenceline._flows.requests import Flow, Listen, Now, Wait
-from fenceline.clock import boottime_ms
+from fenceline._flows.acquire import US_PER_MS
+from fenceline._flows.requests import Draw, Flow, Listen, Now, Wait
+from fenceline.clock import boottime_us
+from fenceline.model import draw_claim
 from fenceline.stores.contract import Channel, SourceStore
 
 MAX_THREADS = 4
@@ -49,11 +51,11 @@ class Threads:
 class AsyncDriver:
     """Runs flows against one source, for any number of tasks on any loop."""
 
-    def __init__(self, store: SourceStore, *, now_ms: Callable[[], int] = boottime_ms) -> None:
+    def __init__(self, store: SourceStore, *, now_us: Callable[[], int] = boottime_us) -> None:
         self._store = store
         self._pool = Pool(store, PATIENCE_S)
         self._threads = Threads()
-        self._now_ms = now_ms
+        self._now_us = now_us
 
     async def run(self, flow: Flow[Result]) -> Result:
         """Run the flow to its end and return its result."""
@@ -78,7 +80,9 @@ class AsyncDriver:
     async def _answer(self, request: Any, channels: list[Channel]) -> Any:
         match request:
             case Now():
-                return self._now_ms()
+                return self._now_us() // US_PER_MS
+            case Draw():
+                return draw_claim(), self._now_us()
             case Listen():
                 channels.append(self._store.listen(request.lock, request.claim))
                 return None

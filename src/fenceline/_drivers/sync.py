@@ -11,8 +11,10 @@ from typing import Any, TypeVar
 
 from fenceline._drivers.pool import Pool
 from fenceline._drivers.shutdown import SHUTDOWN
-from fenceline._flows.requests import Flow, Listen, Now, Wait
-from fenceline.clock import boottime_ms
+from fenceline._flows.acquire import US_PER_MS
+from fenceline._flows.requests import Draw, Flow, Listen, Now, Wait
+from fenceline.clock import boottime_us
+from fenceline.model import draw_claim
 from fenceline.stores.contract import Channel, SourceStore
 
 PATIENCE_S = 5.0
@@ -28,11 +30,11 @@ class SyncDriver:
         store: SourceStore,
         *,
         patience_s: float = PATIENCE_S,
-        now_ms: Callable[[], int] = boottime_ms,
+        now_us: Callable[[], int] = boottime_us,
     ) -> None:
         self._store = store
         self._pool = Pool(store, patience_s)
-        self._now_ms = now_ms
+        self._now_us = now_us
 
     def run(self, flow: Flow[Result]) -> Result:
         """Run the flow to its end and return its result."""
@@ -55,16 +57,18 @@ class SyncDriver:
                 channel.close()
 
     def _answer(self, request: Any, channels: list[Channel]) -> Any:
-        match request:
-            case Now():
-                return self._now_ms()
-            case Listen():
-                channels.append(self._store.listen(request.lock, request.claim))
-                return None
-            case Wait():
-                return wait_for_channels(channels, request.timeout_ms)
-            case _:
-                return self._pool.perform(request)
+        # Compared by type, not matched by pattern: this runs for every request of every flow.
+        kind = type(request)
+        if kind is Now:
+            return self._now_us() // US_PER_MS
+        if kind is Draw:
+            return draw_claim(), self._now_us()
+        if kind is Listen:
+            channels.append(self._store.listen(request.lock, request.claim))
+            return None
+        if kind is Wait:
+            return wait_for_channels(channels, request.timeout_ms)
+        return self._pool.perform(request)
 
     def close(self) -> None:
         """Close the connections."""

@@ -13,6 +13,7 @@ from fenceline._flows.requests import (
     BlockSpent,
     Busy,
     ClaimEnded,
+    Draw,
     Flow,
     Granted,
     Listen,
@@ -25,8 +26,8 @@ from fenceline._flows.requests import (
 )
 from fenceline._flows.retry import asked
 from fenceline.errors import SourceError
-from fenceline.model import draw_claim
 
+US_PER_MS = 1000
 MARGIN_MIN_MS = 50
 MARGIN_TTL_FRACTION = 10
 MARGIN_MAX_TTL_FRACTION = 4
@@ -53,11 +54,7 @@ class Attempt:
         self.lock = lock
         self.holder = holder
         self.ttl_ms = ttl_ms
-        self.claim = draw_claim()
-
-    def redraw(self) -> None:
-        """Go on under a new claim, once the source has said that the old one is over."""
-        self.claim = draw_claim()
+        self.claim: str | None = None
 
 
 def margin_ms(ttl_ms: int) -> int:
@@ -74,57 +71,62 @@ def deadline_ms(sent_ms: int, remaining_ms: int, ttl_ms: int) -> int:
 
 def acquire(attempt: Attempt, *, may_wait: bool, timeout_ms: int | None) -> Flow[Grant | None]:
     """Return the grant, or None when the lock was busy or the timeout passed. `timeout_ms` None: wait for ever."""
-    started_ms = yield Now()
-    give_up_ms = None if timeout_ms is None else started_ms + timeout_ms
+    started_ms: int | None = None
     for _ in range(MAX_CLAIMS):
-        outcome = yield from _live_one_claim(attempt, started_ms, give_up_ms, may_wait)
+        claim, born_us = yield Draw()
+        born_ms = born_us // US_PER_MS
+        if started_ms is None:
+            started_ms = born_ms
+        elif timeout_ms is not None and born_ms >= started_ms + timeout_ms:
+            return None
+        # From here on the claim may stand at the source, whatever happens to this flow.
+        attempt.claim = claim
+        request = Acquire(attempt.lock, claim, attempt.holder, attempt.ttl_ms, born_us, may_wait)
+        outcome = yield from _live_one_claim(request, started_ms, timeout_ms)
         if isinstance(outcome, Grant):
             return outcome
-        if isinstance(outcome, Busy) or (give_up_ms is not None and (yield Now()) >= give_up_ms):
+        if isinstance(outcome, Busy):
             return None
-        attempt.redraw()
     raise SourceError(
         f"lock {attempt.lock!r}: the source ended {MAX_CLAIMS} claims in a row, each before it could be used; "
         f"with a ttl of {attempt.ttl_ms} ms this process is too slow: ask for a longer ttl"
     )
 
 
-def _live_one_claim(
-    attempt: Attempt, started_ms: int, give_up_ms: int | None, may_wait: bool
-) -> Flow[Grant | Busy | ClaimEnded]:
-    sent_ms = yield Now()
-    request = Acquire(attempt.lock, attempt.claim, attempt.holder, attempt.ttl_ms, sent_ms, may_wait)
+def _live_one_claim(request: Acquire, started_ms: int, timeout_ms: int | None) -> Flow[Grant | Busy | ClaimEnded]:
+    sent_ms = request.born_us // US_PER_MS
     reply = yield from _ask(request)
     was_queued = isinstance(reply, Queued)
     if was_queued:
         # A release between queueing and listening would go unheard: listen first, then look once more.
-        yield Listen(attempt.lock, attempt.claim)
-        sent_ms, reply = yield from _stand_in_line(attempt, give_up_ms)
+        yield Listen(request.lock, request.claim)
+        give_up_ms = None if timeout_ms is None else started_ms + timeout_ms
+        sent_ms, reply = yield from _stand_in_line(request, give_up_ms)
     if isinstance(reply, Busy | ClaimEnded):
         return reply
     assert isinstance(reply, Granted)
     now_ms = yield Now()
-    until_ms = deadline_ms(sent_ms, reply.remaining_ms, attempt.ttl_ms)
+    until_ms = deadline_ms(sent_ms, reply.remaining_ms, request.ttl_ms)
     if now_ms >= until_ms:
         # The grant was over before it arrived here (a freeze between two lines): it is given back, never used.
-        yield from asked(Release(attempt.lock, attempt.claim))
+        yield from asked(Release(request.lock, request.claim))
         return ClaimEnded()
     waited_ms = now_ms - started_ms if was_queued else None
     return Grant(reply.token, until_ms, reply.source_id, reply.history_id, waited_ms)
 
 
-def _stand_in_line(attempt: Attempt, give_up_ms: int | None) -> Flow[tuple[int, Granted | Busy | ClaimEnded]]:
+def _stand_in_line(request: Acquire, give_up_ms: int | None) -> Flow[tuple[int, Granted | Busy | ClaimEnded]]:
     """Poll and wait until the claim is granted, ended, or out of time; return when the last poll was sent, and its
     reply.
     """
     while True:
         sent_ms = yield Now()
-        reply = yield from _ask(Poll(attempt.lock, attempt.claim))
+        reply = yield from _ask(Poll(request.lock, request.claim))
         if not isinstance(reply, Queued):
             return sent_ms, reply
         now_ms = yield Now()
         if give_up_ms is not None and now_ms >= give_up_ms:
-            yield from asked(Release(attempt.lock, attempt.claim))
+            yield from asked(Release(request.lock, request.claim))
             return sent_ms, Busy()
         yield Wait(reply.wait_ms if give_up_ms is None else min(reply.wait_ms, give_up_ms - now_ms))
 

@@ -17,6 +17,10 @@ class Now(NamedTuple):
     """Ask for the holder's clock. Reply: int, milliseconds."""
 
 
+class Draw(NamedTuple):
+    """Draw a new claim. Reply: (claim, when it was drawn in microseconds on the holder's clock)."""
+
+
 class Listen(NamedTuple):
     """Open the channel on which the store will tell this claim that its turn may have come. Reply: None."""
 
@@ -34,7 +38,7 @@ class Wait(NamedTuple):
 class Acquire(NamedTuple):
     """Grant the lock to a claim that was never granted before, or queue it if it may wait.
 
-    `born_ms` is when the claim was drawn, on the source's clock: with it a bounded memory of ended claims is exact
+    `born_us` is when the claim was drawn, on the source's clock: with it a bounded memory of ended claims is exact
     (H4). Reply: Granted, Queued, Busy, ClaimEnded or BlockSpent.
     """
 
@@ -42,7 +46,7 @@ class Acquire(NamedTuple):
     claim: str
     holder: str
     ttl_ms: int
-    born_ms: int
+    born_us: int
     may_wait: bool
 
 

@@ -24,7 +24,7 @@ from fenceline._keeper.record import EXPIRED, HELD, LOST, RELEASED, LeaseRecord
 from fenceline._keeper.schedule import BEATS_PER_TTL, Schedule
 from fenceline.clock import boottime_ms
 from fenceline.errors import FencelineError
-from fenceline.hooks import logger, tell
+from fenceline.hooks import logger
 
 PATIENCE_S = 0.5
 """How long the keeper waits for one source that is busy, so that the others' leases are renewed in time."""
@@ -130,6 +130,7 @@ class Keeper:
     def _take_arrivals(self) -> None:
         while self._arrivals:
             record = self._arrivals.popleft()
+            self._idle_since_ms = self._now_ms()
             if record.state == HELD:
                 self._schedule.add(record, self._now_ms())
 
@@ -137,9 +138,7 @@ class Keeper:
         """Decide how long to sleep, and tell it to `adopt`. None: until somebody writes."""
         now_ms = self._now_ms()
         moments = [moment for moment in (self._schedule.next_ms(), self._next_abandon_ms()) if moment is not None]
-        if moments:
-            self._idle_since_ms = now_ms
-        elif now_ms - self._idle_since_ms > LINGER_MS:
+        if not moments and now_ms - self._idle_since_ms > LINGER_MS:
             self._wake_ms = math.inf
             return None
         sleep_ms = max(0, min([*(moment - now_ms for moment in moments), MAX_SLEEP_MS]))
@@ -165,7 +164,7 @@ class Keeper:
             return
         for listener in record.listeners:
             self._announcer.announce(partial(listener, reason))
-        self._announcer.announce(partial(tell, record.hooks, record.event_of("lost", reason=reason)))
+        self._announcer.announce(partial(record.tell, "lost", reason=reason))
         if state == EXPIRED:
             give_up_ms = self._now_ms() + record.ttl_ms
             self._take_abandoned(Abandon(record.driver, record.lock, record.claim, give_up_ms))
@@ -192,7 +191,7 @@ class Keeper:
             elif record.state == HELD:
                 record.renewed_until(acquire.deadline_ms(beat.sent_ms, remaining_ms, record.ttl_ms))
                 if record.hooks.on_renewed is not None:
-                    self._announcer.announce(partial(tell, record.hooks, record.event_of("renewed")))
+                    self._announcer.announce(partial(record.tell, "renewed"))
 
     def _abandon_claims(self) -> None:
         now_ms = self._now_ms()

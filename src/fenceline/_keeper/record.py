@@ -11,7 +11,7 @@ its reply arrived. Loss is announced once. Never: I/O, or a lock taken while a u
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fenceline._drivers.sync import SyncDriver
 from fenceline._flows.acquire import Grant
@@ -23,7 +23,7 @@ from fenceline.errors import (
     LeaseLostError,
     LeaseReleasedError,
 )
-from fenceline.hooks import Event, Hooks
+from fenceline.hooks import Event, Hooks, is_heard, tell
 
 if TYPE_CHECKING:
     from fenceline._flows.admit import Tenure
@@ -169,6 +169,8 @@ class LeaseRecord:
         """Wait until no guarded transaction of this lease is open, until its deadline at most: then they are stale
         anyway.
         """
+        if not self.open_transactions:
+            return
         with PROCESS.drained:
             left_s = max(0, self.deadline_ms - boottime_ms()) / 1000
             PROCESS.drained.wait_for(lambda: not self.open_transactions, left_s)
@@ -219,6 +221,9 @@ class LeaseRecord:
     def _name(self) -> str:
         return f"the lease on lock {self.lock!r} with token {self.grant.token}"
 
-    def event_of(self, name: str, **fields: Any) -> Event:
-        """Return a hook's event about this lease."""
-        return Event(name, self.lock, token=self.grant.token, holder=self.holder, **fields)
+    def tell(self, name: str, *, duration: float | None = None, reason: str | None = None) -> None:
+        """Tell hooks and log that something happened to this lease."""
+        if not is_heard(self.hooks, name):
+            return
+        event = Event(name, self.lock, token=self.grant.token, holder=self.holder, duration=duration, reason=reason)
+        tell(self.hooks, event)

@@ -30,11 +30,9 @@ class Statements:
         vars(self).update(texts)
 
     def __getattr__(self, name: str) -> str:
-        try:
-            return self._texts[name]
-        except KeyError:
-            known = ", ".join(sorted(self._texts))
-            raise AttributeError(f"{self._origin} has no statement {name!r}; it has {known}") from None
+        """Say which names there are; the known ones are plain attributes, since they are asked for in each grant."""
+        known = ", ".join(sorted(self._texts))
+        raise AttributeError(f"{self._origin} has no statement {name!r}; it has {known}")
 
     def __iter__(self) -> Iterator[str]:
         """Go through the names in the order of the file, as a schema needs it."""

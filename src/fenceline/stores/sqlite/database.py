@@ -184,17 +184,21 @@ class Database:
         except sqlite3.Error:
             self.close()
 
-    def run_alone(self, statement: str) -> Any:
-        """Run one statement outside of any transaction, and return the first value that it answers."""
+    def run(self, statement: str, parameters: Any = ()) -> list[tuple[Any, ...]]:
+        """Run one statement in a transaction of its own, and return its rows: all of them, so that it is committed."""
         try:
-            row = self._patiently(statement).fetchone()
+            return self._patiently(statement, parameters).fetchall()
         except sqlite3.Error as error:
-            raise self.translate(error) from error
+            raise self.translate(error, is_commit=True) from error
         finally:
             self.is_inside = False
-        return row[0] if row else None
 
-    def _patiently(self, statement: str) -> sqlite3.Cursor:
+    def run_alone(self, statement: str) -> Any:
+        """Run one statement in a transaction of its own, and return the first value that it answers."""
+        rows = self.run(statement)
+        return rows[0][0] if rows else None
+
+    def _patiently(self, statement: str, parameters: Any = ()) -> sqlite3.Cursor:
         """Run a statement as soon as other processes' locks allow it; wait outside the fork gate, and end inside of
         it.
         """
@@ -203,13 +207,13 @@ class Database:
         while True:
             self._enter_gate()
             try:
-                return self.native.execute(statement)
+                return self.native.execute(statement, parameters)
             except sqlite3.Error as error:
                 self.is_inside = False
                 now = time.monotonic()
                 give_up = give_up or now + self.patience_s
                 if code_of(error) not in _BUSY or now >= give_up:
-                    raise self.translate(error) from error
+                    raise self.translate(error, is_commit=True) from error
             time.sleep(pause_s * random.uniform(0.5, 1.5))  # noqa: S311 - spreads out processes, keeps no secret
             pause_s = min(pause_s * 1.5, _BUSY_PAUSE_MAX_S)
 
@@ -237,7 +241,7 @@ class Database:
                 f"is frozen "
                 f"or slow inside a write transaction; end it, or try again"
             )
-        if is_commit and code != sqlite3.SQLITE_FULL:
+        if is_commit and code == sqlite3.SQLITE_IOERR:
             return OutcomeUnknownError(f"{self.path}: the commit was not confirmed ({error}): it may have happened")
         remedy = _REMEDIES.get(code)
         return SourceUnavailableError(f"{self.path}: {remedy} ({error})" if remedy else f"{self.path}: {error}")

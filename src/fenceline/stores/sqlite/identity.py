@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
 
 from fenceline._flows import requests as ask
-from fenceline.clock import boottime_ms
+from fenceline.clock import boottime_us
 from fenceline.errors import SchemaError, SourceError, UnsupportedError
 from fenceline.model import EPOCH_STRIDE, MAX_TOKEN, SourceInfo, default_holder
 from fenceline.stores.sqlite.database import Database
@@ -23,6 +23,7 @@ from fenceline.stores.statements import statements
 SQL = statements(__package__, "source.sql")
 SCHEMA = statements(__package__, "source_schema.sql")
 SCHEMA_NUMBER = 1
+PAGE_BYTES = 1024
 _REMEDY = "stop everything that uses it, then run `fenceline epoch --raise --reason …`"
 Reply = TypeVar("Reply")
 
@@ -50,6 +51,7 @@ class Seen(NamedTuple):
 
     source_id: str
     epoch: int
+    history_id: str
     counter: int
 
 
@@ -60,6 +62,8 @@ class Sighting(Protocol):
     def source_id(self) -> str: ...
     @property
     def epoch(self) -> int: ...
+    @property
+    def history_id(self) -> str: ...
     @property
     def counter(self) -> int: ...
     @property
@@ -81,6 +85,8 @@ def write_audit(database: Database, who: str, action: str, subject: str, token: 
 
 def ensure_schema(database: Database) -> None:
     """Make the schema if the file has none, in write-ahead-log mode; SchemaError if it has another one."""
+    # Takes effect in a file without pages only: small rows, each of which is written as a whole page to the log.
+    database.run_alone(f"PRAGMA page_size = {PAGE_BYTES}")
     mode = database.run_alone("PRAGMA journal_mode = WAL")
     if mode != "wal":
         raise UnsupportedError(
@@ -120,7 +126,8 @@ class Identity:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._seen: Seen | None = None
+        self.seen: Seen | None = None
+        """The newest state of the source that any connection of this object has read."""
 
     def settle(self, database: Database) -> None:
         """Adopt the file after a reboot, or refuse it; to be called once per opening."""
@@ -136,29 +143,29 @@ class Identity:
         here = this_kernel()
         if (sighting.boot_id, sighting.time_namespace) != (here.boot_id, here.time_namespace):
             raise self._other_kernel()
-        now = Seen(sighting.source_id, sighting.epoch, sighting.counter)
-        seen = self._seen
+        now = Seen(sighting.source_id, sighting.epoch, sighting.history_id, sighting.counter)
+        seen = self.seen
         if seen is not None and now != seen:
             self._check_forward(seen, now)
-        self._seen = now
+        self.seen = now
 
     def remembering(self, reply: Reply) -> Reply:
         """Remember the token of a grant once it is committed, so that its loss is noticed; return the reply."""
-        seen = self._seen
+        seen = self.seen
         if isinstance(reply, ask.Granted) and seen is not None and reply.token > seen.counter:
-            self._seen = seen._replace(counter=reply.token)
+            self.seen = seen._replace(counter=reply.token)
         return reply
 
     def raise_epoch(self, database: Database, request: ask.RaiseEpoch) -> SourceInfo | None:
         """Begin a new history on this kernel's clock, and end every lease of the old one."""
         info = database.transact_flushed(lambda: self._begin_history(database, request))
         if info is not None:
-            self._seen = Seen(info.source_id, info.epoch, info.last_token)
+            self.seen = Seen(info.source_id, info.epoch, info.history_id, info.last_token)
         return info
 
     def _begin_history(self, database: Database, request: ask.RaiseEpoch) -> SourceInfo | None:
         row = read_source(database)
-        seen = self._seen.counter if self._seen else 0
+        seen = self.seen.counter if self.seen else 0
         counter = (max(row.bound, seen) // EPOCH_STRIDE + 1) * EPOCH_STRIDE
         if counter >= MAX_TOKEN:
             raise SourceError(f"{self._path}: no token is left above epoch {row.epoch}: make a new source")
@@ -169,7 +176,7 @@ class Identity:
         }
         if not database.execute(SQL.raise_epoch, {**fields, "inode": _inode(self._path)}).rowcount:
             return None
-        self._void_everything(database, "the source's epoch was raised: " + request.reason, boottime_ms())
+        self._void_everything(database, "the source's epoch was raised: " + request.reason, boottime_us())
         write_audit(database, default_holder(), "raise epoch", request.history_id, counter, request.reason)
         return read_source(database).info()
 
@@ -177,14 +184,13 @@ class Identity:
         row = read_source(database)
         if self._is_our_clock(row):
             return  # Another process was faster.
-        self._void_everything(database, "the machine was started again", born_after_ms=0)
+        self._void_everything(database, "the machine was started again", born_after_us=0)
 
-    def _void_everything(self, database: Database, ended: str, born_after_ms: int) -> None:
+    def _void_everything(self, database: Database, ended: str, born_after_us: int) -> None:
         """Skip to the bound, take over the clock, and end every lease and wait that was on the old one."""
         database.execute(SQL.end_all_leases, {"ended": ended})
         database.execute(SQL.drop_all_waiters)
-        database.execute(SQL.forget_ended)
-        database.execute(SQL.adopt_clock, {"born_after_ms": born_after_ms, **this_kernel()._asdict()})
+        database.execute(SQL.adopt_clock, {"born_after_us": born_after_us, **this_kernel()._asdict()})
 
     def _is_our_clock(self, row: SourceRow) -> bool:
         written = Kernel(row.boot_id, row.time_namespace, row.machine_id)

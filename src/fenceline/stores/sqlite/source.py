@@ -11,25 +11,28 @@ holds the whole file, take-over included; the others get SourceUnavailableError.
 """
 
 import json
-import zlib
+import time
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 from fenceline._flows import requests as ask
-from fenceline.clock import HAS_BOOTTIME, boottime_ms
+from fenceline.clock import HAS_BOOTTIME, boottime_ms, boottime_us
 from fenceline.errors import SourceError, UnsupportedError
 from fenceline.model import MAX_TOKEN, Finding
 from fenceline.stores.contract import Capabilities
 from fenceline.stores.sqlite import inspection, wake
 from fenceline.stores.sqlite.database import BUSY_PATIENCE_S, Database, path_of
 from fenceline.stores.sqlite.identity import SQL, Identity, SourceRow, ensure_schema, write_audit
+from fenceline.stores.sqlite.kernel import this_kernel
 
 BLOCK_TOKENS = 4096
 """Tokens reserved by one flushed transaction, and the most that an unclean start can skip."""
 MAX_WAITERS = 10_000
+REPLACED_CHECK_S = 0.05
+"""How often a connection looks whether the file at its path is still the one that it has open: a look costs a tenth
+of a grant."""
 HEAD_WAIT_MS = 1000
 """How long the head of a queue sleeps at most: covers a releaser killed between its commit and its bell."""
-ENDED_SLOTS = 1024
 
 
 class Look(NamedTuple):
@@ -42,14 +45,17 @@ class Look(NamedTuple):
     bound: int
     boot_id: str
     time_namespace: str
+    born_after_us: int
     claim: str | None
+    holder: str | None
     token: int | None
     ttl_ms: int | None
     deadline_ms: int | None
+    ended_claim: str | None
+    forgotten_us: int
     now_ms: int
     head: str | None
     is_queued: int
-    ended_ms: int
 
     def remaining_ms(self) -> int:
         """Return the time left to the lease on the lock; a time left greater than its ttl counts as the ttl."""
@@ -57,10 +63,9 @@ class Look(NamedTuple):
             return 0
         return min(self.deadline_ms - self.now_ms, self.ttl_ms)
 
-
-def slot_of(claim: str) -> int:
-    """Return the slot in which the end of a claim is remembered."""
-    return zlib.crc32(claim.encode()) % ENDED_SLOTS
+    def may_have_ended(self, claim: str, born_us: int) -> bool:
+        """Tell whether the claim may be one that ended before: then only a fresh one may be granted (H4)."""
+        return claim == self.ended_claim or born_us <= max(self.forgotten_us, self.born_after_us)
 
 
 class SQLiteSource:
@@ -97,14 +102,19 @@ class SQLiteSourceConnection:
     def __init__(self, store: SQLiteSource, patience_s: float) -> None:
         self._path = store.path
         self._identity = store.identity
+        self._kernel = this_kernel()
         self._checked_openings = 0
+        self._look_again_s = 0.0
         self.database = Database(store.path, prepare=_prepare, patience_s=patience_s)
         self._execute = self.database.execute
 
     def perform(self, request: Any) -> ask.SourceReply:
         """Answer one request of `_flows/requests.py` in one transaction."""
-        self.database.drop_if_replaced()
-        if not self.database.is_open or self._checked_openings != self.database.openings:
+        now_s = time.monotonic()
+        if now_s >= self._look_again_s:
+            self.database.drop_if_replaced()
+            self._look_again_s = now_s + REPLACED_CHECK_S
+        if self._checked_openings != self.database.openings or not self.database.is_open:
             self._check_file(is_operator=type(request) in _OPERATORS)
         return self._ANSWERS[type(request)](self, request)
 
@@ -123,7 +133,28 @@ class SQLiteSourceConnection:
 
     # --- acquire ----------------------------------------------------------------------------------
     def _acquire(self, request: ask.Acquire) -> ask.SourceReply:
-        return self._identity.remembering(self.database.transact(lambda: self._decide_acquire(request)))
+        reply: ask.SourceReply = self._grant_if_free(request)
+        if reply is None:
+            reply = self.database.transact(lambda: self._decide_acquire(request))
+        return self._identity.remembering(reply)
+
+    def _grant_if_free(self, request: ask.Acquire) -> ask.Granted | None:
+        seen = self._identity.seen
+        if seen is None:
+            return None
+        fields = {
+            "lock": request.lock,
+            "claim": request.claim,
+            "holder": request.holder,
+            "ttl_ms": request.ttl_ms,
+            "born_us": request.born_us,
+            "history_id": seen.history_id,
+            "counter": seen.counter,
+            "boot_id": self._kernel.boot_id,
+            "time_namespace": self._kernel.time_namespace,
+        }
+        rows = self.database.run(SQL.grant_if_free, fields)
+        return ask.Granted(rows[0][0], request.ttl_ms, seen.source_id, seen.history_id) if rows else None
 
     def _decide_acquire(self, request: ask.Acquire) -> ask.SourceReply:
         look = self._look(request.lock, request.claim)
@@ -131,7 +162,7 @@ class SQLiteSourceConnection:
             return self._granted_before(look)
         if look.is_queued:
             return self._decide_poll(look, request.lock, request.claim)
-        if request.born_ms <= look.ended_ms:
+        if look.may_have_ended(request.claim, request.born_us):
             return ask.ClaimEnded()
         if look.remaining_ms() <= 0 and look.head is None:
             return self._grant(look, request.lock, request.claim, request.holder, request.ttl_ms)
@@ -140,8 +171,7 @@ class SQLiteSourceConnection:
         return self._enqueue(look, request)
 
     def _look(self, lock: str, claim: str) -> Look:
-        fields = {"lock": lock, "claim": claim, "slot": slot_of(claim)}
-        look = Look._make(self._execute(SQL.look, fields).fetchone())
+        look = Look._make(self._execute(SQL.look, {"lock": lock, "claim": claim}).fetchone())
         self._identity.check_unmoved(look)
         return look
 
@@ -157,9 +187,6 @@ class SQLiteSourceConnection:
         if token > look.bound:
             return ask.BlockSpent()
         assert token > (look.token or 0), f"lock {lock!r}: token {token} is not above its last one {look.token}"
-        if look.claim is not None:
-            self._execute(SQL.remember_ended, {"slot": slot_of(look.claim)})
-        self._execute(SQL.spend_token, {"token": token})
         self._execute(
             SQL.grant,
             {
@@ -220,8 +247,13 @@ class SQLiteSourceConnection:
 
     def _drop_dead_waiters(self, look: Look, lock: str) -> None:
         for (claim,) in self._execute(SQL.drop_dead_waiters, {"lock": lock, "now_ms": look.now_ms}).fetchall():
-            self._execute(SQL.remember_ended, {"slot": slot_of(claim)})
+            self._remember_ended(lock, claim)
             wake.remove(self._path, claim)
+
+    def _remember_ended(self, lock: str, claim: str) -> None:
+        if not self._execute(SQL.remember_ended, {"lock": lock, "claim": claim}).rowcount:
+            # A lock that was never taken has no row to remember it in.
+            self._execute(SQL.refuse_older_claims)
 
     # --- keep and end -----------------------------------------------------------------------------
     def _renew(self, request: ask.Renew) -> ask.SourceReply:
@@ -246,19 +278,20 @@ class SQLiteSourceConnection:
         return ended or "it ended at the source"
 
     def _release(self, request: ask.Release) -> ask.SourceReply:
-        was_held, head = self.database.transact(lambda: self._end_claim(request))
+        fields = {"lock": request.lock, "claim": request.claim}
+        rows = self.database.run(SQL.end_lease, fields)
+        head = rows[0][0] if rows else self.database.transact(lambda: self._end_idle_claim(request))
         if head is not None:
             wake.ring(self._path, head)
-        return ask.Released(was_held)
+        return ask.Released(bool(rows))
 
-    def _end_claim(self, request: ask.Release) -> tuple[bool, str | None]:
-        claim = {"lock": request.lock, "claim": request.claim}
-        was_held = self._execute(SQL.end_lease, {**claim, "ended": "it was released"}).rowcount == 1
-        if not was_held:
-            self._execute(SQL.leave_queue, claim)
-        self._execute(SQL.remember_ended, {"slot": slot_of(request.claim)})
-        head = self._execute(SQL.read_head, claim).fetchone()
-        return was_held, head[0] if head else None
+    def _end_idle_claim(self, request: ask.Release) -> str | None:
+        """End a claim that does not hold the lock: one that waits, that ended before, or that has not arrived yet."""
+        fields = {"lock": request.lock, "claim": request.claim}
+        self._execute(SQL.leave_queue, fields)
+        self._remember_ended(**fields)
+        head = self._execute(SQL.read_head, fields).fetchone()
+        return head[0] if head else None
 
     # --- operators --------------------------------------------------------------------------------
     def _reserve_block(self, request: ask.ReserveBlock) -> ask.SourceReply:
@@ -282,16 +315,11 @@ class SQLiteSourceConnection:
         token = look.counter + 1
         if token > look.bound:
             return ask.BlockSpent(), None
-        holder = self._execute(SQL.read_lock, {"lock": request.lock}).fetchone()
-        if look.claim is not None:
-            self._execute(SQL.remember_ended, {"slot": slot_of(look.claim)})
-        self._execute(SQL.spend_token, {"token": token})
         ended = f"{request.holder} broke it: {request.reason}"
         self._execute(SQL.break_lease, {"lock": request.lock, "token": token, "ended": ended})
         write_audit(self.database, request.holder, "break", request.lock, token, request.reason)
-        was_held = look.remaining_ms() > 0 and holder is not None
-        broken = ask.Broken(token, look.source_id, look.history_id, holder[2] if was_held else None)
-        return broken, look.head
+        holder = look.holder if look.remaining_ms() > 0 else None
+        return ask.Broken(token, look.source_id, look.history_id, holder), look.head
 
     def _purge(self, request: ask.Purge) -> ask.SourceReply:
         def purge() -> int:
@@ -333,5 +361,6 @@ _OPERATORS = {ask.RaiseEpoch, ask.ReadSource, ask.Inspect, ask.ListLocks}
 
 
 def _prepare(native: Any) -> None:
-    native.create_function("fenceline_now", 0, boottime_ms)
+    native.create_function("fenceline_now_ms", 0, boottime_ms)
+    native.create_function("fenceline_now_us", 0, boottime_us)
     native.execute("PRAGMA synchronous = NORMAL")

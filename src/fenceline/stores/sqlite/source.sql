@@ -11,36 +11,47 @@ SELECT schema FROM fenceline_source WHERE id = 1;
 SELECT source_id, epoch, history_id, counter, bound, boot_id, time_namespace, machine_id, inode
 FROM fenceline_source WHERE id = 1;
 
+-- name: grant_if_free
+-- The common case in one statement: the lock was taken before and is free, nobody waits, the block has a token left, nothing
+-- about the source is new to us, and the claim cannot be a late duplicate. Else no row comes back, and `look` decides.
+UPDATE fenceline_lock SET
+    token = s.counter + 1, claim = :claim, holder = :holder,
+    ttl_ms = :ttl_ms, deadline_ms = fenceline_now_ms() + :ttl_ms, ended = NULL
+FROM fenceline_source AS s
+WHERE name = :lock AND claim IS NULL AND forgotten_us < :born_us AND ended_claim IS NOT :claim
+  AND s.id = 1 AND s.history_id = :history_id AND s.counter >= :counter AND s.counter < s.bound
+  AND s.boot_id = :boot_id AND s.time_namespace = :time_namespace AND s.born_after_us < :born_us
+  AND NOT EXISTS (SELECT 1 FROM fenceline_waiter AS w WHERE w.lock = :lock)
+RETURNING token;
+
 -- name: look
--- Everything that decides who gets a lock, with the clock read under the write lock (H1). `ended_ms`: when a claim of this
--- slot last ended; one drawn before then may be a late duplicate.
-SELECT s.source_id, s.epoch, s.history_id, s.counter, s.bound, s.boot_id, s.time_namespace,
-       l.claim, l.token, l.ttl_ms, l.deadline_ms,
-       fenceline_now() AS now_ms,
+-- Everything that decides who gets a lock, with the clock read under the write lock (H1).
+SELECT s.source_id, s.epoch, s.history_id, s.counter, s.bound, s.boot_id, s.time_namespace, s.born_after_us,
+       l.claim, l.holder, l.token, l.ttl_ms, l.deadline_ms, l.ended_claim, coalesce(l.forgotten_us, 0),
+       fenceline_now_ms() AS now_ms,
        (SELECT w.claim FROM fenceline_waiter AS w
-        WHERE w.lock = :lock AND w.deadline_ms > (SELECT fenceline_now())
+        WHERE w.lock = :lock AND w.deadline_ms > (SELECT fenceline_now_ms())
         ORDER BY w.ticket LIMIT 1) AS head,
-       EXISTS (SELECT 1 FROM fenceline_waiter AS w WHERE w.claim = :claim) AS is_queued,
-       max(s.born_after_ms, coalesce((SELECT e.ended_ms FROM fenceline_ended AS e WHERE e.slot = :slot), 0)) AS ended_ms
+       EXISTS (SELECT 1 FROM fenceline_waiter AS w WHERE w.claim = :claim) AS is_queued
 FROM fenceline_source AS s LEFT JOIN fenceline_lock AS l ON l.name = :lock
 WHERE s.id = 1;
 
--- name: spend_token
--- Take the next token out of the reserved block.
-UPDATE fenceline_source SET counter = :token WHERE id = 1;
-
 -- name: grant
--- Write who holds the lock; the token is the one that was just spent.
-INSERT INTO fenceline_lock (name, token, claim, holder, ttl_ms, deadline_ms, ended)
-VALUES (:lock, :token, :claim, :holder, :ttl_ms, :now_ms + :ttl_ms, NULL)
+-- Write who holds the lock, and remember the claim whose expired lease it takes over.
+INSERT INTO fenceline_lock (name, token, claim, holder, ttl_ms, deadline_ms)
+VALUES (:lock, :token, :claim, :holder, :ttl_ms, :now_ms + :ttl_ms)
 ON CONFLICT (name) DO UPDATE SET
     token = excluded.token, claim = excluded.claim, holder = excluded.holder,
-    ttl_ms = excluded.ttl_ms, deadline_ms = excluded.deadline_ms, ended = NULL;
+    ttl_ms = excluded.ttl_ms, deadline_ms = excluded.deadline_ms, ended = NULL,
+    forgotten_us = iif(claim IS NULL, forgotten_us, max(forgotten_us, ended_us)),
+    ended_us = iif(claim IS NULL, ended_us, fenceline_now_us()),
+    ended_claim = coalesce(claim, ended_claim);
 
 -- name: remember_ended
--- A claim of this slot ended now.
-INSERT INTO fenceline_ended (slot, ended_ms) VALUES (:slot, fenceline_now())
-ON CONFLICT (slot) DO UPDATE SET ended_ms = excluded.ended_ms;
+-- A claim that did not hold the lock is over.
+UPDATE fenceline_lock SET
+    forgotten_us = max(forgotten_us, ended_us), ended_us = fenceline_now_us(), ended_claim = :claim
+WHERE name = :lock;
 
 -- name: is_queue_full
 -- Whether the queue has its largest length already.
@@ -74,20 +85,24 @@ DELETE FROM fenceline_waiter WHERE claim = :claim;
 DELETE FROM fenceline_waiter WHERE lock = :lock AND deadline_ms <= :now_ms RETURNING claim;
 
 -- name: end_lease
--- Free the lock, if this claim holds it.
-UPDATE fenceline_lock SET claim = NULL, holder = NULL, deadline_ms = 0, ended = :ended
-WHERE name = :lock AND claim = :claim;
+-- Free the lock if this claim holds it, and tell whose turn it is.
+UPDATE fenceline_lock SET
+    claim = NULL, holder = NULL, deadline_ms = 0, ended = 'it was released',
+    forgotten_us = max(forgotten_us, ended_us), ended_us = fenceline_now_us(), ended_claim = claim
+WHERE name = :lock AND claim = :claim
+RETURNING (SELECT w.claim FROM fenceline_waiter AS w
+           WHERE w.lock = :lock AND w.deadline_ms > (SELECT fenceline_now_ms()) ORDER BY w.ticket LIMIT 1);
 
 -- name: read_head
 -- Whose turn it is.
 SELECT claim FROM fenceline_waiter
-WHERE lock = :lock AND deadline_ms > fenceline_now() ORDER BY ticket LIMIT 1;
+WHERE lock = :lock AND deadline_ms > fenceline_now_ms() ORDER BY ticket LIMIT 1;
 
 -- name: renew
 -- Extend every lease of a batch that is still running; :leases is a JSON object of claim to lock.
-UPDATE fenceline_lock AS l SET deadline_ms = (SELECT fenceline_now()) + l.ttl_ms
+UPDATE fenceline_lock AS l SET deadline_ms = (SELECT fenceline_now_ms()) + l.ttl_ms
 FROM json_each(:leases) AS asked
-WHERE l.name = asked.value AND l.claim = asked.key AND l.deadline_ms > (SELECT fenceline_now())
+WHERE l.name = asked.value AND l.claim = asked.key AND l.deadline_ms > (SELECT fenceline_now_ms())
 RETURNING claim, ttl_ms;
 
 -- name: read_lock
@@ -96,26 +111,27 @@ SELECT token, claim, holder, ended FROM fenceline_lock WHERE name = :lock;
 
 -- name: inspect
 -- One lock as people see it; waiters as a JSON array in the order of the queue.
-SELECT l.name, l.token, l.holder, l.claim, l.ttl_ms, l.deadline_ms, fenceline_now(),
+SELECT l.name, l.token, l.holder, l.claim, l.ttl_ms, l.deadline_ms, fenceline_now_ms(),
        (SELECT json_group_array(holder) FROM (
             SELECT w.holder FROM fenceline_waiter AS w
-            WHERE w.lock = l.name AND w.deadline_ms > (SELECT fenceline_now()) ORDER BY w.ticket))
+            WHERE w.lock = l.name AND w.deadline_ms > (SELECT fenceline_now_ms()) ORDER BY w.ticket))
 FROM fenceline_lock AS l WHERE l.name = :lock;
 
 -- name: inspect_page
 -- A page of locks in the order of their names, each as `inspect` shows it.
-SELECT l.name, l.token, l.holder, l.claim, l.ttl_ms, l.deadline_ms, fenceline_now(),
+SELECT l.name, l.token, l.holder, l.claim, l.ttl_ms, l.deadline_ms, fenceline_now_ms(),
        (SELECT json_group_array(holder) FROM (
             SELECT w.holder FROM fenceline_waiter AS w
-            WHERE w.lock = l.name AND w.deadline_ms > (SELECT fenceline_now()) ORDER BY w.ticket))
+            WHERE w.lock = l.name AND w.deadline_ms > (SELECT fenceline_now_ms()) ORDER BY w.ticket))
 FROM fenceline_lock AS l WHERE l.name > :after ORDER BY l.name LIMIT :page;
 
 -- name: break_lease
--- Free the lock and note the breaker's token as the last one issued.
-INSERT INTO fenceline_lock (name, token, claim, holder, ttl_ms, deadline_ms, ended)
-VALUES (:lock, :token, NULL, NULL, 0, 0, :ended)
+-- Free the lock, and note the breaker's token as the last one issued.
+INSERT INTO fenceline_lock (name, token, ttl_ms, deadline_ms, ended)
+VALUES (:lock, :token, 0, 0, :ended)
 ON CONFLICT (name) DO UPDATE SET
-    token = excluded.token, claim = NULL, holder = NULL, deadline_ms = 0, ended = excluded.ended;
+    token = excluded.token, claim = NULL, holder = NULL, deadline_ms = 0, ended = excluded.ended,
+    forgotten_us = max(forgotten_us, ended_us), ended_us = fenceline_now_us(), ended_claim = coalesce(claim, ended_claim);
 
 -- name: write_audit
 -- What an operator did, and why.
@@ -125,37 +141,35 @@ VALUES (strftime('%Y-%m-%dT%H:%M:%SZ', 'now'), :who, :action, :subject, :token, 
 -- name: end_expired_leases
 -- Make expired leases free ones, so that they can be forgotten.
 UPDATE fenceline_lock SET claim = NULL, holder = NULL, ended = 'it expired'
-WHERE claim IS NOT NULL AND deadline_ms <= fenceline_now();
+WHERE claim IS NOT NULL AND deadline_ms <= fenceline_now_ms();
 
 -- name: purge
 -- Forget free locks without waiters; the counter is the source's, so their tokens stay spent (T6).
 DELETE FROM fenceline_lock
-WHERE claim IS NULL AND name NOT IN (SELECT lock FROM fenceline_waiter WHERE deadline_ms > fenceline_now());
+WHERE claim IS NULL AND name NOT IN (SELECT lock FROM fenceline_waiter WHERE deadline_ms > fenceline_now_ms());
 
 -- name: refuse_older_claims
 -- Whatever claim was drawn until now and is not known to the file is over.
-UPDATE fenceline_source SET born_after_ms = fenceline_now() WHERE id = 1;
+UPDATE fenceline_source SET born_after_us = fenceline_now_us() WHERE id = 1;
 
 -- name: reserve_block
 -- Raise the durable bound, unless somebody else just did.
 UPDATE fenceline_source SET bound = :bound WHERE id = 1 AND bound < :bound;
 
 -- name: end_all_leases
--- No lease of the history until now is one any more.
-UPDATE fenceline_lock SET claim = NULL, holder = NULL, deadline_ms = 0, ended = :ended WHERE claim IS NOT NULL;
+-- No lease of the history until now is one any more, and nothing is remembered on the clock until now.
+UPDATE fenceline_lock SET
+    claim = NULL, holder = NULL, deadline_ms = 0, ended = iif(claim IS NULL, ended, :ended),
+    ended_claim = NULL, ended_us = 0, forgotten_us = 0;
 
 -- name: drop_all_waiters
 -- Nor is any place in a queue.
 DELETE FROM fenceline_waiter;
 
--- name: forget_ended
--- The clock starts anew, so what ended on the old one means nothing.
-DELETE FROM fenceline_ended;
-
 -- name: adopt_clock
 -- Deadlines are on this kernel's clock from now on; after an unclean start the counter skips to the bound (T1).
 UPDATE fenceline_source SET
-    counter = bound, born_after_ms = :born_after_ms,
+    counter = bound, born_after_us = :born_after_us,
     boot_id = :boot_id, time_namespace = :time_namespace, machine_id = :machine_id
 WHERE id = 1;
 

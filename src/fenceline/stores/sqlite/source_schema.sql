@@ -8,7 +8,7 @@ CREATE TABLE fenceline_source (
     history_id     TEXT    NOT NULL,
     counter        INTEGER NOT NULL CHECK (counter >= 0),
     bound          INTEGER NOT NULL CHECK (bound >= counter),
-    born_after_ms  INTEGER NOT NULL,  -- claims drawn before are refused: everything was ended then
+    born_after_us  INTEGER NOT NULL,  -- claims drawn until then are refused: everything was ended
     boot_id        TEXT    NOT NULL,
     time_namespace TEXT    NOT NULL,
     machine_id     TEXT    NOT NULL,
@@ -16,16 +16,31 @@ CREATE TABLE fenceline_source (
 ) STRICT;
 
 -- name: create_lock
--- One row a lock that was ever taken; no claim: free. Deadlines are milliseconds since boot.
+-- One row a lock that was ever taken; no claim: free. Deadlines are milliseconds since boot. The row remembers which
+-- claim ended last, and until when earlier ones ended: whatever claim was drawn until then may be a late duplicate of
+-- one of them, and is refused (H4).
 CREATE TABLE fenceline_lock (
-    name        TEXT    PRIMARY KEY NOT NULL,
-    token       INTEGER NOT NULL CHECK (token >= 1),
-    claim       TEXT,
-    holder      TEXT,
-    ttl_ms      INTEGER NOT NULL,
-    deadline_ms INTEGER NOT NULL,
-    ended       TEXT                  -- why the last lease ended, for the holder that asks too late
+    name         TEXT    PRIMARY KEY NOT NULL,
+    token        INTEGER NOT NULL CHECK (token >= 1),
+    claim        TEXT,
+    holder       TEXT,
+    ttl_ms       INTEGER NOT NULL,
+    deadline_ms  INTEGER NOT NULL,
+    ended        TEXT,                        -- why the last lease ended, for the holder that asks too late
+    ended_claim  TEXT,
+    ended_us     INTEGER NOT NULL DEFAULT 0,
+    forgotten_us INTEGER NOT NULL DEFAULT 0
 ) STRICT, WITHOUT ROWID;
+
+-- name: create_token_spent_by_insert
+-- A token leaves the counter in the step that writes it into a lock; the check on the bound makes it fail above (T1).
+CREATE TRIGGER fenceline_token_spent_by_insert AFTER INSERT ON fenceline_lock
+BEGIN UPDATE fenceline_source SET counter = NEW.token WHERE id = 1; END;
+
+-- name: create_token_spent_by_update
+-- The same for a lock that was taken before.
+CREATE TRIGGER fenceline_token_spent_by_update AFTER UPDATE OF token ON fenceline_lock
+BEGIN UPDATE fenceline_source SET counter = NEW.token WHERE id = 1; END;
 
 -- name: create_waiter
 -- One row a waiting claim; the order of tickets is the order of the queue (H7).
@@ -41,13 +56,6 @@ CREATE TABLE fenceline_waiter (
 -- name: create_waiter_order
 -- Finds the head of a lock's queue without reading the rest.
 CREATE INDEX fenceline_waiter_order ON fenceline_waiter (lock, ticket);
-
--- name: create_ended
--- When a claim last ended in each slot of claims: a bounded memory that refuses late duplicates exactly (H4).
-CREATE TABLE fenceline_ended (
-    slot     INTEGER PRIMARY KEY,
-    ended_ms INTEGER NOT NULL
-) STRICT;
 
 -- name: create_source_audit
 -- What operators did to the source: epochs raised, leases broken.
