@@ -25,6 +25,8 @@ from fenceline.cli.demo.terminal import narrate, show
 from fenceline.cli.demo.timeline import Cell, State, Timeline, Tone, timeline
 from fenceline.model import Sequencer, draw_claim
 
+pytestmark = pytest.mark.process
+
 ONE, TWO, THREE = ACTS
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -66,8 +68,7 @@ def test_the_first_holder_is_frozen_past_its_lease(played: Performance, act: int
     (frozen,), (thawed,) = played.events(act, "frozen", "A"), played.events(act, "thawed", "A")
     (acquired,) = played.events(act, "acquired", "B")
     assert frozen["time"] < acquired["time"] < thawed["time"]
-    assert thawed["seconds"] >= frozen["seconds"] > 0
-    assert played.data["ttl"] == TTL_S
+    assert thawed["seconds"] > played.data["ttl"] >= frozen["seconds"] > 0
 
 
 @pytest.mark.parametrize("act", [1, 2, 3])

@@ -43,7 +43,7 @@ EXPLANATION = (
 )
 @json_option
 def demo(picture_file: Path | None, as_json: bool) -> int:
-    r"""Show what a frozen lock holder does to your data, and what fencing does about it.
+    """Show what a frozen lock holder does to your data, and what fencing does about it.
 
     Two real processes add to one counter under one lock. The first is frozen past its lease,
     the second takes over, the first wakes and writes. Act 1: a lock alone. Act 2: tokens
@@ -64,9 +64,9 @@ def demo(picture_file: Path | None, as_json: bool) -> int:
 
     _check_folder(picture_file)
     records = perform(ACTS, TTL_S)
-    _print(records, as_json=as_json)
     if picture_file is not None:
         _draw(records, picture_file)
+    _print(records, as_json=as_json)
     for difference in differences(records):
         complain(difference)
     return NO if differences(records) else 0
@@ -111,8 +111,7 @@ def _draw(records: "tuple[ActRecord, ...]", file: Path) -> None:
     from fenceline.cli.demo.timeline import timeline
 
     timelines = [timeline(record) for record in records]
-    explanation = EXPLANATION.replace("\n", " ")
-    file.write_text(picture(timelines, heading=HEADING, explanation=explanation), encoding="utf-8")
+    file.write_text(picture(timelines, heading=HEADING, explanation=EXPLANATION), encoding="utf-8")
     complain(f"drew {file}")
 
 

@@ -2,7 +2,7 @@
 
 Promise: the order of what happens is the order of the act's moves, on any machine, because a
 process stands still at a line until it is told to go on. Only the length of the freeze is left to
-the clock: it lasts until the other process has really got the lock. SIGSTOP is what makes a lease
+the clock: it lasts past the ttl, and until the other process has really got the lock. SIGSTOP is what makes a lease
 lapse: a process that merely stands at a line goes on renewing its lease in the background. No
 process outlives the act, and one that is silent for too long ends it with a DemoError.
 """
@@ -27,8 +27,11 @@ from fenceline.cli.demo.acts import AMOUNTS, Act
 from fenceline.cli.demo.record import ActRecord, Event
 from fenceline.cli.demo.resources import KINDS, LOCK
 
-SILENCE_LIMIT_S = 60.0
+SILENCE_LIMIT_S = 30.0
 """How long a process may take from one line to the next, a wait for the lock included."""
+
+FREEZE_TTLS = 1.1
+"""The least length of a freeze, in ttls. The other process usually has the lock before that."""
 
 FREEZE_TRIES = 100
 _RETRY_PAUSE_S = 0.01
@@ -197,6 +200,9 @@ class Stage:
         self._record(Event(self._now(), "frozen", worker.name, seconds=left))
 
     def _thaw(self, worker: Worker) -> None:
+        """Wake a process, not before it has been frozen for clearly longer than its ttl."""
+        awake_at = self._frozen_at[worker.name] + FREEZE_TTLS * self._ttl
+        time.sleep(max(0.0, awake_at - time.monotonic()))
         worker.wake()
         frozen = time.monotonic() - self._frozen_at[worker.name]
         self._record(Event(self._now(), "thawed", worker.name, seconds=frozen))

@@ -18,7 +18,7 @@ MARGIN = 24
 GUTTER = 104
 """Width of the names of the lanes, left of the first moment."""
 
-HEADER = 84
+HEADER = 104
 FOOTER = 46
 ACT = 348
 _CARD = ACT - 18
@@ -67,7 +67,7 @@ _LEGEND = (
 
 
 def picture(timelines: list[Timeline], *, heading: str, explanation: str) -> str:
-    """Return the SVG text of the timelines, one below the other."""
+    """Return the SVG text of the timelines, one below the other; the explanation has two lines at most."""
     columns = max(len(timeline.rows) for timeline in timelines)
     width = 2 * MARGIN + GUTTER + columns * COLUMN
     height = HEADER + len(timelines) * ACT + FOOTER
@@ -85,7 +85,8 @@ def picture(timelines: list[Timeline], *, heading: str, explanation: str) -> str
     pen.note("style", _STYLE)
     pen.box(0, 0, width, height, "page", radius=0)
     pen.text(MARGIN, 38, heading, 22, "strong")
-    pen.text(MARGIN, 64, explanation, 14, "muted")
+    for number, line in enumerate(explanation.splitlines()):
+        pen.text(MARGIN, 64 + 19 * number, line, 14, "muted")
     for index, timeline in enumerate(timelines):
         _Act(pen, timeline, top=HEADER + index * ACT, width=width).draw()
     _legend(pen, top=height - FOOTER)

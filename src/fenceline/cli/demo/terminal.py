@@ -47,12 +47,15 @@ def show(timelines: list[Timeline], output: TextIO, explanation: str) -> None:
     from rich.text import Text
 
     console = Console(file=output, highlight=False, soft_wrap=True)
-    for sentence in (*explanation.splitlines(), ""):
-        _print(console, Text(sentence))
-    for timeline in timelines:
-        for line in _act(timeline):
-            _print(console, line)
-    _print(console, _legend())
+    # Captured, since rich would answer a reader that has gone with an exit code of its own.
+    with console.capture() as captured:
+        for sentence in (*explanation.splitlines(), ""):
+            _print(console, Text(sentence))
+        for timeline in timelines:
+            for line in _act(timeline):
+                _print(console, line)
+        _print(console, _legend())
+    output.write(captured.get())
 
 
 def _print(console: "Console", line: "Text") -> None:
