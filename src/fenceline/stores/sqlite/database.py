@@ -9,6 +9,7 @@ Never: a setting of the user's file changed by opening it.
 import os
 import random
 import sqlite3
+import stat
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -101,13 +102,14 @@ class Database:
             raise UnsupportedError(f"SQLite {sqlite3.sqlite_version} is too old: fenceline needs 3.37 or newer")
         GATE.check_may_open(self.path)
         self._make_private()
+        file_id = self._file_id_now()
         native = sqlite3.connect(self.path, timeout=0, isolation_level=None, check_same_thread=False)
         try:
             self._prepare(native)
         except BaseException:
             native.close()
             raise
-        self._file_id = self._file_id_now()
+        self._file_id = file_id
         self.openings += 1
         return native
 
@@ -124,13 +126,28 @@ class Database:
         return status.st_dev, status.st_ino
 
     def _make_private(self) -> None:
-        """Create the file with mode 0600 if it is missing: SQLite itself would use the umask."""
+        """Create the file with mode 0600 if it is missing, since SQLite would use the umask; refuse what is no file.
+
+        Without a descriptor: closing one takes away every lock that this process has on the file, those of its other
+        connections included, and another process would then delete the log under them
+        (https://www.sqlite.org/howtocorrupt.html, section 2.2).
+        """
         try:
-            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            if not os.path.exists(self.path):
+                with suppress(FileExistsError):
+                    os.mknod(os.path.realpath(self.path), stat.S_IFREG | 0o600)
+            mode = os.stat(self.path).st_mode
         except OSError as error:
             raise SourceUnavailableError(
                 f"{self.path} cannot be opened ({error.strerror}): the file and its folder must exist and be writable"
             ) from error
+        if not stat.S_ISREG(mode):
+            raise SourceUnavailableError(f"{self.path} is no regular file ({stat.filemode(mode)}): choose another file")
+        if not os.access(self.path, os.R_OK | os.W_OK, effective_ids=True):
+            raise SourceUnavailableError(
+                f"{self.path} ({stat.filemode(mode)}) may not be read and written by this user: make it and its folder "
+                f"writable, or choose another file"
+            )
 
     def execute(self, statement: str, parameters: Any = ()) -> sqlite3.Cursor:
         """Run one statement of the open transaction, its errors still sqlite3's."""
