@@ -6,6 +6,9 @@ page can build up an example; `<!-- fresh -->` on a line before a block begins a
 A ```console block is run if `<!-- run -->` stands on a line before it: each line that begins with
 `$ ` by the shell, in one folder for the page. The lines below a command are what it prints; `…` in
 them stands for anything, and so does a line of its own for any lines.
+
+A ```python block after `<!-- file: NAME -->` is no program of the page: it is what its console session
+finds in the file NAME.
 """
 
 import re
@@ -19,7 +22,8 @@ _BLOCK = re.compile(
     r"^(?P=indent)```[ ]*$",
     re.MULTILINE | re.DOTALL,
 )
-_MARK = re.compile(r"<!-- (?P<mark>fresh|run) -->\s*\Z")
+_MARK = re.compile(r"<!-- (?P<mark>fresh|run|file: [\w.-]+) -->\s*\Z")
+_FILE = "file: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +61,24 @@ def programs(document: str) -> list[str]:
     """
     found: list[str] = []
     for block in blocks(document):
-        if block.language != "python":
+        if block.language != "python" or _file_name(block):
             continue
         if not found or block.mark == "fresh":
             found.append("")
         gap = block.line - 1 - found[-1].count("\n")
         found[-1] += "\n" * gap + block.body
     return found
+
+
+def files(document: str) -> dict[str, str]:
+    """Return the files that a document has its reader write, by their names."""
+    named = ((_file_name(block), block.body) for block in blocks(document))
+    return {name: body for name, body in named if name}
+
+
+def _file_name(block: Block) -> str | None:
+    mark = block.mark or ""
+    return mark.removeprefix(_FILE) if mark.startswith(_FILE) else None
 
 
 def commands(document: str) -> list[Command]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import ROOT
-from tests.structure.doc_blocks import commands, prints, programs
+from tests.structure.doc_blocks import commands, files, prints, programs
 
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LIMIT_S = 60
@@ -48,7 +48,9 @@ def run_programs(document: Path, folder: Path) -> None:
 
 
 def run_commands(document: Path, folder: Path) -> None:
-    """Run the console sessions of a document; fail where one exits or prints otherwise."""
+    """Write the files of a document and run its console sessions; fail where one exits or prints otherwise."""
+    for name, text in files(document.read_text()).items():
+        (folder / name).write_text(text)
     for command in commands(document.read_text()):
         done = run(["sh", "-c", command.text], folder)
         where = f"{document.name}:{command.line}: $ {command.text}"
@@ -117,6 +119,21 @@ def test_a_wrong_session_is_reported(tmp_path: Path, session: tuple[str, ...], c
 def test_an_ellipsis_stands_for_anything(tmp_path: Path) -> None:
     session = ("$ echo token 17, 2.5 s left; seq 9; echo end", "token …, … s left", "…", "end")
     run_commands(page(tmp_path, "<!-- run -->", fenced("console", *session)), tmp_path)
+
+
+def test_a_session_finds_the_files_of_its_page_and_they_are_not_run_by_themselves(tmp_path: Path) -> None:
+    document = page(
+        tmp_path,
+        "<!-- file: say.py -->",
+        fenced("python", "import sys", "print('said', sys.argv[1])"),
+        "<!-- run -->",
+        fenced("console", "$ python3 say.py it", "said it"),
+    )
+    run_commands(document, tmp_path)
+    assert programs(document.read_text()) == []
+    document.write_text(document.read_text().replace("'said'", "'told'"))
+    with pytest.raises(AssertionError, match=r"prints:\s+told it"):
+        run_commands(document, tmp_path)
 
 
 def test_an_unmarked_session_is_not_run(tmp_path: Path) -> None:
