@@ -81,6 +81,7 @@ class Database:
         self._prepare = prepare
         self._native: sqlite3.Connection | None = None
         self._file_id: tuple[int, int] | None = None
+        self._synchronous: str | None = None
         self.openings = 0
         self.is_inside = False
         GATE.watch(self)
@@ -106,6 +107,8 @@ class Database:
         native = sqlite3.connect(self.path, timeout=0, isolation_level=None, check_same_thread=False)
         try:
             self._prepare(native)
+            if self._synchronous is not None:
+                native.execute(f"PRAGMA synchronous = {self._synchronous}")
         except BaseException:
             native.close()
             raise
@@ -201,21 +204,21 @@ class Database:
         except sqlite3.Error:
             self.close()
 
-    def run(self, statement: str, parameters: Any = ()) -> list[tuple[Any, ...]]:
+    def run(self, statement: str, parameters: Any = (), *, to_write: bool = True) -> list[tuple[Any, ...]]:
         """Run one statement in a transaction of its own, and return its rows: all of them, so that it is committed."""
         try:
-            return self._patiently(statement, parameters).fetchall()
+            return self._patiently(statement, parameters, is_commit=to_write).fetchall()
         except sqlite3.Error as error:
-            raise self.translate(error, is_commit=True) from error
+            raise self.translate(error, is_commit=to_write) from error
         finally:
             self.is_inside = False
 
     def run_alone(self, statement: str) -> Any:
-        """Run one statement in a transaction of its own, and return the first value that it answers."""
-        rows = self.run(statement)
+        """Run a statement that writes no rows, outside of any transaction, and return the first value of its answer."""
+        rows = self.run(statement, to_write=False)
         return rows[0][0] if rows else None
 
-    def _patiently(self, statement: str, parameters: Any = ()) -> sqlite3.Cursor:
+    def _patiently(self, statement: str, parameters: Any = (), *, is_commit: bool = False) -> sqlite3.Cursor:
         """Run a statement as soon as other processes' locks allow it; wait outside the fork gate, and end inside of
         it.
         """
@@ -230,7 +233,7 @@ class Database:
                 now = time.monotonic()
                 give_up = give_up or now + self.patience_s
                 if code_of(error) not in _BUSY or now >= give_up:
-                    raise self.translate(error, is_commit=True) from error
+                    raise self.translate(error, is_commit=is_commit) from error
             time.sleep(pause_s * random.uniform(0.5, 1.5))  # noqa: S311 - spreads out processes, keeps no secret
             pause_s = min(pause_s * 1.5, _BUSY_PAUSE_MAX_S)
 
@@ -243,11 +246,16 @@ class Database:
 
     def transact_flushed(self, body: Callable[[], Result], *, afterwards: str = "NORMAL") -> Result:
         """Run `body` in a transaction that is on the disk when this returns; then set `synchronous` to `afterwards`."""
-        self.run_alone("PRAGMA synchronous = EXTRA")
+        self._set_synchronous("EXTRA")
         try:
             return self.transact(body)
         finally:
-            self.run_alone(f"PRAGMA synchronous = {afterwards}")
+            self._set_synchronous(afterwards)
+
+    def _set_synchronous(self, level: str) -> None:
+        # A fork may close the connection at any moment between two requests: the next one takes the level over.
+        self._synchronous = level
+        self.run_alone(f"PRAGMA synchronous = {level}")
 
     def translate(self, error: sqlite3.Error, *, is_commit: bool = False) -> FencelineError:
         """Return the error of the tree that tells what sqlite3's error means for this file."""

@@ -1,21 +1,22 @@
 """Whose file this is: its schema, the kernel whose clock its deadlines are on, and whether its history is whole (T7).
 
-Promise: a file is refused, with the remedy, when another kernel uses it, when it is a copy (its inode is not the
-recorded one), or when its counter is lower than this process has seen. After a reboot the counter skips to the durable
-bound before the first grant (T1), and all leases are over: the processes that held them are gone.
+Promise: a file is refused, with the remedy, when another kernel uses it, when it is a copy (its inode or its birth is
+not the recorded one), or when it is an older state than this process has seen. After a reboot the counter skips to the
+durable bound before the first grant (T1), and all leases are over: the processes that held them are gone.
 Not noticed here, and therefore an operator's step: an older state written over the same file in place, while no
 process that saw the newer state is running.
 """
 
-import os
 import secrets
+import time
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from fenceline._flows import requests as ask
 from fenceline.clock import boottime_us
-from fenceline.errors import SchemaError, SourceError, UnsupportedError
+from fenceline.errors import SchemaError, SourceError, SourceUnavailableError, UnsupportedError
 from fenceline.model import EPOCH_STRIDE, MAX_TOKEN, SourceInfo, default_holder
+from fenceline.stores.sqlite.birth import Birth, birth_of
 from fenceline.stores.sqlite.database import Database
 from fenceline.stores.sqlite.kernel import Kernel, this_kernel
 from fenceline.stores.statements import statements
@@ -40,6 +41,7 @@ class SourceRow(NamedTuple):
     time_namespace: str
     machine_id: str
     inode: int
+    born_ns: int
 
     def info(self) -> SourceInfo:
         """Return the row as people see it."""
@@ -74,7 +76,26 @@ class Sighting(Protocol):
 
 def read_source(database: Database) -> SourceRow:
     """Return the source's row; to be called inside a transaction."""
-    return SourceRow._make(database.execute(SQL.read_source).fetchone())
+    return _source_row(database, database.execute(SQL.read_source).fetchall())
+
+
+def read_source_alone(database: Database) -> SourceRow:
+    """Return the source's row, read in a transaction of its own."""
+    return _source_row(database, database.run(SQL.read_source, to_write=False))
+
+
+def _source_row(database: Database, rows: list[tuple[Any, ...]]) -> SourceRow:
+    if not rows:
+        raise lost_source(database.path)
+    return SourceRow._make(rows[0])
+
+
+def lost_source(path: Path) -> SchemaError:
+    """Return the error for a file whose source was deleted by hand."""
+    return SchemaError(
+        f"{path} holds fenceline's tables and no source: its one row was deleted. Restore the file from a backup and "
+        f"run `fenceline epoch --raise --reason …`, or choose another file"
+    )
 
 
 def write_audit(database: Database, who: str, action: str, subject: str, token: int, reason: str) -> None:
@@ -84,22 +105,36 @@ def write_audit(database: Database, who: str, action: str, subject: str, token: 
 
 
 def ensure_schema(database: Database) -> None:
-    """Make the schema if the file has none, in write-ahead-log mode; SchemaError if it has another one."""
+    """Make the schema if the file has none, in write-ahead-log mode; SchemaError, with nothing changed, if it has
+    another one.
+    """
+    is_new = not database.run_alone(SQL.has_schema)
+    if not is_new:
+        _check_schema_number(database)
+    _use_write_ahead_log(database)
+    if is_new:
+        database.transact_flushed(lambda: _install(database))
+        _check_schema_number(database)
+
+
+def _check_schema_number(database: Database) -> None:
+    number = database.run_alone(SQL.read_schema_number)
+    if number is None:
+        raise lost_source(database.path)
+    if number != SCHEMA_NUMBER:
+        raise SchemaError(
+            f"{database.path} holds a fenceline source of schema {number}; this version knows schema "
+            f"{SCHEMA_NUMBER} only: use the version that made the file, or another file"
+        )
+
+
+def _use_write_ahead_log(database: Database) -> None:
     # Takes effect in a file without pages only: small rows, each of which is written as a whole page to the log.
     database.run_alone(f"PRAGMA page_size = {PAGE_BYTES}")
     mode = database.run_alone("PRAGMA journal_mode = WAL")
     if mode != "wal":
         raise UnsupportedError(
             f"{database.path}: SQLite cannot use a write-ahead log there (got {mode!r}): use a local disk"
-        )
-    if not database.run_alone(SQL.has_schema):
-        database.transact_flushed(lambda: _install(database))
-    number = database.run_alone(SQL.read_schema_number)
-    if number != SCHEMA_NUMBER:
-        raise SchemaError(
-            f"{database.path} holds a fenceline source of schema {number}; this version knows schema "
-            f"{SCHEMA_NUMBER} only: "
-            f"use the version that made the file, or another file"
         )
 
 
@@ -109,16 +144,25 @@ def _install(database: Database) -> None:
     for name in SCHEMA:
         if name != "insert_source":
             database.execute(SCHEMA[name])
-    identity = {
-        "source_id": secrets.token_hex(16),
-        "history_id": secrets.token_hex(8),
-        "inode": _inode(database.path),
-    }
-    database.execute(SCHEMA.insert_source, {"schema": SCHEMA_NUMBER, **identity, **this_kernel()._asdict()})
+    database.execute(
+        SCHEMA.insert_source,
+        {
+            "schema": SCHEMA_NUMBER,
+            "source_id": secrets.token_hex(16),
+            "history_id": secrets.token_hex(8),
+            **_birth_of(database.path)._asdict(),
+            **this_kernel()._asdict(),
+        },
+    )
 
 
-def _inode(path: Path) -> int:
-    return os.stat(path).st_ino
+def _birth_of(path: Path) -> Birth:
+    try:
+        return birth_of(path)
+    except OSError as error:
+        raise SourceUnavailableError(
+            f"{path} was taken away while it was opened ({error.strerror}): try again"
+        ) from error
 
 
 class Identity:
@@ -131,8 +175,8 @@ class Identity:
 
     def settle(self, database: Database) -> None:
         """Adopt the file after a reboot, or refuse it; to be called once per opening."""
-        row = SourceRow._make(database.transact(lambda: database.execute(SQL.read_source).fetchone(), to_write=False))
-        self._check_inode(row)
+        row = read_source_alone(database)
+        self._check_birth(row)
         if not self._is_our_clock(row):
             database.transact_flushed(lambda: self._adopt_after_reboot(database))
 
@@ -166,7 +210,8 @@ class Identity:
     def _begin_history(self, database: Database, request: ask.RaiseEpoch) -> SourceInfo | None:
         row = read_source(database)
         seen = self.seen.counter if self.seen else 0
-        counter = (max(row.bound, seen) // EPOCH_STRIDE + 1) * EPOCH_STRIDE
+        (written,) = database.execute(SQL.read_highest_token).fetchone()
+        counter = (max(row.counter, row.bound, written, seen) // EPOCH_STRIDE + 1) * EPOCH_STRIDE
         if counter >= MAX_TOKEN:
             raise SourceError(f"{self._path}: no token is left above epoch {row.epoch}: make a new source")
         fields = {
@@ -174,7 +219,7 @@ class Identity:
             "new_history_id": secrets.token_hex(8),
             "counter": counter,
         }
-        if not database.execute(SQL.raise_epoch, {**fields, "inode": _inode(self._path)}).rowcount:
+        if not database.execute(SQL.raise_epoch, {**fields, **_birth_of(self._path)._asdict()}).rowcount:
             return None
         self._void_everything(database, "the source's epoch was raised: " + request.reason, boottime_us())
         write_audit(database, default_holder(), "raise epoch", request.history_id, counter, request.reason)
@@ -199,13 +244,13 @@ class Identity:
             raise self._other_kernel()
         return here.is_same_clock(written)
 
-    def _check_inode(self, row: SourceRow) -> None:
-        found = _inode(self._path)
-        if found != row.inode:
+    def _check_birth(self, row: SourceRow) -> None:
+        found = _birth_of(self._path)
+        if not found.is_of(Birth(row.inode, row.born_ns)):
             raise SourceError(
-                f"{self._path} is a copy: it was made as inode {row.inode} and is inode {found} now (restored, "
-                f"moved to another "
-                f"disk, or duplicated). The original may have issued higher tokens since: {_REMEDY}"
+                f"{self._path} is a copy: it was made as inode {row.inode}, born {_when(row.born_ns)}, and is inode "
+                f"{found.inode}, born {_when(found.born_ns)} (restored, moved to another disk, or duplicated). The "
+                f"original may have issued higher tokens than its counter, {row.counter}, says: {_REMEDY}"
             )
 
     def _check_forward(self, seen: Seen, now: Seen) -> None:
@@ -215,11 +260,12 @@ class Identity:
                 f"replaced. Put the "
                 f"first one back, or start this process again and run `fenceline rebind` for each resource"
             )
-        if (now.epoch, now.counter) < (seen.epoch, seen.counter):
+        is_fork = now.epoch == seen.epoch and now.history_id != seen.history_id
+        if is_fork or now.epoch < seen.epoch or now.counter < seen.counter:
             raise SourceError(
-                f"{self._path} went back from token {seen.counter} (epoch {seen.epoch}) to {now.counter} (epoch "
-                f"{now.epoch}): "
-                f"an older state was restored over it, and tokens would be issued twice. No lock is granted: {_REMEDY}"
+                f"{self._path} went back from token {seen.counter} (epoch {seen.epoch}, history {seen.history_id}) to "
+                f"{now.counter} (epoch {now.epoch}, history {now.history_id}): an older state was restored over it, "
+                f"and tokens would be issued twice. No lock is granted: {_REMEDY}"
             )
 
     def _other_kernel(self) -> SourceError:
@@ -230,3 +276,11 @@ class Identity:
             f"moved here "
             f"for good, {_REMEDY}"
         )
+
+
+def _when(born_ns: int) -> str:
+    """Return a time of birth for people: UTC, to the microsecond."""
+    if not born_ns:
+        return "at an unknown time"
+    seconds, ns = divmod(born_ns, 1_000_000_000)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{ns // 1000:06d}Z"

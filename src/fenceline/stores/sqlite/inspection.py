@@ -9,7 +9,7 @@ from fenceline._flows.requests import ReadSource
 from fenceline.errors import SourceError
 from fenceline.model import Finding, LockInfo, SourceInfo
 from fenceline.stores.sqlite.database import Database
-from fenceline.stores.sqlite.identity import SQL, read_source
+from fenceline.stores.sqlite.identity import SQL, read_source_alone
 
 if TYPE_CHECKING:
     from fenceline.stores.sqlite.source import SQLiteSource
@@ -33,20 +33,20 @@ _VOLATILE_FILESYSTEMS = {"tmpfs", "ramfs"}
 
 def source_info(database: Database) -> SourceInfo:
     """Return the source's identity and counter."""
-    return read_source(database).info()
+    return read_source_alone(database).info()
 
 
 def lock_info(database: Database, lock: str) -> LockInfo:
     """Return what is known of one lock; a lock that was never taken is free and has no token."""
-    row = database.execute(SQL.inspect, {"lock": lock}).fetchone()
-    if row is None:
+    rows = database.run(SQL.inspect, {"lock": lock}, to_write=False)
+    if not rows:
         return LockInfo(lock, token=None, holder=None, remaining=0.0, ttl=None, waiters=())
-    return _lock_info(row)
+    return _lock_info(rows[0])
 
 
 def page(database: Database, after: str | None) -> tuple[LockInfo, ...]:
     """Return the next locks in the order of their names."""
-    rows = database.execute(SQL.inspect_page, {"after": after or "", "page": PAGE_LOCKS}).fetchall()
+    rows = database.run(SQL.inspect_page, {"after": after or "", "page": PAGE_LOCKS}, to_write=False)
     return tuple(_lock_info(row) for row in rows)
 
 

@@ -22,7 +22,7 @@ from fenceline.model import MAX_TOKEN, Finding
 from fenceline.stores.contract import Capabilities
 from fenceline.stores.sqlite import inspection, wake
 from fenceline.stores.sqlite.database import BUSY_PATIENCE_S, Database, path_of
-from fenceline.stores.sqlite.identity import SQL, Identity, SourceRow, ensure_schema, write_audit
+from fenceline.stores.sqlite.identity import SQL, Identity, ensure_schema, lost_source, read_source, write_audit
 from fenceline.stores.sqlite.kernel import this_kernel
 
 BLOCK_TOKENS = 4096
@@ -102,7 +102,6 @@ class SQLiteSourceConnection:
     def __init__(self, store: SQLiteSource, patience_s: float) -> None:
         self._path = store.path
         self._identity = store.identity
-        self._kernel = this_kernel()
         self._checked_openings = 0
         self._look_again_s = 0.0
         self.database = Database(store.path, prepare=_prepare, patience_s=patience_s)
@@ -142,6 +141,7 @@ class SQLiteSourceConnection:
         seen = self._identity.seen
         if seen is None:
             return None
+        here = this_kernel()
         fields = {
             "lock": request.lock,
             "claim": request.claim,
@@ -150,8 +150,8 @@ class SQLiteSourceConnection:
             "born_us": request.born_us,
             "history_id": seen.history_id,
             "counter": seen.counter,
-            "boot_id": self._kernel.boot_id,
-            "time_namespace": self._kernel.time_namespace,
+            "boot_id": here.boot_id,
+            "time_namespace": here.time_namespace,
         }
         rows = self.database.run(SQL.grant_if_free, fields)
         return ask.Granted(rows[0][0], request.ttl_ms, seen.source_id, seen.history_id) if rows else None
@@ -171,9 +171,23 @@ class SQLiteSourceConnection:
         return self._enqueue(look, request)
 
     def _look(self, lock: str, claim: str) -> Look:
-        look = Look._make(self._execute(SQL.look, {"lock": lock, "claim": claim}).fetchone())
+        row = self._execute(SQL.look, {"lock": lock, "claim": claim}).fetchone()
+        if row is None:
+            raise lost_source(self._path)
+        look = Look._make(row)
         self._identity.check_unmoved(look)
         return look
+
+    def _next_token(self, look: Look, lock: str) -> int | None:
+        """Return the token to mint, None when the block is spent; SourceError if the lock's last token is above the
+        counter, as nothing but damage can make it.
+        """
+        if (look.token or 0) > look.counter:
+            raise SourceError(
+                f"{self._path}: lock {lock!r} had token {look.token}, and the file's counter says {look.counter}: the "
+                f"file was changed by hand or is damaged. No lock is granted: run `fenceline epoch --raise --reason …`"
+            )
+        return look.counter + 1 if look.counter < look.bound else None
 
     def _granted_before(self, look: Look) -> ask.SourceReply:
         """Answer a repeated request of the holder: the same token while its lease runs, never a fresh one (T3)."""
@@ -183,10 +197,9 @@ class SQLiteSourceConnection:
         return ask.Granted(look.token, remaining_ms, look.source_id, look.history_id)
 
     def _grant(self, look: Look, lock: str, claim: str, holder: str, ttl_ms: int) -> ask.SourceReply:
-        token = look.counter + 1
-        if token > look.bound:
+        token = self._next_token(look, lock)
+        if token is None:
             return ask.BlockSpent()
-        assert token > (look.token or 0), f"lock {lock!r}: token {token} is not above its last one {look.token}"
         self._execute(
             SQL.grant,
             {
@@ -202,7 +215,9 @@ class SQLiteSourceConnection:
 
     # --- wait -------------------------------------------------------------------------------------
     def _enqueue(self, look: Look, request: ask.Acquire) -> ask.SourceReply:
-        if self._execute(SQL.is_queue_full, {"lock": request.lock, "limit": MAX_WAITERS}).fetchone():
+        if self._is_queue_full(request.lock):
+            self._drop_dead_waiters(look, request.lock)
+        if self._is_queue_full(request.lock):
             raise SourceError(
                 f"lock {request.lock!r} has {MAX_WAITERS} waiters, the most that it may have: try again later"
             )
@@ -214,6 +229,9 @@ class SQLiteSourceConnection:
         }
         self._execute(SQL.enqueue, {**fields, "now_ms": look.now_ms})
         return self._decide_poll(look, request.lock, request.claim)
+
+    def _is_queue_full(self, lock: str) -> bool:
+        return self._execute(SQL.is_queue_full, {"lock": lock, "limit": MAX_WAITERS}).fetchone() is not None
 
     def _poll(self, request: ask.Poll) -> ask.SourceReply:
         def decide() -> ask.SourceReply:
@@ -260,7 +278,7 @@ class SQLiteSourceConnection:
         return self.database.transact(lambda: self._decide_renew(request))
 
     def _decide_renew(self, request: ask.Renew) -> ask.Renewed:
-        self._identity.check_unmoved(SourceRow._make(self._execute(SQL.read_source).fetchone()))
+        self._identity.check_unmoved(read_source(self.database))
         leases = {claim: lock for lock, claim in request.leases}
         renewed = dict(self._execute(SQL.renew, {"leases": json.dumps(leases)}).fetchall())
         lost = {claim: self._why_lost(lock, claim) for claim, lock in leases.items() if claim not in renewed}
@@ -287,6 +305,7 @@ class SQLiteSourceConnection:
 
     def _end_idle_claim(self, request: ask.Release) -> str | None:
         """End a claim that does not hold the lock: one that waits, that ended before, or that has not arrived yet."""
+        self._identity.check_unmoved(read_source(self.database))
         fields = {"lock": request.lock, "claim": request.claim}
         self._execute(SQL.leave_queue, fields)
         self._remember_ended(**fields)
@@ -296,7 +315,9 @@ class SQLiteSourceConnection:
     # --- operators --------------------------------------------------------------------------------
     def _reserve_block(self, request: ask.ReserveBlock) -> ask.SourceReply:
         def reserve() -> None:
-            counter = SourceRow._make(self._execute(SQL.read_source).fetchone()).counter
+            row = read_source(self.database)
+            self._identity.check_unmoved(row)
+            counter = row.counter
             if counter >= MAX_TOKEN:
                 raise SourceError(f"{self._path} has issued token {counter}, the last one there is: make a new source")
             self._execute(SQL.reserve_block, {"bound": min(counter + BLOCK_TOKENS, MAX_TOKEN)})
@@ -312,8 +333,8 @@ class SQLiteSourceConnection:
 
     def _decide_break(self, request: ask.Break) -> tuple[ask.SourceReply, str | None]:
         look = self._look(request.lock, request.claim)
-        token = look.counter + 1
-        if token > look.bound:
+        token = self._next_token(look, request.lock)
+        if token is None:
             return ask.BlockSpent(), None
         ended = f"{request.holder} broke it: {request.reason}"
         self._execute(SQL.break_lease, {"lock": request.lock, "token": token, "ended": ended})
@@ -323,8 +344,11 @@ class SQLiteSourceConnection:
 
     def _purge(self, request: ask.Purge) -> ask.SourceReply:
         def purge() -> int:
+            self._identity.check_unmoved(read_source(self.database))
             self._execute(SQL.end_expired_leases)
             self._execute(SQL.refuse_older_claims)
+            for (claim,) in self._execute(SQL.drop_every_dead_waiter).fetchall():
+                wake.remove(self._path, claim)
             return self._execute(SQL.purge).rowcount
 
         return self.database.transact(purge)
@@ -333,13 +357,13 @@ class SQLiteSourceConnection:
         return self._identity.raise_epoch(self.database, request)
 
     def _read_source(self, request: ask.ReadSource) -> ask.SourceReply:
-        return self.database.transact(lambda: inspection.source_info(self.database), to_write=False)
+        return inspection.source_info(self.database)
 
     def _inspect(self, request: ask.Inspect) -> ask.SourceReply:
-        return self.database.transact(lambda: inspection.lock_info(self.database, request.lock), to_write=False)
+        return inspection.lock_info(self.database, request.lock)
 
     def _list(self, request: ask.ListLocks) -> ask.SourceReply:
-        return self.database.transact(lambda: inspection.page(self.database, request.after), to_write=False)
+        return inspection.page(self.database, request.after)
 
     _ANSWERS: ClassVar[dict[type, Callable[[Any, Any], ask.SourceReply]]] = {
         ask.Acquire: _acquire,

@@ -8,7 +8,7 @@ SELECT schema FROM fenceline_source WHERE id = 1;
 
 -- name: read_source
 -- The source's identity and counter.
-SELECT source_id, epoch, history_id, counter, bound, boot_id, time_namespace, machine_id, inode
+SELECT source_id, epoch, history_id, counter, bound, boot_id, time_namespace, machine_id, inode, born_ns
 FROM fenceline_source WHERE id = 1;
 
 -- name: grant_if_free
@@ -18,7 +18,7 @@ UPDATE fenceline_lock SET
     token = s.counter + 1, claim = :claim, holder = :holder,
     ttl_ms = :ttl_ms, deadline_ms = fenceline_now_ms() + :ttl_ms, ended = NULL
 FROM fenceline_source AS s
-WHERE name = :lock AND claim IS NULL AND forgotten_us < :born_us AND ended_claim IS NOT :claim
+WHERE name = :lock AND claim IS NULL AND token <= s.counter AND forgotten_us < :born_us AND ended_claim IS NOT :claim
   AND s.id = 1 AND s.history_id = :history_id AND s.counter >= :counter AND s.counter < s.bound
   AND s.boot_id = :boot_id AND s.time_namespace = :time_namespace AND s.born_after_us < :born_us
   AND NOT EXISTS (SELECT 1 FROM fenceline_waiter AS w WHERE w.lock = :lock)
@@ -83,6 +83,10 @@ DELETE FROM fenceline_waiter WHERE claim = :claim;
 -- name: drop_dead_waiters
 -- Waiters whose own time is up are passed over (H7), and do not come back (H8).
 DELETE FROM fenceline_waiter WHERE lock = :lock AND deadline_ms <= :now_ms RETURNING claim;
+
+-- name: drop_every_dead_waiter
+-- The same for all locks, when everything that is over is forgotten.
+DELETE FROM fenceline_waiter WHERE deadline_ms <= fenceline_now_ms() RETURNING claim;
 
 -- name: end_lease
 -- Free the lock if this claim holds it, and tell whose turn it is.
@@ -173,8 +177,13 @@ UPDATE fenceline_source SET
     boot_id = :boot_id, time_namespace = :time_namespace, machine_id = :machine_id
 WHERE id = 1;
 
+-- name: read_highest_token
+-- The highest token that any lock has: not above the counter, unless the file is damaged.
+SELECT coalesce(max(token), 0) FROM fenceline_lock;
+
 -- name: raise_epoch
 -- Begin a new history, if the old one is still the one that was read (T7).
 UPDATE fenceline_source SET
-    epoch = epoch + 1, history_id = :new_history_id, counter = :counter, bound = :counter, inode = :inode
+    epoch = epoch + 1, history_id = :new_history_id, counter = :counter, bound = :counter,
+    inode = :inode, born_ns = :born_ns
 WHERE id = 1 AND history_id = :history_id;

@@ -12,7 +12,8 @@ CREATE TABLE fenceline_source (
     boot_id        TEXT    NOT NULL,
     time_namespace TEXT    NOT NULL,
     machine_id     TEXT    NOT NULL,
-    inode          INTEGER NOT NULL   -- another one: this file is a copy
+    inode          INTEGER NOT NULL,  -- another one, or another birth: this file is a copy
+    born_ns        INTEGER NOT NULL   -- 0: the file system keeps no time of birth
 ) STRICT;
 
 -- name: create_lock
@@ -72,4 +73,4 @@ CREATE TABLE fenceline_source_audit (
 -- name: insert_source
 -- The identity of a new source. Its first block of tokens is reserved before the first grant.
 INSERT INTO fenceline_source
-VALUES (1, :schema, :source_id, 1, :history_id, 0, 0, 0, :boot_id, :time_namespace, :machine_id, :inode);
+VALUES (1, :schema, :source_id, 1, :history_id, 0, 0, 0, :boot_id, :time_namespace, :machine_id, :inode, :born_ns);
