@@ -7,8 +7,8 @@ Promise: importing this loads no asyncio and no store's client; names are loaded
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # As type checkers know it: importing `typing` would cost more than all the rest.
 if TYPE_CHECKING:
     from fenceline._api.guard import Guard, guard
     from fenceline._api.lease import Lease
@@ -141,7 +141,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'fenceline' has no attribute {name!r}")

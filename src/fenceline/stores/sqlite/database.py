@@ -7,7 +7,6 @@ Never: a setting of the user's file changed by opening it.
 """
 
 import os
-import random
 import sqlite3
 import stat
 import time
@@ -234,7 +233,8 @@ class Database:
                 give_up = give_up or now + self.patience_s
                 if code_of(error) not in _BUSY or now >= give_up:
                     raise self.translate(error, is_commit=is_commit) from error
-            time.sleep(pause_s * random.uniform(0.5, 1.5))  # noqa: S311 - spreads out processes, keeps no secret
+            # Spread by the clock's last digits, so that processes which met do not meet again.
+            time.sleep(pause_s * (0.5 + time.monotonic_ns() % 1000 / 1000))
             pause_s = min(pause_s * 1.5, _BUSY_PAUSE_MAX_S)
 
     def _enter_gate(self) -> None:

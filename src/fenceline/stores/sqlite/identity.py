@@ -7,7 +7,6 @@ Not noticed here, and therefore an operator's step: an older state written over 
 process that saw the newer state is running.
 """
 
-import secrets
 import time
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -148,8 +147,8 @@ def _install(database: Database) -> None:
         SCHEMA.insert_source,
         {
             "schema": SCHEMA_NUMBER,
-            "source_id": secrets.token_hex(16),
-            "history_id": secrets.token_hex(8),
+            "source_id": os.urandom(16).hex(),
+            "history_id": os.urandom(8).hex(),
             **_birth_of(database.path)._asdict(),
             **this_kernel()._asdict(),
         },
@@ -216,7 +215,7 @@ class Identity:
             raise SourceError(f"{self._path}: no token is left above epoch {row.epoch}: make a new source")
         fields = {
             "history_id": request.history_id,
-            "new_history_id": secrets.token_hex(8),
+            "new_history_id": os.urandom(8).hex(),
             "counter": counter,
         }
         if not database.execute(SQL.raise_epoch, {**fields, **_birth_of(self._path)._asdict()}).rowcount:
