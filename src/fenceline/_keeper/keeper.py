@@ -200,16 +200,18 @@ class Keeper:
         self._retry_ms = now_ms + ABANDON_PAUSE_MS
         unreachable: set[SyncDriver] = set()
         for claim, message in list(self._abandoned.items()):
-            if message.driver not in unreachable:
-                try:
-                    message.driver.run(keep.release(message.lock, claim))
-                    del self._abandoned[claim]
-                except FencelineError as error:
-                    logger.info("a claim on lock %r could not be released now: %s", message.lock, error)
-                    # One failure speaks for its source: asking for each claim would hold up the renewals.
-                    unreachable.add(message.driver)
-            if claim in self._abandoned and now_ms >= message.give_up_ms:
-                del self._abandoned[claim]  # Its ttl has ended it.
+            if message.driver in unreachable:
+                continue
+            # Taken out first: an error that nobody foresaw must not bring the keeper back here for ever.
+            del self._abandoned[claim]
+            try:
+                message.driver.run(keep.release(message.lock, claim))
+            except FencelineError as error:
+                logger.info("a claim on lock %r could not be released now: %s", message.lock, error)
+                # One failure speaks for its source: asking for each claim would hold up the renewals.
+                unreachable.add(message.driver)
+                if now_ms < message.give_up_ms:
+                    self._abandoned[claim] = message  # Later, its ttl ends it.
 
     def _release_everything(self) -> None:
         self._take_arrivals()

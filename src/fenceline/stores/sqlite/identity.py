@@ -8,6 +8,7 @@ process that saw the newer state is running.
 """
 
 import time
+import os
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
