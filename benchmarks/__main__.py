@@ -16,7 +16,9 @@ def main() -> None:
     """Run the cases that were named, print a report, and write it with its pictures where `--out` says."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Ratios against the work by hand.")
     parser.add_argument("cases", nargs="*", metavar="CASE", help=f"which to run: {', '.join(CASES)} (default: all)")
-    parser.add_argument("--scale", type=float, default=1.0, help="length of the run; 0.1 is a quick look (default: 1.0)")
+    parser.add_argument(
+        "--scale", type=float, default=1.0, help="length of the run; 0.1 is a quick look (default: 1.0)"
+    )
     parser.add_argument("--out", type=Path, help="write report.md, report.json and a picture for each case here")
     options = parser.parse_args()
     unknown = set(options.cases) - set(CASES)

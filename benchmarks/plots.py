@@ -26,7 +26,9 @@ def draw(results: list[Result], folder: Path) -> list[Path]:
             [result.high - result.median for result in variants],
         ]
         colours = [_FLOOR_COLOUR if result.ratio is None and len(variants) > 1 else _COLOUR for result in variants]
-        axes.barh([result.variant for result in variants], [result.median for result in variants], xerr=errors, color=colours)
+        axes.barh(
+            [result.variant for result in variants], [result.median for result in variants], xerr=errors, color=colours
+        )
         axes.invert_yaxis()
         axes.set_xlabel(variants[0].unit)
         axes.set_title(case, loc="left")

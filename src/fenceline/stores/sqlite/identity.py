@@ -7,8 +7,8 @@ Not noticed here, and therefore an operator's step: an older state written over 
 process that saw the newer state is running.
 """
 
-import time
 import os
+import time
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
