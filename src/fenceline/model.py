@@ -18,6 +18,8 @@ from fenceline.errors import ConfigError
 MAX_LOCK_NAME_BYTES = 512
 MAX_RESOURCE_NAME_BYTES = 512
 MAX_HOLDER_BYTES = 512
+MAX_PROGRAM_CHARACTERS = 100
+MAX_REASON_BYTES = 2048
 MIN_TOKEN = 1
 MAX_TOKEN = 2**63 - 1
 EPOCH_STRIDE = 2**40
@@ -73,7 +75,10 @@ def draw_claim() -> str:
 
 @cache
 def _host_and_program() -> tuple[str, str]:
-    return os.uname().nodename, os.path.basename(sys.argv[0] if sys.argv else "") or "python"
+    program = os.path.basename(sys.argv[0] if sys.argv else "") or "python"
+    # A file name may hold bytes that are no text, and a program may call itself what it likes.
+    readable = program.encode("utf-8", "replace").decode().replace("\0", "?")
+    return os.uname().nodename, readable[:MAX_PROGRAM_CHARACTERS]
 
 
 def default_holder() -> str:
@@ -85,6 +90,14 @@ def default_holder() -> str:
 def check_holder(holder: object) -> str:
     """Return `holder` if it can name a holder; the rules are those of lock names."""
     return check_name(holder, what="holder", limit_bytes=MAX_HOLDER_BYTES)
+
+
+def check_reason(reason: object) -> str:
+    """Return the reason if it is one that an audit entry can keep: not blank, at most 2048 bytes of UTF-8."""
+    text = check_name(reason, what="reason", limit_bytes=MAX_REASON_BYTES)
+    if not text.strip():
+        raise ConfigError("a reason must not be blank: say why, for whoever reads the audit entries")
+    return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +118,11 @@ class Sequencer:
         check_lock_name(self.lock)
         check_token(self.token)
         for label in ("source_id", "history_id", "claim"):
-            if not _IDENTIFIER.fullmatch(getattr(self, label)):
+            value = getattr(self, label)
+            if not (isinstance(value, str) and _IDENTIFIER.fullmatch(value)):
                 raise ConfigError(f"a sequencer's {label} must be 1 to 64 characters of A-Z, a-z, 0-9, _ and -")
         if self.mode != EXCLUSIVE:
-            raise ConfigError(f"sequencer mode {self.mode!r} is unknown: this version knows {EXCLUSIVE!r} only")
+            raise ConfigError(f"a sequencer's mode is unknown: this version knows {EXCLUSIVE!r} only")
 
     def __str__(self) -> str:
         lock = base64.urlsafe_b64encode(self.lock.encode()).rstrip(b"=").decode()
@@ -122,7 +136,8 @@ class Sequencer:
             raise ConfigError(f"not a sequencer: expected {_SEQUENCER_FORM}")
         _, source_id, history_id, mode, token, claim, encoded = parts
         if not _DECIMAL.fullmatch(token):
-            raise ConfigError(f"not a sequencer: its token {token!r} is no integer with 1 <= token < 2**63")
+            # Without the part itself: in a text whose parts are shuffled it may be the claim.
+            raise ConfigError("not a sequencer: its token is no integer with 1 <= token < 2**63")
         return cls(source_id, history_id, _decode_lock(encoded), int(token), claim, mode)
 
     @classmethod

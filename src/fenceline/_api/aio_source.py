@@ -21,6 +21,7 @@ from fenceline.model import (
     LockInfo,
     SourceInfo,
     check_lock_name,
+    check_reason,
     default_holder,
     draw_claim,
 )
@@ -117,7 +118,7 @@ class AsyncSource(BaseSource):
 
     async def raise_epoch(self, *, reason: str) -> SourceInfo:
         """Begin a new history above every token issued before, and end every lease; as `Source.raise_epoch`."""
-        info = await self._driver.run(keep.raise_epoch(reason))
+        info = await self._driver.run(keep.raise_epoch(check_reason(reason)))
         if info is None:
             raise SourceError(f"{self.url}: somebody else raised the epoch at this moment: look with `fenceline epoch`")
         return info
@@ -127,7 +128,9 @@ class AsyncSource(BaseSource):
         `Source.break_lock`.
         """
         claim = draw_claim()
-        broken = await self._driver.run(keep.break_lock(check_lock_name(name), claim, default_holder(), reason))
+        broken = await self._driver.run(
+            keep.break_lock(check_lock_name(name), claim, default_holder(), check_reason(reason))
+        )
         return broken_lock(name, claim, broken)
 
     async def _ask(self, request: Any) -> Any:

@@ -20,6 +20,7 @@ from fenceline.model import (
     LockInfo,
     SourceInfo,
     check_lock_name,
+    check_reason,
     default_holder,
     draw_claim,
 )
@@ -123,7 +124,7 @@ class Source(BaseSource):
 
         SourceError if somebody else raised it at the same moment.
         """
-        info = self._driver.run(keep.raise_epoch(reason))
+        info = self._driver.run(keep.raise_epoch(check_reason(reason)))
         if info is None:
             raise SourceError(f"{self.url}: somebody else raised the epoch at this moment: look with `fenceline epoch`")
         return info
@@ -134,7 +135,7 @@ class Source(BaseSource):
         By itself this does not stop the old holder from writing: seal and close the guards with the result.
         """
         claim = draw_claim()
-        broken = self._driver.run(keep.break_lock(check_lock_name(name), claim, default_holder(), reason))
+        broken = self._driver.run(keep.break_lock(check_lock_name(name), claim, default_holder(), check_reason(reason)))
         return broken_lock(name, claim, broken)
 
     def _ask(self, request: Any) -> Any:

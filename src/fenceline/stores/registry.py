@@ -56,8 +56,12 @@ def _scheme(url: object) -> str:
 
 
 def shown_url(url: str) -> str:
-    """Return the URL as it may be shown: without user and password."""
+    """Return the URL as it may be shown: without user and password, which only a URL with a host can have."""
     scheme, separator, rest = url.partition("://")
+    if not separator:
+        scheme, rest = "", url
+    if rest.startswith("/"):
+        return url
     _, at, place = rest.rpartition("@")
     return f"{scheme}{separator}{'…@' if at else ''}{place}"
 
@@ -83,7 +87,14 @@ def _load_entry_point(scheme: str, table: dict[str, str], group: str) -> Any:
 
     found = entry_points(group=group, name=scheme)
     if len(found) == 1:
-        return next(iter(found)).load()
+        (point,) = found
+        try:
+            return point.load()
+        except (ImportError, AttributeError) as error:
+            raise MissingDependencyError(
+                f"{scheme}:// is offered by {point.value!r}, which cannot be loaded ({error}): install what that "
+                f"package needs, or uninstall it"
+            ) from error
     if found:
         names = ", ".join(sorted(point.value for point in found))
         raise ConfigError(f"several packages offer {scheme}:// ({names}): uninstall all but one")

@@ -7,9 +7,17 @@ machine.
 """
 
 import os
+import re
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
+
+from fenceline.errors import UnsupportedError
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+TIME_NAMESPACE = "/proc/self/ns/time"
+MACHINE_ID = Path("/etc/machine-id")
+_MACHINE_ID_FORM = re.compile(rb"[0-9a-f]{32}")
 
 
 class Kernel(NamedTuple):
@@ -30,20 +38,31 @@ class Kernel(NamedTuple):
 
 @cache
 def this_kernel() -> Kernel:
-    """Return the identity of the kernel that this process runs on."""
-    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    """Return the identity of the kernel that this process runs on; UnsupportedError where it does not tell."""
+    try:
+        boot_id = BOOT_ID.read_text().strip()
+    except OSError as error:
+        raise UnsupportedError(
+            f"{BOOT_ID} cannot be read ({error.strerror}), so nothing tells whose clock a lease is on: mount /proc"
+        ) from error
     return Kernel(boot_id, _time_namespace(), _machine_id())
+
+
+# A child may be born into another time namespace than its parent's (unshare).
+os.register_at_fork(after_in_child=this_kernel.cache_clear)
 
 
 def _time_namespace() -> str:
     try:
-        return os.readlink("/proc/self/ns/time")
+        return os.readlink(TIME_NAMESPACE)
     except OSError:
         return ""  # A kernel older than 5.6 has one clock for all.
 
 
 def _machine_id() -> str:
+    """Return the machine's id; "" where it has none yet: an image's placeholder is the same on many machines."""
     try:
-        return Path("/etc/machine-id").read_text().strip()
+        text = MACHINE_ID.read_bytes().strip()
     except OSError:
         return ""
+    return text.decode() if _MACHINE_ID_FORM.fullmatch(text) else ""

@@ -2,7 +2,8 @@
 
 Promise: `ring` never blocks and never fails; a waiter that hears nothing looks by itself after `wait_ms`, so a bell
 that is lost costs time and nothing else. Pipes have the permissions of the database, and work between containers that
-share its folder. Never: state that matters; deleting the whole folder harms nobody.
+share its folder. Never: state that matters (deleting the whole folder harms nobody), or a claim in a name, since names
+turn up in error messages and listings.
 """
 
 import os
@@ -12,6 +13,7 @@ from pathlib import Path
 from fenceline.errors import SourceUnavailableError
 
 _DRAIN_BYTES = 4096
+_NAME_BYTES = 16
 _MAX_RACES = 100
 
 
@@ -25,7 +27,8 @@ class Bell:
             self._descriptor = _open_listening(database, self._path)
         except OSError as error:
             raise SourceUnavailableError(
-                f"{self._path} could not be made ({error.strerror}): waiting needs a writable folder beside {database}"
+                f"{self._path} could not be made ({error.strerror}): waiting for a lock needs a writable folder beside "
+                f"{database}"
             ) from error
 
     def fileno(self) -> int:
@@ -63,7 +66,9 @@ def remove(database: Path, claim: str) -> None:
 
 
 def _path(database: Path, claim: str) -> str:
-    return f"{database}-wake/{claim}"
+    import hashlib  # Only who waits, or has a waiter behind, pays for it.
+
+    return f"{database}-wake/{hashlib.blake2b(claim.encode(), digest_size=_NAME_BYTES).hexdigest()}"
 
 
 def _open_listening(database: Path, path: str) -> int:
