@@ -8,7 +8,7 @@ from typing import Any
 from fenceline._api.base_lease import BaseLease, note_loss
 from fenceline._drivers.aio import AsyncDriver
 from fenceline._flows import keep
-from fenceline._keeper.record import LeaseRecord
+from fenceline._keeper.record import DEADLINE_PASSED, Audience, LeaseRecord
 from fenceline.errors import FencelineError
 
 
@@ -56,8 +56,8 @@ class AsyncLease(BaseLease):
 
     __slots__ = ("_driver", "_to_cancel")
 
-    def __init__(self, record: LeaseRecord, driver: AsyncDriver) -> None:
-        super().__init__(record)
+    def __init__(self, record: LeaseRecord, audience: Audience, driver: AsyncDriver) -> None:
+        super().__init__(record, audience)
         self._driver = driver
         self._to_cancel: set[asyncio.Task[Any]] = set()
 
@@ -68,8 +68,8 @@ class AsyncLease(BaseLease):
         return AsyncLost(self._record)
 
     def cancel_on_lost(self) -> None:
-        """Cancel the current task when the lease is lost, until it is released; the CancelledError carries the
-        reason.
+        """Cancel the current task when the lease is lost, until it is released; soon if that has happened already. The
+        CancelledError carries the reason.
         """
         self._check_own()
         task = asyncio.current_task()
@@ -81,7 +81,10 @@ class AsyncLease(BaseLease):
         def cancel(reason: str) -> None:
             call_on_loop(loop, self._cancel, task, reason)
 
-        self._record.add_listener(cancel)
+        self._audience.listeners = (*self._audience.listeners, cancel)
+        # Looked at after the listener is there: either the keeper calls it, or the loss is seen here.
+        if self.lost.is_set():
+            cancel(self._record.reason or DEADLINE_PASSED)
 
     def _cancel(self, task: "asyncio.Task[Any]", reason: str) -> None:
         """Runs on the loop, as `release` does: a task that has left its block is not cancelled any more."""
@@ -97,12 +100,14 @@ class AsyncLease(BaseLease):
         forked child, LeaseError inside a guarded transaction of the same task.
         """
         self._check_own()
-        self._to_cancel.clear()
         record = self._record
+        record.check_may_release(self._who())
+        self._to_cancel.clear()
         is_ours = not record.is_over()
-        if not record.begin_release(self._who()):
-            return False
+        self._note_expiry()
         try:
+            if not record.begin_release():
+                return False
             if record.open_transactions:
                 await self._driver.in_thread(record.wait_for_guarded)
             await self._driver.run(keep.release(record.lock, record.claim))

@@ -73,7 +73,10 @@ class AsyncLock(BaseLock):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self._entered[this_task()].pop().leave_block(error)
+        entered = self._entered.get(this_task())
+        if not entered:
+            raise self._not_held()
+        await entered.pop().leave_block(error)
 
 
 class AsyncRLock(BaseLock):
@@ -105,11 +108,11 @@ class AsyncRLock(BaseLock):
 
     async def release(self) -> None:
         """Take one frame off, and release the lease with the last one; NotHeldError if this task holds nothing."""
-        ended = self._holding().end()
-        if ended is None:
+        holding = self._holding()
+        lease = holding.lease
+        if lease is None:
             raise self._not_held()
-        lease, is_last = ended
-        if is_last:
+        if holding.end(holding.depth):
             await lease.release()
 
     async def locked(self) -> bool:
@@ -128,12 +131,14 @@ class AsyncRLock(BaseLock):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        ended = self._holding().end()
-        if ended is None:
+        holding = self._holding()
+        lease = holding.lease
+        if lease is None:
             raise self._not_held()
-        lease, is_last = ended
-        if is_last:
+        if holding.end(holding.depth):
             await lease.leave_block(error)
+        else:
+            lease.leave_inner_block(error)
 
     def _holding(self) -> Holding[AsyncLease]:
         return self._holdings.setdefault(this_task(), Holding())

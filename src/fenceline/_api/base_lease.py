@@ -6,8 +6,7 @@ always be read. A lease that nobody refers to any more is abandoned (H2). `repr`
 
 from fenceline._flows.admit import Tenure
 from fenceline._keeper.lifecycle import keeper
-from fenceline._keeper.record import HELD, INHERITED, RELEASED, LeaseRecord
-from fenceline.clock import boottime_ms
+from fenceline._keeper.record import HELD, INHERITED, RELEASED, Audience, LeaseRecord
 from fenceline.errors import FencelineError
 from fenceline.hooks import logger
 from fenceline.model import Sequencer
@@ -16,10 +15,11 @@ from fenceline.model import Sequencer
 class BaseLease:
     """One time-limited holding of a lock. Methods may be called from any thread."""
 
-    __slots__ = ("__weakref__", "_record")
+    __slots__ = ("__weakref__", "_audience", "_record")
 
-    def __init__(self, record: LeaseRecord) -> None:
+    def __init__(self, record: LeaseRecord, audience: Audience) -> None:
         self._record = record
+        self._audience = audience
 
     def __repr__(self) -> str:
         record = self._record
@@ -77,9 +77,7 @@ class BaseLease:
     def remaining(self) -> float:
         """Return the seconds for which the lease may be relied on without another renewal; 0.0 when it is over."""
         self._check_own()
-        if self._record.state != HELD:
-            return 0.0
-        return max(0, self._record.deadline_ms - boottime_ms()) / 1000
+        return self._record.remaining_ms() / 1000
 
     def check_valid(self) -> None:
         """Raise the error that says why the lease may not be relied on; do nothing while it may."""
@@ -88,10 +86,10 @@ class BaseLease:
 
     def release_soon(self) -> None:
         """End the lease at once, and tell the source in the background: the only call allowed in a signal handler."""
-        record = self._record
         self._check_own()
-        if record.leave_held(RELEASED, "it was released"):
-            keeper().abandon(record.driver, record.lock, record.claim, record.ttl_ms)
+        self._note_expiry()
+        if self._record.begin_release():
+            self._abandon()
 
     @property
     def tenure(self) -> Tenure:
@@ -105,16 +103,32 @@ class BaseLease:
         if self.is_inherited:
             self.check_valid()
 
+    def _note_expiry(self) -> None:
+        """Have the loss announced if the deadline has passed: the keeper may not have seen it yet, and a lease that is
+        released now would never be lost (H3).
+        """
+        if self._record.is_lost():
+            keeper().expire(self._record)
+
+    def _abandon(self) -> None:
+        record = self._record
+        keeper().abandon(record.driver, record.lock, record.claim, record.ttl_ms)
+
     def _after_release(self, error: BaseException | None) -> None:
         """Tell hooks and log; a claim that the source may still have is the keeper's to abandon."""
         record = self._record
         if error is None:
             record.tell("released")
             return
-        keeper().abandon(record.driver, record.lock, record.claim, record.ttl_ms)
+        record.leave_held(RELEASED, "it was released")
+        self._abandon()
         if isinstance(error, FencelineError):
             logger.warning("lock %r is released in the background: %s", record.lock, error)
             record.tell("released", reason=str(error))
+
+    def leave_inner_block(self, error: BaseException | None) -> None:
+        """End a `with` block inside another one that has the same lease: as the outer one will, without the release."""
+        note_loss(self._problem_at_end(), error)
 
     def _problem_at_end(self) -> BaseException | None:
         """Return the loss that the end of a `with` block must tell; a lease released by hand is none."""
@@ -127,4 +141,5 @@ def note_loss(problem: BaseException | None, error: BaseException | None) -> Non
         return
     if error is None:
         raise problem
-    error.add_note(f"fenceline: {problem}")
+    if not isinstance(error, type(problem)):  # An inner block may have raised the very same loss.
+        error.add_note(f"fenceline: {problem}")

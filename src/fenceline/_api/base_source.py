@@ -13,7 +13,7 @@ from fenceline._flows.acquire import Attempt, Grant
 from fenceline._flows.requests import Broken
 from fenceline._keeper.keeper import PATIENCE_S
 from fenceline._keeper.lifecycle import keeper
-from fenceline._keeper.record import LeaseRecord
+from fenceline._keeper.record import RELEASED, Audience, LeaseRecord
 from fenceline.hooks import Hooks
 from fenceline.model import BrokenLock, Finding, Sequencer
 from fenceline.stores.registry import shown_url, source_store
@@ -44,7 +44,7 @@ class BaseSource:
         keeper().start()
         return Attempt(terms.name, terms.holder_now(), terms.ttl_ms)
 
-    def _record(self, attempt: Attempt, grant: Grant) -> LeaseRecord:
+    def _record(self, attempt: Attempt, grant: Grant, audience: Audience) -> LeaseRecord:
         assert attempt.claim is not None, "a grant without a claim"
         return LeaseRecord(
             self._keeper_driver,
@@ -53,7 +53,7 @@ class BaseSource:
             attempt.holder,
             attempt.ttl_ms,
             grant,
-            self._hooks,
+            audience,
         )
 
     def _keep(self, lease: AnyLease, record: LeaseRecord) -> AnyLease:
@@ -65,7 +65,10 @@ class BaseSource:
         record.tell("acquired")
         return lease
 
-    def _give_up(self, attempt: Attempt) -> None:
+    def _give_up(self, attempt: Attempt, record: LeaseRecord | None) -> None:
+        """Undo an acquire that was interrupted, in the background; nobody is told of the loss of what nobody got."""
+        if record is not None:
+            record.leave_held(RELEASED, "its acquire was interrupted")
         if attempt.claim is not None:
             keeper().abandon(self._keeper_driver, attempt.lock, attempt.claim, attempt.ttl_ms)
 

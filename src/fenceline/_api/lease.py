@@ -1,11 +1,13 @@
 """The sync lease: what `Lock.acquire` returns."""
 
+import queue
 import threading
+from contextlib import suppress
 
 from fenceline._api.base_lease import BaseLease, note_loss
 from fenceline._drivers.sync import SyncDriver
 from fenceline._flows import keep
-from fenceline._keeper.record import LeaseRecord
+from fenceline._keeper.record import Audience, LeaseRecord
 from fenceline.errors import FencelineError
 
 
@@ -25,11 +27,17 @@ class Lost:
         """Wait until the lease is over, `timeout` seconds at most; return whether it was lost (False: released, or
         timeout).
         """
-        over = threading.Event()
-        wake = over.set
+        # Not an Event, whose lock is not re-entrant: `release_soon` wakes this thread, perhaps from a signal handler
+        # that runs in this very thread.
+        over: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+        def wake() -> None:
+            over.put(None)
+
         self._record.when_over(wake)
         try:
-            over.wait(timeout)
+            with suppress(queue.Empty):
+                over.get(timeout=None if timeout is None else max(0, timeout))
         finally:
             self._record.forget_waker(wake)
         return self.is_set()
@@ -40,8 +48,8 @@ class Lease(BaseLease):
 
     __slots__ = ("_driver",)
 
-    def __init__(self, record: LeaseRecord, driver: SyncDriver) -> None:
-        super().__init__(record)
+    def __init__(self, record: LeaseRecord, audience: Audience, driver: SyncDriver) -> None:
+        super().__init__(record, audience)
         self._driver = driver
 
     @property
@@ -59,10 +67,12 @@ class Lease(BaseLease):
         """
         self._check_own()
         record = self._record
+        record.check_may_release(self._who())
         is_ours = not record.is_over()
-        if not record.begin_release(self._who()):
-            return False
+        self._note_expiry()
         try:
+            if not record.begin_release():
+                return False
             record.wait_for_guarded()
             self._driver.run(keep.release(record.lock, record.claim))
         except FencelineError as error:

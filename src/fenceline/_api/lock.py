@@ -1,8 +1,8 @@
 """`Lock`: a handle to a named lock, with the manners of `threading.Lock`.
 
-Promise: `__exit__` releases the lease that its own `__enter__` got, and no other; `acquire` returns the lease, or None
-when it was not obtained; a handle may be shared by threads. A second acquire by the holder waits, as a plain lock's
-does.
+Promise: `__exit__` releases the lease that its own `__enter__` got, and no other, also when a signal handler raises in
+the middle of it; `acquire` returns the lease, or None when it was not obtained; a handle may be shared by threads. A
+second acquire by the holder waits, as a plain lock's does.
 """
 
 import threading
@@ -11,10 +11,17 @@ from typing import TYPE_CHECKING
 
 from fenceline._api.lease import Lease
 from fenceline._api.terms import Terms, waiting
-from fenceline.errors import AcquireTimeoutError, NotHeldError
+from fenceline.errors import AcquireTimeoutError, FencelineError, NotHeldError
 
 if TYPE_CHECKING:
     from fenceline._api.source import Source
+
+
+class Entered(threading.local):
+    """The leases that one thread's `with` blocks over one handle got, the innermost last."""
+
+    def __init__(self) -> None:
+        self.leases: list[Lease] = []
 
 
 class BaseLock:
@@ -58,7 +65,7 @@ class Lock(BaseLock):
     def __init__(self, source: "Source", terms: Terms) -> None:
         super().__init__(terms)
         self._source = source
-        self._entered = threading.local()
+        self._entered = Entered()
         self.current: Lease | None = None
         """The lease of the last `acquire()` of this handle that was not released by the handle."""
 
@@ -88,15 +95,15 @@ class Lock(BaseLock):
         return self._source.info(self.name).is_held
 
     def __enter__(self) -> Lease:
+        entered = self._entered.leases
         lease = self._source.take(self._checked_terms, *waiting(True, -1, self.timeout))
         if lease is None:
             raise self._timed_out()
-        stack = self._stack()
         try:
-            stack.append(lease)
+            entered.append(lease)
         except BaseException:
             # A signal handler raised at the last moment: `__exit__` will not run, so nobody else would release it (H5).
-            stack[:] = [kept for kept in stack if kept is not lease]
+            entered[:] = [kept for kept in entered if kept is not lease]
             lease.release_soon()
             raise
         return lease
@@ -107,10 +114,16 @@ class Lock(BaseLock):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._stack().pop().leave_block(error)
-
-    def _stack(self) -> list[Lease]:
-        stack: list[Lease] | None = getattr(self._entered, "stack", None)
-        if stack is None:
-            stack = self._entered.stack = []
-        return stack
+        entered = self._entered.leases
+        if not entered:
+            raise self._not_held()
+        lease = entered[-1]
+        try:
+            entered.pop()
+            lease.leave_block(error)
+        except FencelineError:
+            raise
+        except BaseException:
+            # A signal handler raised before the release was on its way: nobody else would see to it.
+            lease.release_soon()
+            raise

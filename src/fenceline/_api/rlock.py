@@ -13,6 +13,7 @@ from fenceline._api.base_lease import BaseLease
 from fenceline._api.lease import Lease
 from fenceline._api.lock import BaseLock
 from fenceline._api.terms import Terms, waiting
+from fenceline.errors import FencelineError
 
 if TYPE_CHECKING:
     from fenceline._api.source import Source
@@ -43,15 +44,20 @@ class Holding(Generic[AnyLease]):
         self.depth = 1
         self.lease = lease
 
-    def end(self) -> tuple[AnyLease, bool] | None:
-        """Take one frame off; return the lease and whether that was the last frame, None if nothing is held."""
-        lease = self.lease
-        if lease is None:
-            return None
-        self.depth -= 1
-        if not self.depth:
+    def end(self, depth: int) -> bool:
+        """Take the frame off that was entered as the `depth`th, and return whether it was the first one.
+
+        Doing it twice is doing it once, so that whoever is interrupted by a signal handler can make sure of it.
+        """
+        self.depth = depth - 1
+        if depth == 1:
             self.lease = None
-        return lease, not self.depth
+        return depth == 1
+
+
+class _Local(threading.local):
+    def __init__(self) -> None:
+        self.holding: Holding[Lease] = Holding()
 
 
 class RLock(BaseLock):
@@ -60,7 +66,7 @@ class RLock(BaseLock):
     def __init__(self, source: "Source", terms: Terms) -> None:
         super().__init__(terms)
         self._source = source
-        self._local = threading.local()
+        self._local = _Local()
 
     def __repr__(self) -> str:
         return self._described(self.current is not None)
@@ -68,7 +74,7 @@ class RLock(BaseLock):
     @property
     def current(self) -> Lease | None:
         """The lease that this thread holds by this handle."""
-        return self._holding().lease
+        return self._local.holding.lease
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> Lease | None:
         """Acquire the lock, or enter it again, and return the lease; None if it was not obtained.
@@ -77,7 +83,7 @@ class RLock(BaseLock):
         its outer frames must end first. SourceError if the source cannot be asked.
         """
         may_wait, timeout_ms = waiting(blocking, timeout, self.timeout)
-        holding = self._holding()
+        holding = self._local.holding
         if (lease := holding.again()) is not None:
             return lease
         lease = self._source.take(self._checked_terms, may_wait, timeout_ms)
@@ -86,18 +92,18 @@ class RLock(BaseLock):
                 holding.begin(lease)
             except BaseException:
                 # A signal handler raised at the last moment: the caller has nothing that it could release (H5).
-                holding.end()
+                holding.end(1)
                 lease.release_soon()
                 raise
         return lease
 
     def release(self) -> None:
         """Take one frame off, and release the lease with the last one; NotHeldError if this thread holds nothing."""
-        ended = self._holding().end()
-        if ended is None:
+        holding = self._local.holding
+        lease = holding.lease
+        if lease is None:
             raise self._not_held()
-        lease, is_last = ended
-        if is_last:
+        if holding.end(holding.depth):
             lease.release()
 
     def locked(self) -> bool:
@@ -116,15 +122,19 @@ class RLock(BaseLock):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        ended = self._holding().end()
-        if ended is None:
+        holding = self._local.holding
+        lease, depth = holding.lease, holding.depth
+        if lease is None:
             raise self._not_held()
-        lease, is_last = ended
-        if is_last:
-            lease.leave_block(error)
-
-    def _holding(self) -> Holding[Lease]:
-        holding: Holding[Lease] | None = getattr(self._local, "holding", None)
-        if holding is None:
-            holding = self._local.holding = Holding()
-        return holding
+        try:
+            if holding.end(depth):
+                lease.leave_block(error)
+            else:
+                lease.leave_inner_block(error)
+        except FencelineError:
+            raise
+        except BaseException:
+            # A signal handler raised before the frame was off, or before the release was on its way.
+            if holding.end(depth):
+                lease.release_soon()
+            raise

@@ -13,6 +13,7 @@ from fenceline._flows import keep
 from fenceline._flows.acquire import acquire
 from fenceline._flows.requests import Inspect, ListLocks, Purge, ReadSource
 from fenceline._flows.retry import asked
+from fenceline._keeper.record import Audience
 from fenceline.errors import SourceError
 from fenceline.hooks import NO_HOOKS, Hooks
 from fenceline.model import (
@@ -84,16 +85,16 @@ class Source(BaseSource):
     def take(self, terms: Terms, may_wait: bool, timeout_ms: int | None) -> Lease | None:
         """Acquire on checked terms; for the handles. None when the lock was busy or the timeout passed."""
         attempt = self._attempt(terms)
+        record = None
         try:
             grant = self._driver.run(acquire(attempt, may_wait=may_wait, timeout_ms=timeout_ms))
             if grant is None:
                 return None
-            record = self._record(attempt, grant)
-            if terms.on_lost is not None:
-                record.listeners = (terms.on_lost,)
-            return self._keep(Lease(record, self._driver), record)
+            audience = Audience(self._hooks, terms.on_lost)
+            record = self._record(attempt, grant, audience)
+            return self._keep(Lease(record, audience, self._driver), record)
         except BaseException:
-            self._give_up(attempt)
+            self._give_up(attempt, record)
             raise
 
     def locks(self) -> Iterator[LockInfo]:

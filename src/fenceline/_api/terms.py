@@ -82,7 +82,7 @@ def waiting(blocking: bool, timeout: float, default: float | None) -> tuple[bool
         if timeout != -1:
             raise ConfigError("can't specify a timeout for a non-blocking call: leave out timeout, or block")
         return False, 0
-    if timeout < 0 and timeout != -1:
+    if not timeout >= 0 and timeout != -1:  # Written so that it is true of NaN.
         raise ConfigError(
             f"timeout must be a non-negative number of seconds, or -1 for the handle's own; not {timeout!r}"
         )

@@ -6,6 +6,7 @@ of its own.
 """
 
 import os
+import threading
 
 from fenceline.errors import SourceError
 
@@ -14,16 +15,19 @@ class Shutdown:
     """A switch that is thrown once per process, with a descriptor that waiting threads can poll."""
 
     def __init__(self) -> None:
+        self._lock = threading.RLock()
         self._descriptor = -1
         self.has_begun = False
 
     def fileno(self) -> int:
         """Return a descriptor that becomes readable at the interpreter's end, and stays so."""
         if self._descriptor < 0:
-            descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            with self._lock:
+                if self._descriptor < 0:
+                    self._descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            # Looked at after the descriptor is there, as `begin` looks for the descriptor last: one sees the other.
             if self.has_begun:
-                os.eventfd_write(descriptor, 1)
-            self._descriptor = descriptor
+                os.eventfd_write(self._descriptor, 1)
         return self._descriptor
 
     def begin(self) -> None:
@@ -39,6 +43,7 @@ class Shutdown:
 
     def after_fork_in_child(self) -> None:
         """Forget the parent's switch: throwing it would wake the parent's threads."""
+        self._lock = threading.RLock()
         self._descriptor = -1
         self.has_begun = False
 

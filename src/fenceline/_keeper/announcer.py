@@ -1,7 +1,8 @@
 """Run the users' callbacks beside the keeper, so that none of them can hold up a renewal.
 
 Promise: callbacks run one after another, in the order of what happened, in one daemon thread that starts with the
-first of them; what they raise is logged. A callback that blocks delays later callbacks and nothing else.
+first of them; what they raise is logged, SystemExit too. A callback that blocks delays later callbacks and nothing
+else.
 """
 
 import queue
@@ -30,5 +31,6 @@ class Announcer:
             callback = self._queue.get()
             try:
                 callback()
-            except Exception:
+            except BaseException:
+                # One that calls sys.exit() must not keep every later loss from being told.
                 logger.exception("a callback of a lease raised; the lease is over all the same")

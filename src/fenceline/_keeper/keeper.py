@@ -3,10 +3,13 @@
 Promise: a definite "not yours" ends a lease as lost, a passed deadline as expired, each announced within a second (H2,
 H3); a renewal that succeeds after the deadline is followed by a release. An abandoned claim is released as soon as the
 source can be reached, and is forgotten after its ttl, when it has ended by itself (H5).
-Never: waits for a user's code, or for one source longer than PATIENCE_S. Other threads speak to it through its inbox
-alone, whose `put` is safe in signal handlers and finalizers.
+Never: waits for a user's code, or for one source longer than PATIENCE_S at a time; lets one source's errors, even those
+that nobody foresaw, touch the leases of another. Other threads speak to it through its inbox alone, whose `put` is safe
+in signal handlers and finalizers.
 """
 
+import itertools
+import logging
 import math
 import queue
 import threading
@@ -20,8 +23,8 @@ from typing import NamedTuple
 from fenceline._drivers.sync import SyncDriver
 from fenceline._flows import acquire, keep
 from fenceline._keeper.announcer import Announcer
-from fenceline._keeper.record import EXPIRED, HELD, LOST, RELEASED, LeaseRecord
-from fenceline._keeper.schedule import BEATS_PER_TTL, Schedule
+from fenceline._keeper.record import DEADLINE_PASSED, EXPIRED, HELD, LOST, RELEASED, LeaseRecord
+from fenceline._keeper.schedule import Schedule, first_beat_ms
 from fenceline.clock import boottime_ms
 from fenceline.errors import FencelineError
 from fenceline.hooks import logger
@@ -33,7 +36,10 @@ MAX_SLEEP_MS = 500
 LINGER_MS = 5000
 """It goes on looking for this long after the last lease, so that a quick succession of leases need not wake it."""
 ABANDON_PAUSE_MS = 250
+MAX_ABANDONED_AT_ONCE = 64
+"""Claims that are released between two looks at what is due for renewal."""
 ERROR_PAUSE_S = 0.1
+_UNEXPECTED = "the keeper met an error that it did not expect; it goes on"
 
 
 class Wake(NamedTuple):
@@ -49,6 +55,12 @@ class Abandon(NamedTuple):
     give_up_ms: int
 
 
+class Expired(NamedTuple):
+    """Somebody saw that the deadline of a lease has passed, before the keeper did."""
+
+    record: LeaseRecord
+
+
 class Stop(NamedTuple):
     """Release everything that is held, and end."""
 
@@ -58,7 +70,7 @@ class Keeper:
 
     def __init__(self, now_ms: Callable[[], int] = boottime_ms) -> None:
         self._now_ms = now_ms
-        self._inbox: queue.SimpleQueue[Wake | Abandon | Stop] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[Wake | Abandon | Expired | Stop] = queue.SimpleQueue()
         self._arrivals: deque[LeaseRecord] = deque()
         self._wake_ms = math.inf
         self._schedule = Schedule()
@@ -68,6 +80,7 @@ class Keeper:
         self._announcer = Announcer()
         self._thread: threading.Thread | None = None
         self._start_lock = threading.Lock()
+        self._is_running = threading.Lock()
 
     # --- called by other threads -------------------------------------------------------------------------------------
     def start(self) -> None:
@@ -75,19 +88,21 @@ class Keeper:
         if self._thread is None:
             with self._start_lock:
                 if self._thread is None:
-                    thread = threading.Thread(target=self._run, name="fenceline-keeper", daemon=True)
-                    thread.start()
-                    self._thread = thread
+                    threading.Thread(target=self._run_alone, name="fenceline-keeper", daemon=True).start()
 
     def adopt(self, record: LeaseRecord) -> None:
         """Keep a new lease. Waking the thread costs more than a grant, so it is woken only if it would be late."""
         self._arrivals.append(record)
-        if self._wake_ms > self._now_ms() + record.ttl_ms // BEATS_PER_TTL:
+        if self._wake_ms > first_beat_ms(record, self._now_ms()):
             self._inbox.put(Wake())
 
     def abandon(self, driver: SyncDriver, lock: str, claim: str, ttl_ms: int) -> None:
         """Release a claim in the background. Safe in signal handlers and finalizers."""
         self._inbox.put(Abandon(driver, lock, claim, self._now_ms() + ttl_ms))
+
+    def expire(self, record: LeaseRecord) -> None:
+        """Have the loss of a lease announced whose deadline was seen to have passed. Safe in signal handlers."""
+        self._inbox.put(Expired(record))
 
     def stop(self, timeout_s: float) -> None:
         """Release every held lease, and wait `timeout_s` at most for that."""
@@ -96,6 +111,12 @@ class Keeper:
             self._thread.join(timeout_s)
 
     # --- the thread -------------------------------------------------------------------------------
+    def _run_alone(self) -> None:
+        # `start` may have been broken off by a signal handler after it had begun a thread: the second one ends here.
+        if self._is_running.acquire(blocking=False):
+            self._thread = threading.current_thread()
+            self._run()
+
     def _run(self) -> None:
         while True:
             try:
@@ -103,10 +124,11 @@ class Keeper:
                     return
                 self._expire()
                 self._renew()
+                self._expire()
                 self._abandon_claims()
             except Exception:
                 # One unforeseen error must not end the renewal of every lease (Artemis#2371): tell, and go on.
-                logger.exception("the keeper met an error that it did not expect; it goes on")
+                logger.exception(_UNEXPECTED)
                 time.sleep(ERROR_PAUSE_S)
 
     def _receive(self) -> bool:
@@ -120,6 +142,8 @@ class Keeper:
                 while not isinstance(message, Stop):
                     if isinstance(message, Abandon):
                         self._take_abandoned(message)
+                    elif isinstance(message, Expired):
+                        self._end(message.record, EXPIRED, DEADLINE_PASSED)
                     message = self._inbox.get_nowait()
                 self._release_everything()
                 return True
@@ -155,67 +179,82 @@ class Keeper:
 
     def _expire(self) -> None:
         for record in self._schedule.overdue(self._now_ms()):
-            self._end(record, EXPIRED, "its deadline passed without word from the source")
+            self._end(record, EXPIRED, DEADLINE_PASSED)
 
     def _end(self, record: LeaseRecord, state: str, reason: str) -> None:
-        """End a lease that is over, announce it, and give up its claim in case the source still counts it."""
+        """End a lease that is over, announce that once, and give up its claim in case the source still counts it."""
         self._schedule.remove(record)
-        if not record.leave_held(state, reason):
+        record.leave_held(state, reason)
+        if record.state not in {EXPIRED, LOST} or record.is_announced:
             return
-        for listener in record.listeners:
-            self._announcer.announce(partial(listener, reason))
-        self._announcer.announce(partial(record.tell, "lost", reason=reason))
-        if state == EXPIRED:
+        record.is_announced = True
+        self._announce_loss(record)
+        if record.state == EXPIRED:
             give_up_ms = self._now_ms() + record.ttl_ms
             self._take_abandoned(Abandon(record.driver, record.lock, record.claim, give_up_ms))
+
+    def _announce_loss(self, record: LeaseRecord) -> None:
+        audience = record.audience
+        reason = record.reason or ""
+        for listener in audience.listeners:
+            self._announcer.announce(partial(listener, reason))
+        self._announcer.announce(partial(audience.tell, record, "lost", reason=reason))
 
     def _renew(self) -> None:
         self._schedule.drop_ended()
         for driver, records in self._schedule.take_due(self._now_ms()):
             try:
                 beat = driver.run(keep.renew(tuple((record.lock, record.claim) for record in records)))
-            except FencelineError as error:
-                logger.warning("%d leases could not be renewed now: %s", len(records), error)
+            except Exception as error:
+                self._log_failure(error, logging.WARNING, "%d leases could not be renewed now: %s", len(records))
                 self._schedule.doubt(records, self._now_ms())
                 continue
             self._settle(beat, records)
 
+    def _log_failure(self, error: Exception, level: int, message: str, what: object) -> None:
+        """Log an error of the tree in one line, and any other, which nobody foresaw, with its traceback."""
+        if isinstance(error, FencelineError):
+            logger.log(level, message, what, error)
+        else:
+            logger.error(_UNEXPECTED, exc_info=error)
+
     def _settle(self, beat: keep.Beat, records: list[LeaseRecord]) -> None:
-        now_ms = self._now_ms()
         for record in records:
             remaining_ms = beat.reply.remaining_ms.get(record.claim)
-            if now_ms >= record.deadline_ms:
-                self._end(record, EXPIRED, "its deadline passed before the source confirmed the renewal")
-            elif remaining_ms is None:
+            if remaining_ms is None:
                 self._end(record, LOST, beat.reply.lost.get(record.claim, "the source did not name it"))
-            elif record.state == HELD:
-                record.renewed_until(acquire.deadline_ms(beat.sent_ms, remaining_ms, record.ttl_ms))
-                if record.hooks.on_renewed is not None:
-                    self._announcer.announce(partial(record.tell, "renewed"))
+            elif not record.renewed_until(acquire.deadline_ms(beat.sent_ms, remaining_ms, record.ttl_ms)):
+                self._end(record, EXPIRED, "its deadline passed before the source confirmed the renewal")
+            elif record.state == HELD and record.audience.hooks.on_renewed is not None:
+                self._announcer.announce(partial(record.audience.tell, record, "renewed"))
 
     def _abandon_claims(self) -> None:
         now_ms = self._now_ms()
         if not self._abandoned or now_ms < self._retry_ms:
             return
-        self._retry_ms = now_ms + ABANDON_PAUSE_MS
         unreachable: set[SyncDriver] = set()
-        for claim, message in list(self._abandoned.items()):
-            if message.driver in unreachable:
-                continue
-            # Taken out first: an error that nobody foresaw must not bring the keeper back here for ever.
+        for claim, message in list(itertools.islice(self._abandoned.items(), MAX_ABANDONED_AT_ONCE)):
             del self._abandoned[claim]
-            try:
-                message.driver.run(keep.release(message.lock, claim))
-            except FencelineError as error:
-                logger.info("a claim on lock %r could not be released now: %s", message.lock, error)
-                # One failure speaks for its source: asking for each claim would hold up the renewals.
+            # One failure speaks for its source: asking for each claim would hold up the renewals.
+            if message.driver in unreachable or not self._is_released(message):
                 unreachable.add(message.driver)
-                if now_ms < message.give_up_ms:
-                    self._abandoned[claim] = message  # Later, its ttl ends it.
+                if now_ms < message.give_up_ms:  # Later its ttl has ended it.
+                    self._abandoned[claim] = message
+        self._retry_ms = self._now_ms() + ABANDON_PAUSE_MS if unreachable else 0
+
+    def _is_released(self, message: Abandon) -> bool:
+        try:
+            message.driver.run(keep.release(message.lock, message.claim))
+        except Exception as error:
+            self._log_failure(error, logging.INFO, "a claim on lock %r could not be released now: %s", message.lock)
+            return False
+        return True
 
     def _release_everything(self) -> None:
         self._take_arrivals()
         for record in list(self._schedule):
             if record.leave_held(RELEASED, "the interpreter ended"):
                 self._take_abandoned(Abandon(record.driver, record.lock, record.claim, 0))
-        self._abandon_claims()
+        self._retry_ms = 0
+        while self._abandoned and not self._retry_ms:
+            self._abandon_claims()

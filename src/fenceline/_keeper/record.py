@@ -6,10 +6,12 @@
       └──fork, in the child───────> inherited
 
 Promise: `held` is left once, by one thread, for good; a renewal never moves the deadline of a lease that was over when
-its reply arrived. Loss is announced once. Never: I/O, or a lock taken while a user's code runs.
+its reply arrived, nor of one that anybody was told is over. Never: I/O, or a lock taken while a user's code runs; a
+strong reference to what the user gave, which may refer to the lease.
 """
 
 import threading
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -23,7 +25,7 @@ from fenceline.errors import (
     LeaseLostError,
     LeaseReleasedError,
 )
-from fenceline.hooks import Event, Hooks, is_heard, tell
+from fenceline.hooks import NO_HOOKS, Event, Hooks, is_heard, tell
 
 if TYPE_CHECKING:
     from fenceline._flows.admit import Tenure
@@ -33,6 +35,7 @@ RELEASED = "released"
 EXPIRED = "expired"
 LOST = "lost"
 INHERITED = "inherited"
+DEADLINE_PASSED = "its deadline passed without word from the source"
 
 
 class Process:
@@ -58,21 +61,47 @@ class Process:
 PROCESS = Process()
 
 
+class Audience:
+    """Who is told of one lease. The public lease holds it, the record refers to it weakly: a callback often belongs to
+    the object that has the lease, and would keep it alive through the keeper for ever (H2).
+    """
+
+    __slots__ = ("__weakref__", "hooks", "listeners")
+
+    def __init__(self, hooks: Hooks, on_lost: Callable[[str], object] | None = None) -> None:
+        self.hooks = hooks
+        self.listeners: tuple[Callable[[str], object], ...] = () if on_lost is None else (on_lost,)
+
+    def tell(
+        self, record: "LeaseRecord", name: str, *, duration: float | None = None, reason: str | None = None
+    ) -> None:
+        """Tell hooks and log that something happened to the lease."""
+        if is_heard(self.hooks, name):
+            event = Event(
+                name, record.lock, token=record.grant.token, holder=record.holder, duration=duration, reason=reason
+            )
+            tell(self.hooks, event)
+
+
+_NOBODY = Audience(NO_HOOKS)
+
+
 class LeaseRecord:
     """One lease of this process. The keeper holds it as long as it is held; the public Lease holds it as long as it
     lives.
     """
 
     __slots__ = (
+        "_audience",
         "_generation",
         "_state",
+        "_was_seen_over",
         "claim",
         "deadline_ms",
         "driver",
         "grant",
         "holder",
-        "hooks",
-        "listeners",
+        "is_announced",
         "lock",
         "open_transactions",
         "reason",
@@ -89,7 +118,7 @@ class LeaseRecord:
         holder: str,
         ttl_ms: int,
         grant: Grant,
-        hooks: Hooks,
+        audience: Audience,
     ) -> None:
         self.driver = driver
         self.lock = lock
@@ -98,11 +127,12 @@ class LeaseRecord:
         self.ttl_ms = ttl_ms
         self.grant = grant
         self.deadline_ms = grant.deadline_ms
-        self.hooks = hooks
+        self._audience = weakref.ref(audience)
         self._generation = PROCESS.generation
         self._state = HELD
+        self._was_seen_over = False
+        self.is_announced = False
         self.reason: str | None = None
-        self.listeners: tuple[Callable[[str], object], ...] = ()
         self.wakers: tuple[Callable[[], object], ...] = ()
         self.tenure: Tenure | None = None
         self.open_transactions: dict[int, int] = {}
@@ -111,6 +141,11 @@ class LeaseRecord:
     def state(self) -> str:
         """One of the states above; a child of the process that acquired the lease sees it as inherited."""
         return self._state if self._generation == PROCESS.generation else INHERITED
+
+    @property
+    def audience(self) -> Audience:
+        """Who is told of this lease; nobody, when the public lease is gone."""
+        return self._audience() or _NOBODY
 
     def leave_held(self, state: str, reason: str) -> bool:
         """Move from held to another state, once; return whether this call did it. Whoever waits for the end is
@@ -125,9 +160,29 @@ class LeaseRecord:
                 wake()
             return True
 
-    def renewed_until(self, deadline_ms: int) -> None:
-        """Move the deadline forward after a confirmed renewal; what was confirmed before stays true."""
-        self.deadline_ms = max(self.deadline_ms, deadline_ms)
+    def remaining_ms(self) -> int:
+        """Return for how long the lease may be relied on; once that was 0 it stays 0, whatever a renewal brings."""
+        if self.state != HELD:
+            return 0
+        left_ms = self.deadline_ms - boottime_ms()
+        return left_ms if left_ms > 0 else self._see_the_end()
+
+    def _see_the_end(self) -> int:
+        with PROCESS.mutex:
+            left_ms = self.deadline_ms - boottime_ms()
+            if left_ms > 0 and not self._was_seen_over:
+                return left_ms  # Renewed at this moment.
+            self._was_seen_over = True
+            return 0
+
+    def renewed_until(self, deadline_ms: int) -> bool:
+        """Move the deadline forward after a confirmed renewal; return False, and leave it, if the lease is over."""
+        with PROCESS.mutex:
+            if self._was_seen_over or boottime_ms() >= self.deadline_ms:
+                return False
+            # What was confirmed before stays true.
+            self.deadline_ms = max(self.deadline_ms, deadline_ms)
+            return True
 
     def when_over(self, wake: Callable[[], object]) -> None:
         """Have `wake`, which must not block, called when the lease leaves held; at once if it has."""
@@ -136,11 +191,6 @@ class LeaseRecord:
             if self.state != HELD:
                 wake()
 
-    def add_listener(self, listener: Callable[[str], object]) -> None:
-        """Have `listener(reason)` called beside the keeper when the lease is lost or expires."""
-        with PROCESS.mutex:
-            self.listeners = (*self.listeners, listener)
-
     def forget_waker(self, wake: Callable[[], object]) -> None:
         """Undo `when_over`."""
         with PROCESS.mutex:
@@ -148,7 +198,8 @@ class LeaseRecord:
 
     def is_lost(self) -> bool:
         """Tell whether the lease was lost or expired, by its state or by the clock at this moment."""
-        return self.state in (EXPIRED, LOST) or (self.state == HELD and boottime_ms() >= self.deadline_ms)
+        state = self.state
+        return state in (EXPIRED, LOST) or (state == HELD and self.is_over())
 
     def enter_guarded(self, who: int) -> None:
         """Count a guarded transaction of thread or task `who`; raise if the lease is over."""
@@ -175,26 +226,28 @@ class LeaseRecord:
             left_s = max(0, self.deadline_ms - boottime_ms()) / 1000
             PROCESS.drained.wait_for(lambda: not self.open_transactions, left_s)
 
-    def begin_release(self, who: int) -> bool:
-        """Leave held for released, or for expired if it is too late; LeaseError inside `who`'s own guarded
-        transaction.
-        """
+    def check_may_release(self, who: int) -> None:
+        """Raise LeaseError inside `who`'s own guarded transaction: its release would wait for itself."""
+        if self.open_transactions.get(who):
+            raise LeaseError(
+                f"{self._name()} cannot be released inside its own guarded transaction: leave that block first"
+            )
+
+    def begin_release(self) -> bool:
+        """Leave held for released, or for expired if it is too late; return whether this call did it."""
         with PROCESS.mutex:
-            if self.open_transactions.get(who):
-                raise LeaseError(
-                    f"{self._name()} cannot be released inside its own guarded transaction: leave that block first"
-                )
-            state = EXPIRED if self.is_over() else RELEASED
-            return self.leave_held(state, "it was released")
+            if self.is_over():
+                return self.leave_held(EXPIRED, DEADLINE_PASSED)
+            return self.leave_held(RELEASED, "it was released")
 
     def is_over(self) -> bool:
         """Tell whether the lease may not be relied on any more, by its state or by the clock at this moment."""
-        return self.state != HELD or boottime_ms() >= self.deadline_ms
+        return self.remaining_ms() == 0
 
     def problem(self) -> LeaseError | None:
         """Return the error that says why the lease cannot be relied on; None while it can."""
         if self.state == HELD:
-            return self._expiry() if boottime_ms() >= self.deadline_ms else None
+            return self._expiry() if self.is_over() else None
         if self.state == RELEASED:
             return LeaseReleasedError(f"{self._name()} was released before: acquire lock {self.lock!r} again")
         if self.state == INHERITED:
@@ -223,7 +276,4 @@ class LeaseRecord:
 
     def tell(self, name: str, *, duration: float | None = None, reason: str | None = None) -> None:
         """Tell hooks and log that something happened to this lease."""
-        if not is_heard(self.hooks, name):
-            return
-        event = Event(name, self.lock, token=self.grant.token, holder=self.holder, duration=duration, reason=reason)
-        tell(self.hooks, event)
+        self.audience.tell(self, name, duration=duration, reason=reason)

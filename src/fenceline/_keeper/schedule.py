@@ -1,8 +1,9 @@
 """Decide which leases are due for renewal, and when to look next. Pure: it is told the time.
 
-Promise: every lease is due at a third of its ttl after it was last confirmed, or earlier; leases of one source that
-are due at about the same time are due together, so that one request renews them (H2). While a renewal is in doubt the
-group is due again after a quarter of its interval, and the next look is no later than its earliest deadline.
+Promise: every lease is due at a third of its ttl after it was last confirmed, a new one at half of the time that it has
+left, if that is sooner; leases of one source that are due at about the same time are due together, so that one request
+renews them (H2). While a renewal is in doubt the group is due again after a quarter of its interval, and the next look
+is no later than its earliest deadline.
 """
 
 from collections.abc import Iterator
@@ -16,14 +17,20 @@ DOUBT_FRACTION = 4
 Batch = tuple[SyncDriver, list[LeaseRecord]]
 
 
+def first_beat_ms(record: LeaseRecord, now_ms: int) -> int:
+    """Return when a new lease is due: sooner than a beat from now if it was long on its way and little time is left."""
+    left_ms = max(0, record.deadline_ms - now_ms)
+    return now_ms + min(record.ttl_ms // BEATS_PER_TTL, left_ms // 2)
+
+
 class Group:
     """The leases of one source with one ttl: they share a beat."""
 
     __slots__ = ("in_doubt", "interval_ms", "next_ms", "records")
 
-    def __init__(self, ttl_ms: int, now_ms: int) -> None:
+    def __init__(self, ttl_ms: int, next_ms: int) -> None:
         self.interval_ms = max(1, ttl_ms // BEATS_PER_TTL)
-        self.next_ms = now_ms + self.interval_ms
+        self.next_ms = next_ms
         self.in_doubt = False
         self.records: dict[str, LeaseRecord] = {}
 
@@ -39,12 +46,14 @@ class Schedule:
             yield from group.records.values()
 
     def add(self, record: LeaseRecord, now_ms: int) -> None:
-        """Take a new lease in; it joins the beat of its group, which is never later than a beat of its own."""
+        """Take a new lease in; it joins the beat of its group, which comes earlier if the lease needs it."""
         key = (record.driver, record.ttl_ms)
+        due_ms = first_beat_ms(record, now_ms)
         group = self._groups.get(key)
         if group is None:
-            group = self._groups[key] = Group(record.ttl_ms, now_ms)
+            group = self._groups[key] = Group(record.ttl_ms, due_ms)
         group.records[record.claim] = record
+        group.next_ms = min(group.next_ms, due_ms)
 
     def remove(self, record: LeaseRecord) -> None:
         """Forget a lease that ended."""
