@@ -1,8 +1,8 @@
 """The work by hand: what somebody who knows SQLite well would write for one lock with a token, and nothing around it.
 
-The same durability as fenceline's: write-ahead log, `synchronous = NORMAL`, the same page size, a counter under a bound that is
-durable already. What it lacks: waiting, renewal, the refusal of late duplicates, the notice of a restored or moved file,
-threads, forks, errors, and every check of what the user passes.
+The same durability as fenceline's: write-ahead log, `synchronous = NORMAL`, the same page size, a counter under a
+bound that is durable already. What it lacks: waiting, renewal, the refusal of late duplicates, the notice of a
+restored or moved file, threads, forks, errors, and every check of what the user passes.
 """
 
 import sqlite3
@@ -44,8 +44,9 @@ class HandWrittenLock:
         run("BEGIN IMMEDIATE")
         (token,) = run("UPDATE counter SET last = last + 1 WHERE id = 1 AND last < bound RETURNING last").fetchone()
         granted = run(
-            "INSERT INTO lock VALUES (?, ?, ?, ?, now_ms() + ?) ON CONFLICT (name) DO UPDATE SET token = excluded.token,"
-            " claim = excluded.claim, holder = excluded.holder, deadline_ms = excluded.deadline_ms"
+            "INSERT INTO lock VALUES (?, ?, ?, ?, now_ms() + ?)"
+            " ON CONFLICT (name) DO UPDATE SET token = excluded.token, claim = excluded.claim,"
+            " holder = excluded.holder, deadline_ms = excluded.deadline_ms"
             " WHERE claim IS NULL OR deadline_ms <= now_ms()",
             ("bench", token, claim, "somebody", TTL_MS),
         ).rowcount

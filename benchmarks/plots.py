@@ -15,12 +15,12 @@ def draw(results: list[Result], folder: Path) -> list[Path]:
     import matplotlib as mpl
 
     mpl.use("svg")
-    from matplotlib import pyplot
+    from matplotlib import pyplot as plt
 
     paths = []
     for case, group in groupby(results, key=lambda result: result.case):
         variants = list(group)
-        figure, axes = pyplot.subplots(figsize=(7, 0.6 + 0.45 * len(variants)), layout="constrained")
+        figure, axes = plt.subplots(figsize=(7, 0.6 + 0.45 * len(variants)), layout="constrained")
         errors = [
             [result.median - result.low for result in variants],
             [result.high - result.median for result in variants],
@@ -34,6 +34,6 @@ def draw(results: list[Result], folder: Path) -> list[Path]:
         axes.set_title(case, loc="left")
         path = folder / f"{re.sub(r'[^a-z0-9]+', '-', case.lower()).strip('-')}.svg"
         figure.savefig(path)
-        pyplot.close(figure)
+        plt.close(figure)
         paths.append(path)
     return paths

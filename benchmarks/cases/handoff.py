@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 from benchmarks.measure import Result, summarise
@@ -20,5 +21,5 @@ def _queue(path: Path, count: int, seconds: float) -> Result:
     tenures = sorted(
         tuple(map(int, line.split())) for worker in workers for line in worker.communicate()[0].splitlines()
     )
-    gaps_ms = [(later[1] - earlier[2]) / 1e6 for earlier, later in zip(tenures, tenures[1:], strict=False)]
+    gaps_ms = [(later[1] - earlier[2]) / 1e6 for earlier, later in pairwise(tenures)]
     return summarise("hand-off", f"{count} processes", "ms", gaps_ms, target="5 ms")

@@ -1,4 +1,4 @@
-"""One process of the hand-off case: acquires and releases for some seconds, and prints each tenure's token and times."""
+"""One process of the hand-off case: acquires and releases for some seconds, and prints the times of each tenure."""
 
 import sys
 import time

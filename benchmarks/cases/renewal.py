@@ -1,4 +1,4 @@
-"""What it costs to keep leases: the share of one core that 1, 100 and 10 000 leases of 10 s take, and memory for each."""
+"""What it costs to keep 1, 100 and 10 000 leases of 10 s: the share of one core, and the memory of each."""
 
 import subprocess
 import sys

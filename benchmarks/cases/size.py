@@ -44,7 +44,8 @@ def _fill(path: Path, count: int) -> None:
         lambda: (
             database.execute("UPDATE fenceline_source SET bound = :bound", {"bound": count + 1_000_000}),
             database.native.executemany(
-                "INSERT INTO fenceline_lock (name, token, ttl_ms, deadline_ms, ended) VALUES (?, ?, 30000, 0, 'it was released')",
+                "INSERT INTO fenceline_lock (name, token, ttl_ms, deadline_ms, ended)"
+                " VALUES (?, ?, 30000, 0, 'it was released')",
                 rows,
             ),
         )

@@ -1,7 +1,8 @@
 """One of many processes that add 1 to a guarded counter under one lock, reading and writing in separate transactions.
 
-Run as `python -m tests.process.nemesis_worker LOCKS APP JOURNAL NAME`. Writes one line to its journal after each commit that was
-acknowledged; the journal is appended to by single unbuffered writes, so that a kill loses no whole line.
+Run as `python -m tests.process.nemesis_worker LOCKS APP JOURNAL NAME`. Writes one line to its journal after each
+commit that was acknowledged; the journal is appended to by single unbuffered writes, so that a kill loses no whole
+line.
 """
 
 import os

@@ -1,4 +1,6 @@
-"""32 processes on one lock and one guarded counter, while a nemesis freezes and kills them: nothing acknowledged is lost."""
+"""32 processes on one lock and one guarded counter, while a nemesis freezes and kills them: nothing acknowledged is
+lost.
+"""
 
 import os
 import random
