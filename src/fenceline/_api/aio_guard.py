@@ -158,26 +158,24 @@ class AsyncGuard(BaseGuard):
         check_free(self.url, asyncio.current_task())
 
 
-class AsyncGuardedTransaction:
+class AsyncGuardedTransaction(GuardedWork):
     """The block of one guarded transaction; yields the client's own connection."""
 
-    __slots__ = ("_beginnings", "_ends", "_occupancy", "_place", "_work")
+    __slots__ = ("_beginnings", "_ends", "_occupancy")
 
     def __init__(self, core: GuardCore, proof: Proof, beginnings: LastingThreads, ends: LastingThreads) -> None:
-        self._place = core.store.url
-        self._work = GuardedWork(core, proof)
+        super().__init__(core, proof)
         self._beginnings = beginnings
         self._ends = ends
         self._occupancy: Occupancy | None = None
 
     async def __aenter__(self) -> Any:
-        work = self._work
-        work.check_unused()
-        work.proof.enter_guarded()
+        self.check_unused()
+        self.proof.enter_guarded()
         try:
-            work.proof.check_valid()
-            self._occupancy = occupy(self._place, asyncio.current_task())
-            return await self._beginnings.run_or_undo(work.open, self._undo)
+            self.proof.check_valid()
+            self._occupancy = occupy(self.place, asyncio.current_task())
+            return await self._beginnings.run_or_undo(self.open, self._undo)
         except BaseException:
             self._leave()
             raise
@@ -186,7 +184,7 @@ class AsyncGuardedTransaction:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            meaning = await self._ends.run_to_end(self._work.end, error)
+            meaning = await self._ends.run_to_end(self.end, error)
         finally:
             self._leave()
         if meaning is not None:
@@ -194,12 +192,12 @@ class AsyncGuardedTransaction:
 
     def _undo(self) -> None:
         """The task was cancelled while the transaction was being opened: nobody has written anything in it."""
-        self._work.end(asyncio.CancelledError())
+        self.end(asyncio.CancelledError())
 
     def _leave(self) -> None:
         if self._occupancy is not None:
             self._occupancy.end()
-        self._work.proof.leave_guarded()
+        self.proof.leave_guarded()
 
 
 class AsyncAdmission:

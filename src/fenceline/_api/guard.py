@@ -164,27 +164,25 @@ class Guard(BaseGuard):
         self._core.run(flow)
 
 
-class GuardedTransaction:
+class GuardedTransaction(GuardedWork):
     """The block of one guarded transaction; yields the client's own connection."""
 
-    __slots__ = ("_occupancy", "_place", "_work")
+    __slots__ = ("_occupancy",)
 
     def __init__(self, core: GuardCore, proof: Proof) -> None:
-        self._place = core.store.url
-        self._work = GuardedWork(core, proof)
+        super().__init__(core, proof)
         self._occupancy: Occupancy | None = None
 
     def __enter__(self) -> Any:
-        work = self._work
-        work.check_unused()
-        work.proof.enter_guarded()
+        self.check_unused()
+        self.proof.enter_guarded()
         try:
-            work.proof.check_valid()
-            self._occupancy = occupy(self._place)
-            return work.open()
+            self.proof.check_valid()
+            self._occupancy = occupy(self.place)
+            return self.open()
         except BaseException as error:
-            if work.is_open:
-                work.end(error)
+            if self.is_open:
+                self.end(error)
             self._leave()
             raise
 
@@ -192,7 +190,7 @@ class GuardedTransaction:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            meaning = self._work.end(error)
+            meaning = self.end(error)
         finally:
             self._leave()
         if meaning is not None:
@@ -201,7 +199,7 @@ class GuardedTransaction:
     def _leave(self) -> None:
         if self._occupancy is not None:
             self._occupancy.end()
-        self._work.proof.leave_guarded()
+        self.proof.leave_guarded()
 
 
 class Admission:
@@ -228,7 +226,7 @@ class Admission:
         proof.enter_guarded()
         try:
             flow = guarding.present(self._core.scope, proof.sequencer, proof.tenure)
-            self._presented, _ = run(flow, self._connection)
+            self._presented = run(flow, self._connection)
         except BaseException:
             proof.leave_guarded()
             raise

@@ -74,7 +74,7 @@ class GuardCore:
     def rebind(self, lock: str, source: SourceInfo, reason: str) -> None:
         """Bind every resource to another lock, and this guard with them."""
         self.run(operating.rebind(self.scope, lock, source, default_holder(), reason))
-        self.scope = self.scope._replace(lock=lock)
+        self.scope = self.scope.bound_to(lock)
 
     def tell_sealed(self, proof: Proof, sealed: Sealed) -> None:
         """Tell which marks were raised, and which refusals were only observed."""

@@ -39,7 +39,7 @@ def scope_of(
         check_resource_name(name)
     if len(set(names)) < len(names):
         raise ConfigError(f"resources names one resource twice: {list(names)!r}")
-    return Scope(place, names, check_lock_name(lock), independent)
+    return Scope(place, names, check_lock_name(lock), is_independent=independent)
 
 
 def check_tables(tables: tuple[str, ...]) -> None:

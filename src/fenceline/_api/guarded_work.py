@@ -10,6 +10,7 @@ from fenceline._api.guard_core import GuardCore
 from fenceline._api.proofs import Proof
 from fenceline._drivers.guarding import run
 from fenceline._flows import guarding
+from fenceline._flows.guard_requests import Finish
 from fenceline.errors import GuardError
 
 if TYPE_CHECKING:
@@ -27,6 +28,11 @@ class GuardedWork:
         self._connection: GuardConnection | None = None
         self._presented: tuple[str, ...] = ()
         self._is_used = False
+
+    @property
+    def place(self) -> str:
+        """Where it is, for noticing that it would wait for itself."""
+        return self._core.scope.place
 
     @property
     def is_open(self) -> bool:
@@ -47,7 +53,7 @@ class GuardedWork:
             flow = guarding.open_transaction(core.scope, proof.sequencer, proof.tenure)
             opened = run(flow, self._connection)
             self._presented = opened.presented
-            if opened.sealed.raised or opened.sealed.refused:
+            if opened.sealed is not None:
                 core.tell_sealed(proof, opened.sealed)
             elif opened.refused:
                 core.tell_observed(proof, opened.refused)
@@ -65,7 +71,7 @@ class GuardedWork:
         assert connection is not None, "open comes first"
         try:
             if error is None:
-                run(guarding.end_transaction(self._presented), connection)
+                connection.perform(Finish(self._presented))
                 return None
             connection.rollback()
             return connection.explain(error)

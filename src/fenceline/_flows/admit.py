@@ -103,10 +103,6 @@ class Tenure:
         self.sealed: set[tuple[str, str]] = set()
         self.has_read = False
 
-    def has_sealed(self, place: str, resource: str) -> bool:
-        """Return whether this tenure has sealed the resource, by a commit that was confirmed."""
-        return (place, resource) in self.sealed
-
     def check_may_open(self, keys: tuple[tuple[str, str], ...], *, is_independent: bool) -> None:
         """Raise GuardError if one of these resources would be sealed after another was read (G2)."""
         late = [resource for place, resource in keys if (place, resource) not in self.opened]

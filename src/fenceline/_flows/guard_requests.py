@@ -1,8 +1,8 @@
 """What guard flows ask of a guarded resource's store, and what they are told.
 
-Promise: requests and replies are plain values. Between `Begin` and `Commit` everything runs in one
-write transaction, which also holds the marks still; what leaves it by an exception is undone. A store
-decides nothing here: it reads and writes marks, and refuses in the file or server what presents no seal.
+Promise: requests and replies are plain values. Between `Begin` and `Commit`, and between `Open` and `Finish`, all runs
+in one write transaction, which also holds the marks still; what leaves it by an exception is undone. A store decides
+nothing here: it compares, reads and writes marks, and refuses in the file or server what presents no seal.
 """
 
 from typing import NamedTuple
@@ -15,24 +15,31 @@ OBSERVE = "observe"
 
 # --- transactions ----------------------------------------------------------------------------------
 class Begin(NamedTuple):
-    """Begin a write transaction. Reply: None.
-
-    `is_flushed`: a brief one of the guard's own, which is on the disk before its Commit is answered
-    (G4). Otherwise the user's: it lasts as long as they want, at their own settings.
+    """Begin a brief write transaction of the guard's own, to be on the disk before its Commit is answered (G4).
+    Reply: None.
     """
-
-    is_flushed: bool
 
 
 class Commit(NamedTuple):
-    """Commit. Reply: None. OutcomeUnknownError if the store did not confirm it."""
+    """Commit it. Reply: None. OutcomeUnknownError if the store did not confirm it."""
 
 
-class Join(NamedTuple):
-    """Hold the marks still for the rest of the caller's own transaction. Reply: None.
-
-    GuardError if that transaction already looks at a past state of the resource.
+class Open(NamedTuple):
+    """Begin the user's transaction, and admit its writes to each resource whose mark is exactly the sequencer's, and
+    open. Reply: tuple[str, ...], the resources whose mark is not.
     """
+
+    resources: tuple[str, ...]
+    sequencer: Sequencer
+
+
+class Finish(NamedTuple):
+    """Take back what was presented to these resources, and commit the user's transaction. Reply: None.
+
+    GuardError if the user's code ended the transaction, or tried to; OutcomeUnknownError as for Commit.
+    """
+
+    resources: tuple[str, ...]
 
 
 # --- marks -----------------------------------------------------------------------------------------
@@ -72,22 +79,23 @@ class WriteAudit(NamedTuple):
     entry: AuditEntry
 
 
-# --- the seal of one transaction -------------------------------------------------------------------
-class Present(NamedTuple):
-    """Admit this transaction's writes to each resource whose mark is exactly the sequencer's, and open.
+# --- in the caller's own transaction -----------------------------------------------------------------
+class Join(NamedTuple):
+    """Hold the marks still for the rest of the caller's own transaction. Reply: None.
 
-    Reply: tuple[str, ...], the resources whose mark is not.
+    GuardError if that transaction already looks at a past state of the resource.
     """
+
+
+class Present(NamedTuple):
+    """Admit the caller's writes as Open does. Reply: tuple[str, ...], the resources whose mark is another."""
 
     resources: tuple[str, ...]
     sequencer: Sequencer
 
 
 class Withdraw(NamedTuple):
-    """Take back what was presented, as the last thing before Commit. Reply: None.
-
-    GuardError if the user's code ended the transaction, or tried to.
-    """
+    """Take back what was presented, before the caller commits. Reply: None. GuardError if it is not there any more."""
 
     resources: tuple[str, ...]
 

@@ -6,7 +6,6 @@ a seal only after its commit was confirmed. Every decision is `admit`'s: the sto
 concludes. Never: a mark lowered, or raised a second time by one tenure.
 """
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from fenceline._flows.admit import Tenure, Verdict, admit
@@ -15,11 +14,11 @@ from fenceline._flows.guard_requests import (
     Begin,
     Commit,
     Join,
+    Open,
     Present,
     ReadMarks,
     ReadProtections,
     RecordRefusal,
-    Withdraw,
     WriteMarks,
 )
 from fenceline._flows.requests import Flow
@@ -43,17 +42,29 @@ KINDS: dict[type[GuardError], str] = {
 """Why a lease was refused, in one word: for observe mode and for hooks."""
 
 
-class Scope(NamedTuple):
-    """What one guard watches over: resources at a place, which the holder of one lock may write."""
+class Scope:
+    """What one guard watches over: resources at a place, which the holder of one lock may write.
 
-    place: str
-    resources: tuple[str, ...]
-    lock: str
-    is_independent: bool = False
+    `keys` are the resources as a tenure remembers them: unmistakable among all its guards.
+    """
 
-    def keys(self, resources: Iterable[str]) -> tuple[tuple[str, str], ...]:
-        """Return the resources as a tenure remembers them: unmistakable among all its guards."""
-        return tuple((self.place, resource) for resource in resources)
+    __slots__ = ("is_independent", "keys", "lock", "place", "resources")
+
+    def __init__(self, place: str, resources: tuple[str, ...], lock: str, *, is_independent: bool = False) -> None:
+        self.place = place
+        self.resources = resources
+        self.lock = lock
+        self.is_independent = is_independent
+        self.keys = tuple((place, resource) for resource in resources)
+
+    def bound_to(self, lock: str) -> "Scope":
+        """Return the same scope for another lock."""
+        return Scope(self.place, self.resources, lock, is_independent=self.is_independent)
+
+    def keys_without(self, refused: tuple["Refused", ...]) -> tuple[tuple[str, str], ...]:
+        """Return the keys of those that admit the lease."""
+        only_observed = {one.resource for one in refused}
+        return tuple(key for key in self.keys if key[1] not in only_observed)
 
 
 class Refused(NamedTuple):
@@ -71,9 +82,11 @@ class Sealed(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """An open guarded transaction: what was sealed before it, presented in it, and only observed."""
+    """An open guarded transaction: what was sealed before it (None: this tenure had done so), and in it the resources
+    to which the lease is presented, and those that only observe.
+    """
 
-    sealed: Sealed
+    sealed: Sealed | None
     presented: tuple[str, ...]
     refused: tuple[Refused, ...]
 
@@ -90,13 +103,11 @@ def check_lock(scope: Scope, sequencer: Sequencer) -> None:
 def seal(scope: Scope, sequencer: Sequencer, tenure: Tenure) -> Flow[Sealed]:
     """Raise the marks of all resources of the guard to the lease's token, durably, in one transaction."""
     check_lock(scope, sequencer)
-    keys = scope.keys(scope.resources)
-    tenure.check_may_open(keys, is_independent=scope.is_independent)
+    tenure.check_may_open(scope.keys, is_independent=scope.is_independent)
     sealed = yield from _sealed(scope, sequencer, tenure)
     # Another thread of this tenure may have begun to read while this one was sealing: look once more.
-    tenure.check_may_open(keys, is_independent=scope.is_independent)
-    only_observed = {refused.resource for refused in sealed.refused}
-    tenure.remember(keys, scope.keys(set(scope.resources) - only_observed))
+    tenure.check_may_open(scope.keys, is_independent=scope.is_independent)
+    tenure.remember(scope.keys, scope.keys_without(sealed.refused))
     return sealed
 
 
@@ -117,7 +128,7 @@ def _sealed(scope: Scope, sequencer: Sequencer, tenure: Tenure) -> Flow[Sealed]:
 
 
 def _seal_once(scope: Scope, sequencer: Sequencer, tenure: Tenure, *, rewritten: tuple[str, ...]) -> Flow[Sealed]:
-    yield Begin(is_flushed=True)
+    yield Begin()
     raised, refused = [], []
     for mark in (yield from read_marks(scope)):
         verdict = yield from _judged(mark, scope, sequencer, tenure)
@@ -143,10 +154,11 @@ def sealed_mark(resource: str, sequencer: Sequencer, *, is_closed: bool = False)
     )
 
 
-def read_marks(scope: Scope) -> Flow[tuple[Mark, ...]]:
-    """Return each resource's mark; token 0 for one that was never sealed."""
-    known = yield ReadMarks(scope.resources)
-    return tuple(known.get(resource) or Mark(resource, scope.lock) for resource in scope.resources)
+def read_marks(scope: Scope, resources: tuple[str, ...] | None = None) -> Flow[tuple[Mark, ...]]:
+    """Return the marks of all resources of the guard, or of these; token 0 for one that was never sealed."""
+    wanted = scope.resources if resources is None else resources
+    known = yield ReadMarks(wanted)
+    return tuple(known.get(resource) or Mark(resource, scope.lock) for resource in wanted)
 
 
 def check_bound(mark: Mark, lock: str) -> None:
@@ -162,8 +174,7 @@ def _judged(mark: Mark, scope: Scope, sequencer: Sequencer, tenure: Tenure) -> F
     """Ask `admit`; where the resource is only observed, count the refusal and go on (G6)."""
     try:
         check_bound(mark, scope.lock)
-        was_sealed = tenure.has_sealed(scope.place, mark.resource)
-        return admit(mark, sequencer, was_sealed=was_sealed)
+        return admit(mark, sequencer, was_sealed=(scope.place, mark.resource) in tenure.sealed)
     except GuardError as error:
         protections = yield ReadProtections(mark.resource)
         if not protections or any(protection.mode == ENFORCE for protection in protections):
@@ -174,40 +185,45 @@ def _judged(mark: Mark, scope: Scope, sequencer: Sequencer, tenure: Tenure) -> F
 
 def open_transaction(scope: Scope, sequencer: Sequencer, tenure: Tenure) -> Flow[Opened]:
     """Seal what this tenure has not sealed, then begin a transaction in which its writes are admitted."""
-    is_sealed = all(tenure.has_sealed(scope.place, resource) for resource in scope.resources)
-    sealed = Sealed() if is_sealed else (yield from seal(scope, sequencer, tenure))
-    check_lock(scope, sequencer)
-    yield Begin(is_flushed=False)
-    presented, refused = yield from present(scope, sequencer, tenure)
+    sealed = None
+    if sequencer.lock != scope.lock or not tenure.sealed.issuperset(scope.keys):
+        sealed = yield from seal(scope, sequencer, tenure)
+    presented: tuple[str, ...] = scope.resources
+    refused: tuple[Refused, ...] = ()
+    if not_ours := (yield Open(presented, sequencer)):
+        refused = yield from _refusals(scope, sequencer, tenure, not_ours)
+        presented = _without(presented, not_ours)
     tenure.has_read = True
     return Opened(sealed, presented, refused)
 
 
-def present(scope: Scope, sequencer: Sequencer, tenure: Tenure) -> Flow[tuple[tuple[str, ...], tuple[Refused, ...]]]:
-    """Present the lease in the open transaction; return the resources that admit it, and that only observe."""
-    not_ours = yield Present(scope.resources, sequencer)
-    if not not_ours:
-        return scope.resources, ()
+def _refusals(
+    scope: Scope, sequencer: Sequencer, tenure: Tenure, not_ours: tuple[str, ...]
+) -> Flow[tuple[Refused, ...]]:
+    """Raise what `admit` says of marks that are not the sequencer's; return those that are only observed."""
     refused = []
-    for mark in (yield from read_marks(scope._replace(resources=not_ours))):
+    for mark in (yield from read_marks(scope, not_ours)):
         verdict = yield from _judged(mark, scope, sequencer, tenure)
         if isinstance(verdict, Refused):
             refused.append(verdict)
-    presented = tuple(resource for resource in scope.resources if resource not in not_ours)
-    return presented, tuple(refused)
+    return tuple(refused)
 
 
-def end_transaction(presented: tuple[str, ...]) -> Flow[None]:
-    """Take back what was presented, and commit the user's work."""
-    yield Withdraw(presented)
-    yield Commit()
+def _without(resources: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(resource for resource in resources if resource not in others)
+
+
+def present(scope: Scope, sequencer: Sequencer, tenure: Tenure) -> Flow[tuple[str, ...]]:
+    """Have the caller's writes admitted from here on; return the resources to which the lease was presented."""
+    not_ours = yield Present(scope.resources, sequencer)
+    yield from _refusals(scope, sequencer, tenure, not_ours)
+    return _without(scope.resources, not_ours)
 
 
 def check(scope: Scope, sequencer: Sequencer, tenure: Tenure) -> Flow[tuple[Refused, ...]]:
     """Check inside the caller's transaction that every mark is this lease's, and hold the marks there."""
     check_lock(scope, sequencer)
-    keys = scope.keys(scope.resources)
-    tenure.check_may_open(keys, is_independent=scope.is_independent)
+    tenure.check_may_open(scope.keys, is_independent=scope.is_independent)
     yield Join()
     refused = []
     for mark in (yield from read_marks(scope)):
@@ -216,7 +232,7 @@ def check(scope: Scope, sequencer: Sequencer, tenure: Tenure) -> Flow[tuple[Refu
             refused.append(verdict)
         elif verdict is Verdict.RAISE:
             raise _not_sealed(mark, sequencer)
-    tenure.remember(keys, scope.keys(set(scope.resources) - {one.resource for one in refused}))
+    tenure.remember(scope.keys, scope.keys_without(tuple(refused)))
     tenure.has_read = True
     return tuple(refused)
 
@@ -236,7 +252,7 @@ def close(scope: Scope, sequencer: Sequencer, tenure: Tenure) -> Flow[None]:
     """
     check_lock(scope, sequencer)
     for tries_left in reversed(range(MAX_COMMIT_TRIES)):
-        yield Begin(is_flushed=True)
+        yield Begin()
         closed = []
         for mark in (yield from read_marks(scope)):
             if (yield from _may_close(mark, scope, sequencer, tenure)):

@@ -29,7 +29,7 @@ def protect(scope: Scope, tables: tuple[str, ...], mode: str, source: SourceInfo
     Going from observe to enforce raises the mark to the source's last token: none of the writers that
     were only observed until now may go on under a token that the resource never sealed (G6).
     """
-    yield Begin(is_flushed=True)
+    yield Begin()
     (mark,) = yield from read_marks(scope)
     check_bound(mark, scope.lock)
     done: Protected = yield Protect(mark.resource, scope.lock, tables, mode)
@@ -53,7 +53,7 @@ def _switch(mark: Mark, changed: tuple[Protection, ...], mode: str, source: Sour
 
 def unprotect(scope: Scope, tables: tuple[str, ...], who: str, reason: str) -> Flow[None]:
     """Let anybody write to these tables again; none named: to all of the guard's one resource."""
-    yield Begin(is_flushed=True)
+    yield Begin()
     (mark,) = yield from read_marks(scope)
     check_bound(mark, scope.lock)
     removed = yield Unprotect(mark.resource, tables)
@@ -65,7 +65,7 @@ def unprotect(scope: Scope, tables: tuple[str, ...], who: str, reason: str) -> F
 
 def lower(scope: Scope, token: int, who: str, reason: str) -> Flow[None]:
     """Set the mark of the guard's one resource to a lower token: the remedy for a poisoned mark."""
-    yield Begin(is_flushed=True)
+    yield Begin()
     (mark,) = yield from read_marks(scope)
     check_bound(mark, scope.lock)
     if token >= mark.token:
@@ -82,7 +82,7 @@ def raise_to(scope: Scope, to: SourceInfo | int, who: str, reason: str) -> Flow[
     The step after a restore (G9). A lease that holds just this token is refused as well: what it has
     read may be what the restore undid.
     """
-    yield Begin(is_flushed=True)
+    yield Begin()
     for mark in (yield from read_marks(scope)):
         check_bound(mark, scope.lock)
         if isinstance(to, SourceInfo):
@@ -96,7 +96,7 @@ def raise_to(scope: Scope, to: SourceInfo | int, who: str, reason: str) -> Flow[
 
 def rebind(scope: Scope, lock: str, source: SourceInfo, who: str, reason: str) -> Flow[None]:
     """Bind every resource of the guard to another lock or source, whose next token its mark admits (G5)."""
-    yield Begin(is_flushed=True)
+    yield Begin()
     for mark in (yield from read_marks(scope)):
         check_bound(mark, scope.lock)
         _check_not_below(mark, source.last_token, "run `fenceline epoch --raise` on that source")
@@ -112,7 +112,7 @@ def outrank(scope: Scope, sequencer: Sequencer, who: str, reason: str) -> Flow[N
     The broken lease is stale then; the mark belongs to no lease, and the next holder gets a higher token.
     """
     check_lock(scope, sequencer)
-    yield Begin(is_flushed=True)
+    yield Begin()
     for mark in (yield from read_marks(scope)):
         check_bound(mark, scope.lock)
         _check_source(mark, sequencer.source_id)

@@ -53,7 +53,7 @@ class GuardConnection:
             return self._ANSWERS[type(request)](self, request)
         except sqlite3.Error as error:
             self.rollback()
-            if isinstance(error, sqlite3.IntegrityError) and isinstance(request, ask.Commit):
+            if isinstance(error, sqlite3.IntegrityError) and isinstance(request, ask.Finish):
                 # A deferred constraint of the user's own tables: sqlite3's error says it best.
                 raise
             said = said_by_trigger(error)
@@ -72,24 +72,30 @@ class GuardConnection:
         self._give_back(self)
 
     # --- transactions ---
-    def _begin(self, request: ask.Begin) -> None:
-        """Begin on the file that has the name now: a fork or a restore may have closed or replaced it meanwhile."""
-        database = self.database
+    def _begin(self, _: ask.Begin) -> None:
         while True:
-            self._set_flush(_FLUSHED if request.is_flushed else None)
-            if request.is_flushed:
-                database.begin_briefly()
-            else:
-                database.begin()
-            if database.openings == self._opening:
-                database.drop_if_replaced()
-                if database.is_open:
-                    return
-            database.rollback()
+            self._set_flush(_FLUSHED)
+            self.database.begin_briefly()
+            if self._is_begun():
+                return
+
+    def _commit(self, _: ask.Commit) -> None:
+        self.database.commit()
+
+    def _open(self, request: ask.Open) -> tuple[str, ...]:
+        while True:
+            self._set_flush(None)
+            self.database.begin()
+            if self._is_begun():
+                break
+        not_ours = self.marks.present(request.resources, request.sequencer)
+        self.database.watch.begin()
+        return not_ours
 
     def _set_flush(self, wanted: int | None) -> None:
+        """Have the next commit flushed as wanted; None: as the user's own connections do it by default."""
         database = self.database
-        if not database.is_open or database.openings != self._opening:
+        if database.openings != self._opening or not database.is_open:
             self._usual = self._current = database.run_alone("PRAGMA synchronous")
             self._marks = Marks(database.native, database.path)
             self._opening = database.openings
@@ -98,27 +104,26 @@ class GuardConnection:
             database.run_alone(f"PRAGMA synchronous = {wanted}")
             self._current = wanted
 
-    @property
-    def marks(self) -> Marks:
-        """The marks as the open transaction sees them."""
-        assert self._marks is not None, "Begin comes first"
-        return self._marks
+    def _is_begun(self) -> bool:
+        """Return whether the transaction is on the connection with our settings, and on the file that has the name now.
 
-    def _commit(self, _: ask.Commit) -> None:
-        self.database.commit()
+        A fork may have closed the connection before BEGIN, and a restore may have replaced the file.
+        """
+        database = self.database
+        database.drop_if_replaced()
+        if database.is_open and database.openings == self._opening:
+            return True
+        database.rollback()
+        return False
 
-    def _present(self, request: ask.Present) -> tuple[str, ...]:
-        not_ours = self.marks.present(request.resources, request.sequencer)
-        self.database.watch.begin()
-        return not_ours
-
-    def _withdraw(self, request: ask.Withdraw) -> None:
+    def _finish(self, request: ask.Finish) -> None:
         watch = self.database.watch
         watch.is_on = False
         if watch.attempt is not None:
             raise stray_end(watch.attempt)
         try:
-            is_whole = self.native.in_transaction and self.marks.withdraw(request.resources)
+            marks = self.marks
+            is_whole = marks.native.in_transaction and marks.withdraw(request.resources)
         except sqlite3.ProgrammingError as error:
             raise GuardError(
                 "the block closed the connection of its guarded transaction: nothing of it was written. Leave "
@@ -130,6 +135,13 @@ class GuardConnection:
                 "protected tables refused the rest. A conflict clause did it (OR ROLLBACK, RAISE(ROLLBACK)), a full "
                 "disk, or the block itself: inside it use SAVEPOINT"
             )
+        self.database.commit()
+
+    @property
+    def marks(self) -> Marks:
+        """The marks as the open transaction sees them."""
+        assert self._marks is not None, "Begin or Open comes first"
+        return self._marks
 
     # --- marks ---
     def _read_marks(self, request: ask.ReadMarks) -> dict[str, Mark]:
@@ -176,8 +188,8 @@ class GuardConnection:
     _ANSWERS: ClassVar[dict[type, Callable[[Any, Any], Any]]] = {
         ask.Begin: _begin,
         ask.Commit: _commit,
-        ask.Present: _present,
-        ask.Withdraw: _withdraw,
+        ask.Open: _open,
+        ask.Finish: _finish,
         ask.ReadMarks: _read_marks,
         ask.WriteMarks: _write_marks,
         ask.ChangeMark: _change_mark,

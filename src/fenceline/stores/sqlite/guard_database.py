@@ -75,7 +75,7 @@ class GuardDatabase(Database):
 
     def translate(self, error: sqlite3.Error, *, is_commit: bool = False) -> FencelineError:
         """Return the error of the tree that tells what sqlite3's error means for this file."""
-        if code_of(error) == sqlite3.SQLITE_CORRUPT and not is_commit:
+        if code_of(error) == sqlite3.SQLITE_CORRUPT:
             return SourceUnavailableError(
                 f"{self.path}: it is corrupted: restore it from a backup, then run `fenceline marks URL --raise-to "
                 f"SOURCE` before anybody uses it ({error})"

@@ -80,17 +80,19 @@ CREATE TABLE main.fenceline_observed (
 ) STRICT, WITHOUT ROWID;
 
 -- name: check_seal
--- Refuse to present what is not the mark, from any language, and without the foreign keys that keep
--- the seal from being committed.
+-- Refuse to present what is not the mark, from any language, and without the foreign keys that keep the seal from being
+-- committed. The guard itself sees to both; what a client gains by saying that it is the guard is nothing, since the
+-- triggers of the tables compare the seal with the mark once more. (FAIL: nothing has been written that ABORT would undo.)
 CREATE TRIGGER main.fenceline_check_seal BEFORE INSERT ON fenceline_seal
+WHEN NEW.client <> 'fenceline'
 BEGIN
-    SELECT RAISE(ABORT, 'fenceline: this token is not the mark of its resource, or its holder closed it: a newer holder owns the resource. Stop, and acquire the lock again')
+    SELECT RAISE(FAIL, 'fenceline: this token is not the mark of its resource, or its holder closed it: a newer holder owns the resource. Stop, and acquire the lock again')
     WHERE NOT EXISTS (
         SELECT 1 FROM fenceline_mark AS mark
         WHERE mark.resource = NEW.resource AND mark.token = NEW.token AND mark.claim = NEW.claim AND NOT mark.is_closed
     );
-    SELECT RAISE(ABORT, 'fenceline: a token can only be presented while foreign keys are on: run PRAGMA foreign_keys = ON before BEGIN')
-    WHERE NEW.client <> 'fenceline' AND NOT EXISTS (SELECT 1 FROM pragma_foreign_keys WHERE foreign_keys = 1);
+    SELECT RAISE(FAIL, 'fenceline: a token can only be presented while foreign keys are on: run PRAGMA foreign_keys = ON before BEGIN')
+    WHERE NOT EXISTS (SELECT 1 FROM pragma_foreign_keys WHERE foreign_keys = 1);
 END;
 
 -- name: keep_mark

@@ -16,8 +16,6 @@ from fenceline.stores.statements import statements
 SQL = statements(__package__, "guard.sql")
 SCHEMA = statements(__package__, "guard_schema.sql")
 SCHEMA_NUMBER = 1
-OURS = "fenceline"
-"""The client that sees to foreign keys itself, so that the file need not ask (it costs 10 us)."""
 
 
 class Marks:
@@ -89,23 +87,31 @@ class Marks:
         self.ensure_schema()
         return self.native.execute(SQL.write_audit, entry._asdict()).lastrowid
 
-    def present(self, resources: tuple[str, ...], proof: Sequencer, client: str = OURS) -> tuple[str, ...]:
+    def present(self, resources: tuple[str, ...], proof: Sequencer) -> tuple[str, ...]:
         """Present the lease to each resource whose mark is exactly its own; return the others."""
-        rest = (proof.token, proof.claim, proof.lock, proof.source_id, proof.history_id)
-        try:
-            return tuple(
-                resource
-                for resource in resources
-                if self.native.execute(SQL.present, (client, resource, *rest)).rowcount != 1
-            )
-        except sqlite3.OperationalError:
-            if self.has_schema():
-                raise
-            return resources
+        not_ours: tuple[str, ...] = ()
+        for resource in resources:
+            row = (resource, proof.token, proof.claim, proof.lock, proof.source_id, proof.history_id)
+            try:
+                self.native.execute(SQL.present, row)
+            except sqlite3.IntegrityError as error:
+                if error.sqlite_errorcode != sqlite3.SQLITE_CONSTRAINT_NOTNULL:
+                    raise
+                not_ours += (resource,)
+            except sqlite3.OperationalError:
+                # The file was replaced in place by one without our tables.
+                if self.has_schema():
+                    raise
+                return resources
+        return not_ours
 
     def withdraw(self, resources: tuple[str, ...]) -> bool:
         """Take back what was presented; return whether all of it was still there."""
-        return all(self.native.execute(SQL.withdraw, (resource,)).rowcount == 1 for resource in resources)
+        is_whole = True
+        for resource in resources:
+            if self.native.execute(SQL.withdraw, (resource,)).rowcount != 1:
+                is_whole = False
+        return is_whole
 
     def record_refusal(self, resource: str, kind: str) -> None:
         """Count a lease that enforcement would have refused."""
