@@ -29,6 +29,7 @@ SEQUENCER_VARIABLE = "FENCELINE_SEQUENCER"
 _SEQUENCER_FORM = "fl1.<source-id>.<history-id>.<mode>.<token>.<claim>.<lock, base64url>"
 _IDENTIFIER = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _DECIMAL = re.compile(r"[1-9][0-9]{0,18}")
+_PRINTABLE_BITS = 256
 EXCLUSIVE = "x"
 
 
@@ -64,7 +65,8 @@ def check_token(token: object) -> int:
     if isinstance(token, bool) or not isinstance(token, int):
         raise ConfigError(f"a token must be an int, not {type(token).__name__}")
     if not MIN_TOKEN <= token <= MAX_TOKEN:
-        raise ConfigError(f"token {token} is outside the range of tokens, 1 <= token < 2**63")
+        shown = f"{token}" if token.bit_length() <= _PRINTABLE_BITS else f"with {token.bit_length()} bits"
+        raise ConfigError(f"token {shown} is outside the range of tokens, 1 <= token < 2**63")
     return token
 
 
