@@ -13,6 +13,7 @@ import os
 import threading
 import time
 import weakref
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -75,7 +76,7 @@ class ForkGate:
         """Keep everybody out, wait until nobody is inside, and close what is idle."""
         self._forker = threading.get_ident()
         self.is_shut = True
-        databases = list(self._databases)
+        databases = self._watched()
         give_up = time.monotonic() + FORK_PATIENCE_S
         while any(database.is_inside for database in databases) and time.monotonic() < give_up:
             time.sleep(_POLL_S)
@@ -87,13 +88,18 @@ class ForkGate:
         self.is_shut = False
 
     def after_fork_in_child(self) -> None:
-        """Begin anew: what is still open is the parent's."""
-        for database in list(self._databases):
+        """Disown what is still open, which is the parent's; what was closed serves this process, and its own forks."""
+        for database in self._watched():
+            database.is_inside = False  # Whichever thread was inside is not in this process.
             if database.is_open:
                 self._inherited.add(database.path)
                 database.leak()
-        self._databases = weakref.WeakSet()
         self.is_shut = False
+
+    def _watched(self) -> list[Forkable]:
+        while True:
+            with suppress(RuntimeError):  # Another thread made a connection while these were counted.
+                return list(self._databases)
 
 
 GATE = ForkGate()
