@@ -24,10 +24,10 @@ EXTRAS: dict[str, str] = {}
 """The extra that installs a scheme's client, for the stores that need one."""
 
 UNSAFE_SOURCES = {
-    "redis": "its asynchronous failover loses acknowledged grants, and Redlock has no order to take tokens from",
-    "rediss": "its asynchronous failover loses acknowledged grants, and Redlock has no order to take tokens from",
     "memcached": "it may evict the counter at any time, and then counts from the beginning",
     "nats": "its acknowledgements are not flushed, so a power cut issues a revision twice",
+    "redis": "its asynchronous failover loses acknowledged grants, and Redlock has no order to take tokens from",
+    "rediss": "its asynchronous failover loses acknowledged grants, and Redlock has no order to take tokens from",
 }
 
 

@@ -1,0 +1,174 @@
+"""The scheme table: which store a URL means, what is refused and why, and stores that other packages bring."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import fenceline
+from fenceline import ConfigError, MissingDependencyError, UnknownSchemeError, UnsafeSourceError
+from fenceline.stores import registry
+from fenceline.stores.registry import guard_store, shown_url, source_store
+from fenceline.stores.sqlite.guard import SQLiteGuard
+from fenceline.stores.sqlite.source import SQLiteSource
+
+Offer = Callable[..., None]
+
+
+@pytest.mark.reduced
+def test_sqlite_is_the_store_of_its_scheme(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/locks.db"
+    assert isinstance(source_store(url), SQLiteSource)
+    assert isinstance(source_store(url.replace("sqlite", "SQLite")), SQLiteSource)
+    assert isinstance(guard_store(url), SQLiteGuard)
+    assert list(tmp_path.iterdir()) == []  # Nothing is opened yet.
+
+
+def test_tables_are_sorted_and_name_what_exists() -> None:
+    for table in (registry.SOURCES, registry.GUARDS, registry.UNSAFE_SOURCES):
+        assert list(table) == sorted(table)
+    assert not set(registry.UNSAFE_SOURCES) & set(registry.SOURCES)
+
+
+@pytest.mark.parametrize("scheme", ["redis", "rediss", "memcached", "nats", "REDIS"])
+def test_store_that_can_issue_a_token_twice_is_refused_with_the_reason(scheme: str) -> None:
+    with pytest.raises(UnsafeSourceError) as caught:
+        fenceline.connect(f"{scheme}://user:secret@localhost:1234/0")
+    said = str(caught.value)
+    assert registry.UNSAFE_SOURCES[scheme.lower()] in said
+    assert "Use one of: " in said
+    assert "sqlite://" in said
+    assert "secret" not in said
+
+
+@pytest.mark.reduced
+def test_unknown_scheme_names_the_known_ones() -> None:
+    for lookup in (source_store, guard_store, fenceline.connect):
+        with pytest.raises(UnknownSchemeError, match=r"no store is known for gopher://; known here: sqlite://"):
+            lookup("gopher://somewhere/else")
+
+
+@pytest.mark.parametrize("url", ["", "locks.db", "/var/lib/locks.db", "://x", "sqlite:locks.db", "sqlite:/locks.db"])
+def test_text_that_is_no_url_is_refused_with_an_example(url: str) -> None:
+    for lookup in (source_store, guard_store):
+        with pytest.raises(ConfigError, match=r"is no URL: write for example sqlite:///locks\.db"):
+            lookup(url)
+
+
+@pytest.mark.parametrize("url", [b"sqlite:///x", 7, Path("x")])
+def test_url_must_be_text(url: object) -> None:
+    with pytest.raises(ConfigError, match="a URL must be a str, not"):
+        source_store(url)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "sqlite://",
+        "sqlite://x",
+        "sqlite://host/x",
+        "sqlite:///",
+        "sqlite:////",
+        "sqlite:///x/",
+        "sqlite:///:memory:",
+        "sqlite:///a\0b",
+    ],
+)
+def test_sqlite_url_that_names_no_file_is_refused(url: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        source_store(url)
+    assert not isinstance(caught.value, UnknownSchemeError)
+    assert "\0" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("sqlite:////var/lib/a@b.db", "sqlite:////var/lib/a@b.db"),
+        ("sqlite:///relative.db", "sqlite:///relative.db"),
+        ("postgresql://user:secret@host/db", "postgresql://…@host/db"),
+        ("postgresql://user:se@cret@host/db", "postgresql://…@host/db"),
+        ("postgresql://user:se/cret@host/db", "postgresql://…@host/db"),
+        ("postgresql://host/db", "postgresql://host/db"),
+        ("user:secret@host/db", "…@host/db"),
+        ("nothing", "nothing"),
+    ],
+)
+def test_shown_url_has_no_password(url: str, shown: str) -> None:
+    assert shown_url(url) == shown
+    assert "cret" not in shown_url(url)
+
+
+def test_message_about_a_url_without_scheme_hides_its_password() -> None:
+    with pytest.raises(ConfigError, match="…@host/db") as caught:
+        source_store("user:secret@host/db")
+    assert "secret" not in str(caught.value)
+
+
+# --- stores that other packages bring ---
+@pytest.fixture
+def offer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Offer:
+    """Install packages that offer `other://` by an entry point, each in a folder of its own."""
+
+    def install(package: str, *, group: str = registry.SOURCE_GROUP, scheme: str = "other", code: str = "") -> None:
+        folder = tmp_path / package
+        (folder / f"{package}-1.0.dist-info").mkdir(parents=True)
+        (folder / f"{package}-1.0.dist-info" / "METADATA").write_text(f"Name: {package}\nVersion: 1.0\n")
+        entry = f"[{group}]\n{scheme} = {package}:Store\n"
+        (folder / f"{package}-1.0.dist-info" / "entry_points.txt").write_text(entry)
+        (folder / f"{package}.py").write_text(
+            code or "class Store:\n    def __init__(self, url):\n        self.url = url\n"
+        )
+        monkeypatch.syspath_prepend(str(folder))
+        monkeypatch.delitem(sys.modules, package, raising=False)
+
+    return install
+
+
+@pytest.mark.reduced
+def test_other_package_brings_a_store_by_an_entry_point(offer: Offer) -> None:
+    offer("fl_one")
+    assert source_store("other://place").url == "other://place"
+    with pytest.raises(UnknownSchemeError):
+        guard_store("other://place")
+
+
+def test_other_package_brings_a_guard_by_an_entry_point(offer: Offer) -> None:
+    offer("fl_two", group=registry.GUARD_GROUP)
+    assert guard_store("other://place").url == "other://place"
+
+
+def test_two_packages_with_one_scheme_are_refused_by_name(offer: Offer) -> None:
+    offer("fl_three")
+    offer("fl_four")
+    with pytest.raises(ConfigError, match=r"\(fl_four:Store, fl_three:Store\): uninstall all but one"):
+        source_store("other://place")
+
+
+def test_other_package_cannot_replace_a_scheme_of_ours(offer: Offer) -> None:
+    offer("fl_five", scheme="sqlite")
+    offer("fl_six", scheme="redis")
+    assert isinstance(source_store("sqlite:///x.db"), SQLiteSource)
+    with pytest.raises(UnsafeSourceError):
+        source_store("redis://place")
+
+
+@pytest.mark.parametrize("code", ["import fl_no_such_client", "Stor = None"])
+def test_package_that_cannot_be_loaded_is_missing_dependency(offer: Offer, code: str) -> None:
+    offer("fl_seven", code=code)
+    with pytest.raises(MissingDependencyError, match="other:// is offered by 'fl_seven:Store', which cannot be loaded"):
+        source_store("other://place")
+
+
+def test_store_whose_client_is_missing_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(registry.SOURCES, "demo", "fenceline_no_such_module:Store")
+    monkeypatch.setitem(registry.EXTRAS, "demo", "demo")
+    with pytest.raises(MissingDependencyError, match=r"pip install 'fenceline\[demo\]'"):
+        source_store("demo://place")
+
+
+def test_error_inside_our_own_store_is_not_called_a_missing_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(registry.SOURCES, "demo", "fenceline_no_such_module:Store")
+    with pytest.raises(ModuleNotFoundError):
+        source_store("demo://place")
