@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+import fenceline
+from tests.process.actors import Stage
+
 
 @pytest.fixture
 def short_path() -> Iterator[Path]:
@@ -22,3 +25,17 @@ def own_settings(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempP
     for name in ("FENCELINE_SOURCE", "FENCELINE_LOCK", "FENCELINE_TOKEN", "FENCELINE_SEQUENCER"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.getbasetemp() / "state"))
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    """Yield a place for real processes that share one source file; whatever still runs is killed at the end."""
+    with Stage(tmp_path / "locks.db") as the_stage:
+        yield the_stage
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Iterator[fenceline.Source]:
+    """Yield a source at the file that `stage` uses."""
+    with fenceline.connect(f"sqlite:///{tmp_path / 'locks.db'}") as the_source:
+        yield the_source

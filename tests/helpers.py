@@ -1,5 +1,6 @@
 """What tests of every kind share: waiting for a condition, without a sleep that guesses."""
 
+import asyncio
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -27,3 +28,14 @@ def wait_until(predicate: Callable[[], Value], timeout: float = DEADLINE_S) -> V
             reason = f"{predicate} was not true within {timeout} s; its last value: {value!r}"
             raise AssertionError(reason)
         time.sleep(_PAUSE_S)
+
+
+async def wait_until_async(predicate: Callable[[], Value], timeout: float = DEADLINE_S) -> Value:
+    """Do as `wait_until`, while the event loop goes on."""
+    deadline = time.monotonic() + timeout
+    while not (value := predicate()) and time.monotonic() < deadline:  # noqa: ASYNC110 - the predicate is no event
+        await asyncio.sleep(_PAUSE_S)
+    if not value:
+        reason = f"{predicate} was not true within {timeout} s; its last value: {value!r}"
+        raise AssertionError(reason)
+    return value

@@ -27,9 +27,7 @@ def test_each_block_is_a_statement_by_its_name_without_comment_and_last_semicolo
 
 
 def test_an_unknown_name_is_an_attribute_error_that_lists_the_known_ones():
-    with pytest.raises(
-        AttributeError, match=r"x\.sql has no statement 'third'; it has first, second"
-    ):
+    with pytest.raises(AttributeError, match=r"x\.sql has no statement 'third'; it has first, second"):
         _ = Statements("x.sql", parse(TEXT, "x.sql")).third
 
 

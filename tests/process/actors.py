@@ -1,0 +1,173 @@
+"""Real processes that play a part in a test: a few lines of Python, spoken to line by line, frozen, thawed and killed.
+
+A script finds `source`, a fenceline source at the test's file, and the functions `say(value)` and `hear()`, by which it
+exchanges JSON with the test. An actor whose test is gone ends by itself: `hear` raises SystemExit then.
+"""
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tests.helpers import DEADLINE_S, wait_until
+
+PRELUDE = """
+import json, os, signal, sys, threading, time
+import fenceline
+
+URL = sys.argv[1]
+source = fenceline.connect(URL)
+
+def say(value=None):
+    os.write(1, (json.dumps(value) + "\\n").encode())
+
+def hear():
+    line = sys.stdin.readline()
+    if not line:
+        raise SystemExit("the test is gone")
+    return json.loads(line)
+
+def until(predicate, seconds=30):
+    give_up = time.monotonic() + seconds
+    while not (value := predicate()):
+        if time.monotonic() > give_up:
+            raise SystemExit("it did not come true")
+        time.sleep(0.005)
+    return value
+"""
+
+
+class Actor:
+    """One process, running `script`."""
+
+    def __init__(self, url: str, script: str, *, options: tuple[str, ...] = ()) -> None:
+        text = PRELUDE + textwrap.dedent(script)
+        self._process = subprocess.Popen(
+            [sys.executable, *options, "-c", text, url],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._heard: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._errors: list[str] = []
+        self._readers = [
+            threading.Thread(target=self._read_output, daemon=True),
+            threading.Thread(target=self._read_errors, daemon=True),
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def _read_output(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._heard.put(line)
+        self._heard.put(None)
+
+    def _read_errors(self) -> None:
+        assert self._process.stderr is not None
+        self._errors.extend(self._process.stderr)
+
+    @property
+    def errors(self) -> str:
+        """What it wrote to stderr until now."""
+        return "".join(self._errors)
+
+    def hear(self, timeout: float = DEADLINE_S) -> Any:
+        """Return the next thing that it says; fail the test if it ends instead."""
+        try:
+            line = self._heard.get(timeout=timeout)
+        except queue.Empty:
+            raise AssertionError(f"the actor said nothing for {timeout} s: {self.errors}") from None
+        if line is None:
+            code = self._process.wait(DEADLINE_S)
+            raise AssertionError(f"the actor ended with {code}: {self.errors}")
+        return json.loads(line)
+
+    def is_silent(self) -> bool:
+        """Tell whether it has said nothing that was not heard."""
+        return self._heard.empty()
+
+    def say(self, value: Any = None) -> None:
+        """Say something to it; whether it listens is its own affair."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(value) + "\n")
+        self._process.stdin.flush()
+
+    def send(self, number: int) -> None:
+        """Send it a signal."""
+        os.kill(self.pid, number)
+
+    def freeze(self) -> None:
+        """Stop it as SIGSTOP does, and return once it stands still."""
+        self.send(signal.SIGSTOP)
+        self.wait_until_frozen()
+
+    def wait_until_frozen(self) -> None:
+        """Wait until it stands still, by whoever's signal."""
+        wait_until(lambda: os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG))
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        self.send(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """End it without a chance to clean up."""
+        self.send(signal.SIGKILL)
+        self._process.wait(DEADLINE_S)
+
+    def wait(self, timeout: float = DEADLINE_S) -> int:
+        """Wait for its own end, and return its exit code."""
+        return self._process.wait(timeout)
+
+    def cpu_s(self) -> float:
+        """Return the CPU time that it has used until now."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def close(self) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait(DEADLINE_S)
+        for reader in self._readers:
+            reader.join(DEADLINE_S)
+        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
+            if stream is not None and not stream.closed:
+                try:
+                    stream.close()
+                except BrokenPipeError:
+                    continue
+
+
+class Stage:
+    """The actors of one test, over one source file; all are ended with it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.url = f"sqlite:///{path}"
+        self._actors: list[Actor] = []
+
+    def actor(self, script: str, *, options: tuple[str, ...] = ()) -> Actor:
+        """Start an actor."""
+        self._actors.append(Actor(self.url, script, options=options))
+        return self._actors[-1]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for actor in self._actors:
+            actor.close()

@@ -1,0 +1,435 @@
+"""The flows, driven by hand: every reply, and every error thrown in at every request."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fenceline._flows import keep
+from fenceline._flows.acquire import MAX_CLAIMS, Attempt, Grant, acquire, deadline_ms, margin_ms
+from fenceline._flows.requests import (
+    Acquire,
+    BlockSpent,
+    Break,
+    Broken,
+    Busy,
+    ClaimEnded,
+    Draw,
+    Flow,
+    Granted,
+    Listen,
+    Now,
+    Poll,
+    Queued,
+    RaiseEpoch,
+    ReadSource,
+    Release,
+    Released,
+    Renew,
+    Renewed,
+    ReserveBlock,
+    Wait,
+)
+from fenceline._flows.retry import MAX_TRIES
+from fenceline.errors import OutcomeUnknownError, SourceError, SourceUnavailableError
+from fenceline.model import SourceInfo
+from tests.unit.hand import Hand, kinds
+
+pytestmark = pytest.mark.reduced
+
+TTL_MS = 10_000
+MARGIN_MS = 1_000
+GRANTED = Granted(7, TTL_MS, "source", "history")
+DRIVER_REQUESTS = Draw | Now | Listen | Wait
+
+
+def attempt() -> Attempt:
+    return Attempt("the-lock", "me", TTL_MS)
+
+
+def begun(*, may_wait: bool = True, timeout_ms: int | None = None) -> Hand:
+    """Return an acquire whose first claim, `c1`, was drawn at 1000 ms: it asks for the lock now."""
+    hand = Hand(acquire(attempt(), may_wait=may_wait, timeout_ms=timeout_ms))
+    assert hand.request == Draw()
+    hand.reply(("c1", 1_000_900))
+    return hand
+
+
+# --- how long a lease may be relied on ------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("ttl_ms", "margin"),
+    [(100, 25), (200, 50), (400, 50), (500, 50), (510, 51), (10_000, 1_000), (86_400_000, 8_640_000)],
+)
+def test_the_margin_is_a_tenth_at_least_50_ms_and_at_most_a_quarter(ttl_ms: int, margin: int) -> None:
+    assert margin_ms(ttl_ms) == margin
+
+
+@given(st.integers(100, 86_400_000), st.integers(-(10**9), 10**9), st.integers(0, 10**12))
+def test_a_deadline_never_exceeds_the_ttl_less_the_margin(ttl_ms: int, remaining_ms: int, sent_ms: int) -> None:
+    until_ms = deadline_ms(sent_ms, remaining_ms, ttl_ms)
+    assert until_ms <= sent_ms + ttl_ms - margin_ms(ttl_ms)
+    assert until_ms <= sent_ms + remaining_ms - margin_ms(ttl_ms)
+
+
+# --- acquire --------------------------------------------------------------------------------------
+def test_a_free_lock_costs_one_round_trip() -> None:
+    hand = begun()
+    assert hand.request == Acquire("the-lock", "c1", "me", TTL_MS, 1_000_900, may_wait=True)
+    hand.reply(GRANTED, 1_003)
+    assert kinds(hand.asked) == ["Draw", "Acquire", "Now"]
+    assert hand.result == Grant(7, 1_000 + TTL_MS - MARGIN_MS, "source", "history", waited_ms=None)
+
+
+def test_the_deadline_counts_from_the_sending_and_from_the_time_left() -> None:
+    hand = begun()
+    hand.reply(GRANTED._replace(remaining_ms=4_000), 1_003)
+    assert hand.result.deadline_ms == 1_000 + 4_000 - MARGIN_MS
+
+
+def test_a_time_left_greater_than_the_ttl_counts_as_the_ttl() -> None:
+    hand = begun()
+    hand.reply(GRANTED._replace(remaining_ms=10**9), 1_003)
+    assert hand.result.deadline_ms == 1_000 + TTL_MS - MARGIN_MS
+
+
+@pytest.mark.parametrize("reply", [Busy(), ClaimEnded()])
+def test_a_lock_that_is_not_to_be_had_at_once_is_none(reply: object) -> None:
+    hand = begun(may_wait=False, timeout_ms=0)
+    assert hand.request.may_wait is False
+    hand.reply(reply)
+    if not hand.is_done:
+        hand.reply(("c2", 1_001_000))
+    assert hand.is_done
+    assert hand.result is None
+
+
+def test_a_spent_block_is_reserved_and_the_same_claim_asks_again() -> None:
+    hand = begun()
+    first = hand.request
+    assert hand.reply(BlockSpent()) == ReserveBlock()
+    assert hand.reply(None) == first
+    assert hand.reply(BlockSpent(), None) == first
+    hand.reply(GRANTED, 1_003)
+    assert hand.result.token == 7
+
+
+def test_a_waiter_listens_before_it_looks_again() -> None:
+    hand = begun()
+    assert hand.reply(Queued(400)) == Listen("the-lock", "c1")
+    assert hand.reply(None) == Now()
+    assert hand.reply(1_010) == Poll("the-lock", "c1")
+    assert hand.reply(Queued(300), 1_011) == Wait(300)
+
+
+def test_a_waiter_polls_until_it_is_granted_and_counts_from_that_poll() -> None:
+    hand = begun()
+    hand.reply(Queued(400), None, 1_010, Queued(300), 1_011, None)
+    assert hand.request == Now()
+    assert hand.reply(5_000) == Poll("the-lock", "c1")
+    hand.reply(GRANTED, 5_002)
+    assert hand.result == Grant(7, 5_000 + TTL_MS - MARGIN_MS, "source", "history", waited_ms=4_002)
+
+
+def test_a_waiter_reserves_a_block_too() -> None:
+    hand = begun()
+    hand.reply(Queued(400), None, 1_010)
+    assert hand.reply(BlockSpent()) == ReserveBlock()
+    assert hand.reply(None) == Poll("the-lock", "c1")
+
+
+def test_a_waiter_never_sleeps_beyond_its_timeout() -> None:
+    hand = begun(timeout_ms=100)
+    hand.reply(Queued(400), None, 1_010)
+    assert hand.reply(Queued(400), 1_030) == Wait(70)
+
+
+def test_a_timeout_gives_up_the_place_in_the_queue() -> None:
+    hand = begun(timeout_ms=100)
+    hand.reply(Queued(400), None, 1_010, Queued(400), 1_030, None, 1_100, Queued(400))
+    assert hand.reply(1_100) == Release("the-lock", "c1")
+    hand.reply(Released(was_held=False))
+    assert hand.is_done
+    assert hand.result is None
+
+
+def test_a_timeout_of_zero_looks_once_and_leaves() -> None:
+    hand = begun(timeout_ms=0)
+    assert hand.reply(Queued(400), None, 1_001, Queued(400), 1_001) == Release("the-lock", "c1")
+
+
+def test_a_place_that_ended_is_taken_anew_under_another_claim() -> None:
+    hand = begun()
+    hand.reply(Queued(400), None, 1_010, ClaimEnded())
+    assert hand.request == Draw()
+    assert hand.reply(("c2", 9_000_000)) == Acquire("the-lock", "c2", "me", TTL_MS, 9_000_000, may_wait=True)
+    hand.reply(Queued(400), None, 9_001, GRANTED, 9_002)
+    # The wait counts from the beginning, the lease from the poll that brought it.
+    assert hand.result == Grant(7, 9_001 + TTL_MS - MARGIN_MS, "source", "history", waited_ms=8_002)
+
+
+def test_a_claim_that_ended_at_the_timeout_is_not_drawn_anew() -> None:
+    the_attempt = attempt()
+    hand = Hand(acquire(the_attempt, may_wait=True, timeout_ms=100))
+    hand.reply(("c1", 1_000_000), ClaimEnded(), ("c2", 1_100_000))
+    assert hand.is_done
+    assert hand.result is None
+    assert the_attempt.claim == "c1"
+
+
+@pytest.mark.parametrize("late_ms", [0, 1, 60_000])
+def test_a_grant_that_arrives_after_its_deadline_is_given_back(late_ms: int) -> None:
+    hand = begun()
+    assert hand.reply(GRANTED, 1_000 + TTL_MS - MARGIN_MS + late_ms) == Release("the-lock", "c1")
+    assert hand.reply(Released(was_held=True)) == Draw()
+
+
+def test_a_grant_that_arrives_just_before_its_deadline_is_used() -> None:
+    hand = begun()
+    hand.reply(GRANTED, 1_000 + TTL_MS - MARGIN_MS - 1)
+    assert hand.result.token == 7
+
+
+def test_a_source_that_ends_every_claim_is_given_up() -> None:
+    hand = Hand(acquire(attempt(), may_wait=True, timeout_ms=None))
+    for number in range(MAX_CLAIMS - 1):
+        hand.reply((f"c{number}", 1_000_000), ClaimEnded())
+    hand.reply(("last", 1_000_000))
+    with pytest.raises(SourceError, match=rf"{MAX_CLAIMS} claims in a row.*10000 ms.*longer ttl"):
+        hand.reply(ClaimEnded())
+
+
+# --- lost replies and errors ----------------------------------------------------------------------
+PATHS: dict[str, tuple[Callable[[], Flow[Any]], list[Any]]] = {
+    "acquire at once": (
+        lambda: acquire(attempt(), may_wait=True, timeout_ms=None),
+        [("c1", 1_000_000), BlockSpent(), None, GRANTED, 1_001],
+    ),
+    "acquire by waiting": (
+        lambda: acquire(attempt(), may_wait=True, timeout_ms=60_000),
+        [("c1", 1_000_000), Queued(9), None, 1_001, Queued(9), 1_002, None, 1_003, BlockSpent(), None, GRANTED, 1_004],
+    ),
+    "acquire anew": (
+        lambda: acquire(attempt(), may_wait=True, timeout_ms=None),
+        [
+            *(("c1", 1_000_000), ClaimEnded()),
+            *(("c2", 2_000_000), GRANTED, 99_000, Released(was_held=True)),
+            *(("c3", 99_100_000), GRANTED, 99_101),
+        ],
+    ),
+    "give up": (
+        lambda: acquire(attempt(), may_wait=True, timeout_ms=5),
+        [("c1", 1_000_000), Queued(9), None, 1_001, Queued(9), 1_005, Released(was_held=False)],
+    ),
+    "release": (lambda: keep.release("the-lock", "c1"), [Released(was_held=True)]),
+    "break": (
+        lambda: keep.break_lock("the-lock", "c1", "me", "stuck"),
+        [BlockSpent(), None, Broken(8, "source", "history", "you")],
+    ),
+}
+
+
+def each_request() -> list[Any]:
+    """Return (path, index, request) for every request on every path."""
+    found = []
+    for path, (make, replies) in PATHS.items():
+        hand = Hand(make())
+        hand.reply(*replies)
+        assert hand.is_done, f"the replies for {path!r} do not lead to its end"
+        found += [pytest.param(path, index, id=f"{path}-{index}") for index in range(len(replies))]
+    return found
+
+
+def at(path: str, index: int) -> Hand:
+    """Return the flow at its request number `index`."""
+    make, replies = PATHS[path]
+    hand = Hand(make())
+    hand.reply(*replies[:index])
+    return hand
+
+
+@pytest.mark.parametrize("error", [SourceUnavailableError("busy"), KeyboardInterrupt(), asyncio.CancelledError()])
+@pytest.mark.parametrize(("path", "index"), each_request())
+def test_an_error_anywhere_passes_unchanged_and_nothing_more_is_asked(
+    path: str, index: int, error: BaseException
+) -> None:
+    hand = at(path, index)
+    with pytest.raises(type(error)) as raised:
+        hand.throw(error)
+    assert raised.value is error
+
+
+@pytest.mark.parametrize(("path", "index"), each_request())
+def test_a_flow_can_be_dropped_anywhere(path: str, index: int) -> None:
+    make, replies = PATHS[path]
+    flow = make()
+    next(flow)
+    for reply in replies[:index]:
+        flow.send(reply)
+    flow.close()
+
+
+@pytest.mark.parametrize(("path", "index"), each_request())
+def test_a_lost_reply_is_asked_for_again_by_the_same_request(path: str, index: int) -> None:
+    hand = at(path, index)
+    request = hand.request
+    lost = OutcomeUnknownError("the reply never came")
+    if isinstance(request, DRIVER_REQUESTS):
+        with pytest.raises(OutcomeUnknownError):
+            hand.throw(lost)
+        return
+    for _ in range(MAX_TRIES - 1):
+        assert hand.throw(lost) == request
+    hand.reply(*PATHS[path][1][index:])
+    assert hand.is_done
+
+
+@pytest.mark.parametrize(("path", "index"), each_request())
+def test_a_reply_that_is_lost_too_often_is_told(path: str, index: int) -> None:
+    hand = at(path, index)
+    lost = OutcomeUnknownError("the reply never came")
+    tries = 1 if isinstance(hand.request, DRIVER_REQUESTS) else MAX_TRIES
+    for _ in range(tries - 1):
+        hand.throw(lost)
+    with pytest.raises(OutcomeUnknownError):
+        hand.throw(lost)
+
+
+def test_the_claim_to_abandon_is_the_one_that_may_stand_at_the_source() -> None:
+    """H5: wherever an acquire ends, its attempt names the last claim that the source was asked about."""
+    make_attempt = attempt()
+    hand = Hand(acquire(make_attempt, may_wait=True, timeout_ms=None))
+    assert make_attempt.claim is None
+    for reply in PATHS["acquire anew"][1]:
+        hand.reply(reply)
+        asked = [request.claim for request in hand.asked if isinstance(request, Acquire)]
+        assert make_attempt.claim == (asked[-1] if asked else None)
+
+
+SOME_REPLIES = st.one_of(
+    st.just(Busy()),
+    st.just(ClaimEnded()),
+    st.just(BlockSpent()),
+    st.builds(Queued, st.integers(1, 1000)),
+    st.builds(Granted, st.integers(1, 99), st.integers(1, 2 * TTL_MS), st.just("source"), st.just("history")),
+    st.just(OutcomeUnknownError("lost")),
+    st.just(SourceUnavailableError("busy")),
+)
+
+
+@given(st.lists(st.tuples(SOME_REPLIES, st.integers(0, 6_000)), max_size=60), st.booleans(), st.integers(0, 20_000))
+def test_whatever_a_source_replies_every_claim_but_the_last_is_over(
+    replies: list[tuple[Any, int]], may_wait: bool, timeout_ms: int
+) -> None:
+    """A claim is drawn anew only when the source has ended the last one, and a grant has time left."""
+    source = Whimsical(replies)
+    the_attempt = attempt()
+    flow = acquire(the_attempt, may_wait=may_wait, timeout_ms=timeout_ms if may_wait else 0)
+    result = source.drive(flow)
+    assert source.claims == sorted(source.claims)
+    if source.claims:
+        assert the_attempt.claim == source.claims[-1]
+        assert set(source.claims[:-1]) <= source.over
+    if isinstance(result, Grant):
+        assert the_attempt.claim not in source.over
+        assert source.now_ms < result.deadline_ms <= source.now_ms + TTL_MS - MARGIN_MS
+
+
+class Whimsical:
+    """A source and a clock that do what they are told, however odd; in the end, the source is unavailable."""
+
+    def __init__(self, replies: list[tuple[Any, int]]) -> None:
+        self._replies = iter(replies)
+        self.now_ms = 0
+        self.claims: list[str] = []
+        self.over: set[str] = set()
+        self._drawn = 0
+
+    def drive(self, flow: Flow[Any]) -> Any:
+        reply: Any = None
+        try:
+            while True:
+                request = flow.throw(reply) if isinstance(reply, Exception) else flow.send(reply)
+                reply = self._answer(request)
+        except StopIteration as done:
+            return done.value
+        except SourceError as error:
+            return error
+
+    def _answer(self, request: Any) -> Any:
+        match request:
+            case Draw():
+                self._drawn += 1
+                return f"c{self._drawn:03}", self.now_ms * 1000
+            case Now():
+                return self.now_ms
+            case Wait():
+                assert request.timeout_ms > 0
+                self.now_ms += request.timeout_ms
+            case Release():
+                self.over.add(request.claim)
+                return Released(was_held=True)
+            case Acquire() | Poll():
+                return self._decide(request)
+        return None
+
+    def _decide(self, request: Any) -> Any:
+        reply, passed_ms = next(self._replies, (SourceUnavailableError("the end"), 0))
+        self.now_ms += passed_ms
+        if isinstance(request, Acquire) and request.claim not in self.claims:
+            self.claims.append(request.claim)
+        assert request.claim == self.claims[-1]
+        if isinstance(request, Poll) and isinstance(reply, Busy):
+            reply = ClaimEnded()  # A poll is never told that the lock is busy.
+        if isinstance(reply, Busy | ClaimEnded):
+            self.over.add(request.claim)
+        return reply
+
+
+# --- keep, break, raise ---------------------------------------------------------------------------
+def test_a_renewal_is_one_request_and_tells_when_it_was_sent() -> None:
+    leases = (("a", "c1"), ("b", "c2"))
+    hand = Hand(keep.renew(leases))
+    assert hand.reply(500) == Renew(leases)
+    reply = Renewed({"c1": 9_000}, {"c2": "gone"})
+    hand.reply(reply)
+    assert hand.result == keep.Beat(500, reply)
+
+
+def test_a_renewal_whose_reply_is_lost_is_left_to_the_next_beat() -> None:
+    hand = Hand(keep.renew((("a", "c1"),)))
+    hand.reply(500)
+    with pytest.raises(OutcomeUnknownError):
+        hand.throw(OutcomeUnknownError("lost"))
+
+
+def test_breaking_a_lock_carries_who_and_why() -> None:
+    hand = Hand(keep.break_lock("the-lock", "c1", "me", "stuck"))
+    assert hand.request == Break("the-lock", "c1", "me", "stuck")
+
+
+def test_an_epoch_is_raised_on_the_history_that_was_read() -> None:
+    info = SourceInfo("source", 1, "history-1", 5, 4096)
+    after = SourceInfo("source", 2, "history-2", 2**40, 2**40)
+    hand = Hand(keep.raise_epoch("restored"))
+    assert hand.request == ReadSource()
+    assert hand.reply(info) == RaiseEpoch("history-1", "restored")
+    hand.reply(after)
+    assert hand.result == after
+
+
+def test_an_epoch_that_somebody_else_raised_meanwhile_is_none() -> None:
+    hand = Hand(keep.raise_epoch("restored"))
+    hand.reply(SourceInfo("source", 1, "history-1", 5, 4096), None)
+    assert hand.is_done
+    assert hand.result is None
+
+
+def test_raising_an_epoch_is_never_repeated_on_an_unknown_outcome() -> None:
+    """A second try would raise once more, or report that somebody else did."""
+    hand = Hand(keep.raise_epoch("restored"))
+    hand.reply(SourceInfo("source", 1, "history-1", 5, 4096))
+    with pytest.raises(OutcomeUnknownError):
+        hand.throw(OutcomeUnknownError("lost"))

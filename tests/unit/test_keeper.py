@@ -1,0 +1,566 @@
+"""The keeper, looked at one round at a time with a clock that stands; its thread, where the thread is the point."""
+
+import gc
+import logging
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from fenceline._drivers.sync import SyncDriver
+from fenceline._flows.requests import Release, Renew, Renewed
+from fenceline._keeper import keeper as keeper_module
+from fenceline._keeper.keeper import ABANDON_PAUSE_MS, MAX_ABANDONED_AT_ONCE, Keeper, Wake
+from fenceline._keeper.record import EXPIRED, HELD, LOST, RELEASED, Audience
+from fenceline.errors import LeaseExpiredError, LeaseLostError, OutcomeUnknownError, SourceUnavailableError
+from fenceline.hooks import Event, Hooks
+from tests.helpers import wait_until
+from tests.unit.fakes import START_MS, Clock, FakeSource, Holding, agree
+
+pytestmark = pytest.mark.reduced
+
+TTL_MS = 30_000
+BEAT_MS = 10_000
+MARGIN_MS = 3_000
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+class Stage:
+    """A keeper without its thread, over a fake source."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.keeper = Keeper(clock.now_ms)
+        self.source = FakeSource()
+        self.driver = self.driver_to(self.source)
+
+    def driver_to(self, source: FakeSource) -> SyncDriver:
+        return SyncDriver(source, now_us=self.clock.now_us)
+
+    def hold(self, claim: str = "c1", driver: SyncDriver | None = None, **options: Any) -> Holding:
+        holding = Holding(self.clock, driver or self.driver, claim, **options)
+        self.keeper.adopt(holding.record)
+        return holding
+
+    def look(self, after_ms: int = 0) -> None:
+        """Let the time pass, and the keeper go through one round."""
+        self.clock.pass_ms(after_ms)
+        self.keeper._inbox.put(Wake())
+        assert not self.keeper._receive()
+        self.keeper._expire()
+        self.keeper._renew()
+        self.keeper._expire()
+        self.keeper._abandon_claims()
+
+
+@pytest.fixture
+def stage(clock: Clock) -> Stage:
+    return Stage(clock)
+
+
+def told(holding: Holding, count: int = 1) -> list[str]:
+    """Return what the listener of a lease was told, once it has been told so many times."""
+    wait_until(lambda: len(holding.told) >= count)
+    return holding.told
+
+
+def unavailable(request: Any) -> Any:
+    raise SourceUnavailableError("locked by another process")
+
+
+# --- renewal --------------------------------------------------------------------------------------
+def test_a_lease_is_renewed_at_a_third_of_its_ttl_and_its_deadline_moves(stage: Stage) -> None:
+    record = stage.hold().record
+    stage.look(0)
+    stage.look(BEAT_MS - 1)
+    assert stage.source.asked == []
+    stage.look(1)
+    assert stage.source.asked == [Renew((("the-lock", "c1"),))]
+    assert record.deadline_ms == START_MS + BEAT_MS + TTL_MS - MARGIN_MS
+    assert record.state == HELD
+
+
+def test_however_many_leases_one_request_renews_them_all(stage: Stage) -> None:
+    held = [stage.hold(f"c{number}") for number in range(500)]
+    stage.look(0)
+    stage.look(BEAT_MS)
+    (request,) = stage.source.asked
+    assert {claim for _, claim in request.leases} == {holding.record.claim for holding in held}
+
+
+def test_a_renewal_counts_from_its_sending(stage: Stage) -> None:
+    record = stage.hold().record
+    stage.look(0)
+
+    def slowly(request: Any) -> Any:
+        stage.clock.pass_ms(4_000)
+        return agree(request)
+
+    stage.source.answer = slowly
+    stage.look(BEAT_MS)
+    assert record.deadline_ms == START_MS + BEAT_MS + TTL_MS - MARGIN_MS
+
+
+def test_what_was_confirmed_before_stays_true(stage: Stage) -> None:
+    record = stage.hold().record
+    stage.look(0)
+    stage.source.answer = lambda request: Renewed({"c1": 1_000}, {})
+    before_ms = record.deadline_ms
+    stage.look(BEAT_MS)
+    assert record.deadline_ms == before_ms
+
+
+def test_each_renewal_is_told_to_the_hook(stage: Stage) -> None:
+    events: list[Event] = []
+    stage.hold(hooks=Hooks(on_renewed=events.append))
+    holding = stage.hold("c2", hooks=Hooks(on_renewed=events.append))
+    stage.look(0)
+    stage.look(BEAT_MS)
+    wait_until(lambda: events)
+    assert {event.name for event in events} == {"renewed"}
+    assert events[0].token == holding.record.grant.token
+
+
+def test_a_lease_of_short_remaining_time_is_renewed_before_it_ends(stage: Stage) -> None:
+    """The grant may have been long on its way, in a frozen process or by a repeated request."""
+    record = stage.hold(left_ms=4_000).record
+    stage.look(0)
+    stage.look(2_000)
+    assert stage.source.requests(Renew)
+    assert record.remaining_ms() > 4_000
+
+
+# --- loss -----------------------------------------------------------------------------------------
+def test_a_definite_no_is_a_loss_with_the_sources_reason(stage: Stage) -> None:
+    events: list[Event] = []
+    holding = stage.hold(hooks=Hooks(on_lost=events.append))
+    stage.look(0)
+    stage.source.answer = lambda request: Renewed({}, {"c1": "somebody broke it"})
+    stage.look(BEAT_MS)
+    assert holding.record.state == LOST
+    assert told(holding) == ["somebody broke it"]
+    with pytest.raises(LeaseLostError, match="somebody broke it"):
+        raise holding.record.problem() or AssertionError
+    wait_until(lambda: events)
+    assert [(event.name, event.reason) for event in events] == [("lost", "somebody broke it")]
+    stage.look(BEAT_MS)
+    assert stage.source.requests(Release) == [], "what the source took away needs no release"
+
+
+def test_a_lease_that_the_source_does_not_name_is_lost(stage: Stage) -> None:
+    holding = stage.hold()
+    stage.look(0)
+    stage.source.answer = lambda request: Renewed({}, {})
+    stage.look(BEAT_MS)
+    assert holding.record.state == LOST
+    assert told(holding) == ["the source did not name it"]
+
+
+def test_the_loss_of_one_lease_is_not_the_others(stage: Stage) -> None:
+    lost, kept = stage.hold("c1"), stage.hold("c2")
+    stage.look(0)
+    stage.source.answer = lambda request: Renewed({"c2": TTL_MS}, {"c1": "broken"})
+    stage.look(BEAT_MS)
+    assert (lost.record.state, kept.record.state) == (LOST, HELD)
+
+
+@pytest.mark.parametrize("error", [SourceUnavailableError("busy"), OutcomeUnknownError("lost"), ZeroDivisionError()])
+def test_doubt_is_retried_until_the_deadline_and_then_the_lease_is_over(stage: Stage, error: Exception) -> None:
+    holding = stage.hold()
+    stage.look(0)
+
+    def fail(request: Any) -> Any:
+        raise error
+
+    stage.source.answer = fail
+    stage.look(BEAT_MS)
+    while stage.clock.ms < START_MS + TTL_MS - MARGIN_MS - 500:
+        assert holding.record.state == HELD
+        stage.look(500)
+    assert len(stage.source.requests(Renew)) > 4
+    stage.look(500)
+    assert holding.record.state == EXPIRED
+    assert told(holding) == ["its deadline passed without word from the source"]
+    assert isinstance(holding.record.problem(), LeaseExpiredError)
+
+
+def test_an_outage_shorter_than_the_deadline_loses_nothing(stage: Stage) -> None:
+    holding = stage.hold()
+    stage.look(0)
+    stage.source.answer = unavailable
+    stage.look(BEAT_MS)
+    stage.look(BEAT_MS)
+    stage.source.answer = agree
+    stage.look(BEAT_MS // 4)
+    assert holding.record.state == HELD
+    assert holding.record.deadline_ms == stage.clock.ms + TTL_MS - MARGIN_MS
+    stage.look(60)
+    assert holding.told == []
+
+
+def test_an_expired_lease_is_told_once_and_its_claim_is_given_up(stage: Stage) -> None:
+    holding = stage.hold()
+    stage.look(0)
+    stage.look(TTL_MS)
+    stage.look(1)
+    stage.look(BEAT_MS)
+    assert stage.source.asked == [Release("the-lock", "c1")]
+    assert told(holding) == ["its deadline passed without word from the source"]
+
+
+def test_a_renewal_that_succeeds_after_the_deadline_is_followed_by_a_release(stage: Stage) -> None:
+    """H2: once the own deadline has passed, the lease is over for good."""
+    holding = stage.hold()
+    stage.look(0)
+
+    def too_slowly(request: Any) -> Any:
+        if isinstance(request, Renew):
+            stage.clock.pass_ms(TTL_MS)
+        return agree(request)
+
+    stage.source.answer = too_slowly
+    stage.look(BEAT_MS)
+    assert holding.record.state == EXPIRED
+    assert [type(request) for request in stage.source.asked] == [Renew, Release]
+    assert told(holding) == ["its deadline passed before the source confirmed the renewal"]
+
+
+def test_a_lease_that_was_seen_over_is_not_revived_by_a_renewal_under_way(stage: Stage) -> None:
+    """The keeper's thread may stand between reading the clock and moving the deadline, while others run."""
+    holding = stage.hold()
+    stage.look(0)
+    stage.clock.pass_ms(TTL_MS)
+    assert holding.record.is_over()
+    stage.clock.pass_ms(-BEAT_MS)  # What the keeper's stale reading of the clock would say.
+    assert not holding.record.renewed_until(stage.clock.ms + TTL_MS)
+    stage.clock.pass_ms(BEAT_MS)
+    assert holding.record.is_over()
+    assert holding.record.remaining_ms() == 0
+
+
+def test_a_look_in_the_middle_of_a_renewal_does_not_end_a_lease(stage: Stage) -> None:
+    holding = stage.hold()
+    stage.clock.pass_ms(TTL_MS - MARGIN_MS - 1)
+    assert holding.record.renewed_until(stage.clock.ms + TTL_MS)
+    stage.clock.pass_ms(1)
+    assert not holding.record.is_over()
+
+
+def test_a_loss_that_somebody_else_saw_first_is_announced_too(stage: Stage) -> None:
+    """A holder that wakes after its deadline and releases at once is told all the same (H3)."""
+    holding = stage.hold()
+    stage.look(0)
+    stage.clock.pass_ms(TTL_MS)
+    assert holding.record.begin_release()
+    stage.keeper.expire(holding.record)
+    stage.keeper.expire(holding.record)
+    stage.look(0)
+    assert holding.record.state == EXPIRED
+    assert told(holding) == ["its deadline passed without word from the source"]
+    stage.look(BEAT_MS)
+    assert len(holding.told) == 1
+
+
+def test_a_released_lease_is_neither_renewed_nor_lost(stage: Stage) -> None:
+    holding = stage.hold()
+    stage.look(0)
+    assert holding.record.begin_release()
+    stage.look(BEAT_MS)
+    stage.look(TTL_MS)
+    assert stage.source.asked == []
+    assert holding.record.state == RELEASED
+    assert holding.told == []
+
+
+def test_a_lease_that_was_released_during_its_renewal_is_not_lost(stage: Stage) -> None:
+    holding = stage.hold()
+    stage.look(0)
+
+    def released_meanwhile(request: Any) -> Any:
+        holding.record.begin_release()
+        return Renewed({}, {"c1": "it was released"})
+
+    stage.source.answer = released_meanwhile
+    stage.look(BEAT_MS)
+    assert holding.record.state == RELEASED
+    assert holding.told == []
+
+
+def test_the_keeper_holds_neither_the_audience_nor_what_it_refers_to(stage: Stage) -> None:
+    """H2: a callback that belongs to the lease's owner must not keep the lease alive."""
+
+    class Owner:
+        def __init__(self) -> None:
+            self.holding = Holding(stage.clock, stage.driver)
+            self.holding.audience.listeners = (self.on_lost,)
+
+        def on_lost(self, reason: str) -> None:
+            raise AssertionError(reason)
+
+    owner = Owner()
+    stage.keeper.adopt(owner.holding.record)
+    is_alive = weakref.ref(owner)
+    del owner
+    gc.collect()
+    assert is_alive() is None
+    stage.look(0)
+    stage.look(TTL_MS)
+
+
+# --- one source's trouble is not another's --------------------------------------------------------
+@pytest.mark.parametrize("error", [SourceUnavailableError("busy"), ZeroDivisionError("a bug")])
+def test_an_error_at_one_source_does_not_touch_the_leases_of_another(
+    stage: Stage, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    bad = FakeSource()
+
+    def fail(request: Any) -> Any:
+        raise error
+
+    bad.answer = fail
+    first = stage.hold("bad", stage.driver_to(bad))
+    good = stage.hold("good")
+    stage.look(0)
+    with caplog.at_level(logging.WARNING, logger="fenceline"):
+        stage.look(BEAT_MS)
+    assert good.record.deadline_ms == stage.clock.ms + TTL_MS - MARGIN_MS
+    assert first.record.state == HELD
+    assert len(caplog.records) == 1
+    assert bool(caplog.records[0].exc_info) is isinstance(error, ZeroDivisionError)
+    stage.look(BEAT_MS // 4)
+    assert len(bad.requests(Renew)) == 2, "what is in doubt is asked for again soon, whatever the error was"
+
+
+# --- abandoned claims -----------------------------------------------------------------------------
+def test_an_abandoned_claim_is_released(stage: Stage) -> None:
+    stage.keeper.abandon(stage.driver, "the-lock", "c9", TTL_MS)
+    stage.look(0)
+    assert stage.source.asked == [Release("the-lock", "c9")]
+    stage.look(TTL_MS)
+    assert len(stage.source.asked) == 1
+
+
+def test_an_abandoned_claim_is_tried_again_until_its_ttl_has_ended_it(stage: Stage) -> None:
+    stage.source.answer = unavailable
+    stage.keeper.abandon(stage.driver, "the-lock", "c9", TTL_MS)
+    stage.look(0)
+    stage.look(ABANDON_PAUSE_MS - 1)
+    assert len(stage.source.asked) == 1, "there is a pause between two tries"
+    stage.look(1)
+    assert len(stage.source.asked) == 2
+    stage.look(TTL_MS)
+    asked = len(stage.source.asked)
+    stage.look(TTL_MS)
+    assert len(stage.source.asked) == asked
+    assert stage.keeper._abandoned == {}
+
+
+@pytest.mark.parametrize("error", [SourceUnavailableError("busy"), ZeroDivisionError("a bug")])
+def test_a_claim_that_cannot_be_released_stands_in_nobodys_way(stage: Stage, error: Exception) -> None:
+    bad = FakeSource()
+
+    def fail(request: Any) -> Any:
+        raise error
+
+    bad.answer = fail
+    stage.keeper.abandon(stage.driver_to(bad), "the-lock", "bad", TTL_MS)
+    stage.keeper.abandon(stage.driver, "the-lock", "good", TTL_MS)
+    stage.look(0)
+    assert stage.source.asked == [Release("the-lock", "good")]
+    stage.look(ABANDON_PAUSE_MS)
+    assert len(bad.asked) == 2
+
+
+def test_one_failure_speaks_for_its_source(stage: Stage) -> None:
+    stage.source.answer = unavailable
+    for number in range(5):
+        stage.keeper.abandon(stage.driver, "the-lock", f"c{number}", TTL_MS)
+    stage.look(0)
+    assert len(stage.source.asked) == 1
+    stage.source.answer = agree
+    stage.look(ABANDON_PAUSE_MS)
+    assert {request.claim for request in stage.source.asked[1:]} == {f"c{number}" for number in range(5)}
+
+
+def test_renewals_come_between_many_abandoned_claims(stage: Stage) -> None:
+    holding = stage.hold()
+    stage.look(0)
+    for number in range(3 * MAX_ABANDONED_AT_ONCE):
+        stage.keeper.abandon(stage.driver, "the-lock", f"a{number}", TTL_MS)
+    stage.look(BEAT_MS - 1)
+    assert len(stage.source.requests(Release)) == MAX_ABANDONED_AT_ONCE
+    stage.look(1)
+    assert holding.record.deadline_ms == stage.clock.ms + TTL_MS - MARGIN_MS
+    stage.look(0)
+    assert len(stage.source.requests(Release)) == 3 * MAX_ABANDONED_AT_ONCE
+
+
+# --- the thread -----------------------------------------------------------------------------------
+@pytest.fixture
+def running() -> Iterator[Keeper]:
+    keeper = Keeper()
+    keeper.start()
+    yield keeper
+    keeper.stop(5.0)
+
+
+def threads_of(keeper: Keeper) -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if getattr(thread, "_target", None) == keeper._run_alone]
+
+
+def test_started_by_many_threads_it_is_one_thread(running: Keeper) -> None:
+    starters = [threading.Thread(target=running.start) for _ in range(8)]
+    for starter in starters:
+        starter.start()
+    for starter in starters:
+        starter.join()
+    assert len(threads_of(running)) == 1
+
+
+def test_a_start_that_was_broken_off_leaves_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal handler may raise while `Thread.start` waits for the thread that it has begun."""
+    start = threading.Thread.start
+
+    def broken_off(thread: threading.Thread) -> None:
+        start(thread)
+        raise KeyboardInterrupt
+
+    keeper = Keeper()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", broken_off)
+        for _ in range(3):
+            with suppress(KeyboardInterrupt):
+                keeper.start()
+    keeper.start()
+    wait_until(lambda: len(threads_of(keeper)) == 1)
+    source = FakeSource()
+    keeper.abandon(SyncDriver(source), "the-lock", "c1", TTL_MS)
+    wait_until(lambda: source.asked == [Release("the-lock", "c1")])
+    keeper.stop(5.0)
+    wait_until(lambda: threads_of(keeper) == [])
+
+
+def test_it_survives_an_error_that_nobody_foresaw(
+    running: Keeper, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    failing = iter([ZeroDivisionError("a bug"), MemoryError()])
+
+    def fail() -> None:
+        if (error := next(failing, None)) is not None:
+            raise error
+
+    monkeypatch.setattr(running, "_expire", fail)
+    source = FakeSource()
+    running.abandon(SyncDriver(source), "the-lock", "c1", TTL_MS)
+    wait_until(lambda: source.asked)
+    assert "did not expect" in caplog.text
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError(), SystemExit(1), KeyboardInterrupt()])
+def test_a_callback_that_raises_keeps_no_later_loss_from_being_told(
+    running: Keeper, caplog: pytest.LogCaptureFixture, error: BaseException
+) -> None:
+    def fail() -> None:
+        raise error
+
+    heard = threading.Event()
+    running._announcer.announce(fail)
+    running._announcer.announce(heard.set)
+    assert heard.wait(10)
+    assert "a callback of a lease raised" in caplog.text
+
+
+def test_callbacks_run_in_the_order_of_what_happened(running: Keeper) -> None:
+    heard: list[int] = []
+    for number in range(100):
+        running._announcer.announce(lambda number=number: heard.append(number))
+    wait_until(lambda: len(heard) == 100)
+    assert heard == sorted(heard)
+
+
+def test_a_callback_that_blocks_holds_up_no_renewal(running: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocked, may_go_on = threading.Event(), threading.Event()
+
+    def block() -> None:
+        blocked.set()
+        may_go_on.wait(30)
+
+    running._announcer.announce(block)
+    assert blocked.wait(10)
+    source = FakeSource()
+    audience = Audience(Hooks())
+    record = real_lease(SyncDriver(source), audience, ttl_ms=150)
+    running.adopt(record)
+    wait_until(lambda: len(source.requests(Renew)) >= 5)
+    assert not may_go_on.is_set()
+    assert record.state == HELD
+    may_go_on.set()
+
+
+def real_lease(driver: SyncDriver, audience: Audience, ttl_ms: int) -> Any:
+    """Return a lease on the real clock."""
+    from fenceline._flows.acquire import Grant
+    from fenceline._keeper.record import LeaseRecord
+    from fenceline.clock import boottime_ms
+
+    grant = Grant(1, boottime_ms() + ttl_ms, "source", "history", None)
+    return LeaseRecord(driver, "the-lock", "c1", "me", ttl_ms, grant, audience)
+
+
+def test_at_the_end_everything_that_is_held_or_abandoned_is_released() -> None:
+    keeper = Keeper()
+    keeper.start()
+    source = FakeSource()
+    driver = SyncDriver(source)
+    audience = Audience(Hooks())
+    record = real_lease(driver, audience, ttl_ms=60_000)
+    keeper.adopt(record)
+    for number in range(2 * MAX_ABANDONED_AT_ONCE):
+        keeper.abandon(driver, "the-lock", f"a{number}", 60_000)
+    keeper.stop(10.0)
+    assert record.state == RELEASED
+    assert len(source.requests(Release)) == 2 * MAX_ABANDONED_AT_ONCE + 1
+    assert threads_of(keeper) == []
+
+
+def test_the_end_waits_no_longer_than_it_was_told_for_a_source_that_hangs() -> None:
+    keeper = Keeper()
+    keeper.start()
+    may_go_on = threading.Event()
+
+    def hang(request: Any) -> Any:
+        may_go_on.wait(30)
+        return agree(request)
+
+    keeper.abandon(SyncDriver(FakeSource(hang)), "the-lock", "c1", 60_000)
+    keeper.stop(0.05)
+    assert len(threads_of(keeper)) == 1
+    may_go_on.set()
+    wait_until(lambda: threads_of(keeper) == [])
+
+
+def test_an_idle_keeper_sleeps_until_it_is_written_to(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    keeper = Keeper(clock.now_ms)
+    assert keeper._plan_sleep() is None
+    assert keeper._wake_ms == float("inf")
+
+
+@pytest.mark.parametrize(
+    ("ttl_ms", "left_ms", "is_woken"), [(30_000, None, False), (900, None, True), (30_000, 40, True)]
+)
+def test_a_new_lease_wakes_the_keeper_only_if_it_would_be_late(
+    stage: Stage, ttl_ms: int, left_ms: int | None, is_woken: bool
+) -> None:
+    stage.hold("c0", ttl_ms=30_000)
+    stage.look(0)
+    stage.keeper._plan_sleep()
+    assert stage.keeper._wake_ms == stage.clock.ms + keeper_module.MAX_SLEEP_MS
+    stage.hold("c1", ttl_ms=ttl_ms, left_ms=left_ms)
+    assert stage.keeper._inbox.empty() is not is_woken
