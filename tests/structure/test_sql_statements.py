@@ -21,7 +21,7 @@ def unexplained(text: str) -> list[str]:
             if not line.startswith("--"):
                 break
             comment.extend(line.removeprefix("--").split())
-        if len(comment) < MIN_WORDS or not comment[-1].endswith("."):
+        if len(comment) < MIN_WORDS or not comment[-1].rstrip(")").endswith("."):
             found.append(name.strip())
     return found
 
