@@ -41,6 +41,7 @@ class GuardConnection:
         self._opening = 0
         self._usual = self._current = 0
         self._marks: Marks | None = None
+        self._is_lent = False
 
     @property
     def native(self) -> sqlite3.Connection:
@@ -64,6 +65,10 @@ class GuardConnection:
 
     def rollback(self) -> None:
         """Undo the open transaction, if there is one; never raises."""
+        was_lent, self._is_lent = self._is_lent, False
+        if was_lent and not self.database.is_in_transaction():
+            # The block got around the watch. Who knows what else it did to the connection: nobody gets it again.
+            self.database.close()
         self.database.rollback()
 
     def close(self) -> None:
@@ -90,6 +95,7 @@ class GuardConnection:
                 break
         not_ours = self.marks.present(request.resources, request.sequencer)
         self.database.watch.begin()
+        self._is_lent = True
         return not_ours
 
     def _set_flush(self, wanted: int | None) -> None:
@@ -136,6 +142,7 @@ class GuardConnection:
                 "disk, or the block itself: inside it use SAVEPOINT"
             )
         self.database.commit()
+        self._is_lent = False
 
     @property
     def marks(self) -> Marks:

@@ -119,6 +119,13 @@ class GuardDatabase(Database):
         finally:
             self.is_inside = False
 
+    def is_in_transaction(self) -> bool:
+        """Return whether a transaction is open, whatever the user made of the connection."""
+        try:
+            return self._native is not None and self._native.in_transaction
+        except sqlite3.ProgrammingError:
+            return False
+
     def read(self, body: Callable[[], Result]) -> Result:
         """Run `body` in a read transaction, once other processes' locks allow it."""
 

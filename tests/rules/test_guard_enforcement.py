@@ -1,0 +1,403 @@
+"""G6 and G8 on a SQLite file: the file itself refuses a write that presents no token in its transaction."""
+
+import sqlite3
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fenceline
+from fenceline import Guard, GuardError, SchemaError, StaleTokenError
+from tests.guards import (
+    LOCK,
+    RESOURCE,
+    HandmadeLease,
+    HandmadeSource,
+    Opener,
+    ask,
+    make_file,
+    plain,
+    url_of,
+    value_in,
+    write,
+)
+
+pytestmark = pytest.mark.reduced
+
+REFUSED = "takes writes only from the holder of its lock"
+
+
+@pytest.fixture
+def guard(file: Path) -> Guard:
+    """A guard whose file has tables of every kind that can be protected."""
+    with plain(file) as connection:
+        connection.executescript("""
+            CREATE TABLE parent (id INTEGER PRIMARY KEY);
+            CREATE TABLE child (
+                id INTEGER PRIMARY KEY, parent REFERENCES parent (id) ON DELETE CASCADE ON UPDATE SET NULL
+            );
+            CREATE TABLE bare (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
+            CREATE TABLE computed (id INTEGER PRIMARY KEY, value, twice AS (value * 2) STORED);
+            CREATE TABLE strict_one (id INTEGER PRIMARY KEY, value TEXT) STRICT;
+            CREATE TABLE open_one (id INTEGER PRIMARY KEY, value);
+            CREATE TRIGGER copy AFTER UPDATE ON open_one BEGIN UPDATE reports SET value = NEW.value; END;
+            CREATE VIEW shown AS SELECT id, value FROM reports;
+            CREATE TRIGGER through INSTEAD OF UPDATE ON shown BEGIN UPDATE reports SET value = NEW.value; END;
+            INSERT INTO parent VALUES (1);
+            INSERT INTO child VALUES (1, 1);
+            INSERT INTO bare VALUES ('a', 0);
+            INSERT INTO computed (id, value) VALUES (1, 1);
+            INSERT INTO strict_one VALUES (1, 'a');
+            INSERT INTO open_one VALUES (1, 0);
+            CREATE UNIQUE INDEX one_value ON reports (value);
+        """)
+    guard = fenceline.guard(url_of(file), resource=RESOURCE, lock=LOCK)
+    guard.protect("reports", "child", "bare", "computed", "strict_one")
+    return guard
+
+
+WRITES = {
+    "insert": "INSERT INTO reports VALUES (2, 1)",
+    "insert or replace": "INSERT OR REPLACE INTO reports VALUES (1, 1)",
+    "replace by another unique index": "REPLACE INTO reports VALUES (2, 0)",
+    "insert or ignore": "INSERT OR IGNORE INTO reports VALUES (2, 1)",
+    "insert or fail": "INSERT OR FAIL INTO reports VALUES (2, 1)",
+    "insert or rollback": "INSERT OR ROLLBACK INTO reports VALUES (2, 1)",
+    "upsert": "INSERT INTO reports VALUES (1, 1) ON CONFLICT (id) DO UPDATE SET value = excluded.value",
+    "upsert that does nothing": "INSERT INTO reports VALUES (2, 1) ON CONFLICT DO NOTHING",
+    "insert from select": "INSERT INTO reports SELECT id + 10, value + 10 FROM reports",
+    "update": "UPDATE reports SET value = 1",
+    "update or ignore": "UPDATE OR IGNORE reports SET value = 1 WHERE id = 1",
+    "update that changes nothing": "UPDATE reports SET value = value",
+    "update from": "UPDATE reports SET value = open_one.id FROM open_one WHERE open_one.id = reports.id",
+    "delete": "DELETE FROM reports WHERE id = 1",
+    "delete without where": "DELETE FROM reports",
+    "with a common table expression": "WITH one AS (SELECT 1 AS id) DELETE FROM reports WHERE id IN one",
+    "returning": "UPDATE reports SET value = 1 RETURNING id",
+    "cascade from an unprotected parent": "DELETE FROM parent",
+    "set null from an unprotected parent": "UPDATE parent SET id = 2",
+    "a table without rowid": "UPDATE bare SET value = 1",
+    "a table with a generated column": "UPDATE computed SET value = 2",
+    "a strict table": "DELETE FROM strict_one",
+    "a trigger of the user's": "UPDATE open_one SET value = 1",
+    "through a view": "UPDATE shown SET value = 1",
+}
+
+
+def everything(file: Path) -> list[Any]:
+    tables = ("reports", "parent", "child", "bare", "computed", "strict_one", "open_one")
+    return [ask(file, f"SELECT * FROM {table}") for table in tables]
+
+
+@pytest.mark.parametrize("statement", WRITES.values(), ids=WRITES.keys())
+def test_g6_a_write_without_a_token_is_refused(guard: Guard, file: Path, statement: str) -> None:
+    before = everything(file)
+    with plain(file) as connection:
+        connection.execute("PRAGMA foreign_keys = ON")
+        with pytest.raises(sqlite3.IntegrityError, match=REFUSED):
+            connection.execute(statement)
+    assert everything(file) == before
+
+
+@pytest.mark.parametrize("statement", WRITES.values(), ids=WRITES.keys())
+def test_g6_the_same_write_with_the_token_is_made(guard: Guard, statement: str) -> None:
+    with guard.transaction(HandmadeLease(5)) as connection:
+        connection.execute(statement).fetchall()
+    assert guard.mark().token == 5
+
+
+@pytest.mark.parametrize("settings", [(), ("PRAGMA recursive_triggers = ON",), ("PRAGMA trusted_schema = OFF",)])
+def test_g6_settings_of_the_client_make_no_difference(guard: Guard, file: Path, settings: tuple[str, ...]) -> None:
+    with plain(file) as connection:
+        for setting in settings:
+            connection.execute(setting)
+        with pytest.raises(sqlite3.IntegrityError, match=REFUSED):
+            connection.execute("INSERT OR REPLACE INTO reports VALUES (1, 1)")
+
+
+def test_g6_a_write_from_a_file_that_attached_this_one_is_refused(guard: Guard, file: Path, tmp_path: Path) -> None:
+    with plain(tmp_path / "other.db") as connection:
+        connection.execute("ATTACH ? AS app", (str(file),))
+        with pytest.raises(sqlite3.IntegrityError, match=REFUSED):
+            connection.execute("UPDATE app.reports SET value = 1")
+
+
+def test_g6_reading_needs_no_token(guard: Guard, file: Path) -> None:
+    assert value_in(file) == 0
+
+
+def test_g6_a_transaction_writes_another_resource_only_with_its_token(guard: Guard, file: Path) -> None:
+    with plain(file) as connection:
+        connection.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, value)")
+        connection.execute("INSERT INTO orders VALUES (1, 0)")
+    fenceline.guard(url_of(file), resource="orders", lock=LOCK).protect("orders")
+    with pytest.raises(GuardError, match="table orders belongs to resource orders"):
+        write(guard, HandmadeLease(5), table="orders")
+    both = fenceline.guard(url_of(file), resources=[RESOURCE, "orders"], lock=LOCK)
+    write(both, HandmadeLease(6), table="orders")
+    assert value_in(file, "orders") == 1
+
+
+# --- the protocol of other languages -------------------------------------------------------------------------------
+PRESENT = "INSERT INTO fenceline_seal (resource, token, claim) VALUES ('reports', ?, ?)"
+
+
+@pytest.fixture
+def client(guard: Guard, file: Path) -> Any:
+    """A client in any language, that speaks SQL and has a sequencer."""
+    guard.seal(HandmadeLease(5))
+    with ExitStack() as stack:
+        connection = stack.enter_context(plain(file))
+        connection.execute("PRAGMA foreign_keys = ON")
+        yield connection
+
+
+def test_g6_any_client_can_present_its_token(client: sqlite3.Connection, file: Path) -> None:
+    client.execute("BEGIN IMMEDIATE")
+    client.execute(PRESENT, (5, "claim-5"))
+    client.execute("UPDATE reports SET value = 'from elsewhere'")
+    client.execute("DELETE FROM fenceline_seal")
+    client.execute("COMMIT")
+    assert value_in(file) == "from elsewhere"
+
+
+@pytest.mark.parametrize(("token", "claim"), [(4, "claim-4"), (6, "claim-6"), (5, "claim-4"), (4, "claim-5")])
+def test_g6_what_is_not_the_mark_cannot_be_presented(client: sqlite3.Connection, token: int, claim: str) -> None:
+    client.execute("BEGIN IMMEDIATE")
+    with pytest.raises(sqlite3.IntegrityError, match="this token is not the mark of its resource"):
+        client.execute(PRESENT, (token, claim))
+
+
+def test_g6_a_closed_mark_cannot_be_presented(client: sqlite3.Connection, guard: Guard) -> None:
+    guard.close(HandmadeLease(5))
+    client.execute("BEGIN IMMEDIATE")
+    with pytest.raises(sqlite3.IntegrityError, match="its holder closed it"):
+        client.execute(PRESENT, (5, "claim-5"))
+
+
+def test_g6_a_seal_cannot_be_committed(client: sqlite3.Connection, file: Path) -> None:
+    client.execute("BEGIN IMMEDIATE")
+    client.execute(PRESENT, (5, "claim-5"))
+    client.execute("UPDATE reports SET value = 'kept open'")
+    with pytest.raises(sqlite3.IntegrityError, match="FOREIGN KEY"):
+        client.execute("COMMIT")
+    client.execute("ROLLBACK")
+    assert value_in(file) == 0
+
+
+@pytest.mark.parametrize("change", ["never = 0", "never = NULL", "never = 2"])
+def test_g6_a_seal_cannot_be_made_committable(client: sqlite3.Connection, change: str) -> None:
+    client.execute("BEGIN IMMEDIATE")
+    client.execute(PRESENT, (5, "claim-5"))
+    with pytest.raises(sqlite3.IntegrityError):
+        client.execute(f"UPDATE fenceline_seal SET {change}")
+    with pytest.raises(sqlite3.IntegrityError):
+        client.execute("INSERT INTO fenceline_never VALUES (1)")
+
+
+def test_g6_presenting_needs_foreign_keys(client: sqlite3.Connection) -> None:
+    client.execute("PRAGMA foreign_keys = OFF")
+    client.execute("BEGIN IMMEDIATE")
+    with pytest.raises(sqlite3.IntegrityError, match="PRAGMA foreign_keys = ON before BEGIN"):
+        client.execute(PRESENT, (5, "claim-5"))
+
+
+def test_g6_saying_that_one_is_the_guard_helps_nobody(client: sqlite3.Connection) -> None:
+    client.execute("BEGIN IMMEDIATE")
+    client.execute(
+        "INSERT INTO fenceline_seal (resource, token, claim, client) VALUES ('reports', 4, 'x', 'fenceline')"
+    )
+    with pytest.raises(sqlite3.IntegrityError, match=REFUSED):
+        client.execute("UPDATE reports SET value = 1")
+
+
+def test_g6_a_seal_that_was_committed_without_foreign_keys_ends_with_the_next_block(
+    client: sqlite3.Connection, guard: Guard, file: Path
+) -> None:
+    client.execute("PRAGMA foreign_keys = OFF")
+    client.execute(
+        "INSERT INTO fenceline_seal (resource, token, claim, client) VALUES ('reports', 5, 'claim-5', 'fenceline')"
+    )
+    found = fenceline.stores.registry.guard_store(url_of(file)).examine()
+    assert [finding.code for finding in found] == ["committed-seal"]
+    write(guard, HandmadeLease(6))
+    assert ask(file, "SELECT * FROM fenceline_seal") == []
+    with pytest.raises(sqlite3.IntegrityError, match="FOREIGN KEY|" + REFUSED):
+        client.execute("UPDATE reports SET value = 1")
+
+
+# --- marks keep themselves (G8) ------------------------------------------------------------------------------------
+FORBIDDEN = {
+    "lowering": "UPDATE fenceline_mark SET token = 4",
+    "forgetting": "UPDATE fenceline_mark SET token = NULL",
+    "deleting": "DELETE FROM fenceline_mark",
+    "replacing": "REPLACE INTO fenceline_mark (resource, lock, token) VALUES ('reports', 'nightly-report', 2)",
+    "inserting again": "INSERT INTO fenceline_mark (resource, lock, token) VALUES ('reports', 'nightly-report', 9)",
+    "taking over": "UPDATE fenceline_mark SET claim = 'another'",
+    "another history": "UPDATE fenceline_mark SET history_id = 'another'",
+    "another source": "UPDATE fenceline_mark SET source_id = 'another', token = 9",
+    "another lock": "UPDATE fenceline_mark SET lock = 'another', token = 9",
+    "another name": "UPDATE fenceline_mark SET resource = 'another'",
+    "reopening": "UPDATE fenceline_mark SET is_closed = 0",
+    "token 0": "UPDATE fenceline_mark SET token = 0",
+    "token 2**63": "UPDATE fenceline_mark SET token = 9223372036854775808",
+    "no number": "UPDATE fenceline_mark SET token = 'x'",
+    "an audit entry that is not there": "UPDATE fenceline_mark SET token = 4, audit_id = 77",
+    "an audit entry of another change": "UPDATE fenceline_mark SET token = 3, audit_id = 1",
+    "an audit entry that was used": "UPDATE fenceline_mark SET token = 4, audit_id = NULL",
+    "changing the audit": "UPDATE fenceline_audit SET reason = 'another'",
+    "deleting the audit": "DELETE FROM fenceline_audit",
+    "replacing the audit": (
+        "INSERT OR REPLACE INTO fenceline_audit (id, who, action, resource, from_token, to_token, reason)"
+        " VALUES (1, 'w', 'lower', 'reports', 9, 1, 'r')"
+    ),
+    "an audit entry without a reason": (
+        "INSERT INTO fenceline_audit (who, action, resource, from_token, to_token, reason)"
+        " VALUES ('w', 'lower', 'reports', 9, 1, ' ')"
+    ),
+}
+
+
+@pytest.mark.parametrize("statement", FORBIDDEN.values(), ids=FORBIDDEN.keys())
+def test_g8_the_file_keeps_its_marks_and_audit(guard: Guard, file: Path, statement: str) -> None:
+    guard.raise_to(9, reason="first")
+    guard.lower(5, reason="second")
+    guard.close(HandmadeLease(7))
+    before = ask(file, "SELECT * FROM fenceline_mark"), ask(file, "SELECT * FROM fenceline_audit")
+    with plain(file) as connection, pytest.raises(sqlite3.IntegrityError):
+        connection.execute(statement)
+    assert (ask(file, "SELECT * FROM fenceline_mark"), ask(file, "SELECT * FROM fenceline_audit")) == before
+
+
+def test_g8_a_new_audit_entry_entitles_to_just_its_change(guard: Guard, file: Path) -> None:
+    guard.seal(HandmadeLease(9))
+    entry = (
+        "INSERT INTO fenceline_audit (who, action, resource, from_token, to_token, reason) VALUES (?, ?, ?, ?, ?, ?)"
+    )
+    with plain(file) as connection:
+        number = connection.execute(entry, ("somebody", "lower", "reports", 9, 4, "by hand")).lastrowid
+        for statement in ("token = 3, audit_id = ?", "token = 4, lock = 'another', audit_id = ?"):
+            with pytest.raises(sqlite3.IntegrityError, match="a mark goes up only"):
+                connection.execute(f"UPDATE fenceline_mark SET {statement}", (number,))
+        connection.execute("UPDATE fenceline_mark SET token = 4, claim = NULL, audit_id = ?", (number,))
+    assert guard.mark().token == 4
+
+
+def test_another_schema_is_refused_with_the_remedy(open_guard: Opener, tmp_path: Path) -> None:
+    file = make_file(tmp_path / "app.db")
+    guard, lease = open_guard(file), HandmadeLease(5)
+    guard.protect("reports")
+    with plain(file) as connection:
+        connection.execute("UPDATE fenceline_guard SET schema = 2")
+    for attempt in (
+        guard.mark,
+        lambda: guard.seal(lease),
+        lambda: write(guard, lease),
+        lambda: guard.protect("reports"),
+    ):
+        with pytest.raises(SchemaError, match="holds guard schema 2, and this fenceline knows schema 1 only"):
+            attempt()
+    assert value_in(file) == 0
+
+
+# --- observe -------------------------------------------------------------------------------------------------------
+@pytest.fixture
+def observed(file: Path) -> Guard:
+    """A guard whose table is only observed."""
+    guard = fenceline.guard(url_of(file), resource=RESOURCE, lock=LOCK)
+    guard.protect("reports", mode="observe")
+    return guard
+
+
+def counted(file: Path) -> dict[tuple[str, str], int]:
+    rows = ask(file, "SELECT table_name, kind, count FROM fenceline_observed WHERE first_at <= last_at")
+    return {(table, kind): count for table, kind, count in rows}
+
+
+@pytest.mark.parametrize("conflict", ["", "OR REPLACE", "OR IGNORE", "OR ROLLBACK"])
+def test_g6_observe_counts_what_enforcement_would_refuse(observed: Guard, file: Path, conflict: str) -> None:
+    with plain(file) as connection:
+        for number in (2, 3):
+            connection.execute(f"INSERT {conflict} INTO reports VALUES (?, 0)", (number,))
+        connection.execute(f"UPDATE {conflict} reports SET value = 1")
+        connection.execute("DELETE FROM reports WHERE id > 1")
+    assert value_in(file) == 1
+    assert counted(file) == {("reports", "insert"): 2, ("reports", "update"): 3, ("reports", "delete"): 2}
+
+
+def test_g6_observe_counts_nothing_of_a_holder(observed: Guard, file: Path) -> None:
+    write(observed, HandmadeLease(5), "held")
+    assert (value_in(file), counted(file)) == ("held", {})
+
+
+def test_g6_observe_lets_a_stale_lease_go_on_and_counts_it(open_guard: Opener, observed: Guard, file: Path) -> None:
+    refused = []
+    guard, stale = open_guard(file, hooks=fenceline.Hooks(on_refused=refused.append)), HandmadeLease(5)
+    write(guard, stale, "in time")
+    guard.seal(HandmadeLease(6))
+    write(guard, stale, "late")
+    assert value_in(file) == "late"
+    assert counted(file) == {("", "stale"): 1, ("reports", "update"): 1}
+    never_sealed = HandmadeLease(4)
+    guard.seal(never_sealed)
+    for value in ("later", "last"):
+        write(guard, never_sealed, value)
+    assert value_in(file) == "last"
+    assert {event.reason for event in refused} == {"stale"}
+
+
+def test_g6_observe_counts_every_kind_of_refusal(open_guard: Opener, observed: Guard, file: Path) -> None:
+    guard = open_guard(file)
+    guard.seal(HandmadeLease(6))
+    write(guard, HandmadeLease(6, claim="another"), "collision")
+    write(guard, HandmadeLease(9, source_id="another"), "wrong source")
+    lost = HandmadeLease(6)
+    guard.seal(lost)
+    guard.lower(3, reason="test")
+    write(guard, lost, "seal lost")
+    assert {kind for table, kind in counted(file) if not table} == {"collision", "wrong-lock", "seal-lost"}
+
+
+def test_g6_a_resource_with_one_enforced_table_refuses(open_guard: Opener, tmp_path: Path) -> None:
+    file = make_file(tmp_path / "app.db", "reports", "lines")
+    guard = open_guard(file)
+    guard.protect("reports", mode="observe")
+    guard.protect("lines")
+    guard.seal(HandmadeLease(6))
+    with pytest.raises(StaleTokenError):
+        write(guard, HandmadeLease(5))
+
+
+def test_g6_enforcing_what_was_observed_needs_the_source(observed: Guard, file: Path) -> None:
+    with pytest.raises(GuardError, match="say which: source="):
+        observed.protect("reports")
+    with plain(file) as connection:
+        connection.execute("UPDATE reports SET value = 'still observed'")
+
+
+def test_g6_enforcing_raises_the_mark_over_every_token_issued(observed: Guard, file: Path) -> None:
+    holder = HandmadeLease(7)
+    write(observed, holder)
+    observed.protect("reports", source=HandmadeSource(9))
+    mark = observed.mark()
+    assert (mark.token, mark.claim) == (9, None)
+    for stale in (holder, HandmadeLease(9)):
+        with pytest.raises(StaleTokenError):
+            write(observed, stale)
+    with plain(file) as connection, pytest.raises(sqlite3.IntegrityError, match=REFUSED):
+        connection.execute("UPDATE reports SET value = 1")
+    write(observed, HandmadeLease(10), "new")
+    assert ask(file, "SELECT action, from_token, to_token, reason FROM fenceline_audit") == [
+        ("mode", 7, 9, "reports: observe to enforce")
+    ]
+
+
+def test_g6_going_back_to_observe_is_audited(guard: Guard, file: Path) -> None:
+    guard.seal(HandmadeLease(5))
+    guard.protect("reports", mode="observe")
+    with plain(file) as connection:
+        connection.execute("UPDATE reports SET value = 'observed'")
+    assert ask(file, "SELECT action, from_token, to_token, reason FROM fenceline_audit") == [
+        ("mode", 5, 5, "reports: enforce to observe")
+    ]

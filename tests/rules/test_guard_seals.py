@@ -1,0 +1,202 @@
+"""The rules G4 and G9 on a SQLite file: a seal is on the disk, and its tenure remembers it."""
+
+import os
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+import fenceline
+from fenceline import (
+    OutcomeUnknownError,
+    SealLostError,
+    StaleTokenError,
+)
+from fenceline._flows import guard_requests as ask_for
+from fenceline.stores.sqlite.guard_connection import GuardConnection
+from fenceline.stores.sqlite.guard_database import GuardDatabase
+from tests.guards import (
+    LOCK,
+    RESOURCE,
+    HandmadeLease,
+    HandmadeSource,
+    Opener,
+    ask,
+    make_file,
+    sequencer,
+    url_of,
+    value_in,
+    write,
+)
+
+pytestmark = pytest.mark.reduced
+
+
+# --- G4: durable ---------------------------------------------------------------------------------------------------
+@pytest.fixture
+def statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Every statement that guards' connections run."""
+    seen: list[str] = []
+    opened = GuardDatabase._open
+
+    def traced(database: GuardDatabase) -> sqlite3.Connection:
+        native = opened(database)
+        native.set_trace_callback(seen.append)
+        return native
+
+    monkeypatch.setattr(GuardDatabase, "_open", traced)
+    return seen
+
+
+def test_g4_the_seal_is_flushed_and_the_users_commit_is_as_sqlite_makes_it(
+    journal: str, tmp_path: Path, statements: list[str]
+) -> None:
+    file = make_file(tmp_path / "app.db", journal=journal)
+    usual = ask(file, "PRAGMA synchronous")[0][0]
+    guard, lease = fenceline.guard(url_of(file), resource=RESOURCE, lock=LOCK), HandmadeLease(5)
+    write(guard, lease)
+    wanted = [text for text in statements if text.startswith(("PRAGMA synchronous =", "BEGIN", "COMMIT"))]
+    seal = ["PRAGMA synchronous = 3", "BEGIN IMMEDIATE", "COMMIT -- by fenceline"]
+    work = [f"PRAGMA synchronous = {usual}", "BEGIN IMMEDIATE", "COMMIT -- by fenceline"]
+    assert wanted == seal + work
+    statements.clear()
+    write(guard, lease)
+    assert not [text for text in statements if text.startswith("PRAGMA")]
+
+
+@pytest.mark.parametrize("fates", [["happened"], ["lost"], ["lost", "happened"]])
+def test_g4_a_seal_whose_commit_was_not_confirmed_is_read_again_and_decided(
+    open_guard: Opener, file: Path, lost_commits: list[str], fates: list[str]
+) -> None:
+    lost_commits += fates
+    guard, lease = open_guard(file), HandmadeLease(5)
+    guard.seal(lease)
+    assert not lost_commits
+    assert guard.mark().token == 5
+    write(guard, lease)
+
+
+def test_g4_a_tenure_does_not_remember_a_seal_that_was_never_confirmed(
+    open_guard: Opener, file: Path, lost_commits: list[str]
+) -> None:
+    lost_commits += ["lost"] * 3
+    guard, lease = open_guard(file), HandmadeLease(5)
+    with pytest.raises(OutcomeUnknownError):
+        guard.seal(lease)
+    assert not lease.tenure.sealed
+    guard.seal(lease)
+    assert guard.mark().token == 5
+
+
+def test_g4_a_seal_that_was_lost_to_a_newer_holder_is_stale(
+    open_guard: Opener, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guard = open_guard(file)
+    commit = GuardConnection._ANSWERS[ask_for.Commit]
+
+    def overtaken(connection: GuardConnection, request: ask_for.Commit) -> None:
+        monkeypatch.setitem(GuardConnection._ANSWERS, ask_for.Commit, commit)
+        connection.rollback()
+        fenceline.guard(url_of(file), resource=RESOURCE, lock=LOCK).seal(HandmadeLease(6))
+        raise OutcomeUnknownError("no answer")
+
+    monkeypatch.setitem(GuardConnection._ANSWERS, ask_for.Commit, overtaken)
+    with pytest.raises(StaleTokenError):
+        guard.seal(HandmadeLease(5))
+
+
+# --- G9: the tenure remembers its seal -----------------------------------------------------------------------------
+def restore(backup: Path, file: Path, how: str) -> None:
+    """Put the backup in the place of the file, which nobody has open in a way that matters."""
+    for name in (f"{file}-wal", f"{file}-shm"):
+        if os.path.exists(name):
+            os.unlink(name)
+    if how == "renamed over":
+        os.replace(shutil.copy(backup, f"{file}.new"), file)
+    else:
+        shutil.copyfile(backup, file)
+
+
+@pytest.mark.parametrize("how", ["renamed over", "overwritten in place"])
+def test_g9_a_file_from_before_the_seal_is_a_lost_seal_and_never_sealed_again(
+    open_guard: Opener, tmp_path: Path, how: str
+) -> None:
+    file = make_file(tmp_path / "app.db", journal="delete")
+    guard, lease = open_guard(file), HandmadeLease(5)
+    guard.protect("reports")
+    backup = Path(shutil.copy(file, tmp_path / "backup.db"))
+    write(guard, lease, "read by this tenure")
+    restore(backup, file, how)
+    for _ in range(2):
+        with pytest.raises(SealLostError, match="token 5, and now its mark is 0"):
+            write(guard, lease)
+    with pytest.raises(SealLostError):
+        guard.seal(lease)
+    with pytest.raises(SealLostError):
+        guard.close(lease)
+    assert guard.mark().token == 0
+
+
+@pytest.mark.parametrize("how", ["renamed over", "overwritten in place"])
+def test_g9_a_file_from_before_fenceline_is_a_lost_seal(open_guard: Opener, tmp_path: Path, how: str) -> None:
+    file = make_file(tmp_path / "app.db", journal="delete")
+    backup = Path(shutil.copy(file, tmp_path / "backup.db"))
+    guard, lease = open_guard(file), HandmadeLease(5)
+    write(guard, lease)
+    restore(backup, file, how)
+    with pytest.raises(SealLostError, match="now its mark is 0"):
+        write(guard, lease)
+
+
+def test_g9_a_bare_sequencers_tenure_remembers_its_seal_too(open_guard: Opener, tmp_path: Path) -> None:
+    file = make_file(tmp_path / "app.db", journal="delete")
+    backup = Path(shutil.copy(file, tmp_path / "backup.db"))
+    write(open_guard(file), sequencer(5))
+    restore(backup, file, "renamed over")
+    with pytest.raises(SealLostError):
+        write(open_guard(file), sequencer(5))
+
+
+def test_g9_a_mark_that_an_operator_lowered_is_a_lost_seal(open_guard: Opener, file: Path) -> None:
+    guard, lease = open_guard(file), HandmadeLease(5)
+    guard.seal(lease)
+    guard.lower(3, reason="test")
+    with pytest.raises(SealLostError):
+        write(guard, lease)
+
+
+def test_g9_after_raise_to_a_restored_resource_refuses_every_earlier_lease(open_guard: Opener, tmp_path: Path) -> None:
+    file = make_file(tmp_path / "app.db", journal="delete")
+    backup = Path(shutil.copy(file, tmp_path / "backup.db"))
+    guard, lease = open_guard(file), HandmadeLease(5)
+    write(guard, lease)
+    restore(backup, file, "renamed over")
+    guard.raise_to(HandmadeSource(5), reason="restored the backup")
+    with pytest.raises(StaleTokenError):
+        write(guard, lease)
+    write(guard, HandmadeLease(6), "after")
+    assert value_in(file) == "after"
+
+
+def test_g9_a_backup_from_within_the_tenure_is_refused_after_raise_to(open_guard: Opener, tmp_path: Path) -> None:
+    """The mark in the backup is the tenure's own, so only the operator's step can tell that the data went back."""
+    file = make_file(tmp_path / "app.db", journal="delete")
+    guard, lease = open_guard(file), HandmadeLease(5)
+    guard.seal(lease)
+    backup = Path(shutil.copy(file, tmp_path / "backup.db"))
+    write(guard, lease, "undone by the restore")
+    restore(backup, file, "renamed over")
+    guard.raise_to(HandmadeSource(5), reason="restored the backup")
+    with pytest.raises(StaleTokenError, match="raised over every token"):
+        write(guard, lease)
+
+
+def test_g9_a_file_that_vanished_is_not_made_anew(open_guard: Opener, tmp_path: Path) -> None:
+    file = make_file(tmp_path / "app.db", journal="delete")
+    guard, lease = open_guard(file), HandmadeLease(5)
+    write(guard, lease)
+    file.unlink()
+    with pytest.raises(fenceline.SourceUnavailableError, match="does not exist"):
+        write(guard, lease)
+    assert not file.exists()
