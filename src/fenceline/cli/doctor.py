@@ -1,0 +1,80 @@
+"""`fenceline doctor`: what in a set-up would break the promise, and what cannot be seen from here.
+
+Promise: changes nothing. Exits with 1 if it found something. What source and guards can each tell of themselves
+comes from their stores; here only the two are compared.
+"""
+
+from collections.abc import Iterator
+from dataclasses import asdict
+
+import click
+
+import fenceline
+from fenceline._api.guard import look_at
+from fenceline.cli.errors import NO
+from fenceline.cli.options import guard_option, json_option, source_option
+from fenceline.cli.output import emit, printable
+from fenceline.stores.registry import guard_store
+
+UNSEEN = (
+    "a backup that was copied over a file in place while it held the same tokens or more",
+    "a table written by code that never opened this guard's file, or a copy of it",
+    "a resource that is not behind any of the --guard URLs given",
+)
+
+
+@click.command()
+@source_option
+@guard_option("Examine the resources of this URL too, and compare them with the source.")
+@json_option
+def doctor(source: str | None, guards: tuple[str, ...], as_json: bool) -> int:
+    """Name what in this set-up would break the promise, with the remedy.
+
+    Exits with 1 if it found something. It also says what it cannot see.
+
+    \b
+    Example:
+      fenceline doctor --guard sqlite:////srv/app.db
+    """
+    with fenceline.connect(source) as connected:
+        findings = list(connected.examine())
+        is_open = not findings or all(finding.code != "source-refused" for finding in findings)
+        for url in guards:
+            findings += guard_store(url).examine()
+            if is_open:
+                findings += _disagreements(url, connected.describe())
+    data = {"findings": [asdict(finding) for finding in findings], "unseen": list(UNSEEN)}
+    emit(data, as_json, _story(findings))
+    return NO if findings else 0
+
+
+def _disagreements(url: str, source: fenceline.SourceInfo) -> Iterator[fenceline.Finding]:
+    """Yield where a resource knows of tokens that its source does not, or of another source."""
+    for mark in look_at(url).marks:
+        where = f"resource {mark.resource!r} at {url}"
+        if mark.source_id is None:
+            continue
+        if mark.source_id != source.source_id:
+            yield fenceline.Finding(
+                "other-source",
+                f"{where} is bound to the source {mark.source_id}, and this one is {source.source_id}",
+                "name the right source with --source, or move the resource with `fenceline rebind`",
+            )
+        elif mark.token > source.last_token:
+            yield fenceline.Finding(
+                "source-went-back",
+                f"{where} has the mark {mark.token}, and the source has only issued tokens up to {source.last_token}",
+                "the source lost its history: run `fenceline epoch --raise --reason …` before anybody uses it",
+            )
+
+
+def _story(findings: list[fenceline.Finding]) -> str:
+    lines = []
+    for finding in findings:
+        lines += [f"{finding.code}: {printable(finding.message)}", f"  remedy: {printable(finding.remedy)}"]
+    lines.append(f"{len(findings) or 'nothing'} found")
+    lines += ["Not to be seen from here:", *(f"  {thing}" for thing in UNSEEN)]
+    return "\n".join(lines)
+
+
+COMMANDS = [doctor]

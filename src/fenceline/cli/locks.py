@@ -1,0 +1,104 @@
+"""`fenceline locks`, `show` and `purge`: what a source knows of its locks.
+
+Promise: only `purge` changes something. The token shown is the last one issued, which may be spent already.
+"""
+
+from typing import Any
+
+import click
+
+import fenceline
+from fenceline.cli.errors import NO, complain
+from fenceline.cli.options import json_option, source_option
+from fenceline.cli.output import emit, printable, table, token_text
+
+
+@click.command()
+@source_option
+@json_option
+def locks(source: str | None, as_json: bool) -> None:
+    """List the locks: last token, time left, waiters, holder.
+
+    \b
+    Example:
+      fenceline locks --source sqlite:////var/lib/app/locks.db
+    """
+    with fenceline.connect(source) as connected:
+        found = list(connected.locks())
+    headings = ("LOCK", "TOKEN", "LEFT", "WAITERS", "HOLDER")
+    emit([_described(info) for info in found], as_json, table(headings, map(_row, found)))
+
+
+@click.command()
+@click.argument("name")
+@source_option
+@json_option
+def show(name: str, source: str | None, as_json: bool) -> int:
+    """Show one lock: who holds it, for how long, and who waits.
+
+    Exits with 1 if there is no such lock.
+
+    \b
+    Example:
+      fenceline show nightly-report --json
+    """
+    with fenceline.connect(source) as connected:
+        info = connected.info(name)
+    if not is_known(info):
+        complain(f"no such lock: {printable(name)} (`fenceline locks` lists those there are)")
+        return NO
+    emit(_described(info), as_json, _story(info))
+    return 0
+
+
+@click.command()
+@source_option
+@json_option
+def purge(source: str | None, as_json: bool) -> None:
+    """Forget the locks that nobody holds or waits for.
+
+    Their tokens stay spent: a lock that comes back goes on above them.
+    """
+    with fenceline.connect(source) as connected:
+        count = connected.purge()
+    emit({"purged": count}, as_json, f"{count} forgotten")
+
+
+def is_known(info: fenceline.LockInfo) -> bool:
+    """Tell whether the source has ever heard of this lock, as far as it remembers."""
+    return info.token is not None or info.is_held or bool(info.waiters)
+
+
+def _described(info: fenceline.LockInfo) -> dict[str, Any]:
+    return {
+        "lock": info.name,
+        "token": token_text(info.token),
+        "holder": info.holder,
+        "remaining": info.remaining,
+        "ttl": info.ttl,
+        "waiters": list(info.waiters),
+    }
+
+
+def _row(info: fenceline.LockInfo) -> tuple[str, ...]:
+    left = f"{info.remaining:.1f} s" if info.is_held else "-"
+    return (
+        info.name,
+        token_text(info.token) or "-",
+        left,
+        str(len(info.waiters)),
+        info.holder or "-",
+    )
+
+
+def _story(info: fenceline.LockInfo) -> str:
+    lines = [("lock", info.name), ("token", token_text(info.token) or "-")]
+    if info.holder is not None:
+        lines += [("holder", info.holder), ("left", f"{info.remaining:.1f} s of {info.ttl:g} s")]
+    else:
+        lines += [("holder", "nobody")]
+    lines += [("waiter", waiter) for waiter in info.waiters]
+    return "\n".join(f"{label:<8}{printable(value)}" for label, value in lines)
+
+
+COMMANDS = [locks, show, purge]

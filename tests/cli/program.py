@@ -1,0 +1,132 @@
+"""`fenceline` as its users start it: a process with a source of its own."""
+
+import json
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import fenceline
+from tests.helpers import DEADLINE_S, wait_until
+
+_MARK = "TEST_MARK"
+"""The variable by which every process of one test is known."""
+PROGRAM = [sys.executable, "-m", "fenceline.cli"]
+
+
+class Program:
+    """Runs `fenceline` in a folder of its own, and stops in the end what it started."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.url = f"sqlite:///{folder}/locks.db"
+        self._mark = str(uuid.uuid4())
+        self.environment = os.environ | {"FENCELINE_SOURCE": self.url, _MARK: self._mark}
+        self._started: list[subprocess.Popen[str]] = []
+
+    def __call__(self, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        """Run a command to its end."""
+        return subprocess.run(
+            [*PROGRAM, *words],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            cwd=self.folder,
+            env=self.environment,
+            timeout=DEADLINE_S,
+            check=False,
+        )
+
+    def json(self, *words: str) -> Any:
+        """Return what a command prints with --json; it has to succeed."""
+        done = self(*words, "--json")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    def start(self, *words: str, **options: Any) -> subprocess.Popen[str]:
+        """Start a command, with pipes to read from."""
+        process = subprocess.Popen(
+            [*PROGRAM, *words],
+            **{
+                "stdin": subprocess.DEVNULL,
+                "stdout": subprocess.PIPE,
+                "stderr": subprocess.PIPE,
+                "text": True,
+                "cwd": self.folder,
+                "env": self.environment,
+                **options,
+            },
+        )
+        self._started.append(process)
+        return process
+
+    def source(self) -> fenceline.Source:
+        """Return the source that the commands use."""
+        return fenceline.connect(self.url)
+
+    def left(self) -> list[psutil.Process]:
+        """Return all living processes that come from here: `run`, its watchdog, CMD, and what CMD has started."""
+        return [process for process in psutil.process_iter() if _mark_of(process) == self._mark]
+
+    def stop_all(self) -> None:
+        """Kill what is left of what was started."""
+        for process in self._started:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+        for left in self.left():
+            with suppress(psutil.NoSuchProcess):
+                left.kill()
+
+
+def _mark_of(process: psutil.Process) -> str | None:
+    try:
+        return process.environ().get(_MARK)
+    except psutil.Error:  # It has ended, or is somebody else's.
+        return None
+
+
+def running(process: subprocess.Popen[str]) -> psutil.Process:
+    """Return CMD of a `fenceline run`, once it has replaced the process that waits at the gate."""
+
+    def find() -> psutil.Process | None:
+        for child in psutil.Process(process.pid).children():
+            if child.pid == os.getpgid(child.pid) and child.cmdline() != command:
+                return child
+        return None
+
+    command = psutil.Process(process.pid).cmdline()
+    return wait_until(find)
+
+
+def watchdog(process: subprocess.Popen[str]) -> psutil.Process:
+    """Return the watchdog of a `fenceline run`: the only other child."""
+
+    def find() -> psutil.Process | None:
+        found = [child for child in psutil.Process(process.pid).children() if child.pid != os.getpgid(child.pid)]
+        return next((child for child in found if child.name() == "fenceline-watch"), None)
+
+    return wait_until(find)
+
+
+def is_gone(pid: int) -> bool:
+    """Tell whether a process has ended, reaped or not."""
+    try:
+        return psutil.Process(pid).status() in {psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD}
+    except psutil.NoSuchProcess:
+        return True
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Iterator[Program]:
+    """Yield `fenceline` with an empty source."""
+    made = Program(tmp_path)
+    yield made
+    made.stop_all()

@@ -1,0 +1,333 @@
+"""`fenceline run`: the lock is held while CMD runs, CMD is untouched, and its whole group ends with it."""
+
+import os
+import signal
+import sqlite3
+import subprocess
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+import fenceline
+from fenceline.model import Sequencer
+from tests.cli.program import PROGRAM, Program, is_gone, program, running
+from tests.helpers import wait_until
+
+__all__ = ["program"]
+pytestmark = pytest.mark.process
+
+SAY_READY = "echo ready; "
+FORWARDED = ["TERM", "INT", "HUP", "QUIT", "USR1", "USR2"]
+
+
+def ready(process: subprocess.Popen[str]) -> None:
+    """Wait until CMD says that it runs."""
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+
+
+def child(parent: psutil.Process, name: str) -> psutil.Process:
+    """Return the child with this name, once it has it: a shell that has just forked may lose a signal."""
+    return wait_until(lambda: next((one for one in parent.children() if one.name() == name), None))
+
+
+# --- what CMD gets
+def test_cmd_gets_the_proof_of_its_lease(program: Program) -> None:
+    show = 'echo "$FENCELINE_LOCK|$FENCELINE_TOKEN|$FENCELINE_SEQUENCER"'
+    done = program("run", "nightly éxport", "--", "sh", "-c", show)
+    lock, token, sequencer = done.stdout.strip().split("|")
+    parsed = Sequencer.parse(sequencer)
+    assert (parsed.lock, str(parsed.token)) == (lock, token) == ("nightly éxport", token)
+    assert int(program.json("show", lock)["token"]) == parsed.token
+
+
+def test_each_run_has_a_higher_token(program: Program) -> None:
+    tokens = [int(program("run", "x", "--", "printenv", "FENCELINE_TOKEN").stdout) for _ in range(3)]
+    assert tokens == sorted(set(tokens))
+
+
+def test_the_lock_is_held_while_cmd_runs_and_free_afterwards(program: Program) -> None:
+    inside = program("run", "x", "--", *PROGRAM, "show", "x", "--json")
+    assert '"holder": "' in inside.stdout
+    assert program.json("show", "x")["holder"] is None
+
+
+def test_the_holder_names_cmd(program: Program) -> None:
+    inside = program("run", "x", "--", *PROGRAM, "show", "x")
+    assert f":{Path(PROGRAM[0]).name}" in inside.stdout
+    named = program("run", "x", "--holder", "the night shift", "--", *PROGRAM, "show", "x")
+    assert "the night shift" in named.stdout
+
+
+def test_input_and_outputs_pass_through_untouched(program: Program) -> None:
+    data = os.urandom(1_000_000)
+    done = subprocess.run(
+        [*PROGRAM, "run", "x", "--", "sh", "-c", "cat; echo complaint >&2"],
+        input=data,
+        capture_output=True,
+        env=program.environment,
+        check=True,
+    )
+    assert done.stdout == data
+    assert done.stderr == b"complaint\n"
+
+
+def test_further_descriptors_pass_through_and_none_is_added(program: Program) -> None:
+    reader, writer = os.pipe()
+    listing = "echo through > /dev/fd/$0; ls /proc/$$/fd"
+    process = program.start("run", "x", "--", "sh", "-c", listing, str(writer), pass_fds=[writer])
+    os.close(writer)
+    assert os.read(reader, 100) == b"through\n"
+    out, _ = process.communicate()
+    assert set(out.split()) == {"0", "1", "2", str(writer)}
+    os.close(reader)
+
+
+def test_words_after_the_dashes_are_not_looked_at(program: Program) -> None:
+    done = program("run", "x", "--", "printf", "%s,", "--ttl", "0", "--", "-h", "")
+    assert done.stdout == "--ttl,0,--,-h,,"
+
+
+def test_a_pipeline_ends_when_cmd_ends(program: Program) -> None:
+    line = f"printf abc | {' '.join(PROGRAM)} run x -- cat | wc -c"
+    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, env=program.environment, check=True)
+    assert done.stdout.strip() == "3"
+
+
+def test_dispositions_of_signals_are_cmds_defaults(program: Program) -> None:
+    """Python ignores SIGPIPE and SIGXFSZ: a CMD that inherited that would not end when nobody reads it."""
+    show = ["grep", "-E", "Sig(Ign|Blk)", "/proc/self/status"]
+    plain = subprocess.run(show, capture_output=True, text=True, check=True, restore_signals=True)
+    assert program("run", "x", "--", *show).stdout == plain.stdout
+
+
+def test_an_ignored_hangup_stays_ignored(program: Program) -> None:
+    process = program.start(
+        "run",
+        "x",
+        "--",
+        "sh",
+        "-c",
+        SAY_READY + "sleep 0.3; echo survived",
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+    )
+    ready(process)
+    process.send_signal(signal.SIGHUP)
+    os.killpg(running(process).pid, signal.SIGHUP)
+    out, _ = process.communicate()
+    assert (out, process.returncode) == ("survived\n", 0)
+
+
+def test_an_ignored_sigchld_of_the_parent_loses_no_exit_code(program: Program) -> None:
+    process = program.start(
+        "run", "x", "--", "sh", "-c", "exit 7", preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    )
+    assert process.wait() == 7
+
+
+# --- signals
+@pytest.mark.parametrize("name", FORWARDED)
+def test_a_signal_is_forwarded_to_cmds_group(program: Program, name: str) -> None:
+    process = program.start("run", "x", "--", "sh", "-c", SAY_READY + "sleep 60; exit 5")
+    ready(process)
+    sleep = child(running(process), "sleep")
+    number = getattr(signal, f"SIG{name}")
+    process.send_signal(number)
+    assert process.wait() == 128 + number
+    assert is_gone(sleep.pid)
+    assert not program.source().info("x").is_held
+
+
+def test_cmd_may_handle_a_forwarded_signal(program: Program) -> None:
+    process = program.start("run", "x", "--", "sh", "-c", f"trap 'echo bye; exit 9' TERM; {SAY_READY} sleep 60 & wait")
+    ready(process)
+    process.terminate()
+    out, _ = process.communicate()
+    assert (out, process.returncode) == ("bye\n", 9)
+
+
+@pytest.mark.parametrize("name", FORWARDED)
+def test_a_signal_while_waiting_leaves_the_queue(program: Program, name: str) -> None:
+    number = getattr(signal, f"SIG{name}")
+    with program.source() as source, source.lock("x"):
+        process = program.start("run", "x", "--", "touch", "ran")
+        wait_until(lambda: source.info("x").waiters)
+        process.send_signal(number)
+        out, complaint = process.communicate()
+        assert (process.returncode, out, complaint) == (128 + number, "", "")
+        assert source.info("x").waiters == ()
+    assert not (program.folder / "ran").exists()
+
+
+@pytest.mark.parametrize("step", range(8))
+def test_a_signal_at_any_moment_of_the_start_ends_everything(program: Program, step: int) -> None:
+    process = program.start("run", "x", "--", "sh", "-c", "sleep 60; touch ran")
+    time.sleep(0.05 * step)  # Whatever line it is on then.
+    process.terminate()
+    process.communicate()
+    assert process.returncode in {-signal.SIGTERM, 128 + signal.SIGTERM}
+    assert program.left() == []
+    assert not program.source().info("x").is_held
+    assert not (program.folder / "ran").exists()
+
+
+# --- the end of the group
+def test_what_cmd_left_in_its_group_is_asked_to_end(program: Program) -> None:
+    left = "(trap 'echo bye; exit' TERM; echo ready; sleep 60 & wait) &"
+    process = program.start("run", "x", "--", "bash", "-c", f"{left} read -t 0.5 < <(sleep 9); exit 4")
+    out, _ = process.communicate()
+    assert (out, process.returncode) == ("ready\nbye\n", 4)
+
+
+def test_what_cmd_left_and_will_not_end_is_killed(program: Program) -> None:
+    left = "sh -c 'trap \"\" TERM; echo $$; exec >&-; sleep 60' & read -t 0.5 < <(sleep 9); exit 4"
+    process = program.start("run", "x", "--ttl", "3", "--grace", "0.2", "--", "bash", "-c", left)
+    out, _ = process.communicate()
+    assert process.returncode == 4
+    assert is_gone(int(out))
+
+
+def test_a_daemon_that_leaves_the_group_is_out_of_reach(program: Program) -> None:
+    """As the documentation says; whoever wants it ended needs a cgroup."""
+    process = program.start("run", "x", "--", "sh", "-c", "setsid sh -c 'echo $$; exec sleep 60' > pid & sleep 0.2")
+    assert process.wait() == 0
+    daemon = int(wait_until((program.folder / "pid").read_text))
+    assert not is_gone(daemon)
+    os.kill(daemon, signal.SIGKILL)
+
+
+def test_nothing_is_left_of_a_run(program: Program) -> None:
+    process = program.start("run", "x", "--", "sh", "-c", "echo $$; kill -9 $$")
+    out, _ = process.communicate()
+    assert program.left() == []
+    with pytest.raises(ProcessLookupError):
+        os.killpg(int(out), 0)
+
+
+# --- loss
+def test_loss_ends_the_group_and_exits_with_76(program: Program) -> None:
+    process = program.start("run", "x", "--ttl", "2", "--", "sh", "-c", SAY_READY + "sleep 60 & wait")
+    ready(process)
+    sleep = child(running(process), "sleep")
+    assert program("break", "x", "--reason", "a test").returncode == 0
+    _, complaint = process.communicate()
+    assert process.returncode == 76
+    assert "lock 'x': the lease was lost" in complaint
+    assert is_gone(sleep.pid)
+
+
+def test_loss_is_76_also_when_cmd_exits_with_0(program: Program) -> None:
+    process = program.start(
+        "run", "x", "--ttl", "2", "--", "sh", "-c", f"trap 'exit 0' TERM; {SAY_READY} sleep 60 & wait"
+    )
+    ready(process)
+    program("break", "x", "--reason", "a test")
+    assert process.wait() == 76
+
+
+def test_loss_kills_a_cmd_that_ignores_sigterm(program: Program) -> None:
+    stubborn = f"trap '' TERM; {SAY_READY} while :; do sleep 1; done"
+    process = program.start("run", "x", "--ttl", "2", "--grace", "0.1", "--", "sh", "-c", stubborn)
+    ready(process)
+    command = running(process)
+    program("break", "x", "--reason", "a test")
+    assert process.wait() == 76
+    assert is_gone(command.pid)
+
+
+def test_loss_ends_a_stopped_cmd(program: Program) -> None:
+    process = program.start("run", "x", "--ttl", "2", "--", "sh", "-c", SAY_READY + "kill -STOP $$")
+    ready(process)
+    command = running(process)
+    wait_until(lambda: command.status() == "stopped")
+    program("break", "x", "--reason", "a test")
+    assert process.wait() == 76
+
+
+def test_a_run_without_word_from_its_source_ends_before_the_deadline(program: Program) -> None:
+    """Nobody else can have got the lock when CMD is dead."""
+    process = program.start("run", "x", "--ttl", "2", "--", "sh", "-c", SAY_READY + "sleep 60")
+    ready(process)
+    command = running(process)
+    with program.source() as source:
+        blocker = sqlite3.connect(program.folder / "locks.db", isolation_level=None)
+        blocker.execute("BEGIN EXCLUSIVE")
+        wait_until(lambda: is_gone(command.pid))
+        blocker.execute("ROLLBACK")
+        info = source.info("x")
+        assert info.is_held
+        assert info.remaining > 0
+    assert process.wait() == 76
+
+
+# --- guards
+@pytest.fixture
+def guard(program: Program) -> fenceline.Guard:
+    """Return a guard of a protected table, bound to lock x."""
+    file = program.folder / "app.db"
+    connection = sqlite3.connect(file)
+    connection.execute("CREATE TABLE reports (day TEXT)")
+    connection.close()
+    made = fenceline.guard(f"sqlite:///{file}", resource="reports", lock="x")
+    made.protect("reports")
+    return made
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_guards_are_closed_at_the_end(program: Program, guard: fenceline.Guard, code: int) -> None:
+    show = f"echo $FENCELINE_SEQUENCER; exit {code}"
+    done = program("run", "x", "--guard", guard.url, "--", "sh", "-c", show)
+    assert done.returncode == code
+    with pytest.raises(fenceline.StaleTokenError):
+        guard.seal(Sequencer.parse(done.stdout.strip()))
+
+
+def test_guards_are_closed_after_a_loss(program: Program, guard: fenceline.Guard) -> None:
+    process = program.start(
+        *("run", "x", "--ttl", "2", "--guard", guard.url, "--"),
+        *("sh", "-c", "echo $FENCELINE_SEQUENCER; sleep 60"),
+    )
+    assert process.stdout is not None
+    sequencer = Sequencer.parse(process.stdout.readline().strip())
+    guard.seal(sequencer)
+    program("break", "x", "--reason", "a test")
+    assert process.wait() == 76
+    with pytest.raises(fenceline.StaleTokenError):
+        guard.seal(sequencer)
+
+
+def test_cmd_writes_with_its_sequencer(program: Program, guard: fenceline.Guard) -> None:
+    code = f"""
+import fenceline
+guard = fenceline.guard({guard.url!r}, resource="reports", lock="x")
+with guard.transaction(fenceline.Sequencer.from_env()) as connection:
+    connection.execute("INSERT INTO reports VALUES ('monday')")
+"""
+    done = program("run", "x", "--guard", guard.url, "--", PROGRAM[0], "-c", code)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_guard_that_cannot_be_closed_is_told_and_fails_a_good_run(program: Program) -> None:
+    url = f"sqlite:///{program.folder}/missing.db"
+    done = program("run", "x", "--guard", url, "--", "true")
+    assert done.returncode == 69
+    assert "was not closed" in done.stderr
+    assert program("run", "x", "--guard", url, "--", "false").returncode == 1
+
+
+def test_a_guard_that_cannot_be_is_refused_before_cmd_runs(program: Program) -> None:
+    done = program("run", "x", "--guard", "gopher://x", "--", "touch", "ran")
+    assert done.returncode == 64
+    assert not (program.folder / "ran").exists()
+
+
+# --- the default source
+def test_the_default_file_is_named_when_it_is_made(program: Program) -> None:
+    program.environment = os.environ | {"XDG_STATE_HOME": str(program.folder), "HOME": str(program.folder)}
+    if os.geteuid() == 0:
+        pytest.skip("root's default file is the machine's: /var/lib/fenceline/locks.db")
+    first = program("run", "x", "--", "true")
+    assert str(program.folder / "fenceline" / "locks.db") in first.stderr
+    assert program("run", "x", "--", "true").stderr == ""
