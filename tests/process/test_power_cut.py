@@ -1,0 +1,253 @@
+"""T1 across a power cut: the files cut back to what was flushed, a new boot, and no token that was ever told again.
+
+`power_cut.c` keeps, while real processes grant, what the disk holds for certain. Here these processes are killed, the
+files are put back to that state (in place: a power cut changes no inode), and others go on under another boot id.
+"""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fenceline.model import EPOCH_STRIDE
+from tests.helpers import wait_until
+from tests.servers import need
+from tests.sources import rows
+
+pytestmark = pytest.mark.process
+
+HERE = Path(__file__).parent
+FILE = "locks.db"
+BLOCK = 40
+
+
+@pytest.fixture(scope="session")
+def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Compile what is preloaded into the processes."""
+    compiled = tmp_path_factory.mktemp("shim") / "power_cut.so"
+    command = [need("gcc"), "-Wall", "-Werror", "-O1", "-shared", "-fPIC", "-o", compiled, HERE / "power_cut.c", "-ldl"]
+    subprocess.run(command, check=True)
+    return compiled
+
+
+@dataclass
+class Machine:
+    """A disk that forgets what was not flushed, and processes on it. `keeps_names`: as Linux's file systems do."""
+
+    shim: Path
+    folder: Path
+    keeps_names: bool = False
+    boots: int = 0
+    running: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.disk = self.folder / "disk"
+        self.shadow = self.folder / "shadow"
+        self.disk.mkdir(parents=True)
+        self.shadow.mkdir()
+
+    @property
+    def file(self) -> Path:
+        return self.disk / FILE
+
+    def start(self, **settings: Any) -> None:
+        """Start a granting process under the boot id of now."""
+        environment = {**os.environ, "LD_PRELOAD": str(self.shim), "FL_CUT_WATCH": str(self.disk)}
+        environment["FL_CUT_SHADOW"] = str(self.shadow)
+        if self.keeps_names:
+            environment["FL_CUT_KEEPS_NAMES"] = "1"
+        told = {"url": f"sqlite:///{self.file}", "locks": ["a"], "block": BLOCK, "boot_id": f"boot {self.boots}"}
+        command = [sys.executable, "-P", HERE / "granter.py", json.dumps({**told, **settings})]
+        output = (self.folder / f"told-{len(self.running)}").open("wb")
+        with output:
+            self.running.append(subprocess.Popen(command, stdout=output, env=environment))
+
+    def told(self) -> list[str]:
+        """Return what the running processes have printed, process by process."""
+        return [(self.folder / f"told-{number}").read_text() for number in range(len(self.running))]
+
+    def end(self) -> None:
+        """End every process in good order."""
+        for process in self.running:
+            process.terminate()
+            assert process.wait() == 0
+
+    def fail(self, *, survives: Collection[str] = ()) -> list[int]:
+        """Cut the power: end every process at once, and leave on the disk what was flushed; return the tokens told.
+
+        `survives`: files that happened to be written as they stood, though nobody had flushed them.
+        """
+        for process in self.running:
+            process.send_signal(signal.SIGKILL)
+        for process in self.running:
+            process.wait()
+        lines = [line for text in self.told() for line in text.splitlines(keepends=True) if line.endswith("\n")]
+        self.running.clear()
+        names = {}
+        for line in (self.shadow / "names").read_text().splitlines():
+            inode, _, name = line.partition(" ")
+            names[name] = inode
+        for path in list(self.disk.iterdir()):
+            if path.is_file() and path.name not in survives:
+                self._cut_back(path, names.pop(path.name, None))
+        for name, inode in names.items():
+            if name not in survives:
+                (self.disk / name).write_bytes(self._flushed(inode))
+        self.boots += 1
+        return [int(line.split()[1]) for line in lines if line != "done\n"]
+
+    def _cut_back(self, path: Path, inode: str | None) -> None:
+        if inode is None:
+            path.unlink()
+            return
+        with path.open("r+b") as file:  # In place; nobody has it open.
+            file.truncate()
+            file.write(self._flushed(inode))
+
+    def _flushed(self, inode: str) -> bytes:
+        try:
+            return (self.shadow / inode).read_bytes()
+        except FileNotFoundError:
+            return b""  # Its name was flushed, its bytes never.
+
+    def read(self, statement: str) -> list[Any]:
+        """Run a statement on a copy: on the disk itself, it would write and flush behind the shadow's back."""
+        copy = self.folder / "copy"
+        shutil.rmtree(copy, ignore_errors=True)
+        copy.mkdir()
+        for path in self.disk.glob(FILE + "*"):
+            if path.is_file() and not path.name.endswith("-shm"):
+                shutil.copy(path, copy)
+        return rows(copy / FILE, statement)
+
+    def grant(self, count: int, **settings: Any) -> None:
+        """Have one process grant so many tokens, and wait until it has."""
+        self.start(count=count, **settings)
+        wait_until(lambda: "done\n" in self.told()[-1])
+
+
+@pytest.fixture
+def machine(shim: Path, tmp_path: Path) -> Machine:
+    return Machine(shim, tmp_path)
+
+
+def check_only_grew(rounds: list[list[int]]) -> None:
+    """Assert that no token was told twice, and each after a power cut is above each before it."""
+    last = 0
+    for tokens in rounds:
+        assert len(set(tokens)) == len(tokens), "a token was told twice"
+        assert not tokens or min(tokens) > last, f"token {min(tokens)} was told after token {last}"
+        last = max(tokens, default=last)
+
+
+@pytest.mark.parametrize(
+    ("survives", "keeps_names"),
+    [
+        pytest.param("", False, id="only what POSIX promises"),
+        pytest.param("", True, id="what was flushed"),
+        pytest.param("db", True, id="the database as it stood"),
+        pytest.param("db-wal", False, id="the log as it stood"),
+        pytest.param("db db-wal db-shm", True, id="every file as it stood"),
+    ],
+)
+def test_t1_no_token_is_told_again_after_a_power_cut(
+    shim: Path, tmp_path: Path, survives: str, keeps_names: bool
+) -> None:
+    machine = Machine(shim, tmp_path / "machine", keeps_names=keeps_names)
+    moments = random.Random(survives)
+    rounds = []
+    identities = set()
+    for _ in range(3):
+        machine.start(locks=["a", "b"])
+        machine.start(locks=["b", "c"])
+        enough = moments.randrange(1, 4 * BLOCK)
+        wait_until(lambda: sum(text.count("\n") for text in machine.told()) >= enough)  # noqa: B023 - called at once
+        rounds.append(machine.fail(survives={f"locks.{ending}" for ending in survives.split()}))
+        identities.update(machine.read("select source_id, history_id from fenceline_source"))
+    check_only_grew(rounds)
+    assert len(identities) == 1  # The same source all along, not one made anew.
+
+
+@pytest.mark.reduced
+def test_t1_a_power_cut_right_after_the_first_token_is_survived(machine: Machine) -> None:
+    rounds = []
+    for _ in range(4):
+        machine.grant(1)
+        rounds.append(machine.fail())
+    check_only_grew(rounds)
+    assert [tokens[0] for tokens in rounds] == [1, BLOCK + 1, 2 * BLOCK + 1, 3 * BLOCK + 1]  # Each skips to the bound.
+
+
+def test_t1_a_log_that_another_process_made_is_durable_when_a_token_is_told(machine: Machine) -> None:
+    """The name of a new log must be flushed by whoever tells a token first, and not only by who made the log."""
+    machine.grant(1)
+    machine.end()
+    assert not Path(f"{machine.file}-wal").exists()
+    machine.grant(1)
+    machine.grant(3 * BLOCK)
+    rounds = [machine.fail()]
+    machine.grant(1)
+    rounds.append(machine.fail())
+    check_only_grew(rounds)
+
+
+def test_t1_power_cut_while_nobody_was_running_loses_nothing(machine: Machine) -> None:
+    machine.grant(5)
+    machine.end()
+    rounds = [machine.fail()]
+    machine.grant(5)
+    rounds.append(machine.fail())
+    check_only_grew(rounds)
+
+
+def test_t7_a_raised_epoch_survives_a_power_cut(machine: Machine) -> None:
+    machine.grant(5)
+    rounds = [machine.fail()]
+    code = (
+        "import sys, runpy; sys.argv[1:] = [sys.argv[1]]; from fenceline.stores.sqlite import identity; "
+        f"granter = runpy.run_path({str(HERE / 'granter.py')!r}); granter['pretend']({{'boot_id': 'boot 1'}}); "
+        "import fenceline, signal; s = fenceline.connect(sys.argv[1]); print(s.raise_epoch(reason='x').history_id, "
+        "flush=True); signal.pause()"
+    )
+    environment = {**os.environ, "LD_PRELOAD": str(machine.shim), "FL_CUT_WATCH": str(machine.disk)}
+    environment["FL_CUT_SHADOW"] = str(machine.shadow)
+    command = [sys.executable, "-P", "-c", code, f"sqlite:///{machine.file}"]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        history_id = process.stdout.readline().strip()
+        process.kill()
+    machine.fail()
+    assert machine.read("select history_id, epoch from fenceline_source") == [(history_id, 2)]
+    machine.grant(1)
+    rounds.append(machine.fail())
+    check_only_grew(rounds)
+    assert rounds[-1][0] > EPOCH_STRIDE
+
+
+# --- the same checks must see what they are for ---
+@pytest.mark.parametrize("without", ["flush", "skip"])
+def test_t1_without_the_flush_or_the_skip_a_token_is_told_again(machine: Machine, without: str) -> None:
+    rounds = []
+    for _ in range(2):
+        machine.grant(BLOCK // 2, without=without)
+        rounds.append(machine.fail())
+    assert len(rounds[0]) == len(rounds[1]) == BLOCK // 2
+    with pytest.raises(AssertionError, match="was told after token"):
+        check_only_grew(rounds)
+
+
+def test_the_cut_takes_away_what_was_not_flushed(machine: Machine) -> None:
+    """Grants are not flushed: after the cut the file remembers the reserved block, and not who had the lock."""
+    machine.grant(BLOCK // 2)
+    machine.fail()
+    assert machine.read("select counter, bound from fenceline_source") == [(0, BLOCK)]
+    assert machine.read("select * from fenceline_lock") == []
