@@ -1,0 +1,230 @@
+"""`fenceline protect`, `unprotect`, `rebind` and `marks`, as processes on real files."""
+
+import json
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fenceline
+from tests.cli.program import Program
+from tests.guards import ask, make_file, plain, url_of, write
+
+__all__ = ["program"]
+from tests.cli.program import program
+
+LOCK = "nightly"
+
+
+@pytest.fixture
+def app(program: Program) -> str:
+    """The URL of a database with two tables, in the program's folder."""
+    return url_of(make_file(program.folder / "app.db", "reports", "lines"))
+
+
+@pytest.fixture
+def file(program: Program, app: str) -> Path:
+    return program.folder / "app.db"
+
+
+def protect(program: Program, app: str, *words: str) -> Any:
+    return program.json("protect", app, "--resource", "reports", "--lock", LOCK, "--table", "reports", *words)
+
+
+def is_refused(file: Path) -> bool:
+    with plain(file) as connection:
+        try:
+            connection.execute("UPDATE reports SET value = 'unfenced'")
+        except sqlite3.IntegrityError:
+            return True
+    return False
+
+
+def test_protect_makes_the_file_refuse_and_says_so(program: Program, app: str, file: Path) -> None:
+    done = program(
+        "protect", app, "--resource", "reports", "--lock", LOCK, "--table", "reports", "--table", "main.lines"
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "resource reports belongs to lock nightly",
+        "table reports: refuses writes that present no token",
+        "table lines: refuses writes that present no token",
+    ]
+    assert is_refused(file)
+
+
+def test_protect_prints_json_with_tokens_as_strings(program: Program, app: str) -> None:
+    assert protect(program, app) == [
+        {
+            "resource": "reports",
+            "lock": LOCK,
+            "token": None,
+            "source_id": None,
+            "history_id": None,
+            "closed": False,
+            "held": False,
+            "tables": [{"table": "reports", "mode": "enforce"}],
+            "observed": [],
+        }
+    ]
+
+
+def test_from_observing_to_enforcing(program: Program, app: str, file: Path) -> None:
+    protect(program, app, "--mode", "observe")
+    assert not is_refused(file)
+    done = program("marks", app)
+    assert "reports   -     nobody yet  nightly  reports (observe)" in done.stdout
+    assert "Let through while observing:" in done.stdout
+    refused = program("protect", app, "--resource", "reports", "--lock", LOCK, "--table", "reports")
+    assert refused.returncode == 1
+    assert "--source URL" in refused.stderr
+    with program.source() as source:
+        lease = source.lock(LOCK).acquire()
+        assert lease is not None
+        (described,) = protect(program, app, "--source", program.url)
+        assert described["token"] == str(lease.token)
+        assert described["observed"][0] | {"first_at": "", "last_at": ""} == {
+            "table": "reports",
+            "kind": "update",
+            "times": 1,
+            "first_at": "",
+            "last_at": "",
+        }
+        lease.release()
+    assert is_refused(file)
+
+
+def test_marks_shows_who_has_what(program: Program, app: str) -> None:
+    assert program("marks", app).stdout == f"{app} holds no marks: `fenceline protect` makes one\n"
+    protect(program, app)
+    with program.source() as source, source.lock(LOCK) as lease:
+        guard = fenceline.guard(app, resource="reports", lock=LOCK)
+        write(guard, lease, "held")
+        text = program("marks", app).stdout
+        assert "RESOURCE  MARK  OF       LOCK     TABLES" in text
+        assert f"reports   {lease.token}     a lease  nightly  reports (enforce)" in text
+        (described,) = program.json("marks", app, "--resource", "reports")
+        assert (described["token"], described["held"], described["closed"]) == (str(lease.token), True, False)
+        assert described["source_id"] == source.describe().source_id
+        assert lease.sequencer.claim not in text + json.dumps(described)
+        guard.close(lease)
+        assert "a lease, closed" in program("marks", app).stdout
+
+
+def test_marks_of_an_unknown_resource_is_no(program: Program, app: str) -> None:
+    protect(program, app)
+    done = program("marks", app, "--resource", "nosuch")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "knows no resource 'nosuch'" in done.stderr
+
+
+def test_a_mark_is_lowered_and_raised_with_a_reason(program: Program, app: str, file: Path) -> None:
+    protect(program, app)
+    fenceline.guard(app, resource="reports", lock=LOCK).raise_to(2**62, reason="poison")
+    lowered = program.json("marks", app, "--resource", "reports", "--lower", "41", "--reason", "poisoned by a test")
+    assert lowered[0]["token"] == "41"
+    with program.source() as source:
+        for _ in range(43):
+            lease = source.lock(LOCK).acquire()
+            assert lease is not None
+            lease.release()
+    raised = program.json("marks", app, "--raise-to", program.url, "--reason", "restored")
+    assert int(raised[0]["token"]) >= 43
+    rows = ask(file, "SELECT action, to_token, reason FROM fenceline_audit")
+    assert rows == [
+        ("raise-to", 2**62, "poison"),
+        ("lower", 41, "poisoned by a test"),
+        ("raise-to", int(raised[0]["token"]), "restored"),
+    ]
+
+
+def test_raise_to_without_a_resource_raises_all(program: Program, app: str) -> None:
+    protect(program, app)
+    program.json("protect", app, "--resource", "lines", "--lock", "other", "--table", "lines")
+    with program.source() as source, source.lock(LOCK) as lease:
+        raised = program.json("marks", app, "--raise-to", program.url, "--reason", "restored")
+        assert {one["token"] for one in raised} == {str(lease.token)}
+
+
+def test_unprotect_lets_anybody_write(program: Program, app: str, file: Path) -> None:
+    protect(program, app)
+    done = program("unprotect", app, "--resource", "reports", "--reason", "a migration")
+    assert (done.returncode, done.stdout) == (0, "table reports: takes writes from anybody\n")
+    assert not is_refused(file)
+    assert ask(file, "SELECT action, reason FROM fenceline_audit") == [("unprotect", "a migration (reports)")]
+    assert program("unprotect", app, "--resource", "reports", "--reason", "again").returncode == 1
+
+
+def test_rebind_moves_the_resource(program: Program, app: str, file: Path) -> None:
+    protect(program, app)
+    fenceline.guard(app, resource="reports", lock=LOCK).raise_to(5, reason="test")
+    words = ("rebind", app, "--resource", "reports", "--lock", "other", "--reason", "moved")
+    refused = program(*words)
+    assert refused.returncode == 1
+    assert "fenceline epoch --raise" in refused.stderr
+    assert program("epoch", "--raise", "--reason", "moved").returncode == 0
+    (described,) = program.json(*words)
+    assert (described["lock"], described["token"]) == ("other", "5")
+    with program.source() as source, source.lock("other") as lease:
+        write(fenceline.guard(app, resource="reports", lock="other"), lease, "moved")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["marks"], "URL"),
+        (["marks", "{app}", "--lower", "3", "--reason", "x"], "--resource"),
+        (["marks", "{app}", "--resource", "reports", "--lower", "3"], "--reason"),
+        (["marks", "{app}", "--resource", "reports", "--lower", "x", "--reason", "x"], "--lower"),
+        (["marks", "{app}", "--resource", "reports", "--lower", "0", "--reason", "x"], "1 <= token < 2**63"),
+        (["marks", "{app}", "--raise-to", "{app}", "--lower", "3", "--reason", "x"], "either"),
+        (["marks", "{app}", "--reason", "x"], "goes with"),
+        (["marks", "nosuch://x"], "nosuch://"),
+        (["protect", "{app}", "--resource", "r", "--lock", "l"], "--table"),
+        (["protect", "{app}", "--resource", "", "--lock", "l", "--table", "reports"], "must not be empty"),
+        (["protect", "{app}", "--resource", "r", "--lock", "l", "--table", "t", "--mode", "off"], "--mode"),
+        (["unprotect", "{app}", "--resource", "reports"], "--reason"),
+        (["unprotect", "{app}", "--resource", "reports", "--reason", " "], "blank"),
+        (["rebind", "{app}", "--resource", "reports", "--lock", "l"], "--reason"),
+    ],
+)
+def test_what_is_no_command_line_is_code_64_and_says_what_to_write(
+    program: Program, app: str, words: list[str], message: str
+) -> None:
+    protect(program, app)
+    done = program(*(word.format(app=app) for word in words))
+    assert done.returncode == 64
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("table", ["nosuch", "fenceline_mark"])
+def test_what_cannot_be_protected_is_no(program: Program, app: str, table: str) -> None:
+    done = program("protect", app, "--resource", "r", "--lock", "l", "--table", table)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert table in done.stderr
+
+
+@pytest.mark.parametrize("words", [["marks", "{url}"], ["marks", "{url}", "--json"]])
+def test_a_file_that_is_not_there_is_code_69_and_not_made(program: Program, words: list[str]) -> None:
+    url = url_of(program.folder / "nosuch.db")
+    done = program(*(word.format(url=url) for word in words))
+    assert (done.returncode, done.stdout) == (69, "")
+    assert "does not exist" in done.stderr
+    assert not (program.folder / "nosuch.db").exists()
+
+
+@pytest.mark.parametrize("command", ["protect", "unprotect", "rebind", "marks"])
+def test_help_is_something_to_work_from(program: Program, command: str) -> None:
+    done = program(command, "--help")
+    assert done.returncode == 0
+    assert f"fenceline {command} sqlite:////srv/app.db" in done.stdout
+    assert all(len(line) <= 80 for line in done.stdout.splitlines())
+
+
+def test_names_that_could_move_a_cursor_are_shown_escaped(program: Program, app: str) -> None:
+    done = program("protect", app, "--resource", "a\x1b[2Jb", "--lock", "l", "--table", "reports")
+    assert done.returncode == 0
+    assert "a\\x1b[2Jb" in done.stdout + program("marks", app).stdout
+    assert "\x1b" not in done.stdout + program("marks", app).stdout
