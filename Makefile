@@ -9,7 +9,7 @@
 MAKEFLAGS += --no-print-directory
 export PYTHON PYTEST BENCH
 
-.PHONY: help demo test lint clean
+.PHONY: help demo test lint mutants clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -30,6 +30,9 @@ ifneq ($(wildcard benchmarks/__main__.py),)
 bench: ## measure, against the wheel
 	@scripts/bench
 endif
+
+mutants: ## break each rule once, and see a named test notice
+	@scripts/mutants
 
 clean: ## remove everything that make has created
 	rm -rf .venv* .cache dist .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -1,0 +1,60 @@
+"""The mutants: which rule, which line, what it becomes, and the tests that must notice."""
+# ruff: noqa: E501 - a mutant is read as one row
+
+from typing import NamedTuple
+
+
+class Mutant(NamedTuple):
+    """`old` stands exactly once in `file`, a path under src/fenceline; `tests` are what pytest is asked to run."""
+
+    rule: str
+    file: str
+    old: str
+    new: str
+    tests: str
+
+
+_ADMIT = "_flows/admit.py"
+_GUARDING = "_flows/guarding.py"
+_ACQUIRE = "_flows/acquire.py"
+_RECORD = "_keeper/record.py"
+_KEEPER = "_keeper/keeper.py"
+_SOURCE = "stores/sqlite/source.py"
+_SQL = "stores/sqlite/source.sql"
+_GUARDS = "tests/rules/test_guards.py"
+_SEALS = "tests/rules/test_guard_seals.py"
+_ENDS = "tests/rules/test_guard_ends.py"
+_FLOWS = "tests/unit/test_flows.py"
+_KEEPING = "tests/unit/test_keeper.py"
+_STORE = "tests/unit/test_source_sqlite.py"
+
+MUTANTS = (
+    Mutant("G1 lower is stale", _ADMIT, "if sequencer.token < mark.token:", "if False:", _GUARDS),
+    Mutant("G1 >= made >", _ADMIT, "        return Verdict.PASS", "        raise _stale(mark, sequencer, '')", "tests/unit/test_admit.py"),
+    Mutant("G1 collision", _ADMIT, "if (mark.claim, mark.history_id) != (", "if False and (", _GUARDS),
+    Mutant("G2 seal skipped", _GUARDING, "    if raised:\n", "    if not raised:\n", f"{_GUARDS} {_SEALS}"),
+    Mutant("G2 sealed twice", _GUARDING, "    tenure.remember(scope.keys, scope.keys_without(sealed.refused))\n    return sealed", "    return sealed", f"{_GUARDS} {_SEALS}"),
+    Mutant("G2 late guard", _ADMIT, "if self.has_read and late and not is_independent:", "if False:", f"{_GUARDS} {_SEALS}"),
+    Mutant("G2 reading is not noted", _GUARDING, "        presented = _without(presented, not_ours)\n    tenure.has_read = True", "        presented = _without(presented, not_ours)", f"{_GUARDS} {_SEALS}"),
+    Mutant("G5 another lock", _ADMIT, "if mark.lock != sequencer.lock:", "if False:", "tests/unit/test_admit.py"),
+    Mutant("G5 another source", _ADMIT, "if mark.source_id is not None and mark.source_id != sequencer.source_id:", "if False:", _GUARDS),
+    Mutant("G6 raised mark admits nobody", _ADMIT, "    if mark.claim is None:\n", "    if False:\n", "tests/rules/test_guard_enforcement.py tests/unit/test_admit.py"),
+    Mutant("G9 remembered seal", _ADMIT, "    if was_sealed:", "    if False:", "tests/unit/test_admit.py"),
+    Mutant("G10 closed mark", _ADMIT, "    if mark.is_closed:\n        raise _stale", "    if False:\n        raise _stale", _ENDS),
+    Mutant("H1 margin", _ACQUIRE, "return sent_ms + min(remaining_ms, ttl_ms) - margin_ms(ttl_ms)", "return sent_ms + min(remaining_ms, ttl_ms)", _FLOWS),
+    Mutant("H1 time left beyond the ttl", _ACQUIRE, "min(remaining_ms, ttl_ms) - margin", "remaining_ms - margin", _FLOWS),
+    Mutant("H1 late grant is used", _ACQUIRE, "    if now_ms >= until_ms:", "    if False:", _FLOWS),
+    Mutant("H2 late renewal revives", _RECORD, "if self._was_seen_over or boottime_ms() >= self.deadline_ms:", "if False:", _KEEPING),
+    Mutant("H2 loss is not told", _KEEPER, "        self._announce_loss(record)\n", "", _KEEPING),
+    Mutant("H2 expiry leaves its claim", _KEEPER, "        if record.state == EXPIRED:\n", "        if False:\n", _KEEPING),
+    Mutant("H4 ended claim granted again", _SQL, "AND token <= s.counter AND forgotten_us < :born_us AND ended_claim IS NOT :claim", "AND token <= s.counter", _STORE),
+    Mutant("H4 late duplicate", _SOURCE, "return claim == self.ended_claim or born_us <= max(self.forgotten_us, self.born_after_us)", "return False", _STORE),
+    Mutant("H4 release by an old claim", _SQL, "WHERE name = :lock AND claim = :claim\nRETURNING (SELECT", "WHERE name = :lock\nRETURNING (SELECT", _STORE),
+    Mutant("H5 timeout leaves its place", _ACQUIRE, "            yield from asked(Release(request.lock, request.claim))\n            return sent_ms, Busy()", "            return sent_ms, Busy()", _FLOWS),
+    Mutant("H7 barging", _SQL, "\n  AND NOT EXISTS (SELECT 1 FROM fenceline_waiter AS w WHERE w.lock = :lock)\nRETURNING token", "\nRETURNING token", f"{_STORE} tests/rules/test_leases.py"),
+    Mutant("H7 out of turn", _SOURCE, "is_head = look.head in (claim, None)", "is_head = True", f"{_STORE} tests/rules/test_leases.py"),
+    Mutant("T1 above the bound", _SOURCE, "return look.counter + 1 if look.counter < look.bound else None", "return look.counter + 1", f"{_STORE} tests/rules/test_tokens.py"),
+    Mutant("T1 bound not flushed", "stores/sqlite/database.py", '_set_synchronous("EXTRA")', '_set_synchronous("NORMAL")', "tests/process/test_power_cut.py"),
+    Mutant("T4 an expired lease is renewed", _SQL, "AND l.claim = asked.key AND l.deadline_ms > (SELECT fenceline_now_ms())", "AND l.claim = asked.key", f"{_STORE} tests/rules/test_tokens.py"),
+    Mutant("T7 epoch does not jump", "stores/sqlite/identity.py", "// EPOCH_STRIDE + 1) * EPOCH_STRIDE", "// EPOCH_STRIDE) * EPOCH_STRIDE + max(row.bound, seen) % EPOCH_STRIDE", f"{_STORE} tests/rules/test_tokens.py"),
+)  # fmt: skip
