@@ -80,7 +80,10 @@ class Program:
         for process in self._started:
             if process.poll() is None:
                 process.kill()
-            process.communicate()
+            for pipe in (process.stdin, process.stdout, process.stderr):
+                if pipe is not None:
+                    pipe.close()
+            process.wait()
         for left in self.left():
             with suppress(psutil.NoSuchProcess):
                 left.kill()

@@ -5,18 +5,38 @@ Promise: results go to stdout and nothing else does; errors are one or two lines
 Importing this package loads neither click nor the library: each command loads what it needs.
 """
 
+import atexit
+import os
 import sys
+from contextlib import suppress
 
-EXIT_UNAVAILABLE = 69
+_OUR_BUG = 70
+_UNAVAILABLE = 69
 
 
 def main() -> None:
     """Run the command line and exit; what the package's `fenceline` script calls."""
+    code = _OUR_BUG
+
+    def leave() -> None:
+        """End the process without taking the interpreter apart, which costs more than many a CMD."""
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):
+                stream.flush()
+        os._exit(code)
+
+    # Registered first, so that it runs last: what the library does at exit is done before.
+    atexit.register(leave)
+    code = _execute(sys.argv[1:])
+    sys.exit(code)
+
+
+def _execute(words: list[str]) -> int:
     try:
         import click  # noqa: F401 - only to see whether it is there.
     except ModuleNotFoundError:
         sys.stderr.write("fenceline: the command needs an extra: pip install 'fenceline[cli]'\n")
-        sys.exit(EXIT_UNAVAILABLE)
+        return _UNAVAILABLE
     from fenceline.cli.commands import execute
 
-    sys.exit(execute(sys.argv[1:]))
+    return execute(words)

@@ -1,0 +1,234 @@
+"""What the commands about locks and sources show and do; guards' own commands are in test_guards_cli.py."""
+
+import sqlite3
+
+import pytest
+
+import fenceline
+from fenceline.cli.output import printable, table
+from tests.cli.program import Program, program
+from tests.helpers import wait_until
+
+__all__ = ["program"]
+
+
+@pytest.fixture
+def guard(program: Program) -> fenceline.Guard:
+    """Return a guard of a protected table, bound to lock x."""
+    file = program.folder / "app.db"
+    connection = sqlite3.connect(file)
+    connection.execute("CREATE TABLE reports (day TEXT)")
+    connection.close()
+    made = fenceline.guard(f"sqlite:///{file}", resource="reports", lock="x")
+    made.protect("reports")
+    return made
+
+
+# --- locks, show, purge
+def test_locks_lists_who_holds_what(program: Program) -> None:
+    with program.source() as source, source.lock("held", ttl=60, holder="somebody") as lease:
+        with source.lock("free"):
+            pass
+        free, held = program.json("locks")
+        shown = program("locks").stdout
+    assert held["lock"] == "held"
+    assert held["token"] == str(lease.token)
+    assert held["holder"] == "somebody"
+    assert 50 < held["remaining"] <= held["ttl"] == 60
+    assert held["waiters"] == []
+    assert (free["lock"], free["holder"], free["ttl"], free["remaining"]) == ("free", None, None, 0)
+    heading, *rows = shown.splitlines()
+    assert heading.split() == ["LOCK", "TOKEN", "LEFT", "WAITERS", "HOLDER"]
+    assert [row.split()[0] for row in rows] == ["free", "held"]
+
+
+def test_show_tells_of_waiters(program: Program) -> None:
+    with program.source() as source, source.lock("x"):
+        program.start("run", "x", "--holder", "in line", "--", "true")
+        wait_until(lambda: source.info("x").waiters)
+        assert program.json("show", "x")["waiters"] == ["in line"]
+        assert "waiter  in line" in program("show", "x").stdout
+
+
+def test_show_of_an_unknown_lock_is_a_no(program: Program) -> None:
+    done = program("show", "nobody's")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "no such lock: nobody's" in done.stderr
+
+
+def test_purge_forgets_what_is_free_and_no_token(program: Program) -> None:
+    with program.source() as source, source.lock("a"):
+        with source.lock("b") as lease:
+            token = lease.token
+        assert program.json("purge") == {"purged": 1}
+        assert [info.name for info in source.locks()] == ["a"]
+        with source.lock("b") as lease:
+            assert lease.token > token
+
+
+# --- break
+def test_break_frees_the_lock_and_mints_a_token(program: Program) -> None:
+    with program.source() as source:
+        lease = source.lock("x", holder="stuck").acquire()
+        assert lease is not None
+        broken = program.json("break", "x", "--reason", "stuck since monday")
+        assert broken["holder"] == "stuck"
+        assert int(broken["token"]) > lease.token
+        assert broken["guarded"] == []
+        assert not source.info("x").is_held
+
+
+def test_break_without_a_guard_says_that_the_old_holder_can_still_write(program: Program) -> None:
+    with program.source() as source, source.lock("x"):
+        shown = program("break", "x", "--reason", "a test").stdout
+    assert "can still write" in shown
+    assert "--guard" in shown
+
+
+def test_break_with_a_guard_makes_the_old_token_stale(program: Program, guard: fenceline.Guard) -> None:
+    with program.source() as source:
+        lease = source.lock("x", ttl=60).acquire()
+        assert lease is not None
+        guard.seal(lease)
+        broken = program.json("break", "x", "--reason", "a test", "--guard", guard.url)
+        assert broken["guarded"] == [{"guard": guard.url, "resource": "reports"}]
+        with pytest.raises(fenceline.StaleTokenError):
+            guard.seal(lease.sequencer)
+        with source.lock("x") as next_lease, guard.transaction(next_lease) as connection:
+            connection.execute("INSERT INTO reports VALUES ('tuesday')")
+
+
+def test_break_with_a_guard_of_another_lock_breaks_nothing(program: Program, guard: fenceline.Guard) -> None:
+    with program.source() as source, source.lock("y"):
+        done = program("break", "y", "--reason", "a test", "--guard", guard.url)
+        assert done.returncode == 1
+        assert "nothing was broken" in done.stderr
+        assert source.info("y").is_held
+
+
+def test_break_needs_a_reason_and_a_lock_that_is_known(program: Program) -> None:
+    assert program("break", "x").returncode == 64
+    done = program("break", "x", "--reason", "a test")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert program.json("locks") == []
+
+
+# --- install, epoch
+def test_install_makes_the_schema_and_is_safe_to_repeat(program: Program) -> None:
+    for _ in range(2):
+        assert program.json("install") == {"source": program.url}
+    assert (program.folder / "locks.db").exists()
+
+
+def test_epoch_shows_and_changes_nothing(program: Program) -> None:
+    first, second = program.json("epoch"), program.json("epoch")
+    assert first == second
+    assert (first["epoch"], first["last_token"]) == (1, "0")
+    assert first["source_id"] in program("epoch").stdout
+
+
+def test_raising_the_epoch_jumps_over_every_token_and_ends_every_lease(program: Program) -> None:
+    with program.source() as source:
+        lease = source.lock("x").acquire()
+        assert lease is not None
+        before = program.json("epoch")
+        after = program.json("epoch", "--raise", "--reason", "restored")
+        assert after["source_id"] == before["source_id"]
+        assert after["history_id"] != before["history_id"]
+        assert (after["epoch"], int(after["last_token"]) >= 2**40) == (2, True)
+        assert not source.info("x").is_held
+
+
+@pytest.mark.parametrize("words", [["--raise"], ["--raise", "--reason", ""], ["--reason", "why"]])
+def test_raising_the_epoch_needs_a_reason(program: Program, words: list[str]) -> None:
+    done = program("epoch", *words)
+    assert done.returncode == 64
+    assert "--reason" in done.stderr
+
+
+# --- doctor
+def test_doctor_finds_nothing_in_a_sound_set_up_and_says_what_it_cannot_see(
+    program: Program, guard: fenceline.Guard
+) -> None:
+    program("install")
+    done = program("doctor", "--guard", guard.url)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "nothing found" in done.stdout
+    assert "Not to be seen from here" in done.stdout
+    assert program.json("doctor")["unseen"]
+
+
+def test_doctor_finds_a_source_that_lost_tokens_which_a_guard_has_seen(
+    program: Program, guard: fenceline.Guard
+) -> None:
+    with program.source() as source, source.lock("x") as lease:
+        guard.seal(lease)
+        source_id = lease.sequencer.source_id
+        history_id = lease.sequencer.history_id
+    ahead = fenceline.Sequencer(source_id, history_id, "x", 4000, "c" * 32)
+    guard.seal(ahead)
+    done = program("doctor", "--guard", guard.url, "--json")
+    assert done.returncode == 1
+    assert '"source-went-back"' in done.stdout
+    shown = program("doctor", "--guard", guard.url).stdout
+    assert "4000" in shown
+    assert "remedy:" in shown
+    assert "fenceline epoch --raise" in shown
+
+
+def test_doctor_finds_a_resource_of_another_source(program: Program, guard: fenceline.Guard) -> None:
+    with fenceline.connect(f"sqlite:///{program.folder}/other.db") as source, source.lock("x") as lease:
+        guard.seal(lease)
+    done = program("doctor", "--guard", guard.url)
+    assert done.returncode == 1
+    assert "other-source" in done.stdout
+
+
+def test_doctor_tells_of_a_source_that_cannot_be_opened(program: Program) -> None:
+    (program.folder / "locks.db").write_bytes(b"this is no database" * 100)
+    done = program("doctor")
+    assert done.returncode == 1
+    assert "source-refused" in done.stdout
+
+
+# --- output
+def test_names_of_others_cannot_write_to_the_terminal(program: Program) -> None:
+    with program.source() as source, source.lock("\x1b[2Jred\n", holder="\x07bell\u202e"):
+        for shown in (program("locks").stdout, program("show", "\x1b[2Jred\n").stdout):
+            assert "\x1b" not in shown
+            assert "\x07" not in shown
+            assert "\u202e" not in shown
+            assert r"\x1b[2Jred\n" in shown
+
+
+def test_printable_keeps_what_is_printable() -> None:
+    assert printable("nächtlicher Bericht ☃") == "nächtlicher Bericht ☃"
+    assert printable("a\tb") == r"a\tb"
+
+
+def test_a_table_is_aligned() -> None:
+    shown = table(("A", "LONG", "LAST"), [("aaa", "b", "c"), ("d", "eeeeee", "ff")])
+    assert shown.splitlines() == ["A    LONG    LAST", "aaa  b       c", "d    eeeeee  ff"]
+
+
+# --- help
+@pytest.mark.parametrize("command", ["run", "locks", "show", "break", "purge", "install", "epoch", "doctor"])
+def test_help_says_what_a_command_does(program: Program, command: str) -> None:
+    done = program(command, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"Usage: fenceline {command} ")
+    assert all(len(line) <= 100 for line in done.stdout.splitlines())
+
+
+def test_help_lists_every_command(program: Program) -> None:
+    done = program("--help")
+    listed = done.stdout.partition("Commands:\n")[2].split("\n")
+    assert [line.split()[0] for line in listed if line] == [
+        *("demo", "run", "locks", "show", "break", "purge", "install", "epoch"),
+        *("protect", "unprotect", "rebind", "marks", "doctor"),
+    ]
+    assert all(len(line.split()) > 3 for line in listed if line)
+
+
+def test_version(program: Program) -> None:
+    assert program("--version").stdout == f"fenceline {fenceline.__version__}\n"

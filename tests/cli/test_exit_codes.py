@@ -1,0 +1,180 @@
+"""The exit codes of DESIGN's contract, and that no traceback reaches a user."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import click
+import pytest
+
+from fenceline import errors as tree
+from fenceline.cli import errors
+from tests.cli.program import PROGRAM, Program, program
+from tests.helpers import wait_until
+
+__all__ = ["program"]
+
+USAGE = [
+    ([], "Missing command"),
+    (["frobnicate"], "No such command 'frobnicate'"),
+    (["show"], "Missing argument 'NAME'"),
+    (["show", "a", "b"], "unexpected extra argument"),
+    (["locks", "--colour"], "No such option"),
+    (["locks", "--source", "gopher://x"], "no store is known for gopher://"),
+    (["locks", "--source", "redis://x"], "cannot be a source of fencing tokens"),
+    (["locks", "--source", "locks.db"], "is no URL"),
+    (["show", ""], "must not be empty"),
+    (["show", "x" * 513], "512 bytes"),
+    (["run", "x"], "two dashes"),
+    (["run", "x", "true"], "two dashes"),
+    (["run", "x", "--"], "no CMD behind"),
+    (["run", "--", "true"], "Missing argument 'NAME'"),
+    (["run", "x", "--ttl", "0", "--", "true"], "--ttl 0"),
+    (["run", "x", "--ttl", "nan", "--", "true"], "--ttl nan"),
+    (["run", "x", "--ttl", "0.001", "--", "true"], "outside what this source can grant"),
+    (["run", "x", "--ttl", "soon", "--", "true"], "'soon' is not a valid float"),
+    (["run", "x", "--grace", "11", "--", "true"], "write 0 to 10"),
+    (["run", "x", "--grace", "-1", "--", "true"], "--grace -1"),
+    (["run", "x", "--wait", "-1", "--", "true"], "--wait -1"),
+    (["run", "x", "--wait", "1", "--no-wait", "--", "true"], "exclude each other"),
+    (["run", "", "--", "true"], "must not be empty"),
+]
+
+
+@pytest.mark.parametrize(("words", "complaint"), USAGE)
+def test_64_usage_says_what_to_write(program: Program, words: list[str], complaint: str) -> None:
+    done = program(*words)
+    assert done.returncode == 64
+    assert done.stdout == ""
+    assert complaint in done.stderr
+    assert done.stderr.startswith("fenceline: ")
+    assert 1 <= len(done.stderr.splitlines()) <= 2
+
+
+def test_75_not_obtained_names_the_holder(program: Program) -> None:
+    with program.source() as source, source.lock("x", holder="the other one"):
+        for words in (["--no-wait"], ["--wait", "0"], ["--wait", "0.1"]):
+            done = program("run", "x", *words, "--", "touch", "ran")
+            assert (done.returncode, done.stdout) == (75, "")
+            assert "the other one holds it" in done.stderr
+            assert len(done.stderr.splitlines()) == 1
+        assert source.info("x").waiters == ()
+    assert not (program.folder / "ran").exists()
+
+
+@pytest.mark.parametrize("command", [["locks"], ["epoch"], ["run", "x", "--", "touch", "ran"]])
+def test_69_unavailable(program: Program, command: list[str]) -> None:
+    (program.folder / "locks.db").write_bytes(b"this is no database" * 100)
+    done = program(*command)
+    assert (done.returncode, done.stdout) == (69, "")
+    assert "locks.db" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not (program.folder / "ran").exists()
+
+
+def test_69_a_read_only_folder(program: Program) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("root may write anywhere")
+    program.folder.chmod(0o555)
+    done = program("run", "x", "--", "true")
+    assert done.returncode == 69
+
+
+def test_126_and_127_as_env_has_them(program: Program) -> None:
+    script = program.folder / "script"
+    script.write_text("true\n")
+    for words in (["no-such-command"], [str(script)], [str(program.folder)], ["/no/such/file"]):
+        plain = subprocess.run(["env", *words], capture_output=True, check=False)
+        done = program("run", "x", "--", *words)
+        assert done.returncode == plain.returncode
+        assert words[0] in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+
+
+def test_cmds_own_code_and_128_plus_its_signal(program: Program) -> None:
+    for code in (0, 1, 42, 255):
+        assert program("run", "x", "--", "sh", "-c", f"exit {code}").returncode == code
+    for number in (signal.SIGKILL, signal.SIGSEGV, signal.SIGPIPE):
+        assert program("run", "x", "--", "sh", "-c", f"kill -{int(number)} $$").returncode == 128 + number
+
+
+def test_130_ctrl_c(program: Program) -> None:
+    with program.source() as source, source.lock("x"):
+        process = program.start("run", "x", "--", "true")
+        wait_until(lambda: source.info("x").waiters)
+        process.send_signal(signal.SIGINT)
+        assert process.communicate() == ("", "")
+        assert process.returncode == 130
+
+
+def test_141_a_broken_pipe_is_quiet(program: Program) -> None:
+    with program.source() as source:
+        for number in range(50):
+            with source.lock(f"lock {number}"):
+                pass
+    reader, writer = os.pipe()
+    os.close(reader)
+    process = program.start("locks", stdout=writer)
+    os.close(writer)
+    _, complaint = process.communicate()
+    assert (process.returncode, complaint) == (141, "")
+
+
+@pytest.mark.parametrize(
+    ("words", "kind", "code"),
+    [
+        (["show", "", "--json"], "ConfigError", 64),
+        (["locks", "--json", "--nonsense"], "NoSuchOption", 64),
+        (["locks", "--json", "--source", "sqlite:////no/such/folder/x.db"], "SourceUnavailableError", 69),
+    ],
+)
+def test_with_json_an_error_is_one_object(program: Program, words: list[str], kind: str, code: int) -> None:
+    done = program(*words)
+    assert (done.returncode, done.stdout) == (code, "")
+    told = json.loads(done.stderr)["error"]
+    assert (told["type"], told["exit_code"]) == (kind, code)
+    assert told["message"]
+
+
+def test_every_error_of_the_tree_has_its_code() -> None:
+    kinds = [kind for kind in vars(tree).values() if isinstance(kind, type) and issubclass(kind, tree.FencelineError)]
+    made = {kind.__name__: kind.__new__(kind) for kind in kinds}
+    codes = {name: errors.exit_code(error) for name, error in made.items()}
+    assert {name for name, code in codes.items() if code == 70} == {
+        # The command never uses a lease so: it would be our bug.
+        *("FencelineError", "LeaseError", "LeaseInheritedError", "LeaseReleasedError", "NotHeldError"),
+    }
+    assert codes["AcquireTimeoutError"] == 75
+    assert codes["LeaseLostError"] == codes["LeaseExpiredError"] == 76
+    assert codes["OutcomeUnknownError"] == codes["SchemaError"] == codes["SourceUnavailableError"] == 69
+    assert codes["StaleTokenError"] == codes["GuardError"] == 1
+    assert codes["ConfigError"] == codes["UnknownSchemeError"] == codes["UnsafeSourceError"] == 64
+
+
+def test_70_a_bug_is_told_with_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    assert errors.report(ZeroDivisionError("by zero")) == 70
+    told = capsys.readouterr().err.splitlines()
+    assert told[0] == "fenceline: unexpected ZeroDivisionError: by zero"
+    assert "FENCELINE_DEBUG=1" in told[1]
+    assert len(told) == 2
+
+
+def test_a_trace_is_shown_to_whoever_asks(program: Program) -> None:
+    assert "Traceback" not in program("show", "").stderr
+    program.environment["FENCELINE_DEBUG"] = "1"
+    assert "Traceback" in program("show", "").stderr
+
+
+def test_a_usage_error_without_a_context_has_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert errors.report(click.UsageError("say it otherwise")) == 64
+    assert capsys.readouterr().err == "fenceline: say it otherwise\n"
+
+
+@pytest.mark.reduced
+def test_the_exit_code_survives_the_quick_exit() -> None:
+    done = subprocess.run([*PROGRAM, "--version"], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    script = "import sys; sys.argv = ['fenceline', 'frobnicate']; from fenceline.cli import main; main()"
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, check=False).returncode == 64
