@@ -25,6 +25,9 @@ MAX_TOKEN = 2**63 - 1
 EPOCH_STRIDE = 2**40
 """Raising a source's epoch moves its counter to the next multiple of this many tokens."""
 
+MEMORY_SOURCE_PREFIX = "memory-"
+"""What the id of a source in memory begins with: its tokens end with its process, so durable guards refuse them."""
+
 SEQUENCER_VARIABLE = "FENCELINE_SEQUENCER"
 _SEQUENCER_FORM = "fl1.<source-id>.<history-id>.<mode>.<token>.<claim>.<lock, base64url>"
 _IDENTIFIER = re.compile(r"[A-Za-z0-9_-]{1,64}")

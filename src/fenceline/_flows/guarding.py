@@ -30,7 +30,7 @@ from fenceline.errors import (
     TokenCollisionError,
     WrongLockError,
 )
-from fenceline.model import Mark, Sequencer
+from fenceline.model import MEMORY_SOURCE_PREFIX, Mark, Sequencer
 
 MAX_COMMIT_TRIES = 3
 KINDS: dict[type[GuardError], str] = {
@@ -40,6 +40,7 @@ KINDS: dict[type[GuardError], str] = {
     SealLostError: "seal-lost",
 }
 """Why a lease was refused, in one word: for observe mode and for hooks."""
+_MEMORY_SCHEME = "memory://"
 
 
 class Scope:
@@ -97,6 +98,17 @@ def check_lock(scope: Scope, sequencer: Sequencer) -> None:
         raise WrongLockError(
             f"the guard of {_listed(scope.resources)} belongs to lock {scope.lock!r}, and the lease is on "
             f"lock {sequencer.lock!r}: acquire lock {scope.lock!r}, or open the guard for the other lock"
+        )
+    check_lasts(scope, sequencer.source_id)
+
+
+def check_lasts(scope: Scope, source_id: str) -> None:
+    """Raise WrongLockError if the resource would outlive the source, whose tokens begin anew with each process."""
+    if source_id.startswith(MEMORY_SOURCE_PREFIX) and not scope.place.startswith(_MEMORY_SCHEME):
+        raise WrongLockError(
+            f"{_listed(scope.resources)} at {scope.place} outlives source {source_id}, which is in the memory of one "
+            f"process: the next process begins at token 1 again, and would be refused. Take the lock from a durable "
+            f"source, in a test as well: sqlite:///… in a folder of its own"
         )
 
 

@@ -17,7 +17,7 @@ from fenceline._flows.guard_requests import (
     Unprotect,
     WriteAudit,
 )
-from fenceline._flows.guarding import Scope, check_bound, check_lock, read_marks
+from fenceline._flows.guarding import Scope, check_bound, check_lasts, check_lock, read_marks
 from fenceline._flows.requests import Flow
 from fenceline.errors import GuardError, WrongLockError
 from fenceline.model import Mark, Protection, Sequencer, SourceInfo
@@ -29,6 +29,8 @@ def protect(scope: Scope, tables: tuple[str, ...], mode: str, source: SourceInfo
     Going from observe to enforce raises the mark to the source's last token: none of the writers that
     were only observed until now may go on under a token that the resource never sealed (G6).
     """
+    if source is not None:
+        check_lasts(scope, source.source_id)
     yield Begin()
     (mark,) = yield from read_marks(scope)
     check_bound(mark, scope.lock)
@@ -82,6 +84,8 @@ def raise_to(scope: Scope, to: SourceInfo | int, who: str, reason: str) -> Flow[
     The step after a restore (G9). A lease that holds just this token is refused as well: what it has
     read may be what the restore undid.
     """
+    if isinstance(to, SourceInfo):
+        check_lasts(scope, to.source_id)
     yield Begin()
     for mark in (yield from read_marks(scope)):
         check_bound(mark, scope.lock)
@@ -96,6 +100,7 @@ def raise_to(scope: Scope, to: SourceInfo | int, who: str, reason: str) -> Flow[
 
 def rebind(scope: Scope, lock: str, source: SourceInfo, who: str, reason: str) -> Flow[None]:
     """Bind every resource of the guard to another lock or source, whose next token its mark admits (G5)."""
+    check_lasts(scope, source.source_id)
     yield Begin()
     for mark in (yield from read_marks(scope)):
         check_bound(mark, scope.lock)

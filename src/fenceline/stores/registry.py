@@ -18,7 +18,10 @@ from fenceline.stores.contract import GuardStore, SourceStore
 SOURCE_GROUP = "fenceline.sources"
 GUARD_GROUP = "fenceline.guards"
 
-SOURCES = {"sqlite": "fenceline.stores.sqlite.source:SQLiteSource"}
+SOURCES = {
+    "memory": "fenceline.testing.memory:MemorySource",
+    "sqlite": "fenceline.stores.sqlite.source:SQLiteSource",
+}
 GUARDS = {"sqlite": "fenceline.stores.sqlite.guard:SQLiteGuard"}
 EXTRAS: dict[str, str] = {}
 """The extra that installs a scheme's client, for the stores that need one."""

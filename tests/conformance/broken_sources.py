@@ -1,0 +1,485 @@
+"""Sources that break one rule each, as shipped products have: the conformance kit must reject every one.
+
+Each is the ledger in memory with one method changed.
+"""
+
+import unicodedata
+import zlib
+
+from fenceline._flows import requests as ask
+from fenceline.testing.ledger import Ledger, LockRow
+
+
+class CounterResetByRelease(Ledger):
+    """Litestream's S3 leaser, DistributedLock.MongoDB, `consul lock`."""
+
+    def _release(self, request, now_us):
+        self.counter = 0
+        return super()._release(request, now_us)
+
+
+class CounterForgottenByPurge(Ledger):
+    def _purge(self, request, now_us):
+        self.counter = 0
+        return super()._purge(request, now_us)
+
+
+class CounterEvictedWithItsLease(Ledger):
+    """Redisson, Kahuna ephemeral."""
+
+    def _acquire(self, request, now_us):
+        row = self.locks.get(request.lock)
+        if row is not None and row.claim not in (None, request.claim) and not row.remaining_ms(now_us // 1000):
+            self.counter = 0
+        return super()._acquire(request, now_us)
+
+
+class TokensFromZero(Ledger):
+    def _grant(self, *args):
+        reply = super()._grant(*args)
+        return reply._replace(token=reply.token - 1) if isinstance(reply, ask.Granted) else reply
+
+
+class TokenDrawnAfterTheGrant(Ledger):
+    """portalocker: the counter is read in a step of its own."""
+
+    def answer(self, request, now_us):
+        reply = super().answer(request, now_us)
+        if isinstance(reply, ask.Granted):
+            self.counter += 1
+            return reply._replace(token=self.counter)
+        return reply
+
+
+class TokenOfTheMomentForAnybody(Ledger):
+    """Redisson's getToken(): a stale holder reads its successor's token."""
+
+    def _acquire(self, request, now_us):
+        reply = super()._acquire(request, now_us)
+        row = self.locks.get(request.lock)
+        if isinstance(reply, ask.ClaimEnded) and row is not None and row.claim is not None:
+            return ask.Granted(row.token, row.ttl_ms, self.source_id, self.history_id)
+        return reply
+
+
+class RetryIssuesAnotherToken(Ledger):
+    """Redisson: a re-entrant acquire increments, so that the outer frame is stale."""
+
+    def _granted_before(self, row, now_ms):
+        self.counter += 1
+        return super()._granted_before(row._replace(token=self.counter), now_ms)
+
+
+class RetryOfAPollIssuesAnotherToken(Ledger):
+    def _poll(self, request, now_us):
+        row = self.locks.get(request.lock)
+        if row is not None and row.claim == request.claim:
+            self.counter += 1
+            self.locks[request.lock] = row._replace(token=self.counter)
+        return super()._poll(request, now_us)
+
+
+class RetryBeginsTheLeaseAnew(Ledger):
+    def _granted_before(self, row, now_ms):
+        reply = super()._granted_before(row, now_ms)
+        return reply._replace(remaining_ms=row.ttl_ms) if isinstance(reply, ask.Granted) else reply
+
+
+class RetryFindsItselfBusy(Ledger):
+    """redis-py, python-redis-lock: lost reply and retry is "not acquired", while holding."""
+
+    def _granted_before(self, row, now_ms):
+        return ask.Busy()
+
+
+class RenewalIssuesAnotherToken(Ledger):
+    def _renew(self, request, now_us):
+        reply = super()._renew(request, now_us)
+        for lock, _ in request.leases:
+            self.counter += 1
+            self.locks[lock] = self.locks[lock]._replace(token=self.counter)
+        return reply
+
+
+class ExpiredRenewalAccepted(Ledger):
+    def _renew(self, request, now_us):
+        for lock, claim in request.leases:
+            row = self.locks.get(lock)
+            if row is not None and row.claim == claim:
+                self.locks[lock] = row._replace(deadline_ms=now_us // 1000 + row.ttl_ms)
+        return super()._renew(request, now_us)
+
+
+class RenewalByName(Ledger):
+    def _renew(self, request, now_us):
+        renewed = {claim: self.locks[lock].ttl_ms for lock, claim in request.leases if lock in self.locks}
+        return ask.Renewed(renewed, {})
+
+
+class RenewalThatExtendsNothing(Ledger):
+    def _renew(self, request, now_us):
+        before = dict(self.locks)
+        reply = super()._renew(request, now_us)
+        self.locks = before
+        return reply
+
+
+class RenewalWithoutReason(Ledger):
+    def _why_lost(self, row, claim):
+        return ""
+
+
+class LeaseWithoutEnd(Ledger):
+    def _is_free(self, lock, now_ms):
+        row = self.locks.get(lock)
+        return row is None or row.claim is None
+
+
+class ReleaseByName(Ledger):
+    """redis-py before its nonce: whoever releases, frees."""
+
+    def _release(self, request, now_us):
+        row = self.locks.get(request.lock)
+        claim = row.claim if row is not None and row.claim else request.claim
+        return super()._release(request._replace(claim=claim), now_us)
+
+
+class ReleaseOfTheClaimAlone(Ledger):
+    def _free(self, lock, row, ended, now_us):
+        if ended != "it was released":
+            super()._free(lock, row, ended, now_us)
+
+
+class BreakThatNamesAnybody(Ledger):
+    def _break(self, request, now_us):
+        reply = super()._break(request, now_us)
+        return reply._replace(holder="somebody") if isinstance(reply, ask.Broken) else reply
+
+
+class ReleaseThatClaimsSuccess(Ledger):
+    def _release(self, request, now_us):
+        super()._release(request, now_us)
+        return ask.Released(was_held=True)
+
+
+class ReleaseForgotten(Ledger):
+    """A late duplicate of the acquire is granted to nobody."""
+
+    def is_over(self, claim, born_us):
+        return False
+
+
+class ReleaseRememberedUntilTheNext(Ledger):
+    def remember_ended(self, claim, now_us):
+        self.ended_us.clear()
+        super().remember_ended(claim, now_us)
+
+
+class ReleaseRememberedUntilPurge(Ledger):
+    def _purge(self, request, now_us):
+        reply = super()._purge(request, now_us)
+        self.ended_us.clear()
+        return reply
+
+
+class ExpiryForgotten(Ledger):
+    def _grant(self, lock, claim, holder, ttl_ms, now_us):
+        row = self.locks.get(lock)
+        reply = super()._grant(lock, claim, holder, ttl_ms, now_us)
+        if row is not None:
+            self.ended_us.pop(row.claim, None)
+        return reply
+
+
+class BreakForgotten(Ledger):
+    def _break(self, request, now_us):
+        row = self.locks.get(request.lock)
+        reply = super()._break(request, now_us)
+        if row is not None:
+            self.ended_us.pop(row.claim, None)
+        return reply
+
+
+class LeaverForgotten(Ledger):
+    def _release(self, request, now_us):
+        waits = request.claim in self.queues.get(request.lock, ())
+        reply = super()._release(request, now_us)
+        if waits:
+            self.ended_us.pop(request.claim)
+        return reply
+
+
+class HastyReleaseForgotten(Ledger):
+    def _release(self, request, now_us):
+        row = self.locks.get(request.lock)
+        is_known = (row is not None and row.claim == request.claim) or request.claim in self.queues.get(
+            request.lock, ()
+        )
+        reply = super()._release(request, now_us)
+        if not is_known:
+            self.ended_us.pop(request.claim, None)
+        return reply
+
+
+class Barging(Ledger):
+    def _acquire(self, request, now_us):
+        if self._is_free(request.lock, now_us // 1000) and not self.is_over(request.claim, request.born_us):
+            return self._grant(request.lock, request.claim, request.holder, request.ttl_ms, now_us)
+        return super()._acquire(request, now_us)
+
+
+class LastInFirstOut(Ledger):
+    def head(self, lock, now_ms):
+        queue = self.queues.get(lock, {})
+        return next((claim for claim in reversed(queue) if queue[claim].deadline_ms > now_ms), None)
+
+
+class AskingAgainLosesThePlace(Ledger):
+    def _acquire(self, request, now_us):
+        self.queues.get(request.lock, {}).pop(request.claim, None)
+        return super()._acquire(request, now_us)
+
+
+class LeavingKeepsThePlace(Ledger):
+    def _release(self, request, now_us):
+        queue = dict(self.queues.get(request.lock, {}))
+        reply = super()._release(request, now_us)
+        if request.claim in queue:
+            self.queues[request.lock] = queue
+        return reply
+
+
+class DeadWaitersStay(Ledger):
+    """A waiter that died blocks everybody behind it."""
+
+    def head(self, lock, now_ms):
+        return next(iter(self.queues.get(lock, {})), None)
+
+    def _drop_dead_waiters(self, lock, now_us):
+        pass
+
+
+class DeadWaitersReturn(Ledger):
+    """etcd#11456, CURATOR-604: the lock goes to a waiter whose session died."""
+
+    def _drop_dead_waiters(self, lock, now_us):
+        pass
+
+    def head(self, lock, now_ms):
+        alive = super().head(lock, now_ms)
+        return alive or next(iter(self.queues.get(lock, {})), None)
+
+
+class DeadWaitersForgotten(Ledger):
+    def _drop_dead_waiters(self, lock, now_us):
+        super()._drop_dead_waiters(lock, now_us)
+        self.ended_us.clear()
+
+
+class PollingKeepsNoPlace(Ledger):
+    def _poll(self, request, now_us):
+        before = self.queues.get(request.lock, {}).get(request.claim)
+        reply = super()._poll(request, now_us)
+        if isinstance(reply, ask.Queued) and before is not None:
+            now_ms = now_us // 1000
+            self.queues[request.lock][request.claim] = before._replace(deadline_ms=now_ms + 1)
+        return reply
+
+
+class PollGrantsAnybody(Ledger):
+    def _poll(self, request, now_us):
+        if self._is_free(request.lock, now_us // 1000):
+            return self._grant(request.lock, request.claim, "?", 1000, now_us)
+        return super()._poll(request, now_us)
+
+
+class SleepWithoutEnd(Ledger):
+    def _take_turn(self, lock, claim, now_us):
+        reply = super()._take_turn(lock, claim, now_us)
+        return ask.Queued(10**9) if isinstance(reply, ask.Queued) else reply
+
+
+class BreakWithoutToken(Ledger):
+    def _break(self, request, now_us):
+        self.counter -= 1
+        return super()._break(request, now_us)
+
+
+class BreakWithoutReason(Ledger):
+    def _break(self, request, now_us):
+        return super()._break(request._replace(reason="?"), now_us)
+
+
+class BreakThatDropsTheQueue(Ledger):
+    def _break(self, request, now_us):
+        self.queues.pop(request.lock, None)
+        return super()._break(request, now_us)
+
+
+class EpochWithoutJump(Ledger):
+    def _raise_epoch(self, request, now_us):
+        counter = self.counter
+        super()._raise_epoch(request, now_us)
+        self.counter = self.bound = counter
+        return self._read_source(request, now_us)
+
+
+class EpochThatKeepsLeases(Ledger):
+    def start_again(self, now_us, ended):
+        self.counter = self.bound
+
+
+class EpochRaisedByAnybody(Ledger):
+    def _raise_epoch(self, request, now_us):
+        return super()._raise_epoch(request._replace(history_id=self.history_id), now_us)
+
+
+class ReservingSpendsTokens(Ledger):
+    def _reserve_block(self, request, now_us):
+        self.counter = self.bound
+        return super()._reserve_block(request, now_us)
+
+
+class InspectionOfAnotherToken(Ledger):
+    def _info(self, lock, now_ms):
+        info = super()._info(lock, now_ms)
+        return type(info)(info.name, 0, info.holder, info.remaining, info.ttl, info.waiters)
+
+
+class ListingWithoutTheLast(Ledger):
+    def _list(self, request, now_us):
+        return super()._list(request, now_us)[:-1]
+
+
+class OneClaimForTheProcess(Ledger):
+    """etcd's own key layout under one shared lease: both threads are owner."""
+
+    def answer(self, request, now_us):
+        if hasattr(request, "claim"):
+            request = request._replace(claim="this process")
+        self.ended_us.clear()
+        return super().answer(request, now_us)
+
+
+class _NamesChanged(Ledger):
+    def changed(self, lock):
+        raise NotImplementedError
+
+    def answer(self, request, now_us):
+        if hasattr(request, "lock"):
+            request = request._replace(lock=self.changed(request.lock))
+        return super().answer(request, now_us)
+
+
+class NamesHashedTo16Bits(_NamesChanged):
+    """tooz on PostgreSQL."""
+
+    def changed(self, lock):
+        return str(zlib.crc32(lock.encode()) & 0xFFFF)
+
+
+class NamesNormalised(_NamesChanged):
+    def changed(self, lock):
+        return unicodedata.normalize("NFC", lock)
+
+
+class NamesFolded(_NamesChanged):
+    def changed(self, lock):
+        return lock.upper()
+
+
+class NamesStripped(_NamesChanged):
+    def changed(self, lock):
+        return lock.rstrip(" ") or lock
+
+
+class NamesCut(_NamesChanged):
+    def changed(self, lock):
+        return lock[:255]
+
+
+class GrantsThatNameNoHistory(Ledger):
+    def _grant(self, *args):
+        reply = super()._grant(*args)
+        return reply._replace(history_id="?") if isinstance(reply, ask.Granted) else reply
+
+
+class HolderNotRemembered(Ledger):
+    def _grant(self, lock, claim, holder, ttl_ms, now_us):
+        return super()._grant(lock, claim, "somebody", ttl_ms, now_us)
+
+
+class EverybodyIsGranted(Ledger):
+    def _acquire(self, request, now_us):
+        self.locks[request.lock] = self.locks.get(request.lock, LockRow(1, None, None, 0, 0))._replace(claim=None)
+        return super()._acquire(request, now_us)
+
+
+BROKEN = (
+    (CounterResetByRelease, "test_release_keeps_the_counter"),
+    (CounterForgottenByPurge, "test_purge_keeps_the_counter"),
+    (CounterEvictedWithItsLease, "test_a_token_rises_after_expiry"),
+    (TokensFromZero, "test_a_token_is_an_integer_from_1"),
+    (TokenDrawnAfterTheGrant, "test_tokens_follow_the_holders_under_contention"),
+    (TokenOfTheMomentForAnybody, "test_inspection_shows_the_last_token_and_gives_none_away"),
+    (RetryIssuesAnotherToken, "test_a_retry_with_the_same_claim_gives_the_same_token"),
+    (RetryOfAPollIssuesAnotherToken, "test_a_waiter_that_asks_again_gets_the_same_token"),
+    (RetryBeginsTheLeaseAnew, "test_a_grant_states_the_time_left"),
+    (RetryFindsItselfBusy, "test_a_lost_reply_is_answered_again"),
+    (RenewalIssuesAnotherToken, "test_renewal_keeps_the_token"),
+    (ExpiredRenewalAccepted, "test_an_expired_lease_cannot_be_renewed"),
+    (RenewalByName, "test_a_lease_taken_over_cannot_be_renewed"),
+    (RenewalThatExtendsNothing, "test_renewal_extends_the_lease"),
+    (RenewalWithoutReason, "test_a_batch_tells_the_lost_from_the_renewed"),
+    (LeaseWithoutEnd, "test_a_lease_ends_at_its_ttl"),
+    (ReleaseOfTheClaimAlone, "test_release_frees_the_lock"),
+    (BreakThatNamesAnybody, "test_a_break_of_a_free_lock_ends_nobodys_lease"),
+    (ReleaseByName, "test_release_by_an_old_claim_frees_nobody_elses_lock"),
+    (ReleaseThatClaimsSuccess, "test_release_is_idempotent"),
+    (ReleaseForgotten, "test_a_late_duplicate_after_release_is_refused"),
+    (ReleaseRememberedUntilTheNext, "test_a_late_duplicate_after_another_grant_is_refused"),
+    (ReleaseRememberedUntilPurge, "test_a_late_duplicate_after_purge_is_refused"),
+    (ExpiryForgotten, "test_a_late_duplicate_after_takeover_is_refused"),
+    (BreakForgotten, "test_a_late_duplicate_after_break_is_refused"),
+    (LeaverForgotten, "test_a_late_duplicate_of_a_waiter_is_refused"),
+    (HastyReleaseForgotten, "test_a_release_that_overtakes_its_acquire_is_kept"),
+    (Barging, "test_a_newcomer_does_not_barge_in"),
+    (LastInFirstOut, "test_waiters_are_served_in_the_order_in_which_they_came"),
+    (AskingAgainLosesThePlace, "test_a_waiter_that_asks_again_keeps_its_one_place"),
+    (LeavingKeepsThePlace, "test_a_waiter_that_leaves_makes_room"),
+    (DeadWaitersStay, "test_a_dead_waiter_blocks_no_longer_than_its_ttl"),
+    (DeadWaitersReturn, "test_a_waiter_whose_place_expired_is_not_granted"),
+    (DeadWaitersForgotten, "test_a_waiter_whose_place_expired_is_not_granted"),
+    (PollingKeepsNoPlace, "test_polling_keeps_a_place"),
+    (PollGrantsAnybody, "test_a_poll_without_a_place_is_over"),
+    (SleepWithoutEnd, "test_a_waiter_is_told_when_to_look_again"),
+    (BreakWithoutToken, "test_a_break_mints_a_higher_token"),
+    (BreakWithoutReason, "test_a_break_ends_the_lease_and_says_why"),
+    (BreakThatDropsTheQueue, "test_a_break_lets_the_queue_move_on"),
+    (EpochWithoutJump, "test_raising_the_epoch_begins_above_every_token"),
+    (EpochThatKeepsLeases, "test_raising_the_epoch_begins_above_every_token"),
+    (EpochRaisedByAnybody, "test_raising_the_epoch_is_compared_and_swapped"),
+    (ReservingSpendsTokens, "test_reserving_a_block_twice_spends_nothing"),
+    (InspectionOfAnotherToken, "test_release_keeps_the_counter"),
+    (ListingWithoutTheLast, "test_listing_gives_every_name_back"),
+    (OneClaimForTheProcess, "test_two_threads_on_one_lock_exclude_each_other"),
+    (NamesHashedTo16Bits, "test_many_names_are_different_locks"),
+    (NamesNormalised, "test_nasty_names_are_different_locks"),
+    (NamesFolded, "test_nasty_names_are_different_locks"),
+    (NamesStripped, "test_nasty_names_are_different_locks"),
+    (NamesCut, "test_nasty_names_are_different_locks"),
+    (GrantsThatNameNoHistory, "test_a_grant_names_its_source_and_history"),
+    (HolderNotRemembered, "test_a_held_lock_is_busy_for_everybody_else"),
+    (EverybodyIsGranted, "test_a_held_lock_is_busy_for_everybody_else"),
+    (DeadWaitersStay, "test_a_lone_dead_waiter_blocks_nobody"),
+    (RetryIssuesAnotherToken, "test_a_lost_reply_to_a_poll_is_answered_again"),
+    (CounterResetByRelease, "test_a_new_grant_gives_a_higher_token"),
+    (LeaseWithoutEnd, "test_a_queue_moves_on_when_its_holder_expires"),
+    (CounterResetByRelease, "test_a_token_rises_over_a_waiter"),
+    (DeadWaitersReturn, "test_a_waiter_whose_place_expired_does_not_keep_it"),
+    (InspectionOfAnotherToken, "test_an_unknown_lock_has_no_token"),
+    (ReleaseByName, "test_release_by_an_expired_claim_frees_nobody_elses_lock"),
+    (ReleaseByName, "test_release_of_one_lock_leaves_the_others"),
+    (NamesFolded, "test_releasing_one_nasty_name_frees_no_other"),
+)
+"""Each broken source, and a check that must reject it; every check has one."""
