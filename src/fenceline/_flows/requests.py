@@ -90,7 +90,8 @@ class ListLocks(NamedTuple):
 
 class Break(NamedTuple):
     """End whatever lease the lock has, and mint a token for the breaker, so that guards can be sealed against the old
-    holder. The lock is free afterwards. Reply: Broken or BlockSpent.
+    holder. The lock is free afterwards; asked again under the same claim, it ends nobody else's lease. Reply: Broken or
+    BlockSpent.
     """
 
     lock: str

@@ -98,10 +98,21 @@ def lost_source(path: Path) -> SchemaError:
     )
 
 
-def write_audit(database: Database, who: str, action: str, subject: str, token: int, reason: str) -> None:
+class AuditEntry(NamedTuple):
+    """What an operator did: whose lease it ended and under which claim, where that is what was done."""
+
+    who: str
+    action: str
+    subject: str
+    token: int
+    reason: str
+    holder: str | None = None
+    claim: str | None = None
+
+
+def write_audit(database: Database, entry: AuditEntry) -> None:
     """Note what an operator did; to be called inside the transaction that does it."""
-    fields = {"who": who, "action": action, "subject": subject, "token": token, "reason": reason}
-    database.execute(SQL.write_audit, fields)
+    database.execute(SQL.write_audit, entry._asdict())
 
 
 def ensure_schema(database: Database) -> None:
@@ -222,7 +233,8 @@ class Identity:
         if not database.execute(SQL.raise_epoch, {**fields, **_birth_of(self._path)._asdict()}).rowcount:
             return None
         self._void_everything(database, "the source's epoch was raised: " + request.reason, boottime_us())
-        write_audit(database, default_holder(), "raise epoch", request.history_id, counter, request.reason)
+        entry = AuditEntry(default_holder(), "raise epoch", request.history_id, counter, request.reason)
+        write_audit(database, entry)
         return read_source(database).info()
 
     def _adopt_after_reboot(self, database: Database) -> None:

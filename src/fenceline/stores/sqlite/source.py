@@ -22,7 +22,15 @@ from fenceline.model import MAX_TOKEN, Finding
 from fenceline.stores.contract import Capabilities
 from fenceline.stores.sqlite import inspection, wake
 from fenceline.stores.sqlite.database import BUSY_PATIENCE_S, Database, path_of
-from fenceline.stores.sqlite.identity import SQL, Identity, ensure_schema, lost_source, read_source, write_audit
+from fenceline.stores.sqlite.identity import (
+    SQL,
+    AuditEntry,
+    Identity,
+    ensure_schema,
+    lost_source,
+    read_source,
+    write_audit,
+)
 from fenceline.stores.sqlite.kernel import this_kernel
 
 BLOCK_TOKENS = 4096
@@ -333,13 +341,17 @@ class SQLiteSourceConnection:
 
     def _decide_break(self, request: ask.Break) -> tuple[ask.SourceReply, str | None]:
         look = self._look(request.lock, request.claim)
+        done = self._execute(SQL.read_break, {"claim": request.claim}).fetchone()
+        if done is not None:
+            return ask.Broken(done[0], look.source_id, look.history_id, done[1]), look.head
         token = self._next_token(look, request.lock)
         if token is None:
             return ask.BlockSpent(), None
+        holder = look.holder if look.remaining_ms() > 0 else None
         ended = f"{request.holder} broke it: {request.reason}"
         self._execute(SQL.break_lease, {"lock": request.lock, "token": token, "ended": ended})
-        write_audit(self.database, request.holder, "break", request.lock, token, request.reason)
-        holder = look.holder if look.remaining_ms() > 0 else None
+        who, lock, claim = request.holder, request.lock, request.claim
+        write_audit(self.database, AuditEntry(who, "break", lock, token, request.reason, holder, claim))
         return ask.Broken(token, look.source_id, look.history_id, holder), look.head
 
     def _purge(self, request: ask.Purge) -> ask.SourceReply:

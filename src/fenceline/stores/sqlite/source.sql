@@ -139,8 +139,12 @@ ON CONFLICT (name) DO UPDATE SET
 
 -- name: write_audit
 -- What an operator did, and why.
-INSERT INTO fenceline_source_audit (at, who, action, subject, token, reason)
-VALUES (strftime('%Y-%m-%dT%H:%M:%SZ', 'now'), :who, :action, :subject, :token, :reason);
+INSERT INTO fenceline_source_audit (at, who, action, subject, token, reason, holder, claim)
+VALUES (strftime('%Y-%m-%dT%H:%M:%SZ', 'now'), :who, :action, :subject, :token, :reason, :holder, :claim);
+
+-- name: read_break
+-- What this very request did before, if it was asked before.
+SELECT token, holder FROM fenceline_source_audit WHERE claim = :claim;
 
 -- name: end_expired_leases
 -- Make expired leases free ones, so that they can be forgotten.

@@ -59,7 +59,8 @@ CREATE TABLE fenceline_waiter (
 CREATE INDEX fenceline_waiter_order ON fenceline_waiter (lock, ticket);
 
 -- name: create_source_audit
--- What operators did to the source: epochs raised, leases broken.
+-- What operators did to the source: epochs raised, leases broken (`holder`: whose). The claim of a break is kept, so that
+-- the same request asked again, after its reply was lost, breaks nobody else's lease.
 CREATE TABLE fenceline_source_audit (
     id      INTEGER PRIMARY KEY,
     at      TEXT NOT NULL,
@@ -67,7 +68,9 @@ CREATE TABLE fenceline_source_audit (
     action  TEXT NOT NULL,
     subject TEXT NOT NULL,
     token   INTEGER NOT NULL,
-    reason  TEXT NOT NULL
+    reason  TEXT NOT NULL,
+    holder  TEXT,
+    claim   TEXT UNIQUE
 ) STRICT;
 
 -- name: insert_source
