@@ -1,0 +1,225 @@
+"""The rule T7, over the SQLite source: raising the epoch, and whose clock a file is on.
+
+What a restored or copied file does is in test_restores.py.
+"""
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fenceline
+from fenceline import LeaseLostError, SourceError
+from fenceline._flows import requests as ask
+from fenceline.clock import boottime_us
+from fenceline.model import EPOCH_STRIDE
+from fenceline.stores.sqlite import source
+from fenceline.stores.sqlite.kernel import this_kernel
+from tests.helpers import wait_until
+from tests.servers import need
+from tests.sources import LONG_MS, Client, one_token, pretend_kernel, rows
+
+
+REMEDY = "stop everything that uses it, then run `fenceline epoch --raise"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "locks.db"
+
+
+@pytest.fixture
+def client(path: Path) -> Client:
+    return Client(path)
+
+
+@pytest.fixture
+def url(path: Path) -> str:
+    return f"sqlite:///{path}"
+
+
+# --- T7: the epoch ---
+@pytest.mark.reduced
+def test_t7_raise_jumps_to_the_next_multiple_and_begins_a_history(path: Path, client: Client) -> None:
+    client.token("lock")
+    before = client.describe()
+    after = client.raise_epoch("moved to another disk")
+    assert after.last_token == after.reserved_token == EPOCH_STRIDE
+    assert (after.source_id, after.epoch) == (before.source_id, before.epoch + 1)
+    assert after.history_id != before.history_id
+    assert client.token("lock") == EPOCH_STRIDE + 1
+    assert Client(path).raise_epoch().last_token == 2 * EPOCH_STRIDE
+    audit = "select action, subject, token, reason from fenceline_source_audit order by id"
+    assert rows(path, audit)[0] == ("raise epoch", before.history_id, EPOCH_STRIDE, "moved to another disk")
+
+
+def test_t7_raise_clears_the_reserved_block_and_not_only_the_counter(path: Path, client: Client) -> None:
+    client.describe()
+    rows(path, "update fenceline_source set bound = ?, counter = 1", (EPOCH_STRIDE,))
+    assert client.raise_epoch().last_token == 2 * EPOCH_STRIDE
+
+
+def test_t7_of_two_who_raise_the_same_history_one_wins(path: Path, client: Client) -> None:
+    history_id = client.describe().history_id
+    both = threading.Barrier(2)
+    results: list[Any] = []
+
+    def raise_it() -> None:
+        mine = Client(path)
+        mine.describe()
+        both.wait(30)
+        results.append(mine.ask(ask.RaiseEpoch(history_id, "a test")))
+
+    threads = [threading.Thread(target=raise_it) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert sorted(result is None for result in results) == [False, True]
+    assert client.describe().epoch == 2
+
+
+def test_t7_raise_that_comes_second_is_told_so(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with fenceline.connect(url) as connected, fenceline.connect(url) as other:
+        perform = connected._driver._pool.perform
+
+        def overtaken(request: Any) -> Any:
+            if isinstance(request, ask.RaiseEpoch):
+                other.raise_epoch(reason="the first")
+            return perform(request)
+
+        monkeypatch.setattr(connected._driver._pool, "perform", overtaken)
+        with pytest.raises(SourceError, match="somebody else raised the epoch at this moment"):
+            connected.raise_epoch(reason="the second")
+        assert connected.describe().epoch == 2
+
+
+@pytest.mark.reduced
+def test_t7_raise_ends_every_lease_and_its_holder_is_told_the_reason(url: str, path: Path) -> None:
+    told: list[str] = []
+    with fenceline.connect(url) as connected:
+        lock = connected.lock("lock", ttl=0.6, on_lost=told.append)
+        lease = lock.acquire()
+        assert lease is not None
+        Client(path).raise_epoch("restored from yesterday")
+        wait_until(lambda: told)
+        assert told == ["the source's epoch was raised: restored from yesterday"]
+        with pytest.raises(LeaseLostError, match="was lost: the source's epoch was raised: restored") as caught:
+            lease.check_valid()
+        assert caught.value.reason == told[0]
+        with lock as lease:
+            assert lease.token > EPOCH_STRIDE
+
+
+def test_t7_raise_ends_every_wait_and_the_waiter_queues_anew(url: str, path: Path) -> None:
+    client = Client(path)
+    client.token("lock", "holder")
+    with fenceline.connect(url) as connected:
+        leases: list[Any] = []
+        thread = threading.Thread(target=lambda: leases.append(connected.lock("lock", ttl=0.5).acquire(timeout=30)))
+        thread.start()
+        wait_until(lambda: client.ask(ask.Inspect("lock")).waiters)
+        client.raise_epoch()
+        thread.join(30)
+        assert leases[0].token > EPOCH_STRIDE
+        leases[0].release()
+
+
+def test_t7_other_processes_go_on_in_the_new_history(path: Path, client: Client) -> None:
+    other = Client(path)
+    other.one_token()
+    client.raise_epoch()
+    assert other.one_token() == EPOCH_STRIDE + 1
+
+
+# --- T7: whose clock it is ---
+@pytest.mark.reduced
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"boot_id": "x", "machine_id": "another machine"},
+        {"boot_id": "x", "machine_id": ""},
+        {"time_namespace": "time:[1]"},
+        {"time_namespace": ""},
+    ],
+    ids=["another machine", "no machine id", "another time namespace", "a kernel without time namespaces"],
+)
+def test_t7_another_kernel_is_refused_with_the_remedy(
+    path: Path, client: Client, other: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = client.token("lock", "claim")
+    with monkeypatch.context() as patch:
+        pretend_kernel(patch, this_kernel()._replace(**other))
+        stranger = Client(path)
+        for request in (
+            ask.Acquire("new", "new", "tester", LONG_MS, 2**62, may_wait=False),
+            ask.Poll("lock", "claim"),
+            ask.Renew((("lock", "claim"),)),
+            ask.Release("lock", "claim"),
+            ask.Break("lock", "new", "tester", "a test"),
+            ask.Purge(),
+            ask.ReserveBlock(),
+        ):
+            with pytest.raises(SourceError, match=f"is used by another kernel .*{REMEDY}"):
+                stranger.connection.perform(request)
+        assert stranger.describe().last_token == token  # An operator may look,
+        assert stranger.ask(ask.Inspect("lock")).token == token
+    assert client.acquire("lock", "claim").token == token  # and the first kernel noticed nothing.
+
+
+def test_t7_another_kernel_takes_over_by_a_raise_and_the_first_is_refused_from_then_on(
+    path: Path, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.token("lock", "claim")
+    client.acquire("lock", "waiter", may_wait=True)
+    with monkeypatch.context() as patch:
+        pretend_kernel(patch, this_kernel()._replace(boot_id="x", machine_id="another machine"))
+        there = Client(path)
+        there.raise_epoch("moved for good")
+        assert there.token("lock", "there") > EPOCH_STRIDE
+    for request in (
+        ask.Acquire("new", "new", "tester", LONG_MS, boottime_us(), may_wait=False),
+        ask.Poll("lock", "waiter"),
+        ask.Renew((("lock", "claim"),)),
+        ask.Release("lock", "waiter"),
+        ask.Break("lock", "new", "tester", "a test"),
+        ask.Purge(),
+        ask.ReserveBlock(),
+    ):
+        with pytest.raises(SourceError, match="is used by another kernel"):
+            client.connection.perform(request)
+    assert rows(path, "select claim from fenceline_lock") == [("there",)]
+
+
+def test_t7_reboot_of_this_machine_is_no_other_kernel(
+    path: Path, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.one_token()
+    monkeypatch.setattr(source, "BLOCK_TOKENS", 100)
+    here = this_kernel()._replace(machine_id="0" * 32)
+    rows(path, "update fenceline_source set machine_id = ?", (here.machine_id,))
+    last = 0
+    for boot in ("first", "second", "third"):
+        pretend_kernel(monkeypatch, here._replace(boot_id=boot, time_namespace=f"time:[{boot}]"))
+        token = one_token(path)
+        assert token > last
+        last = token
+
+
+def test_t7_real_time_namespace_is_another_clock(path: Path, client: Client) -> None:
+    unshare = need("unshare")
+    inside = [unshare, "--time", "--boottime", "100000", "--fork"]
+    if subprocess.run([*inside, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("unshare --time is not permitted here: run the tests as root")
+    client.one_token()
+    code = "import fenceline, sys; fenceline.connect(sys.argv[1]).lock('lock').acquire()"
+    result = subprocess.run(
+        [*inside, sys.executable, "-c", code, f"sqlite:///{path}"], check=False, capture_output=True, text=True
+    )
+    assert result.returncode == 1
+    assert "SourceError" in result.stderr
+    assert "is used by another kernel" in result.stderr
+    assert client.one_token() == 2
