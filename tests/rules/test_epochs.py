@@ -22,7 +22,6 @@ from tests.helpers import wait_until
 from tests.servers import need
 from tests.sources import LONG_MS, Client, one_token, pretend_kernel, rows
 
-
 REMEDY = "stop everything that uses it, then run `fenceline epoch --raise"
 
 
