@@ -4,10 +4,18 @@ import pytest
 
 from fenceline.errors import SourceError
 from fenceline.model import draw_claim
-from fenceline.testing.conformance import SourceConformance, failure, failures
+from fenceline.testing.conformance import GuardConformance, SourceConformance, failure, failures
 from fenceline.testing.conformance.rig import Rig
 from fenceline.testing.memory import MemorySource
+from tests.conformance.broken_guards import (
+    BROKEN_DECISIONS,
+    BROKEN_GUARDS,
+    CarelessTenure,
+    admit_other_locks,
+    close_anything,
+)
 from tests.conformance.broken_sources import BROKEN
+from tests.conformance.memory_guard import InPlace
 from tests.conformance.test_memory import InMemory
 
 
@@ -58,6 +66,61 @@ def test_every_check_rejects_some_broken_source():
     checks = {name for name in dir(SourceConformance) if name.startswith("test_")}
     above = {"test_the_head_of_the_queue_is_told_of_a_release", "test_tokens_rise_for_a_source_opened_again"}
     assert checks == above | {check for _, check in BROKEN}
+
+
+@pytest.mark.parametrize(("broken", "check"), BROKEN_GUARDS, ids=lambda value: getattr(value, "__name__", value))
+def test_a_broken_guard_is_rejected(broken, check):
+    class Kit(InPlace, GuardConformance):
+        session_type = broken
+
+    error = failure(Kit, check)
+    assert error is not None, f"{broken.__name__} passed {check}"
+
+
+@pytest.mark.parametrize(("broken", "check"), BROKEN_DECISIONS, ids=lambda value: getattr(value, "__name__", value))
+def test_a_broken_decision_is_rejected(monkeypatch, broken, check):
+    class Kit(InPlace, GuardConformance):
+        pass
+
+    assert failure(Kit, check) is None
+    monkeypatch.setattr("fenceline._flows.guarding.admit", broken)
+    assert failure(Kit, check) is not None
+
+
+def test_a_tenure_that_forgets_that_it_has_read_is_rejected(monkeypatch):
+    class Kit(InPlace, GuardConformance):
+        pass
+
+    monkeypatch.setattr("fenceline._api.proofs.Tenure", CarelessTenure)
+    assert isinstance(failure(Kit, "test_a_guard_opened_after_another_was_read_is_refused"), AssertionError)
+
+
+def test_a_guard_that_ignores_its_lock_is_rejected(monkeypatch):
+    class Kit(InPlace, GuardConformance):
+        pass
+
+    for check in ("check_lock", "check_bound"):
+        monkeypatch.setattr(f"fenceline._flows.guarding.{check}", lambda *_: None)
+    monkeypatch.setattr("fenceline._flows.guarding.admit", admit_other_locks)
+    assert isinstance(failure(Kit, "test_another_locks_lease_is_refused"), AssertionError)
+
+
+def test_a_late_close_that_takes_the_mark_is_rejected(monkeypatch):
+    class Kit(InPlace, GuardConformance):
+        pass
+
+    monkeypatch.setattr("fenceline._flows.guarding._may_close", close_anything)
+    assert failure(Kit, "test_closing_does_not_disturb_a_newer_holder") is not None
+
+
+def test_every_check_rejects_some_broken_guard():
+    checks = {name for name in dir(GuardConformance) if name.startswith("test_")}
+    above = {
+        "test_a_guard_opened_after_another_was_read_is_refused",
+        "test_another_locks_lease_is_refused",
+        "test_closing_does_not_disturb_a_newer_holder",
+    }
+    assert checks == above | {check for _, check in (*BROKEN_GUARDS, *BROKEN_DECISIONS)}
 
 
 def test_failures_reports_each_failed_check():

@@ -1,9 +1,15 @@
-"""The store in memory keeps every rule of a source."""
+"""The stores in memory keep every rule."""
 
 from fenceline.testing.clock import ManualClock
-from fenceline.testing.conformance import AsyncSourceConformance, SourceConformance
+from fenceline.testing.conformance import (
+    AsyncGuardConformance,
+    AsyncSourceConformance,
+    GuardConformance,
+    SourceConformance,
+)
 from fenceline.testing.ledger import MAX_ENDED_CLAIMS
 from fenceline.testing.memory import MemorySource
+from tests.conformance.memory_guard import InPlace
 
 
 class InMemory:
@@ -27,4 +33,12 @@ class TestMemorySource(InMemory, SourceConformance):
 
 
 class TestAsyncMemorySource(InMemory, AsyncSourceConformance):
+    pass
+
+
+class TestMemoryGuard(InPlace, GuardConformance):
+    pass
+
+
+class TestAsyncMemoryGuard(InPlace, AsyncGuardConformance):
     pass

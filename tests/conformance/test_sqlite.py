@@ -1,6 +1,14 @@
 """The SQLite stores keep every rule, on the machine's own clock."""
 
-from fenceline.testing.conformance import AsyncSourceConformance, SourceConformance
+import sqlite3
+from contextlib import closing
+
+from fenceline.testing import (
+    AsyncGuardConformance,
+    AsyncSourceConformance,
+    GuardConformance,
+    SourceConformance,
+)
 
 
 class InFile:
@@ -13,4 +21,35 @@ class TestSQLiteSource(InFile, SourceConformance):
 
 
 class TestAsyncSQLiteSource(InFile, AsyncSourceConformance):
+    pass
+
+
+class GuardedFile:
+    def make_url(self):
+        self.path = self.folder / "app.db"
+        with closing(sqlite3.connect(self.path)) as native:
+            for table in self.tables:
+                native.execute(f"CREATE TABLE {table} (key TEXT PRIMARY KEY, value TEXT)")
+        return f"sqlite:///{self.path}"
+
+    def put(self, native, table, key, value):
+        native.execute(
+            f"INSERT INTO {table} VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value", (key, value)
+        )
+
+    def put_alone(self, table, key, value):
+        with closing(sqlite3.connect(self.path)) as native, native:
+            self.put(native, table, key, value)
+
+    def get(self, table, key):
+        with closing(sqlite3.connect(self.path)) as native:
+            row = native.execute(f"SELECT value FROM {table} WHERE key = ?", (key,)).fetchone()
+        return row[0] if row else None
+
+
+class TestSQLiteGuard(GuardedFile, GuardConformance):
+    pass
+
+
+class TestAsyncSQLiteGuard(GuardedFile, AsyncGuardConformance):
     pass

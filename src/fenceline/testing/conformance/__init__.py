@@ -4,11 +4,14 @@ Promise: a check fails with the rule that was broken; what a store cannot do is 
 A kit is a plain class: pytest collects a subclass of it, and `failures(kit)` runs one without pytest.
 """
 
+from fenceline.testing.conformance.guard import AsyncGuardConformance, GuardConformance
 from fenceline.testing.conformance.rig import failure, failures
 from fenceline.testing.conformance.source import AsyncSourceConformance, SourceConformance
 
 __all__ = [
+    "AsyncGuardConformance",
     "AsyncSourceConformance",
+    "GuardConformance",
     "SourceConformance",
     "failure",
     "failures",

@@ -1,0 +1,335 @@
+"""Guards that break one rule each: the conformance kit must reject every one.
+
+Each is a session of a place in memory with one method changed, or one decision of the flows.
+"""
+
+from dataclasses import replace
+
+from fenceline._flows import guard_requests as ask
+from fenceline._flows.admit import Tenure, Verdict, admit
+from fenceline.errors import SealLostError, StaleTokenError, TokenCollisionError, WrongLockError
+from tests.conformance.memory_guard import PatientSession
+
+
+class SealNeverCommitted(PatientSession):
+    def _commit(self, _):
+        self.rollback()
+
+
+class SealCommittedWithTheWork(PatientSession):
+    """The seal is part of the user's transaction, and undone with it."""
+
+    pending = ()
+
+    def _commit(self, _):
+        self.pending = tuple(self.inside.marks.values())
+        self.rollback()
+
+    def enter(self):
+        super().enter()
+        self.work.marks.update((mark.resource, mark) for mark in self.pending)
+
+
+class MarkInTheClientsMemory(PatientSession):
+    """etcd's own example."""
+
+    def _commit(self, _):
+        self.own = dict(self.inside.marks)
+        self.rollback()
+
+    def enter(self):
+        super().enter()
+        self.work.marks.update(getattr(self, "own", {}))
+
+
+class MarkPerRow(PatientSession):
+    def _read_marks(self, _):
+        return {}
+
+    def _open(self, request):
+        self.enter()
+        self.sequencer = request.sequencer
+        return ()
+
+    def _finish(self, request):
+        self.publish()
+
+    def put(self, table, key, value):
+        row = self.inside.data.get((table, key))
+        if row is not None and row[0] > self.sequencer.token:
+            raise StaleTokenError("stale", token=self.sequencer.token, mark=row[0], resource="r")
+        self.inside.data[table, key] = (self.sequencer.token, value)
+
+
+class NoCheckAtTheWrite(PatientSession):
+    """The mark is compared when the tenure seals, and never again."""
+
+    def is_own(self, resource, sequencer):
+        return True
+
+
+class NoWriterLock(PatientSession):
+    """Check and change are not one transaction: a seal may come in between."""
+
+    def enter(self):
+        self.place.writer = self
+        self.work = self.place.state.copy()
+        self.presented = {}
+
+
+class MarksAsFloats(PatientSession):
+    def _write_marks(self, request):
+        rounded = tuple(replace(mark, token=min(int(float(mark.token)), 2**63 - 1)) for mark in request.marks)
+        super()._write_marks(ask.WriteMarks(rounded))
+
+    def is_own(self, resource, sequencer):
+        return float(self.inside.marks[resource].token) == float(sequencer.token)
+
+
+class MarksAs32Bits(PatientSession):
+    def _write_marks(self, request):
+        super()._write_marks(
+            ask.WriteMarks(tuple(replace(mark, token=mark.token & 0xFFFFFFFF) for mark in request.marks))
+        )
+
+
+class MarkWithoutClaim(PatientSession):
+    def _write_marks(self, request):
+        super()._write_marks(ask.WriteMarks(tuple(replace(mark, claim="?") for mark in request.marks)))
+
+
+class MarkWithoutSource(PatientSession):
+    def _write_marks(self, request):
+        super()._write_marks(ask.WriteMarks(tuple(replace(mark, source_id=None) for mark in request.marks)))
+
+    def is_own(self, resource, sequencer):
+        mark = self.inside.marks.get(resource)
+        return super().is_own(resource, sequencer) or (mark is not None and mark.claim == sequencer.claim)
+
+
+class MarkWithoutClosing(PatientSession):
+    def _write_marks(self, request):
+        super()._write_marks(ask.WriteMarks(tuple(replace(mark, is_closed=False) for mark in request.marks)))
+
+
+class ClosingForgetsTheMark(PatientSession):
+    def _write_marks(self, request):
+        super()._write_marks(request)
+        for mark in request.marks:
+            if mark.is_closed:
+                del self.inside.marks[mark.resource]
+
+
+class OperatorIgnored(PatientSession):
+    def _change_mark(self, request):
+        pass
+
+
+class BindingIgnored(PatientSession):
+    def _change_mark(self, request):
+        before = self.inside.marks[request.mark.resource]
+        super()._change_mark(request._replace(mark=replace(request.mark, lock=before.lock)))
+
+
+class OneMarkForAll(PatientSession):
+    def _read_marks(self, request):
+        mark = self.inside.marks.get("only")
+        return {resource: replace(mark, resource=resource) for resource in request.resources} if mark else {}
+
+    def _write_marks(self, request):
+        self.inside.marks["only"] = replace(request.marks[0], resource="only")
+
+    def is_own(self, resource, sequencer):
+        return super().is_own("only", sequencer)
+
+
+class MarksFolded(PatientSession):
+    def _read_marks(self, request):
+        found = super()._read_marks(ask.ReadMarks(tuple(name.lower() for name in request.resources)))
+        return {name: found[name.lower()] for name in request.resources if name.lower() in found}
+
+    def _write_marks(self, request):
+        super()._write_marks(
+            ask.WriteMarks(tuple(replace(mark, resource=mark.resource.lower()) for mark in request.marks))
+        )
+
+
+class OnlyTheFirstIsSealed(PatientSession):
+    def _write_marks(self, request):
+        super()._write_marks(ask.WriteMarks(request.marks[:1]))
+
+
+class MarkBeforeTheFirstSeal(PatientSession):
+    def _look(self, request):
+        seen = super()._look(request)
+        return seen if seen.marks else seen._replace(marks=(ask.Mark("r", "lock", 1),))
+
+
+class UndoneWorkStays(PatientSession):
+    def rollback(self):
+        if self.work is not None and self.presented:
+            self.place.state = self.work
+        super().rollback()
+
+
+class NothingEnforced(PatientSession):
+    def put(self, table, key, value):
+        self.inside.data[table, key] = value
+
+
+class PresentedForEver(PatientSession):
+    def is_presented(self, resource):
+        self.place.known = getattr(self.place, "known", False) or super().is_presented(resource)
+        return self.place.known
+
+
+class PresentedForEverything(PatientSession):
+    def is_presented(self, resource):
+        return bool(self.presented)
+
+
+class EverythingProtected(PatientSession):
+    def put(self, table, key, value):
+        protected = next(iter(self.inside.tables), table)
+        super().put(protected, key, value)
+        self.inside.data[table, key] = value
+
+
+class UnprotectIgnored(PatientSession):
+    def _unprotect(self, request):
+        return ()
+
+
+class UnprotectForgetsTheMark(PatientSession):
+    def _unprotect(self, request):
+        self.inside.marks.pop(request.resource)
+        return super()._unprotect(request)
+
+
+class TablesStolen(PatientSession):
+    def _protect(self, request):
+        for table in request.tables:
+            self.inside.tables.pop(table, None)
+        return super()._protect(request)
+
+
+class ObservingRefuses(PatientSession):
+    def _protect(self, request):
+        return super()._protect(request._replace(mode="enforce"))
+
+
+class ObservingCountsNothing(PatientSession):
+    def _look(self, request):
+        return super()._look(request)._replace(observations=())
+
+
+class ObservingCountsEverything(PatientSession):
+    def put(self, table, key, value):
+        super().put(table, key, value)
+        self.inside.observe("r", table, "update")
+
+
+class SwitchNotTold(PatientSession):
+    def _protect(self, request):
+        super()._protect(request)
+        return ask.Protected(())
+
+
+class ProtectingResetsTheMark(PatientSession):
+    def _protect(self, request):
+        self.inside.marks.pop(request.resource, None)
+        return super()._protect(request)
+
+
+BROKEN_GUARDS = (
+    (SealNeverCommitted, "test_a_seal_outlives_the_client_that_made_it"),
+    (SealCommittedWithTheWork, "test_a_seal_is_committed_apart_from_the_users_work"),
+    (SealCommittedWithTheWork, "test_a_seal_is_seen_by_others_before_the_first_read"),
+    (MarkInTheClientsMemory, "test_a_seal_outlives_the_client_that_made_it"),
+    (MarkPerRow, "test_a_mark_is_of_the_whole_resource"),
+    (NoCheckAtTheWrite, "test_a_mark_is_checked_again_in_each_transaction"),
+    (NoCheckAtTheWrite, "test_a_seal_that_is_gone_is_not_made_again"),
+    (NoCheckAtTheWrite, "test_a_stale_holder_is_refused_where_the_store_enforces"),
+    (NoWriterLock, "test_a_seal_does_not_overtake_an_open_transaction"),
+    (MarksAsFloats, "test_tokens_are_compared_exactly_up_to_the_last"),
+    (MarksAs32Bits, "test_tokens_are_compared_exactly_up_to_the_last"),
+    (MarkWithoutClaim, "test_a_holder_may_write_again"),
+    (MarkWithoutClaim, "test_a_holder_may_write_through_another_guard"),
+    (MarkWithoutSource, "test_another_sources_lease_is_refused"),
+    (MarkWithoutClosing, "test_a_closed_mark_refuses_its_own_holder"),
+    (MarkWithoutClosing, "test_closing_before_sealing_refuses_the_token_too"),
+    (ClosingForgetsTheMark, "test_a_closed_mark_refuses_its_own_holder"),
+    (OperatorIgnored, "test_raising_a_mark_to_a_source_refuses_what_it_had_issued"),
+    (OperatorIgnored, "test_a_mark_is_lowered_by_an_operator_only"),
+    (OperatorIgnored, "test_a_broken_lease_is_outranked"),
+    (BindingIgnored, "test_rebinding_moves_a_resource_to_another_lock"),
+    (OneMarkForAll, "test_resources_have_marks_of_their_own"),
+    (MarksFolded, "test_resource_names_are_kept_apart"),
+    (OnlyTheFirstIsSealed, "test_several_resources_are_sealed_together"),
+    (MarkBeforeTheFirstSeal, "test_a_resource_that_was_never_sealed_has_mark_0"),
+    (UndoneWorkStays, "test_a_seal_is_committed_apart_from_the_users_work"),
+    (NothingEnforced, "test_an_unfenced_write_is_refused"),
+    (PresentedForEver, "test_a_token_is_presented_for_one_transaction"),
+    (PresentedForEverything, "test_a_token_is_presented_for_its_own_resource"),
+    (EverythingProtected, "test_other_tables_are_free"),
+    (UnprotectIgnored, "test_unprotecting_lets_anybody_write_again"),
+    (UnprotectForgetsTheMark, "test_unprotecting_lets_anybody_write_again"),
+    (TablesStolen, "test_a_table_belongs_to_one_resource"),
+    (ObservingRefuses, "test_observing_counts_and_lets_pass"),
+    (ObservingCountsNothing, "test_observing_counts_and_lets_pass"),
+    (ObservingCountsEverything, "test_a_fenced_write_is_not_counted"),
+    (SwitchNotTold, "test_going_over_to_enforcing_raises_the_mark"),
+    (ProtectingResetsTheMark, "test_protecting_again_changes_nothing"),
+)
+"""Each broken guard, and a check that must reject it."""
+
+
+def _tolerating(*tolerated):
+    """Return `admit`, but that these refusals count as "go on"."""
+
+    def tolerant(mark, sequencer, *, was_sealed):
+        try:
+            return admit(mark, sequencer, was_sealed=was_sealed)
+        except tolerated:
+            return Verdict.RAISE
+
+    return tolerant
+
+
+def _strict(mark, sequencer, *, was_sealed):
+    if mark.token == sequencer.token:
+        raise StaleTokenError("stale", token=sequencer.token, mark=mark.token, resource=mark.resource)
+    return admit(mark, sequencer, was_sealed=was_sealed)
+
+
+def _seal_by_seal(mark, sequencer, *, was_sealed):
+    """Only the last of several resources is looked at."""
+    return Verdict.RAISE if mark.resource == "s" else admit(mark, sequencer, was_sealed=was_sealed)
+
+
+BROKEN_DECISIONS = (
+    (_strict, "test_a_holder_may_write_again"),
+    (_tolerating(StaleTokenError), "test_a_lower_token_is_refused_with_both_numbers"),
+    (_tolerating(TokenCollisionError), "test_an_equal_token_of_another_claim_is_a_collision"),
+    (_tolerating(TokenCollisionError), "test_an_equal_token_of_another_history_is_a_collision"),
+    (_tolerating(WrongLockError), "test_another_sources_lease_is_refused"),
+    (_tolerating(SealLostError), "test_a_seal_that_is_gone_is_not_made_again"),
+    (_seal_by_seal, "test_of_several_resources_none_is_sealed_if_one_refuses"),
+)
+"""Each broken `admit`, and a check that must reject it."""
+
+
+def close_anything(*_):
+    """Whatever the mark, it becomes the leaver's."""
+    return True
+    yield
+
+
+admit_other_locks = _tolerating(WrongLockError)
+
+
+class CarelessTenure(Tenure):
+    """It lets a resource be sealed after another was read."""
+
+    def check_may_open(self, keys, *, is_independent):
+        pass

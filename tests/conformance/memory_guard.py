@@ -1,0 +1,68 @@
+"""A guard over a place in memory: what the kit for guards is tried on, and broken."""
+
+import threading
+import time
+from contextlib import suppress
+
+from fenceline.errors import SourceUnavailableError
+from fenceline.testing.place import Place, Session
+
+PATIENCE_S = 5.0
+PLACES = {}
+
+
+class PatientSession(Session):
+    """A session that waits for the writer before it."""
+
+    def enter(self):
+        give_up = time.monotonic() + PATIENCE_S
+        while True:
+            with suppress(SourceUnavailableError), self.place.mutex:
+                super().enter()
+                return
+            if time.monotonic() >= give_up:
+                raise SourceUnavailableError("the place was locked for too long")
+            self.place.left.wait(0.01)
+
+
+class MemoryGuard:
+    """A guard store; every one of the same URL watches over the same place."""
+
+    def __init__(self, url, session_type=PatientSession):
+        self.url = url
+        self.session_type = session_type
+        self.place = PLACES.get(url)
+        if self.place is None:
+            self.place = PLACES[url] = Place()
+            self.place.mutex = threading.Lock()
+            self.place.left = threading.Event()
+
+    def connect(self):
+        return self.session_type(self.place)
+
+    def adopt(self, native):
+        return native
+
+    def examine(self):
+        return []
+
+
+class InPlace:
+    """How the kit reads and writes there."""
+
+    session_type = PatientSession
+
+    def make_url(self):
+        return f"memory://{self.folder.name}"
+
+    def make_store(self, url):
+        return MemoryGuard(url, self.session_type)
+
+    def put(self, native, table, key, value):
+        native.put(table, key, value)
+
+    def put_alone(self, table, key, value):
+        self.make_store(self.url).connect().put_alone(table, key, value)
+
+    def get(self, table, key):
+        return self.make_store(self.url).connect().get(table, key)
