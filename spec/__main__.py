@@ -6,11 +6,12 @@ without each of them, and in each limit what it is a limit of; else with 1.
 
 import argparse
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from spec import report
 from spec.checks import Result, cases_of, check_case, check_limit, check_scene
-from spec.picture import picture
+from spec.picture import file_name, picture
 from spec.rules import RULES
 from spec.scenes import CASES, LIMITS, SCENES
 
@@ -22,10 +23,14 @@ def main(arguments: list[str] | None = None) -> int:
     what.add_argument("--without", metavar="RULE", choices=RULES, help="show the shortest trace without this rule")
     what.add_argument("--limit", choices=LIMITS, help="show what happens beyond the rules")
     what.add_argument("--rules", action="store_true", help="list the rules, and what is done without each")
+    what.add_argument("--pictures", metavar="FOLDER", type=Path, help="draw a trace of every rule and every limit")
     parser.add_argument("--svg", metavar="FILE", type=Path, help="draw that trace too")
     chosen = parser.parse_args(arguments)
     if chosen.rules:
         _print(report.rules_text())
+    elif chosen.pictures:
+        for result in drawn():
+            (chosen.pictures / file_name(result)).write_text(picture(result), encoding="utf-8")
     elif chosen.without or chosen.limit:
         return _show(chosen)
     elif chosen.svg:
@@ -33,6 +38,14 @@ def main(arguments: list[str] | None = None) -> int:
     else:
         return _run_all()
     return 0
+
+
+def drawn() -> Iterator[Result]:
+    """Yield the results that have a picture beside `docs/explanation/anomalies.md`."""
+    for rule in RULES:
+        yield check_case(cases_of(rule)[0])
+    for limit in LIMITS:
+        yield check_limit(limit)
 
 
 def _show(chosen: argparse.Namespace) -> int:

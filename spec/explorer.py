@@ -4,8 +4,10 @@ Promise: a trace that is found is a shortest one; the same start and the same su
 same counts, in every run. Never: a state left out or looked at twice. The explorer knows nothing of locks.
 """
 
+import gc
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Generic, NamedTuple, TypeVar
 
 State = TypeVar("State", bound=Hashable)
@@ -33,6 +35,27 @@ def explore(
     is_wanted: Callable[[Step], bool],
 ) -> Exploration[State, Step]:
     """Return the shortest trace that ends in a wanted step, or that there is none in the whole space."""
+    with _no_collector():
+        return _explore(start, successors, is_wanted)
+
+
+@contextmanager
+def _no_collector() -> Iterator[None]:
+    """Keep the collector of cycles away: states have none, and it would look through all of them again and again."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _explore(
+    start: State,
+    successors: Callable[[State], Iterable[tuple[Step, State]]],
+    is_wanted: Callable[[Step], bool],
+) -> Exploration[State, Step]:
     came_by: dict[State, tuple[State, Step] | None] = {start: None}
     to_visit = deque([start])
     transitions = 0

@@ -79,7 +79,8 @@ def arrivals(world: World, message: Message, scene: Scene, rules: Rules) -> Iter
         yield _step(message, scene, f"passes the check: token {message.token}, mark {mark}"), checked
     elif verdict.is_admitted and (rules.admit_equal or is_above):
         new_mark = Mark(message.token, message.claim) if is_above else mark
-        yield _written(after, message, new_mark, scene, "is accepted")
+        how = "is accepted, and raises the mark" if is_above else "is accepted"
+        yield _written(after, message, new_mark, scene, how)
     elif world.is_enforcing:
         yield _refused(after, message, verdict, scene)
     else:
@@ -149,7 +150,7 @@ def _mixed(world: World, message: Message, scene: Scene) -> list[Found]:
         if index == message.resource or seen == UNREAD or _of_others(seen, message) == _of_others(present, message):
             continue
         here, there = scene.resources[message.resource], scene.resources[index]
-        detail = f"{here} is computed from {there} = {len(seen)}, and {there} is {len(present)} by another's hand"
+        detail = f"{here} is computed from {there} = {len(seen)}, which has changed since"
         found.append(Found(Anomaly.MIXED, detail))
     return found
 

@@ -53,10 +53,14 @@ _LEGEND = (
 
 def picture(result: Result) -> str:
     """Return the SVG text of the trace of a result that has one."""
-    assert result.found is not None, f"{result.name} without {result.rule or 'nothing'}: no trace to draw"
     drawing = _Drawing(result)
     ET.indent(drawing.root)
     return ET.tostring(drawing.root, encoding="unicode") + "\n"
+
+
+def file_name(result: Result) -> str:
+    """Return under which name a picture is kept."""
+    return f"{result.rule or 'limit-' + result.name.replace(' ', '-')}.svg"
 
 
 def text_width(text: str, size: float) -> float:
@@ -76,9 +80,8 @@ class _Drawing:
         self.lanes = {name: left + LANE * index for index, name in enumerate(names)}
         self.right = max(self.lanes.values()) + LANE / 2
         heading, off = report.heading(result)
-        found = result.found
-        assert found is not None
-        self.verdict = (found.anomaly.value[0].upper() + found.anomaly.value[1:], found.detail)
+        assert result.found is not None, f"{result.name} without {result.rule or 'nothing'}: no trace to draw"
+        self.verdict = report.verdict(result.found)
         texts = ((heading, 18), (off, 13), (self.verdict[0], 15), (self.verdict[1], 14))
         states = max(text_width(state, 14) for state in self.states)
         widths = (self.right - MARGIN + states, _legend_width(), *(text_width(*text) for text in texts))
@@ -97,7 +100,7 @@ class _Drawing:
 
     def _draw(self, heading: str, off: str) -> None:
         self._add("title").text = heading
-        self._add("desc").text = f"{off} {': '.join(self.verdict)}."
+        self._add("desc").text = " ".join((off, *self.verdict))
         self._add("style").text = _STYLE
         self._box(0, 0, self.width, self.height, "page", 0)
         self._box(MARGIN / 2, MARGIN / 2, self.width - MARGIN, self.height - MARGIN, "card", 10)

@@ -64,7 +64,7 @@ def heading(result: Result) -> tuple[str, str]:
     if not result.rule:
         return "Beyond the rules", f"All rules hold, and {LIMITS[result.name].title}."
     rule = RULES[result.rule]
-    return f"Without the rule that {rule.text}", f"{rule.off[0].upper()}{rule.off[1:]}."
+    return f"Without the rule that {rule.text}", _sentence(rule.off)
 
 
 def result_text(result: Result) -> str:
@@ -72,23 +72,26 @@ def result_text(result: Result) -> str:
     text = "\n".join(heading(result))
     if result.found is None:
         return f"{text}\n\nNothing was found in {result.states:,} states."
-    return f"{text}\n\n{trace_text(result.trace, result.scene, result.found)}"
+    return f"{text}\n\n{_trace_text(result.trace, result.scene, result.found)}"
 
 
-def trace_text(trace: Trace, scene: Scene, found: Found) -> str:
+def _trace_text(trace: Trace, scene: Scene, found: Found) -> str:
     """Return a trace with one line a step: who, at whom, what, and the state after it."""
     rows: list[Sequence[object]] = [("", "who", "at", "what", "token", "holder", *scene.resources)]
     for number, (step, world) in enumerate(trace, 1):
         states = [resource_text(resource) for resource in world.resources]
         token, holder = _source_texts(world.source)
         rows.append((f"{number:>2}", step.who, step.to, step.text, token, holder, *states))
-    return f"{table(rows)}\n\n{verdict(found)}"
+    return "\n".join((table(rows), "", *verdict(found)))
 
 
-def verdict(found: Found) -> str:
-    """Return an anomaly and its detail as one sentence."""
-    text = f"{found.anomaly.value}: {found.detail}"
-    return text[0].upper() + text[1:]
+def verdict(found: Found) -> tuple[str, str]:
+    """Return an anomaly and its detail as two sentences."""
+    return _sentence(found.anomaly.value), _sentence(found.detail)
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def _source_texts(source: Source) -> tuple[str, str]:

@@ -95,7 +95,7 @@ SCENES = {
     "storm": Scene(
         "all may happen at once: source and resource lose power and are restored",
         _ALWAYS,
-        faults=Faults(duplicates=1, source_cuts=1, source_restores=1, resource_cuts=1, backups=1, resource_restores=1),
+        faults=Faults(duplicates=1, source_cuts=1, source_restores=1, resource_cuts=1, resource_restores=1),
     ),
     "storm, leaving": Scene(
         "clients leave, a lease is broken, the resource loses power and is restored",
