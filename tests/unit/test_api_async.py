@@ -1,4 +1,4 @@
-"""The async handles, over a real file: cancellation at every await, loss on the loop, the task in the thread's place."""
+"""The async handles, over a real file: cancellation at every await, loss on the loop, the task for the thread."""
 
 import asyncio
 import gc
