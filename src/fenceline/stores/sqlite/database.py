@@ -31,6 +31,9 @@ BUSY_PATIENCE_S = 5.0
 Result = TypeVar("Result")
 _BUSY_PAUSE_MIN_S = 0.000_05
 _BUSY_PAUSE_MAX_S = 0.005
+FAULTS = (sqlite3.Error, UnicodeDecodeError)
+"""What a call of sqlite3 raises: text in a damaged file, SQLite's own words about it included, may be no UTF-8."""
+Fault = sqlite3.Error | UnicodeDecodeError
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 _REMEDIES = {
     sqlite3.SQLITE_READONLY: "it or its folder is read-only: make both writable, or choose another file",
@@ -56,8 +59,10 @@ def path_of(url: str) -> Path:
     return Path(os.path.abspath(name))
 
 
-def code_of(error: sqlite3.Error) -> int:
+def code_of(error: Fault) -> int:
     """Return SQLite's primary result code, 0 where the error came from Python's module itself."""
+    if isinstance(error, UnicodeDecodeError):
+        return sqlite3.SQLITE_CORRUPT
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
@@ -165,7 +170,7 @@ class Database:
             result = body()
             is_commit = True
             self.native.execute("COMMIT")
-        except sqlite3.Error as error:
+        except FAULTS as error:
             self.rollback()
             raise self.translate(error, is_commit=is_commit) from error
         except BaseException:
@@ -191,7 +196,7 @@ class Database:
         """Commit what `begin` began; OutcomeUnknownError if the system did not confirm it."""
         try:
             self.native.execute("COMMIT")
-        except sqlite3.Error as error:
+        except FAULTS as error:
             raise self.translate(error, is_commit=True) from error
 
     def rollback(self) -> None:
@@ -207,7 +212,7 @@ class Database:
         """Run one statement in a transaction of its own, and return its rows: all of them, so that it is committed."""
         try:
             return self._patiently(statement, parameters, is_commit=to_write).fetchall()
-        except sqlite3.Error as error:
+        except FAULTS as error:
             raise self.translate(error, is_commit=to_write) from error
         finally:
             self.is_inside = False
@@ -227,7 +232,7 @@ class Database:
             self._enter_gate()
             try:
                 return self.native.execute(statement, parameters)
-            except sqlite3.Error as error:
+            except FAULTS as error:
                 self.is_inside = False
                 now = time.monotonic()
                 give_up = give_up or now + self.patience_s
@@ -257,7 +262,7 @@ class Database:
         self._synchronous = level
         self.run_alone(f"PRAGMA synchronous = {level}")
 
-    def translate(self, error: sqlite3.Error, *, is_commit: bool = False) -> FencelineError:
+    def translate(self, error: Fault, *, is_commit: bool = False) -> FencelineError:
         """Return the error of the tree that tells what sqlite3's error means for this file."""
         code = code_of(error)
         if code in _BUSY:

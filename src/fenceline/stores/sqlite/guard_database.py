@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from fenceline.errors import FencelineError, SourceUnavailableError
-from fenceline.stores.sqlite.database import Database, code_of
+from fenceline.stores.sqlite.database import Database, Fault, code_of
 
 Result = TypeVar("Result")
 
@@ -73,7 +73,7 @@ class GuardDatabase(Database):
             pass  # Opening it says more.
         return super()._open()
 
-    def translate(self, error: sqlite3.Error, *, is_commit: bool = False) -> FencelineError:
+    def translate(self, error: Fault, *, is_commit: bool = False) -> FencelineError:
         """Return the error of the tree that tells what sqlite3's error means for this file."""
         if code_of(error) == sqlite3.SQLITE_CORRUPT:
             return SourceUnavailableError(
