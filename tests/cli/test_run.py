@@ -120,6 +120,19 @@ def test_an_ignored_hangup_stays_ignored(program: Program) -> None:
     assert (out, process.returncode) == ("survived\n", 0)
 
 
+def test_an_ignored_hangup_does_not_end_the_wait(program: Program) -> None:
+    with program.source() as source:
+        with source.lock("x"):
+            process = program.start(
+                *("run", "x", "--", "echo", "ran"),
+                preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+            )
+            wait_until(lambda: source.info("x").waiters)
+            process.send_signal(signal.SIGHUP)
+        out, _ = process.communicate()
+    assert (out, process.returncode) == ("ran\n", 0)
+
+
 def test_an_ignored_sigchld_of_the_parent_loses_no_exit_code(program: Program) -> None:
     process = program.start(
         "run", "x", "--", "sh", "-c", "exit 7", preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN)

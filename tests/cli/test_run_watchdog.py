@@ -11,7 +11,7 @@ import pytest
 
 from fenceline.cli.run import group
 from tests.cli.program import Program, is_gone, program, running, watchdog
-from tests.helpers import wait_until
+from tests.helpers import ROOT, wait_until
 
 __all__ = ["program"]
 pytestmark = pytest.mark.process
@@ -188,10 +188,55 @@ def test_cmd_may_kill_its_whole_group(program: Program) -> None:
     assert program.left() == []
 
 
+def succeeds(script: str) -> None:
+    """Run a program that looks at one piece from inside, in a process and a group of its own."""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_after_the_deadline_there_is_no_grace() -> None:
+    """As when the whole machine was frozen: the first thing that the watchdog does is to kill."""
+    succeeds("""
+import os, signal, subprocess
+from fenceline.cli.run import watchdog
+child = os.fork()
+if child == 0:
+    os.setpgid(0, 0)
+    stubborn = subprocess.Popen(["sh", "-c", "trap '' TERM; echo ready; sleep 60"], stdout=subprocess.PIPE)
+    stubborn.stdout.readline()
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    watchdog._end_group(deadline_ms=1, grace_ms=10**9)
+    os._exit(0)
+_, status = os.waitpid(child, 0)
+assert os.waitstatus_to_exitcode(status) == -9, status
+""")
+
+
+def test_what_the_watchdog_did_before_cmd_was_let_go_is_heard() -> None:
+    """As when `run` is frozen between the acquire and the start of CMD, and wakes before the deadline."""
+    succeeds("""
+from fenceline.cli.run.command import Command
+from fenceline.cli.run.events import Events
+from fenceline.cli.run.signals import Signals
+from fenceline.cli.run.supervisor import Supervisor
+from fenceline.cli.run.watchdog import Watchdog
+from fenceline.clock import boottime_ms
+from tests.helpers import wait_until
+
+command, events = Command(("touch", "/dev/null")), Events()
+watchdog = Watchdog(command.pid, events=events.writer, grace_ms=1000)
+supervisor = Supervisor(command, watchdog, events=events, signals=Signals(events), grace_ms=1000)
+watchdog.rely_until(boottime_ms() + 1000)
+wait_until(watchdog.has_exited)
+assert supervisor.run({"NAME": "value"}) == 128 + 15
+assert supervisor.is_lost
+""")
+
+
 def test_a_group_is_who_lives_in_it() -> None:
     """`others` names the living of one's own group, without oneself and without those who wait to be reaped."""
-    script = """
-import os, subprocess, time
+    succeeds("""
+import os, subprocess
 from fenceline.cli.run import group
 os.setpgid(0, 0)
 living = subprocess.Popen(["sleep", "60"])
@@ -201,9 +246,7 @@ os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
 assert group.others() == [living.pid], (group.others(), living.pid)
 living.kill(), living.wait(), elsewhere.kill()
 assert group.others() == []
-"""
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+""")
 
 
 def test_a_name_with_parentheses_is_read_as_a_name(program: Program) -> None:

@@ -40,8 +40,9 @@ def hold_and_run(terms: Terms) -> int:
     signals = Signals(events)
     supervisor = Supervisor(command, watchdog, events=events, signals=signals, grace_ms=terms.grace_ms)
     try:
-        return Session(terms, supervisor, watchdog, events).run()
+        return Session(terms, supervisor, watchdog, events, signals).run()
     except BaseException:
+        # Whatever it has become on its way here, by a client's callback for example, the signal was the cause.
         if signals.interrupted_by is None:
             raise
         return SIGNALLED + signals.interrupted_by
@@ -52,11 +53,14 @@ def hold_and_run(terms: Terms) -> int:
 class Session:
     """The lease of one run: who holds it, who hears of it, and how it ends."""
 
-    def __init__(self, terms: Terms, supervisor: Supervisor, watchdog: Watchdog, events: Events) -> None:
+    def __init__(
+        self, terms: Terms, supervisor: Supervisor, watchdog: Watchdog, events: Events, signals: Signals
+    ) -> None:
         self._terms = terms
         self._supervisor = supervisor
         self._watchdog = watchdog
         self._events = events
+        self._signals = signals
         self._lease: fenceline.Lease | None = None
         self._loss = "it could not be renewed in time"
 
@@ -78,7 +82,8 @@ class Session:
     def _acquire(self, source: fenceline.Source) -> fenceline.Lease:
         terms = self._terms
         lock = source.lock(terms.name, ttl=terms.ttl, timeout=terms.wait, on_lost=self._on_lost, holder=terms.holder)
-        lease = lock.acquire(blocking=terms.wait != 0)
+        with self._signals.interrupting():
+            lease = lock.acquire(blocking=terms.wait != 0)
         if lease is None:
             raise fenceline.AcquireTimeoutError(_who_has_it(source, terms))
         return lease
@@ -87,6 +92,7 @@ class Session:
         """Run CMD until its whole group is over, and return how it ended."""
         self._watchdog.rely_until(lease.deadline_ms)
         lease.check_valid()
+        self._signals.pass_to_command()
         return self._supervisor.run(
             {
                 "FENCELINE_LOCK": lease.lock,

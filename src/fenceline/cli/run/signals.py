@@ -5,7 +5,8 @@ leaving of the queue ends the process at once. SIGSTOP and SIGKILL reach nobody:
 """
 
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 from fenceline.cli.run.events import Events
@@ -23,7 +24,7 @@ Handler = Callable[[int, FrameType | None], object] | signal.Handlers
 
 
 class InterruptedWait(BaseException):
-    """A signal came while CMD was not running yet."""
+    """A signal came before CMD was running."""
 
 
 class Signals:
@@ -31,8 +32,9 @@ class Signals:
 
     def __init__(self, events: Events) -> None:
         self.interrupted_by: int | None = None
-        """The signal that ended the wait. What it raised may arrive as another error, by way of a client's callback."""
-        self._is_waiting = True
+        """The signal that came before CMD was running."""
+        self._is_commands = False
+        self._may_raise = False
         # Whoever started us may have SIGCHLD ignored: CMD's exit status would be lost.
         signal.signal(signal.SIGCHLD, self._handle)
         signal.signal(signal.SIGCONT, self._handle)
@@ -40,20 +42,47 @@ class Signals:
         events.take_signals()
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
-        """End the wait for the lock. Afterwards the number that Python writes into the events is enough."""
-        if self._is_waiting and number in FORWARDED:
+        """Note what ends the wait for the lock. Once CMD runs, what Python writes into the events is enough."""
+        if self._is_commands or number not in FORWARDED:
+            return
+        self.interrupted_by = number
+        if self._may_raise:
+            self._may_raise = False
             _set_unless_ignored(FORWARDED, signal.SIG_DFL)
-            self.interrupted_by = number
             raise InterruptedWait
 
+    @contextmanager
+    def interrupting(self) -> Iterator[None]:
+        """Raise InterruptedWait in this block when a signal comes; at its beginning, if one has come before.
+
+        Only in this block, since an exception out of nowhere may be swallowed: by an import, by a client's callback.
+        So it is raised at the block's end too.
+        """
+        self._may_raise = True
+        try:
+            self._check()
+            yield
+        finally:
+            self._may_raise = False
+            self._check()
+
     def pass_to_command(self) -> None:
-        """From now on signals are events, and Ctrl-Z is one too."""
-        self._is_waiting = False
+        """From now on signals are CMD's, and Ctrl-Z is one too; InterruptedWait if one has come before."""
+        self._is_commands = True
+        self._check()
+        self.watch_stops()
+
+    def watch_stops(self) -> None:
+        """Make Ctrl-Z an event."""
         _set_unless_ignored((signal.SIGTSTP,), self._handle)
 
     def let_stop(self) -> None:
-        """Let Ctrl-Z stop this process, until `pass_to_command` is called again."""
+        """Let Ctrl-Z stop this process, until `watch_stops` is called."""
         _set_unless_ignored((signal.SIGTSTP,), signal.SIG_DFL)
+
+    def _check(self) -> None:
+        if self.interrupted_by is not None:
+            raise InterruptedWait
 
 
 def _set_unless_ignored(numbers: Iterable[int], handler: Handler) -> None:

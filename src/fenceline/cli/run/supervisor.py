@@ -46,7 +46,6 @@ class Supervisor:
 
     def run(self, variables: Mapping[str, str]) -> int:
         """Let CMD run with these variables, and return how it ended: its group is over then, the terminal ours."""
-        self._signals.pass_to_command()
         if terminal.is_whole():
             self._terminal.lend(self._command.pid)
         self._command.start(variables)
@@ -63,12 +62,13 @@ class Supervisor:
                 self._is_over = True
                 self._watchdog.command_has_ended()
                 self._expect_the_end()
-            for event in self._events.wait(self._sleep_ms()):
-                self._handle(event)
+            self._take_events(self._sleep_ms())
             if _is_past(self._resume_ms):
                 self._resume()
             if _is_past(self._give_up_ms):
                 break
+        # After a freeze of ours the watchdog may be gone already: what it said last is still to be heard.
+        self._take_events(0)
         if self._give_up_ms is None and not self._command.has_ended():
             complain("the watchdog process was killed, so CMD is too: nothing could have stopped it in time")
 
@@ -89,6 +89,10 @@ class Supervisor:
     def _sleep_ms(self) -> int | None:
         moments = [ms for ms in (self._resume_ms, self._give_up_ms) if ms is not None]
         return max(0, min(moments) - boottime_ms()) if moments else None
+
+    def _take_events(self, timeout_ms: int | None) -> None:
+        for event in self._events.wait(timeout_ms):
+            self._handle(event)
 
     def _handle(self, event: int) -> None:
         if event in (happenings.LEASE_LOST, happenings.GROUP_IS_ENDED):
@@ -129,7 +133,7 @@ class Supervisor:
         if self._resume_ms is None:
             return
         self._resume_ms = None
-        self._signals.pass_to_command()
+        self._signals.watch_stops()
         if self._lends_on_resume:
             self._terminal.lend(self._command.pid)
         self._command.signal(signal.SIGCONT)
