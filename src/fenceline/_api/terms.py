@@ -17,6 +17,8 @@ from fenceline.stores.contract import Capabilities
 SOURCE_VARIABLE = "FENCELINE_SOURCE"
 DEFAULT_TTL_S = 30.0
 _ROUNDING_MS = 1e-6
+_LARGEST_NUMBER = 1e15
+"""No contract reaches this far; beyond, arithmetic with floats fails in ways of its own. NaN is not below it either."""
 
 
 class Terms(NamedTuple):
@@ -71,7 +73,7 @@ def _check_ttl_ms(capabilities: Capabilities, name: str, ttl: float) -> int:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _LARGEST_NUMBER
 
 
 def waiting(blocking: bool, timeout: float, default: float | None) -> tuple[bool, int | None]:

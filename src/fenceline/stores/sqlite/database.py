@@ -276,6 +276,12 @@ class Database:
         remedy = _REMEDIES.get(code)
         return SourceUnavailableError(f"{self.path}: {remedy} ({error})" if remedy else f"{self.path}: {error}")
 
+    def check_whole(self, found: Exception) -> None:
+        """Raise SourceUnavailableError if SQLite finds the file damaged; `found` is what came of it."""
+        said = self.run_alone("PRAGMA integrity_check(1)")
+        if said != "ok":
+            raise SourceUnavailableError(f"{self.path}: {_REMEDIES[sqlite3.SQLITE_CORRUPT]} ({said})") from found
+
     def close(self) -> None:
         """Close the connection; never raises. It may be used again, and opens anew then."""
         native, self._native = self._native, None

@@ -123,12 +123,18 @@ class SQLiteSourceConnection:
             self._look_again_s = now_s + REPLACED_CHECK_S
         if self._checked_openings != self.database.openings or not self.database.is_open:
             self._check_file(is_operator=type(request) in _OPERATORS)
-        return self._ANSWERS[type(request)](self, request)
+        try:
+            return self._ANSWERS[type(request)](self, request)
+        except TypeError as error:
+            # A value that is not of its column's type: a mistake of ours, unless the file is damaged.
+            self.database.check_whole(error)
+            raise
 
     def _check_file(self, *, is_operator: bool) -> None:
         """Make sure of schema and identity; an operator may look at, and adopt, a file that is refused to everybody
         else.
         """
+        self._identity.check_not_gone()
         ensure_schema(self.database)
         if not is_operator:
             self._identity.settle(self.database)
