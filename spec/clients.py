@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from spec.guard import Verdict, admit, admitted
 from spec.rules import Rules
+from spec.source import draws
 from spec.world import (
     ACQUIRE,
     ASKING,
@@ -35,17 +36,21 @@ from spec.world import (
 def client_steps(world: World, index: int, scene: Scene, rules: Rules) -> Iterator[Next]:
     """Yield whatever this client may do next."""
     client = world.clients[index]
-    if client.phase == IDLE and client.tenure < scene.tenures:
+    # Whoever has learnt that its lease is over may come again; what it sent before is still on its way.
+    is_over = client.phase == HOLDING and world.source.holder != client.claim
+    if (client.phase == IDLE or is_over) and client.tenure < scene.tenures:
         yield from _asks(world, index, scene)
-    elif client.phase == ASKING and scene.leaves:
+    if client.phase == ASKING and scene.leaves:
         yield _leaves(world, index, "gives up: sends its release")
+    elif client.phase == HOLDING and not client.token:
+        yield from draws(world, index)
     elif client.phase == HOLDING:
         for resource in range(len(scene.resources)):
             yield from _works(world, index, resource, scene, rules)
         if scene.leaves and not rules.close:
             yield _leaves(world, index, "sends its release")
     elif client.phase == LEAVING:
-        yield from _closes(world, index, scene)
+        yield from _closes(world, index, scene, rules)
 
 
 def _asks(world: World, index: int, scene: Scene) -> Iterator[Next]:
@@ -55,7 +60,8 @@ def _asks(world: World, index: int, scene: Scene) -> Iterator[Next]:
     client = world.clients[index]
     asking = Client(client.name, client.tenure + 1, ASKING, 0, (Touch(),) * len(scene.resources))
     after = world.with_client(index, asking).with_message(Message(ACQUIRE, index, asking.claim))
-    yield Step(client.name, "source", "asks for the lock", SENT), after
+    text = "asks for the lock again" if client.tenure else "asks for the lock"
+    yield Step(client.name, "source", text, SENT), after
 
 
 def _leaves(world: World, index: int, text: str) -> Next:
@@ -80,7 +86,7 @@ def _works(world: World, index: int, resource: int, scene: Scene, rules: Rules) 
     if touch.reads > touch.sent:
         yield _writes(world, index, resource, scene)
     if scene.leaves and rules.close and not resource:
-        yield from _closes(world, index, scene)
+        yield from _closes(world, index, scene, rules)
 
 
 def _begins(world: World, index: int, resource: int, scene: Scene) -> Next:
@@ -150,7 +156,7 @@ def _writes(world: World, index: int, resource: int, scene: Scene) -> Next:
     return Step(client.name, scene.resources[resource], text, SENT), after.with_message(message)
 
 
-def _closes(world: World, index: int, scene: Scene) -> Iterator[Next]:
+def _closes(world: World, index: int, scene: Scene, rules: Rules) -> Iterator[Next]:
     """Close one resource after the other, and send the release when all are closed."""
     client = world.clients[index]
     still_open = [number for number, touch in enumerate(client.touches) if not touch.is_closed]
@@ -161,7 +167,8 @@ def _closes(world: World, index: int, scene: Scene) -> Iterator[Next]:
     name, state = scene.resources[resource], world.resources[resource]
     touch = client.touches[resource]._replace(is_closed=True)
     after = world.with_client(index, client.touching(resource, touch)._replace(phase=LEAVING))
-    if state.mark.token > client.token or (state.mark.token == client.token and state.mark.claim != client.claim):
+    verdict = admit(state.mark, client.token, client.claim, was_sealed=touch.is_sealed, rules=rules)
+    if not verdict.is_admitted:
         yield Step(client.name, name, f"closes nothing: mark {state.mark} is not its own", CALL), after
         return
     closed = state._replace(mark=Mark(client.token, client.claim, is_closed=True))

@@ -61,7 +61,7 @@ def admitted(world: World, token: int, claim: str, scene: Scene) -> tuple[World,
         return world, ()
     others = sorted(other for its_token, other in world.past.admitted if its_token == token and other != claim)
     past = world.past._replace(admitted=world.past.admitted | {(token, claim)})
-    found = tuple(Found(Anomaly.TWO_CLAIMS, f"token {token} is both {other}'s and {claim}'s") for other in others)
+    found = tuple(Found(Anomaly.TWO_CLAIMS, f"claims {other} and {claim} both have token {token}") for other in others)
     return world._replace(past=past), found
 
 

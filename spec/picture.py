@@ -176,11 +176,12 @@ class _Drawing:
 
     def _bar(self, name: str, first: int, after_last: int, shown: str) -> None:
         style, _, token = shown.partition(" ")
-        x, top = self.lanes[name], self._y(first)
+        before = self._belief(first - 1, name) if first else ""
+        x, top = self.lanes[name], self._y(first) - (0 if before else BAR / 2)
         bottom = min(self._y(after_last), self.bottom + 2)
-        self._box(x - BAR / 2, top, BAR, bottom - top, style, 3)
-        if style == "holding" or not first or not self._belief(first - 1, name):
-            self._text(x, top + 17, token, 12, "inverse strong", "middle")
+        self._box(x - BAR / 2, top, BAR, bottom - top, style, 0)
+        if token != "0" and not before.endswith(f" {token}"):
+            self._text(x, self._y(first) + 5, token, 12, "inverse strong", "middle")
 
     def _legend(self, y: float) -> None:
         x = float(MARGIN)

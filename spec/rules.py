@@ -23,6 +23,7 @@ class Rules(NamedTuple):
     raise_all: bool = True
     close: bool = True
     break_seals: bool = True
+    minted_with_grant: bool = True
     durable_bound: bool = True
     counter_kept: bool = True
     epoch_on_restore: bool = True
@@ -52,6 +53,7 @@ class Anomaly(Enum):
     TWO_CLAIMS = "two claims are admitted under one token"
     OWN_REFUSED = "the holder of the mark is refused"
     AFTER_LEAVING = "a write is accepted after its holder has left or was broken"
+    INVERTED = "a tenure that is over gets a higher token than its successor"
     TOKEN_AGAIN = "a token is issued that is not above all before it"
     GRANTED_AGAIN = "a claim is granted after it has ended"
     FOREIGN_RELEASE = "a release ends somebody else's lease"
@@ -102,6 +104,9 @@ RULES = {
     "close": Rule("G10", "who leaves closes the marks before the release", "who leaves only releases the lock"),
     "break-seals": Rule(
         "G10", "to break a lease is to mint a token and to seal with it", "to break a lease is to free the lock"
+    ),
+    "minted-with-grant": Rule(
+        "T1", "a token is minted in the step that decides the holder", "a holder draws its token after the grant"
     ),
     "durable-bound": Rule("T1", "no token is issued above a bound that is on the disk", "the counter is not flushed"),
     "counter-kept": Rule("T6", "a release leaves the counter alone", "a release forgets the lock and its counter"),

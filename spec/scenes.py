@@ -15,6 +15,7 @@ _ALWAYS = (
     Anomaly.UNDONE,
     Anomaly.STALE,
     Anomaly.MIXED,
+    Anomaly.INVERTED,
     Anomaly.TOKEN_AGAIN,
     Anomaly.GRANTED_AGAIN,
     Anomaly.FOREIGN_RELEASE,
@@ -52,7 +53,6 @@ SCENES = {
     "switch": Scene(
         "the resource is observed at first, and a script without a token writes to it",
         _ALWAYS,
-        tenures=2,
         is_observed=True,
         faults=Faults(switches=1, scripts=1),
     ),
@@ -60,7 +60,7 @@ SCENES = {
         "the resource loses what was not flushed",
         _ALWAYS,
         tenures=2,
-        faults=Faults(resource_cuts=1, duplicates=1),
+        faults=Faults(resource_cuts=1),
     ),
     "restore": Scene(
         "the resource is restored from a backup",
@@ -77,20 +77,19 @@ SCENES = {
     "slip": Scene(
         "the resource goes back in time, and nobody notices",
         _UNNOTICED_AT_RESOURCE,
-        tenures=2,
-        faults=Faults(backups=1, resource_slips=1),
+        faults=Faults(duplicates=1, backups=1, resource_slips=1),
     ),
     "source": Scene(
         "the source loses power, and is restored",
         _ALWAYS,
-        tenures=2,
+        clients=3,
         faults=Faults(source_cuts=1, source_restores=1),
     ),
     "source slip": Scene(
         "the source goes back in time, and nobody notices",
         _UNNOTICED_AT_SOURCE,
-        tenures=2,
-        faults=Faults(source_slips=1, duplicates=1),
+        clients=3,
+        faults=Faults(source_slips=1),
     ),
     "storm": Scene(
         "all may happen at once: source and resource lose power and are restored",
@@ -98,10 +97,10 @@ SCENES = {
         faults=Faults(duplicates=1, source_cuts=1, source_restores=1, resource_cuts=1, resource_restores=1),
     ),
     "storm, leaving": Scene(
-        "clients leave, a lease is broken, the resource loses power and is restored",
+        "clients leave, and the resource loses power and is restored",
         _LEAVING,
         leaves=True,
-        faults=Faults(resource_cuts=1, resource_restores=1, breaks=1),
+        faults=Faults(resource_cuts=1, resource_restores=1),
     ),
 }
 
@@ -132,6 +131,7 @@ CASES = (
     Case("raise-all", "restore of one", Anomaly.MIXED),
     Case("close", "leaving", Anomaly.AFTER_LEAVING),
     Case("break-seals", "breaking", Anomaly.AFTER_LEAVING),
+    Case("minted-with-grant", "work", Anomaly.INVERTED),
     Case("durable-bound", "source", Anomaly.TOKEN_AGAIN),
     Case("counter-kept", "leaving", Anomaly.TOKEN_AGAIN),
     Case("epoch-on-restore", "source", Anomaly.TOKEN_AGAIN),

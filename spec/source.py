@@ -12,6 +12,7 @@ from spec.world import (
     ARRIVAL,
     ASKING,
     BLOCK_TOKENS,
+    CALL,
     EVENT,
     HOLDING,
     IDLE,
@@ -49,12 +50,14 @@ def acquire_arrives(world: World, message: Message, rules: Rules) -> Iterator[Ne
         text = f"refuses {client.name}'s request: that claim has ended"
         yield Step("source", client.name, text, ARRIVAL, is_refused=True), after
     elif source.holder is None and source.counter < source.bound:
-        after, found = minted(after)
+        found: tuple[Found, ...] = ()
+        if rules.minted_with_grant:
+            after, found = minted(after)
         if message.claim in source.ended:
             found += (Found(Anomaly.GRANTED_AGAIN, f"{client.name} has left: nobody keeps this lease, or releases it"),)
-        token = after.source.counter
+        token = after.source.counter if rules.minted_with_grant else 0
         after = after._replace(source=after.source._replace(holder=message.claim))
-        text = f"grants {client.name} token {token}"
+        text = f"grants {client.name} {f'token {token}' if token else 'the lock'}"
         if is_awaited:
             after = after.with_client(message.client, client._replace(phase=HOLDING, token=token))
         else:
@@ -67,9 +70,24 @@ def minted(world: World) -> tuple[World, tuple[Found, ...]]:
     token = world.source.counter + 1
     found: tuple[Found, ...] = ()
     if token <= world.past.top:
-        found = (Found(Anomaly.TOKEN_AGAIN, f"token {token} was issued before, up to token {world.past.top}"),)
+        found = (Found(Anomaly.TOKEN_AGAIN, f"the last token was {world.past.top}, and now {token} is issued"),)
     past = world.past._replace(top=max(token, world.past.top))
     return world._replace(source=world.source._replace(counter=token), past=past), found
+
+
+def draws(world: World, index: int) -> Iterator[Next]:
+    """Give a holder its token after the grant, which is too late."""
+    client = world.clients[index]
+    if world.source.counter == world.source.bound:
+        return
+    after, found = minted(world)
+    token = after.source.counter
+    successor = next((one for one in world.clients if one.token and one.claim == world.source.holder), None)
+    if successor is not None:
+        detail = f"{successor.name} holds the lock with token {successor.token}, and {client.name} has token {token}"
+        found += (Found(Anomaly.INVERTED, detail),)
+    text = f"draws token {token}"
+    yield Step(client.name, "source", text, CALL, found=found), after.with_client(index, client._replace(token=token))
 
 
 def release_arrives(world: World, message: Message, rules: Rules) -> Iterator[Next]:
