@@ -72,7 +72,7 @@ def end_by_take_over(client: Client) -> None:
 
 
 def end_by_take_over_of_a_waiter(client: Client) -> None:
-    client.token("lock", "claim", ttl_ms=1)
+    client.token("lock", "claim", ttl_ms=1000)
     client.acquire("lock", "waiter", may_wait=True)
     wait_until(lambda: isinstance(client.ask(ask.Poll("lock", "waiter")), ask.Granted))
     client.release("lock", "waiter")
@@ -92,7 +92,7 @@ def end_by_expiry_and_purge(client: Client) -> None:
 
 def end_by_expiry_and_purge_with_a_waiter(client: Client) -> None:
     """The lock's row stays, because somebody waits."""
-    client.token("lock", "claim", ttl_ms=1)
+    client.token("lock", "claim", ttl_ms=1000)
     client.acquire("lock", "waiter", may_wait=True)
     wait_until(lambda: not client.ask(ask.Inspect("lock")).is_held)
     client.ask(ask.Purge())

@@ -1,4 +1,8 @@
-"""The async lease: what `AsyncLock.acquire` returns."""
+"""The async lease: what `AsyncLock.acquire` returns.
+
+Promise: as its twin, with the task in the thread's place; what is told from other threads arrives on the loop. Never: a
+task cancelled that has left its block.
+"""
 
 import asyncio
 from collections.abc import Callable

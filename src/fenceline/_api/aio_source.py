@@ -1,4 +1,7 @@
-"""`fenceline.aio.connect`: the async source, twin of `source.py`."""
+"""`fenceline.aio.connect`: the async source, twin of `source.py`.
+
+Promise: the loop is never blocked by the source; an acquire that is cancelled at any await leaves no orphan (H5).
+"""
 
 import asyncio
 import inspect

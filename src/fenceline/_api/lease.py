@@ -1,4 +1,8 @@
-"""The sync lease: what `Lock.acquire` returns."""
+"""The sync lease: what `Lock.acquire` returns.
+
+Promise: `release` gives the lock back at most once, after the lease's own guarded transactions have ended; a failure to
+tell the source is logged and left to the keeper. Never: the lock of somebody else freed, a loss left untold.
+"""
 
 import queue
 import threading

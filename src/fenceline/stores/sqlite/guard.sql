@@ -41,13 +41,13 @@ VALUES (:who, :action, :resource, :from_token, :to_token, :reason);
 -- row that is there already was committed by a client without foreign keys: it is replaced.
 INSERT OR REPLACE INTO main.fenceline_seal (resource, token, claim, client)
 VALUES (
-    ?1,
+    ?,
     (
         SELECT mark.token FROM main.fenceline_mark AS mark
-        WHERE mark.resource = ?1 AND mark.token = ?2 AND mark.claim = ?3 AND mark.lock = ?4
-            AND mark.source_id = ?5 AND mark.history_id = ?6 AND NOT mark.is_closed
+        WHERE mark.resource = ? AND mark.token = ? AND mark.claim = ? AND mark.lock = ?
+            AND mark.source_id = ? AND mark.history_id = ? AND NOT mark.is_closed
     ),
-    ?3,
+    ?,
     'fenceline'
 );
 

@@ -184,6 +184,14 @@ class Identity:
         self.seen: Seen | None = None
         """The newest state of the source that any connection of this object has read."""
 
+    def check_not_gone(self) -> None:
+        """Raise SourceError if the file that this process has used is gone: a new one would be another source."""
+        if self.seen is not None and not self._path.exists():
+            raise SourceError(
+                f"{self._path} was source {self.seen.source_id} and is gone: put it back, or start this process again to "
+                f"begin a new source, and run `fenceline rebind` for each resource"
+            )
+
     def settle(self, database: Database) -> None:
         """Adopt the file after a reboot, or refuse it; to be called once per opening."""
         row = read_source_alone(database)

@@ -91,7 +91,8 @@ class Marks:
         """Present the lease to each resource whose mark is exactly its own; return the others."""
         not_ours: tuple[str, ...] = ()
         for resource in resources:
-            row = (resource, proof.token, proof.claim, proof.lock, proof.source_id, proof.history_id)
+            tenure = (proof.token, proof.claim, proof.lock, proof.source_id, proof.history_id)
+            row = (resource, resource, *tenure, proof.claim)
             try:
                 self.native.execute(SQL.present, row)
             except sqlite3.IntegrityError as error:
