@@ -13,6 +13,7 @@ What is modelled
   delayed, lost, or delivered twice, also after their sender has gone.
 - Power cuts and restores of the source and of a resource, with and without what an operator has to do then; the
   switch from observing to enforcing; breaking a lease.
+- An answer is received when it is given: to get it late is to take the next step late, and to lose it is to take none.
 - A client may be frozen after any step: it takes its next one late or never. It never looks at its lease's
   deadline, since no look would help.
 

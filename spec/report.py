@@ -28,10 +28,14 @@ def table(rows: Sequence[Sequence[object]]) -> str:
 
 def scenes_table(results: Iterable[Result]) -> str:
     """Return how large each scene is with all rules on, and that nothing was found."""
-    rows: list[Sequence[object]] = [("with all rules on", "found", "states", "transitions")]
+    rows: list[Sequence[object]] = [
+        ("with all rules on", "size", "found", "states", "transitions", "what happens in it")
+    ]
     for result in results:
         found = result.found.anomaly.value if result.found else "nothing"
-        rows.append((result.name, found, result.states, result.transitions))
+        scene = result.scene
+        size = f"{scene.clients}/{scene.tenures}/{scene.writes}"
+        rows.append((result.name, size, found, result.states, result.transitions, scene.title))
     return table(rows)
 
 

@@ -26,13 +26,13 @@ _UNNOTICED_AT_RESOURCE = (Anomaly.LOST, Anomaly.UNDONE, Anomaly.TOKEN_AGAIN)
 
 SCENES = {
     "work": Scene(
-        "two clients, two tenures of two writes each",
+        "clients come twice, and write twice each time",
         (*_ALWAYS, Anomaly.OWN_REFUSED),
         tenures=2,
         writes=2,
     ),
     "crowd": Scene(
-        "three clients; a message is delivered twice",
+        "a message is delivered twice",
         (*_ALWAYS, Anomaly.OWN_REFUSED),
         clients=3,
         faults=Faults(duplicates=1),
