@@ -55,8 +55,9 @@ def test_the_lock_is_held_while_cmd_runs_and_free_afterwards(program: Program) -
 
 
 def test_the_holder_names_cmd(program: Program) -> None:
-    inside = program("run", "x", "--", *PROGRAM, "show", "x")
-    assert f":{Path(PROGRAM[0]).name}" in inside.stdout
+    process = program.start("run", "x", "--", *PROGRAM, "show", "x")
+    out, _ = process.communicate()
+    assert f"holder  {os.uname().nodename}:{process.pid}:{Path(PROGRAM[0]).name}\n" in out
     named = program("run", "x", "--holder", "the night shift", "--", *PROGRAM, "show", "x")
     assert "the night shift" in named.stdout
 

@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 import click
 
-from fenceline.model import default_holder
-
 DEFAULT_TTL_S = 30.0
 MAX_DEFAULT_GRACE_S = 10.0
 _DEFAULT_GRACE_PER_TTL = 6
@@ -77,4 +75,4 @@ def _grace_ms(ttl: float, grace: float | None) -> int:
 def _default_holder(words: tuple[str, ...]) -> str:
     """Return `host:pid:CMD`, CMD without its folder."""
     program = os.path.basename(words[0]).encode(errors="backslashreplace").decode()
-    return f"{default_holder()}:{program}"
+    return f"{os.uname().nodename}:{os.getpid()}:{program}"
