@@ -1,8 +1,10 @@
-"""The reference names everything: errors, commands with their options, stores, settings.
+"""The reference names everything: the Python API, errors, commands with their options, stores, settings.
 
-What exists is asked of the installed package: its classes, its scheme table, its own `--help`.
+What exists is asked of the installed package: its classes, its scheme table, its own `--help`. Links lead
+somewhere.
 """
 
+import inspect
 import re
 import subprocess
 import sys
@@ -11,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+import fenceline
+import fenceline.aio
 from fenceline import errors
 from fenceline.stores import registry
 from tests.helpers import ROOT
@@ -63,6 +67,69 @@ def section(text: str, command: str) -> str:
     common, *sections = re.split(r"^##+ ", text, flags=re.MULTILINE)
     own = [part for part in sections if names(part.partition("\n")[0], command)]
     return common + "".join(own) if own else ""
+
+
+def public_words() -> list[str]:
+    """Return every public name, and the names of their attributes and parameters."""
+    found: set[str] = set()
+    for module in (fenceline, fenceline.aio):
+        for name in module.__all__:
+            value = getattr(module, name)
+            if name in ERRORS:
+                continue
+            found.add(name)
+            members = [value]
+            if inspect.isclass(value):
+                found |= {member for member in dir(value) if not member.startswith("_")}
+                members = [getattr(value, member) for member in dir(value) if not member.startswith("_")]
+            for member in filter(inspect.isroutine, members):
+                found |= set(inspect.signature(member).parameters) - {"self"}
+    return sorted(found)
+
+
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def slug(heading: str) -> str:
+    """Return the anchor that a heading gets."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+def broken_links(document: Path) -> list[str]:
+    """Return the relative links of a document that lead to no file, or to no heading of it."""
+    text = re.sub(r"^```.*?^```", "", document.read_text(), flags=re.MULTILINE | re.DOTALL)
+    broken = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        path, _, anchor = link.partition("#")
+        target = document.parent / path if path else document
+        if re.match(r"\w+:", link):
+            continue
+        headings = (
+            re.findall(r"^#+ (.*)", target.read_text(), re.MULTILINE)
+            if target.suffix == ".md" and target.exists()
+            else []
+        )
+        if not target.exists() or (anchor and anchor not in map(slug, headings)):
+            broken.append(link)
+    return broken
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    found = public_words()
+    assert {"Source", "AsyncLease", "raise_epoch", "on_lost", "independent", "is_held"} <= set(found)
+    text = reference()
+    assert [name for name in found if not names(text, name)] == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(document: Path) -> None:
+    assert broken_links(document) == []
+
+
+def test_a_link_that_leads_nowhere_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# A title: `it`\n[a](page.md#a-title-it) [b](#b) [c](c.md) [d](https://example.org/x)\n")
+    assert broken_links(page) == ["#b", "c.md"]
 
 
 def test_every_error_is_in_the_reference() -> None:
