@@ -57,7 +57,7 @@ def test_g4_the_seal_is_flushed_and_the_users_commit_is_as_sqlite_makes_it(
     guard, lease = fenceline.guard(url_of(file), resource=RESOURCE, lock=LOCK), HandmadeLease(5)
     write(guard, lease)
     wanted = [text for text in statements if text.startswith(("PRAGMA synchronous =", "BEGIN", "COMMIT"))]
-    seal = ["PRAGMA synchronous = 3", "BEGIN IMMEDIATE", "COMMIT -- by fenceline"]
+    seal = ["PRAGMA synchronous = EXTRA", "BEGIN IMMEDIATE", "COMMIT -- by fenceline"]
     work = [f"PRAGMA synchronous = {usual}", "BEGIN IMMEDIATE", "COMMIT -- by fenceline"]
     assert wanted == seal + work
     statements.clear()

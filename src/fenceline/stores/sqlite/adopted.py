@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from fenceline._flows import guard_requests as ask
 from fenceline.errors import GuardError, UnfencedWriteError
 from fenceline.model import Mark
+from fenceline.stores.sqlite.database import FAULTS
 from fenceline.stores.sqlite.guard_connection import said_by_trigger
 from fenceline.stores.sqlite.guard_database import GuardDatabase
 from fenceline.stores.sqlite.marks import SQL, Marks
@@ -51,7 +52,7 @@ class AdoptedConnection:
         """Answer one request; the caller's transaction stays open whatever happens."""
         try:
             return self._ANSWERS[type(request)](self, request)
-        except sqlite3.Error as error:
+        except FAULTS as error:
             if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_BUSY_SNAPSHOT:
                 raise GuardError(
                     "the transaction looks at a state of the file from before its last change, perhaps from before the "

@@ -12,12 +12,10 @@ from typing import Any, ClassVar
 from fenceline._flows import guard_requests as ask
 from fenceline.errors import GuardError, UnfencedWriteError
 from fenceline.model import Mark
+from fenceline.stores.sqlite.database import FAULTS
 from fenceline.stores.sqlite.guard_database import GuardDatabase
 from fenceline.stores.sqlite.marks import Marks
 from fenceline.stores.sqlite.protection import protect, read_protections, unprotect
-
-_FLUSHED = 3
-"""PRAGMA synchronous = EXTRA: the commit is on the disk in every journal mode, the folder's entry too."""
 
 _TRIGGER_PREFIX = "fenceline: "
 
@@ -38,8 +36,6 @@ class GuardConnection:
     def __init__(self, database: GuardDatabase, give_back: Callable[["GuardConnection"], None]) -> None:
         self.database = database
         self._give_back = give_back
-        self._opening = 0
-        self._usual = self._current = 0
         self._marks: Marks | None = None
         self._is_lent = False
 
@@ -52,7 +48,7 @@ class GuardConnection:
         """Answer one request; anything but success leaves no transaction open."""
         try:
             return self._ANSWERS[type(request)](self, request)
-        except sqlite3.Error as error:
+        except FAULTS as error:
             self.rollback()
             if isinstance(error, sqlite3.IntegrityError) and isinstance(request, ask.Finish):
                 # A deferred constraint of the user's own tables: sqlite3's error says it best.
@@ -78,9 +74,10 @@ class GuardConnection:
 
     # --- transactions ---
     def _begin(self, _: ask.Begin) -> None:
+        database = self.database
         while True:
-            self._set_flush(_FLUSHED)
-            self.database.begin_briefly()
+            database.flush_commits(is_flushed=True)
+            database.begin_briefly()
             if self._is_begun():
                 return
 
@@ -88,39 +85,27 @@ class GuardConnection:
         self.database.commit()
 
     def _open(self, request: ask.Open) -> tuple[str, ...]:
+        database = self.database
         while True:
-            self._set_flush(None)
-            self.database.begin()
+            database.flush_commits(is_flushed=False)
+            database.begin()
             if self._is_begun():
                 break
         not_ours = self.marks.present(request.resources, request.sequencer)
-        self.database.watch.begin()
+        database.watch.begin()
         self._is_lent = True
         return not_ours
 
-    def _set_flush(self, wanted: int | None) -> None:
-        """Have the next commit flushed as wanted; None: as the user's own connections do it by default."""
-        database = self.database
-        if database.openings != self._opening or not database.is_open:
-            self._usual = self._current = database.run_alone("PRAGMA synchronous")
-            self._marks = Marks(database.native, database.path)
-            self._opening = database.openings
-        wanted = self._usual if wanted is None else wanted
-        if wanted != self._current:
-            database.run_alone(f"PRAGMA synchronous = {wanted}")
-            self._current = wanted
-
     def _is_begun(self) -> bool:
-        """Return whether the transaction is on the connection with our settings, and on the file that has the name now.
-
-        A fork may have closed the connection before BEGIN, and a restore may have replaced the file.
-        """
+        """Return whether the transaction is on the file that has the name now; a restore may have replaced it."""
         database = self.database
         database.drop_if_replaced()
-        if database.is_open and database.openings == self._opening:
-            return True
-        database.rollback()
-        return False
+        if not database.is_open:
+            database.rollback()
+            return False
+        if self._marks is None or self._marks.native is not database.native:
+            self._marks = Marks(database.native, database.path)
+        return True
 
     def _finish(self, request: ask.Finish) -> None:
         watch = self.database.watch

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from fenceline.errors import FencelineError, SourceUnavailableError
-from fenceline.stores.sqlite.database import Database, Fault, code_of
+from fenceline.stores.sqlite.database import FAULTS, Database, Fault, code_of
 
 Result = TypeVar("Result")
 
@@ -59,6 +59,8 @@ class GuardDatabase(Database):
 
     def __init__(self, path: Path) -> None:
         self.watch = Watch()
+        self._usual: str | None = None
+        self._is_forking = False
         super().__init__(path, prepare=self.watch.attach)
 
     def _open(self) -> sqlite3.Connection:
@@ -82,6 +84,16 @@ class GuardDatabase(Database):
             )
         return super().translate(error, is_commit=is_commit)
 
+    def flush_commits(self, *, is_flushed: bool) -> None:
+        """Have the next commits reach the disk in every journal mode, the folder's entry included (EXTRA), or be as
+        SQLite makes the user's own.
+        """
+        if self._usual is None:
+            self._usual = str(self.run_alone("PRAGMA synchronous"))
+        level = "EXTRA" if is_flushed else self._usual
+        if level != self._synchronous:
+            self._set_synchronous(level)
+
     def begin_briefly(self) -> None:
         """Begin a write transaction that a fork waits for, until it is committed or rolled back."""
         self._patiently("BEGIN IMMEDIATE")
@@ -100,7 +112,7 @@ class GuardDatabase(Database):
                 break
             except sqlite3.IntegrityError:
                 raise
-            except sqlite3.Error as error:
+            except FAULTS as error:
                 now = time.monotonic()
                 give_up = give_up or now + self.patience_s
                 if code_of(error) not in _BUSY or now >= give_up:
@@ -114,10 +126,31 @@ class GuardDatabase(Database):
         try:
             if self._native is not None and self._native.in_transaction:
                 self._native.execute(_ROLLBACK)
-        except sqlite3.Error:
+        except FAULTS:
             self.close()
         finally:
             self.is_inside = False
+
+    def close(self) -> None:
+        """Close the connection, inside the fork gate; never raises.
+
+        Closing works on the log and its locks, which a child forked meanwhile would believe to be its own.
+        """
+        was_inside = self.is_inside
+        if not was_inside and not self._is_forking:
+            self._enter_gate()
+        try:
+            super().close()
+        finally:
+            self.is_inside = was_inside
+
+    def close_if_idle(self) -> None:
+        """Close the connection for the fork gate, in the forking thread: the gate is shut, and waits for nobody."""
+        self._is_forking = True
+        try:
+            super().close_if_idle()
+        finally:
+            self._is_forking = False
 
     def is_in_transaction(self) -> bool:
         """Return whether a transaction is open, whatever the user made of the connection."""

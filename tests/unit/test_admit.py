@@ -1,0 +1,128 @@
+"""`admit`: one pure function decides, and the SQLite guard's one-statement check agrees with it."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from fenceline import (
+    GuardError,
+    Mark,
+    SealLostError,
+    Sequencer,
+    StaleTokenError,
+    TokenCollisionError,
+    WrongLockError,
+)
+from fenceline._flows.admit import MAX_SEALS, Tenure, Verdict, admit
+from fenceline._flows.guard_requests import Begin, Open, WriteMarks
+from fenceline.stores.registry import guard_store
+from tests.guards import LOCK, RESOURCE, make_file, sequencer, url_of
+
+OWN = Mark(RESOURCE, LOCK, 5, "source", "history", "claim-5")
+
+
+@pytest.mark.parametrize(
+    ("mark", "was_sealed", "verdict"),
+    [
+        (Mark(RESOURCE, LOCK), False, Verdict.RAISE),
+        (replace(OWN, token=4, claim="claim-4"), False, Verdict.RAISE),
+        (replace(OWN, token=4, claim=None), False, Verdict.RAISE),
+        (replace(OWN, token=4, is_closed=True), False, Verdict.RAISE),
+        (replace(OWN, token=4, history_id="older"), False, Verdict.RAISE),
+        (OWN, False, Verdict.PASS),
+        (OWN, True, Verdict.PASS),
+    ],
+)
+def test_g1_what_is_admitted(mark: Mark, was_sealed: bool, verdict: Verdict) -> None:
+    assert admit(mark, sequencer(5), was_sealed=was_sealed) is verdict
+
+
+@pytest.mark.parametrize(
+    ("mark", "was_sealed", "error"),
+    [
+        (replace(OWN, token=6), False, StaleTokenError),
+        (replace(OWN, token=6, claim=None), True, StaleTokenError),
+        (replace(OWN, is_closed=True), False, StaleTokenError),
+        (replace(OWN, claim=None), False, StaleTokenError),
+        (replace(OWN, claim="another"), False, TokenCollisionError),
+        (replace(OWN, history_id="another"), False, TokenCollisionError),
+        (replace(OWN, claim="another", is_closed=True), False, TokenCollisionError),
+        (replace(OWN, lock="another"), False, WrongLockError),
+        (replace(OWN, source_id="another"), False, WrongLockError),
+        (replace(OWN, source_id="another", token=99), False, WrongLockError),
+        (replace(OWN, token=4), True, SealLostError),
+        (Mark(RESOURCE, LOCK), True, SealLostError),
+    ],
+)
+def test_g1_what_is_refused(mark: Mark, was_sealed: bool, error: type[GuardError]) -> None:
+    with pytest.raises(error) as caught:
+        admit(mark, sequencer(5), was_sealed=was_sealed)
+    assert type(caught.value) is error
+    assert RESOURCE in str(caught.value)
+    assert "claim-5" not in str(caught.value)
+
+
+TEXTS = st.sampled_from(["a", "b"])
+SEQUENCERS = st.builds(Sequencer, source_id=TEXTS, history_id=TEXTS, lock=TEXTS, token=st.integers(1, 3), claim=TEXTS)
+MARKS = st.builds(
+    Mark,
+    resource=st.just(RESOURCE),
+    lock=TEXTS,
+    token=st.integers(1, 3),
+    source_id=st.one_of(st.none(), TEXTS),
+    history_id=st.one_of(st.none(), TEXTS),
+    claim=st.one_of(st.none(), TEXTS),
+    is_closed=st.booleans(),
+)
+
+
+def passes(mark: Mark, proof: Sequencer) -> bool:
+    try:
+        return admit(mark, proof, was_sealed=False) is Verdict.PASS
+    except GuardError:
+        return False
+
+
+@given(mark=MARKS, proof=SEQUENCERS)
+@example(mark=Mark(RESOURCE, "a", 1, None, "a", "a"), proof=Sequencer("a", "a", "a", 1, "a"))
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_the_files_comparison_passes_what_admit_passes(tmp_path: Path, mark: Mark, proof: Sequencer) -> None:
+    """Of two marks that no flow can write (without a source, but with a claim) the file refuses more."""
+    file = tmp_path / "app.db"
+    file.unlink(missing_ok=True)
+    connection = guard_store(url_of(make_file(file, journal="delete"))).connect()
+    connection.perform(Begin())
+    connection.perform(WriteMarks((mark,)))
+    connection.database.commit()
+    not_ours = connection.perform(Open((RESOURCE,), proof))
+    connection.close()
+    is_possible = (mark.source_id is None) <= (mark.claim is None)
+    assert (not_ours == ()) == (passes(mark, proof) and is_possible)
+
+
+# --- what a tenure remembers ---
+KEYS = (("place", "one"), ("place", "two"))
+
+
+def test_g2_nothing_new_is_opened_after_the_first_read() -> None:
+    tenure = Tenure()
+    tenure.check_may_open(KEYS, is_independent=False)
+    tenure.remember(KEYS, KEYS)
+    tenure.has_read = True
+    tenure.check_may_open(KEYS, is_independent=False)
+    late = (("elsewhere", "one"),)
+    with pytest.raises(GuardError, match="'one' would be sealed after"):
+        tenure.check_may_open(late, is_independent=False)
+    tenure.check_may_open(late, is_independent=True)
+
+
+def test_a_tenure_seals_a_bounded_number_of_resources() -> None:
+    tenure = Tenure()
+    keys = tuple(("place", str(number)) for number in range(MAX_SEALS))
+    tenure.remember(keys, keys)
+    tenure.check_may_open(keys, is_independent=False)
+    with pytest.raises(GuardError, match=f"{MAX_SEALS} resources at most"):
+        tenure.check_may_open((("place", "one more"),), is_independent=False)

@@ -1,0 +1,72 @@
+"""What guards remember of bare sequencers, and how they notice that a thread would wait for itself."""
+
+import os
+import threading
+
+import pytest
+
+from fenceline import ConfigError, GuardError
+from fenceline._api.occupancy import check_free, occupy
+from fenceline._api.proofs import MAX_REMEMBERED_TENURES, MEMORY, TenureMemory, proof_of
+from tests.guards import HandmadeLease, sequencer
+
+
+def test_one_sequencer_has_one_memory() -> None:
+    memory = TenureMemory()
+    assert memory.of(sequencer(5)) is memory.of(sequencer(5))
+    assert memory.of(sequencer(5)) is not memory.of(sequencer(6))
+    assert memory.of(sequencer(5)) is not memory.of(sequencer(5, claim="another"))
+
+
+def test_the_least_recently_used_memory_is_forgotten() -> None:
+    memory = TenureMemory()
+    first, second = memory.of(sequencer(1)), memory.of(sequencer(2))
+    for token in range(3, MAX_REMEMBERED_TENURES + 1):
+        memory.of(sequencer(token))
+    assert memory.of(sequencer(1)) is first
+    memory.of(sequencer(MAX_REMEMBERED_TENURES + 1))
+    assert memory.of(sequencer(1)) is first
+    assert memory.of(sequencer(2)) is not second
+
+
+def test_a_lease_is_its_own_proof() -> None:
+    lease = HandmadeLease(5)
+    assert proof_of(lease) is lease
+
+
+@pytest.mark.parametrize("lease", [None, "fl1.", 5, object()])
+def test_what_shows_no_sequencer_is_no_proof(lease: object) -> None:
+    with pytest.raises(ConfigError, match="needs a lease"):
+        proof_of(lease)
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_forked_child_remembers_a_copy_and_can_use_it() -> None:
+    tenure = MEMORY.of(sequencer(5, claim="forked"))
+    tenure.has_read = True
+    with MEMORY._lock:  # As if another thread were inside at the fork.
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if MEMORY.of(sequencer(5, claim="forked")).has_read else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_thread_conflicts_with_whatever_is_open_in_it() -> None:
+    task = object()
+    occupancy = occupy("here", task)
+    with pytest.raises(GuardError, match="this thread has a guarded transaction open on here"):
+        check_free("here")
+    with pytest.raises(GuardError, match="this task has"):
+        check_free("here", task)
+    check_free("here", object())
+    check_free("elsewhere")
+    occupancy.end()
+    check_free("here")
+
+
+def test_another_thread_does_not_conflict() -> None:
+    occupancy = occupy("here")
+    thread = threading.Thread(target=check_free, args=("here",))
+    thread.start()
+    thread.join()
+    occupancy.end()
