@@ -251,6 +251,16 @@ def test_loss_kills_a_cmd_that_ignores_sigterm(program: Program) -> None:
     assert is_gone(command.pid)
 
 
+def test_loss_ends_a_run_inside_a_run(program: Program) -> None:
+    """Each has a group of its own; the inner one is told by the outer one's SIGTERM."""
+    inner = [*PROGRAM, "run", "y", "--", "sh", "-c", "echo ready; exec sleep 60"]
+    process = program.start("run", "x", "--ttl", "2", "--", *inner)
+    ready(process)
+    program("break", "x", "--reason", "a test")
+    assert process.wait() == 76
+    wait_until(lambda: program.left() == [])
+
+
 def test_loss_ends_a_stopped_cmd(program: Program) -> None:
     process = program.start("run", "x", "--ttl", "2", "--", "sh", "-c", SAY_READY + "kill -STOP $$")
     ready(process)
@@ -262,7 +272,7 @@ def test_loss_ends_a_stopped_cmd(program: Program) -> None:
 
 def test_a_run_without_word_from_its_source_ends_before_the_deadline(program: Program) -> None:
     """Nobody else can have got the lock when CMD is dead."""
-    process = program.start("run", "x", "--ttl", "2", "--", "sh", "-c", SAY_READY + "sleep 60")
+    process = program.start("run", "x", "--ttl", "5", "--", "sh", "-c", SAY_READY + "sleep 60")
     ready(process)
     command = running(process)
     with program.source() as source:

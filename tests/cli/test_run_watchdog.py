@@ -30,7 +30,7 @@ def start(program: Program, *options: str, script: str = "echo ready; sleep 60")
 # --- frozen
 @pytest.mark.parametrize("script", ["echo ready; sleep 60", STUBBORN])
 def test_a_frozen_run_has_its_cmd_ended_before_anybody_else_gets_the_lock(program: Program, script: str) -> None:
-    process = start(program, "--ttl", "2", script=script)
+    process = start(program, "--ttl", "4", script=script)
     command = running(process)
     process.send_signal(signal.SIGSTOP)
     with program.source() as source, source.lock("x"):
@@ -44,7 +44,7 @@ def test_a_frozen_run_has_its_cmd_ended_before_anybody_else_gets_the_lock(progra
 
 def test_a_freeze_that_ends_before_the_deadline_but_after_the_grace_is_a_loss_too(program: Program) -> None:
     """CMD was told to end: whether the lease could be renewed afterwards does not matter any more."""
-    process = start(program, "--ttl", "3", "--grace", "1")
+    process = start(program, "--ttl", "6", "--grace", "2")
     command = running(process)
     process.send_signal(signal.SIGSTOP)
     wait_until(lambda: is_gone(command.pid))
@@ -87,7 +87,7 @@ def test_a_run_frozen_in_the_queue_starts_nothing_that_it_may_not(program: Progr
 # --- killed
 @pytest.mark.parametrize("script", ["echo ready; sleep 60 & wait", STUBBORN])
 def test_a_killed_run_has_its_whole_group_ended(program: Program, script: str) -> None:
-    process = start(program, "--ttl", "3", "--grace", "0.2", script=script)
+    process = start(program, "--ttl", "20", "--grace", "0.2", script=script)
     process.kill()
     wait_until(lambda: program.left() == [])
     # The lease was not given back: it stays until its ttl.
