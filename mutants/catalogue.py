@@ -55,6 +55,6 @@ MUTANTS = (
     Mutant("H7 out of turn", _SOURCE, "is_head = look.head in (claim, None)", "is_head = True", f"{_STORE} tests/rules/test_leases.py"),
     Mutant("T1 above the bound", _SOURCE, "return look.counter + 1 if look.counter < look.bound else None", "return look.counter + 1", f"{_STORE} tests/rules/test_tokens.py"),
     Mutant("T1 bound not flushed", "stores/sqlite/database.py", '_set_synchronous("EXTRA")', '_set_synchronous("NORMAL")', "tests/process/test_power_cut.py"),
-    Mutant("T4 an expired lease is renewed", _SQL, "AND l.claim = asked.key AND l.deadline_ms > (SELECT fenceline_now_ms())", "AND l.claim = asked.key", f"{_STORE} tests/rules/test_tokens.py"),
+    Mutant("T4 an expired lease is renewed", _SQL, "AND l.claim = asked.key AND l.deadline_ms > (SELECT fenceline_now_ns() / 1000000)", "AND l.claim = asked.key", f"{_STORE} tests/rules/test_tokens.py"),
     Mutant("T7 epoch does not jump", "stores/sqlite/identity.py", "// EPOCH_STRIDE + 1) * EPOCH_STRIDE", "// EPOCH_STRIDE) * EPOCH_STRIDE + max(row.bound, seen) % EPOCH_STRIDE", f"{_STORE} tests/rules/test_tokens.py"),
 )  # fmt: skip

@@ -5,6 +5,7 @@ that a lease ends during a suspend as it should. It is never compared across ker
 """
 
 import time
+from functools import partial
 
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", None)
 HAS_BOOTTIME = _CLOCK is not None
@@ -15,11 +16,17 @@ _NS_PER_MS = 1_000_000
 _NS_PER_US = 1_000
 
 
+# A partial object has no frame of Python's: SQLite calls this in the middle of a statement, where a signal handler that
+# runs and raises would be taken for a failure of the statement, and its exception lost.
+boottime_ns = partial(time.clock_gettime_ns, _CLOCK_ID)
+"""Return nanoseconds since boot."""
+
+
 def boottime_us() -> int:
     """Return whole microseconds since boot, rounded down."""
-    return time.clock_gettime_ns(_CLOCK_ID) // _NS_PER_US
+    return boottime_ns() // _NS_PER_US
 
 
 def boottime_ms() -> int:
     """Return whole milliseconds since boot, rounded down, so that a deadline computed from it is never too late."""
-    return time.clock_gettime_ns(_CLOCK_ID) // _NS_PER_MS
+    return boottime_ns() // _NS_PER_MS

@@ -48,8 +48,7 @@ class SourceMachine(RuleBasedStateMachine):
         self.patch = pytest.MonkeyPatch()
         self.now_us = 10_000_000_000
         self.patch.setattr(source, "BLOCK_TOKENS", 3)
-        self.patch.setattr(source, "boottime_us", lambda: self.now_us)
-        self.patch.setattr(source, "boottime_ms", lambda: self.now_ms)
+        self.patch.setattr(source, "boottime_ns", lambda: self.now_us * 1000)
         self.patch.setattr(identity, "boottime_us", lambda: self.now_us)
         self.folder = Path(tempfile.mkdtemp(prefix="fl-machine-"))
         self.clients = [Client(self.folder / "locks.db") for _ in range(2)]

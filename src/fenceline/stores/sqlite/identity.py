@@ -188,8 +188,8 @@ class Identity:
         """Raise SourceError if the file that this process has used is gone: a new one would be another source."""
         if self.seen is not None and not self._path.exists():
             raise SourceError(
-                f"{self._path} was source {self.seen.source_id} and is gone: put it back, or start this process again to "
-                f"begin a new source, and run `fenceline rebind` for each resource"
+                f"{self._path} was source {self.seen.source_id} and is gone: put it back, or start this process again "
+                f"to begin a new source, and run `fenceline rebind` for each resource"
             )
 
     def settle(self, database: Database) -> None:

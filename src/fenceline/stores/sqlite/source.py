@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 from fenceline._flows import requests as ask
-from fenceline.clock import HAS_BOOTTIME, boottime_ms, boottime_us
+from fenceline.clock import HAS_BOOTTIME, boottime_ns
 from fenceline.errors import SourceError, UnsupportedError
 from fenceline.model import MAX_TOKEN, Finding
 from fenceline.stores.contract import Capabilities
@@ -403,6 +403,5 @@ _OPERATORS = {ask.RaiseEpoch, ask.ReadSource, ask.Inspect, ask.ListLocks}
 
 
 def _prepare(native: Any) -> None:
-    native.create_function("fenceline_now_ms", 0, boottime_ms)
-    native.create_function("fenceline_now_us", 0, boottime_us)
+    native.create_function("fenceline_now_ns", 0, boottime_ns)
     native.execute("PRAGMA synchronous = NORMAL")

@@ -16,7 +16,7 @@ FROM fenceline_source WHERE id = 1;
 -- about the source is new to us, and the claim cannot be a late duplicate. Else no row comes back, and `look` decides.
 UPDATE fenceline_lock SET
     token = s.counter + 1, claim = :claim, holder = :holder,
-    ttl_ms = :ttl_ms, deadline_ms = fenceline_now_ms() + :ttl_ms, ended = NULL
+    ttl_ms = :ttl_ms, deadline_ms = fenceline_now_ns() / 1000000 + :ttl_ms, ended = NULL
 FROM fenceline_source AS s
 WHERE name = :lock AND claim IS NULL AND token <= s.counter AND forgotten_us < :born_us AND ended_claim IS NOT :claim
   AND s.id = 1 AND s.history_id = :history_id AND s.counter >= :counter AND s.counter < s.bound
@@ -28,9 +28,9 @@ RETURNING token;
 -- Everything that decides who gets a lock, with the clock read under the write lock (H1).
 SELECT s.source_id, s.epoch, s.history_id, s.counter, s.bound, s.boot_id, s.time_namespace, s.born_after_us,
        l.claim, l.holder, l.token, l.ttl_ms, l.deadline_ms, l.ended_claim, coalesce(l.forgotten_us, 0),
-       fenceline_now_ms() AS now_ms,
+       fenceline_now_ns() / 1000000 AS now_ms,
        (SELECT w.claim FROM fenceline_waiter AS w
-        WHERE w.lock = :lock AND w.deadline_ms > (SELECT fenceline_now_ms())
+        WHERE w.lock = :lock AND w.deadline_ms > (SELECT fenceline_now_ns() / 1000000)
         ORDER BY w.ticket LIMIT 1) AS head,
        EXISTS (SELECT 1 FROM fenceline_waiter AS w WHERE w.claim = :claim) AS is_queued
 FROM fenceline_source AS s LEFT JOIN fenceline_lock AS l ON l.name = :lock
@@ -44,13 +44,13 @@ ON CONFLICT (name) DO UPDATE SET
     token = excluded.token, claim = excluded.claim, holder = excluded.holder,
     ttl_ms = excluded.ttl_ms, deadline_ms = excluded.deadline_ms, ended = NULL,
     forgotten_us = iif(claim IS NULL, forgotten_us, max(forgotten_us, ended_us)),
-    ended_us = iif(claim IS NULL, ended_us, fenceline_now_us()),
+    ended_us = iif(claim IS NULL, ended_us, fenceline_now_ns() / 1000),
     ended_claim = coalesce(claim, ended_claim);
 
 -- name: remember_ended
 -- A claim that did not hold the lock is over.
 UPDATE fenceline_lock SET
-    forgotten_us = max(forgotten_us, ended_us), ended_us = fenceline_now_us(), ended_claim = :claim
+    forgotten_us = max(forgotten_us, ended_us), ended_us = fenceline_now_ns() / 1000, ended_claim = :claim
 WHERE name = :lock;
 
 -- name: is_queue_full
@@ -86,27 +86,27 @@ DELETE FROM fenceline_waiter WHERE lock = :lock AND deadline_ms <= :now_ms RETUR
 
 -- name: drop_every_dead_waiter
 -- The same for all locks, when everything that is over is forgotten.
-DELETE FROM fenceline_waiter WHERE deadline_ms <= fenceline_now_ms() RETURNING claim;
+DELETE FROM fenceline_waiter WHERE deadline_ms <= fenceline_now_ns() / 1000000 RETURNING claim;
 
 -- name: end_lease
 -- Free the lock if this claim holds it, and tell whose turn it is.
 UPDATE fenceline_lock SET
     claim = NULL, holder = NULL, deadline_ms = 0, ended = 'it was released',
-    forgotten_us = max(forgotten_us, ended_us), ended_us = fenceline_now_us(), ended_claim = claim
+    forgotten_us = max(forgotten_us, ended_us), ended_us = fenceline_now_ns() / 1000, ended_claim = claim
 WHERE name = :lock AND claim = :claim
 RETURNING (SELECT w.claim FROM fenceline_waiter AS w
-           WHERE w.lock = :lock AND w.deadline_ms > (SELECT fenceline_now_ms()) ORDER BY w.ticket LIMIT 1);
+           WHERE w.lock = :lock AND w.deadline_ms > (SELECT fenceline_now_ns() / 1000000) ORDER BY w.ticket LIMIT 1);
 
 -- name: read_head
 -- Whose turn it is.
 SELECT claim FROM fenceline_waiter
-WHERE lock = :lock AND deadline_ms > fenceline_now_ms() ORDER BY ticket LIMIT 1;
+WHERE lock = :lock AND deadline_ms > fenceline_now_ns() / 1000000 ORDER BY ticket LIMIT 1;
 
 -- name: renew
 -- Extend every lease of a batch that is still running; :leases is a JSON object of claim to lock.
-UPDATE fenceline_lock AS l SET deadline_ms = (SELECT fenceline_now_ms()) + l.ttl_ms
+UPDATE fenceline_lock AS l SET deadline_ms = (SELECT fenceline_now_ns() / 1000000) + l.ttl_ms
 FROM json_each(:leases) AS asked
-WHERE l.name = asked.value AND l.claim = asked.key AND l.deadline_ms > (SELECT fenceline_now_ms())
+WHERE l.name = asked.value AND l.claim = asked.key AND l.deadline_ms > (SELECT fenceline_now_ns() / 1000000)
 RETURNING claim, ttl_ms;
 
 -- name: read_lock
@@ -115,18 +115,18 @@ SELECT token, claim, holder, ended FROM fenceline_lock WHERE name = :lock;
 
 -- name: inspect
 -- One lock as people see it; waiters as a JSON array in the order of the queue.
-SELECT l.name, l.token, l.holder, l.claim, l.ttl_ms, l.deadline_ms, fenceline_now_ms(),
+SELECT l.name, l.token, l.holder, l.claim, l.ttl_ms, l.deadline_ms, fenceline_now_ns() / 1000000,
        (SELECT json_group_array(holder) FROM (
             SELECT w.holder FROM fenceline_waiter AS w
-            WHERE w.lock = l.name AND w.deadline_ms > (SELECT fenceline_now_ms()) ORDER BY w.ticket))
+            WHERE w.lock = l.name AND w.deadline_ms > (SELECT fenceline_now_ns() / 1000000) ORDER BY w.ticket))
 FROM fenceline_lock AS l WHERE l.name = :lock;
 
 -- name: inspect_page
 -- A page of locks in the order of their names, each as `inspect` shows it.
-SELECT l.name, l.token, l.holder, l.claim, l.ttl_ms, l.deadline_ms, fenceline_now_ms(),
+SELECT l.name, l.token, l.holder, l.claim, l.ttl_ms, l.deadline_ms, fenceline_now_ns() / 1000000,
        (SELECT json_group_array(holder) FROM (
             SELECT w.holder FROM fenceline_waiter AS w
-            WHERE w.lock = l.name AND w.deadline_ms > (SELECT fenceline_now_ms()) ORDER BY w.ticket))
+            WHERE w.lock = l.name AND w.deadline_ms > (SELECT fenceline_now_ns() / 1000000) ORDER BY w.ticket))
 FROM fenceline_lock AS l WHERE l.name > :after ORDER BY l.name LIMIT :page;
 
 -- name: break_lease
@@ -135,7 +135,7 @@ INSERT INTO fenceline_lock (name, token, ttl_ms, deadline_ms, ended)
 VALUES (:lock, :token, 0, 0, :ended)
 ON CONFLICT (name) DO UPDATE SET
     token = excluded.token, claim = NULL, holder = NULL, deadline_ms = 0, ended = excluded.ended,
-    forgotten_us = max(forgotten_us, ended_us), ended_us = fenceline_now_us(), ended_claim = coalesce(claim, ended_claim);
+    forgotten_us = max(forgotten_us, ended_us), ended_us = fenceline_now_ns() / 1000, ended_claim = coalesce(claim, ended_claim);
 
 -- name: write_audit
 -- What an operator did, and why.
@@ -149,16 +149,16 @@ SELECT token, holder FROM fenceline_source_audit WHERE claim = :claim;
 -- name: end_expired_leases
 -- Make expired leases free ones, so that they can be forgotten.
 UPDATE fenceline_lock SET claim = NULL, holder = NULL, ended = 'it expired'
-WHERE claim IS NOT NULL AND deadline_ms <= fenceline_now_ms();
+WHERE claim IS NOT NULL AND deadline_ms <= fenceline_now_ns() / 1000000;
 
 -- name: purge
 -- Forget free locks without waiters; the counter is the source's, so their tokens stay spent (T6).
 DELETE FROM fenceline_lock
-WHERE claim IS NULL AND name NOT IN (SELECT lock FROM fenceline_waiter WHERE deadline_ms > fenceline_now_ms());
+WHERE claim IS NULL AND name NOT IN (SELECT lock FROM fenceline_waiter WHERE deadline_ms > fenceline_now_ns() / 1000000);
 
 -- name: refuse_older_claims
 -- Whatever claim was drawn until now and is not known to the file is over.
-UPDATE fenceline_source SET born_after_us = fenceline_now_us() WHERE id = 1;
+UPDATE fenceline_source SET born_after_us = fenceline_now_ns() / 1000 WHERE id = 1;
 
 -- name: reserve_block
 -- Raise the durable bound, unless somebody else just did.

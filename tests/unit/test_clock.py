@@ -1,0 +1,40 @@
+"""The clock: it counts from boot, and SQLite may call it in the middle of a statement."""
+
+import signal
+import sqlite3
+import time
+from types import FrameType
+
+import pytest
+
+from fenceline.clock import HAS_BOOTTIME, boottime_ms, boottime_ns, boottime_us
+
+CALLS = 20_000
+
+
+def test_the_three_units_are_one_clock_rounded_down() -> None:
+    assert HAS_BOOTTIME
+    before_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    ns, us, ms = boottime_ns(), boottime_us(), boottime_ms()
+    assert before_ns <= ns <= us * 1000 + 999 <= ms * 1_000_000 + 1_999_999
+
+
+def test_a_signal_handler_that_raises_is_not_lost_inside_a_statement() -> None:
+    class RaisedByHandlerError(Exception):
+        """What a user's handler raises."""
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        raise RaisedByHandlerError
+
+    connection = sqlite3.connect(":memory:")
+    connection.create_function("now_ns", 0, boottime_ns)
+    statement = f"WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT {CALLS}) SELECT sum(now_ns() > i) FROM n"
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        with pytest.raises(RaisedByHandlerError):
+            while True:
+                signal.setitimer(signal.ITIMER_REAL, 0.0005)
+                connection.execute(statement).fetchall()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
