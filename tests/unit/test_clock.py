@@ -28,13 +28,17 @@ def test_a_signal_handler_that_raises_is_not_lost_inside_a_statement() -> None:
 
     connection = sqlite3.connect(":memory:")
     connection.create_function("now_ns", 0, boottime_ns)
-    statement = f"WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT {CALLS}) SELECT sum(now_ns() > i) FROM n"
+    numbers = f"WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT {CALLS})"
+
+    def count_for_ever() -> None:
+        while True:
+            signal.setitimer(signal.ITIMER_REAL, 0.0005)
+            connection.execute(f"{numbers} SELECT sum(now_ns() > i) FROM n").fetchall()
+
     before = signal.signal(signal.SIGALRM, handler)
     try:
         with pytest.raises(RaisedByHandlerError):
-            while True:
-                signal.setitimer(signal.ITIMER_REAL, 0.0005)
-                connection.execute(statement).fetchall()
+            count_for_ever()
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
