@@ -176,6 +176,15 @@ def test_g6_a_closed_mark_cannot_be_presented(client: sqlite3.Connection, guard:
         client.execute(PRESENT, (5, "claim-5"))
 
 
+def test_g10_a_mark_that_is_closed_meanwhile_answers_the_rest_of_the_transaction(client: sqlite3.Connection) -> None:
+    client.execute("BEGIN IMMEDIATE")
+    client.execute(PRESENT, (5, "claim-5"))
+    client.execute("UPDATE reports SET value = 1")
+    client.execute("UPDATE fenceline_mark SET is_closed = 1")
+    with pytest.raises(sqlite3.IntegrityError, match=REFUSED):
+        client.execute("UPDATE reports SET value = 2")
+
+
 def test_g6_a_seal_cannot_be_committed(client: sqlite3.Connection, file: Path) -> None:
     client.execute("BEGIN IMMEDIATE")
     client.execute(PRESENT, (5, "claim-5"))

@@ -77,6 +77,24 @@ def test_g4_a_seal_whose_commit_was_not_confirmed_is_read_again_and_decided(
     write(guard, lease)
 
 
+def test_g4_a_seal_that_perhaps_was_not_flushed_is_written_again(
+    open_guard: Opener, file: Path, statements: list[str], lost_commits: list[str]
+) -> None:
+    def writes() -> int:
+        count = len([text for text in statements if text.startswith("UPDATE main.fenceline_mark")])
+        statements.clear()
+        return count
+
+    guard = open_guard(file)
+    guard.seal(HandmadeLease(3))
+    writes()
+    guard.seal(HandmadeLease(4))
+    once = writes()
+    lost_commits.append("happened")
+    guard.seal(HandmadeLease(5))
+    assert writes() == 2 * once > 0
+
+
 def test_g4_a_tenure_does_not_remember_a_seal_that_was_never_confirmed(
     open_guard: Opener, file: Path, lost_commits: list[str]
 ) -> None:

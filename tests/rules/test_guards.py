@@ -216,6 +216,13 @@ def test_g5_a_lease_of_another_lock_is_refused(open_guard: Opener, file: Path) -
         write(guard, HandmadeLease(5, lock="other-lock"))
 
 
+def test_g5_a_lease_of_another_lock_is_refused_before_anything_is_opened(open_guard: Opener, tmp_path: Path) -> None:
+    guard, lease = open_guard(tmp_path / "nosuch.db"), HandmadeLease(5, lock="other-lock")
+    for attempt in (guard.seal, guard.close, lambda lease: write(guard, lease)):
+        with pytest.raises(WrongLockError, match="other-lock"):
+            attempt(lease)
+
+
 def test_g5_a_guard_opened_for_another_lock_than_the_resources_is_refused(open_guard: Opener, file: Path) -> None:
     open_guard(file).protect("reports")
     other = open_guard(file, lock="other-lock")

@@ -73,7 +73,6 @@ class AsyncGuard(BaseGuard):
         proof = proof_of(lease)
         proof.enter_guarded()
         try:
-            proof.check_valid()
             self._check_free()
             await self._beginnings.run(self._core.seal, proof)
         finally:
@@ -173,7 +172,6 @@ class AsyncGuardedTransaction(GuardedWork):
         self.check_unused()
         self.proof.enter_guarded()
         try:
-            self.proof.check_valid()
             self._occupancy = occupy(self.place, asyncio.current_task())
             return await self._beginnings.run_or_undo(self.open, self._undo)
         except BaseException:

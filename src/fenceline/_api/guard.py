@@ -70,7 +70,6 @@ class Guard(BaseGuard):
         proof = proof_of(lease)
         proof.enter_guarded()
         try:
-            proof.check_valid()
             check_free(self.url)
             self._core.seal(proof)
         finally:
@@ -177,7 +176,6 @@ class GuardedTransaction(GuardedWork):
         self.check_unused()
         self.proof.enter_guarded()
         try:
-            self.proof.check_valid()
             self._occupancy = occupy(self.place)
             return self.open()
         except BaseException as error:
