@@ -314,6 +314,7 @@ BROKEN_DECISIONS = (
     (_tolerating(TokenCollisionError), "test_an_equal_token_of_another_history_is_a_collision"),
     (_tolerating(WrongLockError), "test_another_sources_lease_is_refused"),
     (_tolerating(SealLostError), "test_a_seal_that_is_gone_is_not_made_again"),
+    (_tolerating(SealLostError), "test_a_close_that_is_gone_is_not_undone"),
     (_seal_by_seal, "test_of_several_resources_none_is_sealed_if_one_refuses"),
 )
 """Each broken `admit`, and a check that must reject it."""

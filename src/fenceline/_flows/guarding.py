@@ -277,6 +277,8 @@ def close(scope: Scope, sequencer: Sequencer, tenure: Tenure) -> Flow[None]:
             if not tries_left:
                 raise
         else:
+            # A mark that was closed is one that this tenure has raised: it is not raised again if it gets lost (G9).
+            tenure.remember((), tuple((scope.place, mark.resource) for mark in closed))
             return
 
 

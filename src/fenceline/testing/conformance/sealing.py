@@ -280,6 +280,14 @@ class SealChecks(GuardRig):
         with refusal(StaleTokenError, "G10: a token that was closed unused is stale"):
             self.write(self.guard(), lease, "late")
 
+    def test_a_close_that_is_gone_is_not_undone(self) -> None:
+        """G9, G10: whoever left does not come back because the resource went back in time."""
+        guard, lease = self.guard(), self.sequencer(5)
+        self.do(guard.close(lease))
+        self.do(guard.lower(3, reason="as a restore does"))
+        with refusal(SealLostError, "G9: a mark that was closed, and is lower now, was lost"):
+            self.write(guard, lease, "late")
+
     def test_closing_does_not_disturb_a_newer_holder(self) -> None:
         """G10: the late close of somebody who was overtaken."""
         old, new = self.sequencer(5), self.sequencer(6)
