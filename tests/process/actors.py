@@ -12,6 +12,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -55,6 +56,7 @@ class Actor:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            start_new_session=True,
         )
         self._heard: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._errors: list[str] = []
@@ -137,17 +139,15 @@ class Actor:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def close(self) -> None:
-        if self._process.poll() is None:
-            self._process.kill()
+        """End it, and whatever it has started."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
         self._process.wait(DEADLINE_S)
         for reader in self._readers:
             reader.join(DEADLINE_S)
-        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
-            if stream is not None and not stream.closed:
-                try:
-                    stream.close()
-                except BrokenPipeError:
-                    continue
+        for stream in filter(None, (self._process.stdin, self._process.stdout, self._process.stderr)):
+            with suppress(BrokenPipeError):
+                stream.close()
 
 
 class Stage:
