@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import fenceline
-from fenceline import Sequencer, SourceUnavailableError, StaleTokenError
+from fenceline import Sequencer, SourceUnavailableError
 from fenceline._api.guard import look_at
 from tests.guards import LOCK, RESOURCE, HandmadeLease, ask, make_file, plain, url_of, value_in, write
 from tests.helpers import ROOT, wait_until

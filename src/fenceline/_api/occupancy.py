@@ -6,6 +6,7 @@ everything open in it, since the tasks of its loop cannot go on while it waits; 
 itself only.
 """
 
+import os
 import threading
 
 from fenceline.errors import GuardError
@@ -33,6 +34,14 @@ class _Thread(threading.local):
 
 
 _THREAD = _Thread()
+
+
+def _after_fork_in_child() -> None:
+    """Forget the parent's open transactions: what bars the child from the file is that the parent has it open."""
+    _THREAD.open = []
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def check_free(place: str, task: object = None) -> None:

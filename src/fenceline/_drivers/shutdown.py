@@ -18,6 +18,8 @@ class Shutdown:
         self._lock = threading.RLock()
         self._descriptor = -1
         self.has_begun = False
+        self.waiting: set[int] = set()
+        """The threads that sleep until their turn comes; those found here at the end have a place to give up."""
 
     def fileno(self) -> int:
         """Return a descriptor that becomes readable at the interpreter's end, and stays so."""
@@ -46,6 +48,7 @@ class Shutdown:
         self._lock = threading.RLock()
         self._descriptor = -1
         self.has_begun = False
+        self.waiting = set()
 
 
 SHUTDOWN = Shutdown()

@@ -6,6 +6,7 @@ interpreter's end.
 """
 
 import select
+import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -81,8 +82,14 @@ def wait_for_channels(channels: list[Channel], timeout_ms: int) -> None:
     waiting.register(SHUTDOWN.fileno(), select.POLLIN)
     for channel in channels:
         waiting.register(channel.fileno(), select.POLLIN)
+    thread = threading.get_ident()
+    SHUTDOWN.waiting.add(thread)
     # One millisecond more than asked: poll() rounds, and looking too early costs a round trip.
-    waiting.poll(timeout_ms + 1)
+    try:
+        waiting.poll(timeout_ms + 1)
+    finally:
+        if not SHUTDOWN.has_begun:
+            SHUTDOWN.waiting.discard(thread)
     SHUTDOWN.check()
     for channel in channels:
         channel.drain()

@@ -20,6 +20,7 @@ from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
+from fenceline._drivers.shutdown import SHUTDOWN
 from fenceline._drivers.sync import SyncDriver
 from fenceline._flows import acquire, keep
 from fenceline._keeper.announcer import Announcer
@@ -39,6 +40,8 @@ ABANDON_PAUSE_MS = 250
 MAX_ABANDONED_AT_ONCE = 64
 """Claims that are released between two looks at what is due for renewal."""
 ERROR_PAUSE_S = 0.1
+LAST_WORD_S = 0.2
+"""How long the keeper listens, at the interpreter's end, for each thread that was waiting."""
 _UNEXPECTED = "the keeper met an error that it did not expect; it goes on"
 
 
@@ -146,6 +149,7 @@ class Keeper:
                         self._end(message.record, EXPIRED, DEADLINE_PASSED)
                     message = self._inbox.get_nowait()
                 self._release_everything()
+                self._hear_the_last_waiters()
                 return True
         self._wake_ms = 0
         self._take_arrivals()
@@ -206,7 +210,7 @@ class Keeper:
             try:
                 beat = driver.run(keep.renew(tuple((record.lock, record.claim) for record in records)))
             except Exception as error:
-                self._log_failure(error, logging.WARNING, "%d leases could not be renewed now: %s", len(records))
+                self._log_failure(error, logging.WARNING, "%d lease(s) could not be renewed now: %s", len(records))
                 self._schedule.doubt(records, self._now_ms())
                 continue
             self._settle(beat, records)
@@ -249,6 +253,15 @@ class Keeper:
             self._log_failure(error, logging.INFO, "a claim on lock %r could not be released now: %s", message.lock)
             return False
         return True
+
+    def _hear_the_last_waiters(self) -> None:
+        """Abandon the places of the threads that the interpreter's end woke; they write within moments, or never."""
+        with suppress(queue.Empty):
+            for _ in range(len(SHUTDOWN.waiting)):
+                message = self._inbox.get(timeout=LAST_WORD_S)
+                if isinstance(message, Abandon):
+                    self._take_abandoned(message)
+        self._abandon_claims()
 
     def _release_everything(self) -> None:
         self._take_arrivals()
