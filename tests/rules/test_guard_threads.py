@@ -68,6 +68,8 @@ def test_a_connection_that_is_in_use_is_nobody_elses(file: Path) -> None:
         connection.close()
     again = [store.connect() for _ in range(6)]
     assert len({id(connection.native) for connection in again}) == 6
+    for connection in again:
+        connection.close()
 
 
 def test_a_transaction_in_another_thread_waits_for_its_turn(file: Path) -> None:
