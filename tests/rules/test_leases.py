@@ -1,0 +1,573 @@
+"""The rules of leases and holders, H1 to H9, each on the real store; their names begin with the rule.
+
+What needs frozen, killed or forked processes is in `tests/process`, what needs a clock that stands in `tests/unit`.
+"""
+
+import asyncio
+import gc
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fenceline
+from fenceline._drivers.pool import Pool
+from fenceline._drivers.sync import SyncDriver
+from fenceline._flows import requests as ask
+from fenceline._flows.acquire import margin_ms
+from fenceline.clock import boottime_ms, boottime_us
+from fenceline.model import draw_claim
+from fenceline.stores.sqlite.source import SQLiteSourceConnection
+from tests.helpers import wait_until
+from tests.process.actors import Stage
+from tests.sources import Client, rows
+
+pytestmark = pytest.mark.reduced
+
+TTL = 30.0
+SHORT_TTL = 0.5
+SHORT_MS = 150
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """The file that `source` and `stage` use."""
+    return tmp_path / "locks.db"
+
+
+@pytest.fixture
+def client(path: Path) -> Iterator[Client]:
+    the_client = Client(path)
+    yield the_client
+    the_client.close()
+
+
+@pytest.fixture
+def other(path: Path) -> Iterator[Client]:
+    """Another process's view of the same file."""
+    the_client = Client(path)
+    yield the_client
+    the_client.close()
+
+
+@contextmanager
+def locked_file(client: Client) -> Iterator[None]:
+    """Hold the file's write lock, as a process does that is frozen inside a transaction."""
+    database = client.connection.database
+    database.begin()
+    try:
+        yield
+    finally:
+        database.rollback()
+
+
+def expire(lease: fenceline.Lease) -> None:
+    """Let the deadline of a lease pass, for its holder."""
+    lease._record.deadline_ms = boottime_ms() - 1
+
+
+def deadline_at_source(path: Path, lock: str = "lock") -> int:
+    """Return until when the source counts the lease."""
+    ((deadline_ms,),) = rows(path, "SELECT deadline_ms FROM fenceline_lock WHERE name = ?", (lock,))
+    return deadline_ms
+
+
+def until_expired(path: Path, lock: str = "lock") -> None:
+    wait_until(lambda: boottime_ms() > deadline_at_source(path, lock))
+
+
+# --- H1: whose clock, and when it is read ---------------------------------------------------------
+def test_h1_a_renewal_that_waited_for_the_file_past_the_expiry_is_refused(
+    client: Client, other: Client, path: Path
+) -> None:
+    """The clock is read under the write lock: one read before it would say that the lease still runs."""
+    claim = draw_claim()
+    client.token("lock", claim, ttl_ms=SHORT_MS)
+    other.describe()
+    with ThreadPoolExecutor(1) as executor:
+        with locked_file(other):
+            renewal = executor.submit(client.ask, ask.Renew((("lock", claim),)))
+            until_expired(path)
+            assert not renewal.done()
+        reply = renewal.result(30)
+    assert reply == ask.Renewed({}, {claim: "it expired at the source before it was renewed"})
+
+
+def test_h1_an_acquire_that_waited_for_the_file_past_the_expiry_is_granted(
+    client: Client, other: Client, path: Path
+) -> None:
+    first = other.token("lock", ttl_ms=SHORT_MS)
+    client.describe()
+    with ThreadPoolExecutor(1) as executor:
+        with locked_file(other):
+            acquire = executor.submit(client.acquire)
+            until_expired(path)
+            assert not acquire.done()
+        assert acquire.result(30).token > first
+
+
+def test_h1_a_time_left_greater_than_the_ttl_counts_as_the_ttl(client: Client, path: Path) -> None:
+    claim, born_us = draw_claim(), boottime_us()
+    client.acquire("lock", claim, ttl_ms=10_000, born_us=born_us)
+    rows(path, "UPDATE fenceline_lock SET deadline_ms = deadline_ms + 3600000")
+    assert client.ask(ask.Inspect("lock")).remaining == 10.0
+    assert client.acquire("lock", claim, ttl_ms=10_000, born_us=born_us).remaining_ms == 10_000
+
+
+def test_h1_the_holders_deadline_is_before_the_sources_by_the_margin(source: fenceline.Source, path: Path) -> None:
+    with source.lock("lock", ttl=SHORT_TTL) as lease:
+        margin = margin_ms(500)
+        assert lease.deadline_ms <= deadline_at_source(path) - margin
+        first = lease.deadline_ms
+        wait_until(lambda: lease.deadline_ms > first)
+        assert lease.deadline_ms <= deadline_at_source(path) - margin
+
+
+def test_h1_the_clock_counts_suspend() -> None:
+    assert abs(time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000 - boottime_ms()) < 10_000
+
+
+def test_h1_the_deadline_is_compared_at_the_moment_of_asking(source: fenceline.Source) -> None:
+    lease = source.lock("lock", ttl=TTL).acquire()
+    assert lease is not None
+    assert lease.is_valid
+    expire(lease)
+    assert not lease.is_valid
+    assert lease.lost.is_set()
+    with pytest.raises(fenceline.LeaseExpiredError):
+        lease.check_valid()
+
+
+# --- H2: the keeper -------------------------------------------------------------------------------
+def test_h2_a_held_lease_is_renewed_and_keeps_its_token(source: fenceline.Source) -> None:
+    with source.lock("lock", ttl=0.3) as lease:
+        token, end = lease.token, time.monotonic() + 1.0
+        while time.monotonic() < end:
+            assert source.lock("lock").acquire(blocking=False) is None
+            time.sleep(0.02)
+        assert lease.is_valid
+        assert lease.token == token == source.info("lock").token
+
+
+def test_h2_a_definite_no_is_a_loss(source: fenceline.Source) -> None:
+    def work() -> None:
+        with source.lock("lock", ttl=SHORT_TTL) as lease:
+            source.break_lock("lock", reason="test")
+            assert lease.lost.wait(30)
+
+    with pytest.raises(fenceline.LeaseLostError, match="broke it: test"):
+        work()
+
+
+def test_h2_an_outage_that_ends_before_the_deadline_loses_nothing(source: fenceline.Source, other: Client) -> None:
+    """The keeper asks again and again: three beats are missed, and the lease is still there."""
+    lost: list[str] = []
+    with source.lock("lock", ttl=6.0, on_lost=lost.append) as lease:
+        first = lease.deadline_ms
+        with locked_file(other):
+            wait_until(lambda: boottime_ms() > first - 2_500)
+            assert lease.is_valid
+        wait_until(lambda: lease.deadline_ms > first)
+    assert lost == []
+
+
+def test_h2_an_outage_past_the_deadline_ends_the_lease_for_good(
+    source: fenceline.Source, other: Client, path: Path
+) -> None:
+    """The source still counts the lease when it is back, or renews it late: then it is released, not revived."""
+    lost: list[str] = []
+    lock = source.lock("lock", ttl=1.0, on_lost=lost.append)
+    lease = lock.acquire()
+    assert lease is not None
+    with locked_file(other):
+        # A process that is stopped inside its transaction keeps the file's clock from mattering.
+        wait_until(lambda: lost)
+        assert not lease.is_valid
+        other.connection.database.execute("UPDATE fenceline_lock SET deadline_ms = deadline_ms + 60000")
+        other.connection.database.commit()
+        other.connection.database.begin()
+    assert lost == ["its deadline passed without word from the source"]
+    wait_until(lambda: not source.info("lock").is_held)
+    assert not lease.is_valid
+    with pytest.raises(fenceline.LeaseExpiredError):
+        lease.check_valid()
+
+
+def test_h2_all_leases_of_a_source_are_renewed_by_one_request(
+    source: fenceline.Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches: list[int] = []
+    perform = SQLiteSourceConnection.perform
+
+    def counting(self: Any, request: Any) -> Any:
+        if isinstance(request, ask.Renew):
+            batches.append(len(request.leases))
+        return perform(self, request)
+
+    monkeypatch.setattr(SQLiteSourceConnection, "perform", counting)
+    leases = [source.lock(f"lock{number}", ttl=3.0).acquire() for number in range(50)]
+    wait_until(lambda: len(batches) >= 2)
+    assert batches == [50] * len(batches)
+    assert all(lease is not None and lease.release() for lease in leases)
+
+
+def test_h2_a_lease_that_nobody_holds_is_abandoned(source: fenceline.Source) -> None:
+    source.lock("lock", ttl=TTL).acquire()
+    gc.collect()
+    with source.lock("lock", timeout=10):
+        pass
+
+
+# --- H3: loss stops the work ----------------------------------------------------------------------
+def test_h3_a_good_body_ends_in_the_loss(source: fenceline.Source) -> None:
+    with pytest.raises(fenceline.LeaseExpiredError, match="Stop writing"), source.lock("lock", ttl=TTL) as lease:
+        expire(lease)
+
+
+@pytest.mark.parametrize("error", [KeyError(), asyncio.CancelledError(), KeyboardInterrupt(), SystemExit(3)])
+@pytest.mark.parametrize("kind", ["lock", "rlock"])
+def test_h3_the_bodys_own_exception_passes_with_a_note(
+    source: fenceline.Source, kind: str, error: BaseException
+) -> None:
+    def work() -> None:
+        with getattr(source, kind)("lock", ttl=TTL) as lease:
+            expire(lease)
+            raise error
+
+    with pytest.raises(type(error)) as raised:
+        work()
+    assert raised.value is error
+    (note,) = raised.value.__notes__
+    assert note.startswith("fenceline: the lease on lock 'lock' with token 1 expired")
+    del error.__notes__
+
+
+@pytest.mark.parametrize("ending", ["expired", "lost"])
+def test_h3_on_lost_runs_on_expiry_and_loss_alike(source: fenceline.Source, ending: str) -> None:
+    lost: list[str] = []
+    lease = source.lock("lock", ttl=SHORT_TTL, on_lost=lost.append).acquire()
+    assert lease is not None
+    if ending == "lost":
+        source.break_lock("lock", reason="test")
+    else:
+        expire(lease)
+    wait_until(lambda: lost)
+    assert lease.lost.is_set()
+    assert isinstance(lease._record.problem(), fenceline.LeaseLostError if ending == "lost" else fenceline.LeaseError)
+
+
+def test_h3_a_failed_release_after_a_good_body_is_logged_and_hooked(
+    path: Path, other: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    released: list[fenceline.Event] = []
+    source = fenceline.connect(f"sqlite:///{path}", hooks=fenceline.Hooks(on_released=released.append))
+    source._driver = SyncDriver(source._store, patience_s=0.05)
+    with caplog.at_level(logging.WARNING, logger="fenceline"):
+        lock = source.lock("lock", ttl=TTL)
+        lock.__enter__()
+        with locked_file(other):
+            lock.__exit__(None, None, None)
+    assert "released in the background" in caplog.text
+    assert "locked by another process" in (released[0].reason or "")
+    wait_until(lambda: not source.info("lock").is_held)
+
+
+# --- H4: keyed by the claim -----------------------------------------------------------------------
+def test_h4_release_is_idempotent_and_never_frees_somebody_elses_lock(client: Client, other: Client) -> None:
+    mine, yours = draw_claim(), draw_claim()
+    client.token("lock", mine)
+    assert client.release("lock", mine) is True
+    other.token("lock", yours)
+    assert client.release("lock", mine) is False
+    assert isinstance(client.acquire(), ask.Busy)
+    assert other.release("lock", yours) is True
+
+
+def test_h4_a_duplicate_of_an_acquire_after_its_release_is_refused(client: Client) -> None:
+    client.one_token()
+    claim, born_us = draw_claim(), boottime_us()
+    assert isinstance(client.acquire("lock", claim, born_us=born_us), ask.Granted)
+    client.release("lock", claim)
+    assert isinstance(client.acquire("lock", claim, born_us=born_us), ask.ClaimEnded)
+    assert isinstance(client.acquire("lock", claim, born_us=born_us, may_wait=True), ask.ClaimEnded)
+
+
+def test_h4_a_release_that_overtakes_its_acquire_ends_it(client: Client) -> None:
+    claim, born_us = draw_claim(), boottime_us()
+    assert client.release("lock", claim) is False
+    assert isinstance(client.acquire("lock", claim, born_us=born_us), ask.ClaimEnded)
+    assert isinstance(client.acquire(), ask.Granted)
+
+
+@pytest.mark.xfail(reason="a claim that is granted between the release's two statements keeps the lock until its ttl")
+def test_h4_a_release_ends_a_claim_that_is_granted_while_it_looks(
+    client: Client, other: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cancelled task's poll is still under way in its thread when the keeper gives its claim up."""
+    holder, waiting = draw_claim(), draw_claim()
+    other.token("lock", holder)
+    assert isinstance(other.acquire("lock", waiting, may_wait=True), ask.Queued)
+    database = client.connection.database
+    transact = database.transact
+
+    def meanwhile(*arguments: Any, **options: Any) -> Any:
+        monkeypatch.setattr(database, "transact", transact)
+        other.release("lock", holder)
+        assert isinstance(other.ask(ask.Poll("lock", waiting)), ask.Granted)
+        return transact(*arguments, **options)
+
+    client.describe()
+    monkeypatch.setattr(database, "transact", meanwhile)
+    client.release("lock", waiting)
+    assert isinstance(client.acquire(), ask.Granted)
+
+
+# --- H5: no orphan --------------------------------------------------------------------------------
+@pytest.fixture
+def lost_replies(source: fenceline.Source, monkeypatch: pytest.MonkeyPatch) -> list[type]:
+    """Have the reply to each of these requests lost, after the source has done what it was asked."""
+    with source.lock("lock"):
+        pass  # A block of tokens is reserved now.
+    losing: list[type] = []
+    perform = Pool.perform
+
+    def losing_replies(self: Any, request: Any) -> Any:
+        reply = perform(self, request)
+        if type(request) in losing:
+            losing.remove(type(request))
+            raise fenceline.OutcomeUnknownError("the reply never came")
+        return reply
+
+    monkeypatch.setattr(Pool, "perform", losing_replies)
+    return losing
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_h5_a_lost_reply_to_an_acquire_costs_nothing(
+    source: fenceline.Source, lost_replies: list[type], times: int
+) -> None:
+    """The repeated request is answered as the first one was: one token, one lease."""
+    lost_replies += [ask.Acquire] * times
+    with source.lock("lock", ttl=TTL) as lease:
+        assert lease.token == 2 == source.info("lock").token
+    assert not source.info("lock").is_held
+
+
+def test_h5_replies_that_are_lost_again_and_again_leave_no_orphan(
+    source: fenceline.Source, lost_replies: list[type]
+) -> None:
+    lost_replies += [ask.Acquire] * 3
+    with pytest.raises(fenceline.OutcomeUnknownError) as raised:
+        source.lock("lock", ttl=TTL).acquire()
+    assert not raised.value.definite
+    with source.lock("lock", timeout=10) as lease:
+        assert lease.token == 3
+
+
+@pytest.mark.parametrize("request_kind", [ask.Poll, ask.Release])
+def test_h5_a_lost_reply_while_waiting_costs_nothing(
+    source: fenceline.Source, lost_replies: list[type], request_kind: type
+) -> None:
+    holder = source.lock("lock", ttl=TTL)
+    holder.acquire()
+    with ThreadPoolExecutor(1) as executor:
+        waiting = executor.submit(source.lock("lock", ttl=TTL).acquire)
+        wait_until(lambda: source.info("lock").waiters)
+        lost_replies.append(request_kind)
+        holder.release()
+        lease = waiting.result(30)
+    assert lease.token == source.info("lock").token == 3
+    assert lease.release()
+
+
+def test_h5_a_timeout_leaves_no_place_in_the_queue(source: fenceline.Source) -> None:
+    with source.lock("lock", ttl=TTL):
+        assert source.lock("lock", ttl=TTL).acquire(timeout=0.03) is None
+        assert source.info("lock").waiters == ()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, fenceline.SourceUnavailableError])
+@pytest.mark.parametrize("kind", [ask.Acquire, ask.Poll])
+def test_h5_an_acquire_that_is_interrupted_leaves_nothing(
+    source: fenceline.Source, monkeypatch: pytest.MonkeyPatch, kind: type, error: type[BaseException]
+) -> None:
+    holder = source.lock("lock", ttl=TTL)
+    holder.acquire()
+    perform = Pool.perform
+
+    def interrupted(self: Any, request: Any) -> Any:
+        reply = perform(self, request)
+        if type(request) is kind:
+            raise error("now")
+        return reply
+
+    waiter = source.lock("lock", ttl=TTL)
+    with monkeypatch.context() as patch:
+        patch.setattr(Pool, "perform", interrupted)
+        with pytest.raises(error):
+            waiter.acquire()
+    wait_until(lambda: source.info("lock").waiters == ())
+    holder.release()
+    with source.lock("lock", timeout=10):
+        pass
+
+
+# --- H6: fork -------------------------------------------------------------------------------------
+def test_h6_a_forked_child_inherits_no_lease(stage: Stage) -> None:
+    actor = stage.actor("""
+        lease = source.lock("lock", ttl=30.0).acquire()
+        child = os.fork()
+        if not child:
+            try:
+                lease.check_valid()
+            except fenceline.LeaseInheritedError as error:
+                say([lease.token, lease.sequencer.token, str(error)])
+            with source.lock("another") as mine:
+                say(mine.token)
+            os._exit(0)
+        os.waitpid(child, 0)
+        say(lease.is_valid)
+    """)
+    token, same, message = actor.hear()
+    assert token == same == 1
+    assert "belongs to the parent process" in message
+    assert actor.hear() == 2
+    assert actor.hear() is True
+
+
+# --- H7: first in, first out ----------------------------------------------------------------------
+def test_h7_waiters_are_served_in_the_order_of_their_coming(source: fenceline.Source) -> None:
+    """Over threads and sources alike; each waits for the one before to stand in line."""
+    served: list[int] = []
+    holder = source.lock("lock", ttl=TTL)
+    holder.acquire()
+
+    def wait(number: int) -> None:
+        with fenceline.connect(source.url).lock("lock", ttl=TTL):
+            served.append(number)
+
+    threads = [threading.Thread(target=wait, args=(number,)) for number in range(8)]
+    for count, thread in enumerate(threads):
+        thread.start()
+        wait_until(lambda count=count: len(source.info("lock").waiters) == count + 1)
+    holder.release()
+    for thread in threads:
+        thread.join(60)
+    assert served == list(range(8))
+
+
+def test_h7_nobody_overtakes_a_waiter_not_even_without_blocking(client: Client, other: Client) -> None:
+    """Neither when the lock is free and its head has not looked yet, nor after an expiry."""
+    holder, waiting = draw_claim(), draw_claim()
+    client.token("lock", holder)
+    client.acquire("lock", waiting, may_wait=True)
+    client.release("lock", holder)
+    assert isinstance(other.acquire(may_wait=False), ask.Busy)
+    assert isinstance(other.acquire(may_wait=True), ask.Queued)
+    assert isinstance(client.ask(ask.Poll("lock", waiting)), ask.Granted)
+
+
+def test_h7_the_second_in_line_waits_for_the_first_to_look(client: Client, other: Client) -> None:
+    holder, first, second = draw_claim(), draw_claim(), draw_claim()
+    client.token("lock", holder)
+    client.acquire("lock", first, may_wait=True)
+    other.acquire("lock", second, may_wait=True)
+    client.release("lock", holder)
+    assert isinstance(other.ask(ask.Poll("lock", second)), ask.Queued)
+    assert isinstance(client.ask(ask.Poll("lock", first)), ask.Granted)
+    client.release("lock", first)
+    assert isinstance(other.ask(ask.Poll("lock", second)), ask.Granted)
+
+
+def test_h7_a_dead_waiter_blocks_the_queue_no_longer_than_its_own_ttl(client: Client, other: Client) -> None:
+    """The lock is free; the first in line never looks again."""
+    holder, dead, second = draw_claim(), draw_claim(), draw_claim()
+    client.token("lock", holder)
+    client.acquire("lock", dead, may_wait=True, ttl_ms=SHORT_MS)
+    other.acquire("lock", second, may_wait=True)
+    client.release("lock", holder)
+    waited = time.monotonic()
+    while isinstance(reply := other.ask(ask.Poll("lock", second)), ask.Queued):
+        assert reply.wait_ms <= SHORT_MS
+        time.sleep(reply.wait_ms / 1000)
+        assert time.monotonic() - waited < 30
+    assert isinstance(reply, ask.Granted)
+    assert isinstance(client.ask(ask.Poll("lock", dead)), ask.ClaimEnded)
+
+
+# --- H8: a waiter whose place ended ---------------------------------------------------------------
+@pytest.mark.parametrize("is_free", [True, False])
+def test_h8_a_waiter_that_slept_past_its_ttl_does_not_get_the_lock_by_its_old_place(
+    client: Client, path: Path, is_free: bool
+) -> None:
+    holder, sleeper = draw_claim(), draw_claim()
+    client.token("lock", holder)
+    client.acquire("lock", sleeper, may_wait=True, ttl_ms=SHORT_MS)
+    ((until_ms,),) = rows(path, "SELECT deadline_ms FROM fenceline_waiter")
+    wait_until(lambda: boottime_ms() > until_ms)
+    if is_free:
+        client.release("lock", holder)
+    assert isinstance(client.ask(ask.Poll("lock", sleeper)), ask.ClaimEnded)
+    assert isinstance(client.ask(ask.Poll("lock", sleeper)), ask.ClaimEnded)
+
+
+def test_h8_a_waiter_that_looks_in_time_keeps_its_place(client: Client) -> None:
+    holder, waiting = draw_claim(), draw_claim()
+    client.token("lock", holder)
+    client.acquire("lock", waiting, may_wait=True, ttl_ms=400)
+    end = time.monotonic() + 0.8
+    while time.monotonic() < end:
+        reply = client.ask(ask.Poll("lock", waiting))
+        assert isinstance(reply, ask.Queued)
+        time.sleep(min(reply.wait_ms, 20) / 1000)
+    client.release("lock", holder)
+    assert isinstance(client.ask(ask.Poll("lock", waiting)), ask.Granted)
+
+
+# --- H9: two claims of one process are two --------------------------------------------------------
+def test_h9_two_claims_over_one_connection_are_two_holders(client: Client) -> None:
+    first, second = draw_claim(), draw_claim()
+    client.token("lock", first)
+    assert isinstance(client.acquire("lock", second), ask.Busy)
+    assert client.release("lock", second) is False
+    assert isinstance(client.acquire("lock", first), ask.Granted | ask.ClaimEnded)
+
+
+@pytest.mark.parametrize("sharing", ["the handle", "the source", "nothing"])
+def test_h9_threads_on_one_lock_are_never_inside_together(source: fenceline.Source, sharing: str) -> None:
+    """One handle, one source, one holder's name: whatever they share, they are as many."""
+    inside: list[int] = []
+    most: list[int] = []
+    tokens: list[int] = []
+    shared = source.lock("lock", ttl=TTL, holder="one")
+    start = threading.Barrier(6)
+
+    def handle() -> fenceline.Lock:
+        if sharing == "the handle":
+            return shared
+        origin = source if sharing == "the source" else fenceline.connect(source.url)
+        return origin.lock("lock", ttl=TTL, holder="one")
+
+    def work() -> None:
+        lock = handle()
+        start.wait()
+        for _ in range(25):
+            with lock as lease:
+                inside.append(1)
+                most.append(len(inside))
+                tokens.append(lease.token)
+                inside.pop()
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(100)
+    assert most == [1] * 150
+    assert tokens == sorted(set(tokens))
