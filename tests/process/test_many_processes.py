@@ -172,7 +172,8 @@ for generation in range(4):
     child = os.fork()
     if child:
         os.waitpid(child, 0)
-        print(source.lock("again").acquire().token, lease.token, flush=True)
+        with source.lock("again") as again:
+            print(again.token, lease.token, flush=True)
         os._exit(0)
     inherited = [os.readlink(entry.path) for entry in os.scandir("/proc/self/fd") if os.path.lexists(entry.path)]
     assert not any("locks.db" in name and "wake" not in name for name in inherited), inherited

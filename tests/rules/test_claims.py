@@ -169,6 +169,18 @@ def test_h4_claim_that_ended_is_never_granted_again(
     assert late.token("lock", draw_claim()) > before.last_token  # and a fresh claim is granted at once.
 
 
+def test_h4_claim_that_ended_before_a_take_over_does_not_queue_behind_it(client: Client) -> None:
+    """The lock's row names the claim that was taken over, and must not forget the one that ended before it."""
+    client.one_token("lock")
+    first_us = boottime_us()
+    end_by_release(client)
+    second_us = boottime_us()
+    client.token("lock", "expiring", ttl_ms=1)
+    wait_until(lambda: isinstance(client.acquire("lock", "holder"), ask.Granted))
+    for claim, born_us in (("claim", first_us), ("expiring", second_us)):
+        assert client.ask(ask.Acquire("lock", claim, "tester", LONG_MS, born_us, may_wait=True)) == ask.ClaimEnded()
+
+
 def test_h4_late_release_frees_no_successor(client: Client) -> None:
     client.token("lock", "first", ttl_ms=1)
     wait_until(lambda: isinstance(client.acquire("lock", "second"), ask.Granted))

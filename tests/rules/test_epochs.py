@@ -193,6 +193,22 @@ def test_t7_another_kernel_takes_over_by_a_raise_and_the_first_is_refused_from_t
     assert rows(path, "select claim from fenceline_lock") == [("there",)]
 
 
+def test_t7_process_of_the_boot_before_grants_nothing_once_the_file_was_adopted(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a machine that was cloned with its id: it looks like a reboot, and only one of the two may go on."""
+    here = this_kernel()._replace(machine_id="0" * 32)
+    pretend_kernel(monkeypatch, here)
+    before = Client(path)
+    before.one_token()
+    pretend_kernel(monkeypatch, here._replace(boot_id="the next boot"))
+    after = one_token(path)
+    pretend_kernel(monkeypatch, here)
+    with pytest.raises(SourceError, match="is used by another kernel"):
+        before.one_token()
+    assert rows(path, "select counter from fenceline_source") == [(after,)]
+
+
 def test_t7_reboot_of_this_machine_is_no_other_kernel(
     path: Path, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
