@@ -1,0 +1,1 @@
+"""CPython's own tests of its locks, run over fenceline's."""
