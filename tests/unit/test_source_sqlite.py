@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fenceline import SchemaError, SourceError, SourceUnavailableError, UnsupportedError
+from fenceline import OutcomeUnknownError, SchemaError, SourceError, SourceUnavailableError, UnsupportedError
 from fenceline._flows import requests as ask
 from fenceline.model import MAX_LOCK_NAME_BYTES, draw_claim
 from fenceline.stores.sqlite import inspection, kernel, source
@@ -239,6 +239,27 @@ def test_a_fork_in_the_middle_keeps_a_flushed_transaction_flushed(path: Path, cl
     assert database.run_alone("pragma synchronous") == 1  # NORMAL again
 
 
+def test_a_flushed_transaction_tells_its_own_end_though_the_file_fails_afterwards(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lost in the commit, it may have happened, and no later error of the same disk must deny that."""
+    client.one_token()
+    database = client.connection.database
+
+    def lost(*_: object) -> None:
+        monkeypatch.setattr(database, "run_alone", unavailable)
+        raise OutcomeUnknownError("the commit was not confirmed")
+
+    def unavailable(*_: object) -> None:
+        raise SourceUnavailableError("the disk fails")
+
+    with pytest.raises(OutcomeUnknownError):
+        database.transact_flushed(lost)
+    monkeypatch.undo()
+    assert not database.is_open  # What it flushes from now on is not known: it is opened anew.
+    assert client.one_token() == 2
+
+
 # --- which file this is ---
 def test_birth_tells_a_file_from_its_copy_though_it_has_the_same_inode(path: Path, tmp_path: Path) -> None:
     path.write_text("one")
@@ -276,7 +297,7 @@ def test_birth_is_asked_without_the_c_library_where_that_has_no_word_for_it(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path.write_text("")
-    monkeypatch.setattr("fenceline.stores.sqlite.birth._c_statx", lambda: None)
+    monkeypatch.setitem(sys.modules, "ctypes", None)  # As where Python was built without libffi.
     assert birth_of(path) == Birth(path.stat().st_ino, 0)
     with pytest.raises(FileNotFoundError):
         birth_of(path.with_name("missing"))

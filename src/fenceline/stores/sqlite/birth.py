@@ -8,9 +8,8 @@ Never: an error where the file system or the C library keeps no time of birth; i
 
 import os
 import struct
-from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 _HERE = -100  # AT_FDCWD: the path is looked up as open() does it.
 _WANTED = 0x900  # STATX_INO | STATX_BTIME
@@ -44,19 +43,12 @@ def birth_of(path: Path) -> Birth:
 
 
 def _statx(path: Path) -> bytes | None:
-    import ctypes
+    try:
+        import ctypes
 
-    function = _c_statx()
-    if function is None:
-        return None
+        statx = ctypes.CDLL(None).statx
+    except (ImportError, AttributeError):
+        return None  # Python without libffi, or a C library without the call; os.statx comes with Python 3.15.
     answer = ctypes.create_string_buffer(_STATX_BYTES)
-    failed = function(_HERE, os.fsencode(path), 0, _WANTED, answer)
+    failed = statx(_HERE, os.fsencode(path), 0, _WANTED, answer)
     return None if failed else answer.raw
-
-
-@cache
-def _c_statx() -> Any:
-    """Return the C library's statx, None where it has none; os.statx comes with Python 3.15."""
-    import ctypes
-
-    return getattr(ctypes.CDLL(None), "statx", None)

@@ -255,7 +255,11 @@ class Database:
         try:
             return self.transact(body)
         finally:
-            self._set_synchronous(afterwards)
+            # Whatever comes of this, the caller is told how the transaction itself ended.
+            try:
+                self._set_synchronous(afterwards)
+            except FencelineError:
+                self.close()
 
     def _set_synchronous(self, level: str) -> None:
         # A fork may close the connection at any moment between two requests: the next one takes the level over.
