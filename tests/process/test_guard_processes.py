@@ -364,6 +364,30 @@ def test_a_fork_inside_a_guarded_transaction_harms_neither_the_parent_nor_the_fi
     assert value_in(file) == 7
 
 
+def test_a_forked_child_that_leaves_its_parents_block_commits_nothing(stage: Stage, file: Path) -> None:
+    actor = play(
+        stage,
+        """
+        with lock as lease:
+            guard.seal(lease)
+            child = None
+            try:
+                with guard.transaction(lease) as connection:
+                    write(connection, "the parent's")
+                    child = os.fork()
+                    if child:
+                        os.waitpid(child, 0)
+            except BaseException as error:
+                say(type(error).__name__)
+                os._exit(0)
+        say("done")
+        """,
+    )
+    assert actor.hear() == "UnsupportedError"
+    assert actor.hear() == "done"
+    assert value_in(file) == "the parent's"
+
+
 def test_a_fork_while_other_threads_use_the_guard_leaves_both_processes_working(stage: Stage, file: Path) -> None:
     actor = play(
         stage,

@@ -167,6 +167,17 @@ def test_g9_a_file_from_before_fenceline_is_a_lost_seal(open_guard: Opener, tmp_
         write(guard, lease)
 
 
+def test_g9_a_mark_that_was_only_closed_is_not_raised_again_when_it_is_lost(open_guard: Opener, tmp_path: Path) -> None:
+    file = make_file(tmp_path / "app.db", journal="delete")
+    backup = Path(shutil.copy(file, tmp_path / "backup.db"))
+    guard, lease = open_guard(file), HandmadeLease(5)
+    guard.close(lease)
+    restore(backup, file, "renamed over")
+    for attempt in (guard.close, guard.seal, lambda lease: write(guard, lease)):
+        with pytest.raises(SealLostError):
+            attempt(lease)
+
+
 def test_g9_a_bare_sequencers_tenure_remembers_its_seal_too(open_guard: Opener, tmp_path: Path) -> None:
     file = make_file(tmp_path / "app.db", journal="delete")
     backup = Path(shutil.copy(file, tmp_path / "backup.db"))

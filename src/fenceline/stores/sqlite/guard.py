@@ -30,15 +30,10 @@ class IdleConnections:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._idle: deque[GuardConnection] = deque()
-        self._process_id = os.getpid()
         self._is_closed = False
 
     def take(self) -> GuardConnection:
         """Return a connection that is nobody else's, which opens when it is first used."""
-        if self._process_id != os.getpid():
-            # What a forked child finds here was closed before the fork, and is watched by no gate.
-            self._idle = deque()
-            self._process_id = os.getpid()
         try:
             return self._idle.pop()
         except IndexError:
@@ -46,8 +41,7 @@ class IdleConnections:
 
     def give_back(self, connection: GuardConnection) -> None:
         """Keep the connection for the next one, unless there are enough, or its user has changed it."""
-        is_ours = self._process_id == os.getpid() and not self._is_closed
-        if is_ours and len(self._idle) < MAX_IDLE_CONNECTIONS and connection.database.is_as_lent():
+        if not self._is_closed and len(self._idle) < MAX_IDLE_CONNECTIONS and connection.database.is_as_lent():
             self._idle.append(connection)
         else:
             connection.database.close()

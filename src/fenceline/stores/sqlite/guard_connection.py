@@ -113,8 +113,8 @@ class GuardConnection:
         if watch.attempt is not None:
             raise stray_end(watch.attempt)
         try:
-            marks = self.marks
-            is_whole = marks.native.in_transaction and marks.withdraw(request.resources)
+            # In a child that was forked inside the block there is no connection any more, and none to be had.
+            is_whole = self.native.in_transaction and self.marks.withdraw(request.resources)
         except sqlite3.ProgrammingError as error:
             raise GuardError(
                 "the block closed the connection of its guarded transaction: nothing of it was written. Leave "
