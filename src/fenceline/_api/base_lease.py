@@ -7,7 +7,7 @@ always be read. A lease that nobody refers to any more is abandoned (H2). `repr`
 from fenceline._flows.admit import Tenure
 from fenceline._keeper.lifecycle import keeper
 from fenceline._keeper.record import HELD, INHERITED, RELEASED, Audience, LeaseRecord
-from fenceline.errors import FencelineError
+from fenceline.errors import FencelineError, LeaseReleasedError
 from fenceline.hooks import logger
 from fenceline.model import Sequencer
 
@@ -132,7 +132,8 @@ class BaseLease:
 
     def _problem_at_end(self) -> BaseException | None:
         """Return the loss that the end of a `with` block must tell; a lease released by hand is none."""
-        return None if self._record.state == RELEASED else self._record.problem()
+        problem = self._record.problem()
+        return None if isinstance(problem, LeaseReleasedError) else problem
 
 
 def note_loss(problem: BaseException | None, error: BaseException | None) -> None:

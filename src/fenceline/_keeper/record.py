@@ -154,8 +154,8 @@ class LeaseRecord:
         with PROCESS.mutex:
             if self.state != HELD:
                 return False
-            self._state = state
             self.reason = reason
+            self._state = state
             for wake in self.wakers:
                 wake()
             return True
@@ -198,8 +198,8 @@ class LeaseRecord:
 
     def is_lost(self) -> bool:
         """Tell whether the lease was lost or expired, by its state or by the clock at this moment."""
-        state = self.state
-        return state in (EXPIRED, LOST) or (state == HELD and self.is_over())
+        # The state is read last, here and in `problem`: another thread, or a signal handler, may change it meanwhile.
+        return self.is_over() and self.state in {HELD, EXPIRED, LOST}
 
     def enter_guarded(self, who: int) -> None:
         """Count a guarded transaction of thread or task `who`; raise if the lease is over."""
@@ -246,17 +246,18 @@ class LeaseRecord:
 
     def problem(self) -> LeaseError | None:
         """Return the error that says why the lease cannot be relied on; None while it can."""
-        if self.state == HELD:
-            return self._expiry() if self.is_over() else None
-        if self.state == RELEASED:
+        if not self.is_over():
+            return None
+        state = self.state
+        if state in {HELD, EXPIRED}:
+            return self._expiry()
+        if state == RELEASED:
             return LeaseReleasedError(f"{self._name()} was released before: acquire lock {self.lock!r} again")
-        if self.state == INHERITED:
+        if state == INHERITED:
             return LeaseInheritedError(
                 f"{self._name()} belongs to the parent process: only its token and sequencer can be read here. Acquire "
                 f"lock {self.lock!r} in this process"
             )
-        if self.state == EXPIRED:
-            return self._expiry()
         reason = self.reason or "the source did not say why"
         return LeaseLostError(
             f"{self._name()} was lost: {reason}. Stop writing, and acquire lock {self.lock!r} again",
