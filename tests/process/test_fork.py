@@ -260,7 +260,6 @@ say([held.is_valid, held.token])
     assert actor.wait() == 0
 
 
-@pytest.mark.xfail(run=False, reason="the end of one thread's fork opens the gate in the middle of another's")
 def test_two_threads_that_fork_at_the_same_time_do_not_harm_each_other(stage: Stage) -> None:
     actor = stage.actor(
         FORKING

@@ -305,7 +305,6 @@ def test_h4_a_release_that_overtakes_its_acquire_ends_it(client: Client) -> None
     assert isinstance(client.acquire(), ask.Granted)
 
 
-@pytest.mark.xfail(reason="a claim that is granted between the release's two statements keeps the lock until its ttl")
 def test_h4_a_release_ends_a_claim_that_is_granted_while_it_looks(
     client: Client, other: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -171,6 +171,7 @@ class SourceMachine(RuleBasedStateMachine):
         broken = self.clients[client].ask(ask.Break(lock, draw_claim(), "operator", "a test"))
         assert (broken.holder is not None) == (former is not None)
         self.spend(lock, broken.token)
+        self.last_end_us = self.now_us  # The breaker's own claim ends with it.
         if (claim := self.holding[lock]) is not None:
             self.end(claim)
 

@@ -52,6 +52,7 @@ class ForkGate:
         self._databases: weakref.WeakSet[Any] = weakref.WeakSet()
         self._inherited: set[Path] = set()
         self._forker = 0
+        self._fork_lock = threading.RLock()
 
     def watch(self, database: Forkable) -> None:
         """Close this connection before forks from now on."""
@@ -73,7 +74,8 @@ class ForkGate:
             )
 
     def before_fork(self) -> None:
-        """Keep everybody out, wait until nobody is inside, and close what is idle."""
+        """Keep everybody out, wait until nobody is inside, and close what is idle; one fork at a time."""
+        self._fork_lock.acquire()
         self._forker = threading.get_ident()
         self.is_shut = True
         databases = self._watched()
@@ -86,6 +88,7 @@ class ForkGate:
     def after_fork_in_parent(self) -> None:
         """Let everybody in again."""
         self.is_shut = False
+        self._fork_lock.release()
 
     def after_fork_in_child(self) -> None:
         """Disown what is still open, which is the parent's; what was closed serves this process, and its own forks."""
@@ -95,6 +98,7 @@ class ForkGate:
                 self._inherited.add(database.path)
                 database.leak()
         self.is_shut = False
+        self._fork_lock = threading.RLock()
 
     def _watched(self) -> list[Forkable]:
         while True:

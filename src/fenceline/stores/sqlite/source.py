@@ -312,19 +312,27 @@ class SQLiteSourceConnection:
     def _release(self, request: ask.Release) -> ask.SourceReply:
         fields = {"lock": request.lock, "claim": request.claim}
         rows = self.database.run(SQL.end_lease, fields)
-        head = rows[0][0] if rows else self.database.transact(lambda: self._end_idle_claim(request))
+        if rows:
+            was_held, head = True, rows[0][0]
+        else:
+            was_held, head = self.database.transact(lambda: self._end_idle_claim(request))
         if head is not None:
             wake.ring(self._path, head)
-        return ask.Released(bool(rows))
+        return ask.Released(was_held)
 
-    def _end_idle_claim(self, request: ask.Release) -> str | None:
-        """End a claim that does not hold the lock: one that waits, that ended before, or that has not arrived yet."""
+    def _end_idle_claim(self, request: ask.Release) -> tuple[bool, str | None]:
+        """End a claim that did not hold the lock: one that waits, that ended before, or that has not arrived yet.
+
+        Looks once more first: an acquire that was cancelled may still be under way, and be granted at this moment.
+        """
         self._identity.check_unmoved(read_source(self.database))
         fields = {"lock": request.lock, "claim": request.claim}
+        if rows := self._execute(SQL.end_lease, fields).fetchall():
+            return True, rows[0][0]
         self._execute(SQL.leave_queue, fields)
         self._remember_ended(**fields)
         head = self._execute(SQL.read_head, fields).fetchone()
-        return head[0] if head else None
+        return False, head[0] if head else None
 
     # --- operators --------------------------------------------------------------------------------
     def _reserve_block(self, request: ask.ReserveBlock) -> ask.SourceReply:
