@@ -45,9 +45,7 @@ def test_store_that_can_issue_a_token_twice_is_refused_with_the_reason(scheme: s
 @pytest.mark.reduced
 def test_unknown_scheme_names_the_known_ones() -> None:
     for lookup in (source_store, guard_store, fenceline.connect):
-        with pytest.raises(
-            UnknownSchemeError, match=r"no store is known for gopher://; known here: memory://, sqlite://"
-        ):
+        with pytest.raises(UnknownSchemeError, match=r"no store is known for gopher://; known here: .*sqlite://"):
             lookup("gopher://somewhere/else")
 
 
