@@ -20,19 +20,15 @@ if TYPE_CHECKING:
 class GuardedWork:
     """A transaction of one guard for one tenure, used once."""
 
-    __slots__ = ("_connection", "_core", "_is_used", "_presented", "proof")
+    __slots__ = ("_connection", "_core", "_is_used", "_presented", "place", "proof")
 
     def __init__(self, core: GuardCore, proof: Proof) -> None:
         self.proof = proof
+        self.place = core.scope.place
         self._core = core
         self._connection: GuardConnection | None = None
         self._presented: tuple[str, ...] = ()
         self._is_used = False
-
-    @property
-    def place(self) -> str:
-        """Where it is, for noticing that it would wait for itself."""
-        return self._core.scope.place
 
     @property
     def is_open(self) -> bool:

@@ -57,5 +57,7 @@ def check_free(place: str, task: object = None) -> None:
 
 def occupy(place: str, task: object = None) -> Occupancy:
     """Take the place for this thread or task, until the occupancy is ended."""
-    check_free(place, task)
-    return Occupancy(place, task, _THREAD.open)
+    home = _THREAD.open
+    if home:
+        check_free(place, task)
+    return Occupancy(place, task, home)

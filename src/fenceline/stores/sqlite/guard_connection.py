@@ -91,20 +91,19 @@ class GuardConnection:
             database.begin()
             if self._is_begun():
                 break
-        not_ours = self.marks.present(request.resources, request.sequencer)
+        assert self._marks is not None
+        not_ours = self._marks.present(request.resources, request.sequencer)
         database.watch.begin()
         self._is_lent = True
         return not_ours
 
     def _is_begun(self) -> bool:
         """Return whether the transaction is on the file that has the name now; a restore may have replaced it."""
-        database = self.database
-        database.drop_if_replaced()
-        if not database.is_open:
-            database.rollback()
+        native = self.database.on_its_file()
+        if native is None:
             return False
-        if self._marks is None or self._marks.native is not database.native:
-            self._marks = Marks(database.native, database.path)
+        if self._marks is None or self._marks.native is not native:
+            self._marks = Marks(native, self.database.path)
         return True
 
     def _finish(self, request: ask.Finish) -> None:

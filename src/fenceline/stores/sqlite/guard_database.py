@@ -152,6 +152,15 @@ class GuardDatabase(Database):
         finally:
             self._is_forking = False
 
+    def on_its_file(self) -> sqlite3.Connection | None:
+        """Return the connection, in the transaction just begun, if it is to the file that has the name now; else None,
+        and the transaction is over.
+        """
+        self.drop_if_replaced()
+        if self._native is None:
+            self.rollback()
+        return self._native
+
     def is_in_transaction(self) -> bool:
         """Return whether a transaction is open, whatever the user made of the connection."""
         try:
