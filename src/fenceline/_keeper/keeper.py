@@ -261,13 +261,17 @@ class Keeper:
                 message = self._inbox.get(timeout=LAST_WORD_S)
                 if isinstance(message, Abandon):
                     self._take_abandoned(message)
-        self._abandon_claims()
+        self._abandon_them_all()
 
     def _release_everything(self) -> None:
         self._take_arrivals()
         for record in list(self._schedule):
             if record.leave_held(RELEASED, "the interpreter ended"):
                 self._take_abandoned(Abandon(record.driver, record.lock, record.claim, 0))
+        self._abandon_them_all()
+
+    def _abandon_them_all(self) -> None:
+        """Abandon what is to be abandoned, until a source cannot be reached."""
         self._retry_ms = 0
         while self._abandoned and not self._retry_ms:
             self._abandon_claims()
