@@ -475,3 +475,42 @@ def test_g4_a_seal_that_was_answered_survives_a_power_cut(shim: Path, tmp_path: 
         machine.fail()
         ((mark,),) = machine.read("SELECT token FROM fenceline_mark")
         assert mark >= told
+
+
+USER = """
+import sqlite3, sys, time
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("PRAGMA synchronous = NORMAL")
+connection.execute("UPDATE reports SET value = 1")
+print("open", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_g4_a_seal_survives_where_a_user_made_the_log_and_flushed_nothing(shim: Path, tmp_path: Path) -> None:
+    """Only what POSIX promises: the log's name is on the disk because the guard has flushed the folder."""
+    machine = Machine(shim, tmp_path / "machine")
+    environment = {**os.environ, "LD_PRELOAD": str(shim), "FL_CUT_WATCH": str(machine.disk)}
+    environment["FL_CUT_SHADOW"] = str(machine.shadow)
+    make = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r}); from pathlib import Path; from tests.guards import make_file; "
+    )
+    make += "make_file(Path(sys.argv[1]))"
+    subprocess.run([sys.executable, "-c", make, machine.file], env=environment, check=True)
+    command = [sys.executable, "-c", USER, machine.file]
+    user = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert user.stdout is not None
+    assert user.stdout.readline() == b"open\n"
+    output = tmp_path / "told"
+    with output.open("wb") as out:
+        sealer = subprocess.Popen(
+            [sys.executable, "-c", SEALER, url_of(machine.file), "1"], env=environment, stdout=out
+        )
+    wait_until(lambda: output.read_text().count("\n") >= 3)
+    for process in (sealer, user):
+        process.kill()
+        process.communicate()
+    told = max(int(line) for line in output.read_text().splitlines(keepends=True) if line.endswith("\n"))
+    machine.fail()
+    ((mark,),) = machine.read("SELECT token FROM fenceline_mark")
+    assert mark >= told

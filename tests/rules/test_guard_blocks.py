@@ -260,6 +260,25 @@ def test_what_the_user_sets_on_the_connection_does_not_reach_the_next_block(guar
         assert connection.execute("SELECT 'text'").fetchone() == ("text",)
 
 
+@pytest.mark.parametrize("statement", ["CREATE TEMP TABLE once (a)", "ATTACH ':memory:' AS once"])
+def test_what_outlasts_a_transaction_does_not_reach_the_next_block(guard: Any, statement: str) -> None:
+    for _ in range(2):
+        write(guard, HandmadeLease(5), then=lambda connection: connection.execute(statement))
+
+
+def test_a_pragma_does_not_reach_the_next_block(guard: Any) -> None:
+    write(guard, HandmadeLease(5), then=lambda connection: connection.execute("PRAGMA recursive_triggers = ON"))
+    with guard.transaction(HandmadeLease(5)) as connection:
+        assert connection.execute("PRAGMA recursive_triggers").fetchone() == (0,)
+
+
+def test_a_block_that_changes_nothing_hands_its_connection_on(open_guard: Opener, file: Path) -> None:
+    guard, lease, used = open_guard(file), HandmadeLease(5), set()
+    for _ in range(3):
+        write(guard, lease, then=used.add)
+    assert len(used) == 1
+
+
 def test_a_temporary_table_named_like_ours_is_not_taken_for_it(guard: Any, file: Path) -> None:
     lease = HandmadeLease(5)
     for table in ("fenceline_seal", "fenceline_mark"):

@@ -82,7 +82,8 @@ class Guard(BaseGuard):
         transaction itself. Entering raises what `seal` raises, the lease's own error if it is over, and
         SourceUnavailableError if the write lock is not to be had; leaving raises GuardError if the block tried to end
         the transaction, UnfencedWriteError if it wrote to another resource's table, OutcomeUnknownError if the commit
-        was not confirmed. Whatever leaves the block as an exception undoes it.
+        was not confirmed. Whatever leaves the block as an exception undoes it. SQLite: foreign keys are enforced in
+        the block, and nobody else can write to the file while it is open.
         """
         return GuardedTransaction(self._core, proof_of(lease))
 

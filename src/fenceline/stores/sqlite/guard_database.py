@@ -28,11 +28,26 @@ _READER_PAUSE_S = 0.000_5
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 
 
+_LASTING = {
+    sqlite3.SQLITE_ATTACH,
+    sqlite3.SQLITE_DETACH,
+    sqlite3.SQLITE_CREATE_TEMP_INDEX,
+    sqlite3.SQLITE_CREATE_TEMP_TABLE,
+    sqlite3.SQLITE_CREATE_TEMP_TRIGGER,
+    sqlite3.SQLITE_CREATE_TEMP_VIEW,
+}
+"""What changes the connection for longer than the transaction."""
+
+
 class Watch:
-    """Refuses, while `is_on`, to let anybody end the transaction, and remembers who tried by what."""
+    """Refuses, while `is_on`, to let anybody end the transaction, and remembers who tried by what.
+
+    `is_changed`: the connection is not any more what it was when it was opened.
+    """
 
     def __init__(self) -> None:
         self.is_on = False
+        self.is_changed = False
         self.attempt: str | None = None
 
     def begin(self) -> None:
@@ -46,11 +61,16 @@ class Watch:
         # The file's own triggers ask pragma_foreign_keys, which a hardened build would not let them.
         native.execute("PRAGMA trusted_schema = ON")
         native.set_authorizer(self._authorize)
+        self.is_changed = False
 
-    def _authorize(self, action: int, operation: str | None, *_: str | None) -> int:
-        if self.is_on and action == sqlite3.SQLITE_TRANSACTION and operation != "BEGIN":
-            self.attempt = operation
+    def _authorize(self, action: int, name: str | None, value: str | None, *_: str | None) -> int:
+        if not self.is_on:
+            return sqlite3.SQLITE_OK
+        if action == sqlite3.SQLITE_TRANSACTION and name != "BEGIN":
+            self.attempt = name
             return sqlite3.SQLITE_DENY
+        if action in _LASTING or (action == sqlite3.SQLITE_PRAGMA and value is not None):
+            self.is_changed = True
         return sqlite3.SQLITE_OK
 
 
@@ -182,7 +202,8 @@ class GuardDatabase(Database):
         """Return whether the user left the connection as it was, so that the next one may have it."""
         native = self._native
         return native is None or (
-            not native.in_transaction
+            not self.watch.is_changed
+            and not native.in_transaction
             and native.isolation_level is None
             and native.row_factory is None
             and native.text_factory is str
