@@ -37,8 +37,8 @@ def leave_out(protection: str | None) -> None:
 
         Database.transact_flushed = unflushed  # type: ignore[method-assign, assignment]
     if protection == "skip":
-        assert "counter = bound, " in identity.SQL.adopt_clock
-        vars(identity.SQL)["adopt_clock"] = identity.SQL.adopt_clock.replace("counter = bound, ", "")
+        assert "counter = reserved, " in identity.SQL.adopt_clock
+        vars(identity.SQL)["adopt_clock"] = identity.SQL.adopt_clock.replace("counter = reserved, ", "")
 
 
 def main() -> None:

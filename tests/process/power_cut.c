@@ -5,13 +5,18 @@
  * names are written to $FL_CUT_SHADOW/names, a line "<inode> <name>" each. That is all that POSIX promises. With
  * $FL_CUT_KEEPS_NAMES=1 a flushed file keeps its name too, as the journals of Linux's file systems have it.
  *
+ * While the file $FL_CUT_SHADOW/fails exists, every flush in the folder fails, as on a broken disk; while
+ * $FL_CUT_SHADOW/dies does, the process is killed when it begins one.
+ *
  * Never: a watched file opened, since closing it would drop the locks that SQLite has on it.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -70,19 +75,22 @@ static void keep_name(const char *name, ino_t inode) {
     put_in_place("names");
 }
 
-static void remember(int fd) {
+/* Keep what a flush of this file makes durable; return whether the flush is to fail. */
+static int remember(int fd) {
     const char *folder = getenv("FL_CUT_WATCH");
     char link[64], path[PATH_MAX];
     struct stat status;
     ssize_t size;
     size_t length;
     int lock;
-    if (folder == NULL || fstat(fd, &status) != 0) return;
+    if (folder == NULL || fstat(fd, &status) != 0) return 0;
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-    if ((size = readlink(link, path, sizeof path - 1)) < 0) return;
+    if ((size = readlink(link, path, sizeof path - 1)) < 0) return 0;
     path[size] = 0;
     length = strlen(folder);
-    if (strncmp(path, folder, length) != 0 || (path[length] != 0 && path[length] != '/')) return;
+    if (strncmp(path, folder, length) != 0 || (path[length] != 0 && path[length] != '/')) return 0;
+    if (access(in_shadow(0, "fails"), F_OK) == 0) return 1;
+    if (access(in_shadow(0, "dies"), F_OK) == 0) kill(getpid(), SIGKILL);
     lock = open(in_shadow(0, "lock"), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     flock(lock, LOCK_EX);
     if (S_ISDIR(status.st_mode) && path[length] == 0) write_names(folder);
@@ -91,14 +99,21 @@ static void remember(int fd) {
         if (getenv("FL_CUT_KEEPS_NAMES") != NULL && status.st_nlink > 0) keep_name(path + length + 1, status.st_ino);
     }
     close(lock);
+    return 0;
+}
+
+static int flush(int fd, const char *call) {
+    if (remember(fd)) {
+        errno = EIO;
+        return -1;
+    }
+    return ((int (*)(int))dlsym(RTLD_NEXT, call))(fd);
 }
 
 int fsync(int fd) {
-    remember(fd);
-    return ((int (*)(int))dlsym(RTLD_NEXT, "fsync"))(fd);
+    return flush(fd, "fsync");
 }
 
 int fdatasync(int fd) {
-    remember(fd);
-    return ((int (*)(int))dlsym(RTLD_NEXT, "fdatasync"))(fd);
+    return flush(fd, "fdatasync");
 }

@@ -295,7 +295,7 @@ def test_full_disk_refuses_and_changes_nothing_until_there_is_room(small_disk: P
     refusals: list[FencelineError] = []
     for number in range(2000):  # Until what the log has in reserve is used up.
         try:
-            last = client.one_token(f"lock {number}")
+            last = client.token(f"lock {number}")
         except SourceUnavailableError as error:
             refusals.append(error)
             assert client.describe().last_token == last
@@ -323,10 +323,10 @@ def test_lease_outlives_a_full_disk_that_is_cleared_in_time(small_disk: Path) ->
         fenceline.connect(f"sqlite:///{small_disk}/locks.db") as source,
         source.lock("held", ttl=1.5, on_lost=lost.append) as lease,
     ):
-        for _ in range(10):
+        for number in range(10):
             ballast = fill(small_disk)
             with suppress(SourceUnavailableError):
-                client.one_token()
+                client.token(f"lock {number}")
             ballast.unlink()
         assert lease.is_valid
     assert lost == []

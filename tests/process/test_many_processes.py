@@ -129,7 +129,7 @@ def test_t1_32_processes_open_a_new_file_at_once_and_make_one_source(path: Path,
 
 def test_t1_many_processes_after_a_reboot_skip_to_the_bound_once(path: Path, herd: Herd) -> None:
     before = herd(count=2, turns=2, boot_id="one")
-    (bound,) = rows(path, "select bound from fenceline_source")[0]
+    (bound,) = rows(path, "select reserved from fenceline_source")[0]
     after = herd(count=16, turns=2, boot_id="two")
     assert sorted(token for _, token in after) == list(range(bound + 1, bound + 33))
     assert {source_id for source_id, _ in before} == {source_id for source_id, _ in after}

@@ -57,7 +57,7 @@ def test_t7_raise_jumps_to_the_next_multiple_and_begins_a_history(path: Path, cl
 
 def test_t7_raise_clears_the_reserved_block_and_not_only_the_counter(path: Path, client: Client) -> None:
     client.describe()
-    rows(path, "update fenceline_source set bound = ?, counter = 1", (EPOCH_STRIDE,))
+    rows(path, "update fenceline_source set reserved = ?, counter = 0", (EPOCH_STRIDE,))
     assert client.raise_epoch().last_token == 2 * EPOCH_STRIDE
 
 

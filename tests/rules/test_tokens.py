@@ -119,7 +119,9 @@ def near_the_end(path: Path, left: int) -> Client:
     """Return a client of a source that has `left` tokens left."""
     client = Client(path)
     client.describe()
-    rows(path, "update fenceline_source set counter = ?, bound = ?", (MAX_TOKEN - left, MAX_TOKEN - left))
+    rows(
+        path, "update fenceline_source set counter = :last, bound = :last, reserved = :last", {"last": MAX_TOKEN - left}
+    )
     return client
 
 

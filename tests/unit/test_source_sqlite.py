@@ -397,9 +397,9 @@ def test_counter_below_a_locks_token_is_refused(path: Path, client: Client, is_k
 
 def test_epoch_is_raised_above_a_token_that_damage_left_behind(path: Path, client: Client) -> None:
     client.one_token()
-    rows(path, "update fenceline_source set bound = 6 * 1099511627776 - 1")
+    rows(path, "update fenceline_source set bound = ?, reserved = ?", (6 * 2**40 - 1,) * 2)
     rows(path, "update fenceline_lock set token = ?", (5 * 2**40 + 1,))
-    rows(path, "update fenceline_source set counter = 0, bound = 0")
+    rows(path, "update fenceline_source set counter = 0, bound = 0, reserved = 0")
     assert Client(path).raise_epoch().last_token == 6 * 2**40
 
 

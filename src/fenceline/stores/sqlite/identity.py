@@ -37,6 +37,7 @@ class SourceRow(NamedTuple):
     history_id: str
     counter: int
     bound: int
+    reserved: int
     boot_id: str
     time_namespace: str
     machine_id: str
@@ -45,7 +46,7 @@ class SourceRow(NamedTuple):
 
     def info(self) -> SourceInfo:
         """Return the row as people see it."""
-        return SourceInfo(self.source_id, self.epoch, self.history_id, self.counter, self.bound)
+        return SourceInfo(self.source_id, self.epoch, self.history_id, self.counter, self.reserved)
 
 
 class Seen(NamedTuple):
@@ -230,7 +231,7 @@ class Identity:
         row = read_source(database)
         seen = self.seen.counter if self.seen else 0
         (written,) = database.execute(SQL.read_highest_token).fetchone()
-        counter = (max(row.counter, row.bound, written, seen) // EPOCH_STRIDE + 1) * EPOCH_STRIDE
+        counter = (max(row.counter, row.reserved, written, seen) // EPOCH_STRIDE + 1) * EPOCH_STRIDE
         if counter >= MAX_TOKEN:
             raise SourceError(f"{self._path}: no token is left above epoch {row.epoch}: make a new source")
         fields = {
@@ -252,7 +253,7 @@ class Identity:
         self._void_everything(database, "the machine was started again", born_after_us=0)
 
     def _void_everything(self, database: Database, ended: str, born_after_us: int) -> None:
-        """Skip to the bound, take over the clock, and end every lease and wait that was on the old one."""
+        """Skip to what was reserved, take over the clock, and end every lease and wait that was on the old one."""
         database.execute(SQL.end_all_leases, {"ended": ended})
         database.execute(SQL.drop_all_waiters)
         database.execute(SQL.adopt_clock, {"born_after_us": born_after_us, **this_kernel()._asdict()})

@@ -336,15 +336,19 @@ class SQLiteSourceConnection:
 
     # --- operators --------------------------------------------------------------------------------
     def _reserve_block(self, request: ask.ReserveBlock) -> ask.SourceReply:
-        def reserve() -> None:
+        def reserve() -> int:
             row = read_source(self.database)
             self._identity.check_unmoved(row)
             counter = row.counter
             if counter >= MAX_TOKEN:
                 raise SourceError(f"{self._path} has issued token {counter}, the last one there is: make a new source")
-            self._execute(SQL.reserve_block, {"bound": min(counter + BLOCK_TOKENS, MAX_TOKEN)})
+            reserved = min(counter + BLOCK_TOKENS, MAX_TOKEN)
+            self._execute(SQL.reserve_block, {"reserved": reserved})
+            return reserved
 
-        self.database.transact_flushed(reserve)
+        flushed = self.database.transact_flushed(reserve)
+        # Only now: whoever sees the bound, after whatever became of this process, may rely on it.
+        self.database.run(SQL.raise_bound, {"reserved": flushed})
         return None
 
     def _break(self, request: ask.Break) -> ask.SourceReply:

@@ -8,7 +8,7 @@ SELECT schema FROM fenceline_source WHERE id = 1;
 
 -- name: read_source
 -- The source's identity and counter.
-SELECT source_id, epoch, history_id, counter, bound, boot_id, time_namespace, machine_id, inode, born_ns
+SELECT source_id, epoch, history_id, counter, bound, reserved, boot_id, time_namespace, machine_id, inode, born_ns
 FROM fenceline_source WHERE id = 1;
 
 -- name: grant_if_free
@@ -161,8 +161,12 @@ WHERE claim IS NULL AND name NOT IN (SELECT lock FROM fenceline_waiter WHERE dea
 UPDATE fenceline_source SET born_after_us = fenceline_now_ns() / 1000 WHERE id = 1;
 
 -- name: reserve_block
--- Raise the durable bound, unless somebody else just did.
-UPDATE fenceline_source SET bound = :bound WHERE id = 1 AND bound < :bound;
+-- The first step towards a higher bound, to be flushed in any case: what somebody else wrote may not have been.
+UPDATE fenceline_source SET reserved = max(reserved, :reserved), flushes = flushes + 1 WHERE id = 1;
+
+-- name: raise_bound
+-- The second step: tokens are issued up to what was flushed.
+UPDATE fenceline_source SET bound = :reserved WHERE id = 1 AND bound < :reserved AND reserved >= :reserved;
 
 -- name: end_all_leases
 -- No lease of the history until now is one any more, and nothing is remembered on the clock until now.
@@ -175,9 +179,10 @@ UPDATE fenceline_lock SET
 DELETE FROM fenceline_waiter;
 
 -- name: adopt_clock
--- Deadlines are on this kernel's clock from now on; after an unclean start the counter skips to the bound (T1).
+-- Deadlines are on this kernel's clock from now on; after an unclean start the counter skips to what was
+-- reserved (T1).
 UPDATE fenceline_source SET
-    counter = bound, born_after_us = :born_after_us,
+    counter = reserved, bound = reserved, born_after_us = :born_after_us,
     boot_id = :boot_id, time_namespace = :time_namespace, machine_id = :machine_id
 WHERE id = 1;
 
@@ -188,6 +193,7 @@ SELECT coalesce(max(token), 0) FROM fenceline_lock;
 -- name: raise_epoch
 -- Begin a new history, if the old one is still the one that was read (T7).
 UPDATE fenceline_source SET
-    epoch = epoch + 1, history_id = :new_history_id, counter = :counter, bound = :counter,
+    epoch = epoch + 1, history_id = :new_history_id, counter = :counter,
+    bound = :counter, reserved = :counter,
     inode = :inode, born_ns = :born_ns
 WHERE id = 1 AND history_id = :history_id;

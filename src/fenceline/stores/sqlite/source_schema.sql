@@ -1,5 +1,7 @@
 -- name: create_source
--- One row: the source's identity, its counter and durable bound (T1), and whose clock the deadlines are on.
+-- One row: the source's identity, its counter (T1), and whose clock the deadlines are on. Tokens are issued up to
+-- `bound`, which is raised only when `reserved` was flushed at least as high: what is read of a file may be a commit
+-- whose flush was interrupted, and is on no disk yet.
 CREATE TABLE fenceline_source (
     id             INTEGER PRIMARY KEY CHECK (id = 1),
     schema         INTEGER NOT NULL,
@@ -8,6 +10,8 @@ CREATE TABLE fenceline_source (
     history_id     TEXT    NOT NULL,
     counter        INTEGER NOT NULL CHECK (counter >= 0),
     bound          INTEGER NOT NULL CHECK (bound >= counter),
+    reserved       INTEGER NOT NULL CHECK (reserved >= bound),
+    flushes        INTEGER NOT NULL,  -- makes each reservation a change: SQLite flushes no commit without one
     born_after_us  INTEGER NOT NULL,  -- claims drawn until then are refused: everything was ended
     boot_id        TEXT    NOT NULL,
     time_namespace TEXT    NOT NULL,
@@ -76,4 +80,4 @@ CREATE TABLE fenceline_source_audit (
 -- name: insert_source
 -- The identity of a new source. Its first block of tokens is reserved before the first grant.
 INSERT INTO fenceline_source
-VALUES (1, :schema, :source_id, 1, :history_id, 0, 0, 0, :boot_id, :time_namespace, :machine_id, :inode, :born_ns);
+VALUES (1, :schema, :source_id, 1, :history_id, 0, 0, 0, 0, 0, :boot_id, :time_namespace, :machine_id, :inode, :born_ns);
