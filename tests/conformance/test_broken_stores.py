@@ -113,12 +113,21 @@ def test_a_late_close_that_takes_the_mark_is_rejected(monkeypatch):
     assert failure(Kit, "test_closing_does_not_disturb_a_newer_holder") is not None
 
 
+def test_a_break_that_spares_its_equal_is_rejected(monkeypatch):
+    class Kit(InPlace, GuardConformance):
+        pass
+
+    monkeypatch.setattr("fenceline._flows.operating.admit", lambda *_, **__: None)
+    assert isinstance(failure(Kit, "test_outranking_a_holder_of_the_same_token_is_a_collision"), AssertionError)
+
+
 def test_every_check_rejects_some_broken_guard():
     checks = {name for name in dir(GuardConformance) if name.startswith("test_")}
     above = {
         "test_a_guard_opened_after_another_was_read_is_refused",
         "test_another_locks_lease_is_refused",
         "test_closing_does_not_disturb_a_newer_holder",
+        "test_outranking_a_holder_of_the_same_token_is_a_collision",
     }
     assert checks == above | {check for _, check in (*BROKEN_GUARDS, *BROKEN_DECISIONS)}
 

@@ -6,6 +6,7 @@ refuses the lease that held its token as well. Never: a mark moved to a source w
 resource would refuse.
 """
 
+from fenceline._flows.admit import admit
 from fenceline._flows.guard_requests import (
     OBSERVE,
     AuditEntry,
@@ -121,7 +122,11 @@ def outrank(scope: Scope, sequencer: Sequencer, who: str, reason: str) -> Flow[N
     for mark in (yield from read_marks(scope)):
         check_bound(mark, scope.lock)
         _check_source(mark, sequencer.source_id)
-        if mark.token < sequencer.token:
+        is_equal = mark.token == sequencer.token
+        if is_equal and mark.claim not in (None, sequencer.claim):
+            # A holder has the token that was just minted: leaving the mark alone would let that holder go on.
+            admit(mark, sequencer, was_sealed=False)
+        if mark.token < sequencer.token or (is_equal and mark.claim is not None):
             raised = Mark(
                 mark.resource,
                 mark.lock,

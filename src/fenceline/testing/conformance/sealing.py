@@ -308,6 +308,14 @@ class SealChecks(GuardRig):
                 self.write(guard, late, "late")
         self.write(self.guard(), self.sequencer(7), "next")
 
+    def test_outranking_a_holder_of_the_same_token_is_a_collision(self) -> None:
+        """G1, G10: a source that went back mints what a holder has; that must not pass for done."""
+        guard, lease = self.guard(), self.sequencer(5)
+        self.write(guard, lease, "old")
+        with refusal(TokenCollisionError, "G1: a break's token that a holder has too is a collision"):
+            self.do(guard.outrank(self.sequencer(5), reason="it hangs"))
+        require(self.mark().claim == lease.claim, "G1: and changes nothing")
+
     def test_a_mark_is_lowered_by_an_operator_only(self) -> None:
         """G8: the remedy for a poisoned mark."""
         self.seal(self.guard(), self.sequencer(MAX_TOKEN))
