@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -70,12 +71,27 @@ def test_a_renewed_lease_outlives_its_first_deadline(program: Program) -> None:
     assert (out, process.returncode) == ("done\n", 0)
 
 
+def frozen_outside_of_a_transaction(process: subprocess.Popen[str], program: Program) -> bool:
+    """Freeze the process, unless it has the write lock of the locks at this moment; return whether it is frozen."""
+    process.send_signal(signal.SIGSTOP)
+    connection = sqlite3.connect(program.folder / "locks.db", timeout=1, isolation_level=None)
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+    except sqlite3.OperationalError:
+        process.send_signal(signal.SIGCONT)
+        return False
+    finally:
+        connection.close()
+    return True
+
+
 def test_a_run_frozen_in_the_queue_starts_nothing_that_it_may_not(program: Program) -> None:
     with program.source() as source:
         with source.lock("x"):
             process = program.start("run", "x", "--ttl", "1", "--", "touch", "ran")
             wait_until(lambda: source.info("x").waiters)
-            process.send_signal(signal.SIGSTOP)
+            # Frozen inside a write transaction it would hold the whole file; it polls each third of a second.
+            wait_until(lambda: frozen_outside_of_a_transaction(process, program))
         wait_until(lambda: not source.info("x").waiters)
         with source.lock("x"):
             process.send_signal(signal.SIGCONT)

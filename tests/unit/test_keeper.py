@@ -332,8 +332,9 @@ def test_an_error_at_one_source_does_not_touch_the_leases_of_another(
         stage.look(BEAT_MS)
     assert good.record.deadline_ms == stage.clock.ms + TTL_MS - MARGIN_MS
     assert first.record.state == HELD
-    assert len(caplog.records) == 1
-    assert bool(caplog.records[0].exc_info) is isinstance(error, ZeroDivisionError)
+    # A lease of an earlier test may be told lost at this moment, by that test's own announcer.
+    (failure,) = [record for record in caplog.records if not record.getMessage().startswith("lost ")]
+    assert bool(failure.exc_info) is isinstance(error, ZeroDivisionError)
     stage.look(BEAT_MS // 4)
     assert len(bad.requests(Renew)) == 2, "what is in doubt is asked for again soon, whatever the error was"
 
