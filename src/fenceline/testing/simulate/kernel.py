@@ -1,0 +1,177 @@
+"""Virtual time, processes and tasks: what runs when, and who is frozen or dead.
+
+Promise: one seed, one history. Everything random is drawn from one generator, events at the same time run in the order
+in which they were planned, and no real clock, thread or hash order is consulted. A process can be frozen or killed at
+every yield of every task in it, between the moment when a reply has arrived and the moment when it is used.
+"""
+
+import heapq
+import random
+from collections.abc import Callable, Generator
+from itertools import count
+from typing import Any, NamedTuple
+
+US_PER_MS = 1000
+START_US = 1_000_000_000
+Action = Callable[..., None]
+
+
+class Violation(AssertionError):  # noqa: N818 - it names what was found, not a mistake of the caller's.
+    """A rule was broken; the message says which, and by whom."""
+
+
+class Sleep(NamedTuple):
+    """What a task yields to let time pass. Reply: None."""
+
+    duration_us: int
+
+
+class Line(NamedTuple):
+    """One line of a trace."""
+
+    at_us: int
+    who: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{(self.at_us - START_US) / US_PER_MS:11.3f} ms  {self.who:<8} {self.what}"
+
+
+class Kernel:
+    """The clock, the plan of events, and the trace."""
+
+    def __init__(self, seed: int, *, is_tracing: bool) -> None:
+        self.random = random.Random(seed)  # noqa: S311 - it must be reproducible.
+        self.now_us = START_US
+        self.steps = 0
+        self.lines: list[Line] = []
+        self.is_tracing = is_tracing
+        self._plan: list[tuple[int, int, Action, tuple[Any, ...]]] = []
+        self._numbers = count()
+
+    @property
+    def now_ms(self) -> int:
+        """The time in milliseconds, rounded down."""
+        return self.now_us // US_PER_MS
+
+    def at(self, when_us: int, action: Action, *arguments: Any) -> None:
+        """Plan an action."""
+        heapq.heappush(self._plan, (max(when_us, self.now_us), next(self._numbers), action, arguments))
+
+    def after(self, delay_us: int, action: Action, *arguments: Any) -> None:
+        """Plan an action for some time from now."""
+        heapq.heappush(self._plan, (self.now_us + delay_us, next(self._numbers), action, arguments))
+
+    def run(self, until_us: int) -> None:
+        """Run what is planned until then; the clock shows that time afterwards."""
+        plan = self._plan
+        while plan and plan[0][0] <= until_us:
+            self.now_us, _, action, arguments = heapq.heappop(plan)
+            self.steps += 1
+            action(*arguments)
+        self.now_us = until_us
+
+    def trace(self, who: str, what: str, *details: object) -> None:
+        """Write a line of the trace; `what` is formatted with the details only if somebody reads it."""
+        if self.is_tracing:
+            self.lines.append(Line(self.now_us, who, what.format(*details)))
+
+    def chance(self, probability: float) -> bool:
+        """Draw whether something happens."""
+        return probability > 0.0 and self.random.random() < probability
+
+    def between(self, low: int, high: int) -> int:
+        """Draw a number, both ends included."""
+        return low + int(self.random.random() * (high - low + 1))
+
+
+class Computer:
+    """How processes live and die: the odds of a freeze and of a crash at each step."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.freeze_odds = 0.0
+        self.crash_odds = 0.0
+        self.longest_freeze_ms = 1
+
+
+class Process:
+    """Some tasks that are frozen together and die together."""
+
+    def __init__(self, computer: Computer, name: str) -> None:
+        self.computer = computer
+        self.kernel = computer.kernel
+        self.name = name
+        self.frozen_until_us = 0
+        self.is_dead = False
+        self.at_death: list[Action] = []
+
+    def freeze(self, duration_ms: int) -> None:
+        """Run nothing of this process for a while."""
+        self.kernel.trace(self.name, "is frozen for {} ms", duration_ms)
+        self.frozen_until_us = self.kernel.now_us + duration_ms * US_PER_MS
+
+    def kill(self) -> None:
+        """Run nothing of this process any more; what it has sent stays on its way."""
+        if not self.is_dead:
+            self.kernel.trace(self.name, "is killed")
+            self.is_dead = True
+            for action in self.at_death:
+                action()
+
+    def is_struck(self) -> bool:
+        """Draw whether this step is the process's last, or is delayed by a freeze; return whether it is dead."""
+        computer, kernel = self.computer, self.kernel
+        if kernel.chance(computer.freeze_odds) and kernel.now_us >= self.frozen_until_us:
+            self.freeze(kernel.between(1, computer.longest_freeze_ms))
+        if kernel.chance(computer.crash_odds):
+            self.kill()
+        return self.is_dead
+
+    def start(self, body: Generator[Any, Any, None], answer: "Answer") -> None:
+        """Run a task, whose requests `answer` answers."""
+        Task(self, body, answer).reply(0, 0, None)
+
+
+class Pending:
+    """What `answer` returns when the reply comes later, by `Task.reply`."""
+
+
+PENDING = Pending()
+Answer = Callable[["Task", Any], Any]
+
+
+class Task:
+    """One generator of a process. It waits for the reply to what it yielded last, and for no older one."""
+
+    __slots__ = ("_answer", "_body", "process", "ticket")
+
+    def __init__(self, process: Process, body: Generator[Any, Any, None], answer: Answer) -> None:
+        self.process = process
+        self.ticket = 0
+        self._body = body
+        self._answer = answer
+
+    def reply(self, ticket: int, delay_us: int, value: Any) -> None:
+        """Go on with a value, or an exception to be thrown, some time from now, unless an earlier reply was faster."""
+        self.process.kernel.after(delay_us, self._arrive, ticket, value)
+
+    def _arrive(self, ticket: int, value: Any) -> None:
+        if ticket == self.ticket:
+            self.ticket += 1  # From here on this reply is the one: a later one finds another ticket.
+            self._go_on(value)
+
+    def _go_on(self, value: Any) -> None:
+        """Run the task until it has to wait; before every step its process may be frozen or killed."""
+        process, kernel = self.process, self.process.kernel
+        while value is not PENDING and not process.is_dead:
+            if process.is_struck():
+                return
+            if kernel.now_us < process.frozen_until_us:
+                kernel.at(process.frozen_until_us, self._go_on, value)
+                return
+            try:
+                request = self._body.throw(value) if isinstance(value, BaseException) else self._body.send(value)
+            except StopIteration:
+                return
+            value = self._answer(self, request)
