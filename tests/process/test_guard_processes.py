@@ -1,62 +1,22 @@
-"""Guards among real processes: frozen, killed and forked at every moment, and other processes that go on meanwhile."""
+"""Guards among real processes: frozen and killed at every moment, and other processes that go on meanwhile."""
 
-import os
 import shutil
-import signal
 import sqlite3
-import subprocess
-import sys
-import textwrap
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import fenceline
-from fenceline import Sequencer, SourceUnavailableError
+from fenceline import SourceUnavailableError
 from fenceline._api.guard import look_at
-from tests.guards import LOCK, RESOURCE, HandmadeLease, ask, make_file, plain, url_of, value_in, write
-from tests.helpers import ROOT, wait_until
-from tests.process.actors import Actor, Stage
-from tests.process.test_power_cut import Machine, shim
+from tests.guards import LOCK, HandmadeLease, ask, plain, url_of, value_in, write
+from tests.process.actors import Stage
+from tests.process.guard_stage import file, guard_of, play, stage
 
-__all__ = ["shim"]
+__all__ = ["file", "stage"]
 
 pytestmark = pytest.mark.process
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    return make_file(tmp_path / "app.db")
-
-
-@pytest.fixture
-def stage(tmp_path: Path, file: Path) -> Iterator[Stage]:
-    """Actors with a source beside the guarded file, and with a guard of that file."""
-    with Stage(tmp_path / "locks.db") as made:
-        yield made
-
-
-GUARD = """
-lock = source.lock("nightly-report", ttl=float(os.environ.get("TTL", "30")))
-guard = fenceline.guard(URL.replace("locks.db", "app.db"), resource="reports", lock="nightly-report")
-
-def read(connection):
-    return connection.execute("SELECT value FROM reports").fetchone()[0]
-
-def write(connection, value):
-    connection.execute("UPDATE reports SET value = ?", (value,))
-"""
-
-
-def play(stage: Stage, script: str, *before: str) -> Actor:
-    """Start an actor that has a guard of the file."""
-    return stage.actor("".join((GUARD, *before, textwrap.dedent(script))))
-
-
-def guard_of(file: Path) -> fenceline.Guard:
-    return fenceline.guard(url_of(file), resource=RESOURCE, lock=LOCK)
 
 
 # --- frozen ---
@@ -277,149 +237,6 @@ def add(file: Path, lease: Any, number: int) -> None:
     write(guard, lease, value + number)
 
 
-# --- children ---
-def test_g10_a_child_with_the_sequencer_writes_until_its_parent_closes(stage: Stage, file: Path) -> None:
-    guard_of(file).protect("reports")
-    program = (
-        "import fenceline, sys; g = fenceline.guard(sys.argv[1], resource='reports', lock='nightly-report')\n"
-        "try:\n"
-        "  with g.transaction(fenceline.Sequencer.from_env()) as c: c.execute('UPDATE reports SET value = value + 1')\n"
-        "except fenceline.StaleTokenError as error: print(error)\n"
-    )
-
-    def child(sequencer: Sequencer) -> str:
-        environment = {**os.environ, "FENCELINE_SEQUENCER": str(sequencer)}
-        command = [sys.executable, "-c", program, url_of(file)]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
-
-    with fenceline.connect(stage.url) as source, source.lock(LOCK) as lease:
-        guard = guard_of(file)
-        assert child(lease.sequencer) == ""
-        write(guard, lease, 5)
-        assert child(lease.sequencer) == ""
-        guard.close(lease)
-        assert "its own holder closed it" in child(lease.sequencer)
-    assert value_in(file) == 6
-
-
-FORKED = """
-def in_child(function):
-    child = os.fork()
-    if child == 0:
-        try:
-            say(function())
-        except BaseException as error:
-            say(type(error).__name__)
-        os._exit(0)
-    os.waitpid(child, 0)
-
-def add(proof):
-    with guard.transaction(proof) as connection:
-        write(connection, read(connection) + 1)
-    return "added"
-"""
-
-
-@pytest.mark.reduced
-def test_a_forked_child_uses_the_guard_with_the_sequencer_and_not_with_the_lease(stage: Stage, file: Path) -> None:
-    actor = play(
-        stage,
-        """
-        with lock as lease:
-            add(lease)
-            for _ in range(3):
-                in_child(lambda: add(lease.sequencer))
-                in_child(lambda: add(lease))
-                add(lease)
-            in_child(lambda: guard.close(lease))
-            add(lease)
-        say("done")
-        """,
-        FORKED,
-    )
-    for _ in range(3):
-        assert actor.hear() == "added"
-        assert actor.hear() == "LeaseInheritedError"
-    assert actor.hear() == "LeaseInheritedError"
-    assert actor.hear() == "done"
-    assert value_in(file) == 8
-
-
-def test_a_fork_inside_a_guarded_transaction_harms_neither_the_parent_nor_the_file(stage: Stage, file: Path) -> None:
-    actor = play(
-        stage,
-        """
-        with lock as lease:
-            with guard.transaction(lease) as connection:
-                write(connection, 5)
-                in_child(lambda: fenceline.guard(guard.url, resource="other", lock="nightly-report").mark())
-                write(connection, 6)
-            add(lease)
-        say("done")
-        """,
-        FORKED,
-    )
-    assert actor.hear() == "UnsupportedError"
-    assert actor.hear() == "done"
-    assert value_in(file) == 7
-
-
-def test_a_forked_child_that_leaves_its_parents_block_commits_nothing(stage: Stage, file: Path) -> None:
-    actor = play(
-        stage,
-        """
-        with lock as lease:
-            guard.seal(lease)
-            child = None
-            try:
-                with guard.transaction(lease) as connection:
-                    write(connection, "the parent's")
-                    child = os.fork()
-                    if child:
-                        os.waitpid(child, 0)
-            except BaseException as error:
-                say(type(error).__name__)
-                os._exit(0)
-        say("done")
-        """,
-    )
-    assert actor.hear() == "UnsupportedError"
-    assert actor.hear() == "done"
-    assert value_in(file) == "the parent's"
-
-
-def test_a_fork_while_other_threads_use_the_guard_leaves_both_processes_working(stage: Stage, file: Path) -> None:
-    actor = play(
-        stage,
-        """
-        import threading
-        with lock as lease:
-            guard.seal(lease)
-            proof, stop = lease.sequencer, threading.Event()
-
-            def seal_again():
-                n = 0
-                while not stop.is_set():
-                    n += 1
-                    # Brief transactions of the guard's own: a fork waits for them.
-                    fenceline.guard(guard.url, resource=f"r{n % 5}", lock=lock.name, independent=True).seal(proof)
-
-            threads = [threading.Thread(target=seal_again) for _ in range(3)]
-            for thread in threads: thread.start()
-            for _ in range(20):
-                in_child(lambda: add(proof))
-            stop.set()
-            for thread in threads: thread.join()
-            add(lease)
-        say("done")
-        """,
-        FORKED,
-    )
-    assert [actor.hear() for _ in range(20)] == ["added"] * 20
-    assert actor.hear() == "done"
-    assert value_in(file) == 21
-
-
 # --- others who have the file ---
 def test_protect_waits_for_a_transaction_of_another_process(stage: Stage, file: Path) -> None:
     holder = stage.actor(
@@ -440,77 +257,3 @@ def test_protect_waits_for_a_transaction_of_another_process(stage: Stage, file: 
     guard_of(file).protect("reports")
     assert value_in(file) == "theirs"
     assert [one.table for one in look_at(url_of(file)).protections] == ["reports"]
-
-
-# --- a power cut ---
-SEALER = """
-import os, signal, sys
-import fenceline
-guard = fenceline.guard(sys.argv[1], resource="reports", lock="nightly-report")
-for token in range(int(sys.argv[2]), 1_000_000):
-    guard.seal(fenceline.Sequencer("source", "history", "nightly-report", token, f"claim-{token}"))
-    os.write(1, b"%d\\n" % token)
-"""
-
-
-@pytest.mark.parametrize("journal", ["wal", "delete"])
-def test_g4_a_seal_that_was_answered_survives_a_power_cut(shim: Path, tmp_path: Path, journal: str) -> None:
-    machine = Machine(shim, tmp_path / "machine", keeps_names=True)
-    environment = {**os.environ, "LD_PRELOAD": str(shim), "FL_CUT_WATCH": str(machine.disk), "FL_CUT_KEEPS_NAMES": "1"}
-    environment["FL_CUT_SHADOW"] = str(machine.shadow)
-    make = (
-        f"import sys; sys.path.insert(0, {str(ROOT)!r}); from tests.guards import make_file; from pathlib import Path; "
-    )
-    make += "make_file(Path(sys.argv[1]), journal=sys.argv[2])"
-    subprocess.run([sys.executable, "-c", make, machine.file, journal], env=environment, check=True)
-    output, told = tmp_path / "told", 0
-    for _ in range(2):
-        with output.open("wb") as out:
-            command = [sys.executable, "-c", SEALER, url_of(machine.file), str(told + 100)]
-            process = subprocess.Popen(command, env=environment, stdout=out)
-        wait_until(lambda: output.read_text().count("\n") >= 20)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        told = max(int(line) for line in output.read_text().splitlines(keepends=True) if line.endswith("\n"))
-        machine.fail()
-        ((mark,),) = machine.read("SELECT token FROM fenceline_mark")
-        assert mark >= told
-
-
-USER = """
-import sqlite3, sys, time
-connection = sqlite3.connect(sys.argv[1], isolation_level=None)
-connection.execute("PRAGMA synchronous = NORMAL")
-connection.execute("UPDATE reports SET value = 1")
-print("open", flush=True)
-sys.stdin.read()
-"""
-
-
-def test_g4_a_seal_survives_where_a_user_made_the_log_and_flushed_nothing(shim: Path, tmp_path: Path) -> None:
-    """Only what POSIX promises: the log's name is on the disk because the guard has flushed the folder."""
-    machine = Machine(shim, tmp_path / "machine")
-    environment = {**os.environ, "LD_PRELOAD": str(shim), "FL_CUT_WATCH": str(machine.disk)}
-    environment["FL_CUT_SHADOW"] = str(machine.shadow)
-    make = (
-        f"import sys; sys.path.insert(0, {str(ROOT)!r}); from pathlib import Path; from tests.guards import make_file; "
-    )
-    make += "make_file(Path(sys.argv[1]))"
-    subprocess.run([sys.executable, "-c", make, machine.file], env=environment, check=True)
-    command = [sys.executable, "-c", USER, machine.file]
-    user = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert user.stdout is not None
-    assert user.stdout.readline() == b"open\n"
-    output = tmp_path / "told"
-    with output.open("wb") as out:
-        sealer = subprocess.Popen(
-            [sys.executable, "-c", SEALER, url_of(machine.file), "1"], env=environment, stdout=out
-        )
-    wait_until(lambda: output.read_text().count("\n") >= 3)
-    for process in (sealer, user):
-        process.kill()
-        process.communicate()
-    told = max(int(line) for line in output.read_text().splitlines(keepends=True) if line.endswith("\n"))
-    machine.fail()
-    ((mark,),) = machine.read("SELECT token FROM fenceline_mark")
-    assert mark >= told

@@ -1,0 +1,44 @@
+"""A guarded file, a source beside it, and actors that have a guard of the file."""
+
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import fenceline
+from tests.guards import LOCK, RESOURCE, make_file, url_of
+from tests.process.actors import Actor, Stage
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return make_file(tmp_path / "app.db")
+
+
+@pytest.fixture
+def stage(tmp_path: Path, file: Path) -> Iterator[Stage]:
+    """Actors with a source beside the guarded file, and with a guard of that file."""
+    with Stage(tmp_path / "locks.db") as made:
+        yield made
+
+
+GUARD = """
+lock = source.lock("nightly-report", ttl=float(os.environ.get("TTL", "30")))
+guard = fenceline.guard(URL.replace("locks.db", "app.db"), resource="reports", lock="nightly-report")
+
+def read(connection):
+    return connection.execute("SELECT value FROM reports").fetchone()[0]
+
+def write(connection, value):
+    connection.execute("UPDATE reports SET value = ?", (value,))
+"""
+
+
+def play(stage: Stage, script: str, *before: str) -> Actor:
+    """Start an actor that has a guard of the file."""
+    return stage.actor("".join((GUARD, *before, textwrap.dedent(script))))
+
+
+def guard_of(file: Path) -> fenceline.Guard:
+    return fenceline.guard(url_of(file), resource=RESOURCE, lock=LOCK)
