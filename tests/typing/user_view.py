@@ -37,6 +37,42 @@ def with_a_reentrant_lock(source: fenceline.Source) -> None:
         assert inner is outer
 
 
+def with_wrong_arguments(source: fenceline.Source) -> None:
+    """A checker that is strict about unused `ignore` comments holds that each of these is an error."""
+    source.lock(1)  # type: ignore[arg-type]
+    source.lock("a", 10.0)  # type: ignore[call-arg]
+    source.lock("a", ttl="10")  # type: ignore[arg-type]
+    source.lock("a", on_lost=lambda: None)  # type: ignore[arg-type, misc]
+    source.break_lock("a")  # type: ignore[call-arg]
+    _ = source.lock("a").token  # type: ignore[attr-defined]
+    fenceline.guard("sqlite:///app.db", resource="reports")  # type: ignore[call-arg]
+    _ = source.lock("a").acquire().token  # type: ignore[union-attr]
+
+
+def proofs(lease: fenceline.Lease) -> None:
+    text = str(lease.sequencer)
+    sequencer = fenceline.Sequencer.parse(text)
+    assert_type(sequencer, fenceline.Sequencer)
+    assert_type((sequencer.lock, sequencer.token, sequencer.claim), tuple[str, int, str])
+    assert_type(fenceline.Sequencer.from_env(), fenceline.Sequencer)
+    assert_type((lease.lock, lease.holder, lease.ttl), tuple[str, str, float])
+    assert_type((lease.deadline_ms, lease.is_inherited), tuple[int, bool])
+    assert_type(lease.release(), bool)
+    assert_type(lease.check_valid(), None)
+
+
+def several_resources(source: fenceline.Source, lease: fenceline.Lease) -> None:
+    guard = fenceline.guard("sqlite:///app.db", resources=["reports", "totals"], lock="nightly-report")
+    assert_type(guard.marks(), dict[str, fenceline.Mark])
+    guard.rebind("another", source=source, reason="renamed")
+    guard.raise_to(source, reason="restored")
+    late = fenceline.guard("sqlite:///app.db", resource="log", lock="nightly-report", independent=True)
+    late.lower(7, reason="poisoned")
+    late.outrank(source.break_lock("nightly-report", reason="stuck").sequencer, reason="stuck")
+    late.protect("log", source=source)
+    late.seal(lease)
+
+
 def look(source: fenceline.Source) -> None:
     assert_type(source.locks(), Iterator[fenceline.LockInfo])
     info = source.info("nightly-report")
@@ -72,6 +108,10 @@ def errors() -> None:
         assert_type((error.token, error.mark, error.resource), tuple[int, int, str])
     except fenceline.LeaseLostError as error:
         assert_type(error.reason, str)
+    except fenceline.AcquireTimeoutError as error:
+        assert_type(error.definite, bool)
+    except TimeoutError:
+        raise
     except fenceline.FencelineError as error:
         assert_type(error.definite, bool)
 
@@ -94,6 +134,7 @@ async def asynchronous() -> None:
             async with guard.transaction(lease) as connection:
                 connection.execute("UPDATE report SET total = 1")
             assert_type(await lease.lost.wait(0.1), bool)
+            assert_type(await lease.release(), bool)
         lock = source.rlock("nested", timeout=1)
         assert_type(await lock.acquire(), fenceline.aio.AsyncLease | None)
         await lock.release()
