@@ -287,16 +287,31 @@ class Database:
             raise SourceUnavailableError(f"{self.path}: {_REMEDIES[sqlite3.SQLITE_CORRUPT]} ({said})") from found
 
     def close(self) -> None:
-        """Close the connection; never raises. It may be used again, and opens anew then."""
+        """Close the connection, inside the fork gate; never raises. It may be used again, and opens anew then.
+
+        Closing works on the log and its locks, which a child forked meanwhile would believe to be its own.
+        """
+        was_inside = self.is_inside
+        if not was_inside:
+            self._enter_gate()
+        try:
+            self._close()
+        finally:
+            self.is_inside = was_inside
+
+    def _close(self) -> None:
         native, self._native = self._native, None
         if native is not None:
             with suppress(sqlite3.Error):
                 native.close()
 
     def close_if_idle(self) -> None:
-        """Close the connection unless somebody is inside it or left a transaction open (for the fork gate)."""
+        """Close the connection unless somebody is inside it or left a transaction open.
+
+        For the fork gate, in the forking thread: the gate is shut, and waits for nobody.
+        """
         if not self.is_inside and self._native is not None and not self._native.in_transaction:
-            self.close()
+            self._close()
 
     def leak(self) -> None:
         """Never close the connection in this process, not even when the interpreter ends (for the fork gate)."""

@@ -80,7 +80,6 @@ class GuardDatabase(Database):
     def __init__(self, path: Path) -> None:
         self.watch = Watch()
         self._usual: str | None = None
-        self._is_forking = False
         super().__init__(path, prepare=self.watch.attach)
 
     def _open(self) -> sqlite3.Connection:
@@ -150,27 +149,6 @@ class GuardDatabase(Database):
             self.close()
         finally:
             self.is_inside = False
-
-    def close(self) -> None:
-        """Close the connection, inside the fork gate; never raises.
-
-        Closing works on the log and its locks, which a child forked meanwhile would believe to be its own.
-        """
-        was_inside = self.is_inside
-        if not was_inside and not self._is_forking:
-            self._enter_gate()
-        try:
-            super().close()
-        finally:
-            self.is_inside = was_inside
-
-    def close_if_idle(self) -> None:
-        """Close the connection for the fork gate, in the forking thread: the gate is shut, and waits for nobody."""
-        self._is_forking = True
-        try:
-            super().close_if_idle()
-        finally:
-            self._is_forking = False
 
     def on_its_file(self) -> sqlite3.Connection | None:
         """Return the connection, in the transaction just begun, if it is to the file that has the name now; else None,
