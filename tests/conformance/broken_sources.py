@@ -310,6 +310,14 @@ class BreakWithoutReason(Ledger):
         return super()._break(request._replace(reason="?"), now_us)
 
 
+class BreakDoneTwice(Ledger):
+    """Asked again, it breaks the successor's lease."""
+
+    def _break(self, request, now_us):
+        self.breaks.clear()
+        return super()._break(request, now_us)
+
+
 class BreakThatDropsTheQueue(Ledger):
     def _break(self, request, now_us):
         self.queues.pop(request.lock, None)
@@ -454,6 +462,7 @@ BROKEN = (
     (PollGrantsAnybody, "test_a_poll_without_a_place_is_over"),
     (SleepWithoutEnd, "test_a_waiter_is_told_when_to_look_again"),
     (BreakWithoutToken, "test_a_break_mints_a_higher_token"),
+    (BreakDoneTwice, "test_a_break_asked_again_breaks_nobody_elses_lease"),
     (BreakWithoutReason, "test_a_break_ends_the_lease_and_says_why"),
     (BreakThatDropsTheQueue, "test_a_break_lets_the_queue_move_on"),
     (EpochWithoutJump, "test_raising_the_epoch_begins_above_every_token"),

@@ -17,6 +17,8 @@ BLOCK_TOKENS = 1000
 MAX_WAITERS = 10_000
 MAX_ENDED_CLAIMS = 1000
 """Ended claims that are remembered one by one; what is older is refused by its birth (H4)."""
+MAX_BREAKS = 1000
+"""Breaks that are remembered, so that one that is asked again breaks nobody else's lease."""
 HEAD_WAIT_MS = 1000
 PAGE_LOCKS = 500
 _US_PER_MS = 1000
@@ -61,6 +63,7 @@ class Ledger:
         self.locks: dict[str, LockRow] = {}
         self.queues: dict[str, Queue] = {}
         self.ended_us: dict[str, int] = {}
+        self.breaks: dict[str, ask.Broken] = {}
         self.refuse_born_until_us = 0
         self._block_tokens = block_tokens
 
@@ -75,6 +78,7 @@ class Ledger:
         twin.locks = dict(self.locks)
         twin.queues = {lock: dict(queue) for lock, queue in self.queues.items()}
         twin.ended_us = dict(self.ended_us)
+        twin.breaks = dict(self.breaks)
         return twin
 
     def head(self, lock: str, now_ms: int) -> str | None:
@@ -217,6 +221,8 @@ class Ledger:
         return None
 
     def _break(self, request: ask.Break, now_us: int) -> ask.SourceReply:
+        if request.claim in self.breaks:
+            return self.breaks[request.claim]
         if self.counter >= self.bound:
             return ask.BlockSpent()
         row = self.locks.get(request.lock)
@@ -226,7 +232,10 @@ class Ledger:
             self._free(request.lock, row, "", now_us)
         ended = f"{request.holder} broke it: {request.reason}"
         self.locks[request.lock] = LockRow(self.counter, None, None, 0, 0, ended)
-        return ask.Broken(self.counter, self.source_id, self.history_id, holder)
+        self.breaks[request.claim] = broken = ask.Broken(self.counter, self.source_id, self.history_id, holder)
+        if len(self.breaks) > MAX_BREAKS:
+            del self.breaks[next(iter(self.breaks))]
+        return broken
 
     def _purge(self, request: ask.Purge, now_us: int) -> ask.SourceReply:
         now_ms = now_us // _US_PER_MS

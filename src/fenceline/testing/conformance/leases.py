@@ -8,7 +8,7 @@ from fenceline._flows.acquire import Attempt, acquire
 from fenceline._flows.requests import Flow
 from fenceline.testing.conformance.faults import LostReplies
 from fenceline.testing.conformance.rig import require
-from fenceline.testing.conformance.source_rig import Contender, SourceRig, asking
+from fenceline.testing.conformance.source_rig import Contender, SourceRig, asking, drawing
 
 THREADS = 4
 ROUNDS = 4
@@ -230,6 +230,17 @@ class LeaseChecks(SourceRig):
         """G10: the token is minted all the same, for the guards."""
         require(self.break_lock().holder is None, "a break of a free lock ends nobody's lease")
         self.contender().hold()
+
+    def test_a_break_asked_again_breaks_nobody_elses_lease(self) -> None:
+        """G10: its reply was lost, and somebody has acquired the lock since."""
+        holder, next_one = self.contender(), self.contender()
+        holder.hold()
+        claim, _ = self.run(drawing())
+        request = ask.Break("lock", claim, "an operator", "a check")
+        first = self.ask(request)
+        next_one.hold()
+        require(self.ask(request) == first, "G10: the same break gives the same answer, and the same token")
+        require(next_one.renew() is None, "G10: and does not end the lease that came after it")
 
     # --- lost replies and threads -------------------------------------------------------------------------------------
     def test_a_lost_reply_is_answered_again(self) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from contextlib import nullcontext
 
 from fenceline.testing.simulate.controls import CONTROLS, control
-from fenceline.testing.simulate.world import Outcome, simulate
+from fenceline.testing.simulate.world import Outcome, World, simulate
 
 USAGE_ERROR = 64
 MAX_SHOWN = 10
@@ -26,9 +26,18 @@ def main(arguments: list[str] | None = None) -> int:
         _say("\n".join(CONTROLS))
         return 0
     with control(asked.control) if asked.control else nullcontext():
+        world_type = _world_type(asked.store)
         if asked.seed is not None:
-            return _replay(asked.seed)
-        return _run(asked.seeds)
+            return _replay(asked.seed, world_type)
+        return _run(asked.seeds, world_type)
+
+
+def _world_type(store: str) -> type[World]:
+    if store == "sqlite":
+        from fenceline.testing.simulate.sqlite import SQLiteWorld
+
+        return SQLiteWorld
+    return World
 
 
 def _say(line: object) -> None:
@@ -44,6 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     which.add_argument("--seeds", type=_range, default=range(1000), metavar="A:B", help="run seeds A to B-1 (0:1000)")
     which.add_argument("--controls", action="store_true", help="list the rules that --control can break")
     parser.add_argument("--control", choices=CONTROLS, metavar="RULE", help="break a rule, to see it found")
+    parser.add_argument("--store", choices=("memory", "sqlite"), default="memory", help="whose source it is (memory)")
     return parser
 
 
@@ -52,19 +62,19 @@ def _range(text: str) -> range:
     return range(int(first), int(end))
 
 
-def _replay(seed: int) -> int:
-    outcome = simulate(seed, is_tracing=True)
+def _replay(seed: int, world_type: type[World]) -> int:
+    outcome = simulate(seed, is_tracing=True, world_type=world_type)
     for line in outcome.lines:
         _say(line)
     _say(summary([outcome]))
     return 1 if outcome.violation else 0
 
 
-def _run(seeds: range) -> int:
+def _run(seeds: range, world_type: type[World]) -> int:
     outcomes = []
     broken = 0
     for seed in seeds:
-        outcome = simulate(seed)
+        outcome = simulate(seed, world_type=world_type)
         outcomes.append(outcome)
         if outcome.violation:
             broken += 1

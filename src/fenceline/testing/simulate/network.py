@@ -73,6 +73,7 @@ class Network:
         self._listening: dict[Task, str] = {}
         self._claims = 0
         self._cut_until_us: dict[str, int] = {}
+        self._generation = 0
 
     def answer(self, task: Task, request: Any) -> Any:
         """Return the reply to what needs no network; have anything else answered some time."""
@@ -102,6 +103,10 @@ class Network:
             return self.kernel.between(1, self.odds.latest_ms) * US_PER_MS
         return self.kernel.between(100, 1500)
 
+    def forget(self) -> None:
+        """Lose every request to the source that is under way, as a power cut of a whole machine does."""
+        self._generation += 1
+
     def cut(self, process: Process, duration_ms: int) -> None:
         """Let nothing through between a process and the source for a while; what is under way arrives."""
         self.kernel.trace("network", "is cut for {} for {} ms", process.name, duration_ms)
@@ -123,9 +128,11 @@ class Network:
         self._send(task, perform, can_double=True)
 
     def _send(self, task: Task, perform: Callable[[], Any], *, can_double: bool) -> None:
-        kernel, odds, ticket = self.kernel, self.odds, task.ticket
+        kernel, odds, ticket, generation = self.kernel, self.odds, task.ticket, self._generation
 
         def arrive() -> None:
+            if generation != self._generation:
+                return
             reply = perform()
             if not self._is_cut(task.process) and not kernel.chance(odds.reply_lost):
                 task.reply(ticket, self._delay(), reply)

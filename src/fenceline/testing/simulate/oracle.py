@@ -55,9 +55,10 @@ class SourceOracle:
         if isinstance(request, ask.Acquire):
             self._ttls[request.claim] = request.ttl_ms
         if self.is_tainted:
-            if isinstance(reply, ask.Granted):
-                self.excused.add(request.claim)
+            if isinstance(reply, ask.Granted | ask.Broken):
+                self._tokens.setdefault(request.claim, reply.token)
                 self.doubtful.add(request.claim)
+                self.excused.add(request.claim)
             return
         judge = self._JUDGES.get(type(reply))
         if judge is not None:
@@ -145,7 +146,13 @@ class SourceOracle:
             del self._held[lock]
 
     def _broken(self, request: ask.Break, reply: ask.Broken, now_ms: int) -> None:
+        before = self._tokens.get(request.claim)
+        if before == reply.token:
+            return  # The same break, asked again.
+        if before is not None and request.claim not in self._ended:
+            raise Violation(f"T3: the same break minted {before}, and then {reply.token}")
         self._fresh_token(reply.token, f"the break of lock {request.lock!r}")
+        self._tokens[request.claim] = reply.token
         tenancy = self._held.pop(request.lock, None)
         if tenancy is not None:
             self._ended.add(tenancy.claim)

@@ -39,10 +39,14 @@ class Source:
         except FencelineError as error:
             return error
         self.kernel.trace("source", "{} -> {}", request, reply)
-        if type(request) in {ask.ReserveBlock, ask.RaiseEpoch}:
+        if self.has_flushed(request):
             self.flush()
         self.oracle.saw(request, reply, self.kernel.now_ms)
         return reply
+
+    def has_flushed(self, request: Any) -> bool:
+        """Tell whether everything until this request is on the disk now."""
+        return type(request) in {ask.ReserveBlock, ask.RaiseEpoch}
 
     def flush(self) -> None:
         """Have everything until now survive an unclean stop."""

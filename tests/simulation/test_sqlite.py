@@ -1,0 +1,69 @@
+"""SQLite's own source keeps the rules in every simulated world, power cuts included; a broken one is found out."""
+
+import random
+
+import pytest
+
+from fenceline.stores.sqlite.database import Database
+from fenceline.stores.sqlite.identity import Identity
+from fenceline.stores.sqlite.source import Look, SQLiteSourceConnection
+from fenceline.testing.simulate import simulate
+from fenceline.testing.simulate.__main__ import main
+from fenceline.testing.simulate.sqlite import MemoryDatabase, SQLiteWorld
+
+FIXED = range(200)
+FRESH_SEEDS = 100
+CONTROL_SEEDS = range(600)
+
+
+def broken(seeds):
+    outcomes = (simulate(seed, world_type=SQLiteWorld) for seed in seeds)
+    return {outcome.seed: outcome.violation for outcome in outcomes if outcome.violation}
+
+
+@pytest.mark.parametrize("first", range(4))
+def test_fixed_seeds_break_no_rule(first):
+    assert broken(FIXED[first::4]) == {}
+
+
+def test_fresh_seeds_break_no_rule(capsys):
+    first = random.SystemRandom().randrange(2**32)
+    with capsys.disabled():
+        print(f" [seeds {first}:{first + FRESH_SEEDS}]", end="")
+    found = broken(range(first, first + FRESH_SEEDS))
+    assert found == {}, f"replay: python -m fenceline.testing.simulate --store sqlite --seed {next(iter(found))}"
+
+
+def nothing(*_, **__):
+    return None
+
+
+def keep_the_counter(self, database, ended, born_after_us):
+    counter = database.execute("SELECT counter FROM fenceline_source").fetchone()
+    _void_everything(self, database, ended, born_after_us)
+    database.execute("UPDATE fenceline_source SET counter = ? WHERE id = 1", counter)
+
+
+_void_everything = Identity._void_everything
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "replacement", "rule"),
+    [
+        (MemoryDatabase, "transact_flushed", lambda self, body, **_: Database.transact(self, body), "T1"),
+        (Identity, "_void_everything", keep_the_counter, "T1"),
+        (Look, "may_have_ended", lambda self, claim, born_us: False, "H4"),
+        (SQLiteSourceConnection, "_remember_ended", nothing, "H8"),
+        (SQLiteSourceConnection, "_drop_dead_waiters", nothing, "H8"),
+    ],
+    ids=["bound not flushed", "no skip to the bound", "claims forgotten", "leavers forgotten", "dead waiters kept"],
+)
+def test_a_broken_rule_is_found(monkeypatch, owner, name, replacement, rule):
+    monkeypatch.setattr(owner, name, replacement)
+    outcomes = (simulate(seed, world_type=SQLiteWorld) for seed in CONTROL_SEEDS)
+    assert next(outcome for outcome in outcomes if outcome.violation).violation.startswith(rule)
+
+
+def test_the_command_simulates_sqlite(capsys):
+    assert main(["--store", "sqlite", "--seeds", "0:2"]) == 0
+    assert capsys.readouterr().out.startswith("2 seeds, ")
