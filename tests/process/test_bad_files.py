@@ -552,6 +552,24 @@ def test_text_that_is_no_text_is_corruption_with_the_remedy(path: Path) -> None:
         one_token(path)
 
 
+def test_value_of_another_type_is_corruption_with_the_remedy(path: Path) -> None:
+    """The tables are strict, so that nothing but damage can do this; the test takes the strictness away meanwhile."""
+    client = Client(path)
+    client.token("lock", "holder")
+    client.close()
+    for strict, lax in ((" STRICT, WITHOUT", " WITHOUT"), (" WITHOUT", " STRICT, WITHOUT")):
+        with closing(sqlite3.connect(path, isolation_level=None)) as native:
+            native.execute("pragma writable_schema = on")
+            native.execute(
+                "update sqlite_schema set sql = replace(sql, ?, ?) where name = 'fenceline_lock'", (strict, lax)
+            )
+        if lax == " WITHOUT":
+            rows(path, "update fenceline_lock set ttl_ms = 'long'")
+    for act in (client.token, lambda: client.ask(ask.Inspect("lock")), lambda: client.ask(ask.ListLocks(None))):
+        with pytest.raises(SourceUnavailableError, match=r"it is corrupted: restore it from a backup, .*ttl_ms"):
+            act()
+
+
 def test_log_full_of_rubbish_is_no_wrong_grant(path: Path) -> None:
     damaged = Damage(path)
     Path(f"{path}-wal").write_bytes(random.Random(1).randbytes(20_000))
