@@ -10,6 +10,8 @@ import pytest
 import fenceline
 from tests.process.actors import Stage
 
+pytest_plugins = ["tests.postgres.fix_postgres"]
+
 
 @pytest.fixture
 def short_path() -> Iterator[Path]:

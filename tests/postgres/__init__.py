@@ -1,0 +1,1 @@
+"""PostgreSQL: private servers, a proxy that loses replies, and what the design takes for granted about both."""

@@ -1,0 +1,172 @@
+"""Fixtures: a PostgreSQL server per version and test session, a database per test, and servers that a test may kill.
+
+A test runs on both versions of `KINDS`; one that is heavy asks for a single one with `only("18")`.
+"""
+
+import itertools
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from tests.postgres.fix_programs import KINDS, Programs, find_programs, give
+from tests.postgres.fix_server import ADMIN, PostgresServer
+
+MEMORY_BYTES = 4 * 2**30
+"""A server's folder takes 60 MiB at first."""
+
+
+class Database:
+    """A database of one test, on a server that it may share with other tests."""
+
+    def __init__(self, server: PostgresServer, name: str) -> None:
+        self.server = server
+        self.name = name
+
+    def url(self, *, user: str = ADMIN, **params: str | int) -> str:
+        return self.server.url(user=user, dbname=self.name, **params)
+
+    def connect(self, *, user: str = ADMIN, **params: Any) -> psycopg.Connection:
+        """Return a new connection in autocommit mode."""
+        return self.server.connect(user=user, dbname=self.name, **params)
+
+    def rows(self, statement: str, *params: object) -> list[tuple[Any, ...]]:
+        return self.server.rows(statement, *params, dbname=self.name)
+
+    def value(self, statement: str, *params: object) -> Any:
+        return self.server.value(statement, *params, dbname=self.name)
+
+
+class Fleet:
+    """All servers of a test session: each is private, and all are gone with it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._numbers = itertools.count(1)
+        self._programs: dict[str, Programs] = {}
+        self._shared: dict[str, PostgresServer] = {}
+        self._templates: dict[str, Path] = {}
+        self._servers: list[PostgresServer] = []
+
+    def programs(self, kind: str) -> Programs:
+        if kind not in self._programs:
+            self._programs[kind] = find_programs(kind, self.folder)
+        return self._programs[kind]
+
+    def new_folder(self, name: str) -> Path:
+        """Return a new folder of the runner's."""
+        folder = self.folder / f"{name}-{next(self._numbers)}"
+        folder.mkdir(mode=0o700)
+        return give(folder)
+
+    def new_server(self, kind: str) -> PostgresServer:
+        """Return a server, not started yet, with an identity of its own; it takes a second."""
+        server = self.adopt(self.programs(kind), self.new_folder(f"server{kind}"))
+        initialise(server.programs, server.folder)
+        return server
+
+    def copied_server(self, kind: str) -> PostgresServer:
+        """Return a server, not started yet, quickly: every one of these has the same system identifier."""
+        if kind not in self._templates:
+            self._templates[kind] = self.new_folder(f"template{kind}")
+            initialise(self.programs(kind), self._templates[kind])
+        return self.copy_of(self._templates[kind] / "data", kind)
+
+    def copy_of(self, data: Path, kind: str) -> PostgresServer:
+        """Return a server over a copy of a data folder, not started yet."""
+        server = self.adopt(self.programs(kind), self.new_folder(f"server{kind}"))
+        copy_folder(data, server.data)
+        (server.data / "postmaster.pid").unlink(missing_ok=True)
+        return server
+
+    def adopt(self, programs: Programs, folder: Path) -> PostgresServer:
+        server = PostgresServer(programs, folder)
+        self._servers.append(server)
+        return server
+
+    def shared(self, kind: str) -> PostgresServer:
+        """Return the running server that the tests of this session share."""
+        if kind not in self._shared:
+            server = self.new_server(kind)
+            server.start()
+            self._shared[kind] = server
+        assert self._shared[kind].is_running(), "a test has ended the server that all share"
+        return self._shared[kind]
+
+    def close(self) -> None:
+        for server in self._servers:
+            server.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def initialise(programs: Programs, folder: Path) -> None:
+    """Fill `folder / "data"` with an empty cluster."""
+    options = ["--auth=trust", f"--username={ADMIN}", "--encoding=UTF8", "--locale=C", "--no-sync"]
+    programs.run("initdb", "-D", folder / "data", *options, cwd=folder)
+
+
+def copy_folder(source: Path, target: Path) -> None:
+    """Copy a folder with all owners and modes."""
+    subprocess.run(["cp", "--archive", source, target], check=True)
+
+
+def only(*kinds: str) -> pytest.MarkDecorator:
+    """Run a test on these versions alone."""
+    return pytest.mark.parametrize("postgres_kind", kinds, indirect=True)
+
+
+def _roomy_folder() -> str:
+    """Return a folder in memory, if there is room: a killed process loses nothing there, and flushes are quick."""
+    memory = Path("/dev/shm")  # noqa: S108 - the folder in it is private
+    has_room = memory.is_dir() and shutil.disk_usage(memory).free >= MEMORY_BYTES
+    return str(memory) if has_room else tempfile.gettempdir()
+
+
+@pytest.fixture(scope="session")
+def postgres_fleet() -> Iterator[Fleet]:
+    """Yield what makes servers. Its folder is no temporary one of pytest's: the runner has to reach it."""
+    folder = Path(tempfile.mkdtemp(prefix="fl-pg-", dir=_roomy_folder()))
+    folder.chmod(0o755)
+    fleet = Fleet(folder)
+    try:
+        yield fleet
+    finally:
+        fleet.close()
+
+
+@pytest.fixture(params=list(KINDS))
+def postgres_kind(request: pytest.FixtureRequest) -> str:
+    """Return a key of KINDS: the test runs once for each."""
+    return request.param
+
+
+@pytest.fixture
+def postgres(postgres_fleet: Fleet, postgres_kind: str) -> PostgresServer:
+    """Return the running server that all tests share: a test may neither end nor freeze it."""
+    return postgres_fleet.shared(postgres_kind)
+
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def database(postgres: PostgresServer) -> Iterator[Database]:
+    """Yield a database of the test's own on the shared server."""
+    name = f"test_{next(_numbers)}"
+    postgres.rows(f"create database {name}")
+    yield Database(postgres, name)
+    with postgres.admin() as connection:
+        connection.execute(sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(name)))
+
+
+@pytest.fixture
+def own_postgres(postgres_fleet: Fleet, postgres_kind: str) -> Iterator[PostgresServer]:
+    """Yield a running server of the test's own, which may do with it what it likes."""
+    with postgres_fleet.copied_server(postgres_kind) as server:
+        yield server
