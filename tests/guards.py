@@ -33,11 +33,12 @@ class HandmadeLease:
         if self.problem is not None:
             raise self.problem
 
-    def enter_guarded(self) -> None:
+    def enter_guarded(self) -> int:
         self.check_valid()
         self.open_transactions += 1
+        return 0
 
-    def leave_guarded(self) -> None:
+    def leave_guarded(self, who: int) -> None:
         self.open_transactions -= 1
         assert self.open_transactions >= 0
 

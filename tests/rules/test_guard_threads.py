@@ -4,6 +4,7 @@ import asyncio
 import sqlite3
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,56 @@ def test_a_block_may_end_in_another_thread_than_it_began(file: Path) -> None:
     assert value_in(file) == "handed over"
     with guard.transaction(lease):
         pass
+
+
+def in_thread(function: Callable[..., Any], *arguments: Any) -> None:
+    """Run the function in a thread of its own, to its end; what it raises is raised here."""
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(function, *arguments).result()
+
+
+def test_a_lease_counts_a_block_out_for_the_thread_that_began_it(file: Path, source: fenceline.Source) -> None:
+    """Frameworks end a generator in another thread than they began it in; `release` waits for open blocks."""
+    guard = fenceline.guard(url_of(file), resource=RESOURCE, lock=LOCK)
+    lease = source.lock(LOCK).acquire()
+    assert lease is not None
+    block = guard.transaction(lease)
+    block.__enter__()
+    with pytest.raises(fenceline.LeaseError, match="leave that block first"):
+        lease.release()
+    in_thread(block.__exit__, None, None, None)
+    assert lease.release()
+
+
+def test_a_check_may_end_in_another_thread_than_it_began(file: Path, source: fenceline.Source) -> None:
+    guard = fenceline.guard(url_of(file), resource=RESOURCE, lock=LOCK)
+    lease = source.lock(LOCK).acquire()
+    assert lease is not None
+    guard.seal(lease)
+    connection = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
+    connection.execute("PRAGMA foreign_keys = ON")
+    connection.execute("BEGIN IMMEDIATE")
+    block = guard.check(lease, connection=connection)
+    block.__enter__()
+    in_thread(block.__exit__, None, None, None)
+    connection.execute("COMMIT")
+    connection.close()
+    assert lease.release()
+
+
+def test_a_block_may_end_in_another_task_than_it_began(file: Path, tmp_path: Path) -> None:
+    async def work() -> bool:
+        async with fenceline.aio.connect(f"sqlite:///{tmp_path / 'locks.db'}") as source:
+            guard = fenceline.aio.guard(url_of(file), resource=RESOURCE, lock=LOCK)
+            lease = await source.lock(LOCK).acquire()
+            assert lease is not None
+            block = guard.transaction(lease)
+            (await block.__aenter__()).execute("UPDATE reports SET value = 'handed over'")
+            await asyncio.create_task(block.__aexit__(None, None, None))
+            return await lease.release()
+
+    assert asyncio.run(work())
+    assert value_in(file) == "handed over"
 
 
 @pytest.mark.parametrize("times", [1, 3])

@@ -71,12 +71,12 @@ class AsyncGuard(BaseGuard):
             Admission.checked(self._core, proof_of(lease), connection)
             return
         proof = proof_of(lease)
-        proof.enter_guarded()
+        who = proof.enter_guarded()
         try:
             self._check_free()
             await self._beginnings.run(self._core.seal, proof)
         finally:
-            proof.leave_guarded()
+            proof.leave_guarded(who)
 
     def transaction(self, lease: Any) -> "AsyncGuardedTransaction":
         """Return an `async with` block whose writes are committed at its end, if no newer holder has sealed a resource.
@@ -160,17 +160,18 @@ class AsyncGuard(BaseGuard):
 class AsyncGuardedTransaction(GuardedWork):
     """The block of one guarded transaction; yields the client's own connection."""
 
-    __slots__ = ("_beginnings", "_ends", "_occupancy")
+    __slots__ = ("_beginnings", "_ends", "_occupancy", "_who")
 
     def __init__(self, core: GuardCore, proof: Proof, beginnings: LastingThreads, ends: LastingThreads) -> None:
         super().__init__(core, proof)
         self._beginnings = beginnings
         self._ends = ends
         self._occupancy: Occupancy | None = None
+        self._who = 0
 
     async def __aenter__(self) -> Any:
         self.check_unused()
-        self.proof.enter_guarded()
+        self._who = self.proof.enter_guarded()
         try:
             self._occupancy = occupy(self.place, asyncio.current_task())
             return await self._beginnings.run_or_undo(self.open, self._undo)
@@ -195,7 +196,7 @@ class AsyncGuardedTransaction(GuardedWork):
     def _leave(self) -> None:
         if self._occupancy is not None:
             self._occupancy.end()
-        self.proof.leave_guarded()
+        self.proof.leave_guarded(self._who)
 
 
 class AsyncAdmission:

@@ -133,13 +133,15 @@ class AsyncLease(BaseLease):
             await self.release()
         note_loss(problem, error)
 
-    def enter_guarded(self) -> None:
-        """Count a guarded transaction that this task begins; for guards."""
-        self._record.enter_guarded(self._who())
+    def enter_guarded(self) -> int:
+        """Count a guarded transaction that this task begins, and return who that is; for guards."""
+        who = self._who()
+        self._record.enter_guarded(who)
+        return who
 
-    def leave_guarded(self) -> None:
-        """Count it out again; for guards."""
-        self._record.leave_guarded(self._who())
+    def leave_guarded(self, who: int) -> None:
+        """Count out what `who` began, in whichever task; for guards."""
+        self._record.leave_guarded(who)
 
     def _who(self) -> int:
         return id(asyncio.current_task())

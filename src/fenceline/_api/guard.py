@@ -68,12 +68,12 @@ class Guard(BaseGuard):
             self.check(lease, connection=connection)
             return
         proof = proof_of(lease)
-        proof.enter_guarded()
+        who = proof.enter_guarded()
         try:
             check_free(self.url)
             self._core.seal(proof)
         finally:
-            proof.leave_guarded()
+            proof.leave_guarded(who)
 
     def transaction(self, lease: Any) -> "GuardedTransaction":
         """Return a block whose writes are committed at its end, if no newer holder has sealed a resource.
@@ -167,15 +167,16 @@ class Guard(BaseGuard):
 class GuardedTransaction(GuardedWork):
     """The block of one guarded transaction; yields the client's own connection."""
 
-    __slots__ = ("_occupancy",)
+    __slots__ = ("_occupancy", "_who")
 
     def __init__(self, core: GuardCore, proof: Proof) -> None:
         super().__init__(core, proof)
         self._occupancy: Occupancy | None = None
+        self._who = 0
 
     def __enter__(self) -> Any:
         self.check_unused()
-        self.proof.enter_guarded()
+        self._who = self.proof.enter_guarded()
         try:
             self._occupancy = occupy(self.place)
             return self.open()
@@ -198,19 +199,20 @@ class GuardedTransaction(GuardedWork):
     def _leave(self) -> None:
         if self._occupancy is not None:
             self._occupancy.end()
-        self.proof.leave_guarded()
+        self.proof.leave_guarded(self._who)
 
 
 class Admission:
     """What `guard.check` found: the lease is the newest holder. As a block, it admits writes to protected tables."""
 
-    __slots__ = ("_connection", "_core", "_presented", "_proof")
+    __slots__ = ("_connection", "_core", "_presented", "_proof", "_who")
 
     def __init__(self, core: GuardCore, proof: Proof, connection: GuardConnection) -> None:
         self._core = core
         self._proof = proof
         self._connection = connection
         self._presented: tuple[str, ...] = ()
+        self._who = 0
 
     @classmethod
     def checked(cls, core: GuardCore, proof: Proof, connection: Any) -> "Admission":
@@ -222,12 +224,12 @@ class Admission:
 
     def __enter__(self) -> None:
         proof = self._proof
-        proof.enter_guarded()
+        self._who = proof.enter_guarded()
         try:
             flow = guarding.present(self._core.scope, proof.sequencer, proof.tenure)
             self._presented = run(flow, self._connection)
         except BaseException:
-            proof.leave_guarded()
+            proof.leave_guarded(self._who)
             raise
 
     def __exit__(
@@ -236,7 +238,7 @@ class Admission:
         try:
             self._withdraw(error)
         finally:
-            self._proof.leave_guarded()
+            self._proof.leave_guarded(self._who)
 
     def _withdraw(self, error: BaseException | None) -> None:
         try:

@@ -33,11 +33,11 @@ class Proof(Protocol):
     def check_valid(self) -> None:
         """Raise the error that says why the lease may not be relied on."""
 
-    def enter_guarded(self) -> None:
-        """Count a guarded transaction that begins; raise if the lease is over."""
+    def enter_guarded(self) -> int:
+        """Count a guarded transaction that begins, and return who began it; raise if the lease is over."""
 
-    def leave_guarded(self) -> None:
-        """Count it out again."""
+    def leave_guarded(self, who: int) -> None:
+        """Count out a transaction that `who` began; any thread or task may say so."""
 
 
 class Bearer:
@@ -52,10 +52,11 @@ class Bearer:
     def check_valid(self) -> None:
         """Nothing is known here: the mark decides."""
 
-    def enter_guarded(self) -> None:
+    def enter_guarded(self) -> int:
         """Nobody waits for it."""
+        return 0
 
-    def leave_guarded(self) -> None:
+    def leave_guarded(self, who: int) -> None:
         """Nobody waits for it."""
 
 
