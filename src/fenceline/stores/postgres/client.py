@@ -1,0 +1,134 @@
+"""psycopg connections for a source or a guard, and what their errors mean.
+
+Promise: a connection waits `patience_s` at most for each answer, so that a frozen server or a cut network is noticed.
+A wait that is broken off, by its end or by an exception, is over at once: the server is not asked to cancel, since the
+connection is closed next and the outcome unknown. Errors become those of the tree, with `definite` true to the fact.
+"""
+
+import time
+from collections.abc import Generator
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg import waiting
+
+from fenceline.errors import OutcomeUnknownError, SchemaError, SourceError, SourceUnavailableError
+from fenceline.stores.postgres.conninfo import Place
+
+LOOK_S = 0.5
+"""How often a waiting connection looks whether its patience is over."""
+MAX_CONNECT_S = 5
+MIN_CONNECT_S = 2
+"""libpq takes whole seconds, and no fewer than two, for each address that it tries."""
+_IS_MISSING = {"3F000", "42P01", "42883", "42704"}
+_IS_BUSY = {"40001", "40P01", "53100", "53200", "53300", "53400", "55P03", "57014", "57P03"}
+_IS_TERMINATED = {"57P01", "57P02", "57P05"}
+_IS_STANDBY = "25006"
+_IS_FORBIDDEN = "42501"
+Result = TypeVar("Result")
+
+
+class PatienceOverError(Exception):
+    """The server did not answer in time; never leaves this package."""
+
+
+class Connection(psycopg.Connection[tuple[Any, ...]]):
+    """A synchronous connection with an end to its patience."""
+
+    patience_s: float = MAX_CONNECT_S
+
+    def wait(self, gen: Any, interval: float = LOOK_S, timeout: float | None = None) -> Any:
+        """Wait for psycopg's generator, until the patience is over at most."""
+        patience_s = self.patience_s if timeout is None else timeout
+        return waiting.wait(_limited(gen, patience_s), self.pgconn.socket, min(interval, patience_s))
+
+
+class AsyncConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
+    """The same for an event loop."""
+
+    patience_s: float = MAX_CONNECT_S
+
+    async def wait(self, gen: Any, interval: float = LOOK_S, timeout: float | None = None) -> Any:  # noqa: ASYNC109
+        """Wait for psycopg's generator, until the patience is over at most."""
+        patience_s = self.patience_s if timeout is None else timeout
+        return await waiting.wait_async(_limited(gen, patience_s), self.pgconn.socket, min(interval, patience_s))
+
+
+def _limited(gen: Generator[Any, Any, Result], patience_s: float) -> Generator[Any, Any, Result]:
+    """Pass everything between psycopg's generator and whoever waits for it, until the patience is over."""
+    end_s = time.monotonic() + patience_s
+    try:
+        wanted = next(gen)
+        while True:
+            ready = yield wanted
+            if not ready and time.monotonic() >= end_s:
+                raise PatienceOverError
+            wanted = gen.send(ready)
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]
+
+
+def open_connection(place: Place, patience_s: float) -> Connection:
+    """Return an open connection in autocommit mode; SourceUnavailableError if there is none to be had."""
+    try:
+        connection = Connection.connect(autocommit=True, **_parameters(place, patience_s))
+    except psycopg.Error as error:
+        raise unreachable(error, place) from error
+    connection.patience_s = patience_s
+    return connection
+
+
+async def open_async_connection(place: Place, patience_s: float) -> AsyncConnection:
+    """The same for an event loop."""
+    try:
+        connection = await AsyncConnection.connect(autocommit=True, **_parameters(place, patience_s))
+    except psycopg.Error as error:
+        raise unreachable(error, place) from error
+    connection.patience_s = patience_s
+    return connection
+
+
+def _parameters(place: Place, patience_s: float) -> dict[str, Any]:
+    patience = max(MIN_CONNECT_S, min(MAX_CONNECT_S, round(patience_s)))
+    return {"connect_timeout": patience, **place.parameters}
+
+
+def discard(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
+    """Close the connection without a word from the server; never raises."""
+    connection.pgconn.finish()
+
+
+def is_pooled(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], backend_id: int) -> bool:
+    """Tell whether a pooler stands between, which says that it is another backend than the one that answers."""
+    return connection.info.backend_pid != backend_id
+
+
+def unreachable(error: psycopg.Error, place: Place) -> SourceError:
+    """Return what a failed attempt to connect means."""
+    said = str(error).strip().splitlines()
+    detail = said[-1] if said else type(error).__name__
+    return SourceUnavailableError(f"{place.url} cannot be reached: {detail}")
+
+
+def meaning(error: BaseException, place: Place) -> SourceError | None:
+    """Return what an exception out of a request that was sent means; None: it is not the store's."""
+    if isinstance(error, PatienceOverError):
+        return OutcomeUnknownError(f"{place.url} did not answer in time: whether it did what was asked is unknown")
+    if not isinstance(error, psycopg.Error):
+        return None
+    state = error.sqlstate
+    said = (error.diag.message_primary or str(error)).strip()
+    if state is None or state in _IS_TERMINATED or state.startswith("08"):
+        return OutcomeUnknownError(f"{place.url} broke off ({said}): whether it did what was asked is unknown")
+    if state in _IS_MISSING:
+        return SchemaError(
+            f"{place.url} holds no fenceline schema, or one of another version ({said}): have an owner of the database "
+            f"run `fenceline install --source {place.url}`"
+        )
+    if state == _IS_STANDBY:
+        return SourceUnavailableError(f"{place.url} takes no writes ({said}): it is a standby, or was made read-only")
+    if state == _IS_FORBIDDEN:
+        return SourceError(f"{place.url} does not permit it ({said}): grant it to this role, or ask an operator")
+    if state in _IS_BUSY:
+        return SourceUnavailableError(f"{place.url} could not do it now ({said}): try again")
+    return SourceError(f"{place.url} refused: {said}")

@@ -1,0 +1,60 @@
+"""Make fenceline's schema in a database: all of one part, or nothing.
+
+Promise: safe when run concurrently and again; a part of another version is refused, never changed. Never: run by
+anything but an explicit order of somebody who may make a schema.
+"""
+
+import psycopg
+
+from fenceline.errors import SchemaError, SourceError
+from fenceline.stores.postgres.client import discard, meaning, open_connection
+from fenceline.stores.postgres.conninfo import Place
+from fenceline.stores.statements import Statements
+
+PATIENCE_S = 60.0
+_KEY = 7378697628973295215
+"""The advisory lock that lets one installation run at a time."""
+_FIND_TABLE = "SELECT to_regclass(%s) IS NOT NULL"
+
+
+def install(place: Place, *, part: str, table: str, number: int, parts: tuple[Statements, ...]) -> None:
+    """Make a part of the schema in one transaction, unless it is there with the same number already.
+
+    `table` is the part's own, in the schema `fenceline`, with a column `schema` that says its number.
+    """
+    connection = open_connection(place, PATIENCE_S)
+    try:
+        connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
+        connection.execute("SELECT set_config('synchronous_commit', 'on', true), pg_advisory_xact_lock(%s)", [_KEY])
+        if not _is_installed(connection, place, part, table, number):
+            connection.execute("CREATE SCHEMA IF NOT EXISTS fenceline")
+            for statements in parts:
+                for name in statements:
+                    connection.execute(statements[name].encode())
+        connection.execute("COMMIT")
+    except Exception as error:
+        known = meaning(error, place)
+        if known is None or isinstance(error, SourceError):
+            raise
+        raise known from error
+    finally:
+        discard(connection)
+
+
+def _is_installed(
+    connection: psycopg.Connection[tuple[object, ...]], place: Place, part: str, table: str, number: int
+) -> bool:
+    if connection.execute(_FIND_TABLE, [f"fenceline.{table}"]).fetchone() != (True,):
+        return False
+    row = connection.execute(f"SELECT schema FROM fenceline.{table}".encode()).fetchone()
+    check_number(place, part, row[0] if row else None, number)
+    return True
+
+
+def check_number(place: Place, part: str, found: object, number: int) -> None:
+    """Raise SchemaError unless the part of the schema that was found has this number."""
+    if found != number:
+        raise SchemaError(
+            f"{place.url} holds fenceline's {part} with schema {found}, and this version of fenceline has schema "
+            f"{number}: use the version that made it"
+        )
