@@ -86,7 +86,9 @@ class Database:
         self._native: sqlite3.Connection | None = None
         self._file_id: tuple[int, int] | None = None
         self._synchronous: str | None = None
-        self.openings = 0
+        self._openings = 0
+        self.opening = 0
+        """The number of the present opening; 0 while the connection is closed."""
         self.is_inside = False
         GATE.watch(self)
 
@@ -100,6 +102,8 @@ class Database:
         """The sqlite3 connection, opened now if it is not open; a fork closes it while no transaction is open."""
         if self._native is None:
             self._native = self._open()
+            self._openings += 1
+            self.opening = self._openings
         return self._native
 
     def _open(self) -> sqlite3.Connection:
@@ -117,7 +121,6 @@ class Database:
             native.close()
             raise
         self._file_id = file_id
-        self.openings += 1
         return native
 
     def drop_if_replaced(self) -> None:
@@ -217,6 +220,13 @@ class Database:
         finally:
             self.is_inside = False
 
+    def change(self, statement: str, parameters: Any = ()) -> int:
+        """Run one statement in a transaction of its own, and return how many rows it changed."""
+        try:
+            return self._patiently(statement, parameters, is_commit=True).rowcount
+        finally:
+            self.is_inside = False
+
     def run_alone(self, statement: str) -> Any:
         """Run a statement that writes no rows, outside of any transaction, and return the first value of its answer."""
         rows = self.run(statement, to_write=False)
@@ -229,9 +239,11 @@ class Database:
         give_up = 0.0
         pause_s = _BUSY_PAUSE_MIN_S
         while True:
-            self._enter_gate()
+            self.is_inside = True
+            if GATE.is_shut:
+                self._enter_gate()
             try:
-                return self.native.execute(statement, parameters)
+                return (self._native or self.native).execute(statement, parameters)
             except FAULTS as error:
                 self.is_inside = False
                 now = time.monotonic()
@@ -301,6 +313,7 @@ class Database:
 
     def _close(self) -> None:
         native, self._native = self._native, None
+        self.opening = 0
         if native is not None:
             with suppress(sqlite3.Error):
                 native.close()
@@ -319,3 +332,4 @@ class Database:
 
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._native))
         self._native = None
+        self.opening = 0

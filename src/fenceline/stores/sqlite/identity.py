@@ -217,7 +217,7 @@ class Identity:
         """Remember the token of a grant once it is committed, so that its loss is noticed; return the reply."""
         seen = self.seen
         if isinstance(reply, ask.Granted) and seen is not None and reply.token > seen.counter:
-            self.seen = seen._replace(counter=reply.token)
+            self.seen = Seen(seen.source_id, seen.epoch, seen.history_id, reply.token)
         return reply
 
     def raise_epoch(self, database: Database, request: ask.RaiseEpoch) -> SourceInfo | None:

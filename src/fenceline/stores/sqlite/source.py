@@ -12,7 +12,9 @@ holds the whole file, take-over included; the others get SourceUnavailableError.
 
 import json
 import time
+from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 from fenceline._flows import requests as ask
@@ -26,6 +28,7 @@ from fenceline.stores.sqlite.identity import (
     SQL,
     AuditEntry,
     Identity,
+    Seen,
     ensure_schema,
     lost_source,
     read_source,
@@ -39,6 +42,7 @@ MAX_WAITERS = 10_000
 REPLACED_CHECK_S = 0.05
 """How often a connection looks whether the file at its path is still the one that it has open: a look costs a tenth
 of a grant."""
+_NEVER = -1
 HEAD_WAIT_MS = 1000
 """How long the head of a queue sleeps at most: covers a releaser killed between its commit and its bell."""
 
@@ -110,9 +114,10 @@ class SQLiteSourceConnection:
     def __init__(self, store: SQLiteSource, patience_s: float) -> None:
         self._path = store.path
         self._identity = store.identity
-        self._checked_openings = 0
+        self._checked_opening = _NEVER
         self._look_again_s = 0.0
-        self.database = Database(store.path, prepare=_prepare, patience_s=patience_s)
+        self._told: deque[Any] = deque(maxlen=1)
+        self.database = Database(store.path, prepare=partial(prepare, self._told), patience_s=patience_s)
         self._execute = self.database.execute
 
     def perform(self, request: Any) -> ask.SourceReply:
@@ -121,7 +126,7 @@ class SQLiteSourceConnection:
         if now_s >= self._look_again_s:
             self.database.drop_if_replaced()
             self._look_again_s = now_s + REPLACED_CHECK_S
-        if self._checked_openings != self.database.openings or not self.database.is_open:
+        if self._checked_opening != self.database.opening:
             self._check_file(is_operator=type(request) in _OPERATORS)
         try:
             return self._ANSWERS[type(request)](self, request)
@@ -138,7 +143,7 @@ class SQLiteSourceConnection:
         ensure_schema(self.database)
         if not is_operator:
             self._identity.settle(self.database)
-            self._checked_openings = self.database.openings
+            self._checked_opening = self.database.opening or _NEVER
 
     def close(self) -> None:
         """Close the connection; never raises."""
@@ -146,29 +151,20 @@ class SQLiteSourceConnection:
 
     # --- acquire ----------------------------------------------------------------------------------
     def _acquire(self, request: ask.Acquire) -> ask.SourceReply:
-        reply: ask.SourceReply = self._grant_if_free(request)
+        seen = self._identity.seen
+        reply: ask.SourceReply = None if seen is None else self._grant_if_free(request, seen)
         if reply is None:
             reply = self.database.transact(lambda: self._decide_acquire(request))
         return self._identity.remembering(reply)
 
-    def _grant_if_free(self, request: ask.Acquire) -> ask.Granted | None:
-        seen = self._identity.seen
-        if seen is None:
+    def _grant_if_free(self, request: ask.Acquire, seen: Seen) -> ask.Granted | None:
+        source_id, _, history_id, counter = seen
+        lock, claim, holder, ttl_ms, born_us, _ = request
+        boot_id, time_namespace, _ = this_kernel()
+        fields = (lock, claim, holder, ttl_ms, born_us, history_id, counter, boot_id, time_namespace)
+        if not self.database.change(SQL.grant_if_free, fields):
             return None
-        here = this_kernel()
-        fields = {
-            "lock": request.lock,
-            "claim": request.claim,
-            "holder": request.holder,
-            "ttl_ms": request.ttl_ms,
-            "born_us": request.born_us,
-            "history_id": seen.history_id,
-            "counter": seen.counter,
-            "boot_id": here.boot_id,
-            "time_namespace": here.time_namespace,
-        }
-        rows = self.database.run(SQL.grant_if_free, fields)
-        return ask.Granted(rows[0][0], request.ttl_ms, seen.source_id, seen.history_id) if rows else None
+        return ask.Granted(self._told.pop(), ttl_ms, source_id, history_id)
 
     def _decide_acquire(self, request: ask.Acquire) -> ask.SourceReply:
         look = self._look(request.lock, request.claim)
@@ -310,10 +306,8 @@ class SQLiteSourceConnection:
         return ended or "it ended at the source"
 
     def _release(self, request: ask.Release) -> ask.SourceReply:
-        fields = {"lock": request.lock, "claim": request.claim}
-        rows = self.database.run(SQL.end_lease, fields)
-        if rows:
-            was_held, head = True, rows[0][0]
+        if self.database.change(SQL.end_lease, (request.lock, request.claim)):
+            was_held, head = True, self._told.pop()
         else:
             was_held, head = self.database.transact(lambda: self._end_idle_claim(request))
         if head is not None:
@@ -326,9 +320,9 @@ class SQLiteSourceConnection:
         Looks once more first: an acquire that was cancelled may still be under way, and be granted at this moment.
         """
         self._identity.check_unmoved(read_source(self.database))
+        if self._execute(SQL.end_lease, (request.lock, request.claim)).rowcount:
+            return True, self._told.pop()
         fields = {"lock": request.lock, "claim": request.claim}
-        if rows := self._execute(SQL.end_lease, fields).fetchall():
-            return True, rows[0][0]
         self._execute(SQL.leave_queue, fields)
         self._remember_ended(**fields)
         head = self._execute(SQL.read_head, fields).fetchone()
@@ -414,6 +408,11 @@ _OPERATORS = {ask.RaiseEpoch, ask.ReadSource, ask.Inspect, ask.ListLocks}
 """Requests that an operator may make of a file which is refused as a copy, or as another kernel's."""
 
 
-def _prepare(native: Any) -> None:
+def prepare(told: deque[Any], native: Any) -> None:
+    """Give a connection the functions that the statements use; what a statement tells is put into `told`.
+
+    Neither function has a frame of Python's: see `fenceline.clock` for what a signal handler would do there.
+    """
     native.create_function("fenceline_now_ns", 0, boottime_ns)
+    native.create_function("fenceline_tell", 1, told.append)
     native.execute("PRAGMA synchronous = NORMAL")

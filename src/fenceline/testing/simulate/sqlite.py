@@ -9,7 +9,7 @@ import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -86,7 +86,6 @@ class MemoryDatabase(Database):
         native.deserialize(self.pages)
         self._prepare(native)
         native.create_function("fenceline_now_ns", 0, lambda: CLOCK.now_us() * NS_PER_US)
-        self.openings += 1
         return native
 
     def drop_if_replaced(self) -> None:
@@ -107,14 +106,14 @@ class SimulatedConnection(SQLiteSourceConnection):
     def __init__(self, pages: bytes) -> None:
         _, path, _ = _template()
         super().__init__(SQLiteSource(f"{URL_PREFIX}{path}"), patience_s=0.0)
-        self.database = MemoryDatabase(path, prepare=source._prepare, patience_s=0.0)  # noqa: SLF001 - its functions.
+        self.database = MemoryDatabase(path, prepare=partial(source.prepare, self._told), patience_s=0.0)
         self.database.pages = pages
         self._execute = self.database.execute
 
     def _check_file(self, *, is_operator: bool) -> None:
         if not is_operator:
             self._identity.settle(self.database)
-            self._checked_openings = self.database.openings
+            self._checked_opening = self.database.opening
 
 
 class SQLiteLedger:
