@@ -25,7 +25,10 @@ class Pool:
 
     def perform(self, request: Any) -> SourceReply:
         """Answer one request of a source, on a connection of its own for that time."""
-        connection = self._take()
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = self._connect()
         try:
             reply = connection.perform(request)
         except BaseException:
@@ -37,13 +40,10 @@ class Pool:
             connection.close()
         return reply
 
-    def _take(self) -> SourceConnection:
+    def _connect(self) -> SourceConnection:
         if self._is_closed:
             raise ConfigError(f"{self._store.url} was closed: connect() again")
-        try:
-            return self._idle.pop()
-        except IndexError:
-            return self._store.connect(patience_s=self._patience_s)
+        return self._store.connect(patience_s=self._patience_s)
 
     def close(self) -> None:
         """Close the idle connections, and each busy one at the end of its request."""

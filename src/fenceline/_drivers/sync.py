@@ -20,6 +20,8 @@ from fenceline.stores.contract import Channel, SourceStore
 
 PATIENCE_S = 5.0
 """How long a caller's request waits for a store that is busy before it is unavailable."""
+OWN = {Now, Draw, Listen, Wait}
+"""The requests that the driver answers by itself."""
 Result = TypeVar("Result")
 
 
@@ -40,13 +42,18 @@ class SyncDriver:
     def run(self, flow: Flow[Result]) -> Result:
         """Run the flow to its end and return its result."""
         channels: list[Channel] = []
+        perform = self._pool.perform
         step: Callable[[Any], Any] = flow.send
         value: Any = None
         try:
             while True:
                 request = step(value)
                 try:
-                    value = self._answer(request, channels)
+                    # Compared by type, not matched by pattern: this runs for every request of every flow.
+                    if type(request) in OWN:
+                        value = self._answer(request, channels)
+                    else:
+                        value = perform(request)
                     step = flow.send
                 except BaseException as error:
                     value = error
@@ -58,7 +65,6 @@ class SyncDriver:
                 channel.close()
 
     def _answer(self, request: Any, channels: list[Channel]) -> Any:
-        # Compared by type, not matched by pattern: this runs for every request of every flow.
         kind = type(request)
         if kind is Now:
             return self._now_us() // US_PER_MS
@@ -67,9 +73,7 @@ class SyncDriver:
         if kind is Listen:
             channels.append(self._store.listen(request.lock, request.claim))
             return None
-        if kind is Wait:
-            return wait_for_channels(channels, request.timeout_ms)
-        return self._pool.perform(request)
+        return wait_for_channels(channels, request.timeout_ms)
 
     def close(self) -> None:
         """Close the connections."""

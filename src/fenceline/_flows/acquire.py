@@ -6,22 +6,21 @@ raises (H5).
 Never: granted twice under one claim (H4), granted to a waiter whose place expired while it slept (H8).
 """
 
+from functools import lru_cache
 from typing import NamedTuple
 
 from fenceline._flows.requests import (
+    DRAW,
+    NOW,
     Acquire,
-    BlockSpent,
     Busy,
     ClaimEnded,
-    Draw,
     Flow,
     Granted,
     Listen,
-    Now,
     Poll,
     Queued,
     Release,
-    ReserveBlock,
     Wait,
 )
 from fenceline._flows.retry import asked
@@ -57,6 +56,7 @@ class Attempt:
         self.claim: str | None = None
 
 
+@lru_cache
 def margin_ms(ttl_ms: int) -> int:
     """Return how long before its deadline a lease already counts as over: max(50 ms, ttl/10), at most ttl/4."""
     return min(max(MARGIN_MIN_MS, ttl_ms // MARGIN_TTL_FRACTION), ttl_ms // MARGIN_MAX_TTL_FRACTION)
@@ -66,14 +66,14 @@ def deadline_ms(sent_ms: int, remaining_ms: int, ttl_ms: int) -> int:
     """Return until when the holder may rely on a lease: from the *send* time of the request whose reply
     confirmed it.
     """
-    return sent_ms + min(remaining_ms, ttl_ms) - margin_ms(ttl_ms)
+    return sent_ms + (remaining_ms if remaining_ms < ttl_ms else ttl_ms) - margin_ms(ttl_ms)
 
 
 def acquire(attempt: Attempt, *, may_wait: bool, timeout_ms: int | None) -> Flow[Grant | None]:
     """Return the grant, or None when the lock was busy or the timeout passed. `timeout_ms` None: wait for ever."""
     started_ms: int | None = None
     for _ in range(MAX_CLAIMS):
-        claim, born_us = yield Draw()
+        claim, born_us = yield DRAW
         born_ms = born_us // US_PER_MS
         if started_ms is None:
             started_ms = born_ms
@@ -95,17 +95,15 @@ def acquire(attempt: Attempt, *, may_wait: bool, timeout_ms: int | None) -> Flow
 
 def _live_one_claim(request: Acquire, started_ms: int, timeout_ms: int | None) -> Flow[Grant | Busy | ClaimEnded]:
     sent_ms = request.born_us // US_PER_MS
-    reply = yield from _ask(request)
-    was_queued = isinstance(reply, Queued)
-    if was_queued:
+    reply = yield from asked(request)
+    if was_queued := isinstance(reply, Queued):
         # A release between queueing and listening would go unheard: listen first, then look once more.
         yield Listen(request.lock, request.claim)
         give_up_ms = None if timeout_ms is None else started_ms + timeout_ms
         sent_ms, reply = yield from _stand_in_line(request, give_up_ms)
-    if isinstance(reply, Busy | ClaimEnded):
-        return reply
-    assert isinstance(reply, Granted)
-    now_ms = yield Now()
+    if not isinstance(reply, Granted):
+        return reply  # type: ignore[return-value]
+    now_ms = yield NOW
     until_ms = deadline_ms(sent_ms, reply.remaining_ms, request.ttl_ms)
     if now_ms >= until_ms:
         # The grant was over before it arrived here (a freeze between two lines): it is given back, never used.
@@ -120,19 +118,12 @@ def _stand_in_line(request: Acquire, give_up_ms: int | None) -> Flow[tuple[int, 
     reply.
     """
     while True:
-        sent_ms = yield Now()
-        reply = yield from _ask(Poll(request.lock, request.claim))
+        sent_ms = yield NOW
+        reply = yield from asked(Poll(request.lock, request.claim))
         if not isinstance(reply, Queued):
-            return sent_ms, reply
-        now_ms = yield Now()
+            return sent_ms, reply  # type: ignore[return-value]
+        now_ms = yield NOW
         if give_up_ms is not None and now_ms >= give_up_ms:
             yield from asked(Release(request.lock, request.claim))
             return sent_ms, Busy()
         yield Wait(reply.wait_ms if give_up_ms is None else min(reply.wait_ms, give_up_ms - now_ms))
-
-
-def _ask(request: Acquire | Poll) -> Flow[Granted | Queued | Busy | ClaimEnded]:
-    """Ask the source, reserving a block of tokens first where the last one is spent (T1)."""
-    while isinstance(reply := (yield from asked(request)), BlockSpent):
-        yield from asked(ReserveBlock())
-    return reply  # type: ignore[return-value]

@@ -7,18 +7,16 @@ extended by a reply that arrived after its deadline; the keeper sees to that, se
 from typing import NamedTuple
 
 from fenceline._flows.requests import (
-    BlockSpent,
+    NOW,
     Break,
     Broken,
     Flow,
-    Now,
     RaiseEpoch,
     ReadSource,
     Release,
     Released,
     Renew,
     Renewed,
-    ReserveBlock,
 )
 from fenceline._flows.retry import asked
 from fenceline.model import SourceInfo
@@ -33,21 +31,19 @@ class Beat(NamedTuple):
 
 def renew(leases: tuple[tuple[str, str], ...]) -> Flow[Beat]:
     """Renew a batch of (lock, claim) pairs in one request. An unknown outcome is left to the next beat (H2)."""
-    sent_ms = yield Now()
+    sent_ms = yield NOW
     reply = yield Renew(leases)
     return Beat(sent_ms, reply)
 
 
 def release(lock: str, claim: str) -> Flow[Released]:
     """End the claim wherever it is, and tell whether it held the lock."""
-    return (yield from asked(Release(lock, claim)))  # type: ignore[return-value]
+    return asked(Release(lock, claim))  # type: ignore[return-value]
 
 
 def break_lock(lock: str, claim: str, holder: str, reason: str) -> Flow[Broken]:
     """End the lock's lease, whoever has it, and mint a token for the breaker."""
-    while isinstance(reply := (yield from asked(Break(lock, claim, holder, reason))), BlockSpent):
-        yield from asked(ReserveBlock())
-    return reply  # type: ignore[return-value]
+    return asked(Break(lock, claim, holder, reason))  # type: ignore[return-value]
 
 
 def raise_epoch(reason: str) -> Flow[SourceInfo | None]:

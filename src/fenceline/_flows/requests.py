@@ -17,8 +17,14 @@ class Now(NamedTuple):
     """Ask for the holder's clock. Reply: int, milliseconds."""
 
 
+NOW = Now()
+
+
 class Draw(NamedTuple):
     """Draw a new claim. Reply: (claim, when it was drawn in microseconds on the holder's clock)."""
+
+
+DRAW = Draw()
 
 
 class Listen(NamedTuple):

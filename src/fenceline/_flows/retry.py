@@ -1,20 +1,30 @@
-"""Ask a source again when its reply was lost.
+"""Ask a source until it answers.
 
 Promise: a request whose outcome is unknown is repeated under the same claim, a few times; requests are idempotent, so
-the answer is the one that was lost. Never: repeated after a definite error, or without end.
+the answer is the one that was lost. Where the last token of a block is spent, a block is reserved first (T1). Never:
+repeated after a definite error, or without end.
 """
 
-from fenceline._flows.requests import Flow, SourceReply
+from fenceline._flows.requests import BlockSpent, Flow, ReserveBlock, SourceReply
 from fenceline.errors import OutcomeUnknownError
 
 MAX_TRIES = 3
 
 
 def asked(request: object) -> Flow[SourceReply]:
-    """Yield the request until it is answered, at most MAX_TRIES times; the last OutcomeUnknownError is passed on."""
-    for _ in range(MAX_TRIES - 1):
+    """Yield the request until it is answered, and return the reply, which is never BlockSpent. The OutcomeUnknownError
+    of the MAX_TRIES-th try is passed on.
+    """
+    tries_left = MAX_TRIES
+    while True:
         try:
-            return (yield request)  # type: ignore[no-any-return]
+            reply: SourceReply = yield request
         except OutcomeUnknownError:
+            tries_left -= 1
+            if not tries_left:
+                raise
             continue
-    return (yield request)  # type: ignore[no-any-return]
+        if not isinstance(reply, BlockSpent):
+            return reply
+        yield from asked(ReserveBlock())
+        tries_left = MAX_TRIES
