@@ -50,10 +50,7 @@ class SyncDriver:
                 request = step(value)
                 try:
                     # Compared by type, not matched by pattern: this runs for every request of every flow.
-                    if type(request) in OWN:
-                        value = self._answer(request, channels)
-                    else:
-                        value = perform(request)
+                    value = self._answer(request, channels) if type(request) in OWN else perform(request)
                     step = flow.send
                 except BaseException as error:
                     value = error

@@ -66,7 +66,7 @@ def deadline_ms(sent_ms: int, remaining_ms: int, ttl_ms: int) -> int:
     """Return until when the holder may rely on a lease: from the *send* time of the request whose reply
     confirmed it.
     """
-    return sent_ms + (remaining_ms if remaining_ms < ttl_ms else ttl_ms) - margin_ms(ttl_ms)
+    return sent_ms + min(remaining_ms, ttl_ms) - margin_ms(ttl_ms)
 
 
 def acquire(attempt: Attempt, *, may_wait: bool, timeout_ms: int | None) -> Flow[Grant | None]:
