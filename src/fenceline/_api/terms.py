@@ -66,9 +66,8 @@ def _check_ttl_ms(capabilities: Capabilities, name: str, ttl: float) -> int:
         if low_ms <= ttl_ms <= high_ms and is_on_step:
             return ttl_ms
     raise ConfigError(
-        f"lock {name!r}: ttl {ttl!r} is outside what this source can grant: {low_ms / 1000:g} to "
-        f"{high_ms / 1000:g} seconds, "
-        f"in steps of {step_ms / 1000:g}"
+        f"lock {name!r}: ttl {ttl!r} is outside what this source can grant: {low_ms / 1000:g} to {high_ms / 1000:g} "
+        f"seconds, in steps of {step_ms / 1000:g}"
     )
 
 

@@ -64,9 +64,9 @@ def _check_same_tenure(mark: Mark, sequencer: Sequencer) -> None:
         raise _stale(mark, sequencer, "the mark was raised over every token issued until then")
     if (mark.claim, mark.history_id) != (sequencer.claim, sequencer.history_id):
         raise TokenCollisionError(
-            f"resource {mark.resource!r}: token {sequencer.token} of lock {mark.lock!r} was sealed by another "
-            f"lease. The "
-            f"source issued one token twice, so its history is broken: stop its users and run `fenceline epoch --raise`"
+            f"resource {mark.resource!r}: token {sequencer.token} of lock {mark.lock!r} was sealed by another lease. "
+            "The source issued one token twice, so its history is broken: stop its users and run "
+            "`fenceline epoch --raise`"
         )
     if mark.is_closed:
         raise _stale(mark, sequencer, "its own holder closed it")
@@ -74,10 +74,9 @@ def _check_same_tenure(mark: Mark, sequencer: Sequencer) -> None:
 
 def _stale(mark: Mark, sequencer: Sequencer, why: str) -> StaleTokenError:
     return StaleTokenError(
-        f"resource {mark.resource!r} refuses token {sequencer.token} of lock {mark.lock!r}: its mark is "
-        f"{mark.token}, {why}. "
-        f"Nothing was written now; earlier writes without an answer are unknown until read. Stop, and acquire "
-        f"the lock again",
+        f"resource {mark.resource!r} refuses token {sequencer.token} of lock {mark.lock!r}: its mark is {mark.token}, "
+        f"{why}. Nothing was written now; earlier writes without an answer are unknown until read. Stop, and acquire "
+        "the lock again",
         token=sequencer.token,
         mark=mark.token,
         resource=mark.resource,
@@ -108,11 +107,10 @@ class Tenure:
         late = [resource for place, resource in keys if (place, resource) not in self.opened]
         if self.has_read and late and not is_independent:
             raise GuardError(
-                f"resource {late[0]!r} would be sealed after this tenure has read from another one: a stale "
-                f"write could "
-                f"land in it in between. Seal all before the first read, by one guard(resources=[…]) or by "
-                f"guard.seal(lease) "
-                f"on each; say independent=True if nothing written to it depends on what was read elsewhere"
+                f"resource {late[0]!r} would be sealed after this tenure has read from another one: a stale write "
+                "could land in it in between. Seal all before the first read, by one guard(resources=[…]) or by "
+                "guard.seal(lease) on each; say independent=True if nothing written to it depends on what was "
+                "read elsewhere"
             )
         if len(self.opened) + len(late) > MAX_SEALS:
             raise GuardError(f"one tenure may seal {MAX_SEALS} resources at most: protect more tables by one resource")

@@ -267,9 +267,8 @@ class LeaseRecord:
     def _expiry(self) -> LeaseExpiredError:
         late_ms = max(0, boottime_ms() - self.deadline_ms)
         return LeaseExpiredError(
-            f"{self._name()} expired {late_ms / 1000:.3f} s ago, its ttl of {self.ttl_ms / 1000:g} s not "
-            f"renewed in time: "
-            f"somebody else may hold the lock. Stop writing, and acquire it again"
+            f"{self._name()} expired {late_ms / 1000:.3f} s ago, its ttl of {self.ttl_ms / 1000:g} s not renewed in "
+            "time: somebody else may hold the lock. Stop writing, and acquire it again"
         )
 
     def _name(self) -> str:

@@ -283,9 +283,8 @@ class Database:
         code = code_of(error)
         if code in _BUSY:
             return SourceUnavailableError(
-                f"{self.path} was locked by another process for more than {self.patience_s:g} s: some process "
-                f"is frozen "
-                f"or slow inside a write transaction; end it, or try again"
+                f"{self.path} was locked by another process for more than {self.patience_s:g} s: some process is "
+                "frozen or slow inside a write transaction; end it, or try again"
             )
         if is_commit and code == sqlite3.SQLITE_IOERR:
             return OutcomeUnknownError(f"{self.path}: the commit was not confirmed ({error}): it may have happened")

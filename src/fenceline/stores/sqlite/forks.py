@@ -68,9 +68,9 @@ class ForkGate:
         """Raise UnsupportedError if this process inherited an open transaction on the file."""
         if path in self._inherited:
             raise UnsupportedError(
-                f"{path} cannot be opened in this process: it was forked while a transaction was open on that "
-                f"file, and "
-                f"SQLite cannot tell the two processes' locks apart. Fork outside of guarded transactions, or use spawn"
+                f"{path} cannot be opened in this process: it was forked while a transaction was open on that file, "
+                "and SQLite cannot tell the two processes' locks apart. Fork outside of guarded transactions, "
+                "or use spawn"
             )
 
     def before_fork(self) -> None:

@@ -277,9 +277,8 @@ class Identity:
     def _check_forward(self, seen: Seen, now: Seen) -> None:
         if now.source_id != seen.source_id:
             raise SourceError(
-                f"{self._path} was source {seen.source_id} and is source {now.source_id} now: its file was "
-                f"replaced. Put the "
-                f"first one back, or start this process again and run `fenceline rebind` for each resource"
+                f"{self._path} was source {seen.source_id} and is source {now.source_id} now: its file was replaced. "
+                "Put the first one back, or start this process again and run `fenceline rebind` for each resource"
             )
         is_fork = now.epoch == seen.epoch and now.history_id != seen.history_id
         if is_fork or now.epoch < seen.epoch or now.counter < seen.counter:
@@ -291,11 +290,9 @@ class Identity:
 
     def _other_kernel(self) -> SourceError:
         return SourceError(
-            f"{self._path} is used by another kernel (a second machine, a container with a clock of its own, or "
-            f"a copy): leases "
-            f"on it cannot be judged by this one's clock. Use a server store for several machines; if the file "
-            f"moved here "
-            f"for good, {_REMEDY}"
+            f"{self._path} is used by another kernel (a second machine, a container with a clock of its own, or a "
+            "copy): leases on it cannot be judged by this one's clock. Use a server store for several machines; if the "
+            f"file moved here for good, {_REMEDY}"
         )
 
 
