@@ -51,6 +51,9 @@ class FakeSource:
     def listen(self, lock: str, claim: str) -> Any:
         raise NotImplementedError
 
+    def install(self) -> None:
+        return None
+
     def examine(self) -> list[Any]:
         return []
 

@@ -118,7 +118,7 @@ class AsyncSource(BaseSource):
 
     async def install(self) -> None:
         """Make the source's schema if the store has none; safe when run concurrently."""
-        await self._ask(ReadSource())
+        await self._driver.in_thread(self._store.install)
 
     async def raise_epoch(self, *, reason: str) -> SourceInfo:
         """Begin a new history above every token issued before, and end every lease; as `Source.raise_epoch`."""

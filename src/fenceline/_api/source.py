@@ -118,7 +118,7 @@ class Source(BaseSource):
 
     def install(self) -> None:
         """Make the source's schema if the store has none; safe when run concurrently."""
-        self._ask(ReadSource())
+        self._store.install()
 
     def raise_epoch(self, *, reason: str) -> SourceInfo:
         """Begin a new history above every token issued before, and end every lease: after a restore or a move (T7).

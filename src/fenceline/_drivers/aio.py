@@ -1,23 +1,26 @@
-"""Run a flow on an event loop, over a store whose client is synchronous: round trips in threads, waiting on the loop.
+"""Run a flow on an event loop: round trips on the loop where the store's client speaks asyncio, else in threads.
 
-Promise: the loop is never blocked by a request; a cancelled task gets its CancelledError at once, while the request
-that was under way ends in its thread and its connection goes back to the pool. What that request may have obtained is
-the keeper's to abandon: the source refuses a claim that was released before it arrived (H4).
+Promise: the loop is never blocked by a request; a cancelled task gets its CancelledError at once. The request that was
+under way then ends in its thread, whose connection goes back to the pool; one on the loop has its connection closed.
+What it may have obtained is the keeper's to abandon: the source refuses a claim that was released before it arrived
+(H4).
 """
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, TypeVar, cast
 
+from fenceline._drivers.aio_pool import AsyncPool
 from fenceline._drivers.pool import Pool
 from fenceline._drivers.sync import PATIENCE_S
 from fenceline._flows.acquire import US_PER_MS
 from fenceline._flows.requests import Draw, Flow, Listen, Now, Wait
 from fenceline.clock import boottime_us
 from fenceline.model import draw_claim
-from fenceline.stores.contract import Channel, SourceStore
+from fenceline.stores.contract import AsyncSourceStore, Channel, SourceStore
 
 MAX_THREADS = 4
 Result = TypeVar("Result")
@@ -53,8 +56,15 @@ class AsyncDriver:
 
     def __init__(self, store: SourceStore, *, now_us: Callable[[], int] = boottime_us) -> None:
         self._store = store
-        self._pool = Pool(store, PATIENCE_S)
         self._threads = Threads()
+        self._pool: Pool | AsyncPool
+        self._perform: Callable[[Any], Awaitable[Any]]
+        if store.capabilities.speaks_asyncio:
+            self._pool = AsyncPool(cast("AsyncSourceStore", store), PATIENCE_S)
+            self._perform = self._pool.perform
+        else:
+            self._pool = Pool(store, PATIENCE_S)
+            self._perform = partial(self._threads.run, self._pool.perform)
         self._now_us = now_us
 
     async def run(self, flow: Flow[Result]) -> Result:
@@ -89,7 +99,7 @@ class AsyncDriver:
             case Wait():
                 return await _wait_for_channels(channels, request.timeout_ms)
             case _:
-                return await self._threads.run(self._pool.perform, request)
+                return await self._perform(request)
 
     async def in_thread(self, function: Callable[..., Result], *arguments: Any) -> Result:
         """Run a blocking function in one of the driver's threads."""

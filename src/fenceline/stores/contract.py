@@ -16,14 +16,15 @@ from fenceline.model import Finding
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a source can do: the range and step of its ttl in milliseconds, and whether waiters are told of a
-    release.
+    """What a source can do: the range and step of its ttl in milliseconds, whether waiters are told of a release, and
+    whether its client speaks asyncio, so that it is an AsyncSourceStore too.
     """
 
     ttl_min_ms: int
     ttl_max_ms: int
     ttl_step_ms: int
     notifies: bool
+    speaks_asyncio: bool = False
 
 
 class SourceConnection(Protocol):
@@ -34,6 +35,16 @@ class SourceConnection(Protocol):
 
     def close(self) -> None:
         """Give the connection back to the system; never raises."""
+
+
+class AsyncSourceConnection(Protocol):
+    """One client connection, used by one task of one loop at a time."""
+
+    async def perform(self, request: Any) -> SourceReply:
+        """Answer one request, or raise. After an exception, a cancellation included, the caller closes it."""
+
+    def close(self) -> None:
+        """Give the connection back to the system without waiting; never raises."""
 
 
 class Channel(Protocol):
@@ -61,8 +72,18 @@ class SourceStore(Protocol):
     def listen(self, lock: str, claim: str) -> Channel:
         """Open the channel of one waiting claim."""
 
+    def install(self) -> None:
+        """Make the schema if the store has none; safe when run concurrently, and again."""
+
     def examine(self) -> list[Finding]:
         """Return what in this source's set-up would break the promise, for `fenceline doctor`."""
+
+
+class AsyncSourceStore(SourceStore, Protocol):
+    """A source whose client speaks asyncio as well, as its capabilities say."""
+
+    def connect_async(self, *, patience_s: float) -> AsyncSourceConnection:
+        """Return a connection for the running loop, whose requests wait `patience_s` at most."""
 
 
 class GuardConnection(Protocol):

@@ -20,10 +20,12 @@ GUARD_GROUP = "fenceline.guards"
 
 SOURCES = {
     "memory": "fenceline.testing.memory:MemorySource",
+    "postgres": "fenceline.stores.postgres.source:PostgresSource",
+    "postgresql": "fenceline.stores.postgres.source:PostgresSource",
     "sqlite": "fenceline.stores.sqlite.source:SQLiteSource",
 }
 GUARDS = {"sqlite": "fenceline.stores.sqlite.guard:SQLiteGuard"}
-EXTRAS: dict[str, str] = {}
+EXTRAS = {"postgres": "postgres", "postgresql": "postgres"}
 """The extra that installs a scheme's client, for the stores that need one."""
 
 UNSAFE_SOURCES = {

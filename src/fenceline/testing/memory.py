@@ -109,6 +109,10 @@ class MemorySource:
         """Open the bell of one waiting claim."""
         return Bell(self.world(), claim)
 
+    def install(self) -> None:
+        """Make the source of this name if there is none."""
+        self.world()
+
     def examine(self) -> list[Finding]:
         """Return that this source forgets everything."""
         message = f"{self.url} is in the memory of one process: no guard of a durable store accepts its tokens"

@@ -5,6 +5,7 @@ A wait that is broken off, by its end or by an exception, is over at once: the s
 connection is closed next and the outcome unknown. Errors become those of the tree, with `definite` true to the fact.
 """
 
+import select
 import time
 from collections.abc import Generator
 from typing import Any, TypeVar
@@ -14,17 +15,41 @@ from psycopg import waiting
 
 from fenceline.errors import OutcomeUnknownError, SchemaError, SourceError, SourceUnavailableError
 from fenceline.stores.postgres.conninfo import Place
+from fenceline.stores.postgres.forks import FORKS
 
 LOOK_S = 0.5
 """How often a waiting connection looks whether its patience is over."""
 MAX_CONNECT_S = 5
 MIN_CONNECT_S = 2
 """libpq takes whole seconds, and no fewer than two, for each address that it tries."""
-_IS_MISSING = {"3F000", "42P01", "42883", "42704"}
-_IS_BUSY = {"40001", "40P01", "53100", "53200", "53300", "53400", "55P03", "57014", "57P03"}
+_KEEPALIVES = {"keepalives_idle": 10, "keepalives_interval": 3, "keepalives_count": 3}
+"""Seconds, seconds, tries: a connection on which nothing is asked, the listening one, learns of a cut network."""
 _IS_TERMINATED = {"57P01", "57P02", "57P05"}
-_IS_STANDBY = "25006"
-_IS_FORBIDDEN = "42501"
+_IS_CONNECTION = "08"
+_DEFINITE: tuple[tuple[set[str], type[SourceError], str], ...] = (
+    (
+        {"3F000", "42P01", "42883", "42704"},
+        SchemaError,
+        "{url} holds no fenceline schema, or one of another version ({said}): have an owner of the database run "
+        "`fenceline install --source {url}`",
+    ),
+    (
+        {"25006"},
+        SourceUnavailableError,
+        "{url} takes no writes ({said}): it is a standby, or was made read-only",
+    ),
+    (
+        {"42501"},
+        SourceError,
+        "{url} does not permit it ({said}): grant it to this role, or ask an operator",
+    ),
+    (
+        {"40001", "40P01", "53100", "53200", "53300", "53400", "55P03", "57014", "57P03"},
+        SourceUnavailableError,
+        "{url} could not do it now ({said}): try again",
+    ),
+)
+"""What an error of the server means when the server itself says that nothing was done."""
 Result = TypeVar("Result")
 
 
@@ -37,6 +62,10 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
 
     patience_s: float = MAX_CONNECT_S
 
+    def __del__(self) -> None:  # type: ignore[override]
+        """Close what somebody forgot; psycopg would complain."""
+        FORKS.close(self)
+
     def wait(self, gen: Any, interval: float = LOOK_S, timeout: float | None = None) -> Any:
         """Wait for psycopg's generator, until the patience is over at most."""
         patience_s = self.patience_s if timeout is None else timeout
@@ -48,7 +77,11 @@ class AsyncConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
 
     patience_s: float = MAX_CONNECT_S
 
-    async def wait(self, gen: Any, interval: float = LOOK_S, timeout: float | None = None) -> Any:  # noqa: ASYNC109
+    def __del__(self) -> None:  # type: ignore[override]
+        """Close what somebody forgot; psycopg would complain."""
+        FORKS.close(self)
+
+    async def wait(self, gen: Any, interval: float = LOOK_S, timeout: float | None = None) -> Any:
         """Wait for psycopg's generator, until the patience is over at most."""
         patience_s = self.patience_s if timeout is None else timeout
         return await waiting.wait_async(_limited(gen, patience_s), self.pgconn.socket, min(interval, patience_s))
@@ -74,6 +107,7 @@ def open_connection(place: Place, patience_s: float) -> Connection:
         connection = Connection.connect(autocommit=True, **_parameters(place, patience_s))
     except psycopg.Error as error:
         raise unreachable(error, place) from error
+    FORKS.add(connection)
     connection.patience_s = patience_s
     return connection
 
@@ -84,18 +118,23 @@ async def open_async_connection(place: Place, patience_s: float) -> AsyncConnect
         connection = await AsyncConnection.connect(autocommit=True, **_parameters(place, patience_s))
     except psycopg.Error as error:
         raise unreachable(error, place) from error
+    FORKS.add(connection)
     connection.patience_s = patience_s
     return connection
 
 
 def _parameters(place: Place, patience_s: float) -> dict[str, Any]:
     patience = max(MIN_CONNECT_S, min(MAX_CONNECT_S, round(patience_s)))
-    return {"connect_timeout": patience, **place.parameters}
+    return {"connect_timeout": patience, **_KEEPALIVES, **place.parameters}
 
 
-def discard(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
-    """Close the connection without a word from the server; never raises."""
-    connection.pgconn.finish()
+def is_alive(connection: Connection | AsyncConnection) -> bool:
+    """Tell whether an idle connection of this process is one still: a server that ended it has something to read."""
+    if not FORKS.is_ours(connection) or connection.closed:
+        return False
+    looking = select.poll()
+    looking.register(connection.pgconn.socket, select.POLLIN)
+    return not looking.poll(0)
 
 
 def is_pooled(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], backend_id: int) -> bool:
@@ -116,19 +155,11 @@ def meaning(error: BaseException, place: Place) -> SourceError | None:
         return OutcomeUnknownError(f"{place.url} did not answer in time: whether it did what was asked is unknown")
     if not isinstance(error, psycopg.Error):
         return None
-    state = error.sqlstate
     said = (error.diag.message_primary or str(error)).strip()
-    if state is None or state in _IS_TERMINATED or state.startswith("08"):
+    state = error.sqlstate
+    if state is None or state in _IS_TERMINATED or state.startswith(_IS_CONNECTION):
         return OutcomeUnknownError(f"{place.url} broke off ({said}): whether it did what was asked is unknown")
-    if state in _IS_MISSING:
-        return SchemaError(
-            f"{place.url} holds no fenceline schema, or one of another version ({said}): have an owner of the database "
-            f"run `fenceline install --source {place.url}`"
-        )
-    if state == _IS_STANDBY:
-        return SourceUnavailableError(f"{place.url} takes no writes ({said}): it is a standby, or was made read-only")
-    if state == _IS_FORBIDDEN:
-        return SourceError(f"{place.url} does not permit it ({said}): grant it to this role, or ask an operator")
-    if state in _IS_BUSY:
-        return SourceUnavailableError(f"{place.url} could not do it now ({said}): try again")
+    for states, kind, message in _DEFINITE:
+        if state in states:
+            return kind(message.format(url=place.url, said=said))
     return SourceError(f"{place.url} refused: {said}")

@@ -5,10 +5,12 @@ anything but an explicit order of somebody who may make a schema.
 """
 
 import psycopg
+from psycopg.sql import SQL, Identifier
 
 from fenceline.errors import SchemaError, SourceError
-from fenceline.stores.postgres.client import discard, meaning, open_connection
+from fenceline.stores.postgres.client import meaning, open_connection
 from fenceline.stores.postgres.conninfo import Place
+from fenceline.stores.postgres.forks import FORKS
 from fenceline.stores.statements import Statements
 
 PATIENCE_S = 60.0
@@ -38,7 +40,7 @@ def install(place: Place, *, part: str, table: str, number: int, parts: tuple[St
             raise
         raise known from error
     finally:
-        discard(connection)
+        FORKS.close(connection)
 
 
 def _is_installed(
@@ -46,7 +48,7 @@ def _is_installed(
 ) -> bool:
     if connection.execute(_FIND_TABLE, [f"fenceline.{table}"]).fetchone() != (True,):
         return False
-    row = connection.execute(f"SELECT schema FROM fenceline.{table}".encode()).fetchone()
+    row = connection.execute(SQL("SELECT schema FROM fenceline.{}").format(Identifier(table))).fetchone()
     check_number(place, part, row[0] if row else None, number)
     return True
 

@@ -103,6 +103,14 @@ class SQLiteSource:
         """Open the bell of one waiting claim."""
         return wake.Bell(self.path, claim)
 
+    def install(self) -> None:
+        """Make the file and its schema if there is none."""
+        connection = self.connect()
+        try:
+            connection.perform(ask.ReadSource())
+        finally:
+            connection.close()
+
     def examine(self) -> list[Finding]:
         """Return what in this file's set-up would break the promise."""
         return inspection.examine(self)

@@ -1,6 +1,7 @@
 """A store whose replies get lost, for checks of what a client does then."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from fenceline._flows.requests import BlockSpent, SourceReply
@@ -16,7 +17,8 @@ class LostReplies:
     """
 
     def __init__(self, store: SourceStore, kinds: Iterable[type]) -> None:
-        self.capabilities: Capabilities = store.capabilities
+        # Its requests are lost in a thread, whatever the store's client speaks.
+        self.capabilities: Capabilities = replace(store.capabilities, speaks_asyncio=False)
         self.url = store.url
         self.to_lose = set(kinds)
         self._store = store
@@ -28,6 +30,10 @@ class LostReplies:
     def listen(self, lock: str, claim: str) -> Channel:
         """Open the store's own channel."""
         return self._store.listen(lock, claim)
+
+    def install(self) -> None:
+        """Make what the store needs."""
+        self._store.install()
 
     def examine(self) -> list[Finding]:
         """Return what the store says."""

@@ -1,0 +1,458 @@
+-- What the guard does inside the database, after guard_schema.sql. A transaction that holds a lease presents it: it takes
+-- the resource's advisory lock, shared, compares the mark, and notes in a setting that is local to the transaction which
+-- token and claim it has shown. The triggers of protected tables compare that note with the mark. A seal takes the same lock
+-- alone, so it waits for all who have presented, and they for it, in the order in which they came.
+--
+-- Errors: FL001 unfenced write, FL002 stale token, FL003 collision, FL004 wrong lock or source, FL005 not sealed, FL006
+-- a transaction that cannot do it, FL009 a mark that would not be kept, FL010 a table that cannot be protected. Those of a
+-- resource say in their DETAIL, as JSON, which resource, token and mark.
+
+-- name: create_mark_key
+-- The advisory lock that stands for a resource's mark. Should two resources share one, their transactions wait for each
+-- other's seals, and no more.
+CREATE FUNCTION fenceline.mark_key(p_resource text) RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
+$$ SELECT pg_catalog.hashtextextended(p_resource COLLATE "C", 7378697628973295216) $$;
+
+-- name: create_note_name
+-- The setting that holds what was presented to a resource in this transaction.
+CREATE FUNCTION fenceline.note_name(p_resource text) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
+$$ SELECT 'fenceline.presented_' OPERATOR(pg_catalog.||) pg_catalog.to_hex(fenceline.mark_key(p_resource)) $$;
+
+-- name: create_note
+-- What the setting holds: the transaction, so that what an earlier one or the session has set is worth nothing; and the
+-- claim, so that setting it by hand takes the very secret that presenting takes.
+CREATE FUNCTION fenceline.note(p_token bigint, p_claim text) RETURNS text LANGUAGE sql VOLATILE AS
+$$ SELECT pg_catalog.concat_ws(' ', pg_catalog.pg_current_xact_id(), p_token, p_claim) $$;
+
+-- name: create_looks_back
+-- Whether this transaction sees the database as it was at its first statement. Then reading a mark is not enough: its row is
+-- locked too, which fails (40001) if the mark has changed since.
+CREATE FUNCTION fenceline.looks_back() RETURNS boolean LANGUAGE sql STABLE AS
+$$ SELECT pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.=) ANY ('{"repeatable read","serializable"}') $$;
+
+-- name: create_limit_idleness
+-- Have the server end this transaction once it was idle for so long: a holder that is frozen inside it must not keep its
+-- successor waiting (G3). A limit of the session's own that is lower stays.
+CREATE FUNCTION fenceline.limit_idleness(p_limit_ms integer) RETURNS void LANGUAGE plpgsql AS
+$$
+DECLARE
+    usual constant interval := current_setting('idle_in_transaction_session_timeout');
+    ignored text;
+BEGIN
+    IF usual = '0' OR usual > make_interval(secs => p_limit_ms / 1000.0) THEN
+        ignored := set_config('idle_in_transaction_session_timeout', p_limit_ms::text, true);
+    END IF;
+END
+$$;
+
+-- name: create_refuse
+-- Say why a lease is not admitted to a resource whose mark is another. Never returns.
+CREATE FUNCTION fenceline.refuse(p_resource text, p_lock bytea, p_token bigint, p_claim text, p_source_id text, p_history_id text)
+RETURNS void LANGUAGE plpgsql AS
+$$
+DECLARE
+    mark fenceline.mark;
+    reason text;
+    code text := 'FL002';
+    remedy text := 'Stop, and acquire the lock again.';
+    numbers text;
+BEGIN
+    SELECT * INTO mark FROM fenceline.mark WHERE resource = p_resource;
+    numbers := json_build_object('resource', p_resource, 'token', p_token::text, 'mark', coalesce(mark.token, 0)::text);
+    IF mark.lock <> p_lock THEN
+        code := 'FL004';
+        reason := 'the resource is bound to another lock';
+        remedy := 'Acquire that lock, or move the resource by fenceline rebind.';
+    ELSIF mark.source_id <> p_source_id THEN
+        code := 'FL004';
+        reason := 'the resource is bound to another source, whose tokens cannot be compared';
+        remedy := 'Use that source, or move the resource by fenceline rebind.';
+    ELSIF mark.token IS NULL OR mark.token < p_token THEN
+        code := 'FL005';
+        reason := 'this token has not sealed the resource';
+        remedy := 'Seal it before anything is read: SELECT fenceline.seal(...). If it was sealed before, the database went '
+            'back in time, and all that was read from it is void.';
+    ELSIF mark.token > p_token THEN
+        reason := 'a newer holder has sealed the resource';
+    ELSIF mark.claim IS NULL THEN
+        reason := 'an operator has raised the mark over every token issued until then';
+    ELSIF (mark.claim, mark.history_id) <> (p_claim, p_history_id) THEN
+        code := 'FL003';
+        reason := 'another lease has sealed the resource with the same token: the source issued it twice';
+        remedy := 'Stop the users of that source, and run fenceline epoch --raise.';
+    ELSE
+        reason := 'its own holder closed it';
+    END IF;
+    RAISE 'token % at mark % of resource %: %', p_token, coalesce(mark.token, 0), p_resource, reason
+        USING ERRCODE = code, DETAIL = numbers, HINT = remedy;
+END
+$$;
+
+-- name: create_hold_mark
+-- Hold a resource's mark still until the end of the transaction: shared by all who present its lease, or alone.
+CREATE FUNCTION fenceline.hold_mark(p_resource text, p_is_alone boolean) RETURNS void LANGUAGE plpgsql AS
+$$
+BEGIN
+    IF p_is_alone THEN
+        PERFORM pg_advisory_xact_lock(fenceline.mark_key(p_resource));
+    ELSE
+        PERFORM pg_advisory_xact_lock_shared(fenceline.mark_key(p_resource));
+    END IF;
+    IF fenceline.looks_back() THEN
+        PERFORM FROM fenceline.mark WHERE resource = p_resource FOR SHARE;
+    END IF;
+END
+$$;
+
+-- name: create_offer
+-- Admit this transaction's writes to each resource whose mark is exactly this lease's, and open; return the resources whose
+-- mark is not. Resources come in the order of their bytes, so that nobody waits in a circle.
+CREATE FUNCTION fenceline.offer(
+    p_resources text[], p_lock bytea, p_token bigint, p_claim text, p_source_id text, p_history_id text, p_limit_ms integer)
+RETURNS text[] LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
+$$
+DECLARE
+    wanted text;
+    ignored text;
+    not_ours text[] := '{}';
+    looks_back constant boolean := fenceline.looks_back();
+BEGIN
+    IF p_limit_ms IS NOT NULL THEN
+        PERFORM fenceline.limit_idleness(p_limit_ms);
+    END IF;
+    FOREACH wanted IN ARRAY p_resources LOOP
+        PERFORM pg_advisory_xact_lock_shared(fenceline.mark_key(wanted));
+        IF looks_back THEN
+            PERFORM FROM fenceline.mark WHERE resource = wanted FOR SHARE;
+        END IF;
+        PERFORM FROM fenceline.mark AS mark
+        WHERE mark.resource = wanted AND mark.token = p_token AND mark.claim = p_claim AND mark.lock = p_lock
+            AND mark.source_id = p_source_id AND mark.history_id = p_history_id AND NOT mark.is_closed;
+        IF FOUND THEN
+            ignored := set_config(fenceline.note_name(wanted), fenceline.note(p_token, p_claim), true);
+        ELSE
+            not_ours := not_ours || wanted;
+        END IF;
+    END LOOP;
+    RETURN not_ours;
+END
+$$;
+
+-- name: create_withdraw
+-- Take back what was presented to these resources, whose mark stays held.
+CREATE FUNCTION fenceline.withdraw(VARIADIC p_resources text[]) RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS
+$$
+DECLARE
+    wanted text;
+    ignored text;
+BEGIN
+    FOREACH wanted IN ARRAY p_resources LOOP
+        ignored := set_config(fenceline.note_name(wanted), '', true);
+    END LOOP;
+END
+$$;
+
+-- name: create_is_presented
+-- Whether this transaction has presented the open mark of the resource. It takes the lock and compares the mark once more,
+-- for the sake of a note that somebody set by hand: with its very own claim, but without the lock that a seal waits for.
+CREATE FUNCTION fenceline.is_presented(p_resource text) RETURNS boolean LANGUAGE plpgsql AS
+$$
+DECLARE
+    note constant text := nullif(current_setting(fenceline.note_name(p_resource), true), '');
+BEGIN
+    IF note IS NULL THEN
+        RETURN false;
+    END IF;
+    PERFORM pg_advisory_xact_lock_shared(fenceline.mark_key(p_resource));
+    IF fenceline.looks_back() THEN
+        PERFORM FROM fenceline.mark WHERE resource = p_resource FOR SHARE;
+    END IF;
+    PERFORM FROM fenceline.mark WHERE resource = p_resource AND NOT is_closed AND fenceline.note(token, claim) = note;
+    RETURN FOUND;
+END
+$$;
+
+-- name: create_enforce
+-- The trigger of a protected table: refuse a write unless its transaction has presented the mark of the resource.
+CREATE FUNCTION fenceline.enforce() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp AS
+$$
+DECLARE
+    resource constant text := TG_ARGV[0];
+    note text;
+BEGIN
+    IF NOT fenceline.is_presented(resource) THEN
+        note := current_setting(fenceline.note_name(resource), true);
+        IF split_part(note, ' ', 1) = pg_current_xact_id_if_assigned()::text THEN
+            RAISE 'token % of resource %: its mark has changed since it was presented', split_part(note, ' ', 2), resource
+                USING ERRCODE = 'FL002', HINT = 'Stop, and acquire the lock again.', DETAIL = json_build_object(
+                    'resource', resource, 'token', split_part(note, ' ', 2), 'mark',
+                    (SELECT coalesce(token, 0)::text FROM fenceline.mark AS mark WHERE mark.resource = TG_ARGV[0]));
+        END IF;
+        RAISE 'table %.% belongs to resource % and takes writes only from the holder of its lock',
+            TG_TABLE_SCHEMA, TG_TABLE_NAME, resource
+            USING ERRCODE = 'FL001', SCHEMA = TG_TABLE_SCHEMA, TABLE = TG_TABLE_NAME,
+                HINT = 'Write inside guard.transaction(lease), or present the sequencer in this transaction: SELECT '
+                    'fenceline.present(...). fenceline marks tells which lock it is.';
+    END IF;
+    IF TG_LEVEL = 'STATEMENT' THEN
+        RETURN NULL;
+    ELSIF TG_OP = 'DELETE' THEN
+        RETURN OLD;
+    END IF;
+    RETURN NEW;
+END
+$$;
+
+-- name: create_count
+-- Add to what was observed. Now and then rows that are nobody's at the moment are folded into one for each sort; not by a
+-- transaction that looks back, for which a row folded by somebody else would be a conflict.
+CREATE FUNCTION fenceline.count_observed(p_resource text, p_table text, p_kind text) RETURNS void LANGUAGE plpgsql AS
+$$
+DECLARE
+    fold_every constant integer := 64;
+    fold_at_once constant integer := 256;
+    own bigint;
+BEGIN
+    INSERT INTO fenceline.observation (
+        resource, table_name, kind, role, application_name, address, times, first_at, last_at)
+    VALUES (p_resource, p_table, p_kind, session_user, current_setting('application_name'), inet_client_addr(), 1,
+            clock_timestamp(), clock_timestamp())
+    RETURNING id INTO own;
+    IF own % fold_every <> 0 OR fenceline.looks_back() THEN
+        RETURN;
+    END IF;
+    WITH chosen AS (
+        SELECT id FROM fenceline.observation ORDER BY id LIMIT fold_at_once FOR UPDATE SKIP LOCKED
+    ), taken AS (
+        DELETE FROM fenceline.observation AS observed USING chosen WHERE observed.id = chosen.id RETURNING observed.*
+    )
+    INSERT INTO fenceline.observation (
+        resource, table_name, kind, role, application_name, address, times, first_at, last_at)
+    SELECT resource, table_name, kind, role, application_name, address, sum(times), min(first_at), max(last_at)
+    FROM taken GROUP BY resource, table_name, kind, role, application_name, address;
+END
+$$;
+
+-- name: create_observe
+-- The trigger of a table that is only observed: count a write that enforcement would refuse, and let it pass.
+CREATE FUNCTION fenceline.observe() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp AS
+$$
+BEGIN
+    IF NOT fenceline.is_presented(TG_ARGV[0]) THEN
+        PERFORM fenceline.count_observed(TG_ARGV[0], concat_ws('.', quote_ident(TG_TABLE_SCHEMA), quote_ident(TG_TABLE_NAME)), lower(TG_OP));
+    END IF;
+    IF TG_LEVEL = 'STATEMENT' THEN
+        RETURN NULL;
+    ELSIF TG_OP = 'DELETE' THEN
+        RETURN OLD;
+    END IF;
+    RETURN NEW;
+END
+$$;
+
+-- name: create_record_refusal
+-- Count a lease that enforcement would have refused.
+CREATE FUNCTION fenceline.record_refusal(p_resource text, p_kind text) RETURNS void LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp AS
+$$
+BEGIN
+    IF p_kind NOT IN ('stale', 'collision', 'wrong-lock', 'seal-lost') THEN
+        RAISE 'a refusal is stale, collision, wrong-lock or seal-lost, not %', p_kind USING ERRCODE = '22023';
+    END IF;
+    PERFORM fenceline.count_observed(p_resource, '', p_kind);
+END
+$$;
+
+-- name: create_read_marks
+-- The marks that are known of these resources, held still: shared, or alone, for whoever is about to write them. A claim is
+-- shown to those who know it, and any other one as '*'. `can_write`: this transaction may raise a mark.
+CREATE FUNCTION fenceline.read_marks(p_resources text[], p_claim text, p_is_alone boolean, p_limit_ms integer)
+RETURNS TABLE (
+    resource text, lock bytea, token bigint, source_id text, history_id text, claim text, is_closed boolean)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
+$$
+DECLARE
+    wanted text;
+BEGIN
+    IF p_limit_ms IS NOT NULL THEN
+        PERFORM fenceline.limit_idleness(p_limit_ms);
+    END IF;
+    FOREACH wanted IN ARRAY p_resources LOOP
+        PERFORM fenceline.hold_mark(wanted, p_is_alone AND NOT fenceline.looks_back());
+    END LOOP;
+    RETURN QUERY
+    SELECT mark.resource, mark.lock, coalesce(mark.token, 0), mark.source_id, mark.history_id,
+        CASE WHEN mark.claim = p_claim THEN mark.claim WHEN mark.claim IS NOT NULL THEN '*' END, mark.is_closed
+    FROM fenceline.mark AS mark WHERE mark.resource = ANY (p_resources);
+END
+$$;
+
+-- name: create_show_marks
+-- The marks of one resource, or of all, without waiting for anybody and without any claim.
+CREATE FUNCTION fenceline.show_marks(p_resource text)
+RETURNS TABLE (
+    resource text, lock bytea, token bigint, source_id text, history_id text, claim text, is_closed boolean)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
+$$
+    SELECT resource, lock, coalesce(token, 0), source_id, history_id, CASE WHEN claim IS NOT NULL THEN '*' END, is_closed
+    FROM fenceline.mark WHERE p_resource IS NULL OR resource = p_resource ORDER BY resource
+$$;
+
+-- name: create_show_observations
+-- What observe mode let pass. Who it was is told to the schema's owner, as is the rest of what clients of a server do.
+CREATE FUNCTION fenceline.show_observations(p_resource text)
+RETURNS TABLE (
+    resource text, table_name text, kind text, times bigint, first_at timestamptz, last_at timestamptz, role text,
+    application_name text, address text)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
+$$
+    SELECT seen.resource, seen.table_name, seen.kind, sum(seen.times)::bigint, min(seen.first_at), max(seen.last_at),
+        who.role, who.application_name, who.address
+    FROM fenceline.observation AS seen
+    LEFT JOIN LATERAL (
+        SELECT seen.role, seen.application_name, host(seen.address) WHERE pg_has_role(session_user, current_user, 'member')
+    ) AS who (role, application_name, address) ON true
+    WHERE p_resource IS NULL OR seen.resource = p_resource
+    GROUP BY seen.resource, seen.table_name, seen.kind, who.role, who.application_name, who.address
+    ORDER BY 1, 2, 3, 7, 8, 9
+$$;
+
+-- name: create_write_mark
+-- Raise a mark, or close one's own, as the flows decided; the table itself refuses what no lease may do. Its commit reaches
+-- the disk, whatever the session's settings (G4).
+CREATE FUNCTION fenceline.write_mark(
+    p_resource text, p_lock bytea, p_token bigint, p_source_id text, p_history_id text, p_claim text, p_is_closed boolean)
+RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
+$$
+DECLARE
+    ignored text;
+BEGIN
+    IF fenceline.looks_back() THEN
+        RAISE 'a mark is raised at READ COMMITTED, and this transaction looks at the past (%)',
+            current_setting('transaction_isolation')
+            USING ERRCODE = 'FL006', HINT = 'Seal in a transaction of its own, before this one begins.';
+    END IF;
+    IF p_token IS NULL OR p_claim IS NULL OR p_source_id IS NULL OR p_history_id IS NULL THEN
+        RAISE 'a lease''s mark has a token, a claim, a source and a history' USING ERRCODE = '22004';
+    END IF;
+    IF current_setting('synchronous_commit') = 'off' THEN
+        ignored := set_config('synchronous_commit', 'on', true);
+    END IF;
+    PERFORM fenceline.hold_mark(p_resource, true);
+    INSERT INTO fenceline.mark AS mark (resource, lock, token, source_id, history_id, claim, is_closed)
+    VALUES (p_resource, p_lock, p_token, p_source_id, p_history_id, p_claim, p_is_closed)
+    ON CONFLICT (resource) DO UPDATE
+    SET lock = excluded.lock, token = excluded.token, source_id = excluded.source_id, history_id = excluded.history_id,
+        claim = excluded.claim, is_closed = excluded.is_closed;
+END
+$$;
+
+-- name: create_parse
+-- Take a sequencer apart: fl1.<source-id>.<history-id>.<mode>.<token>.<claim>.<lock, base64url>. What is wrong with it is
+-- said without showing it.
+CREATE FUNCTION fenceline.parse(
+    p_sequencer text, OUT lock bytea, OUT token bigint, OUT claim text, OUT source_id text, OUT history_id text)
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS
+$$
+DECLARE
+    part constant text[] := string_to_array(p_sequencer, '.');
+    padded constant text := rpad(part[7], (length(part[7]) + 3) / 4 * 4, '=');
+BEGIN
+    IF p_sequencer !~ '^fl1(\.[A-Za-z0-9_-]{1,64}){2}\.x\.[1-9][0-9]{0,18}\.[A-Za-z0-9_-]{1,64}\.[A-Za-z0-9_-]+$'
+        OR part[5]::numeric > 9223372036854775807 OR length(part[7]) % 4 = 1 THEN
+        RAISE 'not a sequencer: expected fl1.<source-id>.<history-id>.<mode>.<token>.<claim>.<lock, base64url>'
+            USING ERRCODE = '22023';
+    END IF;
+    source_id := part[2];
+    history_id := part[3];
+    token := part[5]::bigint;
+    claim := part[6];
+    lock := decode(translate(padded, '-_', '+/'), 'base64');
+END
+$$;
+
+-- name: create_present
+-- Admit this transaction's writes to these resources, for any client in any language that has a sequencer; return its
+-- token. The transaction may be idle for as long as its session allows: the client knows its lease's time left, not we.
+CREATE FUNCTION fenceline.present(p_sequencer text, VARIADIC p_resources text[]) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
+$$
+DECLARE
+    proof record;
+    wanted constant text[] := ARRAY(SELECT DISTINCT name COLLATE "C" FROM unnest(p_resources) AS name ORDER BY 1);
+    not_ours text[];
+BEGIN
+    proof := fenceline.parse(p_sequencer);
+    not_ours := fenceline.offer(wanted, proof.lock, proof.token, proof.claim, proof.source_id, proof.history_id, NULL);
+    IF cardinality(not_ours) > 0 THEN
+        PERFORM fenceline.refuse(
+            not_ours[1], proof.lock, proof.token, proof.claim, proof.source_id, proof.history_id);
+    END IF;
+    RETURN proof.token;
+END
+$$;
+
+-- name: create_seal
+-- Raise the marks of these resources to the sequencer's token, for any client in any language: before it reads anything,
+-- and best in a transaction of its own. Return the token. Once sealed, it may be repeated.
+CREATE FUNCTION fenceline.seal(p_sequencer text, VARIADIC p_resources text[]) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
+$$
+DECLARE
+    proof record;
+    wanted text;
+    is_raised boolean;
+    mark fenceline.mark;
+BEGIN
+    proof := fenceline.parse(p_sequencer);
+    FOR wanted IN SELECT DISTINCT name COLLATE "C" FROM unnest(p_resources) AS name ORDER BY 1 LOOP
+        PERFORM fenceline.hold_mark(wanted, NOT fenceline.looks_back());
+        SELECT * INTO mark FROM fenceline.mark WHERE resource = wanted;
+        is_raised := NOT FOUND OR (
+            mark.lock = proof.lock AND (mark.source_id IS NULL OR mark.source_id = proof.source_id)
+            AND coalesce(mark.token, 0) < proof.token);
+        IF is_raised THEN
+            PERFORM fenceline.write_mark(
+                wanted, proof.lock, proof.token, proof.source_id, proof.history_id, proof.claim, false);
+        ELSIF (mark.lock, mark.token, mark.claim, mark.source_id, mark.history_id, mark.is_closed)
+            IS DISTINCT FROM (proof.lock, proof.token, proof.claim, proof.source_id, proof.history_id, false) THEN
+            PERFORM fenceline.refuse(
+                wanted, proof.lock, proof.token, proof.claim, proof.source_id, proof.history_id);
+        END IF;
+    END LOOP;
+    RETURN proof.token;
+END
+$$;
+
+-- name: create_write_audit
+-- An operator's deed; the database adds when, and in which role.
+CREATE FUNCTION fenceline.write_audit(
+    p_who text, p_action text, p_resource text, p_from_token bigint, p_to_token bigint, p_reason text)
+RETURNS bigint LANGUAGE sql SET search_path = pg_catalog, pg_temp AS
+$$
+    INSERT INTO fenceline.guard_audit (who, action, resource, from_token, to_token, reason)
+    VALUES (p_who, p_action, p_resource, p_from_token, p_to_token, p_reason) RETURNING id
+$$;
+
+-- name: create_change_mark
+-- Any change of a mark that a lease may not make, by the audit entry that was just written for it (G8).
+CREATE FUNCTION fenceline.change_mark(
+    p_resource text, p_lock bytea, p_token bigint, p_source_id text, p_history_id text, p_claim text, p_is_closed boolean,
+    p_audit_id bigint)
+RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS
+$$
+DECLARE
+    ignored text := set_config('synchronous_commit', 'on', true);
+BEGIN
+    PERFORM fenceline.hold_mark(p_resource, true);
+    INSERT INTO fenceline.mark AS mark (resource, lock, token, source_id, history_id, claim, is_closed, audit_id)
+    VALUES (p_resource, p_lock, nullif(p_token, 0), p_source_id, p_history_id, p_claim, p_is_closed, p_audit_id)
+    ON CONFLICT (resource) DO UPDATE
+    SET lock = excluded.lock, token = excluded.token, source_id = excluded.source_id, history_id = excluded.history_id,
+        claim = excluded.claim, is_closed = excluded.is_closed, audit_id = excluded.audit_id;
+END
+$$;
+

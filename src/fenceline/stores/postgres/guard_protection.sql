@@ -1,0 +1,168 @@
+-- Protected tables: the triggers by which the database itself refuses, or counts, writes that present no token. Which table
+-- belongs to which resource, and in which mode, is read from the triggers that are there.
+--
+-- An ordinary table has one trigger for statements of every kind. A write to a partition by name passes its parent's
+-- statement triggers, so a partitioned table has a row trigger, which the server gives to each new partition by itself, and
+-- one for TRUNCATE on every partition, which it does not. All fire whatever session_replication_role is (ENABLE ALWAYS).
+
+-- name: create_first_argument
+-- The resource that a trigger was made for.
+CREATE FUNCTION fenceline.first_argument(p_tgargs bytea) RETURNS text LANGUAGE sql STABLE AS
+$$
+    SELECT pg_catalog.convert_from(
+        pg_catalog.substring(p_tgargs, 1, pg_catalog.position(p_tgargs, '\x00'::bytea) - 1), pg_catalog.getdatabaseencoding())
+$$;
+
+-- name: create_our_trigger
+-- Every trigger of ours that is there. `covers`: 62 is statements of all kinds, 31 the rows of a partitioned table, 34
+-- TRUNCATE alone.
+CREATE VIEW fenceline.our_trigger AS
+SELECT made.tgrelid AS relation, fenceline.first_argument(made.tgargs) AS resource, function.proname::text AS mode,
+    made.tgtype AS covers, made.tgparentid <> 0 AS is_inherited, made.tgenabled = 'A' AS is_on
+FROM pg_catalog.pg_trigger AS made JOIN pg_catalog.pg_proc AS function ON function.oid = made.tgfoid
+WHERE function.pronamespace = (SELECT oid FROM pg_catalog.pg_namespace WHERE nspname = 'fenceline')
+    AND function.proname IN ('enforce', 'observe');
+
+-- name: create_protected_table
+-- The tables that are protected now. `is_whole`: every row that is written meets a trigger. `truncatable`: the partitions
+-- that can be emptied by name.
+CREATE VIEW fenceline.protected_table AS
+SELECT root.relation, pg_catalog.format('%I.%I', namespace.nspname, class.relname) AS name, root.resource, root.mode,
+    root.is_on AND NOT EXISTS (
+        SELECT FROM pg_catalog.pg_partition_tree(root.relation) AS part
+        WHERE root.covers = 31 AND NOT EXISTS (
+            SELECT FROM fenceline.our_trigger AS rows
+            WHERE rows.relation = part.relid AND rows.covers = 31 AND rows.is_on
+                AND (rows.resource, rows.mode) = (root.resource, root.mode))
+    ) AS is_whole,
+    ARRAY(
+        SELECT part.relid::pg_catalog.text FROM pg_catalog.pg_partition_tree(root.relation) AS part
+        WHERE root.covers = 31 AND NOT EXISTS (
+            SELECT FROM fenceline.our_trigger AS emptying
+            WHERE emptying.relation = part.relid AND emptying.covers IN (34, 62) AND emptying.is_on)
+        ORDER BY 1
+    ) AS truncatable
+FROM fenceline.our_trigger AS root
+JOIN pg_catalog.pg_class AS class ON class.oid = root.relation
+JOIN pg_catalog.pg_namespace AS namespace ON namespace.oid = class.relnamespace
+WHERE root.covers = 62 OR (root.covers = 31 AND NOT root.is_inherited);
+
+-- name: create_tree
+-- A table and all its partitions.
+CREATE FUNCTION fenceline.tree(p_table regclass) RETURNS SETOF regclass LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp AS
+$$ SELECT p_table UNION SELECT relid FROM pg_partition_tree(p_table) $$;
+
+-- name: create_why_not
+-- Why a table cannot be protected; NULL if it can.
+CREATE FUNCTION fenceline.why_not(p_table regclass) RETURNS text LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp AS
+$$
+    SELECT CASE
+        WHEN namespace.nspname IN ('fenceline', 'information_schema') OR namespace.nspname LIKE 'pg\_%'
+            THEN 'a table of the system''s own, or a temporary one'
+        WHEN class.relkind = 'v' THEN 'a view: protect the tables that it shows'
+        WHEN class.relkind = 'm' THEN 'a materialised view, which nobody writes: protect the tables that it shows'
+        WHEN class.relkind = 'f' THEN 'a foreign table, whose rows others may write at their own server'
+        WHEN class.relkind NOT IN ('r', 'p') THEN 'no table'
+        WHEN class.relispartition THEN 'a partition: protect the table that it is a partition of'
+        WHEN class.relkind = 'r' AND EXISTS (SELECT FROM pg_inherits WHERE p_table IN (inhrelid, inhparent))
+            THEN 'in an inheritance tree, where a write to a child by name passes the triggers of its parent: use partitions'
+        WHEN EXISTS (SELECT FROM fenceline.tree(p_table) AS part JOIN pg_subscription_rel ON srrelid = part)
+            THEN 'fed by a subscription, which presents no token: protect the table that it publishes'
+        WHEN EXISTS (SELECT FROM fenceline.tree(p_table) AS part JOIN pg_class ON oid = part AND relkind = 'f')
+            THEN 'partly a foreign table, whose rows others may write at their own server'
+    END
+    FROM pg_class AS class JOIN pg_namespace AS namespace ON namespace.oid = class.relnamespace
+    WHERE class.oid = p_table
+$$;
+
+-- name: create_protect_table
+-- Give a table its triggers; return the mode that was in force, NULL if none was. It waits a few seconds for writers that
+-- are inside the table, and readers go on.
+CREATE FUNCTION fenceline.protect_table(p_table regclass, p_resource text, p_mode text) RETURNS text LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' AS
+$$
+DECLARE
+    part regclass;
+    before fenceline.protected_table;
+    reason constant text := fenceline.why_not(p_table);
+    is_plain constant boolean := (SELECT relkind = 'r' FROM pg_class WHERE oid = p_table);
+BEGIN
+    IF reason IS NOT NULL THEN
+        RAISE 'table % cannot be protected: it is %', p_table, reason USING ERRCODE = 'FL010';
+    END IF;
+    SELECT * INTO before FROM fenceline.protected_table WHERE relation = p_table;
+    IF before.resource <> p_resource THEN
+        RAISE 'table % belongs to resource % already, and a table has one resource: unprotect it there first, or name that '
+            'resource', p_table, before.resource USING ERRCODE = 'FL010';
+    END IF;
+    IF before.mode = p_mode AND before.is_whole AND before.truncatable = '{}' THEN
+        RETURN p_mode;
+    END IF;
+    IF is_plain THEN
+        EXECUTE format(
+            'CREATE OR REPLACE TRIGGER fenceline BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON %s FOR EACH STATEMENT '
+            'EXECUTE FUNCTION fenceline.%I(%L)', p_table, p_mode, p_resource);
+    ELSE
+        EXECUTE format(
+            'CREATE OR REPLACE TRIGGER fenceline_rows BEFORE INSERT OR UPDATE OR DELETE ON %s FOR EACH ROW '
+            'EXECUTE FUNCTION fenceline.%I(%L)', p_table, p_mode, p_resource);
+    END IF;
+    FOR part IN SELECT fenceline.tree(p_table) LOOP
+        IF NOT is_plain THEN
+            EXECUTE format(
+                'CREATE OR REPLACE TRIGGER fenceline BEFORE TRUNCATE ON %s FOR EACH STATEMENT '
+                'EXECUTE FUNCTION fenceline.%I(%L)', part, p_mode, p_resource);
+            EXECUTE format('ALTER TABLE ONLY %s ENABLE ALWAYS TRIGGER fenceline_rows', part);
+        END IF;
+        EXECUTE format('ALTER TABLE ONLY %s ENABLE ALWAYS TRIGGER fenceline', part);
+    END LOOP;
+    -- The table may have been dropped, with its triggers, and made again under its old name.
+    DELETE FROM fenceline.protection WHERE relation = p_table OR name = p_table::text;
+    INSERT INTO fenceline.protection (relation, name, resource) VALUES (p_table, p_table::text, p_resource);
+    RETURN before.mode;
+END
+$$;
+
+-- name: create_unprotect_table
+-- Take its triggers off a table. It waits a few seconds for everybody who is inside.
+CREATE FUNCTION fenceline.unprotect_table(p_table regclass) RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' AS
+$$
+DECLARE
+    part regclass;
+BEGIN
+    IF EXISTS (SELECT FROM pg_class WHERE oid = p_table) THEN
+        EXECUTE format('DROP TRIGGER IF EXISTS fenceline_rows ON %s', p_table);
+        FOR part IN SELECT fenceline.tree(p_table) LOOP
+            EXECUTE format('DROP TRIGGER IF EXISTS fenceline ON %s', part);
+        END LOOP;
+    END IF;
+    DELETE FROM fenceline.protection WHERE relation = p_table;
+END
+$$;
+
+-- name: revoke_functions
+-- Nobody may call any of it, but for what follows.
+REVOKE ALL ON FUNCTION
+    fenceline.mark_key, fenceline.note_name, fenceline.note, fenceline.looks_back, fenceline.limit_idleness, fenceline.refuse,
+    fenceline.hold_mark, fenceline.offer, fenceline.withdraw, fenceline.is_presented, fenceline.enforce,
+    fenceline.count_observed, fenceline.observe, fenceline.record_refusal, fenceline.read_marks, fenceline.show_marks,
+    fenceline.show_observations, fenceline.write_mark, fenceline.parse, fenceline.present, fenceline.seal,
+    fenceline.write_audit, fenceline.change_mark, fenceline.keep_mark, fenceline.keep_audit, fenceline.first_argument,
+    fenceline.tree, fenceline.why_not, fenceline.protect_table, fenceline.unprotect_table
+FROM PUBLIC;
+
+-- name: grant_functions
+-- What a holder needs, for every role that is given USAGE on the schema. None of it lowers a mark, shows a claim, or admits
+-- a transaction that has not shown the mark's own.
+GRANT EXECUTE ON FUNCTION
+    fenceline.mark_key, fenceline.note_name, fenceline.offer, fenceline.withdraw, fenceline.record_refusal,
+    fenceline.read_marks, fenceline.show_marks, fenceline.show_observations, fenceline.write_mark, fenceline.present,
+    fenceline.seal, fenceline.first_argument
+TO PUBLIC;
+
+-- name: grant_views
+-- Which tables are protected is no secret.
+GRANT SELECT ON fenceline.our_trigger, fenceline.protected_table TO PUBLIC;

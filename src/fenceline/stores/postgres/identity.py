@@ -1,0 +1,97 @@
+"""What one process knows of its source: whose it is, the highest token it saw, and how far its clock is from ours.
+
+Promise: a source that went back, or became another one, is refused. A time on our clock, which counts suspend, is
+always the same time on the source's, never one that the source has not reached when its clock is not set back; a later
+time is never an earlier one there. The database makes sure that no claim ends before it was drawn, whatever the clocks
+do: then "drawn after all that is forgotten" proves that a claim is a fresh one (H4).
+"""
+
+import threading
+from typing import NamedTuple
+
+from fenceline.clock import boottime_us
+from fenceline.errors import SourceError
+
+_REMEDY = "stop everything that uses it, then run `fenceline epoch --raise --reason …`"
+MIN_GAIN_US = 100
+"""A better estimate of the source's clock is taken up if it is better by so much."""
+MAX_STEPS = 64
+"""Estimates that are kept: a claim older than all of them is taken for one drawn at the first."""
+
+
+class Seen(NamedTuple):
+    """The newest state of the source that this process knows of."""
+
+    source_id: str
+    epoch: int
+    history_id: str
+
+
+class SourceClock:
+    """The source's clock as far as it is known here: a lower bound, by the newest of all that the source has said."""
+
+    def __init__(self) -> None:
+        self._steps: tuple[tuple[int, int], ...] = ()
+        self._mutex = threading.Lock()
+
+    def learn(self, source_us: int, heard_us: int) -> None:
+        """Take up what the source said its clock was, in an answer that was heard at `heard_us` on ours."""
+        offset_us = source_us - heard_us
+        if self._is_gain(offset_us):
+            with self._mutex:
+                if self._is_gain(offset_us):
+                    # It holds from this moment on: claims drawn before go on by the estimate that held then.
+                    self._steps = (*self._steps[-MAX_STEPS:], (boottime_us(), offset_us))
+
+    def _is_gain(self, offset_us: int) -> bool:
+        return not self._steps or offset_us >= self._steps[-1][1] + MIN_GAIN_US
+
+    def at(self, now_us: int) -> int:
+        """Return what the source's clock was at a time of ours, by the estimate that held then."""
+        steps = self._steps
+        for since_us, offset_us in reversed(steps):
+            if now_us >= since_us:
+                return now_us + offset_us
+        return now_us + steps[0][1] if steps else 0
+
+
+class Identity:
+    """What all connections of one source object know together. Safe from any thread."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self.clock = SourceClock()
+        self.highest_token = 0
+        self._seen: Seen | None = None
+
+    def check(self, source_id: str, epoch: int, history_id: str) -> None:
+        """Raise SourceError if this is another source than before, or an older state of it; remember what was seen."""
+        now = Seen(source_id, epoch, history_id)
+        seen = self._seen
+        if seen == now:
+            return
+        if seen is not None:
+            self._check_forward(seen, now)
+        self._seen = now
+
+    def _check_forward(self, seen: Seen, now: Seen) -> None:
+        if now.source_id != seen.source_id:
+            raise SourceError(
+                f"{self._url} was source {seen.source_id} and is source {now.source_id} now: its schema was replaced. "
+                f"Put the first one back, or start this process again and run `fenceline rebind` for each resource"
+            )
+        if now.epoch <= seen.epoch:
+            raise SourceError(
+                f"{self._url} went back from epoch {seen.epoch} (history {seen.history_id}) to {now.epoch} (history "
+                f"{now.history_id}): an older state was restored, or this is another server that was promoted. No lock "
+                f"is granted: {_REMEDY}"
+            )
+
+    def check_token(self, token: int, highest_before: int) -> None:
+        """Raise SourceError if a token is not above all that were seen before it was asked for; remember it."""
+        if token <= highest_before:
+            raise SourceError(
+                f"{self._url} issued token {token} after {highest_before}: an older state was restored over it, and "
+                f"tokens would be issued twice. No lock is granted: {_REMEDY}"
+            )
+        self.highest_token = max(self.highest_token, token)

@@ -1,0 +1,227 @@
+"""The source of tokens in a PostgreSQL database: one statement to acquire, one to release.
+
+Promise: a token is minted in the statement that decides the holder, from a history whose tokens were reserved by a
+flushed transaction (T1); any recovery of the server, a backup or a standby included, begins a new history above all
+that was issued (T7). Every decision is made at READ COMMITTED on the server's clock, read after the lock's row is held
+(H1). A server that went back is refused. Waiters are told by NOTIFY; behind a pooler they look for themselves.
+Never: a schema made without `install`; a request repeated here.
+"""
+
+from collections.abc import Generator
+from typing import Any, TypeVar
+
+from fenceline._flows import requests as ask
+from fenceline.clock import boottime_us
+from fenceline.errors import SchemaError
+from fenceline.model import Finding
+from fenceline.stores.contract import Capabilities, Channel
+from fenceline.stores.postgres import inspection, install
+from fenceline.stores.postgres.client import (
+    AsyncConnection,
+    Connection,
+    is_alive,
+    is_pooled,
+    meaning,
+    open_async_connection,
+    open_connection,
+)
+from fenceline.stores.postgres.conninfo import Place, place_of
+from fenceline.stores.postgres.forks import FORKS
+from fenceline.stores.postgres.identity import Identity
+from fenceline.stores.postgres.listener import Listener
+from fenceline.stores.postgres.speech import GRANTED, SPENT, SQL, Answer, Described, Rows, Speaker
+from fenceline.stores.statements import statements
+
+SCHEMA = statements(__package__, "source_schema.sql")
+FUNCTIONS = statements(__package__, "source_functions.sql")
+SCHEMA_NUMBER = 1
+PART = "source of tokens"
+_MINTING = {ask.Acquire, ask.Poll, ask.Break}
+Reply = TypeVar("Reply")
+Talk = Generator[tuple[str, Any], Rows, Reply]
+"""Yields statements with their parameters, is sent their rows, and returns a reply."""
+
+
+class PostgresSource:
+    """A source of tokens in one database. Making it opens nothing."""
+
+    capabilities = Capabilities(
+        ttl_min_ms=100, ttl_max_ms=86_400_000, ttl_step_ms=1, notifies=True, speaks_asyncio=True
+    )
+
+    def __init__(self, url: str) -> None:
+        self.place = place_of(url)
+        self.url = self.place.url
+        self.identity = Identity(self.url)
+        self.listener = Listener(self.place)
+
+    def connect(self, *, patience_s: float) -> "PostgresSourceConnection":
+        """Return a connection, which opens with its first request."""
+        return PostgresSourceConnection(self, patience_s)
+
+    def connect_async(self, *, patience_s: float) -> "AsyncPostgresSourceConnection":
+        """Return a connection for the running loop, which opens with its first request."""
+        return AsyncPostgresSourceConnection(self, patience_s)
+
+    def listen(self, lock: str, claim: str) -> Channel:
+        """Open the channel of one waiting claim."""
+        return self.listener.channel(claim)
+
+    def install(self) -> None:
+        """Make the schema if there is none; safe when run concurrently."""
+        install.install(self.place, part=PART, table="source", number=SCHEMA_NUMBER, parts=(SCHEMA, FUNCTIONS))
+
+    def examine(self) -> list[Finding]:
+        """Return what in this source's set-up would break the promise."""
+        return inspection.examine(self)
+
+
+class Conversation:
+    """What is said over one connection, whichever way it is said: pure but for what it remembers."""
+
+    def __init__(self, store: PostgresSource) -> None:
+        self._store = store
+        self._identity = store.identity
+        self._is_greeted = False
+        self._is_whole = False
+        self.is_pooled = False
+
+    def begin_anew(self) -> None:
+        """The connection is another one from here on."""
+        self._is_greeted = False
+
+    def talk(self, request: Any, native: Connection | AsyncConnection) -> Talk[ask.SourceReply]:
+        """Say what a request needs, and return the reply."""
+        kind = type(request)
+        if kind is ask.ReadSource:
+            return (yield from self._greet(native)).info()
+        if not self._is_greeted or (kind in _MINTING and not self._is_whole):
+            yield from self._greet(native)
+            if kind in _MINTING and not self._is_whole:
+                return ask.BlockSpent()
+        return (yield from self._ask(request))
+
+    def _greet(self, native: Connection | AsyncConnection) -> Talk[Described]:
+        rows = yield SQL.describe, ()
+        heard_us = boottime_us()
+        if not rows:
+            raise SchemaError(f"{self._store.url}: the source's one row was deleted; restore it from a backup")
+        *described, backend_id = rows[0]
+        found = Described._make(described)
+        install.check_number(self._store.place, PART, found.schema, SCHEMA_NUMBER)
+        self._identity.check(found.source_id, found.epoch, found.history_id)
+        self._identity.clock.learn(found.now_us, heard_us)
+        self.is_pooled = is_pooled(native, backend_id)
+        self._is_whole = found.is_whole
+        self._is_greeted = True
+        return found
+
+    def _ask(self, request: Any) -> Talk[ask.SourceReply]:
+        identity = self._identity
+        highest = identity.highest_token
+        channel = None if self.is_pooled else self._store.listener.name
+        said = Speaker(channel, highest, identity.clock.at, boottime_us()).saying(request)
+        rows = yield said.statement, said.parameters
+        if said.clock_column is not None:
+            identity.clock.learn(rows[0][said.clock_column], boottime_us())
+        reply = said.hear(rows)
+        if said.statement is SQL.acquire:
+            self._note(Answer._make(rows[0]), highest)
+        elif isinstance(reply, ask.Broken):
+            identity.check_token(reply.token, 0)
+        return reply
+
+    def _note(self, answer: Answer, highest: int) -> None:
+        """Refuse an answer to `acquire` of an older state."""
+        self._identity.check(answer.source_id, answer.epoch, answer.history_id)
+        if answer.outcome == GRANTED and answer.token is not None:
+            self._identity.check_token(answer.token, highest)
+        elif answer.outcome == SPENT:
+            self._is_whole = False
+
+
+class PostgresSourceConnection:
+    """Answers requests in the caller's thread, each by one statement."""
+
+    def __init__(self, store: PostgresSource, patience_s: float) -> None:
+        self._place: Place = store.place
+        self._patience_s = patience_s
+        self._conversation = Conversation(store)
+        self._native: Connection | None = None
+
+    def perform(self, request: Any) -> ask.SourceReply:
+        """Answer one request of `_flows/requests.py`."""
+        native = self._opened()
+        talk = self._conversation.talk(request, native)
+        try:
+            said = next(talk)
+            while True:
+                said = talk.send(self._say(native, *said))
+        except StopIteration as done:
+            return done.value  # type: ignore[no-any-return]
+
+    def _opened(self) -> Connection:
+        if self._native is None or not is_alive(self._native):
+            self.close()
+            self._conversation.begin_anew()
+            self._native = open_connection(self._place, self._patience_s)
+        return self._native
+
+    def _say(self, native: Connection, statement: str, parameters: Any) -> Rows:
+        try:
+            return native.execute(statement, parameters, prepare=not self._conversation.is_pooled).fetchall()
+        except BaseException as error:
+            known = meaning(error, self._place)
+            if known is None:
+                raise
+            raise known from error
+
+    def close(self) -> None:
+        """Close the connection; never raises."""
+        if self._native is not None:
+            FORKS.close(self._native)
+            self._native = None
+
+
+class AsyncPostgresSourceConnection:
+    """Answers requests on the running loop, each by one statement."""
+
+    def __init__(self, store: PostgresSource, patience_s: float) -> None:
+        self._place: Place = store.place
+        self._patience_s = patience_s
+        self._conversation = Conversation(store)
+        self._native: AsyncConnection | None = None
+
+    async def perform(self, request: Any) -> ask.SourceReply:
+        """Answer one request of `_flows/requests.py`."""
+        native = await self._opened()
+        talk = self._conversation.talk(request, native)
+        try:
+            said = next(talk)
+            while True:
+                said = talk.send(await self._say(native, *said))
+        except StopIteration as done:
+            return done.value  # type: ignore[no-any-return]
+
+    async def _opened(self) -> AsyncConnection:
+        if self._native is None or not is_alive(self._native):
+            self.close()
+            self._conversation.begin_anew()
+            self._native = await open_async_connection(self._place, self._patience_s)
+        return self._native
+
+    async def _say(self, native: AsyncConnection, statement: str, parameters: Any) -> Rows:
+        try:
+            cursor = await native.execute(statement, parameters, prepare=not self._conversation.is_pooled)
+            return await cursor.fetchall()
+        except BaseException as error:
+            known = meaning(error, self._place)
+            if known is None:
+                raise
+            raise known from error
+
+    def close(self) -> None:
+        """Close the connection; never raises."""
+        if self._native is not None:
+            FORKS.close(self._native)
+            self._native = None

@@ -1,0 +1,42 @@
+-- name: describe
+-- The first statement of a connection, and what `fenceline epoch` shows; the process id tells a pooler from the server.
+SELECT schema, is_whole, now_us, source_id, epoch, history_id, last_token, bound, pg_backend_pid()
+FROM fenceline.describe();
+
+-- name: acquire
+-- Take the lock, queue for it, or look again whether its turn has come.
+SELECT outcome, token, time_ms, now_us, source_id, epoch, history_id
+FROM fenceline.acquire(%s, %s, %s, %s, %s, %s, %s, %s, %s);
+
+-- name: release
+-- End a claim for good, and ring for the next one.
+SELECT was_held, now_us FROM fenceline.release(%s, %s, %s);
+
+-- name: renew
+-- Extend every lease of a batch that is still running.
+SELECT claim, remaining_ms, reason FROM fenceline.renew(%s, %s);
+
+-- name: reserve
+-- Make sure that tokens are reserved, on the disk.
+SELECT fenceline.reserve(%s);
+
+-- name: raise_epoch
+-- Begin a new history if the old one is still the one that was read, and tell what it is; no row if it is not.
+SELECT d.source_id, d.epoch, d.history_id, d.last_token, d.bound
+FROM fenceline.raise_epoch(%s, %s, %s, %s) AS was_raised CROSS JOIN LATERAL fenceline.describe() AS d WHERE was_raised;
+
+-- name: break_lease
+-- Free a lock, whoever holds it, and mint the breaker's token.
+SELECT token, source_id, epoch, history_id, holder FROM fenceline.break_lease(%s, %s, %s, %s, %s);
+
+-- name: purge
+-- Forget locks that nobody holds or waits for.
+SELECT gone, now_us FROM fenceline.purge();
+
+-- name: inspect
+-- One lock as people see it.
+SELECT name, token, holder, remaining_ms, ttl_ms, waiters FROM fenceline.inspect(%s, NULL, 1);
+
+-- name: inspect_page
+-- A page of locks in the order of their names.
+SELECT name, token, holder, remaining_ms, ttl_ms, waiters FROM fenceline.inspect(NULL, %s, %s);

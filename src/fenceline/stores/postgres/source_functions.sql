@@ -1,0 +1,527 @@
+-- name: create_now_us
+-- The server's clock at this moment, not at the beginning of the transaction (H1).
+CREATE FUNCTION fenceline.now_us() RETURNS bigint LANGUAGE sql VOLATILE AS
+$$ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint $$;
+
+-- name: create_timeline
+-- The timeline that the server writes at this moment; pg_control_checkpoint() still shows the last one after a promotion.
+CREATE FUNCTION fenceline.timeline() RETURNS text LANGUAGE sql VOLATILE AS
+$$ SELECT substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8) $$;
+
+-- name: create_place
+-- Where this is: cluster, database, table and timeline.
+CREATE FUNCTION fenceline.place() RETURNS text LANGUAGE sql VOLATILE AS
+$$
+    SELECT concat_ws('/', (SELECT system_identifier FROM pg_control_system()),
+                     (SELECT oid FROM pg_database WHERE datname = current_database()),
+                     'fenceline.source'::regclass::oid, fenceline.timeline())
+$$;
+
+-- name: create_begin_change
+-- What every change begins with: it is not flushed, it is not decided on a past snapshot, and no history begins meanwhile.
+CREATE FUNCTION fenceline.begin_change() RETURNS void LANGUAGE plpgsql AS
+$$
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE 'a source decides at READ COMMITTED, and this transaction is %', current_setting('transaction_isolation')
+            USING ERRCODE = 'FL101';
+    END IF;
+    PERFORM set_config('synchronous_commit', 'off', true), pg_advisory_xact_lock_shared(7378697628973295214);
+END
+$$;
+
+-- name: create_hold_lock
+-- Hold a lock's row still until the end of the transaction; it is made if there is none.
+CREATE FUNCTION fenceline.hold_lock(p_lock bytea) RETURNS fenceline.lock LANGUAGE plpgsql AS
+$$
+DECLARE
+    held fenceline.lock;
+BEGIN
+    LOOP
+        SELECT * INTO held FROM fenceline.lock WHERE name = p_lock FOR UPDATE;
+        IF FOUND THEN
+            RETURN held;
+        END IF;
+        INSERT INTO fenceline.lock (name) VALUES (p_lock) ON CONFLICT (name) DO NOTHING;
+    END LOOP;
+END
+$$;
+
+-- name: create_remember_ended
+-- A claim that does not hold the lock, whose row is held, is over.
+CREATE FUNCTION fenceline.remember_ended(p_lock bytea, p_claim text, p_ended_us bigint) RETURNS void LANGUAGE sql AS
+$$
+    UPDATE fenceline.lock
+    SET forgotten_us = greatest(forgotten_us, ended_us), ended_us = p_ended_us, ended_claim = p_claim
+    WHERE name = p_lock
+$$;
+
+-- name: create_live_head
+-- Whose turn it is at a lock whose row is held. Waiters in front whose own time is up are passed over (H7), and do not come
+-- back (H8); a time left greater than the ttl, after the clock was set back, counts as the ttl.
+CREATE FUNCTION fenceline.live_head(p_lock bytea, p_now_us bigint) RETURNS fenceline.waiter LANGUAGE plpgsql AS
+$$
+DECLARE
+    head fenceline.waiter;
+BEGIN
+    LOOP
+        SELECT * INTO head FROM fenceline.waiter WHERE lock = p_lock ORDER BY ticket LIMIT 1;
+        IF NOT FOUND THEN
+            RETURN NULL;
+        END IF;
+        IF head.deadline_us > p_now_us + head.ttl_ms * 1000 THEN
+            UPDATE fenceline.waiter SET deadline_us = p_now_us + ttl_ms * 1000 WHERE ticket = head.ticket
+            RETURNING deadline_us INTO head.deadline_us;
+        END IF;
+        IF head.deadline_us > p_now_us THEN
+            RETURN head;
+        END IF;
+        DELETE FROM fenceline.waiter WHERE ticket = head.ticket;
+        PERFORM fenceline.remember_ended(p_lock, head.claim, greatest(p_now_us, head.born_us));
+    END LOOP;
+END
+$$;
+
+-- name: create_remaining_us
+-- The time left to the lease on a lock whose row is held. A time left greater than its ttl counts as the ttl, from now on.
+CREATE FUNCTION fenceline.remaining_us(p_lock fenceline.lock, p_now_us bigint) RETURNS bigint LANGUAGE plpgsql AS
+$$
+BEGIN
+    IF p_lock.deadline_us > p_now_us + p_lock.ttl_ms * 1000 THEN
+        UPDATE fenceline.lock SET deadline_us = p_now_us + ttl_ms * 1000 WHERE name = p_lock.name;
+        RETURN p_lock.ttl_ms * 1000;
+    END IF;
+    RETURN p_lock.deadline_us - p_now_us;
+END
+$$;
+
+-- name: create_enqueue
+-- Take a ticket; no row if the queue has its largest length. Tickets of all locks are one sequence, so that a queue cannot
+-- be longer than the distance from its head: only a large distance has to be counted.
+CREATE FUNCTION fenceline.enqueue(
+    p_lock bytea, p_claim text, p_holder text, p_ttl_ms bigint, p_born_us bigint, p_channel text, p_now_us bigint,
+    p_limit bigint, p_head bigint)
+RETURNS fenceline.waiter LANGUAGE plpgsql AS
+$$
+DECLARE
+    own fenceline.waiter;
+BEGIN
+    INSERT INTO fenceline.waiter (lock, claim, holder, ttl_ms, deadline_us, born_us, channel)
+    VALUES (p_lock, p_claim, p_holder, p_ttl_ms, p_now_us + p_ttl_ms * 1000, p_born_us, p_channel)
+    RETURNING * INTO own;
+    IF own.ticket - p_head >= p_limit AND (SELECT count(*) FROM fenceline.waiter WHERE lock = p_lock) > p_limit THEN
+        DELETE FROM fenceline.waiter WHERE ticket = own.ticket;
+        RETURN NULL;
+    END IF;
+    RETURN own;
+END
+$$;
+
+-- name: create_stay_queued
+-- The waiter is alive: its place is kept for another ttl. Returns after how many milliseconds it must look again, whatever
+-- it is told: the head when the lease ends, the others when the waiter in front may be dead.
+CREATE FUNCTION fenceline.stay_queued(
+    p_own fenceline.waiter, p_is_head boolean, p_remaining_us bigint, p_channel text, p_now_us bigint, p_head_wait_ms bigint)
+RETURNS bigint LANGUAGE plpgsql AS
+$$
+DECLARE
+    patience_us bigint := least(p_remaining_us, p_head_wait_ms * 1000);
+BEGIN
+    UPDATE fenceline.waiter SET deadline_us = p_now_us + ttl_ms * 1000, channel = p_channel WHERE ticket = p_own.ticket;
+    IF NOT p_is_head THEN
+        SELECT deadline_us - p_now_us INTO patience_us FROM fenceline.waiter
+        WHERE lock = p_own.lock AND ticket < p_own.ticket ORDER BY ticket DESC LIMIT 1;
+    END IF;
+    RETURN greatest(1, least(patience_us / 1000, p_own.ttl_ms / 3));
+END
+$$;
+
+-- name: create_acquire
+-- Decide who gets a lock, and mint its token. `p_mode`: 'try' (now or never), 'wait' (or be queued), 'poll' (is queued
+-- already). Outcomes: granted, held (by this very claim), queued, busy, ended (the claim is over; now_us is later than all that ended), spent (no token
+-- is reserved: begin a history first), full.
+CREATE FUNCTION fenceline.acquire(
+    p_lock bytea, p_claim text, p_holder text, p_ttl_ms bigint, p_born_us bigint, p_mode text, p_channel text,
+    p_head_wait_ms bigint, p_queue_limit bigint)
+RETURNS fenceline.answer LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
+$$
+DECLARE
+    held   fenceline.lock;
+    own    fenceline.waiter;
+    head   fenceline.waiter;
+    state  record;
+    answer fenceline.answer;
+    remaining_us bigint := 0;
+BEGIN
+    PERFORM fenceline.begin_change();
+    SELECT * INTO held FROM fenceline.lock WHERE name = p_lock FOR UPDATE;
+    IF NOT FOUND THEN
+        held := fenceline.hold_lock(p_lock);
+    END IF;
+    -- After the row is held: what the row does not remember any more, the source does (see purge).
+    SELECT s.source_id, s.epoch, s.history_id, s.bound, s.born_after_us, w.id IS NOT NULL AS is_whole,
+           EXISTS (SELECT FROM fenceline.waiter AS q WHERE q.lock = p_lock) AS has_queue, fenceline.now_us() AS now_us
+    INTO STRICT state FROM fenceline.source AS s
+    LEFT JOIN fenceline.witness AS w ON w.xmin = w.xid AND w.timeline = fenceline.timeline();
+    answer.source_id := state.source_id;
+    answer.epoch := state.epoch;
+    answer.history_id := state.history_id;
+    answer.now_us := state.now_us;
+    IF NOT state.is_whole THEN
+        answer.outcome := 'spent';
+        RETURN answer;
+    END IF;
+    IF held.claim IS NOT NULL THEN
+        remaining_us := fenceline.remaining_us(held, state.now_us);
+    END IF;
+    IF held.claim = p_claim THEN
+        -- Asked again: the same token while its lease runs, never a fresh one (T3).
+        answer.outcome := CASE WHEN remaining_us > 0 THEN 'held' ELSE 'ended' END;
+        answer.token := held.token;
+        answer.time_ms := remaining_us / 1000;
+        RETURN answer;
+    END IF;
+    IF state.has_queue THEN
+        head := fenceline.live_head(p_lock, state.now_us);
+        SELECT * INTO own FROM fenceline.waiter WHERE claim = p_claim AND lock = p_lock;
+        held := fenceline.hold_lock(p_lock);  -- It may remember other claims now.
+        IF own.deadline_us <= state.now_us THEN
+            DELETE FROM fenceline.waiter WHERE ticket = own.ticket;
+            PERFORM fenceline.remember_ended(p_lock, p_claim, greatest(state.now_us, own.born_us));
+            answer.outcome := 'ended';
+            RETURN answer;
+        END IF;
+    END IF;
+    IF own.ticket IS NULL THEN
+        IF p_mode = 'poll' OR p_claim = held.ended_claim
+           OR p_born_us <= greatest(held.forgotten_us, state.born_after_us) THEN
+            answer.outcome := 'ended';
+            answer.now_us := greatest(state.now_us, held.forgotten_us + 1, state.born_after_us + 1);
+            RETURN answer;
+        END IF;
+        IF remaining_us > 0 OR head.ticket IS NOT NULL THEN
+            IF p_mode = 'try' THEN
+                answer.outcome := 'busy';
+                RETURN answer;
+            END IF;
+            own := fenceline.enqueue(
+                p_lock, p_claim, p_holder, p_ttl_ms, p_born_us, p_channel, state.now_us, p_queue_limit, head.ticket);
+            IF own.ticket IS NULL THEN
+                answer.outcome := 'full';
+                RETURN answer;
+            END IF;
+        END IF;
+    END IF;
+    IF remaining_us > 0 OR head.ticket <> own.ticket THEN
+        answer.outcome := 'queued';
+        answer.time_ms := fenceline.stay_queued(
+            own, coalesce(head.ticket = own.ticket, true), remaining_us, p_channel, state.now_us, p_head_wait_ms);
+        RETURN answer;
+    END IF;
+    answer.token := nextval('fenceline.token');
+    IF answer.token > state.bound THEN
+        answer.outcome := 'spent';
+        RETURN answer;
+    ELSIF answer.token <= held.token THEN
+        RAISE 'it had token %, and the counter says %', held.token, answer.token USING ERRCODE = 'FL102';
+    END IF;
+    answer.outcome := 'granted';
+    UPDATE fenceline.lock AS l SET
+        token = answer.token, claim = p_claim, holder = coalesce(own.holder, p_holder), ended = NULL,
+        ttl_ms = coalesce(own.ttl_ms, p_ttl_ms), born_us = coalesce(own.born_us, p_born_us),
+        deadline_us = fenceline.now_us() + coalesce(own.ttl_ms, p_ttl_ms) * 1000,
+        forgotten_us = CASE WHEN l.claim IS NULL THEN l.forgotten_us ELSE greatest(l.forgotten_us, l.ended_us) END,
+        ended_us = CASE WHEN l.claim IS NULL THEN l.ended_us ELSE greatest(state.now_us, l.born_us) END,
+        ended_claim = coalesce(l.claim, l.ended_claim)
+    WHERE l.name = p_lock
+    RETURNING l.ttl_ms INTO answer.time_ms;
+    IF own.ticket IS NOT NULL THEN
+        DELETE FROM fenceline.waiter WHERE ticket = own.ticket;
+    END IF;
+    RETURN answer;
+END
+$$;
+
+-- name: create_ring
+-- Tell the head of a lock's queue, if there is one, that its turn may have come. The channel carries no claim.
+CREATE FUNCTION fenceline.ring(p_lock bytea, p_now_us bigint) RETURNS void LANGUAGE plpgsql AS
+$$
+DECLARE
+    head fenceline.waiter := fenceline.live_head(p_lock, p_now_us);
+BEGIN
+    IF head.channel IS NOT NULL THEN
+        PERFORM pg_notify(head.channel, encode(sha256(convert_to(head.claim, 'UTF8')), 'hex'));
+    END IF;
+END
+$$;
+
+-- name: create_release
+-- End a claim for good, wherever it is: holding, queued, ended before, or not yet arrived; and ring for the next one.
+CREATE FUNCTION fenceline.release(p_lock bytea, p_claim text, p_asked_us bigint, OUT was_held boolean, OUT now_us bigint)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
+$$
+DECLARE
+    held fenceline.lock;
+BEGIN
+    PERFORM fenceline.begin_change();
+    SELECT * INTO held FROM fenceline.lock WHERE name = p_lock FOR UPDATE;
+    IF NOT FOUND THEN
+        held := fenceline.hold_lock(p_lock);
+    END IF;
+    now_us := fenceline.now_us();
+    was_held := held.claim IS NOT DISTINCT FROM p_claim;
+    IF was_held THEN
+        UPDATE fenceline.lock AS l SET
+            claim = NULL, holder = NULL, deadline_us = 0, ended = 'it was released',
+            forgotten_us = greatest(l.forgotten_us, l.ended_us),
+            ended_us = greatest(release.now_us, p_asked_us, l.born_us), ended_claim = p_claim
+        WHERE l.name = p_lock;
+    ELSE
+        DELETE FROM fenceline.waiter WHERE claim = p_claim AND lock = p_lock;
+        IF held.ended_claim IS DISTINCT FROM p_claim THEN
+            PERFORM fenceline.remember_ended(p_lock, p_claim, greatest(now_us, p_asked_us));
+        END IF;
+    END IF;
+    IF EXISTS (SELECT FROM fenceline.waiter AS q WHERE q.lock = p_lock) THEN
+        PERFORM fenceline.ring(p_lock, now_us);
+    END IF;
+END
+$$;
+
+-- name: create_renew
+-- Extend every lease of a batch that is still running. The rows are held before the clock is read (H1).
+CREATE FUNCTION fenceline.renew(p_locks bytea[], p_claims text[])
+RETURNS TABLE (claim text, remaining_ms bigint, reason text)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
+$$
+DECLARE
+    moment bigint;
+BEGIN
+    PERFORM fenceline.begin_change();
+    PERFORM FROM unnest(p_locks, p_claims) AS asked (lock, claim)
+    JOIN fenceline.lock AS l ON l.name = asked.lock AND l.claim = asked.claim
+    FOR UPDATE OF l;
+    moment := fenceline.now_us();
+    RETURN QUERY
+    WITH renewed AS (
+        UPDATE fenceline.lock AS l SET deadline_us = moment + l.ttl_ms * 1000
+        FROM unnest(p_locks, p_claims) AS asked (lock, claim)
+        WHERE l.name = asked.lock AND l.claim = asked.claim AND l.deadline_us > moment
+        RETURNING l.claim, l.ttl_ms
+    )
+    SELECT asked.claim, r.ttl_ms,
+           CASE WHEN r.claim IS NOT NULL THEN NULL
+                WHEN l.name IS NULL THEN 'the source knows nothing of it any more'
+                WHEN l.claim = asked.claim THEN 'it expired at the source before it was renewed'
+                WHEN l.claim IS NOT NULL THEN format('%s holds the lock now, with token %s', l.holder, l.token)
+                ELSE coalesce(l.ended, 'it ended at the source') END
+    FROM unnest(p_locks, p_claims) AS asked (lock, claim)
+    LEFT JOIN renewed AS r ON r.claim = asked.claim
+    LEFT JOIN fenceline.lock AS l ON r.claim IS NULL AND l.name = asked.lock;
+END
+$$;
+
+-- name: create_describe
+-- The source's identity and counter, and whether its history goes on unbroken here.
+CREATE FUNCTION fenceline.describe(
+    OUT schema integer, OUT is_whole boolean, OUT now_us bigint, OUT source_id text, OUT epoch bigint, OUT history_id text,
+    OUT last_token bigint, OUT bound bigint)
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
+$$
+    SELECT s.schema, w.id IS NOT NULL, fenceline.now_us(), s.source_id, s.epoch, s.history_id,
+           CASE WHEN t.is_called THEN t.last_value ELSE t.last_value - 1 END, s.bound
+    FROM fenceline.source AS s CROSS JOIN fenceline.token AS t
+    LEFT JOIN fenceline.witness AS w ON NOT pg_is_in_recovery() AND w.xmin = w.xid AND w.place = fenceline.place()
+$$;
+
+-- name: create_begin_history
+-- Begin a history above every token of the old one, on the disk before anybody gets a token of it (T1, T7). Two standbys
+-- that begin one from the same old state know nothing of each other: without an operator who does, the later one begins
+-- above the earlier one by the clock, a thousand million tokens for each second, where the clocks are right.
+CREATE FUNCTION fenceline.begin_history(p_seen bigint, p_is_noticed boolean, p_who text, p_reason text) RETURNS void
+LANGUAGE plpgsql AS
+$$
+DECLARE
+    old     fenceline.source;
+    fresh   text := substr(replace(gen_random_uuid()::text, '-', ''), 1, 16);
+    highest bigint;
+    base    bigint;
+    by_clock bigint := (extract(epoch FROM clock_timestamp()) - 1767225600)::bigint;
+BEGIN
+    SELECT * INTO STRICT old FROM fenceline.source FOR UPDATE;
+    SELECT greatest(old.bound, p_seen, t.last_value, (SELECT max(token) FROM fenceline.lock)) INTO highest
+    FROM fenceline.token AS t;
+    IF highest >= 9223372036854775807 - 2 * 1099511627776 THEN
+        RAISE 'no token is left above epoch %', old.epoch USING ERRCODE = 'FL103';
+    END IF;
+    base := (highest / 1099511627776 + 1) * 1099511627776;
+    IF p_is_noticed AND by_clock BETWEEN 0 AND 2147483647 THEN
+        base := greatest(base, by_clock * 1073741824);
+    END IF;
+    PERFORM setval('fenceline.token', base);
+    UPDATE fenceline.source SET
+        epoch = old.epoch + 1, history_id = fresh, bound = base + 1099511627776 - 1, place = fenceline.place(),
+        born_after_us = greatest(fenceline.now_us(), old.born_after_us,
+                                 (SELECT max(greatest(ended_us, born_us)) FROM fenceline.lock));
+    DELETE FROM fenceline.witness;
+    INSERT INTO fenceline.witness VALUES (1, pg_current_xact_id()::xid, fenceline.timeline(), fenceline.place());
+    INSERT INTO fenceline.source_audit (who, action, subject, token, reason)
+    VALUES (p_who, CASE WHEN p_is_noticed THEN 'begin history' ELSE 'raise epoch' END, old.history_id, base, p_reason);
+END
+$$;
+
+-- name: create_begin_flushed
+-- What every change of the history begins with: nobody is being granted anything, and it is flushed.
+CREATE FUNCTION fenceline.begin_flushed() RETURNS void LANGUAGE plpgsql AS
+$$
+BEGIN
+    IF current_setting('synchronous_commit') IN ('off', 'local') THEN
+        PERFORM set_config('synchronous_commit', 'on', true);
+    END IF;
+    PERFORM pg_advisory_xact_lock(7378697628973295214);
+END
+$$;
+
+-- name: create_reserve
+-- Make sure that tokens are reserved. After any recovery this begins a new history: a crash of this server cannot be told
+-- from a backup of it, or a standby, that knows less than was issued. Leases whose rows are still there go on.
+CREATE FUNCTION fenceline.reserve(p_who text) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
+$$
+BEGIN
+    PERFORM fenceline.begin_flushed();
+    IF NOT EXISTS (SELECT FROM fenceline.describe() AS d WHERE d.is_whole AND d.last_token < d.bound) THEN
+        PERFORM fenceline.begin_history(0, true, p_who, 'the server has recovered, or this is another place');
+    END IF;
+END
+$$;
+
+-- name: create_raise_epoch
+-- An operator begins a new history, if the old one is still the one that was read; every lease ends. Returns whether it did.
+CREATE FUNCTION fenceline.raise_epoch(p_history_id text, p_seen bigint, p_who text, p_reason text) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
+$$
+BEGIN
+    PERFORM fenceline.begin_flushed();
+    IF NOT EXISTS (SELECT FROM fenceline.source WHERE history_id = p_history_id) THEN
+        RETURN false;
+    END IF;
+    PERFORM fenceline.begin_history(p_seen, false, p_who, p_reason);
+    UPDATE fenceline.lock SET
+        ended = CASE WHEN claim IS NULL THEN ended ELSE 'the source''s epoch was raised: ' || p_reason END,
+        claim = NULL, holder = NULL, deadline_us = 0, ended_claim = NULL, ended_us = 0, forgotten_us = 0;
+    DELETE FROM fenceline.waiter;
+    RETURN true;
+END
+$$;
+
+-- name: create_break_lease
+-- Free a lock, whoever holds it, and mint the breaker's token. Asked again under the same claim it ends nobody else's lease.
+CREATE FUNCTION fenceline.break_lease(p_lock bytea, p_name text, p_claim text, p_who text, p_reason text)
+RETURNS TABLE (token bigint, source_id text, epoch bigint, history_id text, holder text)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
+$$
+DECLARE
+    held   fenceline.lock;
+    done   fenceline.source_audit;
+    bound  bigint;
+    moment bigint;
+BEGIN
+    PERFORM fenceline.begin_change();
+    held := fenceline.hold_lock(p_lock);
+    moment := fenceline.now_us();
+    SELECT s.source_id, s.epoch, s.history_id, s.bound INTO STRICT source_id, epoch, history_id, bound
+    FROM fenceline.source AS s;
+    SELECT * INTO done FROM fenceline.source_audit AS a WHERE a.claim = p_claim;
+    IF FOUND THEN
+        token := done.token;
+        holder := done.holder;
+    ELSIF EXISTS (SELECT FROM fenceline.witness AS w WHERE w.xmin = w.xid AND w.timeline = fenceline.timeline()) THEN
+        token := nextval('fenceline.token');
+        IF token > bound THEN
+            token := NULL;
+        ELSIF token <= held.token THEN
+            RAISE 'it had token %, and the counter says %', held.token, token USING ERRCODE = 'FL102';
+        ELSE
+            IF held.claim IS NOT NULL AND fenceline.remaining_us(held, moment) > 0 THEN
+                holder := held.holder;
+            END IF;
+            UPDATE fenceline.lock AS l SET
+                token = break_lease.token, claim = NULL, holder = NULL, deadline_us = 0,
+                ended = format('%s broke it: %s', p_who, p_reason),
+                forgotten_us = CASE WHEN l.claim IS NULL THEN l.forgotten_us ELSE greatest(l.forgotten_us, l.ended_us) END,
+                ended_us = CASE WHEN l.claim IS NULL THEN l.ended_us ELSE greatest(moment, l.born_us) END,
+                ended_claim = coalesce(l.claim, l.ended_claim)
+            WHERE l.name = p_lock;
+            INSERT INTO fenceline.source_audit (who, action, subject, token, reason, holder, claim)
+            VALUES (p_who, 'break', p_name, token, p_reason, break_lease.holder, p_claim);
+        END IF;
+    END IF;
+    PERFORM fenceline.ring(p_lock, moment);
+    RETURN NEXT;
+END
+$$;
+
+-- name: create_purge
+-- Forget locks that nobody holds or waits for; their tokens stay spent (T6), and every claim drawn until now is refused.
+CREATE FUNCTION fenceline.purge(OUT gone bigint, OUT now_us bigint)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
+$$
+DECLARE
+    moment bigint;
+BEGIN
+    PERFORM fenceline.begin_change();
+    SELECT greatest(fenceline.now_us(), max(greatest(l.ended_us, l.born_us))) INTO moment FROM fenceline.lock AS l;
+    UPDATE fenceline.source SET born_after_us = greatest(born_after_us, moment);
+    WITH free AS (
+        SELECT l.name FROM fenceline.lock AS l
+        WHERE (l.claim IS NULL OR l.deadline_us <= moment)
+          AND NOT EXISTS (SELECT FROM fenceline.waiter AS q WHERE q.lock = l.name AND q.deadline_us > moment)
+        FOR UPDATE SKIP LOCKED
+    ), dead AS (
+        DELETE FROM fenceline.waiter AS q USING free WHERE q.lock = free.name
+    )
+    DELETE FROM fenceline.lock AS l USING free WHERE l.name = free.name;
+    GET DIAGNOSTICS gone = ROW_COUNT;
+    now_us := greatest(fenceline.now_us(), moment + 1);
+END
+$$;
+
+-- name: create_inspect
+-- Locks as people see them, in the order of their names: one, or a page of those after a name. Waiters in the order of the
+-- queue.
+CREATE FUNCTION fenceline.inspect(p_lock bytea, p_after bytea, p_page bigint)
+RETURNS TABLE (name bytea, token bigint, holder text, remaining_ms bigint, ttl_ms bigint, waiters text[])
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
+$$
+    SELECT l.name, l.token, l.holder,
+           CASE WHEN l.claim IS NULL THEN 0 ELSE greatest(0, least(l.deadline_us - now_us, l.ttl_ms * 1000)) / 1000 END,
+           l.ttl_ms,
+           ARRAY (SELECT w.holder FROM fenceline.waiter AS w
+                  WHERE w.lock = l.name AND w.deadline_us > now_us ORDER BY w.ticket)
+    FROM fenceline.lock AS l CROSS JOIN fenceline.now_us() AS now_us
+    WHERE l.token IS NOT NULL AND (l.name = p_lock OR l.name > p_after) ORDER BY l.name LIMIT p_page
+$$;
+
+-- name: revoke_operators
+-- What decides for others is for whoever was granted it; the rest is for everybody who may use the schema.
+REVOKE ALL ON FUNCTION
+    fenceline.begin_history(bigint, boolean, text, text), fenceline.begin_flushed(), fenceline.begin_change(),
+    fenceline.hold_lock(bytea), fenceline.remember_ended(bytea, text, bigint), fenceline.live_head(bytea, bigint),
+    fenceline.remaining_us(fenceline.lock, bigint), fenceline.ring(bytea, bigint),
+    fenceline.enqueue(bytea, text, text, bigint, bigint, text, bigint, bigint, bigint),
+    fenceline.stay_queued(fenceline.waiter, boolean, bigint, text, bigint, bigint),
+    fenceline.raise_epoch(text, bigint, text, text), fenceline.break_lease(bytea, text, text, text, text),
+    fenceline.purge()
+FROM PUBLIC;
+
+-- name: insert_source
+-- The identity of a new source, whose first history begins at token 1.
+INSERT INTO fenceline.source
+SELECT 1, 1, substr(replace(gen_random_uuid()::text, '-', ''), 1, 16), 1,
+       substr(replace(gen_random_uuid()::text, '-', ''), 1, 16), 1099511627776 - 1, 0, fenceline.place();
+
+-- name: insert_witness
+-- Its history goes on unbroken from here.
+INSERT INTO fenceline.witness
+VALUES (1, pg_current_xact_id()::xid, fenceline.timeline(), fenceline.place());
