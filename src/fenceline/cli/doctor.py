@@ -18,6 +18,7 @@ from fenceline.stores.registry import guard_store
 
 UNSEEN = (
     "a backup that was copied over a file in place while it held the same tokens or more",
+    "a server's data folder that was copied while the server was stopped, and is older or runs twice now",
     "a table written by code that never opened this guard's file, or a copy of it",
     "a resource that is not behind any of the --guard URLs given",
 )

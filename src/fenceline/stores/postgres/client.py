@@ -144,9 +144,8 @@ def is_pooled(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
 
 def unreachable(error: psycopg.Error, place: Place) -> SourceError:
     """Return what a failed attempt to connect means."""
-    said = str(error).strip().splitlines()
-    detail = said[-1] if said else type(error).__name__
-    return SourceUnavailableError(f"{place.url} cannot be reached: {detail}")
+    said = " ".join(line.strip() for line in str(error).splitlines()) or type(error).__name__
+    return SourceUnavailableError(f"{place.url} cannot be reached: {said}")
 
 
 def meaning(error: BaseException, place: Place) -> SourceError | None:

@@ -1,7 +1,23 @@
 -- name: describe
 -- The first statement of a connection, and what `fenceline epoch` shows; the process id tells a pooler from the server.
-SELECT schema, is_whole, now_us, source_id, epoch, history_id, last_token, bound, pg_backend_pid()
+SELECT schema, is_whole, now_us, source_id, epoch, history_id, last_token, bound,
+       pg_backend_pid(), current_setting('default_transaction_isolation') = 'read committed'
 FROM fenceline.describe();
+
+-- name: decide_at_read_committed
+-- A role or database with another default would have its acquires refused.
+SELECT set_config('default_transaction_isolation', 'read committed', false);
+
+-- name: examine
+-- What of the server's settings, and of this role's rights, would break the promise.
+SELECT pg_is_in_recovery(), current_setting('fsync') = 'on', current_setting('full_page_writes') = 'on',
+       has_table_privilege('fenceline.lock', 'INSERT, UPDATE, DELETE, TRUNCATE'),
+       has_schema_privilege('fenceline', 'CREATE'),
+       (SELECT rolsuper FROM pg_roles WHERE rolname = current_user),
+       ARRAY (SELECT p.proname::text FROM pg_proc AS p
+              WHERE p.pronamespace = 'fenceline'::regnamespace AND p.prosecdef
+                AND NOT coalesce(p.proconfig, '{}') @> ARRAY['search_path=pg_catalog, pg_temp'] ORDER BY 1),
+       pg_backend_pid();
 
 -- name: acquire
 -- Take the lock, queue for it, or look again whether its turn has come.
