@@ -92,6 +92,12 @@ class Database:
         self.is_inside = False
         GATE.watch(self)
 
+    def __del__(self) -> None:
+        """Close the connection, which nobody can reach any more."""
+        native = getattr(self, "_native", None)
+        if native is not None:
+            GATE.bury(native)
+
     @property
     def is_open(self) -> bool:
         """True while a connection is open."""
@@ -102,6 +108,7 @@ class Database:
         """The sqlite3 connection, opened now if it is not open; a fork closes it while no transaction is open."""
         if self._native is None:
             self._native = self._open()
+            GATE.opened(self._native, self.path)
             self._openings += 1
             self.opening = self._openings
         return self._native
@@ -314,21 +321,21 @@ class Database:
         native, self._native = self._native, None
         self.opening = 0
         if native is not None:
-            with suppress(sqlite3.Error):
-                native.close()
+            GATE.close(native)
 
     def close_if_idle(self) -> None:
         """Close the connection unless somebody is inside it or left a transaction open.
 
         For the fork gate, in the forking thread: the gate is shut, and waits for nobody.
         """
-        if not self.is_inside and self._native is not None and not self._native.in_transaction:
-            self._close()
+        if self.is_inside or self._native is None:
+            return
+        with suppress(sqlite3.ProgrammingError):  # A guard's user may have closed it.
+            if self._native.in_transaction:
+                return
+        self._close()
 
-    def leak(self) -> None:
-        """Never close the connection in this process, not even when the interpreter ends (for the fork gate)."""
-        import ctypes
-
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._native))
+    def disown(self) -> None:
+        """Forget the connection, which is the parent's (for the fork gate)."""
         self._native = None
         self.opening = 0

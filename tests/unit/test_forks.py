@@ -1,0 +1,155 @@
+"""The fork gate and the collector: a connection that nobody refers to is closed, and never in the midst of a fork."""
+
+import gc
+import sqlite3
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fenceline.stores.sqlite import database as module
+from fenceline.stores.sqlite import forks
+from fenceline.stores.sqlite.database import Database
+from fenceline.stores.sqlite.forks import ForkGate
+from tests.helpers import wait_until
+from tests.process.actors import Stage
+
+pytestmark = pytest.mark.reduced
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> ForkGate:
+    """A gate of the test's own, which no real fork uses."""
+    gate = ForkGate()
+    monkeypatch.setattr(module, "GATE", gate)
+    return gate
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "any.db"
+
+
+def log_of(path: Path) -> Path:
+    """Return the log of a file, which the last connection to close takes away."""
+    return path.with_name(path.name + "-wal")
+
+
+def opened(path: Path) -> Database:
+    """Return a database with an open connection."""
+    database = Database(path)
+    database.run_alone("PRAGMA journal_mode = WAL")
+    database.run("CREATE TABLE IF NOT EXISTS t (v)")
+    assert log_of(path).exists()
+    return database
+
+
+@pytest.mark.parametrize("is_cyclic", [False, True])
+def test_a_database_that_nobody_refers_to_closes_its_connection(gate: ForkGate, path: Path, is_cyclic: bool) -> None:
+    database = opened(path)
+    native = database.native
+    if is_cyclic:
+        database.itself = database  # type: ignore[attr-defined]
+    del database
+    gc.collect()
+    assert not log_of(path).exists()
+    with pytest.raises(sqlite3.ProgrammingError, match="closed database"):
+        native.execute("SELECT 1")
+    assert not gate._open
+
+
+def test_what_is_collected_in_the_midst_of_a_fork_is_closed_after_it(gate: ForkGate, path: Path) -> None:
+    database = opened(path)
+    native = database.native
+    database.begin()
+    gate.before_fork()
+    del database
+    assert native.in_transaction
+    gate.after_fork_in_parent()
+    assert not log_of(path).exists()
+
+
+def test_a_fork_waits_for_the_closing_of_what_was_collected(
+    gate: ForkGate, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Closing works on the log, and takes locks of SQLite's own, which a child would find taken for ever."""
+    monkeypatch.setattr(forks, "FORK_PATIENCE_S", 60.0)
+    closing, may_close = threading.Event(), threading.Event()
+    order: list[str] = []
+
+    class Slow:
+        def close(self) -> None:
+            closing.set()
+            assert may_close.wait(30)
+            order.append("closed")
+
+    native: Any = Slow()
+    gate.opened(native, path)
+    burial = threading.Thread(target=gate.bury, args=(native,))
+    burial.start()
+    assert closing.wait(30)
+
+    def fork() -> None:
+        gate.before_fork()
+        order.append("forked")
+        gate.after_fork_in_parent()
+
+    forking = threading.Thread(target=fork)
+    forking.start()
+    wait_until(lambda: gate.is_shut)
+    assert not order
+    may_close.set()
+    burial.join()
+    forking.join()
+    assert order == ["closed", "forked"]
+
+
+def test_a_child_never_closes_what_was_collected_in_its_parent(stage: Stage) -> None:
+    """In a transaction, and handed over while the gate was shut: the child's own hooks must leave it alone."""
+    actor = stage.actor("""
+        import gc
+        gc.disable()
+        # Registered before fenceline's own hook, and therefore run before it in the child.
+        os.register_at_fork(after_in_child=gc.collect)
+        from fenceline.stores.sqlite.database import Database
+        from pathlib import Path
+        def is_open(native):
+            try:
+                return native.in_transaction
+            except Exception as error:
+                return str(error)
+        database = Database(Path(URL.removeprefix("sqlite:///") + "-other"))
+        database.run("CREATE TABLE t (v)")
+        database.begin()
+        native = database.native
+        database.itself = database
+        del database
+        child = os.fork()
+        if child == 0:
+            gc.collect()
+            say(is_open(native))
+            try:
+                Database(Path(URL.removeprefix("sqlite:///") + "-other")).native
+            except fenceline.UnsupportedError:
+                say("refused")
+            os._exit(0)
+        os.waitpid(child, 0)
+        say(is_open(native))
+        gc.collect()
+        say(is_open(native))
+    """)
+    assert actor.hear() is True
+    assert actor.hear() == "refused"
+    assert actor.hear() is True
+    assert "closed database" in actor.hear()
+
+
+def test_a_connection_that_its_user_closed_does_not_keep_others_open_in_a_fork(gate: ForkGate, path: Path) -> None:
+    closed, other = opened(path), opened(path)
+    closed.begin()
+    closed.native.close()
+    gate.before_fork()
+    gate.after_fork_in_parent()
+    assert not other.is_open
+    assert not log_of(path).exists()
