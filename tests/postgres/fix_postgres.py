@@ -6,6 +6,7 @@ A test runs on both versions of `KINDS`; one that is heavy asks for a single one
 import itertools
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +16,10 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from tests.postgres import fix_watcher
 from tests.postgres.fix_programs import KINDS, Programs, find_programs, give
 from tests.postgres.fix_server import ADMIN, PostgresServer
+from tests.postgres.proxy import Proxy
 
 MEMORY_BYTES = 4 * 2**30
 """A server's folder takes 60 MiB at first."""
@@ -48,6 +51,9 @@ class Fleet:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        # A session that is killed, by a time limit for one, leaves no server behind.
+        command = [sys.executable, fix_watcher.__file__, folder]
+        self._watcher = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
         self._numbers = itertools.count(1)
         self._programs: dict[str, Programs] = {}
         self._shared: dict[str, PostgresServer] = {}
@@ -102,7 +108,7 @@ class Fleet:
     def close(self) -> None:
         for server in self._servers:
             server.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._watcher.communicate()
 
 
 def initialise(programs: Programs, folder: Path) -> None:
@@ -170,3 +176,10 @@ def own_postgres(postgres_fleet: Fleet, postgres_kind: str) -> Iterator[Postgres
     """Yield a running server of the test's own, which may do with it what it likes."""
     with postgres_fleet.copied_server(postgres_kind) as server:
         yield server
+
+
+@pytest.fixture
+def proxy(postgres: PostgresServer) -> Iterator[Proxy]:
+    """Yield a proxy before the shared server."""
+    with Proxy(postgres.port) as the_proxy:
+        yield the_proxy
