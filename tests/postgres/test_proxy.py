@@ -189,14 +189,24 @@ def test_requests_are_numbered_over_all_connections(
     assert noted(database) == [1, 3]
 
 
-def test_not_a_byte_of_a_dropped_reply_arrives(proxy: Proxy, url: str) -> None:
+def test_not_a_byte_of_a_dropped_reply_arrives_and_the_server_goes_on_to_the_end(
+    proxy: Proxy, url: str, database: Database
+) -> None:
+    statement = """
+        do $$ begin
+            raise notice 'the reply begins here';
+            perform pg_sleep(0.3);
+            insert into noted values (1);
+        end $$
+    """
+    heard: list[psycopg.errors.Diagnostic] = []
     with psycopg.connect(url, autocommit=True) as connection:
-        proxy.drop_reply()
-        heard: list[psycopg.errors.Diagnostic] = []
         connection.add_notice_handler(heard.append)
+        proxy.drop_reply()
         with pytest.raises(psycopg.OperationalError):
-            connection.execute("do $$ begin raise notice 'early'; end $$")
+            connection.execute(statement)
     assert heard == []
+    assert noted(database) == [1]
 
 
 def test_after_a_dropped_commit_the_transaction_is_committed(
