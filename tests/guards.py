@@ -33,6 +33,9 @@ class HandmadeLease:
         if self.problem is not None:
             raise self.problem
 
+    def remaining(self) -> float:
+        return 30.0
+
     def enter_guarded(self) -> int:
         self.check_valid()
         self.open_transactions += 1

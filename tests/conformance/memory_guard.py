@@ -28,6 +28,8 @@ class PatientSession(Session):
 class MemoryGuard:
     """A guard store; every one of the same URL watches over the same place."""
 
+    speaks_asyncio = False
+
     def __init__(self, url, session_type=PatientSession):
         self.url = url
         self.session_type = session_type
@@ -42,6 +44,9 @@ class MemoryGuard:
 
     def adopt(self, native):
         return native
+
+    def install(self):
+        pass
 
     def examine(self):
         return []

@@ -1,8 +1,8 @@
-"""The async guard: the same names and rules; what blocks runs in threads, a few for each guard.
+"""The async guard: the same names and rules.
 
-Promise: the event loop is never blocked by a lock or a flush of the store. Beginnings and ends of
-transactions have threads of their own, so that those who wait for the write lock never keep the one who
-has it from committing. The connection that a block yields is the client's own, synchronous one.
+Promise: the event loop is never blocked by a lock or a flush of the store. The connection that a block yields is the
+client's own: an asynchronous one where the client has one (PostgreSQL), else synchronous, opened and committed by
+threads (SQLite).
 """
 
 import asyncio
@@ -12,7 +12,6 @@ from types import TracebackType
 from typing import Any
 
 from fenceline._api.base_guard import BaseGuard
-from fenceline._api.guard import Admission
 from fenceline._api.guard_core import GuardCore
 from fenceline._api.guard_terms import (
     check_closable,
@@ -23,17 +22,19 @@ from fenceline._api.guard_terms import (
     check_tables,
     scope_of,
 )
-from fenceline._api.guarded_work import GuardedWork
+from fenceline._api.guard_ways import AsyncWork, Way, way_of
+from fenceline._api.guarded_work import check_unused
 from fenceline._api.occupancy import Occupancy, check_free, occupy
 from fenceline._api.proofs import Proof, proof_of
-from fenceline._drivers.lasting import LastingThreads
+from fenceline._drivers.guarding import run_async
 from fenceline._flows import operating
-from fenceline._flows.guard_requests import ENFORCE
+from fenceline._flows.guard_requests import ENFORCE, Withdraw
 from fenceline._flows.guarding import Scope
 from fenceline._flows.requests import Flow
+from fenceline.errors import FencelineError
 from fenceline.hooks import NO_HOOKS, Hooks
 from fenceline.model import Mark, SourceInfo, check_lock_name, check_token, default_holder
-from fenceline.stores.contract import GuardStore
+from fenceline.stores.contract import AsyncGuardConnection, GuardStore
 from fenceline.stores.registry import guard_store
 
 
@@ -48,7 +49,8 @@ def guard(
 ) -> "AsyncGuard":
     """Return a guard of one resource, or of several that are sealed together, at `url`. Opens nothing yet.
 
-    The arguments are those of `fenceline.guard`. Hooks run in the threads in which the work is done.
+    The arguments are those of `fenceline.guard`. Hooks run where the work is done: on the loop (PostgreSQL), or in
+    threads (SQLite).
     """
     store = guard_store(url)
     return AsyncGuard(store, scope_of(store.url, resource, resources, lock, independent=independent), hooks)
@@ -59,8 +61,7 @@ class AsyncGuard(BaseGuard):
 
     def __init__(self, store: GuardStore, scope: Scope, hooks: Hooks) -> None:
         super().__init__(store, scope, hooks)
-        self._beginnings = LastingThreads()
-        self._ends = LastingThreads()
+        self._way = way_of(self._core)
 
     async def seal(self, lease: Any, *, connection: Any = None) -> None:
         """Raise the mark of every resource to the lease's token, on the disk, before anything is read from them.
@@ -68,38 +69,43 @@ class AsyncGuard(BaseGuard):
         As `fenceline.Guard.seal`. A task that is cancelled meanwhile leaves at once; the seal may still be made.
         """
         if connection is not None:
-            Admission.checked(self._core, proof_of(lease), connection)
+            await self._admission(lease, connection, may_raise=True).admitted()
             return
         proof = proof_of(lease)
         who = proof.enter_guarded()
         try:
             self._check_free()
-            await self._beginnings.run(self._core.seal, proof)
+            await self._way.seal(proof)
         finally:
             proof.leave_guarded(who)
 
     def transaction(self, lease: Any) -> "AsyncGuardedTransaction":
         """Return an `async with` block whose writes are committed at its end, if no newer holder has sealed a resource.
 
-        As `fenceline.Guard.transaction`; the connection is synchronous, and may be used in the loop's thread or in
-        another one. A task that is cancelled while the block commits gets its CancelledError after the commit.
+        As `fenceline.Guard.transaction`. PostgreSQL: a psycopg.AsyncConnection. SQLite: the connection is synchronous,
+        and may be used in the loop's thread or in another one. A task that is cancelled while the block commits gets
+        its CancelledError after the commit.
         """
-        return AsyncGuardedTransaction(self._core, proof_of(lease), self._beginnings, self._ends)
+        proof = proof_of(lease)
+        return AsyncGuardedTransaction(self._core.scope.place, proof, self._way.work(proof))
 
     def check(self, lease: Any, *, connection: Any) -> "AsyncAdmission":
         """Check inside your own open transaction that the lease is the newest holder, and hold the marks there.
 
-        As `fenceline.Guard.check`: `await` it, or write in `async with guard.check(lease, connection=…):`. It runs in
-        the loop's thread, where your connection is.
+        As `fenceline.Guard.check`: `await` it, or write in `async with guard.check(lease, connection=…):`. SQLite: it
+        runs in the loop's thread, where your connection is.
         """
-        return AsyncAdmission(self._core, proof_of(lease), connection)
+        return self._admission(lease, connection, may_raise=False)
+
+    def _admission(self, lease: Any, native: Any, *, may_raise: bool) -> "AsyncAdmission":
+        return AsyncAdmission(self._way, self._core, proof_of(lease), native, may_raise=may_raise)
 
     async def close(self, lease: Any) -> None:
         """Make the lease's own token stale at every resource: its late tasks and children cannot write any more."""
         proof = proof_of(lease)
         check_closable(proof)
         self._check_free()
-        await self._beginnings.run(self._core.close, proof)
+        await self._way.run(self._core.closing(proof))
 
     async def mark(self) -> Mark:
         """Return the mark of the guard's one resource; token 0 if it was never sealed."""
@@ -107,7 +113,7 @@ class AsyncGuard(BaseGuard):
 
     async def marks(self) -> dict[str, Mark]:
         """Return the mark of every resource of the guard, by its name."""
-        return await self._beginnings.run(self._core.marks)
+        return await self._way.run(self._core.looking())
 
     async def protect(self, *tables: str, mode: str = ENFORCE, source: Any = None) -> None:
         """Have the store itself refuse (`enforce`) or count (`observe`) writes to the tables that present no token.
@@ -117,6 +123,7 @@ class AsyncGuard(BaseGuard):
         self._only_resource("protect")
         check_protect(tables, mode)
         info = None if source is None else await _described(source)
+        await self._way.install()
         await self._operate(operating.protect(self._core.scope, tables, mode, info, default_holder()))
 
     async def unprotect(self, *tables: str, reason: str) -> None:
@@ -142,7 +149,7 @@ class AsyncGuard(BaseGuard):
         """Bind the resources, and this guard, to another lock or source, whose tokens are above every mark."""
         self._check_free()
         info = await _described(source)
-        await self._beginnings.run(self._core.rebind, check_lock_name(lock), info, check_reason(reason))
+        await self._way.rebind(check_lock_name(lock), info, check_reason(reason))
 
     async def outrank(self, lease: Any, *, reason: str) -> None:
         """Raise every mark to the token minted by breaking the lock, so that the broken lease can write no more."""
@@ -151,30 +158,32 @@ class AsyncGuard(BaseGuard):
 
     async def _operate(self, flow: Flow[None]) -> None:
         self._check_free()
-        await self._beginnings.run(self._core.run, flow)
+        await self._way.run(flow)
 
     def _check_free(self) -> None:
         check_free(self.url, asyncio.current_task())
 
 
-class AsyncGuardedTransaction(GuardedWork):
+class AsyncGuardedTransaction:
     """The block of one guarded transaction; yields the client's own connection."""
 
-    __slots__ = ("_beginnings", "_ends", "_occupancy", "_who")
+    __slots__ = ("_is_used", "_occupancy", "_place", "_proof", "_who", "_work")
 
-    def __init__(self, core: GuardCore, proof: Proof, beginnings: LastingThreads, ends: LastingThreads) -> None:
-        super().__init__(core, proof)
-        self._beginnings = beginnings
-        self._ends = ends
+    def __init__(self, place: str, proof: Proof, work: AsyncWork) -> None:
+        self._place = place
+        self._proof = proof
+        self._work = work
+        self._is_used = False
         self._occupancy: Occupancy | None = None
         self._who = 0
 
     async def __aenter__(self) -> Any:
-        self.check_unused()
-        self._who = self.proof.enter_guarded()
+        check_unused(is_used=self._is_used)
+        self._is_used = True
+        self._who = self._proof.enter_guarded()
         try:
-            self._occupancy = occupy(self.place, asyncio.current_task())
-            return await self._beginnings.run_or_undo(self.open, self._undo)
+            self._occupancy = occupy(self._place, asyncio.current_task())
+            return await self._work.open()
         except BaseException:
             self._leave()
             raise
@@ -183,50 +192,75 @@ class AsyncGuardedTransaction(GuardedWork):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            meaning = await self._ends.run_to_end(self.end, error)
+            meaning = await self._work.end(error)
         finally:
             self._leave()
         if meaning is not None:
             raise meaning from error
 
-    def _undo(self) -> None:
-        """The task was cancelled while the transaction was being opened: nobody has written anything in it."""
-        self.end(asyncio.CancelledError())
-
     def _leave(self) -> None:
         if self._occupancy is not None:
             self._occupancy.end()
-        self.proof.leave_guarded(self._who)
+        self._proof.leave_guarded(self._who)
 
 
 class AsyncAdmission:
     """What `guard.check` found: the lease is the newest holder. As a block, it admits writes to protected tables."""
 
-    __slots__ = ("_admission", "_connection", "_core", "_proof")
+    __slots__ = ("_connection", "_core", "_may_raise", "_native", "_presented", "_proof", "_way", "_who")
 
-    def __init__(self, core: GuardCore, proof: Proof, connection: Any) -> None:
+    def __init__(self, way: Way, core: GuardCore, proof: Proof, native: Any, *, may_raise: bool) -> None:
+        self._way = way
         self._core = core
         self._proof = proof
-        self._connection = connection
-        self._admission: Admission | None = None
+        self._native = native
+        self._may_raise = may_raise
+        self._connection: AsyncGuardConnection | None = None
+        self._presented: tuple[str, ...] = ()
+        self._who = 0
 
     def __await__(self) -> Generator[Any, None, "AsyncAdmission"]:
-        yield from ()
-        self._admitted()
+        yield from self.admitted().__await__()
         return self
 
     async def __aenter__(self) -> None:
-        self._admitted().__enter__()
+        connection = await self.admitted()
+        self._who = self._proof.enter_guarded()
+        try:
+            self._presented = await run_async(self._core.presenting(self._proof), connection)
+        except BaseException:
+            self._proof.leave_guarded(self._who)
+            raise
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._admitted().__exit__(kind, error, trace)
+        try:
+            await self._withdraw(await self.admitted(), error)
+        finally:
+            self._proof.leave_guarded(self._who)
 
-    def _admitted(self) -> Admission:
-        if self._admission is None:
-            self._admission = Admission.checked(self._core, self._proof, self._connection)
-        return self._admission
+    async def _withdraw(self, connection: AsyncGuardConnection, error: BaseException | None) -> None:
+        try:
+            await connection.perform(Withdraw(self._presented))
+        except FencelineError:
+            # After a failure inside the block the caller rolls back, and then nothing is left to withdraw.
+            if error is None:
+                raise
+        if error is not None and (meaning := connection.explain(error)) is not None:
+            raise meaning from error
+
+    async def admitted(self) -> AsyncGuardConnection:
+        """Return the caller's connection, in whose transaction the marks were found to be this lease's."""
+        if self._connection is None:
+            core, proof = self._core, self._proof
+            proof.check_valid()
+            adopted = self._way.adopt(self._native)
+            with core.telling(proof):
+                sealed = await run_async(core.checking(proof, may_raise=self._may_raise), adopted)
+            core.tell_sealed(proof, sealed)
+            self._connection = adopted
+        return self._connection
 
 
 async def _described(source: Any) -> SourceInfo:

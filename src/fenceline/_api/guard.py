@@ -24,7 +24,7 @@ from fenceline._api.guarded_work import GuardedWork
 from fenceline._api.occupancy import Occupancy, check_free, occupy
 from fenceline._api.proofs import Proof, proof_of
 from fenceline._drivers.guarding import run
-from fenceline._flows import guarding, operating
+from fenceline._flows import operating
 from fenceline._flows.guard_requests import ENFORCE, Look, Seen, Withdraw
 from fenceline._flows.requests import Flow
 from fenceline.errors import FencelineError
@@ -60,12 +60,13 @@ class Guard(BaseGuard):
         """Raise the mark of every resource to the lease's token, on the disk, before anything is read from them.
 
         `transaction` does this by itself; with several guards, seal each before the first read. `lease` is a lease or
-        a Sequencer. With `connection`, a client's connection inside your own transaction, the marks are only checked
-        where the store cannot raise them there (SQLite). StaleTokenError if a newer holder has sealed a resource,
-        WrongLockError, TokenCollisionError, SealLostError, GuardError if it comes too late in the tenure.
+        a Sequencer. With `connection`, a client's connection inside your own transaction, the marks are raised in that
+        one, or only checked where raising is not safe (SQLite; PostgreSQL but for READ COMMITTED). StaleTokenError if
+        a newer holder has sealed a resource, WrongLockError, TokenCollisionError, SealLostError, GuardError if it comes
+        too late in the tenure.
         """
         if connection is not None:
-            self.check(lease, connection=connection)
+            Admission.checked(self._core, proof_of(lease), connection, may_raise=True)
             return
         proof = proof_of(lease)
         who = proof.enter_guarded()
@@ -94,7 +95,7 @@ class Guard(BaseGuard):
         `with guard.check(lease, connection=…):`, and commit after that block. GuardError if the connection is in no
         transaction, or in one that looks at an older state of the resource; otherwise it raises what `seal` raises.
         """
-        return Admission.checked(self._core, proof_of(lease), connection)
+        return Admission.checked(self._core, proof_of(lease), connection, may_raise=False)
 
     def close(self, lease: Any) -> None:
         """Make the lease's own token stale at every resource: its late threads and children cannot write any more.
@@ -124,6 +125,7 @@ class Guard(BaseGuard):
         self._only_resource("protect")
         check_protect(tables, mode)
         info = None if source is None else _described(source)
+        self._core.store.install()
         self._operate(operating.protect(self._core.scope, tables, mode, info, default_holder()))
 
     def unprotect(self, *tables: str, reason: str) -> None:
@@ -175,7 +177,7 @@ class GuardedTransaction(GuardedWork):
         self._who = 0
 
     def __enter__(self) -> Any:
-        self.check_unused()
+        self.use()
         self._who = self.proof.enter_guarded()
         try:
             self._occupancy = occupy(self.place)
@@ -215,19 +217,18 @@ class Admission:
         self._who = 0
 
     @classmethod
-    def checked(cls, core: GuardCore, proof: Proof, connection: Any) -> "Admission":
-        """Check, and return what was found."""
+    def checked(cls, core: GuardCore, proof: Proof, connection: Any, *, may_raise: bool) -> "Admission":
+        """Check, or seal, and return what was found."""
         proof.check_valid()
         adopted = core.store.adopt(connection)
-        core.check(proof, adopted)
+        core.check(proof, adopted, may_raise=may_raise)
         return cls(core, proof, adopted)
 
     def __enter__(self) -> None:
         proof = self._proof
         self._who = proof.enter_guarded()
         try:
-            flow = guarding.present(self._core.scope, proof.sequencer, proof.tenure)
-            self._presented = run(flow, self._connection)
+            self._presented = run(self._core.presenting(proof), self._connection)
         except BaseException:
             proof.leave_guarded(self._who)
             raise

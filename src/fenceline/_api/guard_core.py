@@ -1,17 +1,18 @@
 """The work of a guard as plain blocking calls: what the sync guard does, and the async one hands to threads.
 
-Promise: every seal and every refusal is told to the hooks, in the thread where it happened. Nothing here knows tasks
-or event loops.
+Promise: every seal and every refusal is told to the hooks, in the thread where it happened, once the guard's own
+transaction is over. Nothing here knows tasks or event loops.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 from fenceline._api.proofs import Proof
 from fenceline._drivers.guarding import run
 from fenceline._flows import guarding, operating
 from fenceline._flows.guard_requests import Look, Seen
-from fenceline._flows.guarding import KINDS, Refused, Scope, Sealed
+from fenceline._flows.guarding import KINDS, Opened, Refused, Scope, Sealed
 from fenceline._flows.requests import Flow
 from fenceline.errors import GuardError
 from fenceline.hooks import Event, Hooks, tell
@@ -19,6 +20,7 @@ from fenceline.model import Mark, SourceInfo, default_holder
 from fenceline.stores.contract import GuardConnection, GuardStore
 
 Result = TypeVar("Result")
+_MS_PER_S = 1000
 
 
 class GuardCore:
@@ -39,42 +41,74 @@ class GuardCore:
 
     def marks(self) -> dict[str, Mark]:
         """Return the mark of every resource; token 0 for those never sealed."""
-        connection = self.store.connect()
-        try:
-            found: dict[str, Mark] = {}
-            for resource in self.scope.resources:
-                seen: Seen = connection.perform(Look(resource))
-                found[resource] = seen.marks[0] if seen.marks else Mark(resource, self.scope.lock)
-            return found
-        finally:
-            connection.close()
+        return self.run(self.looking())
 
     def seal(self, proof: Proof) -> None:
         """Seal every resource."""
-        try:
-            sealed = self.run(guarding.seal(self.scope, proof.sequencer, proof.tenure))
-        except GuardError as error:
-            self.tell_refused(proof, error)
-            raise
+        with self.telling(proof):
+            sealed = self.run(self.sealing(proof))
         self.tell_sealed(proof, sealed)
 
-    def check(self, proof: Proof, connection: GuardConnection) -> None:
-        """Check the marks inside the caller's transaction."""
-        try:
-            refused = run(guarding.check(self.scope, proof.sequencer, proof.tenure), connection)
-        except GuardError as error:
-            self.tell_refused(proof, error)
-            raise
-        self.tell_observed(proof, refused)
+    def check(self, proof: Proof, connection: GuardConnection, *, may_raise: bool) -> None:
+        """Check the marks inside the caller's transaction, or raise them there."""
+        with self.telling(proof):
+            sealed = run(self.checking(proof, may_raise=may_raise), connection)
+        self.tell_sealed(proof, sealed)
 
     def close(self, proof: Proof) -> None:
         """Make the lease's own token stale."""
-        self.run(guarding.close(self.scope, proof.sequencer, proof.tenure))
+        self.run(self.closing(proof))
 
     def rebind(self, lock: str, source: SourceInfo, reason: str) -> None:
         """Bind every resource to another lock, and this guard with them."""
         self.run(operating.rebind(self.scope, lock, source, default_holder(), reason))
         self.scope = self.scope.bound_to(lock)
+
+    # --- the flows ----------------------------------------------------------------------------------------------------
+    def looking(self) -> Flow[dict[str, Mark]]:
+        """Read the mark of every resource."""
+        found: dict[str, Mark] = {}
+        for resource in self.scope.resources:
+            seen: Seen = yield Look(resource)
+            found[resource] = seen.marks[0] if seen.marks else Mark(resource, self.scope.lock)
+        return found
+
+    def sealing(self, proof: Proof) -> Flow[Sealed]:
+        """Seal every resource."""
+        return guarding.seal(self.scope, proof.sequencer, proof.tenure)
+
+    def opening(self, proof: Proof) -> Flow[Opened]:
+        """Begin a guarded transaction."""
+        return guarding.open_transaction(self.scope, proof.sequencer, proof.tenure, _left_ms(proof))
+
+    def checking(self, proof: Proof, *, may_raise: bool) -> Flow[Sealed]:
+        """Check the marks inside the caller's transaction."""
+        return guarding.check(self.scope, proof.sequencer, proof.tenure, _left_ms(proof), may_raise=may_raise)
+
+    def presenting(self, proof: Proof) -> Flow[tuple[str, ...]]:
+        """Have the caller's writes admitted; return the resources to which the lease was presented."""
+        return guarding.present(self.scope, proof.sequencer, proof.tenure)
+
+    def closing(self, proof: Proof) -> Flow[None]:
+        """Make the lease's own token stale."""
+        return guarding.close(self.scope, proof.sequencer, proof.tenure)
+
+    # --- the hooks ----------------------------------------------------------------------------------------------------
+    @contextmanager
+    def telling(self, proof: Proof) -> Iterator[None]:
+        """Tell of a refusal that leaves the block."""
+        try:
+            yield
+        except GuardError as error:
+            self.tell_refused(proof, error)
+            raise
+
+    def tell_opened(self, proof: Proof, opened: Opened) -> None:
+        """Tell what a guarded transaction has sealed, and which refusals were only observed."""
+        if opened.sealed is not None:
+            self.tell_sealed(proof, opened.sealed)
+        elif opened.refused:
+            self.tell_observed(proof, opened.refused)
 
     def tell_sealed(self, proof: Proof, sealed: Sealed) -> None:
         """Tell which marks were raised, and which refusals were only observed."""
@@ -92,3 +126,8 @@ class GuardCore:
         if (reason := KINDS.get(type(error))) is not None:
             resource = resource or getattr(error, "resource", None) or self.scope.resources[0]
             tell(self.hooks, Event("refused", self.scope.lock, proof.sequencer.token, resource, reason=reason))
+
+
+def _left_ms(proof: Proof) -> int | None:
+    remaining = proof.remaining()
+    return None if remaining is None else int(remaining * _MS_PER_S)

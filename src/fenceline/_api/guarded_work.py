@@ -9,12 +9,17 @@ from typing import TYPE_CHECKING, Any
 from fenceline._api.guard_core import GuardCore
 from fenceline._api.proofs import Proof
 from fenceline._drivers.guarding import run
-from fenceline._flows import guarding
 from fenceline._flows.guard_requests import Finish
 from fenceline.errors import GuardError
 
 if TYPE_CHECKING:
     from fenceline.stores.contract import GuardConnection
+
+
+def check_unused(*, is_used: bool) -> None:
+    """Raise GuardError if a block was entered before."""
+    if is_used:
+        raise GuardError("a guarded transaction is entered once: call guard.transaction(lease) for each block")
 
 
 class GuardedWork:
@@ -35,10 +40,9 @@ class GuardedWork:
         """True between the two steps."""
         return self._connection is not None
 
-    def check_unused(self) -> None:
+    def use(self) -> None:
         """Raise GuardError if the block was entered before."""
-        if self._is_used:
-            raise GuardError("a guarded transaction is entered once: call guard.transaction(lease) for each block")
+        check_unused(is_used=self._is_used)
         self._is_used = True
 
     def open(self) -> Any:
@@ -46,13 +50,9 @@ class GuardedWork:
         core, proof = self._core, self.proof
         self._connection = core.store.connect()
         try:
-            flow = guarding.open_transaction(core.scope, proof.sequencer, proof.tenure)
-            opened = run(flow, self._connection)
+            opened = run(core.opening(proof), self._connection)
             self._presented = opened.presented
-            if opened.sealed is not None:
-                core.tell_sealed(proof, opened.sealed)
-            elif opened.refused:
-                core.tell_observed(proof, opened.refused)
+            core.tell_opened(proof, opened)
             native = self._connection.native
         except BaseException as error:
             self._give_back()

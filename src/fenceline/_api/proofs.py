@@ -30,6 +30,9 @@ class Proof(Protocol):
     def tenure(self) -> Tenure:
         """What this tenure has sealed and read."""
 
+    def remaining(self) -> float | None:
+        """Return the seconds for which the lease may be relied on; None if nobody here knows."""
+
     def check_valid(self) -> None:
         """Raise the error that says why the lease may not be relied on."""
 
@@ -48,6 +51,9 @@ class Bearer:
     def __init__(self, sequencer: Sequencer, tenure: Tenure) -> None:
         self.sequencer = sequencer
         self.tenure = tenure
+
+    def remaining(self) -> None:
+        """Nothing is known here."""
 
     def check_valid(self) -> None:
         """Nothing is known here: the mark decides."""

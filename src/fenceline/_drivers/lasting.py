@@ -1,7 +1,7 @@
-"""Threads whose work a cancelled task does not take away half done.
+"""Work that a cancelled task does not take away half done, in a thread or in a task of its own.
 
-Promise: what was handed to a thread runs to its end there. A cancelled task either waits for that end
-and then gets its CancelledError, or leaves at once and has what came of it undone in that thread.
+Promise: what was handed over runs to its end. A cancelled task either waits for that end and then gets its
+CancelledError, or leaves at once and has what came of it undone in that thread.
 """
 
 import asyncio
@@ -35,14 +35,18 @@ class LastingThreads(Threads):
 
     async def run_to_end(self, function: Callable[..., Result], *arguments: Any) -> Result:
         """Run a blocking function; a cancelled task waits for its end before it gets its CancelledError."""
-        future = asyncio.wrap_future(self._ready().submit(function, *arguments))
-        cancelled: asyncio.CancelledError | None = None
-        while not future.done():
-            try:
-                await asyncio.wait([future])
-            except asyncio.CancelledError as error:
-                cancelled = error
-        if cancelled is not None:
-            future.exception()  # Somebody has looked at it: no complaint about it later.
-            raise cancelled
-        return future.result()
+        return await to_its_end(asyncio.wrap_future(self._ready().submit(function, *arguments)))
+
+
+async def to_its_end(work: "asyncio.Future[Result]") -> Result:
+    """Return the result of the work; a cancelled task waits for its end before it gets its CancelledError."""
+    cancelled: asyncio.CancelledError | None = None
+    while not work.done():
+        try:
+            await asyncio.wait([work])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        work.exception()  # Somebody has looked at it: no complaint about it later.
+        raise cancelled
+    return work.result()

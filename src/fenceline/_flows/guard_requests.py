@@ -27,10 +27,14 @@ class Commit(NamedTuple):
 class Open(NamedTuple):
     """Begin the user's transaction, and admit its writes to each resource whose mark is exactly the sequencer's, and
     open. Reply: tuple[str, ...], the resources whose mark is not.
+
+    `limit_ms`: how long the transaction may be idle, where the store can end it then (G3): the lease's time left. None
+    if nobody here knows that.
     """
 
     resources: tuple[str, ...]
     sequencer: Sequencer
+    limit_ms: int | None = None
 
 
 class Finish(NamedTuple):
@@ -44,9 +48,13 @@ class Finish(NamedTuple):
 
 # --- marks -----------------------------------------------------------------------------------------
 class ReadMarks(NamedTuple):
-    """Tell the marks that are known of these resources. Reply: dict[str, Mark]."""
+    """Tell the marks that are known of these resources. Reply: dict[str, Mark].
+
+    A store that shows nobody another's claim tells whether it is this one, and shows something else if not.
+    """
 
     resources: tuple[str, ...]
+    claim: str | None = None
 
 
 class WriteMarks(NamedTuple):
@@ -81,10 +89,15 @@ class WriteAudit(NamedTuple):
 
 # --- in the caller's own transaction -----------------------------------------------------------------
 class Join(NamedTuple):
-    """Hold the marks still for the rest of the caller's own transaction. Reply: None.
+    """Hold the marks of these resources still for the rest of the caller's own transaction, and limit its idleness as
+    Open does. Reply: bool, whether a mark may be raised in it. `is_to_raise`: one may have to be.
 
     GuardError if that transaction already looks at a past state of the resource.
     """
+
+    resources: tuple[str, ...]
+    is_to_raise: bool = False
+    limit_ms: int | None = None
 
 
 class Present(NamedTuple):
@@ -152,7 +165,8 @@ class Look(NamedTuple):
 class Observation(NamedTuple):
     """Writes that observe mode let pass. `table` is empty where a lease, not a row, would be refused.
 
-    `kind` is insert, update or delete, or why the lease would be; times are UTC, ISO 8601.
+    `kind` is insert, update, delete or truncate, or why the lease would be; times are UTC, ISO 8601. Who it was is
+    known to servers only: the role, what the client calls itself, and its address.
     """
 
     resource: str
@@ -161,6 +175,9 @@ class Observation(NamedTuple):
     times: int
     first_at: str
     last_at: str
+    role: str | None = None
+    application: str | None = None
+    address: str | None = None
 
 
 class Seen(NamedTuple):

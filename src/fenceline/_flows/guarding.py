@@ -6,6 +6,7 @@ a seal only after its commit was confirmed. Every decision is `admit`'s: the sto
 concludes. Never: a mark lowered, or raised a second time by one tenure.
 """
 
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from fenceline._flows.admit import Tenure, Verdict, admit
@@ -62,10 +63,9 @@ class Scope:
         """Return the same scope for another lock."""
         return Scope(self.place, self.resources, lock, is_independent=self.is_independent)
 
-    def keys_without(self, refused: tuple["Refused", ...]) -> tuple[tuple[str, str], ...]:
-        """Return the keys of those that admit the lease."""
-        only_observed = {one.resource for one in refused}
-        return tuple(key for key in self.keys if key[1] not in only_observed)
+    def keys_without(self, resources: Collection[str]) -> tuple[tuple[str, str], ...]:
+        """Return the keys of all but these resources."""
+        return tuple(key for key in self.keys if key[1] not in resources)
 
 
 class Refused(NamedTuple):
@@ -80,6 +80,10 @@ class Sealed(NamedTuple):
 
     raised: tuple[str, ...] = ()
     refused: tuple[Refused, ...] = ()
+
+    def refusing(self) -> set[str]:
+        """Return the names of those that would have."""
+        return {one.resource for one in self.refused}
 
 
 class Opened(NamedTuple):
@@ -119,7 +123,7 @@ def seal(scope: Scope, sequencer: Sequencer, tenure: Tenure) -> Flow[Sealed]:
     sealed = yield from _sealed(scope, sequencer, tenure)
     # Another thread of this tenure may have begun to read while this one was sealing: look once more.
     tenure.check_may_open(scope.keys, is_independent=scope.is_independent)
-    tenure.remember(scope.keys, scope.keys_without(sealed.refused))
+    tenure.remember(scope.keys, scope.keys_without(sealed.refusing()))
     return sealed
 
 
@@ -142,15 +146,19 @@ def _sealed(scope: Scope, sequencer: Sequencer, tenure: Tenure) -> Flow[Sealed]:
 def _seal_once(scope: Scope, sequencer: Sequencer, tenure: Tenure, *, rewritten: tuple[str, ...]) -> Flow[Sealed]:
     yield Begin()
     raised, refused = [], []
-    for mark in (yield from read_marks(scope)):
+    for mark in (yield from read_marks(scope, sequencer.claim)):
         verdict = yield from _judged(mark, scope, sequencer, tenure)
         if isinstance(verdict, Refused):
             refused.append(verdict)
         elif verdict is Verdict.RAISE or mark.resource in rewritten:
             raised.append(mark.resource)
     if raised:
-        yield WriteMarks(tuple(sealed_mark(resource, sequencer) for resource in raised))
+        yield _sealing(raised, sequencer)
     return Sealed(tuple(raised), tuple(refused))
+
+
+def _sealing(resources: Iterable[str], sequencer: Sequencer) -> WriteMarks:
+    return WriteMarks(tuple(sealed_mark(resource, sequencer) for resource in resources))
 
 
 def sealed_mark(resource: str, sequencer: Sequencer, *, is_closed: bool = False) -> Mark:
@@ -166,10 +174,15 @@ def sealed_mark(resource: str, sequencer: Sequencer, *, is_closed: bool = False)
     )
 
 
-def read_marks(scope: Scope, resources: tuple[str, ...] | None = None) -> Flow[tuple[Mark, ...]]:
-    """Return the marks of all resources of the guard, or of these; token 0 for one that was never sealed."""
+def read_marks(
+    scope: Scope, claim: str | None = None, resources: tuple[str, ...] | None = None
+) -> Flow[tuple[Mark, ...]]:
+    """Return the marks of all resources of the guard, or of these; token 0 for one that was never sealed.
+
+    `claim`: the one to compare with, where there is one.
+    """
     wanted = scope.resources if resources is None else resources
-    known = yield ReadMarks(wanted)
+    known = yield ReadMarks(wanted, claim)
     return tuple(known.get(resource) or Mark(resource, scope.lock) for resource in wanted)
 
 
@@ -195,14 +208,17 @@ def _judged(mark: Mark, scope: Scope, sequencer: Sequencer, tenure: Tenure) -> F
         return Refused(mark.resource, error)
 
 
-def open_transaction(scope: Scope, sequencer: Sequencer, tenure: Tenure) -> Flow[Opened]:
-    """Seal what this tenure has not sealed, then begin a transaction in which its writes are admitted."""
+def open_transaction(scope: Scope, sequencer: Sequencer, tenure: Tenure, limit_ms: int | None = None) -> Flow[Opened]:
+    """Seal what this tenure has not sealed, then begin a transaction in which its writes are admitted.
+
+    `limit_ms` is the lease's time left, if it is known.
+    """
     sealed = None
     if sequencer.lock != scope.lock or not tenure.sealed.issuperset(scope.keys):
         sealed = yield from seal(scope, sequencer, tenure)
     presented: tuple[str, ...] = scope.resources
     refused: tuple[Refused, ...] = ()
-    if not_ours := (yield Open(presented, sequencer)):
+    if not_ours := (yield Open(presented, sequencer, limit_ms)):
         refused = yield from _refusals(scope, sequencer, tenure, not_ours)
         presented = _without(presented, not_ours)
     tenure.has_read = True
@@ -214,7 +230,7 @@ def _refusals(
 ) -> Flow[tuple[Refused, ...]]:
     """Raise what `admit` says of marks that are not the sequencer's; return those that are only observed."""
     refused = []
-    for mark in (yield from read_marks(scope, not_ours)):
+    for mark in (yield from read_marks(scope, sequencer.claim, not_ours)):
         verdict = yield from _judged(mark, scope, sequencer, tenure)
         if isinstance(verdict, Refused):
             refused.append(verdict)
@@ -232,21 +248,33 @@ def present(scope: Scope, sequencer: Sequencer, tenure: Tenure) -> Flow[tuple[st
     return _without(scope.resources, not_ours)
 
 
-def check(scope: Scope, sequencer: Sequencer, tenure: Tenure) -> Flow[tuple[Refused, ...]]:
-    """Check inside the caller's transaction that every mark is this lease's, and hold the marks there."""
+def check(
+    scope: Scope, sequencer: Sequencer, tenure: Tenure, limit_ms: int | None = None, *, may_raise: bool = False
+) -> Flow[Sealed]:
+    """Check inside the caller's transaction that every mark is this lease's, and hold the marks there.
+
+    With `may_raise` a mark that is lower is raised in it, where that is safe. Such a seal is not remembered, since
+    nobody tells whether the caller commits it: after a rollback it is made again.
+    """
     check_lock(scope, sequencer)
     tenure.check_may_open(scope.keys, is_independent=scope.is_independent)
-    yield Join()
-    refused = []
-    for mark in (yield from read_marks(scope)):
+    is_to_raise = may_raise and not tenure.sealed.issuperset(scope.keys)
+    can_raise = yield Join(scope.resources, is_to_raise, limit_ms)
+    raised, refused = [], []
+    for mark in (yield from read_marks(scope, sequencer.claim)):
         verdict = yield from _judged(mark, scope, sequencer, tenure)
         if isinstance(verdict, Refused):
             refused.append(verdict)
         elif verdict is Verdict.RAISE:
-            raise _not_sealed(mark, sequencer)
-    tenure.remember(scope.keys, scope.keys_without(tuple(refused)))
+            if not (is_to_raise and can_raise):
+                raise _not_sealed(mark, sequencer)
+            raised.append(mark.resource)
+    if raised:
+        yield _sealing(raised, sequencer)
+    done = Sealed(tuple(raised), tuple(refused))
+    tenure.remember(scope.keys, scope.keys_without(done.refusing().union(raised)))
     tenure.has_read = True
-    return tuple(refused)
+    return done
 
 
 def _not_sealed(mark: Mark, sequencer: Sequencer) -> GuardError:
@@ -266,7 +294,7 @@ def close(scope: Scope, sequencer: Sequencer, tenure: Tenure) -> Flow[None]:
     for tries_left in reversed(range(MAX_COMMIT_TRIES)):
         yield Begin()
         closed = []
-        for mark in (yield from read_marks(scope)):
+        for mark in (yield from read_marks(scope, sequencer.claim)):
             if (yield from _may_close(mark, scope, sequencer, tenure)):
                 closed.append(sealed_mark(mark.resource, sequencer, is_closed=True))
         if closed:

@@ -119,7 +119,7 @@ def outrank(scope: Scope, sequencer: Sequencer, who: str, reason: str) -> Flow[N
     """
     check_lock(scope, sequencer)
     yield Begin()
-    for mark in (yield from read_marks(scope)):
+    for mark in (yield from read_marks(scope, sequencer.claim)):
         check_bound(mark, scope.lock)
         _check_source(mark, sequencer.source_id)
         is_equal = mark.token == sequencer.token

@@ -106,11 +106,33 @@ class GuardConnection(Protocol):
         """Roll back what is open and give the connection back; never raises."""
 
 
+class AsyncGuardConnection(Protocol):
+    """One client connection of a guard, used by one task at a time."""
+
+    @property
+    def native(self) -> Any:
+        """The client's own object, which `guard.transaction` yields."""
+
+    async def perform(self, request: Any) -> Any:
+        """Run one request; anything but success, a cancellation included, leaves no transaction open."""
+
+    async def rollback(self) -> None:
+        """Undo the open transaction, if there is one that is not the caller's own; never raises an Exception."""
+
+    def explain(self, error: BaseException) -> GuardError | None:
+        """Return what an exception out of the user's block means in the guard's words; None: it is the user's own."""
+
+    def close(self) -> None:
+        """Give the connection back without waiting; one that is in a transaction is ended. Never raises."""
+
+
 class GuardStore(Protocol):
     """A place that keeps marks and enforces them. Making one opens nothing."""
 
     url: str
     """The one spelling of where it is: equal for every URL that means the same place."""
+    speaks_asyncio: bool
+    """Whether its client speaks asyncio, so that it is an AsyncGuardStore too."""
 
     def connect(self) -> GuardConnection:
         """Return a connection of the guard's own; any error of opening it comes with its first request."""
@@ -118,5 +140,18 @@ class GuardStore(Protocol):
     def adopt(self, native: Any) -> GuardConnection:
         """Speak over the caller's connection, which is inside a transaction; GuardError if it is not."""
 
+    def install(self) -> None:
+        """Make the schema, if the place has none and makes none at first use; safe when run concurrently, and again."""
+
     def examine(self) -> list[Finding]:
         """Return what in this resource's set-up would break the promise, for `fenceline doctor`."""
+
+
+class AsyncGuardStore(GuardStore, Protocol):
+    """A guarded place whose client speaks asyncio as well."""
+
+    def connect_async(self) -> AsyncGuardConnection:
+        """Return a connection for the running loop; any error of opening it comes with its first request."""
+
+    def adopt_async(self, native: Any) -> AsyncGuardConnection:
+        """Speak over the caller's asynchronous connection, as `adopt` does over a synchronous one."""

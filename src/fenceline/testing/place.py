@@ -158,9 +158,10 @@ class Session:
             raise GuardError("the guarded transaction ended inside its block: nothing of it was written")
         self.publish()
 
-    def _join(self, _: ask.Join) -> None:
+    def _join(self, _: ask.Join) -> bool:
         if self.work is None:
             raise GuardError("the connection is in no transaction: begin one first")
+        return False
 
     def _present(self, request: ask.Present | ask.Open) -> tuple[str, ...]:
         not_ours = []

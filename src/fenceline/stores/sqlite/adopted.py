@@ -74,9 +74,10 @@ class AdoptedConnection:
         said = said_by_trigger(error)
         return UnfencedWriteError(said) if said else None
 
-    def _join(self, _: ask.Join) -> None:
+    def _join(self, _: ask.Join) -> bool:
         if self._marks.has_schema():
             self.native.execute(SQL.hold_marks)
+        return False
 
     def _read_marks(self, request: ask.ReadMarks) -> dict[str, Mark]:
         return self._marks.read(request.resources)

@@ -56,6 +56,8 @@ class IdleConnections:
 class SQLiteGuard:
     """A file that keeps marks and enforces them."""
 
+    speaks_asyncio = False
+
     def __init__(self, url: str) -> None:
         self.path = Path(os.path.realpath(path_of(url)))
         self.url = f"sqlite:///{self.path}"
@@ -69,6 +71,9 @@ class SQLiteGuard:
     def adopt(self, native: Any) -> AdoptedConnection:
         """Speak over the caller's sqlite3 connection, which is inside a transaction; GuardError if it is not."""
         return AdoptedConnection(native, self.path)
+
+    def install(self) -> None:
+        """Do nothing: the schema is made when the first mark is written."""
 
     def examine(self) -> list[Finding]:
         """Return what in this file's set-up would break the promise."""
