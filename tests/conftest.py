@@ -10,7 +10,10 @@ import pytest
 import fenceline
 from tests.process.actors import Stage
 
-pytest_plugins = ["tests.postgres.fix_postgres"]
+pytest_plugins = [
+    "tests.postgres.fix_postgres",
+    "tests.postgres.fix_copies",
+]
 
 
 @pytest.fixture

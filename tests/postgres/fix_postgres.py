@@ -73,7 +73,7 @@ class Fleet:
 
     def new_server(self, kind: str) -> PostgresServer:
         """Return a server, not started yet, with an identity of its own; it takes a second."""
-        server = self.adopt(self.programs(kind), self.new_folder(f"server{kind}"))
+        server = self._adopt(self.programs(kind))
         initialise(server.programs, server.folder)
         return server
 
@@ -82,17 +82,17 @@ class Fleet:
         if kind not in self._templates:
             self._templates[kind] = self.new_folder(f"template{kind}")
             initialise(self.programs(kind), self._templates[kind])
-        return self.copy_of(self._templates[kind] / "data", kind)
+        return self.copy_of(self._templates[kind] / "data", self.programs(kind))
 
-    def copy_of(self, data: Path, kind: str) -> PostgresServer:
+    def copy_of(self, data: Path, programs: Programs) -> PostgresServer:
         """Return a server over a copy of a data folder, not started yet."""
-        server = self.adopt(self.programs(kind), self.new_folder(f"server{kind}"))
+        server = self._adopt(programs)
         copy_folder(data, server.data)
         (server.data / "postmaster.pid").unlink(missing_ok=True)
         return server
 
-    def adopt(self, programs: Programs, folder: Path) -> PostgresServer:
-        server = PostgresServer(programs, folder)
+    def _adopt(self, programs: Programs) -> PostgresServer:
+        server = PostgresServer(programs, self.new_folder(f"server{programs.version}"))
         self._servers.append(server)
         return server
 

@@ -101,7 +101,7 @@ class PostgresServer:
     def start(self) -> None:
         """Start it, and return once it takes connections; recovery, if one is due, is over then."""
         self.launch()
-        wait_until(self._is_ready)
+        self.wait_until_ready()
 
     def launch(self) -> None:
         """Start it without waiting."""
@@ -119,12 +119,20 @@ class PostgresServer:
                 **runner(),
             )
 
+    def wait_until_ready(self) -> None:
+        """Wait until it takes connections. A backend that dies restarts the server by itself."""
+        wait_until(self._is_ready)
+
     def _is_ready(self) -> bool:
-        """Tell whether it takes connections, as its own lock file says in its last line."""
         assert self.is_running(), f"the server did not start: {self.log[-4000:]}"
+        # Its lock file's last line answers without a connection, which it would log as refused.
         lock_file = self.data / "postmaster.pid"
         lines = lock_file.read_text().splitlines() if lock_file.exists() else []
-        return len(lines) == 8 and int(lines[0]) == self.pid and lines[7].strip() == "ready"
+        if len(lines) != 8 or int(lines[0]) != self.pid or lines[7].strip() != "ready":
+            return False
+        with suppress(psycopg.OperationalError), self.admin():
+            return True
+        return False
 
     def stop(self, mode: Literal["smart", "fast", "immediate"] = "fast") -> None:
         """Stop it as `pg_ctl stop --mode` does. Only `immediate` leaves a recovery to the next start."""
