@@ -142,7 +142,8 @@ class PostgresServer:
         """Kill it with SIGKILL, all its processes in one moment: the first dies when none can run any more."""
         processes = self.freeze()
         for process in processes:
-            process.kill()
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
         self._gather(processes)
 
     def wait_for_end(self, number: signal.Signals) -> None:
