@@ -13,6 +13,9 @@ from tests.process.actors import Stage
 pytest_plugins = [
     "tests.postgres.fix_postgres",
     "tests.postgres.fix_copies",
+    "tests.postgres.fix_faketime",
+    "tests.postgres.fix_pgbouncer",
+    "tests.postgres.fix_tls",
 ]
 
 
