@@ -30,8 +30,7 @@ _DEFINITE: tuple[tuple[set[str], type[SourceError], str], ...] = (
     (
         {"3F000", "42P01", "42883", "42704"},
         SchemaError,
-        "{url} holds no fenceline schema, or one of another version ({said}): have an owner of the database run "
-        "`fenceline install --source {url}`",
+        "{url} holds no fenceline schema, or another version's ({said}): as its owner, run `fenceline install` on it",
     ),
     (
         {"25006"},

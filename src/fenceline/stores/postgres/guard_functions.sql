@@ -1,7 +1,7 @@
 -- What the guard does inside the database, after guard_schema.sql. A transaction that holds a lease presents it: it takes
--- the resource's advisory lock, shared, compares the mark, and notes in a setting that is local to the transaction which
--- token and claim it has shown. The triggers of protected tables compare that note with the mark. A seal takes the same lock
--- alone, so it waits for all who have presented, and they for it, in the order in which they came.
+-- the resource's advisory lock, shared, compares the mark, and leaves a note in a setting that is local to the transaction. It
+-- is undone together with the lock, by a savepoint too. A seal takes the same lock alone, so it waits for all who have presented, and they for it, in the order in which they came. So a mark that was presented
+-- stays what it was until the transaction ends, and the triggers of protected tables need not read it.
 --
 -- Errors: FL001 unfenced write, FL002 stale token, FL003 collision, FL004 wrong lock or source, FL005 not sealed, FL006
 -- a transaction that cannot do it, FL009 a mark that would not be kept, FL010 a table that cannot be protected. Those of a
@@ -18,11 +18,22 @@ $$ SELECT pg_catalog.hashtextextended(p_resource COLLATE "C", 737869762897329521
 CREATE FUNCTION fenceline.note_name(p_resource text) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
 $$ SELECT 'fenceline.presented_' OPERATOR(pg_catalog.||) pg_catalog.to_hex(fenceline.mark_key(p_resource)) $$;
 
+-- name: create_secret
+-- What nobody but these functions knows. It never changes, and is called immutable so that each session reads it once: the
+-- triggers do not have to read a table for each statement.
+CREATE FUNCTION fenceline.secret() RETURNS text LANGUAGE sql IMMUTABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp AS
+$$ SELECT secret FROM fenceline.guard $$;
+
 -- name: create_note
--- What the setting holds: the transaction, so that what an earlier one or the session has set is worth nothing; and the
--- claim, so that setting it by hand takes the very secret that presenting takes.
-CREATE FUNCTION fenceline.note(p_token bigint, p_claim text) RETURNS text LANGUAGE sql VOLATILE AS
-$$ SELECT pg_catalog.concat_ws(' ', pg_catalog.pg_current_xact_id(), p_token, p_claim) $$;
+-- What the setting of a transaction holds that has presented the resource's mark. It is of this transaction alone: what the
+-- session or an earlier one has set is worth nothing, nor is anything that was set by hand.
+CREATE FUNCTION fenceline.note(p_resource text) RETURNS text LANGUAGE sql VOLATILE AS
+$$
+    SELECT pg_catalog.sha256(pg_catalog.convert_to(
+        pg_catalog.concat_ws(' ', fenceline.secret(), pg_catalog.pg_current_xact_id_if_assigned(), p_resource),
+        pg_catalog.getdatabaseencoding()))::pg_catalog.text
+$$;
 
 -- name: create_looks_back
 -- Whether this transaction sees the database as it was at its first statement. Then reading a mark is not enough: its row is
@@ -33,15 +44,15 @@ $$ SELECT pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalo
 -- name: create_limit_idleness
 -- Have the server end this transaction once it was idle for so long: a holder that is frozen inside it must not keep its
 -- successor waiting (G3). A limit of the session's own that is lower stays.
-CREATE FUNCTION fenceline.limit_idleness(p_limit_ms integer) RETURNS void LANGUAGE plpgsql AS
+CREATE FUNCTION fenceline.limit_idleness(p_limit_ms integer) RETURNS text LANGUAGE plpgsql AS
 $$
 DECLARE
-    usual constant interval := current_setting('idle_in_transaction_session_timeout');
-    ignored text;
+    usual constant text := current_setting('idle_in_transaction_session_timeout');
 BEGIN
-    IF usual = '0' OR usual > make_interval(secs => p_limit_ms / 1000.0) THEN
-        ignored := set_config('idle_in_transaction_session_timeout', p_limit_ms::text, true);
+    IF usual <> '0' AND usual::interval <= make_interval(secs => p_limit_ms / 1000.0) THEN
+        RETURN usual;
     END IF;
+    RETURN set_config('idle_in_transaction_session_timeout', p_limit_ms::text, true);
 END
 $$;
 
@@ -89,18 +100,20 @@ END
 $$;
 
 -- name: create_hold_mark
--- Hold a resource's mark still until the end of the transaction: shared by all who present its lease, or alone.
-CREATE FUNCTION fenceline.hold_mark(p_resource text, p_is_alone boolean) RETURNS void LANGUAGE plpgsql AS
+-- Hold a resource's mark still until the end of the transaction: shared by all who present its lease, or alone. (Whether a
+-- void is NULL is asked because plpgsql evaluates a condition in half a microsecond, and a PERFORM in two.)
+CREATE FUNCTION fenceline.hold_mark(p_resource text, p_is_alone boolean) RETURNS boolean LANGUAGE plpgsql AS
 $$
 BEGIN
     IF p_is_alone THEN
-        PERFORM pg_advisory_xact_lock(fenceline.mark_key(p_resource));
+        IF pg_advisory_xact_lock(fenceline.mark_key(p_resource)) IS NULL THEN END IF;
     ELSE
-        PERFORM pg_advisory_xact_lock_shared(fenceline.mark_key(p_resource));
+        IF pg_advisory_xact_lock_shared(fenceline.mark_key(p_resource)) IS NULL THEN END IF;
     END IF;
     IF fenceline.looks_back() THEN
         PERFORM FROM fenceline.mark WHERE resource = p_resource FOR SHARE;
     END IF;
+    RETURN true;
 END
 $$;
 
@@ -114,22 +127,20 @@ $$
 DECLARE
     wanted text;
     ignored text;
+    is_held boolean;
     not_ours text[] := '{}';
-    looks_back constant boolean := fenceline.looks_back();
+    xid constant xid8 := pg_current_xact_id();  -- The note is made with it.
 BEGIN
     IF p_limit_ms IS NOT NULL THEN
-        PERFORM fenceline.limit_idleness(p_limit_ms);
+        ignored := fenceline.limit_idleness(p_limit_ms);
     END IF;
     FOREACH wanted IN ARRAY p_resources LOOP
-        PERFORM pg_advisory_xact_lock_shared(fenceline.mark_key(wanted));
-        IF looks_back THEN
-            PERFORM FROM fenceline.mark WHERE resource = wanted FOR SHARE;
-        END IF;
+        is_held := fenceline.hold_mark(wanted, false);
         PERFORM FROM fenceline.mark AS mark
         WHERE mark.resource = wanted AND mark.token = p_token AND mark.claim = p_claim AND mark.lock = p_lock
             AND mark.source_id = p_source_id AND mark.history_id = p_history_id AND NOT mark.is_closed;
         IF FOUND THEN
-            ignored := set_config(fenceline.note_name(wanted), fenceline.note(p_token, p_claim), true);
+            ignored := set_config(fenceline.note_name(wanted), fenceline.note(wanted), true);
         ELSE
             not_ours := not_ours || wanted;
         END IF;
@@ -153,52 +164,57 @@ BEGIN
 END
 $$;
 
--- name: create_is_presented
--- Whether this transaction has presented the open mark of the resource. It takes the lock and compares the mark once more,
--- for the sake of a note that somebody set by hand: with its very own claim, but without the lock that a seal waits for.
-CREATE FUNCTION fenceline.is_presented(p_resource text) RETURNS boolean LANGUAGE plpgsql AS
+-- name: create_confirm
+-- Make sure, before COMMIT, that this is the transaction in which the resources were presented: code that ended it, and
+-- began another, must not have that one committed as a guarded one.
+CREATE FUNCTION fenceline.confirm(VARIADIC p_resources text[]) RETURNS void LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp AS
 $$
 DECLARE
-    note constant text := nullif(current_setting(fenceline.note_name(p_resource), true), '');
+    wanted text;
 BEGIN
-    IF note IS NULL THEN
-        RETURN false;
-    END IF;
-    PERFORM pg_advisory_xact_lock_shared(fenceline.mark_key(p_resource));
-    IF fenceline.looks_back() THEN
-        PERFORM FROM fenceline.mark WHERE resource = p_resource FOR SHARE;
-    END IF;
-    PERFORM FROM fenceline.mark WHERE resource = p_resource AND NOT is_closed AND fenceline.note(token, claim) = note;
-    RETURN FOUND;
+    FOREACH wanted IN ARRAY p_resources LOOP
+        IF NOT fenceline.is_presented(wanted) THEN
+            RAISE 'resource % is not presented any more: the guarded transaction ended before', wanted
+                USING ERRCODE = 'FL007';
+        END IF;
+    END LOOP;
+END
+$$;
+
+-- name: create_is_presented
+-- Whether this transaction has presented the mark of the resource, and so holds it still. Every name in it is complete: the
+-- triggers call it with whatever search_path their session has, since setting one takes them longer than all the rest.
+CREATE FUNCTION fenceline.is_presented(p_resource text) RETURNS boolean LANGUAGE sql VOLATILE AS
+$$
+    SELECT pg_catalog.current_setting(fenceline.note_name(p_resource), true) OPERATOR(pg_catalog.=) fenceline.note(p_resource)
+        IS TRUE
+$$;
+
+-- name: create_refuse_write
+-- Say why a protected table takes no write. Never returns.
+CREATE FUNCTION fenceline.refuse_write(p_resource text, p_schema text, p_table text) RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS
+$$
+BEGIN
+    RAISE 'table %.% belongs to resource % and takes writes only from the holder of its lock', p_schema, p_table, p_resource
+        USING ERRCODE = 'FL001', SCHEMA = p_schema, TABLE = p_table,
+            HINT = 'Write inside guard.transaction(lease), or present the sequencer in this transaction: SELECT '
+                'fenceline.present(...). fenceline marks tells which lock it is.';
 END
 $$;
 
 -- name: create_enforce
 -- The trigger of a protected table: refuse a write unless its transaction has presented the mark of the resource.
-CREATE FUNCTION fenceline.enforce() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp AS
+CREATE FUNCTION fenceline.enforce() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS
 $$
 DECLARE
     resource constant text := TG_ARGV[0];
-    note text;
 BEGIN
     IF NOT fenceline.is_presented(resource) THEN
-        note := current_setting(fenceline.note_name(resource), true);
-        IF split_part(note, ' ', 1) = pg_current_xact_id_if_assigned()::text THEN
-            RAISE 'token % of resource %: its mark has changed since it was presented', split_part(note, ' ', 2), resource
-                USING ERRCODE = 'FL002', HINT = 'Stop, and acquire the lock again.', DETAIL = json_build_object(
-                    'resource', resource, 'token', split_part(note, ' ', 2), 'mark',
-                    (SELECT coalesce(token, 0)::text FROM fenceline.mark AS mark WHERE mark.resource = TG_ARGV[0]));
-        END IF;
-        RAISE 'table %.% belongs to resource % and takes writes only from the holder of its lock',
-            TG_TABLE_SCHEMA, TG_TABLE_NAME, resource
-            USING ERRCODE = 'FL001', SCHEMA = TG_TABLE_SCHEMA, TABLE = TG_TABLE_NAME,
-                HINT = 'Write inside guard.transaction(lease), or present the sequencer in this transaction: SELECT '
-                    'fenceline.present(...). fenceline marks tells which lock it is.';
+        PERFORM fenceline.refuse_write(resource, TG_TABLE_SCHEMA, TG_TABLE_NAME);
     END IF;
-    IF TG_LEVEL = 'STATEMENT' THEN
-        RETURN NULL;
-    ELSIF TG_OP = 'DELETE' THEN
+    IF TG_OP OPERATOR(pg_catalog.=) 'DELETE' THEN
         RETURN OLD;
     END IF;
     RETURN NEW;
@@ -208,7 +224,8 @@ $$;
 -- name: create_count
 -- Add to what was observed. Now and then rows that are nobody's at the moment are folded into one for each sort; not by a
 -- transaction that looks back, for which a row folded by somebody else would be a conflict.
-CREATE FUNCTION fenceline.count_observed(p_resource text, p_table text, p_kind text) RETURNS void LANGUAGE plpgsql AS
+CREATE FUNCTION fenceline.count_observed(p_resource text, p_table text, p_kind text) RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS
 $$
 DECLARE
     fold_every constant integer := 64;
@@ -237,16 +254,16 @@ $$;
 
 -- name: create_observe
 -- The trigger of a table that is only observed: count a write that enforcement would refuse, and let it pass.
-CREATE FUNCTION fenceline.observe() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp AS
+CREATE FUNCTION fenceline.observe() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS
 $$
+DECLARE
+    resource constant text := TG_ARGV[0];
 BEGIN
-    IF NOT fenceline.is_presented(TG_ARGV[0]) THEN
-        PERFORM fenceline.count_observed(TG_ARGV[0], concat_ws('.', quote_ident(TG_TABLE_SCHEMA), quote_ident(TG_TABLE_NAME)), lower(TG_OP));
+    IF NOT fenceline.is_presented(resource) THEN
+        PERFORM fenceline.count_observed(
+            resource, pg_catalog.format('%I.%I', TG_TABLE_SCHEMA, TG_TABLE_NAME), pg_catalog.lower(TG_OP));
     END IF;
-    IF TG_LEVEL = 'STATEMENT' THEN
-        RETURN NULL;
-    ELSIF TG_OP = 'DELETE' THEN
+    IF TG_OP OPERATOR(pg_catalog.=) 'DELETE' THEN
         RETURN OLD;
     END IF;
     RETURN NEW;
@@ -321,14 +338,14 @@ $$
 $$;
 
 -- name: create_write_mark
--- Raise a mark, or close one's own, as the flows decided; the table itself refuses what no lease may do. Its commit reaches
--- the disk, whatever the session's settings (G4).
+-- Raise a mark, or close one's own, as the flows decided; the table itself refuses what no lease may do. What was presented
+-- before is so no more. The commit reaches the disk, whatever the session's settings (G4).
 CREATE FUNCTION fenceline.write_mark(
     p_resource text, p_lock bytea, p_token bigint, p_source_id text, p_history_id text, p_claim text, p_is_closed boolean)
 RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
 $$
 DECLARE
-    ignored text;
+    ignored text := set_config(fenceline.note_name(p_resource), '', true);
 BEGIN
     IF fenceline.looks_back() THEN
         RAISE 'a mark is raised at READ COMMITTED, and this transaction looks at the past (%)',
@@ -447,6 +464,7 @@ $$
 DECLARE
     ignored text := set_config('synchronous_commit', 'on', true);
 BEGIN
+    ignored := set_config(fenceline.note_name(p_resource), '', true);
     PERFORM fenceline.hold_mark(p_resource, true);
     INSERT INTO fenceline.mark AS mark (resource, lock, token, source_id, history_id, claim, is_closed, audit_id)
     VALUES (p_resource, p_lock, nullif(p_token, 0), p_source_id, p_history_id, p_claim, p_is_closed, p_audit_id)

@@ -3,15 +3,16 @@
 -- functions of guard_functions.sql.
 
 -- name: create_guard
--- The number of this schema; any other number is refused.
+-- The number of this schema; any other number is refused. The secret is known to the functions alone.
 CREATE TABLE fenceline.guard (
     id     integer PRIMARY KEY CHECK (id = 1),
-    schema integer NOT NULL
+    schema integer NOT NULL,
+    secret text    NOT NULL
 );
 
 -- name: create_guard_row
--- Say which schema this is.
-INSERT INTO fenceline.guard (id, schema) VALUES (1, 1);
+-- Say which schema this is, and draw the secret.
+INSERT INTO fenceline.guard (id, schema, secret) VALUES (1, 1, concat(gen_random_uuid(), gen_random_uuid()));
 
 -- name: create_guard_audit
 -- What operators did to resources, when, and why. Rows are only ever added.
@@ -132,4 +133,8 @@ REVOKE ALL ON fenceline.guard, fenceline.guard_audit, fenceline.mark, fenceline.
 
 -- name: grant_tables
 -- Which tables are protected is no secret, and a client has to read the number of the schema.
-GRANT SELECT ON fenceline.guard, fenceline.protection TO PUBLIC;
+GRANT SELECT (id, schema) ON fenceline.guard TO PUBLIC;
+
+-- name: grant_protection
+-- Nor is which were.
+GRANT SELECT ON fenceline.protection TO PUBLIC;

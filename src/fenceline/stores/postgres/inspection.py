@@ -63,8 +63,7 @@ def _findings(url: str, found: Examined, is_behind_pooler: bool) -> list[Finding
             not (found.is_flushing and found.writes_full_pages),
             Finding(
                 "not-flushed",
-                f"{url} runs with fsync or full_page_writes off: a power cut may undo what was reserved, and a token be "
-                f"issued twice",
+                f"{url} runs with fsync or full_page_writes off: after a power cut a token may be issued twice",
                 "set both on, restart the server, and run `fenceline epoch --raise --reason …`",
             ),
         ),

@@ -106,15 +106,15 @@ class Conversation:
         heard_us = boottime_us()
         if not rows:
             raise SchemaError(f"{self._store.url}: the source's one row was deleted; restore it from a backup")
-        *described, backend_id, is_read_committed = rows[0]
+        *described, backend_id = rows[0]
         found = Described._make(described)
         install.check_number(self._store.place, PART, found.schema, SCHEMA_NUMBER)
         self._identity.check(found.source_id, found.epoch, found.history_id)
         self._identity.clock.learn(found.now_us, heard_us)
         self.is_pooled = is_pooled(native, backend_id)
         self._is_whole = found.is_whole
-        if not is_read_committed and not self.is_pooled:
-            yield SQL.decide_at_read_committed, ()
+        if not self._is_greeted and not self.is_pooled:
+            yield SQL.settle_in, ()
         self._is_greeted = True
         return found
 

@@ -1,12 +1,15 @@
 -- name: describe
 -- The first statement of a connection, and what `fenceline epoch` shows; the process id tells a pooler from the server.
 SELECT schema, is_whole, now_us, source_id, epoch, history_id, last_token, bound,
-       pg_backend_pid(), current_setting('default_transaction_isolation') = 'read committed'
+       pg_backend_pid()
 FROM fenceline.describe();
 
--- name: decide_at_read_committed
--- A role or database with another default would have its acquires refused.
-SELECT set_config('default_transaction_isolation', 'read committed', false);
+-- name: settle_in
+-- For a connection of its own: what each change would set for itself otherwise, or be refused for; and plans that were made
+-- while the tables were small serve when they are large.
+SELECT set_config('synchronous_commit', 'off', false), set_config('default_transaction_isolation', 'read committed', false),
+       set_config('enable_seqscan', 'off', false), set_config('jit', 'off', false),
+       set_config('plan_cache_mode', 'force_generic_plan', false);
 
 -- name: examine
 -- What of the server's settings, and of this role's rights, would break the promise.

@@ -3,30 +3,27 @@
 CREATE FUNCTION fenceline.now_us() RETURNS bigint LANGUAGE sql VOLATILE AS
 $$ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint $$;
 
--- name: create_timeline
--- The timeline that the server writes at this moment; pg_control_checkpoint() still shows the last one after a promotion.
-CREATE FUNCTION fenceline.timeline() RETURNS text LANGUAGE sql VOLATILE AS
-$$ SELECT substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8) $$;
-
 -- name: create_place
--- Where this is: cluster, database, table and timeline.
+-- Where this is: cluster, database, table, and the timeline that is written at this moment, which pg_control_checkpoint()
+-- shows late.
 CREATE FUNCTION fenceline.place() RETURNS text LANGUAGE sql VOLATILE AS
 $$
     SELECT concat_ws('/', (SELECT system_identifier FROM pg_control_system()),
                      (SELECT oid FROM pg_database WHERE datname = current_database()),
-                     'fenceline.source'::regclass::oid, fenceline.timeline())
+                     'fenceline.source'::regclass::oid,
+                     substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8))
 $$;
 
--- name: create_begin_change
--- What every change begins with: it is not flushed, it is not decided on a past snapshot, and no history begins meanwhile.
-CREATE FUNCTION fenceline.begin_change() RETURNS void LANGUAGE plpgsql AS
+-- name: create_settle_in
+-- For whoever did not settle in when it connected, behind a pooler: a change is not flushed, nor decided on a past snapshot.
+CREATE FUNCTION fenceline.settle_in() RETURNS void LANGUAGE plpgsql AS
 $$
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE 'a source decides at READ COMMITTED, and this transaction is %', current_setting('transaction_isolation')
             USING ERRCODE = 'FL101';
     END IF;
-    PERFORM set_config('synchronous_commit', 'off', true), pg_advisory_xact_lock_shared(7378697628973295214);
+    PERFORM set_config('synchronous_commit', 'off', true);
 END
 $$;
 
@@ -136,14 +133,12 @@ BEGIN
 END
 $$;
 
--- name: create_acquire
--- Decide who gets a lock, and mint its token. `p_mode`: 'try' (now or never), 'wait' (or be queued), 'poll' (is queued
--- already). Outcomes: granted, held (by this very claim), queued, busy, ended (the claim is over; now_us is later than all that ended), spent (no token
--- is reserved: begin a history first), full.
-CREATE FUNCTION fenceline.acquire(
+-- name: create_decide
+-- Decide who gets a lock, and mint its token, all cases considered; as `acquire`, but for its common one.
+CREATE FUNCTION fenceline.decide(
     p_lock bytea, p_claim text, p_holder text, p_ttl_ms bigint, p_born_us bigint, p_mode text, p_channel text,
     p_head_wait_ms bigint, p_queue_limit bigint)
-RETURNS fenceline.answer LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
+RETURNS fenceline.answer LANGUAGE plpgsql AS
 $$
 DECLARE
     held   fenceline.lock;
@@ -153,16 +148,12 @@ DECLARE
     answer fenceline.answer;
     remaining_us bigint := 0;
 BEGIN
-    PERFORM fenceline.begin_change();
-    SELECT * INTO held FROM fenceline.lock WHERE name = p_lock FOR UPDATE;
-    IF NOT FOUND THEN
-        held := fenceline.hold_lock(p_lock);
-    END IF;
+    held := fenceline.hold_lock(p_lock);
     -- After the row is held: what the row does not remember any more, the source does (see purge).
     SELECT s.source_id, s.epoch, s.history_id, s.bound, s.born_after_us, w.id IS NOT NULL AS is_whole,
            EXISTS (SELECT FROM fenceline.waiter AS q WHERE q.lock = p_lock) AS has_queue, fenceline.now_us() AS now_us
     INTO STRICT state FROM fenceline.source AS s
-    LEFT JOIN fenceline.witness AS w ON w.xmin = w.xid AND w.timeline = fenceline.timeline();
+    LEFT JOIN fenceline.witness AS w ON w.id = 1 AND w.xmin = w.xid WHERE s.id = 1;
     answer.source_id := state.source_id;
     answer.epoch := state.epoch;
     answer.history_id := state.history_id;
@@ -222,8 +213,6 @@ BEGIN
     IF answer.token > state.bound THEN
         answer.outcome := 'spent';
         RETURN answer;
-    ELSIF answer.token <= held.token THEN
-        RAISE 'it had token %, and the counter says %', held.token, answer.token USING ERRCODE = 'FL102';
     END IF;
     answer.outcome := 'granted';
     UPDATE fenceline.lock AS l SET
@@ -242,6 +231,62 @@ BEGIN
 END
 $$;
 
+-- name: create_acquire
+-- Take a lock, queue for it, or look again. `p_mode`: 'try' (now or never), 'wait' (or be queued), 'poll' (is queued already).
+-- Outcomes: granted, held (by this very claim), queued, busy, ended (the claim is over; now_us is later than all that ended),
+-- spent (no token is reserved: begin a history first), full. The common case is one UPDATE: the lock was taken before and is
+-- free, nobody waits, and the claim cannot be a late duplicate. If the row was changed since the statement began, the
+-- comparison of its xmin with what it was then fails, and all is decided anew.
+CREATE FUNCTION fenceline.acquire(
+    p_lock bytea, p_claim text, p_holder text, p_ttl_ms bigint, p_born_us bigint, p_mode text, p_channel text,
+    p_head_wait_ms bigint, p_queue_limit bigint)
+RETURNS fenceline.answer LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
+$$
+DECLARE
+    answer fenceline.answer;
+    bound  bigint;
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' OR current_setting('synchronous_commit') <> 'off' THEN
+        PERFORM fenceline.settle_in();
+    END IF;
+    answer.now_us := fenceline.now_us();
+    UPDATE fenceline.lock AS l SET
+        token = nextval('fenceline.token'), claim = p_claim, holder = p_holder, ended = NULL, ttl_ms = p_ttl_ms,
+        born_us = p_born_us, deadline_us = answer.now_us + p_ttl_ms * 1000
+    FROM fenceline.lock AS before, fenceline.source AS s, fenceline.witness AS w
+    WHERE before.name = p_lock AND l.name = before.name AND l.xmin = before.xmin AND p_mode <> 'poll'
+      AND l.claim IS NULL AND l.ended_claim IS DISTINCT FROM p_claim
+      AND l.forgotten_us < p_born_us AND s.born_after_us < p_born_us
+      AND NOT EXISTS (SELECT FROM fenceline.waiter AS q WHERE q.lock = p_lock)
+      AND s.id = 1 AND w.id = 1 AND w.xmin = w.xid
+    RETURNING l.token, s.source_id, s.epoch, s.history_id, s.bound
+    INTO answer.token, answer.source_id, answer.epoch, answer.history_id, bound;
+    IF NOT FOUND THEN
+        RETURN fenceline.decide(
+            p_lock, p_claim, p_holder, p_ttl_ms, p_born_us, p_mode, p_channel, p_head_wait_ms, p_queue_limit);
+    ELSIF answer.token > bound THEN
+        RAISE 'no token is left in epoch %', answer.epoch USING ERRCODE = 'FL103';
+    END IF;
+    answer.outcome := 'granted';
+    answer.time_ms := p_ttl_ms;
+    RETURN answer;
+END
+$$;
+
+-- name: create_token_grows
+-- Whoever writes a lock's row, its token only grows (T1).
+CREATE FUNCTION fenceline.token_grows() RETURNS trigger LANGUAGE plpgsql AS
+$$
+BEGIN
+    RAISE 'it had token %, and the counter says %', OLD.token, NEW.token USING ERRCODE = 'FL102';
+END
+$$;
+
+-- name: create_token_grows_trigger
+-- The check costs nothing where it holds.
+CREATE TRIGGER token_grows BEFORE UPDATE OF token ON fenceline.lock FOR EACH ROW
+WHEN (NEW.token <= OLD.token) EXECUTE FUNCTION fenceline.token_grows();
+
 -- name: create_ring
 -- Tell the head of a lock's queue, if there is one, that its turn may have come. The channel carries no claim.
 CREATE FUNCTION fenceline.ring(p_lock bytea, p_now_us bigint) RETURNS void LANGUAGE plpgsql AS
@@ -255,6 +300,19 @@ BEGIN
 END
 $$;
 
+-- name: create_end_lease
+-- Free a lock if this claim holds it; it ended no earlier than it was drawn. Returns whether it did.
+CREATE FUNCTION fenceline.end_lease(p_lock bytea, p_claim text, p_ended_us bigint) RETURNS boolean LANGUAGE plpgsql AS
+$$
+BEGIN
+    UPDATE fenceline.lock SET
+        claim = NULL, holder = NULL, deadline_us = 0, ended = 'it was released',
+        forgotten_us = greatest(forgotten_us, ended_us), ended_us = greatest(p_ended_us, born_us), ended_claim = p_claim
+    WHERE name = p_lock AND claim = p_claim;
+    RETURN FOUND;
+END
+$$;
+
 -- name: create_release
 -- End a claim for good, wherever it is: holding, queued, ended before, or not yet arrived; and ring for the next one.
 CREATE FUNCTION fenceline.release(p_lock bytea, p_claim text, p_asked_us bigint, OUT was_held boolean, OUT now_us bigint)
@@ -263,22 +321,17 @@ $$
 DECLARE
     held fenceline.lock;
 BEGIN
-    PERFORM fenceline.begin_change();
-    SELECT * INTO held FROM fenceline.lock WHERE name = p_lock FOR UPDATE;
-    IF NOT FOUND THEN
-        held := fenceline.hold_lock(p_lock);
+    IF current_setting('transaction_isolation') <> 'read committed' OR current_setting('synchronous_commit') <> 'off' THEN
+        PERFORM fenceline.settle_in();
     END IF;
     now_us := fenceline.now_us();
-    was_held := held.claim IS NOT DISTINCT FROM p_claim;
-    IF was_held THEN
-        UPDATE fenceline.lock AS l SET
-            claim = NULL, holder = NULL, deadline_us = 0, ended = 'it was released',
-            forgotten_us = greatest(l.forgotten_us, l.ended_us),
-            ended_us = greatest(release.now_us, p_asked_us, l.born_us), ended_claim = p_claim
-        WHERE l.name = p_lock;
-    ELSE
+    was_held := fenceline.end_lease(p_lock, p_claim, greatest(now_us, p_asked_us));
+    IF NOT was_held THEN
+        held := fenceline.hold_lock(p_lock);
+        -- Once more: an acquire that was cancelled may have been under way, and granted at this moment.
+        was_held := fenceline.end_lease(p_lock, p_claim, greatest(now_us, p_asked_us));
         DELETE FROM fenceline.waiter WHERE claim = p_claim AND lock = p_lock;
-        IF held.ended_claim IS DISTINCT FROM p_claim THEN
+        IF NOT was_held AND held.ended_claim IS DISTINCT FROM p_claim THEN
             PERFORM fenceline.remember_ended(p_lock, p_claim, greatest(now_us, p_asked_us));
         END IF;
     END IF;
@@ -297,7 +350,9 @@ $$
 DECLARE
     moment bigint;
 BEGIN
-    PERFORM fenceline.begin_change();
+    IF current_setting('transaction_isolation') <> 'read committed' OR current_setting('synchronous_commit') <> 'off' THEN
+        PERFORM fenceline.settle_in();
+    END IF;
     PERFORM FROM unnest(p_locks, p_claims) AS asked (lock, claim)
     JOIN fenceline.lock AS l ON l.name = asked.lock AND l.claim = asked.claim
     FOR UPDATE OF l;
@@ -328,7 +383,7 @@ CREATE FUNCTION fenceline.describe(
     OUT last_token bigint, OUT bound bigint)
 LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
 $$
-    SELECT s.schema, w.id IS NOT NULL, fenceline.now_us(), s.source_id, s.epoch, s.history_id,
+    SELECT s.schema, w.id IS NOT NULL AND s.bound - t.last_value > 1000000000, fenceline.now_us(), s.source_id, s.epoch, s.history_id,
            CASE WHEN t.is_called THEN t.last_value ELSE t.last_value - 1 END, s.bound
     FROM fenceline.source AS s CROSS JOIN fenceline.token AS t
     LEFT JOIN fenceline.witness AS w ON NOT pg_is_in_recovery() AND w.xmin = w.xid AND w.place = fenceline.place()
@@ -364,21 +419,21 @@ BEGIN
         born_after_us = greatest(fenceline.now_us(), old.born_after_us,
                                  (SELECT max(greatest(ended_us, born_us)) FROM fenceline.lock));
     DELETE FROM fenceline.witness;
-    INSERT INTO fenceline.witness VALUES (1, pg_current_xact_id()::xid, fenceline.timeline(), fenceline.place());
+    INSERT INTO fenceline.witness VALUES (1, pg_current_xact_id()::xid, fenceline.place());
     INSERT INTO fenceline.source_audit (who, action, subject, token, reason)
     VALUES (p_who, CASE WHEN p_is_noticed THEN 'begin history' ELSE 'raise epoch' END, old.history_id, base, p_reason);
 END
 $$;
 
 -- name: create_begin_flushed
--- What every change of the history begins with: nobody is being granted anything, and it is flushed.
+-- What every change of the history begins with: it is flushed, and one at a time.
 CREATE FUNCTION fenceline.begin_flushed() RETURNS void LANGUAGE plpgsql AS
 $$
 BEGIN
     IF current_setting('synchronous_commit') IN ('off', 'local') THEN
         PERFORM set_config('synchronous_commit', 'on', true);
     END IF;
-    PERFORM pg_advisory_xact_lock(7378697628973295214);
+    PERFORM FROM fenceline.source FOR UPDATE;
 END
 $$;
 
@@ -390,7 +445,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
 $$
 BEGIN
     PERFORM fenceline.begin_flushed();
-    IF NOT EXISTS (SELECT FROM fenceline.describe() AS d WHERE d.is_whole AND d.last_token < d.bound) THEN
+    IF NOT EXISTS (SELECT FROM fenceline.describe() AS d WHERE d.is_whole) THEN
         PERFORM fenceline.begin_history(0, true, p_who, 'the server has recovered, or this is another place');
     END IF;
 END
@@ -402,6 +457,8 @@ CREATE FUNCTION fenceline.raise_epoch(p_history_id text, p_seen bigint, p_who te
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
 $$
 BEGIN
+    -- Whoever is being granted a lock is waited for, and nobody is until this is done: every lease is seen, and ends.
+    LOCK TABLE fenceline.lock IN EXCLUSIVE MODE;
     PERFORM fenceline.begin_flushed();
     IF NOT EXISTS (SELECT FROM fenceline.source WHERE history_id = p_history_id) THEN
         RETURN false;
@@ -427,7 +484,9 @@ DECLARE
     bound  bigint;
     moment bigint;
 BEGIN
-    PERFORM fenceline.begin_change();
+    IF current_setting('transaction_isolation') <> 'read committed' OR current_setting('synchronous_commit') <> 'off' THEN
+        PERFORM fenceline.settle_in();
+    END IF;
     held := fenceline.hold_lock(p_lock);
     moment := fenceline.now_us();
     SELECT s.source_id, s.epoch, s.history_id, s.bound INTO STRICT source_id, epoch, history_id, bound
@@ -436,12 +495,10 @@ BEGIN
     IF FOUND THEN
         token := done.token;
         holder := done.holder;
-    ELSIF EXISTS (SELECT FROM fenceline.witness AS w WHERE w.xmin = w.xid AND w.timeline = fenceline.timeline()) THEN
+    ELSIF EXISTS (SELECT FROM fenceline.witness AS w WHERE w.id = 1 AND w.xmin = w.xid) THEN
         token := nextval('fenceline.token');
         IF token > bound THEN
             token := NULL;
-        ELSIF token <= held.token THEN
-            RAISE 'it had token %, and the counter says %', held.token, token USING ERRCODE = 'FL102';
         ELSE
             IF held.claim IS NOT NULL AND fenceline.remaining_us(held, moment) > 0 THEN
                 holder := held.holder;
@@ -470,7 +527,9 @@ $$
 DECLARE
     moment bigint;
 BEGIN
-    PERFORM fenceline.begin_change();
+    IF current_setting('transaction_isolation') <> 'read committed' OR current_setting('synchronous_commit') <> 'off' THEN
+        PERFORM fenceline.settle_in();
+    END IF;
     SELECT greatest(fenceline.now_us(), max(greatest(l.ended_us, l.born_us))) INTO moment FROM fenceline.lock AS l;
     UPDATE fenceline.source SET born_after_us = greatest(born_after_us, moment);
     WITH free AS (
@@ -506,8 +565,9 @@ $$;
 -- name: revoke_operators
 -- What decides for others is for whoever was granted it; the rest is for everybody who may use the schema.
 REVOKE ALL ON FUNCTION
-    fenceline.begin_history(bigint, boolean, text, text), fenceline.begin_flushed(), fenceline.begin_change(),
-    fenceline.hold_lock(bytea), fenceline.remember_ended(bytea, text, bigint), fenceline.live_head(bytea, bigint),
+    fenceline.begin_history(bigint, boolean, text, text), fenceline.begin_flushed(), fenceline.settle_in(),
+    fenceline.hold_lock(bytea), fenceline.end_lease(bytea, text, bigint),
+    fenceline.decide(bytea, text, text, bigint, bigint, text, text, bigint, bigint), fenceline.remember_ended(bytea, text, bigint), fenceline.live_head(bytea, bigint),
     fenceline.remaining_us(fenceline.lock, bigint), fenceline.ring(bytea, bigint),
     fenceline.enqueue(bytea, text, text, bigint, bigint, text, bigint, bigint, bigint),
     fenceline.stay_queued(fenceline.waiter, boolean, bigint, text, bigint, bigint),
@@ -524,4 +584,4 @@ SELECT 1, 1, substr(replace(gen_random_uuid()::text, '-', ''), 1, 16), 1,
 -- name: insert_witness
 -- Its history goes on unbroken from here.
 INSERT INTO fenceline.witness
-VALUES (1, pg_current_xact_id()::xid, fenceline.timeline(), fenceline.place());
+VALUES (1, pg_current_xact_id()::xid, fenceline.place());

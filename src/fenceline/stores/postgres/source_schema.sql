@@ -16,10 +16,9 @@ CREATE TABLE fenceline.source (
 -- One row while the server runs on without a break. It is not logged, so any recovery empties it: after a crash, in a base
 -- backup, on a promoted standby. A dump carries it along, and then its xmin is not the transaction that is written in it.
 CREATE UNLOGGED TABLE fenceline.witness (
-    id       integer PRIMARY KEY CHECK (id = 1),
-    xid      xid     NOT NULL,
-    timeline text    NOT NULL,
-    place    text    NOT NULL
+    id    integer PRIMARY KEY CHECK (id = 1),
+    xid   xid     NOT NULL,
+    place text    NOT NULL
 );
 
 -- name: create_token
