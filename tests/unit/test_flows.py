@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fenceline._flows import keep
@@ -102,6 +102,25 @@ def test_a_lock_that_is_not_to_be_had_at_once_is_none(reply: object) -> None:
     hand.reply(reply)
     if not hand.is_done:
         hand.reply(("c2", 1_001_000))
+    assert hand.is_done
+    assert hand.result is None
+
+
+def test_a_claim_that_is_refused_after_a_lost_reply_is_ended() -> None:
+    """H5: the request whose reply was lost may be under way still, and would be granted to nobody."""
+    hand = begun(may_wait=False, timeout_ms=0)
+    first = hand.request
+    assert hand.throw(OutcomeUnknownError("the reply never came")) == first
+    assert hand.reply(Busy()) == Release("the-lock", "c1")
+    assert hand.throw(OutcomeUnknownError("the reply never came")) == Release("the-lock", "c1")
+    hand.reply(Released(was_held=False))
+    assert hand.is_done
+    assert hand.result is None
+
+
+def test_a_claim_that_is_refused_at_once_costs_one_round_trip() -> None:
+    hand = begun(may_wait=False, timeout_ms=0)
+    hand.reply(BlockSpent(), None, Busy())
     assert hand.is_done
     assert hand.result is None
 
@@ -320,10 +339,13 @@ SOME_REPLIES = st.one_of(
 
 
 @given(st.lists(st.tuples(SOME_REPLIES, st.integers(0, 6_000)), max_size=60), st.booleans(), st.integers(0, 20_000))
+@example([(OutcomeUnknownError("lost"), 0), (Busy(), 0)], False, 0)
 def test_whatever_a_source_replies_every_claim_but_the_last_is_over(
     replies: list[tuple[Any, int]], may_wait: bool, timeout_ms: int
 ) -> None:
-    """A claim is drawn anew only when the source has ended the last one, and a grant has time left."""
+    """A claim is drawn anew only when the source has ended the last one, a grant has time left, and nothing is left
+    behind where nothing was got.
+    """
     source = Whimsical(replies)
     the_attempt = attempt()
     flow = acquire(the_attempt, may_wait=may_wait, timeout_ms=timeout_ms if may_wait else 0)
@@ -332,6 +354,8 @@ def test_whatever_a_source_replies_every_claim_but_the_last_is_over(
     if source.claims:
         assert the_attempt.claim == source.claims[-1]
         assert set(source.claims[:-1]) <= source.over
+    if result is None:
+        assert set(source.claims) <= source.over
     if isinstance(result, Grant):
         assert the_attempt.claim not in source.over
         assert source.now_ms < result.deadline_ms <= source.now_ms + TTL_MS - MARGIN_MS
@@ -345,6 +369,7 @@ class Whimsical:
         self.now_ms = 0
         self.claims: list[str] = []
         self.over: set[str] = set()
+        self._lost: set[str] = set()
         self._drawn = 0
 
     def drive(self, flow: Flow[Any]) -> Any:
@@ -383,7 +408,9 @@ class Whimsical:
         assert request.claim == self.claims[-1]
         if isinstance(request, Poll) and isinstance(reply, Busy):
             reply = ClaimEnded()  # A poll is never told that the lock is busy.
-        if isinstance(reply, Busy | ClaimEnded):
+        if isinstance(reply, OutcomeUnknownError):
+            self._lost.add(request.claim)  # It may be under way still, whatever the source says to a second one.
+        if isinstance(reply, ClaimEnded) or (isinstance(reply, Busy) and request.claim not in self._lost):
             self.over.add(request.claim)
         return reply
 

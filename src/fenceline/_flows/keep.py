@@ -1,7 +1,7 @@
 """Keep and end leases: the keeper's renewal beat, release, and breaking somebody else's lease.
 
 Promise: a renewal's deadlines count from before the request was sent (H1); release is idempotent (H4). Never: a lease
-extended by a reply that arrived after its deadline; the keeper sees to that, see `_keeper/tenure.py`.
+extended by a reply that arrived after its deadline; the keeper sees to that, see `_keeper/keeper.py`.
 """
 
 from typing import NamedTuple

@@ -1,11 +1,12 @@
 """Ask a source until it answers.
 
 Promise: a request whose outcome is unknown is repeated under the same claim, a few times; requests are idempotent, so
-the answer is the one that was lost. Where the last token of a block is spent, a block is reserved first (T1). Never:
-repeated after a definite error, or without end.
+the answer is the one that was lost. Where the last token of a block is spent, a block is reserved first (T1). A claim
+that is refused after a lost reply is ended: the request whose reply was lost may be under way still, and would be
+granted to nobody (H5). Never: repeated after a definite error, or without end.
 """
 
-from fenceline._flows.requests import BlockSpent, Flow, ReserveBlock, SourceReply
+from fenceline._flows.requests import Acquire, BlockSpent, Busy, Flow, Release, ReserveBlock, SourceReply
 from fenceline.errors import OutcomeUnknownError
 
 MAX_TRIES = 3
@@ -16,6 +17,7 @@ def asked(request: object) -> Flow[SourceReply]:
     of the MAX_TRIES-th try is passed on.
     """
     tries_left = MAX_TRIES
+    is_in_doubt = False
     while True:
         try:
             reply: SourceReply = yield request
@@ -23,8 +25,11 @@ def asked(request: object) -> Flow[SourceReply]:
             tries_left -= 1
             if not tries_left:
                 raise
+            is_in_doubt = True
             continue
         if not isinstance(reply, BlockSpent):
+            if is_in_doubt and isinstance(reply, Busy) and isinstance(request, Acquire):
+                yield from asked(Release(request.lock, request.claim))
             return reply
         yield from asked(ReserveBlock())
         tries_left = MAX_TRIES
