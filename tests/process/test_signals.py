@@ -52,8 +52,10 @@ def shot_at(function, longest):
         except Shot as shot:
             hit = shot
 
-def descriptors():
-    return len(os.listdir("/proc/self/fd"))
+def opened(what):
+    # A connection has the log open once; of the file itself SQLite may keep descriptors for later.
+    links = (os.path.join("/proc/self/fd", name) for name in os.listdir("/proc/self/fd"))
+    return sum(what in os.readlink(link) for link in links if os.path.islink(link))
 """
 
 BLOCK = """
@@ -88,8 +90,8 @@ def clean_up():
 """
 
 ROUNDS = """
+# The first acquire starts the keeper: what a handler raises inside `Thread.start`, Python's own locks may replace.
 act()
-before = descriptors()
 hits = holes = 0
 for _ in range(500):
     # The exception, and with it every frame that it came through, is kept until the next one.
@@ -99,8 +101,11 @@ for _ in range(500):
 shot = None
 gc.collect()
 until(lambda: not source.info("a").is_held and not source.info("a").waiters)
-say([fired, hits, holes, len(swallowed), descriptors() - before])
+say([fired, hits, holes, len(swallowed), opened("-wal"), opened("-wake/")])
 """
+
+CONNECTIONS = 2
+"""What a process with one working thread has open to a file: its own connection, and the keeper's."""
 
 
 @pytest.mark.parametrize(
@@ -117,12 +122,12 @@ def test_a_handler_that_raises_anywhere_leaves_no_orphan_and_is_never_swallowed(
     stage: Stage, kind: str, entered: str, script: str
 ) -> None:
     actor = stage.actor(SHOOTING + script.replace("KIND", kind).replace("ENTERED", entered) + ROUNDS)
-    fired, hits, holes, swallowed, leaked = actor.hear(100)
+    fired, hits, holes, swallowed, connections, _ = actor.hear(100)
     assert fired > 100
     assert hits == fired - swallowed, "an exception was taken for something else"
     assert swallowed <= fired // 20
     assert holes <= fired // 20
-    assert leaked <= fired // 20
+    assert connections <= CONNECTIONS + swallowed, "more is open than finalizers left that were broken off"
 
 
 WAITING = """
@@ -140,12 +145,13 @@ def clean_up():
 def test_a_handler_that_raises_in_the_middle_of_a_wait_gives_up_the_place(stage: Stage) -> None:
     rounds = ROUNDS.replace("4e-4", "3e-3").replace('not source.info("a").is_held and ', "")
     actor = stage.actor(SHOOTING + WAITING + rounds)
-    fired, hits, _, swallowed, leaked = actor.hear(100)
+    fired, hits, _, swallowed, connections, pipes = actor.hear(100)
     assert fired > 100
     assert hits == fired - swallowed
-    assert leaked <= fired // 10, "pipes of waiters stay open"
+    assert connections <= CONNECTIONS + swallowed
+    assert pipes == 0, "pipes of waiters stay open"
     wake = stage.path.parent / "locks.db-wake"
-    assert len(list(wake.iterdir())) <= fired // 2, "pipes of waiters are left behind"
+    assert len(list(wake.iterdir())) <= swallowed, "more pipes are left behind than finalizers were broken off"
 
 
 RELEASING = """

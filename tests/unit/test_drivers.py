@@ -1,10 +1,12 @@
 """The drivers: what they answer themselves, what becomes of a connection, and of whoever is interrupted."""
 
 import asyncio
+import gc
 import os
 import select
 import threading
 import time
+import weakref
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -142,6 +144,32 @@ def test_what_a_source_raises_is_thrown_into_the_flow_and_its_connection_is_clos
     source = FakeSource(fail)
     assert run(catching(Purge()), source) is error
     assert [connection.is_closed for connection in source.connections] == [True]
+
+
+def test_an_error_keeps_nothing_alive_once_it_was_dealt_with() -> None:
+    """Connections and pipes on its way are to be closed then, and not when the collector comes."""
+
+    class Held:
+        """Something in a frame that the error came through."""
+
+    class FailingError(SourceError):
+        """An error that can be referred to weakly."""
+
+    held: list[weakref.ref[Held]] = []
+
+    def fail(request: Any) -> Any:
+        on_the_way = Held()
+        held.append(weakref.ref(on_the_way))
+        raise FailingError
+
+    gc.collect()
+    gc.disable()
+    try:
+        with pytest.raises(FailingError):
+            run_sync(asking(Purge()), FakeSource(fail))
+        assert held[0]() is None
+    finally:
+        gc.enable()
 
 
 @both

@@ -153,3 +153,26 @@ def test_a_connection_that_its_user_closed_does_not_keep_others_open_in_a_fork(g
     gate.after_fork_in_parent()
     assert not other.is_open
     assert not log_of(path).exists()
+
+
+def test_a_child_leaves_the_pipes_of_its_parents_waiters(stage: Stage) -> None:
+    """A child's end collects what it inherited, such as the tasks of a loop; the parent's still wait to be woken."""
+    actor = stage.actor("""
+        import select
+        from pathlib import Path
+        from fenceline.stores.sqlite import wake
+        path = Path(URL.removeprefix("sqlite:///"))
+        path.touch()
+        bell = wake.Bell(path, "claim")
+        child = os.fork()
+        if child == 0:
+            bell.close()
+            os._exit(0)
+        os.waitpid(child, 0)
+        wake.ring(path, "claim")
+        say(bool(select.select([bell.fileno()], [], [], 0)[0]))
+        bell.close()
+        say(os.listdir(f"{path}-wake"))
+    """)
+    assert actor.hear() is True
+    assert actor.hear() == []

@@ -84,6 +84,8 @@ class AsyncDriver:
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]
         finally:
+            # An exception refers to this frame: together they would keep all that it came through for the collector.
+            value = None
             for channel in channels:
                 channel.close()
 
