@@ -1,5 +1,7 @@
 """A test without its program skips, and says what to install; in CI it fails."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.servers import need
@@ -14,6 +16,13 @@ def test_a_program_that_is_there_is_found() -> None:
     assert need("sh").endswith("/sh")
 
 
+def test_a_program_that_is_not_on_path_is_found_by_a_pattern(tmp_path: Path) -> None:
+    program = tmp_path / "15" / "server"
+    program.parent.mkdir()
+    program.touch()
+    assert need(f"{tmp_path}/*/server") == str(program)
+
+
 def test_a_missing_program_skips_with_the_command(empty_path: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FENCELINE_REQUIRE_SERVERS", raising=False)
     with pytest.raises(pytest.skip.Exception, match="gcc is missing: as root, run apt-get install gcc libc6-dev"):
@@ -24,3 +33,11 @@ def test_a_missing_program_fails_where_servers_are_required(empty_path: None, mo
     monkeypatch.setenv("FENCELINE_REQUIRE_SERVERS", "1")
     with pytest.raises(pytest.fail.Exception, match="apt-get install strace"):
         need("strace")
+
+
+def test_a_path_that_leads_nowhere_names_its_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    pattern = "/usr/lib/postgresql/*/bin/postgres"
+    monkeypatch.setattr("tests.servers.glob.glob", lambda _: [])
+    monkeypatch.delenv("FENCELINE_REQUIRE_SERVERS", raising=False)
+    with pytest.raises(pytest.skip.Exception, match="run apt-get install postgresql"):
+        need(pattern)
