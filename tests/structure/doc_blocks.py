@@ -7,6 +7,9 @@ A ```console block is run if `<!-- run -->` stands on a line before it: each lin
 `$ ` by the shell, in one folder for the page. The lines below a command are what it prints; `…` in
 them stands for anything, and so does a line of its own for any lines.
 
+A page with the line `<!-- postgres -->` is run with an empty database `app` on a PostgreSQL server, which
+libpq's environment variables name: `postgresql:///app`, and `psql`, lead there.
+
 A ```python block after `<!-- file: NAME -->` is no program of the page: it is what its console session
 finds in the file NAME.
 """
@@ -24,6 +27,7 @@ _BLOCK = re.compile(
 )
 _MARK = re.compile(r"<!-- (?P<mark>fresh|run|file: [\w.-]+) -->\s*\Z")
 _FILE = "file: "
+_NEEDS_POSTGRES = "\n<!-- postgres -->\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,11 @@ class Command:
     line: int
     text: str
     output: str
+
+
+def needs_postgres(document: str) -> bool:
+    """Tell whether the page is run with a PostgreSQL server."""
+    return _NEEDS_POSTGRES in document
 
 
 def blocks(document: str) -> Iterator[Block]:

@@ -3,20 +3,46 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.helpers import ROOT
-from tests.structure.doc_blocks import commands, files, prints, programs
+from tests.postgres.fix_postgres import Fleet
+from tests.postgres.fix_server import ADMIN
+from tests.structure.doc_blocks import commands, files, needs_postgres, prints, programs
 
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LIMIT_S = 60
+DOCUMENTED_POSTGRES = "15"
+"""The version on which the documents are run, whose psql is on PATH with Debian's package."""
 FENCE = "`" * 3
 
 
 def named(path: Path) -> str:
     return str(path.relative_to(ROOT))
+
+
+@pytest.fixture
+def servers(document: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Give a page that asks for it an empty database."""
+    if not needs_postgres(document.read_text()):
+        yield
+        return
+    fleet: Fleet = request.getfixturevalue("postgres_fleet")
+    server = fleet.shared(DOCUMENTED_POSTGRES)
+    server.rows("DROP DATABASE IF EXISTS app WITH (FORCE)")
+    server.rows("CREATE DATABASE app")
+    for name, value in {
+        "PGHOST": "127.0.0.1",
+        "PGPORT": str(server.port),
+        "PGUSER": ADMIN,
+        "PGDATABASE": "app",
+    }.items():
+        monkeypatch.setenv(name, value)
+    yield
+    server.rows("DROP DATABASE app WITH (FORCE)")
 
 
 def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
@@ -58,11 +84,13 @@ def run_commands(document: Path, folder: Path) -> None:
         assert prints(command.output, done.stdout), f"{where} prints:\n{done.stdout}"
 
 
+@pytest.mark.usefixtures("servers")
 @pytest.mark.parametrize("document", DOCUMENTS, ids=named)
 def test_python_in_a_document_runs(document: Path, tmp_path: Path) -> None:
     run_programs(document, tmp_path)
 
 
+@pytest.mark.usefixtures("servers")
 @pytest.mark.parametrize("document", DOCUMENTS, ids=named)
 def test_marked_console_sessions_run(document: Path, tmp_path: Path) -> None:
     run_commands(document, tmp_path)
