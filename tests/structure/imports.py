@@ -44,7 +44,8 @@ _IMPURE = {
     "threading",
     "time",
 }
-_ALLOWED_CLIENTS = {"cli": {"click", "rich"}}
+_ALLOWED_CLIENTS = {"fenceline.cli": {"click", "rich"}, "fenceline.stores.postgres": {"psycopg"}}
+"""Each package with clients of its own, and which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +139,10 @@ def client_faults(root: Path) -> list[str]:
     faults = []
     for found in imports(root):
         origin = found.target.split(".")[0]
-        allowed = _ALLOWED_CLIENTS.get(_top(found.module), set())
+        allowed: set[str] = set()
+        for package, clients in _ALLOWED_CLIENTS.items():
+            if f"{found.module}.".startswith(f"{package}."):
+                allowed |= clients
         if origin not in {PACKAGE, *sys.stdlib_module_names, *allowed}:
             faults.append(found.fault("the core needs the standard library only"))
     return faults

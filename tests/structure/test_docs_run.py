@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import ROOT
-from tests.postgres.fix_postgres import Fleet
 from tests.postgres.fix_server import ADMIN
 from tests.structure.doc_blocks import commands, files, needs_postgres, prints, programs
 
@@ -30,8 +29,7 @@ def servers(document: Path, request: pytest.FixtureRequest, monkeypatch: pytest.
     if not needs_postgres(document.read_text()):
         yield
         return
-    fleet: Fleet = request.getfixturevalue("postgres_fleet")
-    server = fleet.shared(DOCUMENTED_POSTGRES)
+    server = request.getfixturevalue("postgres_fleet").shared(DOCUMENTED_POSTGRES)
     server.rows("DROP DATABASE IF EXISTS app WITH (FORCE)")
     server.rows("CREATE DATABASE app")
     for name, value in {

@@ -50,6 +50,7 @@ def test_the_checks_read_the_whole_source() -> None:
         (purity_faults, "_flows/wait.py", "import asyncio.locks", "asyncio.locks"),
         (client_faults, "_api/a.py", "import click", "click"),
         (client_faults, "cli/a.py", "import requests", "requests"),
+        (client_faults, "stores/sqlite/a.py", "import psycopg", "psycopg"),
     ],
 )
 def test_a_bad_import_is_reported(tmp_path: Path, check: Check, module: str, line: str, fault: str) -> None:
