@@ -6,7 +6,6 @@ time is never an earlier one there. The database makes sure that no claim ends b
 do: then "drawn after all that is forgotten" proves that a claim is a fresh one (H4).
 """
 
-import threading
 from typing import NamedTuple
 
 from fenceline.clock import boottime_us
@@ -28,31 +27,29 @@ class Seen(NamedTuple):
 
 
 class SourceClock:
-    """The source's clock as far as it is known here: a lower bound, by the newest of all that the source has said."""
+    """The source's clock as far as it is known here: a lower bound, by the best of all that the source has said.
+
+    There is no lock: a forked child would find it taken.
+    """
 
     def __init__(self) -> None:
-        self._steps: tuple[tuple[int, int], ...] = ()
-        self._mutex = threading.Lock()
+        self._steps: list[tuple[int, int]] = []
 
     def learn(self, source_us: int, heard_us: int) -> None:
         """Take up what the source said its clock was, in an answer that was heard at `heard_us` on ours."""
         offset_us = source_us - heard_us
-        if self._is_gain(offset_us):
-            with self._mutex:
-                if self._is_gain(offset_us):
-                    # It holds from this moment on: claims drawn before go on by the estimate that held then.
-                    self._steps = (*self._steps[-MAX_STEPS:], (boottime_us(), offset_us))
-
-    def _is_gain(self, offset_us: int) -> bool:
-        return not self._steps or offset_us >= self._steps[-1][1] + MIN_GAIN_US
+        if not self._steps or offset_us >= self._steps[-1][1] + MIN_GAIN_US:
+            # It holds from this moment on: claims drawn before go on by the estimate that held then.
+            self._steps.append((boottime_us(), offset_us))
+            del self._steps[:-MAX_STEPS]
 
     def at(self, now_us: int) -> int:
         """Return what the source's clock was at a time of ours, by the estimate that held then."""
         steps = self._steps
-        for since_us, offset_us in reversed(steps):
-            if now_us >= since_us:
-                return now_us + offset_us
-        return now_us + steps[0][1] if steps else 0
+        if not steps:
+            return 0
+        # The best, and not the last: of two threads that learn at once, the one that knows less may be the later.
+        return now_us + max((offset_us for since_us, offset_us in steps if since_us <= now_us), default=steps[0][1])
 
 
 class Identity:
@@ -62,17 +59,19 @@ class Identity:
         self._url = url
         self.clock = SourceClock()
         self.highest_token = 0
-        self._seen: Seen | None = None
+        self.seen: Seen | None = None
 
-    def check(self, source_id: str, epoch: int, history_id: str) -> None:
-        """Raise SourceError if this is another source than before, or an older state of it; remember what was seen."""
-        now = Seen(source_id, epoch, history_id)
-        seen = self._seen
-        if seen == now:
-            return
-        if seen is not None:
-            self._check_forward(seen, now)
-        self._seen = now
+    def check(self, now: Seen, before: Seen | None) -> None:
+        """Raise SourceError if this is another source than was seen before it was asked, or an older state of it;
+        remember it. An answer may arrive after another one, of a newer state that it could not know of.
+        """
+        if before is not None and now != before:
+            self._check_forward(before, now)
+        latest = self.seen
+        if latest is None or now.epoch > latest.epoch:
+            self.seen = now
+        elif now.epoch == latest.epoch and now != latest:
+            self._check_forward(latest, now)
 
     def _check_forward(self, seen: Seen, now: Seen) -> None:
         if now.source_id != seen.source_id:

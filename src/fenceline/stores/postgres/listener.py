@@ -75,13 +75,16 @@ class Listener:
     @property
     def name(self) -> str:
         """The channel of NOTIFY on which this process listens."""
+        self._begin_anew_in_child()
+        return self._name
+
+    def _begin_anew_in_child(self) -> None:
         if self._process_id != os.getpid():
             self._begin_anew()
-        return self._name
 
     def channel(self, claim: str) -> Ear:
         """Open the ear of a waiting claim."""
-        assert self.name
+        self._begin_anew_in_child()
         digest = hashlib.sha256(claim.encode()).hexdigest()
         ear = Ear(self, digest)
         with self._mutex:

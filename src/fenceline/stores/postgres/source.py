@@ -27,7 +27,7 @@ from fenceline.stores.postgres.client import (
 )
 from fenceline.stores.postgres.conninfo import Place, place_of
 from fenceline.stores.postgres.forks import FORKS
-from fenceline.stores.postgres.identity import Identity
+from fenceline.stores.postgres.identity import Identity, Seen
 from fenceline.stores.postgres.listener import Listener
 from fenceline.stores.postgres.speech import GRANTED, SPENT, SQL, Answer, Described, Rows, Speaker
 from fenceline.stores.statements import statements
@@ -36,6 +36,7 @@ SCHEMA = statements(__package__, "source_schema.sql")
 FUNCTIONS = statements(__package__, "source_functions.sql")
 SCHEMA_NUMBER = 1
 PART = "source of tokens"
+_PREPARED = {SQL.acquire, SQL.release, SQL.renew}
 _MINTING = {ask.Acquire, ask.Poll, ask.Break}
 Reply = TypeVar("Reply")
 Talk = Generator[tuple[str, Any], Rows, Reply]
@@ -46,7 +47,7 @@ class PostgresSource:
     """A source of tokens in one database. Making it opens nothing."""
 
     capabilities = Capabilities(
-        ttl_min_ms=100, ttl_max_ms=86_400_000, ttl_step_ms=1, notifies=True, speaks_asyncio=True
+        ttl_min_ms=100, ttl_max_ms=86_400_000, ttl_step_ms=1, notifies=True, speaks_asyncio=True, max_connections=8
     )
 
     def __init__(self, url: str) -> None:
@@ -83,25 +84,30 @@ class Conversation:
         self._store = store
         self._identity = store.identity
         self._is_greeted = False
-        self._is_whole = False
+        self._may_grant = False
         self.is_pooled = False
 
     def begin_anew(self) -> None:
         """The connection is another one from here on."""
         self._is_greeted = False
 
+    def prepares(self, statement: str) -> bool:
+        """Tell whether a statement is prepared: one that comes again and again, at a server and not at a pooler."""
+        return statement in _PREPARED and not self.is_pooled
+
     def talk(self, request: Any, native: Connection | AsyncConnection) -> Talk[ask.SourceReply]:
         """Say what a request needs, and return the reply."""
         kind = type(request)
         if kind is ask.ReadSource:
             return (yield from self._greet(native)).info()
-        if not self._is_greeted or (kind in _MINTING and not self._is_whole):
+        if not self._is_greeted or (kind in _MINTING and not self._may_grant):
             yield from self._greet(native)
-            if kind in _MINTING and not self._is_whole:
+            if kind in _MINTING and not self._may_grant:
                 return ask.BlockSpent()
         return (yield from self._ask(request))
 
     def _greet(self, native: Connection | AsyncConnection) -> Talk[Described]:
+        before = self._identity.seen
         rows = yield SQL.describe, ()
         heard_us = boottime_us()
         if not rows:
@@ -109,10 +115,10 @@ class Conversation:
         *described, backend_id = rows[0]
         found = Described._make(described)
         install.check_number(self._store.place, PART, found.schema, SCHEMA_NUMBER)
-        self._identity.check(found.source_id, found.epoch, found.history_id)
+        self._identity.check(Seen(found.source_id, found.epoch, found.history_id), before)
         self._identity.clock.learn(found.now_us, heard_us)
         self.is_pooled = is_pooled(native, backend_id)
-        self._is_whole = found.is_whole
+        self._may_grant = found.may_grant
         if not self._is_greeted and not self.is_pooled:
             yield SQL.settle_in, ()
         self._is_greeted = True
@@ -120,7 +126,7 @@ class Conversation:
 
     def _ask(self, request: Any) -> Talk[ask.SourceReply]:
         identity = self._identity
-        highest = identity.highest_token
+        before, highest = identity.seen, identity.highest_token
         channel = None if self.is_pooled else self._store.listener.name
         said = Speaker(channel, highest, identity.clock.at, boottime_us()).saying(request)
         rows = yield said.statement, said.parameters
@@ -128,18 +134,18 @@ class Conversation:
             identity.clock.learn(rows[0][said.clock_column], boottime_us())
         reply = said.hear(rows)
         if said.statement is SQL.acquire:
-            self._note(Answer._make(rows[0]), highest)
+            self._note(Answer._make(rows[0]), before, highest)
         elif isinstance(reply, ask.Broken):
             identity.check_token(reply.token, 0)
         return reply
 
-    def _note(self, answer: Answer, highest: int) -> None:
-        """Refuse an answer to `acquire` of an older state."""
-        self._identity.check(answer.source_id, answer.epoch, answer.history_id)
+    def _note(self, answer: Answer, before: Seen | None, highest: int) -> None:
+        """Refuse an answer to `acquire` of an older state than was known before it was asked for."""
+        self._identity.check(Seen(answer.source_id, answer.epoch, answer.history_id), before)
         if answer.outcome == GRANTED and answer.token is not None:
             self._identity.check_token(answer.token, highest)
         elif answer.outcome == SPENT:
-            self._is_whole = False
+            self._may_grant = False
 
 
 class PostgresSourceConnection:
@@ -171,7 +177,7 @@ class PostgresSourceConnection:
 
     def _say(self, native: Connection, statement: str, parameters: Any) -> Rows:
         try:
-            return native.execute(statement, parameters, prepare=not self._conversation.is_pooled).fetchall()
+            return native.execute(statement, parameters, prepare=self._conversation.prepares(statement)).fetchall()
         except BaseException as error:
             known = meaning(error, self._place)
             if known is None:
@@ -214,7 +220,7 @@ class AsyncPostgresSourceConnection:
 
     async def _say(self, native: AsyncConnection, statement: str, parameters: Any) -> Rows:
         try:
-            cursor = await native.execute(statement, parameters, prepare=not self._conversation.is_pooled)
+            cursor = await native.execute(statement, parameters, prepare=self._conversation.prepares(statement))
             return await cursor.fetchall()
         except BaseException as error:
             known = meaning(error, self._place)

@@ -67,8 +67,10 @@ BEGIN
             RETURN NULL;
         END IF;
         IF head.deadline_us > p_now_us + head.ttl_ms * 1000 THEN
-            UPDATE fenceline.waiter SET deadline_us = p_now_us + ttl_ms * 1000 WHERE ticket = head.ticket
-            RETURNING deadline_us INTO head.deadline_us;
+            -- For the whole queue: the dead ones in it are not waited for one after the other.
+            UPDATE fenceline.waiter SET deadline_us = p_now_us + ttl_ms * 1000
+            WHERE lock = p_lock AND deadline_us > p_now_us + ttl_ms * 1000;
+            head.deadline_us := p_now_us + head.ttl_ms * 1000;
         END IF;
         IF head.deadline_us > p_now_us THEN
             RETURN head;
@@ -153,7 +155,7 @@ BEGIN
     SELECT s.source_id, s.epoch, s.history_id, s.bound, s.born_after_us, w.id IS NOT NULL AS is_whole,
            EXISTS (SELECT FROM fenceline.waiter AS q WHERE q.lock = p_lock) AS has_queue, fenceline.now_us() AS now_us
     INTO STRICT state FROM fenceline.source AS s
-    LEFT JOIN fenceline.witness AS w ON w.id = 1 AND w.xmin = w.xid WHERE s.id = 1;
+    LEFT JOIN fenceline.witness AS w ON w.id = 1 AND w.xmin = w.xid AND s.xmin = s.xid WHERE s.id = 1;
     answer.source_id := state.source_id;
     answer.epoch := state.epoch;
     answer.history_id := state.history_id;
@@ -258,7 +260,7 @@ BEGIN
       AND l.claim IS NULL AND l.ended_claim IS DISTINCT FROM p_claim
       AND l.forgotten_us < p_born_us AND s.born_after_us < p_born_us
       AND NOT EXISTS (SELECT FROM fenceline.waiter AS q WHERE q.lock = p_lock)
-      AND s.id = 1 AND w.id = 1 AND w.xmin = w.xid
+      AND s.id = 1 AND s.xmin = s.xid AND w.id = 1 AND w.xmin = w.xid
     RETURNING l.token, s.source_id, s.epoch, s.history_id, s.bound
     INTO answer.token, answer.source_id, answer.epoch, answer.history_id, bound;
     IF NOT FOUND THEN
@@ -383,25 +385,39 @@ CREATE FUNCTION fenceline.describe(
     OUT last_token bigint, OUT bound bigint)
 LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
 $$
-    SELECT s.schema, w.id IS NOT NULL AND s.bound - t.last_value > 1000000000, fenceline.now_us(), s.source_id, s.epoch, s.history_id,
+    SELECT s.schema, w.id IS NOT NULL, fenceline.now_us(), s.source_id, s.epoch, s.history_id,
            CASE WHEN t.is_called THEN t.last_value ELSE t.last_value - 1 END, s.bound
     FROM fenceline.source AS s CROSS JOIN fenceline.token AS t
-    LEFT JOIN fenceline.witness AS w ON NOT pg_is_in_recovery() AND w.xmin = w.xid AND w.place = fenceline.place()
+    LEFT JOIN fenceline.witness AS w
+        ON NOT pg_is_in_recovery() AND w.xmin = w.xid AND s.xmin = s.xid AND w.place = fenceline.place()
+$$;
+
+-- name: create_past_us
+-- Later than every claim that is known here was drawn, and than every one that was forgotten.
+CREATE FUNCTION fenceline.past_us() RETURNS bigint LANGUAGE sql VOLATILE AS
+$$
+    SELECT greatest(fenceline.now_us(), (SELECT born_after_us FROM fenceline.source),
+                    (SELECT max(greatest(born_us, ended_us, forgotten_us)) FROM fenceline.lock),
+                    (SELECT max(born_us) FROM fenceline.waiter))
 $$;
 
 -- name: create_begin_history
--- Begin a history above every token of the old one, on the disk before anybody gets a token of it (T1, T7). Two standbys
--- that begin one from the same old state know nothing of each other: without an operator who does, the later one begins
--- above the earlier one by the clock, a thousand million tokens for each second, where the clocks are right.
+-- Begin a history above every token of the old one, on the disk before anybody gets a token of it (T1, T7): above all that
+-- was reserved here, and, where the clocks are right, above what others reserved who knew more than is known here: a
+-- thousand million tokens for each second. A primary that was replaced too early, a standby that was promoted before
+-- this one, the original of a copy. An operator's history begins at a multiple of 2**40. One that was noticed begins as
+-- the clock says, or at the next multiple of 2**36: histories that follow each other closely run ahead of the clock for no
+-- longer than a minute each.
 CREATE FUNCTION fenceline.begin_history(p_seen bigint, p_is_noticed boolean, p_who text, p_reason text) RETURNS void
 LANGUAGE plpgsql AS
 $$
 DECLARE
     old     fenceline.source;
     fresh   text := substr(replace(gen_random_uuid()::text, '-', ''), 1, 16);
+    clock   numeric := (extract(epoch FROM clock_timestamp()) - 1767225600) * 1073741824;
+    by_clock bigint := CASE WHEN clock BETWEEN 0 AND 4611686018427387904 THEN clock ELSE 0 END;
     highest bigint;
     base    bigint;
-    by_clock bigint := (extract(epoch FROM clock_timestamp()) - 1767225600)::bigint;
 BEGIN
     SELECT * INTO STRICT old FROM fenceline.source FOR UPDATE;
     SELECT greatest(old.bound, p_seen, t.last_value, (SELECT max(token) FROM fenceline.lock)) INTO highest
@@ -409,19 +425,19 @@ BEGIN
     IF highest >= 9223372036854775807 - 2 * 1099511627776 THEN
         RAISE 'no token is left above epoch %', old.epoch USING ERRCODE = 'FL103';
     END IF;
-    base := (highest / 1099511627776 + 1) * 1099511627776;
-    IF p_is_noticed AND by_clock BETWEEN 0 AND 2147483647 THEN
-        base := greatest(base, by_clock * 1073741824);
+    IF p_is_noticed THEN
+        base := greatest((highest / 68719476736 + 1) * 68719476736, by_clock);
+    ELSE
+        base := (greatest(highest, by_clock) / 1099511627776 + 1) * 1099511627776;
     END IF;
     PERFORM setval('fenceline.token', base);
     UPDATE fenceline.source SET
-        epoch = old.epoch + 1, history_id = fresh, bound = base + 1099511627776 - 1, place = fenceline.place(),
-        born_after_us = greatest(fenceline.now_us(), old.born_after_us,
-                                 (SELECT max(greatest(ended_us, born_us)) FROM fenceline.lock));
+        epoch = old.epoch + 1, history_id = fresh, bound = base + 68719476736 - 1, place = fenceline.place(),
+        born_after_us = fenceline.past_us(), xid = pg_current_xact_id()::xid;
     DELETE FROM fenceline.witness;
     INSERT INTO fenceline.witness VALUES (1, pg_current_xact_id()::xid, fenceline.place());
-    INSERT INTO fenceline.source_audit (who, action, subject, token, reason)
-    VALUES (p_who, CASE WHEN p_is_noticed THEN 'begin history' ELSE 'raise epoch' END, old.history_id, base, p_reason);
+    INSERT INTO fenceline.source_audit (who, action, subject, token, reason) VALUES (
+        p_who, CASE WHEN p_is_noticed THEN 'begin history' ELSE 'raise epoch' END, old.history_id, base, p_reason);
 END
 $$;
 
@@ -443,10 +459,15 @@ $$;
 CREATE FUNCTION fenceline.reserve(p_who text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
 $$
+DECLARE
+    found record;
 BEGIN
     PERFORM fenceline.begin_flushed();
-    IF NOT EXISTS (SELECT FROM fenceline.describe() AS d WHERE d.is_whole) THEN
+    SELECT * INTO STRICT found FROM fenceline.describe();
+    IF NOT found.is_whole THEN
         PERFORM fenceline.begin_history(0, true, p_who, 'the server has recovered, or this is another place');
+    ELSIF found.bound - found.last_token < 34359738368 THEN
+        UPDATE fenceline.source SET bound = bound + 68719476736, xid = pg_current_xact_id()::xid;
     END IF;
 END
 $$;
@@ -483,19 +504,23 @@ DECLARE
     done   fenceline.source_audit;
     bound  bigint;
     moment bigint;
+    is_whole boolean;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' OR current_setting('synchronous_commit') <> 'off' THEN
         PERFORM fenceline.settle_in();
     END IF;
+    -- An operator who was told that a lease is broken finds it broken after a power cut, too.
+    PERFORM set_config('synchronous_commit', 'on', true);
     held := fenceline.hold_lock(p_lock);
     moment := fenceline.now_us();
-    SELECT s.source_id, s.epoch, s.history_id, s.bound INTO STRICT source_id, epoch, history_id, bound
-    FROM fenceline.source AS s;
+    SELECT s.source_id, s.epoch, s.history_id, s.bound, w.id IS NOT NULL
+    INTO STRICT source_id, epoch, history_id, bound, is_whole FROM fenceline.source AS s
+    LEFT JOIN fenceline.witness AS w ON w.xmin = w.xid AND s.xmin = s.xid;
     SELECT * INTO done FROM fenceline.source_audit AS a WHERE a.claim = p_claim;
     IF FOUND THEN
         token := done.token;
         holder := done.holder;
-    ELSIF EXISTS (SELECT FROM fenceline.witness AS w WHERE w.id = 1 AND w.xmin = w.xid) THEN
+    ELSIF is_whole THEN
         token := nextval('fenceline.token');
         IF token > bound THEN
             token := NULL;
@@ -525,24 +550,23 @@ CREATE FUNCTION fenceline.purge(OUT gone bigint, OUT now_us bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
 $$
 DECLARE
-    moment bigint;
+    freed bytea[];
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' OR current_setting('synchronous_commit') <> 'off' THEN
         PERFORM fenceline.settle_in();
     END IF;
-    SELECT greatest(fenceline.now_us(), max(greatest(l.ended_us, l.born_us))) INTO moment FROM fenceline.lock AS l;
-    UPDATE fenceline.source SET born_after_us = greatest(born_after_us, moment);
-    WITH free AS (
-        SELECT l.name FROM fenceline.lock AS l
+    -- Held first: a claim that ends at this moment, on one of these locks, does so before what is remembered, or after all.
+    SELECT array_agg(free.name) INTO freed FROM (
+        SELECT l.name FROM fenceline.lock AS l CROSS JOIN fenceline.now_us() AS moment
         WHERE (l.claim IS NULL OR l.deadline_us <= moment)
           AND NOT EXISTS (SELECT FROM fenceline.waiter AS q WHERE q.lock = l.name AND q.deadline_us > moment)
-        FOR UPDATE SKIP LOCKED
-    ), dead AS (
-        DELETE FROM fenceline.waiter AS q USING free WHERE q.lock = free.name
-    )
-    DELETE FROM fenceline.lock AS l USING free WHERE l.name = free.name;
+        FOR UPDATE OF l SKIP LOCKED
+    ) AS free;
+    UPDATE fenceline.source SET born_after_us = fenceline.past_us(), xid = pg_current_xact_id()::xid
+    RETURNING born_after_us + 1 INTO now_us;
+    DELETE FROM fenceline.waiter WHERE lock = ANY (freed);
+    DELETE FROM fenceline.lock WHERE name = ANY (freed);
     GET DIAGNOSTICS gone = ROW_COUNT;
-    now_us := greatest(fenceline.now_us(), moment + 1);
 END
 $$;
 
@@ -566,8 +590,9 @@ $$;
 -- What decides for others is for whoever was granted it; the rest is for everybody who may use the schema.
 REVOKE ALL ON FUNCTION
     fenceline.begin_history(bigint, boolean, text, text), fenceline.begin_flushed(), fenceline.settle_in(),
-    fenceline.hold_lock(bytea), fenceline.end_lease(bytea, text, bigint),
-    fenceline.decide(bytea, text, text, bigint, bigint, text, text, bigint, bigint), fenceline.remember_ended(bytea, text, bigint), fenceline.live_head(bytea, bigint),
+    fenceline.past_us(), fenceline.hold_lock(bytea), fenceline.end_lease(bytea, text, bigint),
+    fenceline.decide(bytea, text, text, bigint, bigint, text, text, bigint, bigint),
+    fenceline.remember_ended(bytea, text, bigint), fenceline.live_head(bytea, bigint),
     fenceline.remaining_us(fenceline.lock, bigint), fenceline.ring(bytea, bigint),
     fenceline.enqueue(bytea, text, text, bigint, bigint, text, bigint, bigint, bigint),
     fenceline.stay_queued(fenceline.waiter, boolean, bigint, text, bigint, bigint),
@@ -579,7 +604,8 @@ FROM PUBLIC;
 -- The identity of a new source, whose first history begins at token 1.
 INSERT INTO fenceline.source
 SELECT 1, 1, substr(replace(gen_random_uuid()::text, '-', ''), 1, 16), 1,
-       substr(replace(gen_random_uuid()::text, '-', ''), 1, 16), 1099511627776 - 1, 0, fenceline.place();
+       substr(replace(gen_random_uuid()::text, '-', ''), 1, 16), 68719476736 - 1, 0, fenceline.place(),
+       pg_current_xact_id()::xid;
 
 -- name: insert_witness
 -- Its history goes on unbroken from here.

@@ -1,6 +1,7 @@
 -- name: create_source
 -- One row: the source's identity, and the tokens that are reserved for its present history. `place` is where that history
--- is: it differs in a dump that was restored elsewhere, in a copy of the database and on a promoted standby.
+-- is: it differs in a dump that was restored elsewhere, in a copy of the database and on a promoted standby. `xid` is the
+-- transaction that wrote the row: one that came out of a dump is known by its xmin, which is another.
 CREATE TABLE fenceline.source (
     id            integer PRIMARY KEY CHECK (id = 1),
     schema        integer NOT NULL,
@@ -9,7 +10,8 @@ CREATE TABLE fenceline.source (
     history_id    text    NOT NULL,
     bound         bigint  NOT NULL CHECK (bound > 0),
     born_after_us bigint  NOT NULL,  -- claims drawn until then are refused: what was remembered of them is gone
-    place         text    NOT NULL
+    place         text    NOT NULL,
+    xid           xid     NOT NULL
 );
 
 -- name: create_witness

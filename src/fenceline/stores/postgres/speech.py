@@ -20,6 +20,8 @@ HEAD_WAIT_MS = 1000
 POLL_MS = 100
 """How often a waiter looks where nothing is told, behind a pooler."""
 PAGE_LOCKS = 500
+LOW_TOKENS = 2**30
+"""With no more than these left of what is reserved, more is reserved before a connection is granted anything."""
 GRANTED = "granted"
 HELD = "held"
 SPENT = "spent"
@@ -47,6 +49,11 @@ class Described(NamedTuple):
     history_id: str
     last_token: int
     bound: int
+
+    @property
+    def may_grant(self) -> bool:
+        """Whether its history goes on unbroken, with tokens enough for a connection's whole life."""
+        return self.is_whole and self.bound - self.last_token > LOW_TOKENS
 
     def info(self) -> SourceInfo:
         """Return it as people see it."""

@@ -1,0 +1,67 @@
+"""Clients of a PostgreSQL source for tests: each request made by hand, or one way to say it to both public APIs."""
+
+import asyncio
+import inspect
+from types import TracebackType
+from typing import Any, Self
+
+import fenceline
+import fenceline.aio
+from fenceline._flows import requests as ask
+from fenceline.stores.postgres.source import PostgresSource
+from tests import sources
+
+
+class Client(sources.Client):
+    """One process's view of a source: a store of its own, with what it remembers, and one connection."""
+
+    def __init__(self, url: str, *, patience_s: float = 10.0) -> None:
+        self.url = url
+        self.store = PostgresSource(url)
+        self.connection = self.store.connect(patience_s=patience_s)
+
+    def token(self, lock: str = "lock", claim: str | None = None, *, ttl_ms: int = sources.LONG_MS) -> int:
+        """Acquire the lock, which must be free, and return the token; a claim that came too soon is drawn anew."""
+        while isinstance(reply := self.acquire(lock, claim, ttl_ms=ttl_ms), ask.ClaimEnded):
+            assert claim is None or not self.has_ended(lock, claim)
+        assert isinstance(reply, ask.Granted), reply
+        return reply.token
+
+    def has_ended(self, lock: str, claim: str) -> bool:
+        """Tell whether the source remembers this very claim as one that is over."""
+        native = self.connection._native
+        assert native is not None
+        found = native.execute("select ended_claim from fenceline.lock where name = %s", [lock.encode()]).fetchone()
+        return found == (claim,)
+
+
+def one_token(url: str, lock: str = "lock") -> int:
+    """Acquire and release the lock as a process that was just started, and return the token."""
+    client = Client(url)
+    try:
+        return client.one_token(lock)
+    finally:
+        client.close()
+
+
+class Voice:
+    """A public source, sync or async, and one way to call it: `voice.do(voice.source.info("lock"))`."""
+
+    def __init__(self, kind: str, url: str) -> None:
+        self._runner = asyncio.Runner()
+        self.source: Any = fenceline.connect(url) if kind == "sync" else fenceline.aio.connect(url)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.do(self.source.close())
+        self._runner.close()
+
+    def do(self, said: Any) -> Any:
+        """Return the result of a call, which the async source gives as a coroutine."""
+        if not inspect.iscoroutine(said):
+            return said
+        return self._runner.run(said)
