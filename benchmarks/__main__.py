@@ -9,7 +9,10 @@ from pathlib import Path
 from benchmarks import plots, report
 from benchmarks.measure import Result
 
-CASES = ("cycle", "guarded", "size", "handoff", "renewal", "startup")
+CASES = (
+    *("cycle", "guarded", "size", "handoff", "renewal", "startup"),
+    *("postgres_cycle", "postgres_size", "postgres_handoff", "postgres_renewal"),
+)
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, TypeVar, cast
 
 from fenceline._drivers.aio_pool import AsyncPool
-from fenceline._drivers.pool import Pool
+from fenceline._drivers.pool import Pool, pool_for
 from fenceline._drivers.sync import PATIENCE_S
 from fenceline._flows.acquire import US_PER_MS
 from fenceline._flows.requests import Draw, Flow, Listen, Now, Wait
@@ -63,7 +63,7 @@ class AsyncDriver:
             self._pool = AsyncPool(cast("AsyncSourceStore", store), PATIENCE_S)
             self._perform = self._pool.perform
         else:
-            self._pool = Pool(store, PATIENCE_S)
+            self._pool = pool_for(store, PATIENCE_S)
             self._perform = partial(self._threads.run, self._pool.perform)
         self._now_us = now_us
 

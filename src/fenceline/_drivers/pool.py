@@ -1,14 +1,17 @@
-"""A few idle connections to one source, for whichever thread comes next.
+"""A few connections to one source, for whichever thread comes next.
 
-Promise: a connection serves one request at a time; one that saw an exception is closed, not kept. There is no lock
-here, so neither a signal handler nor a fork can find one taken.
+Promise: a connection serves one request at a time; one that saw an exception is closed, not kept. Where connections
+cost the store something, no more than it declares are open at a time, and who finds none free in time is told so. There
+is no lock here otherwise, so neither a signal handler nor a fork can find one taken.
 """
 
+import os
+import threading
 from collections import deque
 from typing import Any
 
 from fenceline._flows.requests import SourceReply
-from fenceline.errors import ConfigError
+from fenceline.errors import ConfigError, SourceUnavailableError
 from fenceline.stores.contract import SourceConnection, SourceStore
 
 MAX_IDLE_CONNECTIONS = 4
@@ -22,6 +25,7 @@ class Pool:
         self._patience_s = patience_s
         self._idle: deque[SourceConnection] = deque()
         self._is_closed = False
+        self._max_idle = store.capabilities.max_connections or MAX_IDLE_CONNECTIONS
 
     def perform(self, request: Any) -> SourceReply:
         """Answer one request of a source, on a connection of its own for that time."""
@@ -34,7 +38,7 @@ class Pool:
         except BaseException:
             connection.close()
             raise
-        if len(self._idle) < MAX_IDLE_CONNECTIONS and not self._is_closed:
+        if len(self._idle) < self._max_idle and not self._is_closed:
             self._idle.append(connection)
         else:
             connection.close()
@@ -50,3 +54,43 @@ class Pool:
         self._is_closed = True
         while self._idle:
             self._idle.pop().close()
+
+
+class BoundedPool(Pool):
+    """The same for a store whose connections are dear: no more than so many at a time."""
+
+    def __init__(self, store: SourceStore, patience_s: float, limit: int) -> None:
+        super().__init__(store, patience_s)
+        self._limit = limit
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        # A forked child: those of the parent's threads that had a connection are not there to give it back.
+        self._process_id = os.getpid()
+        self._free = threading.Semaphore(self._limit)
+
+    def perform(self, request: Any) -> SourceReply:
+        """Answer one request, once a connection is free; SourceUnavailableError if none is in time."""
+        if self._process_id != os.getpid():
+            self._begin_anew()
+        free = self._free
+        if not free.acquire(timeout=self._patience_s):
+            raise none_free(self._store, self._limit, self._patience_s)
+        try:
+            return super().perform(request)
+        finally:
+            free.release()
+
+
+def none_free(store: SourceStore, limit: int, patience_s: float) -> SourceUnavailableError:
+    """Return the error for a caller that got no connection."""
+    return SourceUnavailableError(
+        f"{store.url}: none of this process's {limit} connections became free within {patience_s:g} s: the source is "
+        f"slow, or unreachable"
+    )
+
+
+def pool_for(store: SourceStore, patience_s: float) -> Pool:
+    """Return the pool that the store's capabilities ask for."""
+    limit = store.capabilities.max_connections
+    return Pool(store, patience_s) if limit is None else BoundedPool(store, patience_s, limit)

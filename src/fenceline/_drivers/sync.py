@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from fenceline._drivers.pool import Pool
+from fenceline._drivers.pool import pool_for
 from fenceline._drivers.shutdown import SHUTDOWN
 from fenceline._flows.acquire import US_PER_MS
 from fenceline._flows.requests import Draw, Flow, Listen, Now, Wait
@@ -36,7 +36,7 @@ class SyncDriver:
         now_us: Callable[[], int] = boottime_us,
     ) -> None:
         self._store = store
-        self._pool = Pool(store, patience_s)
+        self._pool = pool_for(store, patience_s)
         self._now_us = now_us
 
     def run(self, flow: Flow[Result]) -> Result:

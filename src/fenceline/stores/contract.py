@@ -16,8 +16,9 @@ from fenceline.model import Finding
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a source can do: the range and step of its ttl in milliseconds, whether waiters are told of a release, and
-    whether its client speaks asyncio, so that it is an AsyncSourceStore too.
+    """What a source can do: the range and step of its ttl in milliseconds, whether waiters are told of a release,
+    whether its client speaks asyncio, so that it is an AsyncSourceStore too, and how many connections the callers of
+    one process may have at a time (None: any number, since they cost nothing).
     """
 
     ttl_min_ms: int
@@ -25,6 +26,7 @@ class Capabilities:
     ttl_step_ms: int
     notifies: bool
     speaks_asyncio: bool = False
+    max_connections: int | None = None
 
 
 class SourceConnection(Protocol):

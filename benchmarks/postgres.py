@@ -1,0 +1,85 @@
+"""A private PostgreSQL server for the benchmarks, and the work by hand on it.
+
+By hand: what somebody who knows PostgreSQL well would write for one lock with a token, and nothing around it: a row, a
+sequence under a bound that is durable already, the server's clock, one function to take and one to free, neither
+flushed, prepared statements. What it lacks: waiting, renewal, the refusal of late duplicates, the notice of a recovery,
+rights, errors, and every check of what the user passes.
+"""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+
+from fenceline.model import draw_claim
+from fenceline.stores.postgres.source import PostgresSource
+from tests.postgres.fix_postgres import Fleet
+
+VERSION = os.environ.get("BENCH_POSTGRES", "15")
+TTL_MS = 30_000
+_BY_HAND = """
+CREATE SEQUENCE by_hand_token;
+CREATE TABLE by_hand_bound (bound bigint NOT NULL);
+INSERT INTO by_hand_bound VALUES (1 << 30);
+CREATE TABLE by_hand (name bytea PRIMARY KEY, token bigint, claim text, holder text, deadline timestamptz)
+WITH (fillfactor = 50);
+INSERT INTO by_hand (name) VALUES ('bench');
+CREATE FUNCTION by_hand_take(p_name bytea, p_claim text, p_holder text, p_ttl_ms bigint) RETURNS bigint
+LANGUAGE sql VOLATILE AS $$
+    UPDATE by_hand SET token = nextval('by_hand_token'), claim = p_claim, holder = p_holder,
+                       deadline = clock_timestamp() + p_ttl_ms * interval '1 ms'
+    FROM by_hand_bound AS b
+    WHERE name = p_name AND (claim IS NULL OR deadline <= clock_timestamp()) AND b.bound > 0
+    RETURNING token
+$$;
+CREATE FUNCTION by_hand_free(p_name bytea, p_claim text) RETURNS boolean LANGUAGE sql VOLATILE AS $$
+    UPDATE by_hand SET claim = NULL WHERE name = p_name AND claim = p_claim RETURNING true
+$$;
+"""
+
+
+@contextmanager
+def private_server() -> Iterator[str]:
+    """Yield the URL of a database with fenceline's schema, on a server that is gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="fl-bench-") as folder:
+        Path(folder).chmod(0o755)
+        fleet = Fleet(Path(folder))
+        try:
+            url = fleet.shared(VERSION).url(dbname="postgres")
+            PostgresSource(url).install()
+            yield url
+        finally:
+            fleet.close()
+
+
+class HandWrittenLock:
+    """Take and free a lock by two statements."""
+
+    def __init__(self, url: str) -> None:
+        self.connection = psycopg.connect(url, autocommit=True)
+        self.connection.execute(_BY_HAND.encode())
+        self.connection.execute("SET synchronous_commit = off")
+
+    def cycle(self) -> None:
+        """Take the lock and free it."""
+        run = self.connection.execute
+        claim = draw_claim()
+        taken = run(
+            "SELECT by_hand_take(%s, %s, %s, %s)", (b"bench", claim, "somebody", TTL_MS), prepare=True
+        ).fetchone()
+        assert taken is not None
+        assert taken[0] is not None
+        run("SELECT by_hand_free(%s, %s)", (b"bench", claim), prepare=True).fetchone()
+
+    def empty_trips(self) -> None:
+        """Go to the server twice for nothing."""
+        self.connection.execute("SELECT 1", prepare=True).fetchone()
+        self.connection.execute("SELECT 1", prepare=True).fetchone()
+
+    def advisory(self) -> None:
+        """Take and free an advisory lock: no token, no lease, gone with the connection."""
+        self.connection.execute("SELECT pg_advisory_lock(17)", prepare=True).fetchone()
+        self.connection.execute("SELECT pg_advisory_unlock(17)", prepare=True).fetchone()
