@@ -1,8 +1,12 @@
-"""What tests of every kind share: waiting for a condition, without a sleep that guesses."""
+"""What tests of every kind share: waiting for a condition, and freezing a process, without a sleep that guesses."""
 
 import asyncio
+import os
+import signal
+import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import TypeVar
 
@@ -39,3 +43,24 @@ async def wait_until_async(predicate: Callable[[], Value], timeout: float = DEAD
         reason = f"{predicate} was not true within {timeout} s; its last value: {value!r}"
         raise AssertionError(reason)
     return value
+
+
+def freeze(pid: int, path: Path) -> None:
+    """Stop a child as SIGSTOP does, outside of every write transaction of the SQLite file, its keeper's included.
+
+    Frozen inside one it would hold the whole file, take-over included: a limit that has tests of its own.
+    """
+    wait_until(lambda: _is_frozen_outside(pid, path))
+
+
+def _is_frozen_outside(pid: int, path: Path) -> bool:
+    os.kill(pid, signal.SIGSTOP)
+    wait_until(lambda: os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG))
+    with closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as connection:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            os.kill(pid, signal.SIGCONT)
+            return False
+        connection.execute("ROLLBACK")
+    return True

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
@@ -12,7 +11,7 @@ import pytest
 
 from fenceline.cli.run import group
 from tests.cli.program import Program, is_gone, program, running, watchdog
-from tests.helpers import ROOT, wait_until
+from tests.helpers import ROOT, freeze, wait_until
 
 __all__ = ["program"]
 pytestmark = pytest.mark.process
@@ -33,7 +32,7 @@ def start(program: Program, *options: str, script: str = "echo ready; sleep 60")
 def test_a_frozen_run_has_its_cmd_ended_before_anybody_else_gets_the_lock(program: Program, script: str) -> None:
     process = start(program, "--ttl", "4", script=script)
     command = running(process)
-    process.send_signal(signal.SIGSTOP)
+    freeze(process.pid, program.folder / "locks.db")
     with program.source() as source, source.lock("x"):
         assert is_gone(command.pid)
     process.send_signal(signal.SIGCONT)
@@ -47,7 +46,7 @@ def test_a_freeze_that_ends_before_the_deadline_but_after_the_grace_is_a_loss_to
     """CMD was told to end: whether the lease could be renewed afterwards does not matter any more."""
     process = start(program, "--ttl", "6", "--grace", "2")
     command = running(process)
-    process.send_signal(signal.SIGSTOP)
+    freeze(process.pid, program.folder / "locks.db")
     wait_until(lambda: is_gone(command.pid))
     assert program.source().info("x").is_held
     process.send_signal(signal.SIGCONT)
@@ -57,8 +56,7 @@ def test_a_freeze_that_ends_before_the_deadline_but_after_the_grace_is_a_loss_to
 def test_a_short_freeze_harms_nobody(program: Program) -> None:
     os.mkfifo(program.folder / "go")
     process = start(program, "--ttl", "30", script="echo ready; read -r line < go; echo $line")
-    process.send_signal(signal.SIGSTOP)
-    wait_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
+    freeze(process.pid, program.folder / "locks.db")
     process.send_signal(signal.SIGCONT)
     (program.folder / "go").write_text("went on\n")
     out, _ = process.communicate()
@@ -71,27 +69,12 @@ def test_a_renewed_lease_outlives_its_first_deadline(program: Program) -> None:
     assert (out, process.returncode) == ("done\n", 0)
 
 
-def frozen_outside_of_a_transaction(process: subprocess.Popen[str], program: Program) -> bool:
-    """Freeze the process, unless it has the write lock of the locks at this moment; return whether it is frozen."""
-    process.send_signal(signal.SIGSTOP)
-    connection = sqlite3.connect(program.folder / "locks.db", timeout=1, isolation_level=None)
-    try:
-        connection.execute("BEGIN IMMEDIATE")
-    except sqlite3.OperationalError:
-        process.send_signal(signal.SIGCONT)
-        return False
-    finally:
-        connection.close()
-    return True
-
-
 def test_a_run_frozen_in_the_queue_starts_nothing_that_it_may_not(program: Program) -> None:
     with program.source() as source:
         with source.lock("x"):
             process = program.start("run", "x", "--ttl", "1", "--", "touch", "ran")
             wait_until(lambda: source.info("x").waiters)
-            # Frozen inside a write transaction it would hold the whole file; it polls each third of a second.
-            wait_until(lambda: frozen_outside_of_a_transaction(process, program))
+            freeze(process.pid, program.folder / "locks.db")
         wait_until(lambda: not source.info("x").waiters)
         with source.lock("x"):
             process.send_signal(signal.SIGCONT)

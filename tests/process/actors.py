@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tests.helpers import DEADLINE_S, wait_until
+from tests.helpers import DEADLINE_S, freeze
 
 PRELUDE = """
 import json, os, signal, sys, threading, time
@@ -48,10 +48,11 @@ def until(predicate, seconds=30):
 class Actor:
     """One process, running `script`."""
 
-    def __init__(self, url: str, script: str, *, options: tuple[str, ...] = ()) -> None:
+    def __init__(self, path: Path, script: str, *, options: tuple[str, ...] = ()) -> None:
         text = PRELUDE + textwrap.dedent(script)
+        self._path = path
         self._process = subprocess.Popen(
-            [sys.executable, *options, "-c", text, url],
+            [sys.executable, *options, "-c", text, f"sqlite:///{path}"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -112,13 +113,8 @@ class Actor:
         os.kill(self.pid, number)
 
     def freeze(self) -> None:
-        """Stop it as SIGSTOP does, and return once it stands still."""
-        self.send(signal.SIGSTOP)
-        self.wait_until_frozen()
-
-    def wait_until_frozen(self) -> None:
-        """Wait until it stands still, by whoever's signal."""
-        wait_until(lambda: os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG))
+        """Stop it as SIGSTOP does, outside of the source's transactions, and return once it stands still."""
+        freeze(self.pid, self._path)
 
     def thaw(self) -> None:
         """Let it go on."""
@@ -160,7 +156,7 @@ class Stage:
 
     def actor(self, script: str, *, options: tuple[str, ...] = ()) -> Actor:
         """Start an actor."""
-        self._actors.append(Actor(self.url, script, options=options))
+        self._actors.append(Actor(self.path, script, options=options))
         return self._actors[-1]
 
     def __enter__(self) -> Self:
