@@ -548,7 +548,7 @@ def test_a_hook_that_ends_the_program_leaves_no_lease_behind(source: fenceline.S
 
 
 @pytest.mark.parametrize("kind", ["lock", "rlock"])
-@pytest.mark.parametrize("moment", ["is_over", "begin_release", "wait_for_guarded", "leave_held"])
+@pytest.mark.parametrize("moment", ["check_own", "remaining_ms", "begin_release", "leave_held"])
 def test_a_release_that_is_interrupted_anywhere_is_done_by_the_keeper(
     source: fenceline.Source, monkeypatch: pytest.MonkeyPatch, kind: str, moment: str
 ) -> None:
@@ -561,6 +561,21 @@ def test_a_release_that_is_interrupted_anywhere_is_done_by_the_keeper(
     assert not lease.is_valid
     with lock as again:
         assert again.token > lease.token
+
+
+@pytest.mark.parametrize("moment", ["begin_release", "leave_held"])
+def test_a_release_that_comes_too_late_and_is_interrupted_is_told_as_a_loss(
+    source: fenceline.Source, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    reasons: list[str] = []
+    lease = source.lock("a", ttl=TTL, on_lost=reasons.append).acquire()
+    assert lease is not None
+    lease._record.deadline_ms = 0
+    interrupt_once(monkeypatch, moment)
+    with pytest.raises(KeyboardInterrupt):
+        lease.release()
+    wait_until(lambda: reasons)
+    assert len(reasons) == 1
 
 
 def interrupt_once(monkeypatch: pytest.MonkeyPatch, moment: str) -> None:

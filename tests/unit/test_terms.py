@@ -91,13 +91,13 @@ def test_the_default_holder_is_asked_for_each_time(monkeypatch: pytest.MonkeyPat
     ("arguments", "result"),
     [
         ((True, -1, None), (True, None)),
-        ((True, -1, 2.5), (True, 2_500)),
+        ((True, -1, 2_500), (True, 2_500)),
         ((True, -1, 0), (True, 0)),
         ((True, 0, None), (True, 0)),
         ((True, 0.0001, None), (True, 1)),
-        ((True, 3, 60), (True, 3_000)),
+        ((True, 3, 60_000), (True, 3_000)),
         ((False, -1, None), (False, 0)),
-        ((False, -1, 60), (False, 0)),
+        ((False, -1, 60_000), (False, 0)),
         ((1, 2, None), (True, 2_000)),
     ],
 )

@@ -12,7 +12,7 @@ from typing import Any
 from fenceline._api.base_lease import BaseLease, note_loss
 from fenceline._drivers.aio import AsyncDriver
 from fenceline._flows import keep
-from fenceline._keeper.record import DEADLINE_PASSED, Audience, LeaseRecord
+from fenceline._keeper.record import DEADLINE_PASSED, RELEASED, Audience, LeaseRecord
 from fenceline.errors import FencelineError
 
 
@@ -68,14 +68,14 @@ class AsyncLease(BaseLease):
     @property
     def lost(self) -> AsyncLost:
         """Tells of the loss of this lease: `is_set()`, `await wait(timeout)`."""
-        self._check_own()
+        self._record.check_own()
         return AsyncLost(self._record)
 
     def cancel_on_lost(self) -> None:
         """Cancel the current task when the lease is lost, until it is released; soon if that has happened already. The
         CancelledError carries the reason.
         """
-        self._check_own()
+        self._record.check_own()
         task = asyncio.current_task()
         if task is None:
             raise RuntimeError("cancel_on_lost() must be called inside the task that is to be cancelled")
@@ -103,14 +103,15 @@ class AsyncLease(BaseLease):
         or the task is cancelled meanwhile, the keeper goes on trying in the background. LeaseInheritedError in a
         forked child, LeaseError inside a guarded transaction of the same task.
         """
-        self._check_own()
         record = self._record
-        record.check_may_release(self._who())
+        record.check_own()
+        if record.open_transactions:
+            record.check_may_release(self._who())
         self._to_cancel.clear()
-        is_ours = not record.is_over()
-        self._note_expiry()
+        ended_as = None
         try:
-            if not record.begin_release():
+            ended_as = self._begin_release()
+            if ended_as is None:
                 return False
             if record.open_transactions:
                 await self._driver.in_thread(record.wait_for_guarded)
@@ -122,16 +123,14 @@ class AsyncLease(BaseLease):
             raise
         else:
             self._after_release(None)
-        return is_ours
+        return ended_as == RELEASED
 
     async def leave_block(self, error: BaseException | None) -> None:
         """End an `async with` block: release, and raise the loss after a good body, or note it on its
         exception (H3).
         """
-        problem = self._problem_at_end()
-        if not self.is_inherited:
-            await self.release()
-        note_loss(problem, error)
+        if self.is_inherited or not await self.release():
+            note_loss(self._problem_at_end(), error)
 
     def enter_guarded(self) -> int:
         """Count a guarded transaction that this task begins, and return who that is; for guards."""

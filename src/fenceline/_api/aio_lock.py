@@ -44,7 +44,9 @@ class AsyncLock(BaseLock):
         """Acquire the lock and return the lease, or None if it was not obtained; parameters and errors as
         `Lock.acquire`.
         """
-        lease = await self._source.take(self._checked_terms, *waiting(blocking, timeout, self.timeout))
+        lease = await self._source.take(
+            self._checked_terms, *waiting(blocking, timeout, self._checked_terms.timeout_ms)
+        )
         if lease is not None:
             self.current = lease
         return lease
@@ -61,7 +63,7 @@ class AsyncLock(BaseLock):
         return (await self._source.info(self.name)).is_held
 
     async def __aenter__(self) -> AsyncLease:
-        lease = await self._source.take(self._checked_terms, *waiting(True, -1, self.timeout))
+        lease = await self._source.take(self._checked_terms, True, self._checked_terms.timeout_ms)
         if lease is None:
             raise self._timed_out()
         self._entered.setdefault(this_task(), []).append(lease)
@@ -97,7 +99,7 @@ class AsyncRLock(BaseLock):
 
     async def acquire(self, blocking: bool = True, timeout: float = -1) -> AsyncLease | None:
         """Acquire the lock, or enter it again, and return the lease; parameters and errors as `RLock.acquire`."""
-        may_wait, timeout_ms = waiting(blocking, timeout, self.timeout)
+        may_wait, timeout_ms = waiting(blocking, timeout, self._checked_terms.timeout_ms)
         holding = self._holding()
         if (lease := holding.again()) is not None:
             return lease

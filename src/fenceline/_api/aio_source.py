@@ -91,7 +91,7 @@ class AsyncSource(BaseSource):
                 return None
             audience = Audience(self._hooks, None if terms.on_lost is None else on_this_loop(terms.on_lost))
             record = self._record(attempt, grant, audience)
-            return self._keep(AsyncLease(record, audience, self._driver), record)
+            return self._keep(AsyncLease(record, audience, self._driver), record, audience)
         except BaseException:
             self._give_up(attempt, record)
             raise

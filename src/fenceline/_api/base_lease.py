@@ -6,7 +6,7 @@ always be read. A lease that nobody refers to any more is abandoned (H2). `repr`
 
 from fenceline._flows.admit import Tenure
 from fenceline._keeper.lifecycle import keeper
-from fenceline._keeper.record import HELD, INHERITED, RELEASED, Audience, LeaseRecord
+from fenceline._keeper.record import EXPIRED, RELEASED, Audience, LeaseRecord
 from fenceline.errors import FencelineError, LeaseReleasedError
 from fenceline.hooks import logger
 from fenceline.model import Sequencer
@@ -27,7 +27,7 @@ class BaseLease:
 
     def __del__(self) -> None:
         record: LeaseRecord | None = getattr(self, "_record", None)
-        if record is not None and record.state == HELD:
+        if record is not None and record.is_held:
             self.release_soon()
 
     @property
@@ -60,23 +60,23 @@ class BaseLease:
     @property
     def deadline_ms(self) -> int:
         """Until when the lease may be relied on, in milliseconds of CLOCK_BOOTTIME; it moves with each renewal."""
-        self._check_own()
+        self._record.check_own()
         return self._record.deadline_ms
 
     @property
     def is_valid(self) -> bool:
         """True while the lease may be relied on: not released, not lost, and its deadline not passed at this moment."""
-        self._check_own()
+        self._record.check_own()
         return not self._record.is_over()
 
     @property
     def is_inherited(self) -> bool:
         """True in a forked child of the process that acquired the lease."""
-        return self._record.state == INHERITED
+        return self._record.is_inherited
 
     def remaining(self) -> float:
         """Return the seconds for which the lease may be relied on without another renewal; 0.0 when it is over."""
-        self._check_own()
+        self._record.check_own()
         return self._record.remaining_ms() / 1000
 
     def check_valid(self) -> None:
@@ -86,9 +86,8 @@ class BaseLease:
 
     def release_soon(self) -> None:
         """End the lease at once, and tell the source in the background: the only call allowed in a signal handler."""
-        self._check_own()
-        self._note_expiry()
-        if self._record.begin_release():
+        self._record.check_own()
+        if self._begin_release():
             self._abandon()
 
     @property
@@ -99,16 +98,14 @@ class BaseLease:
             record.tenure = Tenure()
         return record.tenure
 
-    def _check_own(self) -> None:
-        if self.is_inherited:
-            self.check_valid()
-
-    def _note_expiry(self) -> None:
-        """Have the loss announced if the deadline has passed: the keeper may not have seen it yet, and a lease that is
-        released now would never be lost (H3).
+    def _begin_release(self) -> str | None:
+        """Leave held; return for what, or None if it was left before. If it is too late the loss is announced: the
+        keeper may not have seen it yet, and would take a lease that left held for a released one (H3).
         """
-        if self._record.is_lost():
+        ended_as = self._record.begin_release()
+        if ended_as == EXPIRED:
             keeper().expire(self._record)
+        return ended_as
 
     def _abandon(self) -> None:
         record = self._record
@@ -117,10 +114,13 @@ class BaseLease:
     def _after_release(self, error: BaseException | None) -> None:
         """Tell hooks and log; a claim that the source may still have is the keeper's to abandon."""
         record = self._record
+        keeper().forget(record)
         if error is None:
-            record.tell("released")
+            self._audience.tell(record, "released")
             return
         record.leave_held(RELEASED, "it was released")
+        if record.state == EXPIRED:  # Perhaps broken off before it was announced.
+            keeper().expire(record)
         self._abandon()
         if isinstance(error, FencelineError):
             logger.warning("lock %r is released in the background: %s", record.lock, error)

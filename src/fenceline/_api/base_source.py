@@ -56,13 +56,13 @@ class BaseSource:
             audience,
         )
 
-    def _keep(self, lease: AnyLease, record: LeaseRecord) -> AnyLease:
+    def _keep(self, lease: AnyLease, record: LeaseRecord, audience: Audience) -> AnyLease:
         """Have the lease renewed from now on, and tell of it."""
         keeper().adopt(record)
         waited_ms = record.grant.waited_ms
         if waited_ms is not None:
-            record.tell("waited", duration=waited_ms / 1000)
-        record.tell("acquired")
+            audience.tell(record, "waited", duration=waited_ms / 1000)
+        audience.tell(record, "acquired")
         return lease
 
     def _give_up(self, attempt: Attempt, record: LeaseRecord | None) -> None:

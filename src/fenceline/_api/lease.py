@@ -11,7 +11,7 @@ from contextlib import suppress
 from fenceline._api.base_lease import BaseLease, note_loss
 from fenceline._drivers.sync import SyncDriver
 from fenceline._flows import keep
-from fenceline._keeper.record import Audience, LeaseRecord
+from fenceline._keeper.record import RELEASED, Audience, LeaseRecord
 from fenceline.errors import FencelineError
 
 
@@ -59,7 +59,7 @@ class Lease(BaseLease):
     @property
     def lost(self) -> Lost:
         """Tells of the loss of this lease: `is_set()`, `wait(timeout)`."""
-        self._check_own()
+        self._record.check_own()
         return Lost(self._record)
 
     def release(self) -> bool:
@@ -69,15 +69,17 @@ class Lease(BaseLease):
         the keeper goes on trying in the background, and the ttl ends the lease at the latest. LeaseInheritedError in a
         forked child, LeaseError inside a guarded transaction of the same thread.
         """
-        self._check_own()
         record = self._record
-        record.check_may_release(self._who())
-        is_ours = not record.is_over()
-        self._note_expiry()
+        record.check_own()
+        if record.open_transactions:
+            record.check_may_release(self._who())
+        ended_as = None
         try:
-            if not record.begin_release():
+            ended_as = self._begin_release()
+            if ended_as is None:
                 return False
-            record.wait_for_guarded()
+            if record.open_transactions:
+                record.wait_for_guarded()
             self._driver.run(keep.release(record.lock, record.claim))
         except FencelineError as error:
             self._after_release(error)
@@ -86,16 +88,14 @@ class Lease(BaseLease):
             raise
         else:
             self._after_release(None)
-        return is_ours
+        return ended_as == RELEASED
 
     def leave_block(self, error: BaseException | None) -> None:
         """End a `with` block: release, and raise the loss if the body ended well, or note it on the body's exception
         (H3).
         """
-        problem = self._problem_at_end()
-        if not self.is_inherited:
-            self.release()
-        note_loss(problem, error)
+        if self.is_inherited or not self.release():
+            note_loss(self._problem_at_end(), error)
 
     def enter_guarded(self) -> int:
         """Count a guarded transaction that this thread begins, and return who that is; for guards."""

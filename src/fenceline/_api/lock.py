@@ -78,7 +78,7 @@ class Lock(BaseLock):
         `timeout` is seconds, -1 the handle's own. ValueError and OverflowError as `threading.Lock.acquire` has them,
         SourceError if the source cannot be asked.
         """
-        lease = self._source.take(self._checked_terms, *waiting(blocking, timeout, self.timeout))
+        lease = self._source.take(self._checked_terms, *waiting(blocking, timeout, self._checked_terms.timeout_ms))
         if lease is not None:
             self.current = lease
         return lease
@@ -96,7 +96,7 @@ class Lock(BaseLock):
 
     def __enter__(self) -> Lease:
         entered = self._entered.leases
-        lease = self._source.take(self._checked_terms, *waiting(True, -1, self.timeout))
+        lease = self._source.take(self._checked_terms, True, self._checked_terms.timeout_ms)
         if lease is None:
             raise self._timed_out()
         try:

@@ -82,7 +82,7 @@ class RLock(BaseLock):
         `timeout` is seconds, -1 the handle's own. LeaseExpiredError or LeaseLostError if this thread's lease was lost:
         its outer frames must end first. SourceError if the source cannot be asked.
         """
-        may_wait, timeout_ms = waiting(blocking, timeout, self.timeout)
+        may_wait, timeout_ms = waiting(blocking, timeout, self._checked_terms.timeout_ms)
         holding = self._local.holding
         if (lease := holding.again()) is not None:
             return lease

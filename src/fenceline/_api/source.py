@@ -92,7 +92,7 @@ class Source(BaseSource):
                 return None
             audience = Audience(self._hooks, terms.on_lost)
             record = self._record(attempt, grant, audience)
-            return self._keep(Lease(record, audience, self._driver), record)
+            return self._keep(Lease(record, audience, self._driver), record, audience)
         except BaseException:
             self._give_up(attempt, record)
             raise

@@ -29,6 +29,7 @@ class Terms(NamedTuple):
     timeout: float | None
     holder: str | None
     on_lost: Callable[[str], Any] | None
+    timeout_ms: int | None = None
 
     def holder_now(self) -> str:
         """Return who acquires; the default is asked for each time, since a forked child is somebody else."""
@@ -51,7 +52,7 @@ def check_terms(
         check_holder(holder)
     if on_lost is not None and not callable(on_lost):
         raise ConfigError(f"lock {name!r}: on_lost must be callable with the reason, not {on_lost!r}")
-    return Terms(name, _check_ttl_ms(capabilities, name, ttl), timeout, holder, on_lost)
+    return Terms(name, _check_ttl_ms(capabilities, name, ttl), timeout, holder, on_lost, _as_ms(timeout))
 
 
 def _check_ttl_ms(capabilities: Capabilities, name: str, ttl: float) -> int:
@@ -75,22 +76,27 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _LARGEST_NUMBER
 
 
-def waiting(blocking: bool, timeout: float, default: float | None) -> tuple[bool, int | None]:
+def waiting(blocking: bool, timeout: float, default_ms: int | None) -> tuple[bool, int | None]:
     """Return (may wait, timeout in ms) by the rules of `threading.Lock.acquire`; a timeout of -1 means the handle's
     own.
     """
+    if blocking and timeout == -1:
+        return True, default_ms
     if not blocking:
         if timeout != -1:
             raise ConfigError("can't specify a timeout for a non-blocking call: leave out timeout, or block")
         return False, 0
-    if not timeout >= 0 and timeout != -1:  # Written so that it is true of NaN.
+    if not timeout >= 0:  # Written so that it is true of NaN.
         raise ConfigError(
             f"timeout must be a non-negative number of seconds, or -1 for the handle's own; not {timeout!r}"
         )
     if timeout > threading.TIMEOUT_MAX:
         raise OverflowError(f"timeout {timeout!r} is larger than threading.TIMEOUT_MAX, {threading.TIMEOUT_MAX}")
-    seconds = default if timeout == -1 else timeout
-    return True, None if seconds is None else math.ceil(seconds * 1000)
+    return True, _as_ms(timeout)
+
+
+def _as_ms(timeout: float | None) -> int | None:
+    return None if timeout is None else math.ceil(timeout * 1000)
 
 
 def resolve_url(url: str | None) -> str:

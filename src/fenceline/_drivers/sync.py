@@ -20,8 +20,6 @@ from fenceline.stores.contract import Channel, SourceStore
 
 PATIENCE_S = 5.0
 """How long a caller's request waits for a store that is busy before it is unavailable."""
-OWN = {Now, Draw, Listen, Wait}
-"""The requests that the driver answers by itself."""
 Result = TypeVar("Result")
 
 
@@ -50,7 +48,19 @@ class SyncDriver:
                 request = step(value)
                 try:
                     # Compared by type, not matched by pattern: this runs for every request of every flow.
-                    value = self._answer(request, channels) if type(request) in OWN else perform(request)
+                    kind = type(request)
+                    if kind is Draw:
+                        value = draw_claim(), self._now_us()
+                    elif kind is Now:
+                        value = self._now_us() // US_PER_MS
+                    elif kind is Listen:
+                        value = None
+                        channels.append(self._store.listen(request.lock, request.claim))
+                    elif kind is Wait:
+                        value = None
+                        wait_for_channels(channels, request.timeout_ms)
+                    else:
+                        value = perform(request)
                     step = flow.send
                 except BaseException as error:
                     value = error
@@ -62,17 +72,6 @@ class SyncDriver:
             value = None
             for channel in channels:
                 channel.close()
-
-    def _answer(self, request: Any, channels: list[Channel]) -> Any:
-        kind = type(request)
-        if kind is Now:
-            return self._now_us() // US_PER_MS
-        if kind is Draw:
-            return draw_claim(), self._now_us()
-        if kind is Listen:
-            channels.append(self._store.listen(request.lock, request.claim))
-            return None
-        return wait_for_channels(channels, request.timeout_ms)
 
     def close(self) -> None:
         """Close the connections."""

@@ -14,7 +14,6 @@ import math
 import queue
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -74,7 +73,7 @@ class Keeper:
     def __init__(self, now_ms: Callable[[], int] = boottime_ms) -> None:
         self._now_ms = now_ms
         self._inbox: queue.SimpleQueue[Wake | Abandon | Expired | Stop] = queue.SimpleQueue()
-        self._arrivals: deque[LeaseRecord] = deque()
+        self._arrivals: dict[str, LeaseRecord] = {}
         self._wake_ms = math.inf
         self._schedule = Schedule()
         self._abandoned: dict[str, Abandon] = {}
@@ -95,9 +94,13 @@ class Keeper:
 
     def adopt(self, record: LeaseRecord) -> None:
         """Keep a new lease. Waking the thread costs more than a grant, so it is woken only if it would be late."""
-        self._arrivals.append(record)
+        self._arrivals[record.claim] = record
         if self._wake_ms > first_beat_ms(record, self._now_ms()):
             self._inbox.put(Wake())
+
+    def forget(self, record: LeaseRecord) -> None:
+        """Let go of a lease that has ended; one that was taken in by now goes with its next beat."""
+        self._arrivals.pop(record.claim, None)
 
     def abandon(self, driver: SyncDriver, lock: str, claim: str, ttl_ms: int) -> None:
         """Release a claim in the background. Safe in signal handlers and finalizers."""
@@ -142,6 +145,8 @@ class Keeper:
         if not self._arrivals:
             with suppress(queue.Empty):
                 message = self._inbox.get(timeout=timeout_s)
+                # Leases that come and go between two looks are not seen; what woke us says that there are some.
+                self._idle_since_ms = self._now_ms()
                 while not isinstance(message, Stop):
                     if isinstance(message, Abandon):
                         self._take_abandoned(message)
@@ -157,7 +162,10 @@ class Keeper:
 
     def _take_arrivals(self) -> None:
         while self._arrivals:
-            record = self._arrivals.popleft()
+            try:
+                _, record = self._arrivals.popitem()
+            except KeyError:
+                return  # It ended at this moment.
             self._idle_since_ms = self._now_ms()
             if record.state == HELD:
                 self._schedule.add(record, self._now_ms())

@@ -143,6 +143,21 @@ class LeaseRecord:
         return self._state if self._generation == PROCESS.generation else INHERITED
 
     @property
+    def is_held(self) -> bool:
+        """True until the lease leaves held, in the process that acquired it."""
+        return self._state == HELD and self._generation == PROCESS.generation
+
+    @property
+    def is_inherited(self) -> bool:
+        """True in a forked child of the process that acquired the lease."""
+        return self._generation != PROCESS.generation
+
+    def check_own(self) -> None:
+        """Raise LeaseInheritedError in a forked child of the process that acquired the lease."""
+        if self._generation != PROCESS.generation and (problem := self.problem()) is not None:
+            raise problem
+
+    @property
     def audience(self) -> Audience:
         """Who is told of this lease; nobody, when the public lease is gone."""
         return self._audience() or _NOBODY
@@ -152,7 +167,7 @@ class LeaseRecord:
         woken.
         """
         with PROCESS.mutex:
-            if self.state != HELD:
+            if self._state != HELD or self._generation != PROCESS.generation:
                 return False
             self.reason = reason
             self._state = state
@@ -162,7 +177,7 @@ class LeaseRecord:
 
     def remaining_ms(self) -> int:
         """Return for how long the lease may be relied on; once that was 0 it stays 0, whatever a renewal brings."""
-        if self.state != HELD:
+        if self._state != HELD or self._generation != PROCESS.generation:
             return 0
         left_ms = self.deadline_ms - boottime_ms()
         return left_ms if left_ms > 0 else self._see_the_end()
@@ -233,12 +248,10 @@ class LeaseRecord:
                 f"{self._name()} cannot be released inside its own guarded transaction: leave that block first"
             )
 
-    def begin_release(self) -> bool:
-        """Leave held for released, or for expired if it is too late; return whether this call did it."""
-        with PROCESS.mutex:
-            if self.is_over():
-                return self.leave_held(EXPIRED, DEADLINE_PASSED)
-            return self.leave_held(RELEASED, "it was released")
+    def begin_release(self) -> str | None:
+        """Leave held for released, or for expired if it is too late; return which, or None if it was left before."""
+        state, reason = (RELEASED, "it was released") if self.remaining_ms() else (EXPIRED, DEADLINE_PASSED)
+        return state if self.leave_held(state, reason) else None
 
     def is_over(self) -> bool:
         """Tell whether the lease may not be relied on any more, by its state or by the clock at this moment."""

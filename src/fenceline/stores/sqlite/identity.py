@@ -49,13 +49,16 @@ class SourceRow(NamedTuple):
         return SourceInfo(self.source_id, self.epoch, self.history_id, self.counter, self.reserved)
 
 
-class Seen(NamedTuple):
-    """The newest state of a source that this process knows of."""
+class Seen:
+    """The newest state of a source that this process knows of; the counter moves on with each grant."""
 
-    source_id: str
-    epoch: int
-    history_id: str
-    counter: int
+    __slots__ = ("counter", "epoch", "history_id", "source_id")
+
+    def __init__(self, source_id: str, epoch: int, history_id: str, counter: int) -> None:
+        self.source_id = source_id
+        self.epoch = epoch
+        self.history_id = history_id
+        self.counter = counter
 
 
 class Sighting(Protocol):
@@ -208,16 +211,15 @@ class Identity:
         if (sighting.boot_id, sighting.time_namespace) != (here.boot_id, here.time_namespace):
             raise self._other_kernel()
         now = Seen(sighting.source_id, sighting.epoch, sighting.history_id, sighting.counter)
-        seen = self.seen
-        if seen is not None and now != seen:
-            self._check_forward(seen, now)
+        if self.seen is not None:
+            self._check_forward(self.seen, now)
         self.seen = now
 
     def remembering(self, reply: Reply) -> Reply:
         """Remember the token of a grant once it is committed, so that its loss is noticed; return the reply."""
         seen = self.seen
         if isinstance(reply, ask.Granted) and seen is not None and reply.token > seen.counter:
-            self.seen = Seen(seen.source_id, seen.epoch, seen.history_id, reply.token)
+            seen.counter = reply.token
         return reply
 
     def raise_epoch(self, database: Database, request: ask.RaiseEpoch) -> SourceInfo | None:

@@ -166,13 +166,12 @@ class SQLiteSourceConnection:
         return self._identity.remembering(reply)
 
     def _grant_if_free(self, request: ask.Acquire, seen: Seen) -> ask.Granted | None:
-        source_id, _, history_id, counter = seen
         lock, claim, holder, ttl_ms, born_us, _ = request
         boot_id, time_namespace, _ = this_kernel()
-        fields = (lock, claim, holder, ttl_ms, born_us, history_id, counter, boot_id, time_namespace)
+        fields = (lock, claim, holder, ttl_ms, born_us, seen.history_id, seen.counter, boot_id, time_namespace)
         if not self.database.change(SQL.grant_if_free, fields):
             return None
-        return ask.Granted(self._told.pop(), ttl_ms, source_id, history_id)
+        return ask.Granted(self._told.pop(), ttl_ms, seen.source_id, seen.history_id)
 
     def _decide_acquire(self, request: ask.Acquire) -> ask.SourceReply:
         look = self._look(request.lock, request.claim)
