@@ -24,7 +24,11 @@ SOURCES = {
     "postgresql": "fenceline.stores.postgres.source:PostgresSource",
     "sqlite": "fenceline.stores.sqlite.source:SQLiteSource",
 }
-GUARDS = {"sqlite": "fenceline.stores.sqlite.guard:SQLiteGuard"}
+GUARDS = {
+    "postgres": "fenceline.stores.postgres.guard:PostgresGuard",
+    "postgresql": "fenceline.stores.postgres.guard:PostgresGuard",
+    "sqlite": "fenceline.stores.sqlite.guard:SQLiteGuard",
+}
 EXTRAS = {"postgres": "postgres", "postgresql": "postgres"}
 """The extra that installs a scheme's client, for the stores that need one."""
 

@@ -100,10 +100,10 @@ def _limited(gen: Generator[Any, Any, Result], patience_s: float) -> Generator[A
         return done.value  # type: ignore[no-any-return]
 
 
-def open_connection(place: Place, patience_s: float) -> Connection:
+def open_connection(place: Place, patience_s: float, kind: type[Connection] = Connection) -> Connection:
     """Return an open connection in autocommit mode; SourceUnavailableError if there is none to be had."""
     try:
-        connection = Connection.connect(autocommit=True, **_parameters(place, patience_s))
+        connection = kind.connect(autocommit=True, **_parameters(place, patience_s))
     except psycopg.Error as error:
         raise unreachable(error, place) from error
     FORKS.add(connection)
@@ -111,10 +111,12 @@ def open_connection(place: Place, patience_s: float) -> Connection:
     return connection
 
 
-async def open_async_connection(place: Place, patience_s: float) -> AsyncConnection:
+async def open_async_connection(
+    place: Place, patience_s: float, kind: type[AsyncConnection] = AsyncConnection
+) -> AsyncConnection:
     """The same for an event loop."""
     try:
-        connection = await AsyncConnection.connect(autocommit=True, **_parameters(place, patience_s))
+        connection = await kind.connect(autocommit=True, **_parameters(place, patience_s))
     except psycopg.Error as error:
         raise unreachable(error, place) from error
     FORKS.add(connection)

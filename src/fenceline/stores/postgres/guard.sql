@@ -10,7 +10,7 @@ BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;
 BEGIN;
 
 -- name: commit
--- Commit.
+-- End the open transaction well.
 COMMIT;
 
 -- name: rollback
@@ -67,8 +67,9 @@ SELECT wanted.name, pg_catalog.to_regclass(wanted.name)::pg_catalog.oid
 FROM ROWS FROM (pg_catalog.unnest($1::text[])) WITH ORDINALITY AS wanted (name, number) ORDER BY wanted.number;
 
 -- name: protect_table
--- Give a table its triggers; the mode until then comes back.
-SELECT fenceline.protect_table($1::oid::regclass, $2::text, $3::text), $1::oid::regclass::text;
+-- Give a table its triggers; the mode until then comes back, with the name that the table had there.
+SELECT fenceline.protect_table($1::oid::regclass, $2::text, $3::text),
+    (SELECT name FROM fenceline.protected_table WHERE relation = $1::oid);
 
 -- name: read_protected
 -- Every table of a resource that was protected and not unprotected, whether its triggers are there or not.

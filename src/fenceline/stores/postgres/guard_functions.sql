@@ -118,23 +118,25 @@ END
 $$;
 
 -- name: create_offer
--- Admit this transaction's writes to each resource whose mark is exactly this lease's, and open; return the resources whose
--- mark is not. Resources come in the order of their bytes, so that nobody waits in a circle.
+-- Admit this transaction's writes to each resource whose mark is exactly this lease's, and open; return the places, from 1,
+-- of those whose mark is not. Resources come in the order of their bytes, so that nobody waits in a circle.
 CREATE FUNCTION fenceline.offer(
     p_resources text[], p_lock bytea, p_token bigint, p_claim text, p_source_id text, p_history_id text, p_limit_ms integer)
-RETURNS text[] LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
+RETURNS integer[] LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
 $$
 DECLARE
+    place integer := 0;
     wanted text;
     ignored text;
     is_held boolean;
-    not_ours text[] := '{}';
+    not_ours integer[] := '{}';
     xid constant xid8 := pg_current_xact_id();  -- The note is made with it.
 BEGIN
     IF p_limit_ms IS NOT NULL THEN
         ignored := fenceline.limit_idleness(p_limit_ms);
     END IF;
     FOREACH wanted IN ARRAY p_resources LOOP
+        place := place + 1;
         is_held := fenceline.hold_mark(wanted, false);
         PERFORM FROM fenceline.mark AS mark
         WHERE mark.resource = wanted AND mark.token = p_token AND mark.claim = p_claim AND mark.lock = p_lock
@@ -142,7 +144,7 @@ BEGIN
         IF FOUND THEN
             ignored := set_config(fenceline.note_name(wanted), fenceline.note(wanted), true);
         ELSE
-            not_ours := not_ours || wanted;
+            not_ours := not_ours || place;
         END IF;
     END LOOP;
     RETURN not_ours;
@@ -400,13 +402,13 @@ $$
 DECLARE
     proof record;
     wanted constant text[] := ARRAY(SELECT DISTINCT name COLLATE "C" FROM unnest(p_resources) AS name ORDER BY 1);
-    not_ours text[];
+    not_ours integer[];
 BEGIN
     proof := fenceline.parse(p_sequencer);
     not_ours := fenceline.offer(wanted, proof.lock, proof.token, proof.claim, proof.source_id, proof.history_id, NULL);
     IF cardinality(not_ours) > 0 THEN
         PERFORM fenceline.refuse(
-            not_ours[1], proof.lock, proof.token, proof.claim, proof.source_id, proof.history_id);
+            wanted[not_ours[1]], proof.lock, proof.token, proof.claim, proof.source_id, proof.history_id);
     END IF;
     RETURN proof.token;
 END
@@ -441,6 +443,17 @@ BEGIN
         END IF;
     END LOOP;
     RETURN proof.token;
+END
+$$;
+
+-- name: create_make_mark
+-- A resource that is new here knows its lock from now on.
+CREATE FUNCTION fenceline.make_mark(p_resource text, p_lock bytea) RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS
+$$
+BEGIN
+    PERFORM fenceline.hold_mark(p_resource, true);
+    INSERT INTO fenceline.mark (resource, lock) VALUES (p_resource, p_lock) ON CONFLICT (resource) DO NOTHING;
 END
 $$;
 

@@ -150,7 +150,7 @@ REVOKE ALL ON FUNCTION
     fenceline.refuse, fenceline.refuse_write, fenceline.hold_mark, fenceline.offer, fenceline.withdraw, fenceline.confirm, fenceline.is_presented, fenceline.enforce,
     fenceline.count_observed, fenceline.observe, fenceline.record_refusal, fenceline.read_marks, fenceline.show_marks,
     fenceline.show_observations, fenceline.write_mark, fenceline.parse, fenceline.present, fenceline.seal,
-    fenceline.write_audit, fenceline.change_mark, fenceline.keep_mark, fenceline.keep_audit, fenceline.first_argument,
+    fenceline.make_mark, fenceline.write_audit, fenceline.change_mark, fenceline.keep_mark, fenceline.keep_audit, fenceline.first_argument,
     fenceline.tree, fenceline.why_not, fenceline.protect_table, fenceline.unprotect_table
 FROM PUBLIC;
 

@@ -5,7 +5,6 @@ client can do, they ask of the kit's methods.
 """
 
 import inspect
-from collections.abc import Callable
 from typing import Any
 
 from fenceline._api.aio_guard import AsyncGuard
@@ -44,6 +43,10 @@ class GuardRig(Rig):
     def put(self, native: Any, table: str, key: str, value: str) -> None:
         """Write a value through the connection that `guard.transaction` yields."""
         raise NotImplementedError("say how to write: def put(self, native, table, key, value)")
+
+    async def put_async(self, native: Any, table: str, key: str, value: str) -> None:
+        """Write through the connection that the async guard yields; say it if that is not the sync one's kind."""
+        self.put(native, table, key, value)
 
     def put_alone(self, table: str, key: str, value: str) -> None:
         """Write a value as a client that knows no guard; raise what the store says if it refuses."""
@@ -97,22 +100,32 @@ class GuardRig(Rig):
         """Seal."""
         self.do(guard.seal(lease))
 
-    def work(self, guard: Any, lease: Any, body: Callable[[Any], object]) -> None:
-        """Run the body in a guarded transaction."""
+    def write(
+        self,
+        guard: Any,
+        lease: Any,
+        value: str,
+        *,
+        table: str | None = None,
+        key: str = "k",
+        then: Exception | None = None,
+    ) -> None:
+        """Write a value in a guarded transaction of its own; `then` leave it by an exception."""
+        row = (table or self.tables[0], key, value)
         if self.loop is None:
             with guard.transaction(lease) as native:
-                body(native)
+                self.put(native, *row)
+                if then is not None:
+                    raise then
             return
 
-        async def work() -> None:
+        async def write() -> None:
             async with guard.transaction(lease) as native:
-                body(native)
+                await self.put_async(native, *row)
+                if then is not None:
+                    raise then
 
-        self.loop.wait(work())
-
-    def write(self, guard: Any, lease: Any, value: str, *, table: str | None = None, key: str = "k") -> None:
-        """Write a value in a guarded transaction of its own."""
-        self.work(guard, lease, lambda native: self.put(native, table or self.tables[0], key, value))
+        self.loop.wait(write())
 
     def value(self, *, table: str | None = None, key: str = "k") -> str | None:
         """Return the committed value."""

@@ -1,0 +1,78 @@
+-- What `fenceline doctor` asks of a guarded database. Nothing of it writes.
+
+-- name: has_schema
+-- Whether this database has a guard's schema that this role may use, and which.
+SELECT to_regclass('fenceline.guard') IS NOT NULL, has_schema_privilege(oid, 'USAGE') FROM pg_namespace
+WHERE nspname = 'fenceline';
+
+-- name: lost
+-- Tables that were protected, and are not, or not wholly: dropped, made anew, triggers dropped or disabled.
+SELECT protection.name, protection.resource FROM fenceline.protection
+LEFT JOIN fenceline.protected_table AS protected USING (relation)
+WHERE protected.is_whole IS NOT TRUE ORDER BY 1;
+
+-- name: observed
+-- Tables that are only observed.
+SELECT name, resource FROM fenceline.protected_table WHERE is_whole AND mode = 'observe' ORDER BY 1;
+
+-- name: truncatable
+-- Partitions without a trigger for TRUNCATE: they came after `protect`.
+SELECT name, resource, array_to_string(truncatable, ', ') FROM fenceline.protected_table
+WHERE truncatable <> '{}' ORDER BY 1;
+
+-- name: unprotected
+-- Resources with a mark and without a table.
+SELECT resource FROM fenceline.show_marks(NULL) AS mark
+WHERE NOT EXISTS (SELECT FROM fenceline.protection WHERE protection.resource = mark.resource) ORDER BY 1;
+
+-- name: became_unprotectable
+-- Protected tables that could not be protected today: in an inheritance tree, fed by a subscription, a partition.
+SELECT protected.name, protected.resource,
+    CASE
+        WHEN EXISTS (SELECT FROM pg_subscription_rel WHERE srrelid = protected.relation) THEN 'it is fed by a subscription'
+        WHEN EXISTS (SELECT FROM pg_inherits JOIN pg_class ON oid = inhparent
+                     WHERE inhparent = protected.relation AND relkind = 'r')
+            THEN 'another table inherits from it, and can be written by its own name'
+    END AS reason
+FROM fenceline.protected_table AS protected
+WHERE EXISTS (SELECT FROM pg_subscription_rel WHERE srrelid = protected.relation)
+    OR EXISTS (SELECT FROM pg_inherits JOIN pg_class ON oid = inhparent
+               WHERE inhparent = protected.relation AND relkind = 'r')
+ORDER BY 1;
+
+-- name: references
+-- Tables that anybody may write, with a foreign key to a protected one: their rows keep its rows from being deleted, and
+-- follow its changes.
+SELECT DISTINCT made.conrelid::regclass::text, protected.name, protected.resource
+FROM pg_constraint AS made JOIN fenceline.protected_table AS protected ON protected.relation = made.confrelid
+WHERE made.contype = 'f' AND made.conparentid = 0
+    AND NOT EXISTS (
+        SELECT FROM fenceline.our_trigger AS own WHERE own.relation = made.conrelid AND own.covers IN (31, 62))
+ORDER BY 1, 2;
+
+-- name: powers
+-- What this role could do past the triggers: a superuser, or the owner of these tables.
+SELECT current_user::text, rolsuper, ARRAY(
+    SELECT protected.name FROM fenceline.protected_table AS protected JOIN pg_class ON oid = protected.relation
+    WHERE pg_has_role(relowner, 'USAGE') ORDER BY 1)
+FROM pg_roles WHERE rolname = current_user;
+
+-- name: readers
+-- Roles besides the owner that were given rights on the marks, by hand or by default privileges.
+SELECT DISTINCT coalesce(nullif(granted.grantee, 0)::regrole::text, 'PUBLIC'), class.relname
+FROM pg_class AS class CROSS JOIN LATERAL aclexplode(class.relacl) AS granted
+WHERE class.relnamespace = 'fenceline'::regnamespace AND class.relname IN ('mark', 'guard', 'guard_audit', 'observation')
+    AND granted.grantee <> class.relowner ORDER BY 1, 2;
+
+-- name: prepared
+-- Prepared transactions that hold a mark: its next seal waits for them.
+SELECT prepared.gid, mark.resource, prepared.prepared::text
+FROM pg_prepared_xacts AS prepared
+JOIN pg_locks AS held ON held.virtualtransaction = '-1/' || prepared.transaction AND held.locktype = 'advisory'
+JOIN fenceline.show_marks(NULL) AS mark
+    ON ((held.classid::bigint << 32) | held.objid::bigint) = fenceline.mark_key(mark.resource)
+WHERE prepared.database = current_database() ORDER BY 1;
+
+-- name: settings
+-- Settings of the server without which a commit is not on the disk.
+SELECT name FROM pg_settings WHERE name IN ('fsync', 'full_page_writes') AND setting = 'off' ORDER BY 1;

@@ -1,0 +1,113 @@
+"""The psycopg connections that a guard lends to its users: nobody but the guard ends their transaction.
+
+Promise: while a block runs, `commit()`, `rollback()` and `with connection:` are GuardError, and the error is
+remembered, so that the block's end can say what happened; `connection.transaction()` is a savepoint. A statement may
+take its time. COMMIT in plain SQL is found at the end of the block; a transaction that was begun after it is not
+committed.
+"""
+
+import math
+from typing import Any, ClassVar
+
+from psycopg import AsyncCursor, Cursor
+from psycopg.pq import TransactionStatus
+from psycopg.rows import tuple_row
+
+from fenceline.errors import GuardError
+from fenceline.stores.postgres.client import AsyncConnection, Connection
+from fenceline.stores.postgres.guard_errors import ended_inside
+from fenceline.stores.postgres.guard_speech import failed_inside
+
+PATIENCE_S = 60.0
+"""How long the guard waits for an answer of its own: longer than any lock that its functions wait for."""
+
+
+class Lending:
+    """Who has the connection: the guard, or a block."""
+
+    is_lent = False
+    attempt: GuardError | None = None
+    patience_s: float
+    prepare_threshold: int | None
+    _usual_cursor: ClassVar[type]
+
+    def lend(self) -> None:
+        """Hand the open transaction over to the block."""
+        self.is_lent = True
+        self.attempt = None
+        self.patience_s = math.inf
+
+    def take_back(self) -> None:
+        """Have it back."""
+        self.is_lent = False
+        self.patience_s = PATIENCE_S
+
+    def refuse(self, how: str) -> None:
+        """Raise GuardError if the block tries to end its own transaction."""
+        if self.is_lent:
+            self.attempt = GuardError(
+                f"the block tried to end its own guarded transaction ({how}): nothing of the block was written. The "
+                f"end of the block commits, and an exception out of it rolls back; inside it use `with "
+                f"connection.transaction():`"
+            )
+            raise self.attempt
+
+    def problem(self: Any) -> GuardError | None:
+        """Return why the block, which ended well, cannot be committed."""
+        if self.attempt is not None:
+            return self.attempt  # type: ignore[no-any-return]
+        if self.closed:
+            return GuardError(
+                "the connection of the guarded transaction was closed inside its block, by the block or by the server: "
+                "nothing of it was written"
+            )
+        status = self.info.transaction_status
+        if status == TransactionStatus.ACTIVE:
+            return GuardError(
+                "the guarded block ended in the middle of a statement (a COPY, a pipeline, another thread): nothing of "
+                "it was written. Leave those blocks first"
+            )
+        if status == TransactionStatus.INERROR:
+            return failed_inside()
+        return ended_inside() if status == TransactionStatus.IDLE else None
+
+    def is_as_lent(self: Any) -> bool:
+        """Tell whether the user left the client's side of it as it was, so that the next block may have it."""
+        return (
+            self.info.transaction_status == TransactionStatus.IDLE
+            and self.autocommit
+            and self.row_factory is tuple_row
+            and self.cursor_factory is self._usual_cursor
+        )
+
+
+class LentConnection(Lending, Connection):
+    """A synchronous connection of a guard's own."""
+
+    _usual_cursor = Cursor
+
+    def commit(self) -> None:
+        """Refuse, while it is lent."""
+        self.refuse("commit(), `with connection:`")
+        super().commit()
+
+    def rollback(self) -> None:
+        """Refuse, while it is lent."""
+        self.refuse("rollback(), an exception out of `with connection:`")
+        super().rollback()
+
+
+class AsyncLentConnection(Lending, AsyncConnection):
+    """An asynchronous connection of a guard's own."""
+
+    _usual_cursor = AsyncCursor
+
+    async def commit(self) -> None:
+        """Refuse, while it is lent."""
+        self.refuse("commit(), `async with connection:`")
+        await super().commit()
+
+    async def rollback(self) -> None:
+        """Refuse, while it is lent."""
+        self.refuse("rollback(), an exception out of `async with connection:`")
+        await super().rollback()
