@@ -11,7 +11,7 @@
 -- The advisory lock that stands for a resource's mark. Should two resources share one, their transactions wait for each
 -- other's seals, and no more.
 CREATE FUNCTION fenceline.mark_key(p_resource text) RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
-$$ SELECT pg_catalog.hashtextextended(p_resource COLLATE "C", 7378697628973295216) $$;
+$$ SELECT pg_catalog.hashtextextended(p_resource COLLATE pg_catalog."C", 7378697628973295216) $$;
 
 -- name: create_note_name
 -- The setting that holds what was presented to a resource in this transaction.
@@ -211,7 +211,7 @@ $$;
 CREATE FUNCTION fenceline.enforce() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS
 $$
 DECLARE
-    resource constant text := TG_ARGV[0];
+    resource constant pg_catalog.text := TG_ARGV[0];  -- not a type of that name in a schema of the caller's
 BEGIN
     IF NOT fenceline.is_presented(resource) THEN
         PERFORM fenceline.refuse_write(resource, TG_TABLE_SCHEMA, TG_TABLE_NAME);
@@ -259,7 +259,7 @@ $$;
 CREATE FUNCTION fenceline.observe() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS
 $$
 DECLARE
-    resource constant text := TG_ARGV[0];
+    resource constant pg_catalog.text := TG_ARGV[0];  -- not a type of that name in a schema of the caller's
 BEGIN
     IF NOT fenceline.is_presented(resource) THEN
         PERFORM fenceline.count_observed(
