@@ -26,8 +26,8 @@ SELECT fenceline.offer($1::text[], $2::bytea, $3::bigint, $4::text, $5::text, $6
 SELECT fenceline.confirm(VARIADIC $1::text[]);
 
 -- name: withdraw
--- Take back what was presented.
-SELECT fenceline.withdraw(VARIADIC $1::text[]);
+-- Take back what was presented, which has to be there still.
+SELECT fenceline.confirm(VARIADIC $1::text[]), fenceline.withdraw(VARIADIC $1::text[]);
 
 -- name: isolation
 -- The level of the open transaction.

@@ -92,7 +92,7 @@ class OwnSpeech(Speech):
         raise AssertionError("the loop ends by its return or its raise")
 
     def _finish(self, request: ask.Finish) -> Talk:
-        confirm = (Statement(SQL.confirm, (request.resources,)),) if request.resources else ()
+        confirm = (Statement(SQL.confirm, (ordered(request.resources),)),) if request.resources else ()
         answers = yield (*confirm, Statement(SQL.commit))
         if answers[-1].tag != "COMMIT":
             raise failed_inside()
@@ -149,7 +149,7 @@ class OwnSpeech(Speech):
         """Find the tables that the names mean to this session."""
         if not names:
             return {}
-        answers = yield self._now(Statement(SQL.find_tables, (names,)))
+        answers = yield self._now(Statement(SQL.find_tables, (list(names),)))
         found = {}
         for name, table in answers[-1].rows:
             if table is None:
@@ -217,8 +217,7 @@ class CallersSpeech(Speech):
 
     def _withdraw(self, request: ask.Withdraw) -> Talk:
         if request.resources:
-            arguments = (request.resources,)
-            yield (Statement(SQL.confirm, arguments), Statement(SQL.withdraw, arguments))
+            yield (Statement(SQL.withdraw, (ordered(request.resources),)),)
 
     _TALKS: ClassVar[dict[type, Callable[[Any, Any], Any]]] = {
         **Speech._TALKS,  # noqa: SLF001 - the base class's own.
