@@ -99,6 +99,22 @@ BEGIN
 END
 $$;
 
+-- name: create_check_unmarked
+-- Fail as a changed mark does (40001) if the resource has a mark that this transaction, which looks back, cannot see: it was
+-- made since. To find out, one is made and undone.
+CREATE FUNCTION fenceline.check_unmarked(p_resource text) RETURNS void LANGUAGE plpgsql AS
+$$
+BEGIN
+    INSERT INTO fenceline.mark (resource, lock) VALUES (p_resource, '');
+    RAISE 'undone' USING ERRCODE = 'FL000';
+EXCEPTION
+    WHEN SQLSTATE 'FL000' THEN
+        RETURN;
+    WHEN unique_violation THEN
+        RAISE 'resource % was sealed for the first time after this transaction began', p_resource USING ERRCODE = '40001';
+END
+$$;
+
 -- name: create_hold_mark
 -- Hold a resource's mark still until the end of the transaction: shared by all who present its lease, or alone. (Whether a
 -- void is NULL is asked because plpgsql evaluates a condition in half a microsecond, and a PERFORM in two.)
@@ -112,6 +128,9 @@ BEGIN
     END IF;
     IF fenceline.looks_back() THEN
         PERFORM FROM fenceline.mark WHERE resource = p_resource FOR SHARE;
+        IF NOT FOUND THEN
+            PERFORM fenceline.check_unmarked(p_resource);
+        END IF;
     END IF;
     RETURN true;
 END
