@@ -13,25 +13,28 @@ from fenceline.testing.simulate.sqlite import MemoryDatabase, SQLiteWorld
 
 FIXED = range(200)
 FRESH_SEEDS = 100
-CONTROL_SEEDS = range(600)
+CONTROL_SEEDS = range(1500)
 
 
 def broken(seeds):
     outcomes = (simulate(seed, world_type=SQLiteWorld) for seed in seeds)
-    return {outcome.seed: outcome.violation for outcome in outcomes if outcome.violation}
+    return [
+        f"{one.violation}; replay: python -m fenceline.testing.simulate --store sqlite --seed {one.seed}"
+        for one in outcomes
+        if one.violation
+    ]
 
 
 @pytest.mark.parametrize("first", range(4))
 def test_fixed_seeds_break_no_rule(first):
-    assert broken(FIXED[first::4]) == {}
+    assert broken(FIXED[first::4]) == []
 
 
 def test_fresh_seeds_break_no_rule(capsys):
     first = random.SystemRandom().randrange(2**32)
     with capsys.disabled():
         print(f" [seeds {first}:{first + FRESH_SEEDS}]", end="")
-    found = broken(range(first, first + FRESH_SEEDS))
-    assert found == {}, f"replay: python -m fenceline.testing.simulate --store sqlite --seed {next(iter(found))}"
+    assert broken(range(first, first + FRESH_SEEDS)) == []
 
 
 def nothing(*_, **__):
@@ -61,7 +64,7 @@ _void_everything = Identity._void_everything
 def test_a_broken_rule_is_found(monkeypatch, owner, name, replacement, rule):
     monkeypatch.setattr(owner, name, replacement)
     outcomes = (simulate(seed, world_type=SQLiteWorld) for seed in CONTROL_SEEDS)
-    assert next(outcome for outcome in outcomes if outcome.violation).violation.startswith(rule)
+    assert any((outcome.violation or "").startswith(rule) for outcome in outcomes)
 
 
 def test_the_command_simulates_sqlite(capsys):

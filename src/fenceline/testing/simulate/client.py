@@ -39,7 +39,7 @@ class Habits:
 
     def __init__(self, kernel: Any, ttl_ms: int) -> None:
         self.ttl_ms = ttl_ms
-        self.may_wait = kernel.chance(0.8)
+        self.may_wait = kernel.chance(0.6)
         self.timeout_ms = kernel.random.choice((None, None, ttl_ms // 2, 3 * ttl_ms))
         self.longest_pause_ms = kernel.random.choice((ttl_ms // 20, ttl_ms // 2, 2 * ttl_ms, 2 * ttl_ms))
         self.rounds = kernel.between(1, 3)
@@ -62,7 +62,7 @@ class Client:
         self._lock = lock
         self._places = places
         self._scopes = [Scope(f"memory://{place.name}", place.resources, lock) for place in places]
-        self._keeper = SimulatedKeeper(process, network.tell)
+        self._keeper = SimulatedKeeper(process, network.tell, network.source.oracle.relied_on)
         self._number = 0
 
     def start(self) -> None:
@@ -117,6 +117,8 @@ class Client:
             self._keeper.abandon(attempt)
             return None
         if grant is None:
+            assert attempt.claim is not None, "it asked for the lock"
+            self._source_oracle.gave_up(attempt.claim)
             return None
         lease = Lease(attempt, grant, self)
         self.kernel.trace(self.process.name, "holds {!r} with token {}", lease.lock, lease.token)
@@ -213,6 +215,7 @@ class Client:
         place, scope = self._places[0], self._scopes[0]
         values: dict[str, Any] = {}
         try:
+            yield from self._seal_all(lease)
             yield from self._transaction(lease, place, scope, read_into=values)
             self._number += 1
             write = (lease.claim, self._number)

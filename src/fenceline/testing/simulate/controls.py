@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from fenceline._flows import acquire, guarding, keep, operating
+from fenceline._flows import acquire, guarding, keep, operating, retry
 from fenceline._flows import admit as admitting
 from fenceline._flows import requests as ask
 from fenceline._flows.admit import Tenure, Verdict, admit
@@ -94,6 +94,10 @@ def _no_deadline(sent_ms: int, remaining_ms: int, ttl_ms: int) -> int:
 def _no_expiry(self: Ledger, lock: str, now_ms: int) -> bool:
     row = self.locks.get(lock)
     return row is None or row.claim is None
+
+
+class _NoReply:
+    """What no source says."""
 
 
 # --- queues -----------------------------------------------------------------------------------------------------------
@@ -195,6 +199,7 @@ CONTROLS: dict[str, tuple[Change, ...]] = {
     "H1: a lease has no end at the source": ((Ledger, "_is_free", _no_expiry),),
     "H4: a claim is granted again": ((Ledger, "is_over", _never_over),),
     "H4: release goes by the lock's name": ((Ledger, "_release", _release_by_name),),
+    "H5: a refusal after a lost reply ends nothing": ((retry, "Busy", _NoReply),),
     "H7: newcomers barge in": ((Ledger, "head", _nobody_waits),),
     "H7: the last waiter is served first": ((Ledger, "head", _last_first),),
     "H8: a place that expired comes back": ((Ledger, "_poll", _poll_that_revives),),

@@ -51,16 +51,18 @@ class Lease:
 class SimulatedKeeper:
     """Renews the leases of one process, and abandons what was interrupted."""
 
-    def __init__(self, process: Process, wake: Callable[[str], None]) -> None:
+    def __init__(self, process: Process, wake: Callable[[str], None], relied_on: Callable[[Any], None]) -> None:
         self._kernel = process.kernel
         self._name = process.name
         self._bell = f"the keeper of {process.name}"
         self._wake = wake
+        self._relied_on = relied_on
         self.schedule = Schedule()
         self.abandoned: dict[str, str] = {}
 
     def adopt(self, lease: Lease, now_ms: int) -> None:
         """Keep a new lease."""
+        self._relied_on(lease)
         self.schedule.add(lease, now_ms)  # type: ignore[arg-type]
         self._wake(self._bell)
 
@@ -114,6 +116,7 @@ class SimulatedKeeper:
                 elif lease.state == HELD:
                     until_ms = deadline_ms(beat.sent_ms, remaining_ms, lease.ttl_ms)
                     lease.deadline_ms = max(lease.deadline_ms, until_ms)
+                    self._relied_on(lease)
 
     def _release_abandoned(self) -> Body:
         for claim, lock in list(self.abandoned.items()):

@@ -93,7 +93,7 @@ class Network:
         elif kind is At:
             self._at_place(task, request)
         elif kind is Job:
-            self._send(task, request.body, can_double=False)
+            self._send(task, request.body)
         else:
             self._to_source(task, request)
         return PENDING
@@ -125,9 +125,9 @@ class Network:
                 self._ring(request.lock)
             return reply
 
-        self._send(task, perform, can_double=True)
+        self._send(task, perform, doubled=lambda: self.source.oracle.doubled(request))
 
-    def _send(self, task: Task, perform: Callable[[], Any], *, can_double: bool) -> None:
+    def _send(self, task: Task, perform: Callable[[], Any], doubled: Callable[[], None] | None = None) -> None:
         kernel, odds, ticket, generation = self.kernel, self.odds, task.ticket, self._generation
 
         def arrive() -> None:
@@ -139,7 +139,8 @@ class Network:
 
         if not self._is_cut(task.process) and not kernel.chance(odds.request_lost):
             kernel.after(self._delay(), arrive)
-            if can_double and kernel.chance(odds.doubled):
+            if doubled is not None and kernel.chance(odds.doubled):
+                doubled()
                 kernel.after(self._delay() + self._delay(), arrive)
         task.reply(ticket, TIMEOUT_US, OutcomeUnknownError("no reply came"))
 

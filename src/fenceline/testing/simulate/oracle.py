@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from fenceline._flows import requests as ask
+from fenceline._flows.acquire import margin_ms
 from fenceline.model import Mark
 from fenceline.testing.simulate.kernel import Violation
 
@@ -21,6 +22,8 @@ class Belief(Protocol):
 
     lock: str
     claim: str
+    ttl_ms: int
+    deadline_ms: int
 
     def is_believed(self, now_ms: int) -> bool:
         """Tell whether the holder relies on it at this moment."""
@@ -34,7 +37,7 @@ class Tenancy(NamedTuple):
 
 
 class SourceOracle:
-    """Watches what a source answers: T1, T3, T4, H1, H4, H7, H8."""
+    """Watches what a source answers, and what its clients make of it: T1, T3, T4, H1, H4, H5, H7, H8."""
 
     def __init__(self, beliefs: Callable[[], Iterable[Belief]]) -> None:
         self.is_tainted = False
@@ -49,6 +52,8 @@ class SourceOracle:
         self._ended: set[str] = set()
         self._held: dict[str, Tenancy] = {}
         self._queues: dict[str, dict[str, int]] = {}
+        self._given_up: set[str] = set()
+        self._doubled: set[str] = set()
 
     def saw(self, request: Any, reply: Any, now_ms: int) -> None:
         """Judge one reply."""
@@ -63,6 +68,24 @@ class SourceOracle:
         judge = self._JUDGES.get(type(reply))
         if judge is not None:
             getattr(self, judge)(request, reply, now_ms)
+
+    def relied_on(self, belief: Belief) -> None:
+        """A holder has a new deadline: it lies a margin before the source's, whenever the reply arrived."""
+        tenancy = self._held.get(belief.lock)
+        if tenancy is None or tenancy.claim != belief.claim or self.is_tainted:
+            return  # It has ended at the source since: the next grant shows whether its holder knows in time.
+        late_ms = belief.deadline_ms + margin_ms(belief.ttl_ms) - tenancy.deadline_ms
+        if late_ms > 0:
+            raise Violation(f"H1: claim {belief.claim} is relied on for {late_ms} ms longer than the source allows")
+
+    def gave_up(self, claim: str) -> None:
+        """A client was told that it does not get the lock, and forgets this claim."""
+        self._given_up.add(claim)
+
+    def doubled(self, request: Any) -> None:
+        """The network itself made two of a request: no client can know that one may still be under way."""
+        if isinstance(request, ask.Acquire):
+            self._doubled.add(request.claim)
 
     def everything_ended(self) -> None:
         """The source forgot who held what, or an operator ended it: holders learn of it at their next beat."""
@@ -83,6 +106,8 @@ class SourceOracle:
         lock, claim = request.lock, request.claim
         if claim in self._ended:
             raise Violation(f"H4: claim {claim} had ended, and was granted token {reply.token}")
+        if claim in self._given_up - self._doubled:
+            raise Violation(f"H5: claim {claim} was given up by its client, and was granted token {reply.token}")
         if claim in self._tokens:
             if self._tokens[claim] != reply.token:
                 raise Violation(f"T3: claim {claim} has token {self._tokens[claim]}, and was told {reply.token}")
@@ -136,6 +161,7 @@ class SourceOracle:
 
     # --- ends and renewals --------------------------------------------------------------------------------------------
     def _claim_ended(self, request: Any, reply: ask.ClaimEnded, now_ms: int) -> None:
+        self._ended.add(request.claim)
         self._queues.get(request.lock, {}).pop(request.claim, None)
 
     def _released(self, request: ask.Release, reply: ask.Released, now_ms: int) -> None:
@@ -179,11 +205,11 @@ class SourceOracle:
 class PlaceOracle:
     """Watches what is read and committed at the guarded places: G1, G2, G3, G5, G8, G9, G10, and no increment lost."""
 
-    def __init__(self) -> None:
+    def __init__(self, resources: Iterable[str]) -> None:
         self.acknowledged: dict[str, list[Write]] = {}
         self.confirmations = 0
         self._readers = 0
-        self._sealed: dict[str, int] = {}
+        self._sealed: dict[str, int] = dict.fromkeys(resources, 0)
         self._closed: dict[str, int] = {}
         self._sealers: set[tuple[str, str]] = set()
         self._lost_seals: set[tuple[str, str]] = set()
@@ -196,6 +222,10 @@ class PlaceOracle:
 
     def read(self, claim: str, token: int, resource: str) -> None:
         """A tenure has read from a resource of the lock."""
+        self._check_owner(claim, resource, "read")
+        for other, sealed in self._sealed.items():
+            if sealed < token and (claim, other) not in self._lost_seals:
+                raise Violation(f"G2: token {token} read {resource!r} before it had sealed {other!r}")
         self._used.add((claim, resource))
         self._readers = max(self._readers, token)
 
@@ -204,7 +234,7 @@ class PlaceOracle:
         resource = after.resource
         if before is not None and after.token < before.token:
             raise Violation(f"G8: the mark of {resource!r} went down from {before.token} to {after.token}")
-        self._sealed[resource] = max(self._sealed.get(resource, 0), after.token)
+        self._sealed[resource] = max(self._sealed[resource], after.token)
         self._owners[resource] = None if after.is_closed else after.claim
         if after.claim is None:
             self._closed[resource] = max(self._closed.get(resource, 0), after.token)
@@ -220,7 +250,8 @@ class PlaceOracle:
         """A value of the resource was committed by a client that presented this claim, or none."""
         if claim is None:
             raise Violation(f"G6: {resource!r} was written without a token")
-        if token < self._sealed.get(resource, 0):
+        self._check_owner(claim, resource, "wrote")
+        if token < self._sealed[resource]:
             raise Violation(f"G1: token {token} wrote to {resource!r}, sealed with {self._sealed[resource]} before")
         if token <= self._closed.get(resource, 0):
             raise Violation(f"G10: token {token} wrote to {resource!r} after {self._closed[resource]} was closed there")
@@ -232,6 +263,11 @@ class PlaceOracle:
             raise Violation(f"G9: claim {claim} wrote to {resource!r} after its seal there was lost")
         if after[: len(before)] != before:
             raise Violation(f"an increment of {resource!r} was overwritten: {before} became {after}")
+
+    def _check_owner(self, claim: str, resource: str, what: str) -> None:
+        owner = self._owners.get(resource)
+        if owner not in (None, claim):
+            raise Violation(f"G1: claim {claim} {what} {resource!r} under the mark of {owner}")
 
     def left(self, claim: str, resource: str) -> None:
         """A client was told that it has closed the resource for its own token."""

@@ -54,7 +54,7 @@ class World:
         self.source = self.source_type(kernel, oracle, block_tokens=kernel.random.choice((2, 5, 1000)))
         self.network = Network(kernel, self.source)
         places = kernel.random.choice(TOPOLOGIES)
-        self.place_oracle = PlaceOracle()
+        self.place_oracle = PlaceOracle(resource for resources in places for resource in resources)
         self.places = tuple(
             SimulatedPlace(kernel, self.place_oracle, f"place{number}", resources, LOCK)
             for number, resources in enumerate(places)
@@ -249,5 +249,8 @@ def simulate(seed: int, *, is_tracing: bool = False, world_type: type[World] = W
     except Violation as error:
         violation = str(error)
         world.kernel.trace("oracle", "{}", violation)
+    except Exception as error:
+        error.add_note(f"in the simulated world of seed {seed}, after {world.kernel.steps} steps")
+        raise
     tokens, increments = world.source.oracle.grants, world.place_oracle.confirmations
     return Outcome(seed, violation, world.kernel.steps, tokens, increments, tuple(world.kernel.lines))
