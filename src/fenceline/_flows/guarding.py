@@ -234,6 +234,9 @@ def _refusals(
         verdict = yield from _judged(mark, scope, sequencer, tenure)
         if isinstance(verdict, Refused):
             refused.append(verdict)
+        elif verdict is Verdict.RAISE:
+            # It was only observed, and its mark has fallen since: to go on would be to write without a seal.
+            raise _not_sealed(mark, sequencer)
     return tuple(refused)
 
 
