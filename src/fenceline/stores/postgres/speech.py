@@ -20,8 +20,8 @@ HEAD_WAIT_MS = 1000
 POLL_MS = 100
 """How often a waiter looks where nothing is told, behind a pooler."""
 PAGE_LOCKS = 500
-LOW_TOKENS = 2**30
-"""With no more than these left of what is reserved, more is reserved before a connection is granted anything."""
+LOW_TOKENS = 2**25
+"""With no more left of the 2**26 that were reserved, a connection reserves more before it is granted anything."""
 GRANTED = "granted"
 HELD = "held"
 SPENT = "spent"
