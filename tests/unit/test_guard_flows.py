@@ -353,3 +353,67 @@ def test_g6_enforcing_what_was_observed_raises_the_mark_if_there_is_a_token(last
     raised = Mark("r", LOCK, last_token, "source", "history")
     assert store.of(ask.WriteAudit) == ([] if last_token else [ask.WriteAudit(entry)])
     assert store.of(ask.ChangeMark) == ([ask.ChangeMark(raised, entry)] if last_token else [])
+
+
+@pytest.mark.parametrize("flow", ["protect", "unprotect", "lower", "raise_to", "rebind", "outrank"])
+@pytest.mark.parametrize("lock", ["a-lock", "z-lock"])
+def test_g5_an_operator_too_names_the_lock_that_a_resource_is_bound_to(flow: str, lock: str) -> None:
+    flows = {
+        "protect": operating.protect(scope(), ("r",), ask.ENFORCE, source(7), "me"),
+        "unprotect": operating.unprotect(scope(), (), "me", "why"),
+        "lower": operating.lower(scope(), 3, "me", "why"),
+        "raise_to": operating.raise_to(scope(), 9, "me", "why"),
+        "rebind": operating.rebind(scope(), "new-lock", source(7), "me", "why"),
+        "outrank": operating.outrank(scope(), OURS, "me", "why"),
+    }
+    store = Store(Mark("r", lock, 4), mode=ask.OBSERVE)
+    with pytest.raises(WrongLockError, match=rf"bound to lock '{lock}'"):
+        run(store, flows[flow])
+    assert [type(request) for request in store.asked] == [ask.Begin, ask.ReadMarks]
+
+
+def test_g5_no_operator_binds_a_durable_resource_to_a_source_in_memory() -> None:
+    durable, of_memory = Scope("sqlite:////app.db", ("r",), LOCK), source(7, "memory-1")
+    for flow in (
+        operating.protect(durable, ("r",), ask.ENFORCE, of_memory, "me"),
+        operating.raise_to(durable, of_memory, "me", "why"),
+        operating.rebind(durable, "new-lock", of_memory, "me", "why"),
+        operating.outrank(durable, sequencer(5, source_id="memory-1"), "me", "why"),
+    ):
+        with pytest.raises(WrongLockError, match="outlives source memory-1"):
+            run(Store(), flow)
+
+
+@pytest.mark.parametrize(
+    ("found", "is_raised"),
+    [
+        (Mark("r", LOCK), True),
+        (mark(4), True),
+        (mark(4, is_closed=True), True),
+        (mark(5), True),
+        (Mark("r", LOCK, 5, "source", "history"), False),
+        (mark(6), False),
+    ],
+)
+def test_g10_a_break_outranks_every_lease_up_to_its_token(found: Mark, is_raised: bool) -> None:
+    """The break's own claim may have sealed the resource: then it is raised out of its hands too."""
+    store = Store(found)
+    run(store, operating.outrank(scope(), OURS, "me", "it hangs"))
+    entry = ask.AuditEntry("break", "r", found.token, 5, "me", "it hangs")
+    wanted = [ask.ChangeMark(Mark("r", LOCK, 5, "source", "history"), entry)]
+    assert store.of(ask.ChangeMark) == (wanted if is_raised else [])
+    assert store.mark().claim is None or not is_raised
+
+
+@pytest.mark.parametrize("claim", ["claim-4", "claim-6"])
+def test_g10_a_break_whose_token_somebody_else_has_is_loud(claim: str) -> None:
+    with pytest.raises(TokenCollisionError):
+        run(Store(mark(5, of=sequencer(5, claim=claim))), operating.outrank(scope(), OURS, "me", "it hangs"))
+
+
+def test_g8_a_mark_above_the_sources_last_token_is_not_touched() -> None:
+    """It was raised since the source was asked, or the source went back: who tries again knows which."""
+    store = Store(mark(8))
+    with pytest.raises(GuardError, match=r"has mark 8, and 7 is below it: try again.*`fenceline epoch --raise`"):
+        run(store, operating.raise_to(scope(), source(7), "me", "why"))
+    assert store.mark() == mark(8)

@@ -141,7 +141,13 @@ def outrank(scope: Scope, sequencer: Sequencer, who: str, reason: str) -> Flow[N
 def _raise(mark: Mark, source: SourceInfo, action: str, who: str, reason: str) -> Flow[None]:
     """Raise a mark over every token that its source has issued."""
     _check_source(mark, source.source_id)
-    _check_not_below(mark, source.last_token, "the source lost tokens: run `fenceline epoch --raise` on it")
+    # The source was asked before this transaction began: a newer holder may have sealed the resource in between.
+    _check_not_below(
+        mark,
+        source.last_token,
+        "try again, for a new holder may have sealed it just now. If it stays so, the source lost tokens: run "
+        "`fenceline epoch --raise` on it",
+    )
     if source.last_token == 0:
         yield WriteAudit(_entry(action, mark, mark.token, who, reason))
         return
