@@ -237,8 +237,8 @@ $$;
 -- Take a lock, queue for it, or look again. `p_mode`: 'try' (now or never), 'wait' (or be queued), 'poll' (is queued already).
 -- Outcomes: granted, held (by this very claim), queued, busy, ended (the claim is over; now_us is later than all that ended),
 -- spent (no token is reserved: begin a history first), full. The common case is one UPDATE: the lock was taken before and is
--- free, nobody waits, and the claim cannot be a late duplicate. If the row was changed since the statement began, the
--- comparison of its xmin with what it was then fails, and all is decided anew.
+-- free, nobody waits, tokens abound, and the claim cannot be a late duplicate. If the row was changed since the statement
+-- began, the comparison of its xmin with what it was then fails, and all is decided anew.
 CREATE FUNCTION fenceline.acquire(
     p_lock bytea, p_claim text, p_holder text, p_ttl_ms bigint, p_born_us bigint, p_mode text, p_channel text,
     p_head_wait_ms bigint, p_queue_limit bigint)
@@ -261,13 +261,14 @@ BEGIN
       AND l.forgotten_us < p_born_us AND s.born_after_us < p_born_us
       AND NOT EXISTS (SELECT FROM fenceline.waiter AS q WHERE q.lock = p_lock)
       AND s.id = 1 AND s.xmin = s.xid AND w.id = 1 AND w.xmin = w.xid
+      AND s.bound - (SELECT t.last_value FROM fenceline.token AS t) > 100000
     RETURNING l.token, s.source_id, s.epoch, s.history_id, s.bound
     INTO answer.token, answer.source_id, answer.epoch, answer.history_id, bound;
     IF NOT FOUND THEN
         RETURN fenceline.decide(
             p_lock, p_claim, p_holder, p_ttl_ms, p_born_us, p_mode, p_channel, p_head_wait_ms, p_queue_limit);
     ELSIF answer.token > bound THEN
-        RAISE 'no token is left in epoch %', answer.epoch USING ERRCODE = 'FL103';
+        RAISE 'a hundred thousand tokens were drawn at once in epoch %: try again', answer.epoch USING ERRCODE = 'FL103';
     END IF;
     answer.outcome := 'granted';
     answer.time_ms := p_ttl_ms;
@@ -403,11 +404,9 @@ $$;
 
 -- name: create_begin_history
 -- Begin a history above every token of the old one, on the disk before anybody gets a token of it (T1, T7): above all that
--- was reserved here, and, where the clocks are right, above what others reserved who knew more than is known here: a
--- thousand million tokens for each second. A primary that was replaced too early, a standby that was promoted before
--- this one, the original of a copy. An operator's history begins at a multiple of 2**40. One that was noticed begins as
--- the clock says, or at the next multiple of 2**36: histories that follow each other closely run ahead of the clock for no
--- longer than a minute each.
+-- was reserved here, and, where the clocks are right, above what others reserved who knew more than is known here: 2**30
+-- tokens for each second. A primary that was replaced too early, a standby that was promoted before this one, the original
+-- of a copy. An operator's history begins at a multiple of 2**40, and so does one whose clock says no more than is known.
 CREATE FUNCTION fenceline.begin_history(p_seen bigint, p_is_noticed boolean, p_who text, p_reason text) RETURNS void
 LANGUAGE plpgsql AS
 $$
@@ -425,14 +424,14 @@ BEGIN
     IF highest >= 9223372036854775807 - 2 * 1099511627776 THEN
         RAISE 'no token is left above epoch %', old.epoch USING ERRCODE = 'FL103';
     END IF;
-    IF p_is_noticed THEN
-        base := greatest((highest / 68719476736 + 1) * 68719476736, by_clock);
+    IF p_is_noticed AND by_clock > highest THEN
+        base := by_clock;
     ELSE
         base := (greatest(highest, by_clock) / 1099511627776 + 1) * 1099511627776;
     END IF;
     PERFORM setval('fenceline.token', base);
     UPDATE fenceline.source SET
-        epoch = old.epoch + 1, history_id = fresh, bound = base + 68719476736 - 1, place = fenceline.place(),
+        epoch = old.epoch + 1, history_id = fresh, bound = base + 67108864, place = fenceline.place(),
         born_after_us = fenceline.past_us(), xid = pg_current_xact_id()::xid;
     DELETE FROM fenceline.witness;
     INSERT INTO fenceline.witness VALUES (1, pg_current_xact_id()::xid, fenceline.place());
@@ -454,8 +453,9 @@ END
 $$;
 
 -- name: create_reserve
--- Make sure that tokens are reserved. After any recovery this begins a new history: a crash of this server cannot be told
--- from a backup of it, or a standby, that knows less than was issued. Leases whose rows are still there go on.
+-- Make sure that tokens are reserved, 2**26 of them at a time. After any recovery this begins a new history: a crash of this
+-- server cannot be told from a backup of it, or a standby, that knows less than was issued. Leases whose rows are still
+-- there go on.
 CREATE FUNCTION fenceline.reserve(p_who text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
 $$
@@ -466,8 +466,9 @@ BEGIN
     SELECT * INTO STRICT found FROM fenceline.describe();
     IF NOT found.is_whole THEN
         PERFORM fenceline.begin_history(0, true, p_who, 'the server has recovered, or this is another place');
-    ELSIF found.bound - found.last_token < 34359738368 THEN
-        UPDATE fenceline.source SET bound = bound + 68719476736, xid = pg_current_xact_id()::xid;
+    ELSIF found.bound - found.last_token <= 33554432 THEN
+        UPDATE fenceline.source
+        SET bound = greatest(bound, found.last_token) + 67108864, xid = pg_current_xact_id()::xid;
     END IF;
 END
 $$;
@@ -604,7 +605,7 @@ FROM PUBLIC;
 -- The identity of a new source, whose first history begins at token 1.
 INSERT INTO fenceline.source
 SELECT 1, 1, substr(replace(gen_random_uuid()::text, '-', ''), 1, 16), 1,
-       substr(replace(gen_random_uuid()::text, '-', ''), 1, 16), 68719476736 - 1, 0, fenceline.place(),
+       substr(replace(gen_random_uuid()::text, '-', ''), 1, 16), 67108864, 0, fenceline.place(),
        pg_current_xact_id()::xid;
 
 -- name: insert_witness
