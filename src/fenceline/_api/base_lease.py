@@ -15,11 +15,12 @@ from fenceline.model import Sequencer
 class BaseLease:
     """One time-limited holding of a lock. Methods may be called from any thread."""
 
-    __slots__ = ("__weakref__", "_audience", "_record")
+    __slots__ = ("__weakref__", "_audience", "_record", "_sequencer")
 
     def __init__(self, record: LeaseRecord, audience: Audience) -> None:
         self._record = record
         self._audience = audience
+        self._sequencer: Sequencer | None = None
 
     def __repr__(self) -> str:
         record = self._record
@@ -38,9 +39,12 @@ class BaseLease:
     @property
     def sequencer(self) -> Sequencer:
         """The portable proof of this lease, for guards and for other processes."""
-        record = self._record
-        grant = record.grant
-        return Sequencer(grant.source_id, grant.history_id, record.lock, grant.token, record.claim)
+        if self._sequencer is None:
+            record = self._record
+            grant = record.grant
+            # Made once: a sequencer checks its parts, and each guarded transaction asks for it.
+            self._sequencer = Sequencer(grant.source_id, grant.history_id, record.lock, grant.token, record.claim)
+        return self._sequencer
 
     @property
     def lock(self) -> str:

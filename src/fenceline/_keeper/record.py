@@ -229,7 +229,8 @@ class LeaseRecord:
             self.open_transactions[who] -= 1
             if not self.open_transactions[who]:
                 del self.open_transactions[who]
-                PROCESS.drained.notify_all()
+                if self._state != HELD:  # Else nobody waits yet: a release leaves held first.
+                    PROCESS.drained.notify_all()
 
     def wait_for_guarded(self) -> None:
         """Wait until no guarded transaction of this lease is open, until its deadline at most: then they are stale

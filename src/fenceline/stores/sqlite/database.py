@@ -81,6 +81,7 @@ class Database:
         patience_s: float = BUSY_PATIENCE_S,
     ) -> None:
         self.path = path
+        self._name = os.fspath(path)
         self.patience_s = patience_s
         self._prepare = prepare
         self._native: sqlite3.Connection | None = None
@@ -137,7 +138,7 @@ class Database:
 
     def _file_id_now(self) -> tuple[int, int] | None:
         try:
-            status = os.stat(self.path)
+            status = os.stat(self._name)
         except OSError:
             return None
         return status.st_dev, status.st_ino
