@@ -1,0 +1,68 @@
+"""Functions with their owner's rights run no code of their caller, whatever stands first in the search path."""
+
+from contextlib import suppress
+
+import psycopg
+import pytest
+
+from fenceline.stores.postgres.source import PostgresSource
+from tests.guards import sequencer
+from tests.postgres.fix_postgres import Database
+from tests.postgres.guarded import Guarded
+
+TRAPS = """
+    CREATE ROLE {role} LOGIN;
+    GRANT USAGE ON SCHEMA fenceline TO {role};
+    CREATE SCHEMA trap AUTHORIZATION {role};
+    SET ROLE {role};
+    CREATE FUNCTION trap.spring(anyelement) RETURNS boolean LANGUAGE plpgsql AS
+    $$ BEGIN RAISE NOTICE 'sprung as %', current_user; RETURN true; END $$;
+    CREATE FUNCTION trap.equal(pg_catalog.text, pg_catalog.text) RETURNS boolean LANGUAGE plpgsql AS
+    $$ BEGIN RAISE NOTICE 'sprung as %', current_user; RETURN true; END $$;
+    CREATE OPERATOR trap.= (leftarg = pg_catalog.text, rightarg = pg_catalog.text, function = trap.equal);
+    CREATE FUNCTION trap.lower(pg_catalog.text) RETURNS pg_catalog.text LANGUAGE plpgsql AS
+    $$ BEGIN RAISE NOTICE 'sprung as %', current_user; RETURN 'x'; END $$;
+    CREATE DOMAIN trap.text AS pg_catalog.text CHECK (trap.spring(VALUE));
+    CREATE DOMAIN trap.boolean AS pg_catalog.bool CHECK (trap.spring(VALUE));
+    CREATE DOMAIN trap.int8 AS pg_catalog.int8 CHECK (trap.spring(VALUE));
+    RESET ROLE;
+"""
+_CALLS = {
+    "acquire": "SELECT fenceline.acquire('a', 'claim', 'me', 1000, 1, 'wait', 'told', 1000, 10)",
+    "acquire again": "SELECT fenceline.acquire('a', 'other', 'me', 1000, 1, 'wait', 'told', 1000, 10)",
+    "renew": "SELECT fenceline.renew(ARRAY['a'::bytea], ARRAY['claim'])",
+    "release": "SELECT fenceline.release('a', 'claim', 1)",
+    "inspect": "SELECT fenceline.inspect('a', NULL, 1)",
+    "describe": "SELECT fenceline.describe()",
+    "reserve": "SELECT fenceline.reserve('me')",
+    "present": f"SELECT fenceline.present('{sequencer(5)}', 'reports')",
+    "seal": f"SELECT fenceline.seal('{sequencer(5)}', 'reports')",
+    "write": "INSERT INTO public.reports VALUES (7, 'x')",
+    "observed write": "INSERT INTO public.seen VALUES (7)",
+}
+
+
+@pytest.mark.parametrize("call", _CALLS.values(), ids=_CALLS.keys())
+def test_no_trap_of_the_callers_is_sprung_with_the_owners_rights(
+    guarded: Guarded, database: Database, call: str
+) -> None:
+    role = f"caller_of_{database.name}"
+    PostgresSource(database.url()).install()
+    with database.connect() as owner:
+        owner.execute("CREATE TABLE seen (id int)")
+        guarded.guard().protect("seen", mode="observe")
+        owner.execute(TRAPS.format(role=role).encode())
+        owner.execute(f"GRANT INSERT ON reports, seen TO {role}".encode())
+    sprung: list[str] = []
+    with database.connect(user=role) as native:
+        native.add_notice_handler(lambda said: sprung.append(str(said.message_primary)))
+        native.execute("SELECT trap.spring('a'::trap.text)")
+        assert sprung, "the trap itself works"
+        sprung.clear()
+        native.execute("SET search_path = trap, pg_catalog, public")
+        # Some are refused, by the guard's own words; what is asked here is who refused.
+        with suppress(psycopg.Error):
+            native.execute(call.encode())
+    with database.connect() as owner:
+        owner.execute(f"DROP OWNED BY {role} CASCADE; DROP ROLE {role}".encode())
+    assert [said for said in sprung if not said.endswith(role)] == []
