@@ -213,8 +213,11 @@ class Keeper:
         self._announcer.announce(partial(audience.tell, record, "lost", reason=reason))
 
     def _renew(self) -> None:
+        now_ms = self._now_ms()
+        if not self._schedule.is_due(now_ms):
+            return
         self._schedule.drop_ended()
-        for driver, records in self._schedule.take_due(self._now_ms()):
+        for driver, records in self._schedule.take_due(now_ms):
             try:
                 beat = driver.run(keep.renew(tuple((record.lock, record.claim) for record in records)))
             except Exception as error:
@@ -231,13 +234,14 @@ class Keeper:
             logger.error(_UNEXPECTED, exc_info=error)
 
     def _settle(self, beat: keep.Beat, records: list[LeaseRecord]) -> None:
+        sent_ms, (remaining, lost) = beat
         for record in records:
-            remaining_ms = beat.reply.remaining_ms.get(record.claim)
+            remaining_ms = remaining.get(record.claim)
             if remaining_ms is None:
-                self._end(record, LOST, beat.reply.lost.get(record.claim, "the source did not name it"))
-            elif not record.renewed_until(acquire.deadline_ms(beat.sent_ms, remaining_ms, record.ttl_ms)):
+                self._end(record, LOST, lost.get(record.claim, "the source did not name it"))
+            elif not record.renewed_until(acquire.deadline_ms(sent_ms, remaining_ms, record.ttl_ms)):
                 self._end(record, EXPIRED, "its deadline passed before the source confirmed the renewal")
-            elif record.state == HELD and record.audience.hooks.on_renewed is not None:
+            elif record.audience.hooks.on_renewed is not None and record.is_held:
                 self._announcer.announce(partial(record.audience.tell, record, "renewed"))
 
     def _abandon_claims(self) -> None:

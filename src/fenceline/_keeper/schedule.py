@@ -69,6 +69,10 @@ class Schedule:
         for record in [record for record in self if record.state != HELD]:
             self.remove(record)
 
+    def is_due(self, now_ms: int) -> bool:
+        """Tell whether some lease is to be renewed now."""
+        return any(group.next_ms <= now_ms for group in self._groups.values())
+
     def take_due(self, now_ms: int) -> list[Batch]:
         """Return the leases to renew now, one batch for each source, and set their next beat."""
         batches: dict[SyncDriver, list[LeaseRecord]] = {}

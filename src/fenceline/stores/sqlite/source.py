@@ -298,8 +298,8 @@ class SQLiteSourceConnection:
         self._identity.check_unmoved(read_source(self.database))
         leases = {claim: lock for lock, claim in request.leases}
         renewed = dict(self._execute(SQL.renew, {"leases": json.dumps(leases)}).fetchall())
-        lost = {claim: self._why_lost(lock, claim) for claim, lock in leases.items() if claim not in renewed}
-        return ask.Renewed(renewed, lost)
+        not_renewed = leases.keys() - renewed if len(renewed) < len(leases) else ()
+        return ask.Renewed(renewed, {claim: self._why_lost(leases[claim], claim) for claim in not_renewed})
 
     def _why_lost(self, lock: str, claim: str) -> str:
         row = self._execute(SQL.read_lock, {"lock": lock}).fetchone()
