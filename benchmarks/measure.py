@@ -2,7 +2,7 @@
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +36,7 @@ def seconds_each(operation: Callable[[], object], count: int) -> float:
 
 
 def take_turns(
-    case: str, variants: dict[str, Callable[[], object]], *, rounds: int, batch: int, target: str = ""
+    case: str, variants: Mapping[str, Callable[[], object]], *, rounds: int, batch: int, target: str = ""
 ) -> list[Result]:
     """Measure the variants in turns; the first is the floor that the others are compared with. Unit: microseconds."""
     for operation in variants.values():

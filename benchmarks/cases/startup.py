@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 from benchmarks.measure import Result, compare, seconds_each
@@ -32,6 +33,6 @@ def _processes(case: str, commands: dict[str, list[str]], rounds: int, target: s
     turns: dict[str, list[float]] = {name: [] for name in commands}
     for _ in range(rounds):
         for name, command in commands.items():
-            elapsed_s = seconds_each(lambda command=command: subprocess.run(command, check=True), 1)
+            elapsed_s = seconds_each(partial(subprocess.run, command, check=True), 1)
             turns[name].append(elapsed_s * MS_PER_S)
     return compare(case, turns, "ms", target)

@@ -8,6 +8,10 @@ from itertools import pairwise, product
 from xml.etree import ElementTree as ET
 
 import pytest
+
+from fenceline._flows import admit as library
+from fenceline.errors import SealLostError, StaleTokenError, TokenCollisionError
+from fenceline.model import Mark, Sequencer
 from spec import explorer, guard, world
 from spec.__main__ import main
 from spec.checks import Result, check, check_case, check_limit, check_scene
@@ -16,10 +20,6 @@ from spec.protocol import successors
 from spec.report import cases_table, limits_table, scenes_table
 from spec.rules import RULES, Anomaly, Rules
 from spec.scenes import CASES, LIMITS, SCENES, Case
-
-from fenceline._flows import admit as library
-from fenceline.errors import SealLostError, StaleTokenError, TokenCollisionError
-from fenceline.model import Mark, Sequencer
 from tests.helpers import ROOT
 
 PAGE = ROOT / "docs" / "explanation" / "anomalies.md"
