@@ -2,7 +2,7 @@
 -- The first statement of a connection, and what `fenceline epoch` shows; the process id tells a pooler from the server.
 SELECT schema, is_whole, now_us, source_id, epoch, history_id, last_token, bound,
        pg_backend_pid()
-FROM fenceline.describe();
+FROM fenceline.describe() WHERE schema IS NOT NULL;
 
 -- name: settle_in
 -- For a connection of its own: what each change would set for itself otherwise, or be refused for; and plans that were made

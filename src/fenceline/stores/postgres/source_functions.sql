@@ -380,17 +380,25 @@ END
 $$;
 
 -- name: create_describe
--- The source's identity and counter, and whether its history goes on unbroken here.
+-- The source's identity and counter, and whether its history goes on unbroken here: never on a standby, where the witness
+-- cannot even be looked at.
 CREATE FUNCTION fenceline.describe(
     OUT schema integer, OUT is_whole boolean, OUT now_us bigint, OUT source_id text, OUT epoch bigint, OUT history_id text,
     OUT last_token bigint, OUT bound bigint)
-LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
 $$
-    SELECT s.schema, w.id IS NOT NULL, fenceline.now_us(), s.source_id, s.epoch, s.history_id,
+BEGIN
+    SELECT s.schema, fenceline.now_us(), s.source_id, s.epoch, s.history_id,
            CASE WHEN t.is_called THEN t.last_value ELSE t.last_value - 1 END, s.bound
-    FROM fenceline.source AS s CROSS JOIN fenceline.token AS t
-    LEFT JOIN fenceline.witness AS w
-        ON NOT pg_is_in_recovery() AND w.xmin = w.xid AND s.xmin = s.xid AND w.place = fenceline.place()
+    INTO schema, now_us, source_id, epoch, history_id, last_token, bound
+    FROM fenceline.source AS s CROSS JOIN fenceline.token AS t;
+    is_whole := false;
+    IF NOT pg_is_in_recovery() THEN
+        is_whole := EXISTS (
+            SELECT FROM fenceline.witness AS w CROSS JOIN fenceline.source AS s
+            WHERE w.xmin = w.xid AND s.xmin = s.xid AND w.place = fenceline.place());
+    END IF;
+END
 $$;
 
 -- name: create_past_us
