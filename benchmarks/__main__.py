@@ -1,4 +1,4 @@
-"""Run the benchmarks: `python -m benchmarks [CASE …] [--scale 0.2] [--out FOLDER]`."""
+"""Run the benchmarks: `python -m benchmarks [CASE …] [--scale 0.2] [--out FOLDER]`, or `make bench BENCH='…'`."""
 
 import argparse
 import sys
@@ -9,16 +9,36 @@ from pathlib import Path
 from benchmarks import plots, report
 from benchmarks.measure import Result
 
-CASES = (
-    *("cycle", "guarded", "size", "handoff", "renewal", "startup"),
-    *("postgres_cycle", "postgres_size", "postgres_handoff", "postgres_renewal"),
-)
+CASES = {
+    "cycle": "acquire and release a free lock, against the same by hand",
+    "guarded": "a guarded transaction, against an unguarded one",
+    "size": "acquire and release in files that know 10 to 1 000 000 locks",
+    "handoff": "from one process's release to the next one's return",
+    "renewal": "keep 1, 100 and 10 000 leases: share of a core, bytes a lease",
+    "startup": "import fenceline; fenceline run around a command that does nothing",
+    "postgres_cycle": "acquire and release on PostgreSQL, against the same by hand",
+    "postgres_size": "acquire and release in databases that know many locks",
+    "postgres_handoff": "hand-offs between processes through PostgreSQL",
+    "postgres_renewal": "keep leases in PostgreSQL",
+}
+_NOTES = """
+Variants of a case take turns; what is printed is the median over the turns, its quartiles, and the median of each
+turn's ratio to the first variant. Nothing fails because a machine is slow.
+
+  make bench BENCH='cycle guarded --scale 0.2'
+  make bench BENCH='cycle --out /tmp/bench'
+"""
 
 
 def main() -> None:
     """Run the cases that were named, print a report, and write it with its pictures where `--out` says."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Ratios against the work by hand.")
-    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"which to run: {', '.join(CASES)} (default: all)")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description="Measure fenceline in ratios against the work by hand, in one run on one machine.",
+        epilog="cases:\n" + "".join(f"  {name:18}{question}\n" for name, question in CASES.items()) + _NOTES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("cases", nargs="*", metavar="CASE", help="which to run (default: all)")
     parser.add_argument(
         "--scale", type=float, default=1.0, help="length of the run; 0.1 is a quick look (default: 1.0)"
     )

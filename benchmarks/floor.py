@@ -1,18 +1,24 @@
 """The work by hand: what somebody who knows SQLite well would write for one lock with a token, and nothing around it.
 
 The same durability as fenceline's: write-ahead log, `synchronous = NORMAL`, the same page size, a counter under a
-bound that is durable already. What it lacks: waiting, renewal, the refusal of late duplicates, the notice of a
-restored or moved file, threads, forks, errors, and every check of what the user passes.
+bound that is durable already (T1), the clock read under the write lock (H1). What it lacks: waiting, renewal, the
+refusal of late duplicates, the notice of a restored or moved file, threads, forks, errors, and every check of what the
+user passes. A second variant runs fenceline's own statements by hand: what is left above it is Python's.
 """
 
 import sqlite3
+from collections import deque
 from pathlib import Path
+from typing import Any
 
-from fenceline.clock import boottime_ms
+import fenceline
+from fenceline.clock import boottime_ms, boottime_us
 from fenceline.model import draw_claim
-from fenceline.stores.sqlite.identity import PAGE_BYTES
+from fenceline.stores.sqlite.identity import PAGE_BYTES, SQL
+from fenceline.stores.sqlite.source import prepare
 
 TTL_MS = 30_000
+_MANY_TOKENS = 1 << 60
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -55,3 +61,27 @@ class HandWrittenLock:
         run("BEGIN IMMEDIATE")
         run("UPDATE lock SET claim = NULL WHERE name = ? AND claim = ?", ("bench", claim))
         run("COMMIT")
+
+
+class SameStatements:
+    """fenceline's own two statements by hand: the rules that they hold, and nothing of what is around them."""
+
+    def __init__(self, path: Path) -> None:
+        with fenceline.connect(f"sqlite:///{path}") as source, source.lock("bench") as lease:
+            self._history_id, self._token = lease.sequencer.history_id, lease.token
+        self._told: deque[Any] = deque(maxlen=1)
+        self.connection = connection = sqlite3.connect(path, isolation_level=None)
+        prepare(self._told, connection)
+        for column in ("reserved", "bound"):
+            connection.execute(f"UPDATE fenceline_source SET {column} = {_MANY_TOKENS}")
+        self._kernel = connection.execute("SELECT boot_id, time_namespace FROM fenceline_source").fetchone()
+
+    def cycle(self) -> None:
+        """Acquire the lock and release it."""
+        run = self.connection.execute
+        claim = draw_claim()
+        seen = (self._history_id, self._token, *self._kernel)
+        granted = run(SQL.grant_if_free, ("bench", claim, "somebody", TTL_MS, boottime_us(), *seen)).rowcount
+        self._token = self._told.pop()
+        ended = run(SQL.end_lease, ("bench", claim)).rowcount
+        assert granted == ended == 1

@@ -1,4 +1,7 @@
-"""Take turns between variants, and reduce what was measured to medians and ratios."""
+"""Take turns between variants, and reduce what was measured to medians and ratios.
+
+Turns are short, a few milliseconds, and many: so the median is of turns that no other process has interrupted.
+"""
 
 import statistics
 import time

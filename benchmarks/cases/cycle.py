@@ -3,13 +3,14 @@
 from pathlib import Path
 
 import fenceline
-from benchmarks.floor import HandWrittenLock
+from benchmarks.floor import HandWrittenLock, SameStatements
 from benchmarks.measure import Result, take_turns
 
 
 def run(folder: Path, scale: float) -> list[Result]:
     """Measure a cycle of acquire and release."""
     floor = HandWrittenLock(folder / "floor.db")
+    same = SameStatements(folder / "same.db")
     with fenceline.connect(f"sqlite:///{folder / 'locks.db'}") as source:
         lock = source.lock("bench")
 
@@ -21,5 +22,10 @@ def run(folder: Path, scale: float) -> list[Result]:
             with lock:
                 pass
 
-        variants = {"by hand": floor.cycle, "acquire(), release()": cycle, "with lock:": block}
-        return take_turns("acquire and release", variants, rounds=int(40 * scale) + 3, batch=200, target="1.3x")
+        variants = {
+            "by hand": floor.cycle,
+            "fenceline's statements by hand": same.cycle,
+            "acquire(), release()": cycle,
+            "with lock:": block,
+        }
+        return take_turns("acquire and release", variants, rounds=int(200 * scale) + 3, batch=40, target="1.3x")

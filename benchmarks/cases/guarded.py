@@ -15,8 +15,8 @@ def run(folder: Path, scale: float) -> list[Result]:
     for mode in ("wal", "delete"):
         place = folder / mode
         place.mkdir()
-        batch = 100 if mode == "wal" else 20
-        results += _compare(place, mode, rounds=int(30 * scale) + 3, batch=batch)
+        batch = 20 if mode == "wal" else 5
+        results += _compare(place, mode, rounds=int(120 * scale) + 3, batch=batch)
     return results
 
 

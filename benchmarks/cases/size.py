@@ -17,7 +17,7 @@ def run(folder: Path, scale: float) -> list[Result]:
     """Measure a cycle against the number of locks in the file."""
     variants = {f"{count} locks": _cycle(folder / f"{count}.db", count) for count in COUNTS}
     return take_turns(
-        "acquire and release by locks in the file", variants, rounds=int(30 * scale) + 3, batch=200, target="1.2x"
+        "acquire and release by locks in the file", variants, rounds=int(120 * scale) + 3, batch=50, target="1.2x"
     )
 
 
