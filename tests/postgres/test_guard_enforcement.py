@@ -103,9 +103,11 @@ def test_g6_reading_and_locking_rows_needs_no_token(everything: Guarded) -> None
 
 
 def test_g6_a_failed_parents_cascade_leaves_the_parent(everything: Guarded) -> None:
-    with everything.database.connect() as native:
-        with pytest.raises(psycopg.Error, match=r"child belongs to resource reports"):
-            native.execute("DELETE FROM parent")
+    with (
+        everything.database.connect() as native,
+        pytest.raises(psycopg.Error, match="child belongs to resource reports"),
+    ):
+        native.execute("DELETE FROM parent")
     assert everything.database.value("SELECT count(*) FROM parent") == 1
 
 
@@ -143,7 +145,7 @@ def test_g6_functions_and_operators_of_the_sessions_path_are_not_used(guarded: G
                 native.execute(statement)
 
 
-# --- presenting, in any language -----------------------------------------------------------------------------------
+# --- presenting, in any language ------------------------------------------------------------------
 def test_g6_any_client_presents_its_sequencer_by_one_call(guarded: Guarded) -> None:
     guarded.sealed(5)
     with guarded.database.connect() as native:
@@ -235,7 +237,13 @@ def test_every_lock_name_survives_the_sequencer(database: Database, lock: str) -
     assert guard.mark().lock == lock
 
 
-# --- nothing else counts as presenting -----------------------------------------------------------------------------
+# --- nothing else counts as presenting ------------------------------------------------------------
+def set_and_delete(native: psycopg.Connection, name: str, note: str, *, is_local: bool) -> None:
+    with native.transaction():
+        native.execute("SELECT set_config(%s, %s, %s)", (name, note, is_local))
+        native.execute("DELETE FROM reports")
+
+
 def note_of(native: psycopg.Connection) -> tuple[str, str]:
     name = native.execute("SELECT fenceline.note_name('reports')").fetchone()[0]
     return name, native.execute("SELECT current_setting(%s, true)", (name,)).fetchone()[0]
@@ -249,9 +257,8 @@ def test_g6_a_setting_of_the_session_or_of_an_earlier_transaction_counts_for_not
             name, note = note_of(native)
             assert note
         for is_local in (False, True):
-            with pytest.raises(psycopg.Error, match=REFUSED), native.transaction():
-                native.execute("SELECT set_config(%s, %s, %s)", (name, note, is_local))
-                native.execute("DELETE FROM reports")
+            with pytest.raises(psycopg.Error, match=REFUSED):
+                set_and_delete(native, name, note, is_local=is_local)
 
 
 def test_g6_a_setting_made_by_hand_counts_for_nothing(guarded: Guarded) -> None:
@@ -260,18 +267,22 @@ def test_g6_a_setting_made_by_hand_counts_for_nothing(guarded: Guarded) -> None:
         name, _ = note_of(native)
         xid = native.execute("SELECT pg_current_xact_id()::text").fetchone()[0]
         for note in (xid, f"{xid} 5 claim-5", f"{xid} reports", "claim-5", str(sequencer(5))):
-            with pytest.raises(psycopg.Error, match=REFUSED), native.transaction():
-                native.execute("SELECT set_config(%s, %s, true)", (name, note))
-                native.execute("DELETE FROM reports")
+            with pytest.raises(psycopg.Error, match=REFUSED):
+                set_and_delete(native, name, note, is_local=True)
 
 
 def test_g6_a_rolled_back_savepoint_takes_the_token_back(guarded: Guarded) -> None:
     guarded.sealed(5)
-    with guarded.database.connect() as native, native.transaction():
-        with pytest.raises(ZeroDivisionError), native.transaction():
+
+    def undo(native: psycopg.Connection) -> None:
+        with native.transaction():
             guarded.present(native, 5)
             native.execute("UPDATE reports SET value = 'undone'")
             raise ZeroDivisionError
+
+    with guarded.database.connect() as native, native.transaction():
+        with pytest.raises(ZeroDivisionError):
+            undo(native)
         with pytest.raises(psycopg.Error, match=REFUSED), native.transaction():
             native.execute("DELETE FROM reports")
         with native.transaction():
@@ -282,30 +293,34 @@ def test_g6_a_rolled_back_savepoint_takes_the_token_back(guarded: Guarded) -> No
 
 def test_g6_a_token_that_was_withdrawn_admits_nothing(guarded: Guarded) -> None:
     guarded.sealed(5)
-    with guarded.database.connect() as native, pytest.raises(psycopg.Error, match=REFUSED), native.transaction():
+    with guarded.client() as native:
+        native.execute("BEGIN")
         guarded.present(native, 5)
         native.execute("UPDATE reports SET value = 'admitted'")
         native.execute("SELECT fenceline.withdraw('reports')")
-        native.execute("DELETE FROM reports")
+        with pytest.raises(psycopg.Error, match=REFUSED):
+            native.execute("DELETE FROM reports")
 
 
 def test_g10_a_transaction_that_closes_its_own_mark_is_not_admitted_any_more(guarded: Guarded) -> None:
     guarded.sealed(5)
     proof = sequencer(5)
-    with guarded.database.connect() as native, pytest.raises(psycopg.Error, match=REFUSED), native.transaction():
+    with guarded.client() as native:
+        native.execute("BEGIN")
         guarded.present(native, 5)
         closed = (proof.lock.encode(), 5, proof.source_id, proof.history_id, proof.claim)
         native.execute("SELECT fenceline.write_mark('reports', %s, %s, %s, %s, %s, true)", closed)
-        native.execute("DELETE FROM reports")
+        with pytest.raises(psycopg.Error, match=REFUSED):
+            native.execute("DELETE FROM reports")
 
 
 def test_g6_each_resource_needs_its_own_token(guarded: Guarded) -> None:
     with guarded.database.connect() as native:
         native.execute("CREATE TABLE orders (id int)")
     fenceline.guard(guarded.database.url(), resource="orders", lock=LOCK).protect("orders")
-    with pytest.raises(UnfencedWriteError, match="orders belongs to resource orders"):
-        with guarded.guard().transaction(HandmadeLease(5)) as own:
-            own.execute("INSERT INTO orders VALUES (1)")
+    block = guarded.guard().transaction(HandmadeLease(5))
+    with pytest.raises(UnfencedWriteError, match="orders belongs to resource orders"), block as own:
+        own.execute("INSERT INTO orders VALUES (1)")
     both = guarded.guard("reports", "orders")
     with both.transaction(HandmadeLease(6)) as own:
         own.execute("INSERT INTO orders VALUES (1)")
@@ -317,7 +332,7 @@ def test_g6_each_resource_needs_its_own_token(guarded: Guarded) -> None:
     assert guarded.value() == "both, by hand"
 
 
-# --- what keeps itself (G8) ----------------------------------------------------------------------------------------
+# --- what keeps itself (G8) -----------------------------------------------------------------------
 FORBIDDEN = {
     "lowering": "UPDATE fenceline.mark SET token = 4",
     "forgetting": "UPDATE fenceline.mark SET token = NULL",

@@ -39,7 +39,7 @@ def seal(guarded: Guarded, token: int) -> Callable[[], None]:
     return lambda: guarded.guard().seal(HandmadeLease(token))
 
 
-# --- G3: a seal and a transaction that has presented exclude each other ------------------------------------------------
+# --- G3: a seal and a transaction that has presented exclude each other ---------------------------
 def test_g3_a_seal_waits_for_a_transaction_that_has_presented(guarded: Guarded, level: str) -> None:
     lease = guarded.sealed(5)
     with guard_at(guarded, level).transaction(lease) as own:
@@ -160,7 +160,19 @@ def test_g3_transactions_of_one_holder_do_not_wait_for_each_other(guarded: Guard
     assert guarded.database.value("SELECT count(*) FROM reports WHERE value = 'together'") == 4
 
 
-# --- G2: a snapshot from before the raise ------------------------------------------------------------------------------
+def test_g3_another_process_of_the_same_holder_does_not_wait_for_the_first(guarded: Guarded) -> None:
+    """It seals what is sealed by its own lease: nothing to write, so nobody to wait for."""
+    with guarded.guard().transaction(HandmadeLease(5)) as own, guarded.client() as by_hand:
+        Step(lambda: guarded.guard().seal(HandmadeLease(5))).end()
+        by_hand.execute("SET lock_timeout = '1ms'")
+        by_hand.execute("SELECT fenceline.seal(%s, %s)", (str(sequencer(5)), RESOURCE))
+        by_hand.execute("BEGIN")
+        Step(lambda: guarded.guard().seal(HandmadeLease(5), connection=by_hand)).end()
+        by_hand.execute("ROLLBACK")
+        write(own, "mine")
+
+
+# --- G2: a snapshot from before the raise ---------------------------------------------------------
 def look(native: psycopg.Connection) -> None:
     """Begin, and have the transaction's snapshot taken."""
     native.execute("BEGIN")
@@ -200,12 +212,10 @@ def test_g2_a_first_mark_that_is_younger_than_the_snapshot_is_noticed(guarded: G
     with guarded.client(old) as native:
         look(native)
         lease = HandmadeLease(5)
-        with (
-            guarded.client(old) as other,
-            pytest.raises(GuardError, match=r"call guard\.seal\(lease\) before you begin"),
-        ):
+        with guarded.client(old) as other:
             look(other)
-            guarded.guard("new").check(lease, connection=other)
+            with pytest.raises(GuardError, match=r"call guard\.seal\(lease\) before you begin"):
+                guarded.guard("new").check(lease, connection=other)
         guarded.guard("new").seal(lease)
         with pytest.raises(GuardError, match=r"as it was before a mark was raised"):
             guarded.guard("new").check(lease, connection=native)
@@ -226,7 +236,7 @@ def test_g2_a_mark_is_not_raised_in_a_transaction_that_looks_back(guarded: Guard
     assert guarded.guard().mark().token == 0
 
 
-# --- seals in the caller's own transaction -----------------------------------------------------------------------------
+# --- seals in the caller's own transaction --------------------------------------------------------
 def test_g2_at_read_committed_the_callers_transaction_may_seal(guarded: Guarded) -> None:
     guard, lease = guarded.guard(), HandmadeLease(5)
     with guarded.client() as native:
@@ -274,7 +284,7 @@ def test_g4_a_seals_commit_is_flushed_whatever_the_session_wants(guarded: Guarde
         assert native.execute("SHOW synchronous_commit").fetchone() == ("remote_write",)
 
 
-# --- conflicts that are the user's own -----------------------------------------------------------------------------------
+# --- conflicts that are the user's own ------------------------------------------------------------
 def test_a_conflict_at_the_end_of_a_block_is_psycopgs_own_error(guarded: Guarded) -> None:
     lease = guarded.sealed(5)
     guard = guard_at(guarded, "serializable")
@@ -310,7 +320,7 @@ def test_g3_resources_are_held_in_one_order(guarded: Guarded) -> None:
     assert guarded.guard("a").mark().token == 6
 
 
-# --- round trips ---------------------------------------------------------------------------------------------------------
+# --- round trips ----------------------------------------------------------------------------------
 def test_a_guarded_transaction_costs_no_round_trip_more_than_an_unguarded_one(
     guarded: Guarded, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,10 +51,13 @@ class ReadMarks(NamedTuple):
     """Tell the marks that are known of these resources. Reply: dict[str, Mark].
 
     A store that shows nobody another's claim tells whether it is this one, and shows something else if not.
+    `may_share`: marks that are this claim's will not be written, so others of the same lease may go on with their
+    transactions.
     """
 
     resources: tuple[str, ...]
     claim: str | None = None
+    may_share: bool = False
 
 
 class WriteMarks(NamedTuple):

@@ -146,7 +146,7 @@ def _sealed(scope: Scope, sequencer: Sequencer, tenure: Tenure) -> Flow[Sealed]:
 def _seal_once(scope: Scope, sequencer: Sequencer, tenure: Tenure, *, rewritten: tuple[str, ...]) -> Flow[Sealed]:
     yield Begin()
     raised, refused = [], []
-    for mark in (yield from read_marks(scope, sequencer.claim)):
+    for mark in (yield from read_marks(scope, sequencer.claim, may_share=not rewritten)):
         verdict = yield from _judged(mark, scope, sequencer, tenure)
         if isinstance(verdict, Refused):
             refused.append(verdict)
@@ -175,14 +175,14 @@ def sealed_mark(resource: str, sequencer: Sequencer, *, is_closed: bool = False)
 
 
 def read_marks(
-    scope: Scope, claim: str | None = None, resources: tuple[str, ...] | None = None
+    scope: Scope, claim: str | None = None, resources: tuple[str, ...] | None = None, *, may_share: bool = False
 ) -> Flow[tuple[Mark, ...]]:
     """Return the marks of all resources of the guard, or of these; token 0 for one that was never sealed.
 
-    `claim`: the one to compare with, where there is one.
+    `claim`: the one to compare with, where there is one; `may_share`: marks that are its own will not be written.
     """
     wanted = scope.resources if resources is None else resources
-    known = yield ReadMarks(wanted, claim)
+    known = yield ReadMarks(wanted, claim, may_share)
     return tuple(known.get(resource) or Mark(resource, scope.lock) for resource in wanted)
 
 
@@ -264,7 +264,7 @@ def check(
     is_to_raise = may_raise and not tenure.sealed.issuperset(scope.keys)
     can_raise = yield Join(scope.resources, is_to_raise, limit_ms)
     raised, refused = [], []
-    for mark in (yield from read_marks(scope, sequencer.claim)):
+    for mark in (yield from read_marks(scope, sequencer.claim, may_share=True)):
         verdict = yield from _judged(mark, scope, sequencer, tenure)
         if isinstance(verdict, Refused):
             refused.append(verdict)

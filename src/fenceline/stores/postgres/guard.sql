@@ -36,7 +36,7 @@ SELECT pg_catalog.current_setting('transaction_isolation');
 -- name: read_marks
 -- The marks of these resources, held still.
 SELECT resource, lock, token, source_id, history_id, claim, is_closed
-FROM fenceline.read_marks($1::text[], $2::text, $3::boolean, $4::integer);
+FROM fenceline.read_marks($1::text[], $2::text, $3::text, $4::integer);
 
 -- name: write_mark
 -- A mark as a lease leaves it.

@@ -31,10 +31,8 @@ _KINDS: dict[str, type[GuardError]] = {
 _ENDED = "FL007"
 _IDLE = "25P03"
 _NO_TRANSACTION_LEFT = "25P02"
-_NO_SUCH_NAME = "{url} cannot have such a name ({said}): write it as SQL does, with quotes"
 _DEFINITE: dict[str, tuple[type[FencelineError], str]] = {
-    "42602": (GuardError, _NO_SUCH_NAME),
-    "22P05": (GuardError, _NO_SUCH_NAME),
+    "22P05": (GuardError, "{url} cannot have such a name ({said}): use one that the database's encoding has"),
     "25006": (
         SourceUnavailableError,
         "{url} is read-only here, and a guarded transaction writes: it is a standby, or the session is read-only",

@@ -304,10 +304,16 @@ BEGIN
 END
 $$;
 
+-- name: create_is_of
+-- Whether a mark is this claim's at the moment, and open.
+CREATE FUNCTION fenceline.is_of(p_resource text, p_claim text) RETURNS boolean LANGUAGE sql VOLATILE AS
+$$ SELECT EXISTS (SELECT FROM fenceline.mark WHERE resource = p_resource AND claim = p_claim AND NOT is_closed) $$;
+
 -- name: create_read_marks
--- The marks that are known of these resources, held still: shared, or alone, for whoever is about to write them. A claim is
--- shown to those who know it, and any other one as '*'. `can_write`: this transaction may raise a mark.
-CREATE FUNCTION fenceline.read_marks(p_resources text[], p_claim text, p_is_alone boolean, p_limit_ms integer)
+-- The marks that are known of these resources, held still: 'shared'; 'alone', for whoever is about to write them; or 'alone
+-- unless ours', for whoever writes only what is not this claim's: others of one lease do not wait for each other then. A
+-- claim is shown to those who know it, and any other one as '*'.
+CREATE FUNCTION fenceline.read_marks(p_resources text[], p_claim text, p_hold text, p_limit_ms integer)
 RETURNS TABLE (
     resource text, lock bytea, token bigint, source_id text, history_id text, claim text, is_closed boolean)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
@@ -319,7 +325,8 @@ BEGIN
         PERFORM fenceline.limit_idleness(p_limit_ms);
     END IF;
     FOREACH wanted IN ARRAY p_resources LOOP
-        PERFORM fenceline.hold_mark(wanted, p_is_alone AND NOT fenceline.looks_back());
+        PERFORM fenceline.hold_mark(
+            wanted, p_hold <> 'shared' AND NOT (p_hold = 'alone unless ours' AND fenceline.is_of(wanted, p_claim)));
     END LOOP;
     RETURN QUERY
     SELECT mark.resource, mark.lock, coalesce(mark.token, 0), mark.source_id, mark.history_id,
@@ -447,7 +454,7 @@ DECLARE
 BEGIN
     proof := fenceline.parse(p_sequencer);
     FOR wanted IN SELECT DISTINCT name COLLATE "C" FROM unnest(p_resources) AS name ORDER BY 1 LOOP
-        PERFORM fenceline.hold_mark(wanted, NOT fenceline.looks_back());
+        PERFORM fenceline.hold_mark(wanted, NOT (fenceline.looks_back() OR fenceline.is_of(wanted, proof.claim)));
         SELECT * INTO mark FROM fenceline.mark WHERE resource = wanted;
         is_raised := NOT FOUND OR (
             mark.lock = proof.lock AND (mark.source_id IS NULL OR mark.source_id = proof.source_id)

@@ -9,7 +9,7 @@ decision about a token.
 from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any, ClassVar
 
-from psycopg.errors import SerializationFailure
+from psycopg.errors import InvalidName, SerializationFailure, SyntaxError  # noqa: A004 - PostgreSQL's, not Python's.
 
 from fenceline._flows import guard_requests as ask
 from fenceline.errors import GuardError, SchemaError
@@ -100,7 +100,8 @@ class OwnSpeech(Speech):
     # --- marks ---
     def _read_marks(self, request: ask.ReadMarks) -> Talk:
         limit_ms = BRIEF_MS if self._is_brief else None
-        parameters = (ordered(request.resources), request.claim, self._is_brief, limit_ms)
+        hold = _hold(request, is_alone=self._is_brief)
+        parameters = (ordered(request.resources), request.claim, hold, limit_ms)
         answers = yield self._now(Statement(SQL.read_marks, parameters))
         if self._is_brief:
             _check_schema(answers[1])
@@ -149,14 +150,14 @@ class OwnSpeech(Speech):
         """Find the tables that the names mean to this session."""
         if not names:
             return {}
-        answers = yield self._now(Statement(SQL.find_tables, (list(names),)))
+        try:
+            answers = yield self._now(Statement(SQL.find_tables, (list(names),)))
+        except (InvalidName, SyntaxError) as error:
+            raise _no_table(" or ".join(map(repr, names))) from error
         found = {}
         for name, table in answers[-1].rows:
             if table is None:
-                raise GuardError(
-                    f"there is no table {name!r} in this database: write it as SQL does, schema.table, with quotes if "
-                    f"the name needs them; create it first, then protect it"
-                )
+                raise _no_table(repr(name))
             found[table] = name
         return found
 
@@ -204,7 +205,8 @@ class CallersSpeech(Speech):
         return self._is_alone
 
     def _read_marks(self, request: ask.ReadMarks) -> Talk:
-        parameters = (ordered(request.resources), request.claim, self._is_alone, self._limit_ms)
+        hold = _hold(request, is_alone=self._is_alone)
+        parameters = (ordered(request.resources), request.claim, hold, self._limit_ms)
         answers = yield (Statement(SQL.read_marks, parameters),)
         return marks_in(answers[-1].rows)
 
@@ -237,6 +239,13 @@ def failed_inside() -> GuardError:
     )
 
 
+def _no_table(named: str) -> GuardError:
+    return GuardError(
+        f"there is no table {named} in this database: write it as SQL does, schema.table, with quotes if the name "
+        f"needs them; create it first, then protect it"
+    )
+
+
 def _check_schema(answer: Answer) -> None:
     """Raise SchemaError unless the database holds the schema that this version speaks to."""
     found = answer.rows[0][0] if answer.rows else None
@@ -250,6 +259,13 @@ def _check_schema(answer: Answer) -> None:
 def ordered(resources: Iterable[str]) -> list[str]:
     """Return the resources in the order of their bytes, in which everybody waits for them."""
     return sorted(resources)
+
+
+def _hold(request: ask.ReadMarks, *, is_alone: bool) -> str:
+    """Return how the marks are to be held: together with all who present them, or alone, to be written."""
+    if not is_alone:
+        return "shared"
+    return "alone unless ours" if request.may_share else "alone"
 
 
 def _offer(resources: Iterable[str], sequencer: Sequencer, limit_ms: int | None) -> Statement:

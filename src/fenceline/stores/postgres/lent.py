@@ -7,9 +7,10 @@ committed.
 """
 
 import math
+import select
 from typing import Any, ClassVar
 
-from psycopg import AsyncCursor, Cursor
+from psycopg import AsyncCursor, Cursor, OperationalError
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
@@ -56,10 +57,10 @@ class Lending:
         """Return why the block, which ended well, cannot be committed."""
         if self.attempt is not None:
             return self.attempt  # type: ignore[no-any-return]
-        if self.closed:
+        if self.closed or self.is_cut_off():
             return GuardError(
-                "the connection of the guarded transaction was closed inside its block, by the block or by the server: "
-                "nothing of it was written"
+                "the connection of the guarded transaction was closed inside its block: by the block itself, or by the "
+                "server, which ends one that is idle for longer than its lease has left. Nothing of it was written"
             )
         status = self.info.transaction_status
         if status == TransactionStatus.ACTIVE:
@@ -70,6 +71,19 @@ class Lending:
         if status == TransactionStatus.INERROR:
             return failed_inside()
         return ended_inside() if status == TransactionStatus.IDLE else None
+
+    def is_cut_off(self: Any) -> bool:
+        """Tell whether the server has ended the connection while nothing was asked: then no COMMIT has to be sent to
+        find out, whose outcome would be unknown.
+        """
+        looking = select.poll()
+        looking.register(self.pgconn.socket, select.POLLIN)
+        try:
+            while looking.poll(0):  # First its last words, then the end.
+                self.pgconn.consume_input()
+        except OperationalError:
+            return True
+        return False
 
     def is_as_lent(self: Any) -> bool:
         """Tell whether the user left the client's side of it as it was, so that the next block may have it."""
