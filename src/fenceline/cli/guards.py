@@ -141,9 +141,10 @@ def marks(
     """Show what the resources at URL have promised, or move a mark.
 
     A mark is the highest token that a resource has seen: every lower one is refused. After URL was
-    restored from a backup, raise its marks before it is opened again: what a holder has read may be what
-    the restore undid. SOURCE is the URL of the locks' source. Without --resource, --raise-to raises the mark
-    of every resource at URL. Lower a mark only if a token that no source ever issued got into it.
+    restored from a backup, raise its marks before it is opened again, and those at every other URL of the
+    same lock: what a holder has read, and is about to write elsewhere, may be what the restore undid. SOURCE
+    is the URL of the locks' source. Without --resource, --raise-to raises the mark of every resource at URL.
+    Lower a mark only if a token that no source ever issued got into it.
 
     \b
     Examples:

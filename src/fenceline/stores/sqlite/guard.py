@@ -1,13 +1,15 @@
 """The guard of a SQLite file: marks beside the data, and triggers by which the file itself refuses stale writers.
 
-Promise: making one opens nothing and creates no file; connections are kept for reuse, a few, and one
-that a user changed is closed instead. What SQLite cannot give is said: a holder frozen *inside* a write
-transaction keeps everybody else out of the file until it is ended, so keep other work out of it.
+Promise: making one opens nothing and creates no file; connections are kept for reuse, a few. One that a user changed
+is closed instead, and one that a user still refers to is nobody else's: what was kept of it writes in no later block.
+What SQLite cannot give is said: a holder frozen *inside* a write transaction keeps everybody else out of the file until
+it is ended, so keep other work out of it.
 """
 
 import os
 import weakref
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +23,12 @@ from fenceline.stores.sqlite.guard_database import GuardDatabase
 from fenceline.stores.sqlite.marks import SQL, Marks
 from fenceline.stores.sqlite.protection import Entry, read_entries
 
-MAX_IDLE_CONNECTIONS = 4
+MAX_IDLE_CONNECTIONS = 8
+"""Two for each of a few threads: the variable of a `with` block refers to one until the next block has the other."""
 
 
 class IdleConnections:
-    """The connections to one file that nobody uses at the moment."""
+    """The connections to one file that no block uses at the moment, the one that was used last on the right."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -34,23 +37,35 @@ class IdleConnections:
 
     def take(self) -> GuardConnection:
         """Return a connection that is nobody else's, which opens when it is first used."""
-        try:
-            return self._idle.pop()
-        except IndexError:
-            return GuardConnection(GuardDatabase(self._path), self.give_back)
+        for _ in range(len(self._idle)):
+            with suppress(IndexError):  # Another thread was faster.
+                # The last one has its cache filled. One that is kept goes where it is closed first.
+                connection = self._idle.pop()
+                if connection.database.is_ready():
+                    return connection
+                self._idle.appendleft(connection)
+        return GuardConnection(GuardDatabase(self._path), self.give_back)
 
     def give_back(self, connection: GuardConnection) -> None:
-        """Keep the connection for the next one, unless there are enough, or its user has changed it."""
-        if not self._is_closed and len(self._idle) < MAX_IDLE_CONNECTIONS and connection.database.is_as_lent():
-            self._idle.append(connection)
-        else:
+        """Keep the connection for the next one, unless its user has changed it; of too many, close the leftmost."""
+        watch = connection.database.watch
+        if self._is_closed or watch.is_changed:
             connection.database.close()
+            return
+        watch.is_idle = True
+        self._idle.append(connection)
+        if len(self._idle) > MAX_IDLE_CONNECTIONS:
+            self._close_leftmost()
+
+    def _close_leftmost(self) -> None:
+        with suppress(IndexError):  # Another thread was faster.
+            self._idle.popleft().database.close()
 
     def close(self) -> None:
         """Close what is idle, and each other connection when it is given back."""
         self._is_closed = True
         while self._idle:
-            self._idle.pop().database.close()
+            self._close_leftmost()
 
 
 class SQLiteGuard:

@@ -93,7 +93,7 @@ class GuardConnection:
                 break
         assert self._marks is not None
         not_ours = self._marks.present(request.resources, request.sequencer)
-        database.watch.begin()
+        database.lend()
         self._is_lent = True
         return not_ours
 

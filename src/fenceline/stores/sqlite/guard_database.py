@@ -9,6 +9,7 @@ itself (`guard_schema.sql`). The watch makes the reason known.
 
 import os
 import sqlite3
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -42,11 +43,13 @@ _LASTING = {
 class Watch:
     """Refuses, while `is_on`, to let anybody end the transaction, and remembers who tried by what.
 
-    `is_changed`: the connection is not any more what it was when it was opened.
+    `is_changed`: the connection is not any more what it was when it was opened, or who kept it used it while it was
+    `is_idle`.
     """
 
     def __init__(self) -> None:
         self.is_on = False
+        self.is_idle = False
         self.is_changed = False
         self.attempt: str | None = None
 
@@ -65,6 +68,7 @@ class Watch:
 
     def _authorize(self, action: int, name: str | None, value: str | None, *_: str | None) -> int:
         if not self.is_on:
+            self.is_changed |= self.is_idle
             return sqlite3.SQLITE_OK
         if action == sqlite3.SQLITE_TRANSACTION and name != "BEGIN":
             self.attempt = name
@@ -80,6 +84,7 @@ class GuardDatabase(Database):
     def __init__(self, path: Path) -> None:
         self.watch = Watch()
         self._usual: str | None = None
+        self._own_references = sys.maxsize
         super().__init__(path, prepare=self.watch.attach)
 
     def _open(self) -> sqlite3.Connection:
@@ -92,6 +97,7 @@ class GuardDatabase(Database):
             ) from None
         except OSError:
             pass  # Opening it says more.
+        self._own_references = sys.maxsize  # Nobody else has ever had the new one.
         return super()._open()
 
     def translate(self, error: Fault, *, is_commit: bool = False) -> FencelineError:
@@ -176,14 +182,36 @@ class GuardDatabase(Database):
 
         return self.transact(begun, to_write=False)
 
+    def lend(self) -> None:
+        """Hand the open transaction over to the user."""
+        self._own_references = self._references()
+        self.watch.begin()
+
+    def is_ready(self) -> bool:
+        """Return whether an idle connection may be used now: nobody refers to it who could write through it. One that
+        somebody used meanwhile is closed, and opens anew.
+        """
+        if self._native is not None and self._references() > self._own_references:
+            return False
+        if not self.is_as_lent():
+            self.close()
+        self.watch.is_idle = False
+        return True
+
+    def _references(self) -> int:
+        return sys.getrefcount(self._native)
+
     def is_as_lent(self) -> bool:
         """Return whether the user left the connection as it was, so that the next one may have it."""
         native = self._native
-        return native is None or (
-            not self.watch.is_changed
-            and not native.in_transaction
-            and native.isolation_level is None
-            and native.row_factory is None
-            and native.text_factory is str
-            and getattr(native, "autocommit", _LEGACY) == _LEGACY
-        )
+        try:
+            return native is None or (
+                not self.watch.is_changed
+                and not native.in_transaction
+                and native.isolation_level is None
+                and native.row_factory is None
+                and native.text_factory is str
+                and getattr(native, "autocommit", _LEGACY) == _LEGACY
+            )
+        except sqlite3.ProgrammingError:  # It was closed.
+            return False

@@ -1,0 +1,87 @@
+"""What a user keeps of a connection after its block: it never reaches into a later block."""
+
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fenceline.stores.sqlite.guard import MAX_IDLE_CONNECTIONS
+from tests.guards import HandmadeLease, Opener, value_in, write
+
+pytestmark = pytest.mark.reduced
+
+KEEPERS: dict[str, Callable[[sqlite3.Connection], Any]] = {
+    "connection": lambda connection: connection,
+    "cursor": sqlite3.Connection.cursor,
+    "method": lambda connection: connection.execute,
+}
+
+
+@pytest.fixture
+def guard(open_guard: Opener, file: Path) -> Any:
+    """A guard of the file's table, enforced."""
+    guard = open_guard(file)
+    guard.protect("reports")
+    return guard
+
+
+@pytest.mark.parametrize("keep", KEEPERS.values(), ids=KEEPERS)
+def test_what_is_kept_of_a_connection_writes_in_no_later_block(
+    guard: Any, file: Path, keep: Callable[[sqlite3.Connection], Any]
+) -> None:
+    """A late thread of an older tenure may have it: a write of its would be committed with the new holder's."""
+    kept: list[Any] = []
+    write(guard, HandmadeLease(5), "old", then=lambda connection: kept.append(keep(connection)))
+    execute = getattr(kept[0], "execute", kept[0])
+    for token in (6, 7):
+        with guard.transaction(HandmadeLease(token)) as connection:
+            with pytest.raises(sqlite3.OperationalError, match="database is locked"):
+                execute("UPDATE reports SET value = 'stale'")
+            connection.execute("UPDATE reports SET value = 'new'")
+        with pytest.raises(sqlite3.IntegrityError, match="table reports belongs to resource reports"):
+            execute("UPDATE reports SET value = 'stale'")
+    assert value_in(file) == "new"
+
+
+MEDDLING: list[Callable[[sqlite3.Connection], Any]] = [
+    lambda connection: connection.execute("BEGIN"),
+    lambda connection: connection.execute("PRAGMA foreign_keys = OFF"),
+    lambda connection: connection.execute("ATTACH ':memory:' AS once"),
+    lambda connection: setattr(connection, "row_factory", sqlite3.Row),
+    lambda connection: connection.close(),
+]
+
+
+def test_what_was_done_to_a_kept_connection_does_not_reach_a_later_block(guard: Any, file: Path) -> None:
+    kept: list[sqlite3.Connection] = []
+    for meddle in MEDDLING:
+        write(guard, HandmadeLease(5), then=kept.append)
+        meddle(kept.pop())
+        with guard.transaction(HandmadeLease(5)) as connection:
+            assert connection.execute("PRAGMA foreign_keys").fetchone() == (1,)
+            assert len(connection.execute("PRAGMA database_list").fetchall()) == 1
+            assert connection.row_factory is None
+
+
+def test_a_loop_whose_variable_keeps_the_connection_opens_two(open_guard: Opener, file: Path) -> None:
+    """While a name still refers to the one of the last block, the next block gets the other."""
+    guard, used = open_guard(file), []
+    for _ in range(6):
+        with guard.transaction(HandmadeLease(5)) as connection:
+            used.append(id(connection))
+    assert len(set(used)) == 2
+    assert used[::2] == used[:1] * 3
+
+
+def test_connections_that_are_kept_for_ever_do_not_fill_the_pool(open_guard: Opener, file: Path) -> None:
+    guard, kept = open_guard(file), []
+    for _ in range(3 * MAX_IDLE_CONNECTIONS):
+        write(guard, HandmadeLease(5), then=kept.append)
+    used = set()
+    for _ in range(3):
+        write(guard, HandmadeLease(5), then=lambda connection: used.add(id(connection)))
+    assert len(used) == 1
+    with pytest.raises(sqlite3.ProgrammingError, match="closed database"):
+        kept[0].execute("SELECT 1")
