@@ -39,8 +39,8 @@ def admit(mark: Mark, sequencer: Sequencer, *, was_sealed: bool) -> Verdict:
         raise SealLostError(
             f"resource {mark.resource!r}: this tenure sealed it with token {sequencer.token}, and now its mark is "
             f"{mark.token}: the resource went back in time (rolled back, restored or failed over). All that was read "
-            f"from it is void: drop it, run `fenceline marks URL --raise-to SOURCE` for every URL of lock {mark.lock!r}, "
-            "and acquire the lock again"
+            "from it is void: drop it, run `fenceline marks URL --raise-to SOURCE` for every URL of lock "
+            f"{mark.lock!r}, and acquire the lock again"
         )
     return Verdict.RAISE
 
