@@ -126,7 +126,8 @@ async def open_async_connection(
 
 def _parameters(place: Place, patience_s: float) -> dict[str, Any]:
     patience = max(MIN_CONNECT_S, min(MAX_CONNECT_S, round(patience_s)))
-    return {"connect_timeout": patience, **_KEEPALIVES, **place.parameters}
+    # A database of another encoding would else be spoken to in that one, which lacks what a holder's name may have.
+    return {"connect_timeout": patience, **_KEEPALIVES, **place.parameters, "client_encoding": "utf8"}
 
 
 def is_alive(connection: Connection | AsyncConnection) -> bool:
