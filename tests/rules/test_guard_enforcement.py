@@ -292,18 +292,30 @@ def test_g8_a_new_audit_entry_entitles_to_just_its_change(guard: Guard, file: Pa
     assert guard.mark().token == 4
 
 
-def test_another_schema_is_refused_with_the_remedy(open_guard: Opener, tmp_path: Path) -> None:
+def test_g8_an_audit_entry_entitles_once(guard: Guard, file: Path) -> None:
+    guard.raise_to(9, reason="first")
+    guard.lower(5, reason="second")
+    guard.raise_to(9, reason="third")
+    with plain(file) as connection:
+        old = "SELECT id FROM fenceline_audit WHERE action = 'lower'"
+        with pytest.raises(sqlite3.IntegrityError, match="a mark goes up only"):
+            connection.execute(f"UPDATE fenceline_mark SET token = 5, audit_id = ({old})")
+    assert guard.mark().token == 9
+
+
+@pytest.mark.parametrize("number", [0, 2])
+def test_another_schema_is_refused_with_the_remedy(open_guard: Opener, tmp_path: Path, number: int) -> None:
     file = make_file(tmp_path / "app.db")
     guard, lease = open_guard(file), HandmadeLease(5)
     guard.protect("reports")
     with plain(file) as connection:
-        connection.execute("UPDATE fenceline_guard SET schema = 2")
+        connection.execute("UPDATE fenceline_guard SET schema = ?", (number,))
     for attempt in (
         guard.mark,
         lambda: guard.seal(lease),
         lambda: write(guard, lease),
         lambda: guard.protect("reports"),
     ):
-        with pytest.raises(SchemaError, match="holds guard schema 2, and this fenceline knows schema 1 only"):
+        with pytest.raises(SchemaError, match=f"holds guard schema {number}, and this fenceline knows schema 1 only"):
             attempt()
     assert value_in(file) == 0

@@ -55,6 +55,20 @@ def test_a_sealed_lease_passes_and_holds_the_mark_until_the_commit(
     assert value_in(file) == "mine"
 
 
+def test_a_connection_that_makes_rows_of_its_own_kind_passes(
+    open_guard: Opener, file: Path, own: sqlite3.Connection, verb: Any
+) -> None:
+    guard, lease = open_guard(file), HandmadeLease(5)
+    guard.seal(lease)
+    own.row_factory = lambda cursor, row: {"only": row[0]}
+    own.text_factory = bytes
+    own.execute("BEGIN")
+    verb(guard, lease, own)
+    assert own.execute("SELECT value FROM reports").fetchone() == {"only": 0}
+    assert own.execute("SELECT 'text'").fetchone() == {"only": b"text"}
+    own.execute("ROLLBACK")
+
+
 def test_a_stale_lease_is_refused_and_the_transaction_stays_its_owners(
     open_guard: Opener, file: Path, own: sqlite3.Connection, verb: Any
 ) -> None:

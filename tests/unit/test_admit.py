@@ -1,5 +1,6 @@
 """`admit`: one pure function decides, and the SQLite guard's one-statement check agrees with it."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from fenceline import (
     WrongLockError,
 )
 from fenceline._flows.admit import MAX_SEALS, Tenure, Verdict, admit
-from fenceline._flows.guard_requests import Begin, Open, WriteMarks
+from fenceline._flows.guard_requests import Begin, Commit, Open, WriteMarks
 from fenceline.stores.registry import guard_store
 from tests.guards import LOCK, RESOURCE, make_file, sequencer, url_of
 
@@ -101,6 +102,35 @@ def test_the_files_comparison_passes_what_admit_passes(tmp_path: Path, mark: Mar
     connection.close()
     is_possible = (mark.source_id is None) <= (mark.claim is None)
     assert (not_ours == ()) == (passes(mark, proof) and is_possible)
+
+
+OTHERS = (
+    *(replace(OWN, token=token) for token in (4, 6)),
+    *(replace(OWN, **{field: text}) for field in ("lock", "source_id", "history_id", "claim") for text in ("a", "z")),
+    replace(OWN, lock=LOCK, claim=None),
+    replace(OWN, is_closed=True),
+)
+
+
+def test_the_file_compares_every_field_of_a_mark(tmp_path: Path) -> None:
+    """Marks that differ in one field, on both sides of it: none of them is the lease's."""
+    for number, mark in enumerate((OWN, *OTHERS)):
+        connection = guard_store(url_of(make_file(tmp_path / f"{number}.db"))).connect()
+        connection.perform(Begin())
+        connection.perform(WriteMarks((mark,)))
+        connection.perform(Commit())
+        assert connection.perform(Open((RESOURCE,), sequencer(5))) == (() if mark is OWN else (RESOURCE,)), mark
+        connection.close()
+
+
+def test_g8_the_file_refuses_a_mark_that_no_flow_writes(tmp_path: Path) -> None:
+    connection = guard_store(url_of(make_file(tmp_path / "app.db"))).connect()
+    for mark, is_fine in ((OWN, True), (replace(OWN, token=4), False)):
+        connection.perform(Begin())
+        with nullcontext() if is_fine else pytest.raises(GuardError, match="a mark goes up only"):
+            connection.perform(WriteMarks((mark,)))
+            connection.perform(Commit())
+    connection.close()
 
 
 # --- what a tenure remembers ---

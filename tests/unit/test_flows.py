@@ -198,6 +198,13 @@ def test_a_claim_that_ended_at_the_timeout_is_not_drawn_anew() -> None:
     assert the_attempt.claim == "c1"
 
 
+@pytest.mark.parametrize("passed_ms", [0, 99])
+def test_a_claim_that_ended_before_the_timeout_is_drawn_anew(passed_ms: int) -> None:
+    hand = begun(timeout_ms=100)
+    born_us = 1_000_000 + 1000 * passed_ms
+    assert hand.reply(ClaimEnded(), ("c2", born_us)) == Acquire("the-lock", "c2", "me", TTL_MS, born_us, may_wait=True)
+
+
 @pytest.mark.parametrize("late_ms", [0, 1, 60_000])
 def test_a_grant_that_arrives_after_its_deadline_is_given_back(late_ms: int) -> None:
     hand = begun()
@@ -312,6 +319,18 @@ def test_a_reply_that_is_lost_too_often_is_told(path: str, index: int) -> None:
     tries = 1 if isinstance(hand.request, DRIVER_REQUESTS) else MAX_TRIES
     for _ in range(tries - 1):
         hand.throw(lost)
+    with pytest.raises(OutcomeUnknownError):
+        hand.throw(lost)
+
+
+def test_a_reserved_block_gives_its_request_as_many_tries_anew() -> None:
+    hand = begun()
+    request, lost = hand.request, OutcomeUnknownError("the reply never came")
+    for _ in range(MAX_TRIES - 1):
+        assert hand.throw(lost) == request
+    assert hand.reply(BlockSpent(), None) == request
+    for _ in range(MAX_TRIES - 1):
+        assert hand.throw(lost) == request
     with pytest.raises(OutcomeUnknownError):
         hand.throw(lost)
 
