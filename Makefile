@@ -4,10 +4,11 @@
 #   PYTHON=python3.12 make test     choose the interpreter (3.11 or newer)
 #   make test PYTEST='-k lease'     hand arguments to pytest, under one Python only
 #   make bench BENCH='--help'       hand arguments to the harness
+#   make mutants MUTANTS='--help'   hand arguments to the mutants' runner
 #   make demo DEMO='--svg out.svg'  hand arguments to `fenceline demo`
 
 MAKEFLAGS += --no-print-directory
-export PYTHON PYTEST BENCH
+export PYTHON PYTEST BENCH MUTANTS
 
 .PHONY: help demo test lint mutants clean
 .DEFAULT_GOAL := help
@@ -31,7 +32,7 @@ bench: ## measure, against the wheel
 	@scripts/bench
 endif
 
-mutants: ## break each rule once, and see a named test notice
+mutants: ## change the rules' code in many small ways, and see tests notice
 	@scripts/mutants
 
 clean: ## remove everything that make has created

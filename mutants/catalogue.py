@@ -3,6 +3,8 @@
 
 from typing import NamedTuple
 
+from mutants.trial import PACKAGE, Trial
+
 
 class Mutant(NamedTuple):
     """`old` stands exactly once in `file`, a path under src/fenceline; `tests` are what pytest is asked to run."""
@@ -21,7 +23,12 @@ _RECORD = "_keeper/record.py"
 _KEEPER = "_keeper/keeper.py"
 _SOURCE = "stores/sqlite/source.py"
 _SQL = "stores/sqlite/source.sql"
+_GUARD_SQL = "stores/sqlite/guard.sql"
+_MARK_SQL = "stores/sqlite/guard_schema.sql"
+_TABLE_SQL = "stores/sqlite/guard_triggers.sql"
 _GUARDS = "tests/rules/test_guards.py"
+_ADMITS = "tests/unit/test_admit.py"
+_ENFORCED = "tests/rules/test_guard_enforcement.py"
 _SEALS = "tests/rules/test_guard_seals.py"
 _ENDS = "tests/rules/test_guard_ends.py"
 _FLOWS = "tests/unit/test_flows.py"
@@ -32,8 +39,8 @@ MUTANTS = (
     Mutant("G1 lower is stale", _ADMIT, "if sequencer.token < mark.token:", "if False:", _GUARDS),
     Mutant("G1 >= made >", _ADMIT, "        return Verdict.PASS", "        raise _stale(mark, sequencer, '')", "tests/unit/test_admit.py"),
     Mutant("G1 collision", _ADMIT, "if (mark.claim, mark.history_id) != (", "if False and (", _GUARDS),
-    Mutant("G2 seal skipped", _GUARDING, "    if raised:\n", "    if not raised:\n", f"{_GUARDS} {_SEALS}"),
-    Mutant("G2 sealed twice", _GUARDING, "    tenure.remember(scope.keys, scope.keys_without(sealed.refused))\n    return sealed", "    return sealed", f"{_GUARDS} {_SEALS}"),
+    Mutant("G2 seal skipped", _GUARDING, "    if raised:\n        yield _sealing(raised, sequencer)\n    return Sealed(", "    return Sealed(", f"{_GUARDS} {_SEALS}"),
+    Mutant("G2 sealed twice", _GUARDING, "    tenure.remember(scope.keys, scope.keys_without(sealed.refusing()))\n    return sealed", "    return sealed", f"{_GUARDS} {_SEALS}"),
     Mutant("G2 late guard", _ADMIT, "if self.has_read and late and not is_independent:", "if False:", f"{_GUARDS} {_SEALS}"),
     Mutant("G2 reading is not noted", _GUARDING, "        presented = _without(presented, not_ours)\n    tenure.has_read = True", "        presented = _without(presented, not_ours)", f"{_GUARDS} {_SEALS}"),
     Mutant("G5 another lock", _ADMIT, "if mark.lock != sequencer.lock:", "if False:", "tests/unit/test_admit.py"),
@@ -57,4 +64,37 @@ MUTANTS = (
     Mutant("T1 bound not flushed", "stores/sqlite/database.py", '_set_synchronous("EXTRA")', '_set_synchronous("NORMAL")', "tests/process/test_power_cut.py"),
     Mutant("T4 an expired lease is renewed", _SQL, "AND l.claim = asked.key AND l.deadline_ms > (SELECT fenceline_now_ns() / 1000000)", "AND l.claim = asked.key", f"{_STORE} tests/rules/test_tokens.py"),
     Mutant("T7 epoch does not jump", "stores/sqlite/identity.py", "// EPOCH_STRIDE + 1) * EPOCH_STRIDE", "// EPOCH_STRIDE) * EPOCH_STRIDE + max(row.bound, seen) % EPOCH_STRIDE", f"{_STORE} tests/rules/test_tokens.py"),
+    Mutant("G1 the file forgets the token", _GUARD_SQL, "WHERE mark.resource = ? AND mark.token = ? AND", "WHERE mark.resource = ? AND mark.token >= ? AND", _ADMITS),
+    Mutant("G1 the file forgets the claim", _GUARD_SQL, "AND mark.claim = ? AND", "AND mark.claim >= ? AND", _ADMITS),
+    Mutant("G5 the file forgets the lock", _GUARD_SQL, "AND mark.lock = ?\n", "AND mark.lock <= ?\n", _ADMITS),
+    Mutant("G5 the file forgets the source", _GUARD_SQL, "AND mark.source_id = ? AND", "AND mark.source_id <= ? AND", _ADMITS),
+    Mutant("G1 the file forgets the history", _GUARD_SQL, "AND mark.history_id = ? AND", "AND mark.history_id <= ? AND", _ADMITS),
+    Mutant("G10 the file forgets the close", _GUARD_SQL, " AND NOT mark.is_closed\n    ),", "\n    ),", _ADMITS),
+    Mutant("G6 presenting is not checked", _MARK_SQL, "mark.token = NEW.token AND mark.claim = NEW.claim AND NOT mark.is_closed", "1", _ENFORCED),
+    Mutant("G6 presenting without foreign keys", _MARK_SQL, "WHERE NOT EXISTS (SELECT 1 FROM pragma_foreign_keys WHERE foreign_keys = 1);", "WHERE 0;", _ENFORCED),
+    Mutant("G8 a mark goes down", _MARK_SQL, "ELSE ifnull(NEW.token > ifnull(OLD.token, 0), 0)", "ELSE 1", _ENFORCED),
+    Mutant("G8 lowered without an entry", _MARK_SQL, "AND entry.from_token = ifnull(OLD.token, 0) AND entry.to_token = ifnull(NEW.token, 0)", "", _ENFORCED),
+    Mutant("G8 lowered by an old entry", _MARK_SQL, "NEW.audit_id > ifnull(OLD.audit_id, 0)\n            AND EXISTS", "EXISTS", _ENFORCED),
+    Mutant("G5 a mark changes its lock", _MARK_SQL, "WHEN NEW.lock <> OLD.lock OR (OLD.source_id", "WHEN (OLD.source_id", _ENFORCED),
+    Mutant("G5 an entry that is no rebind changes the lock", _MARK_SQL, "AND (entry.action = 'rebind' OR NEW.lock = OLD.lock)", "", _ENFORCED),
+    Mutant("G10 a closed mark is opened", _MARK_SQL, "AND NEW.is_closed >= OLD.is_closed", "", _ENFORCED),
+    Mutant("G1 a mark changes hands at one token", _MARK_SQL, "NEW.claim IS OLD.claim AND NEW.source_id IS", "NEW.source_id IS", _ENFORCED),
+    Mutant("G8 a mark is replaced", _MARK_SQL, "WHEN EXISTS (SELECT 1 FROM fenceline_mark WHERE resource = NEW.resource)", "WHEN 0", _ENFORCED),
+    Mutant("G8 a mark is deleted", _MARK_SQL, "BEFORE DELETE ON fenceline_mark\nBEGIN", "BEFORE DELETE ON fenceline_mark\nWHEN 0\nBEGIN", _ENFORCED),
+    Mutant("G6 the tables do not look at the mark", _TABLE_SQL, "CREATE TRIGGER main.{trigger} BEFORE {kind} ON {table}\nWHEN NOT EXISTS (\n    SELECT 1 FROM fenceline_seal AS seal JOIN fenceline_mark AS mark USING (resource, token, claim)\n    WHERE seal.resource = {resource} AND NOT mark.is_closed\n)\nBEGIN\n    SELECT RAISE", "CREATE TRIGGER main.{trigger} BEFORE {kind} ON {table}\nWHEN NOT EXISTS (SELECT 1 FROM fenceline_seal WHERE resource = {resource})\nBEGIN\n    SELECT RAISE", _ENFORCED),
+    Mutant("G6 another resource's seal will do", _TABLE_SQL, "WHERE seal.resource = {resource} AND NOT mark.is_closed\n)\nBEGIN\n    SELECT RAISE", "WHERE NOT mark.is_closed\n)\nBEGIN\n    SELECT RAISE", _ENFORCED),
+    Mutant("H5 a refusal after a lost reply", "_flows/retry.py", "if is_in_doubt and isinstance(reply, Busy)", "if False and isinstance(reply, Busy)", _FLOWS),
+    Mutant("G2 a mark that fell is passed over", _GUARDING, "        elif verdict is Verdict.RAISE:\n            # It was", "        elif False:\n            # It was", "tests/unit/test_guard_flows.py"),
 )  # fmt: skip
+
+
+def trials() -> list[Trial]:
+    """Return the whole list; ValueError for a line that does not stand in its file exactly once."""
+    return [_trial(mutant) for mutant in MUTANTS]
+
+
+def _trial(mutant: Mutant) -> Trial:
+    text = (PACKAGE / mutant.file).read_text()
+    if text.count(mutant.old) != 1:
+        raise ValueError(f"{mutant.rule}: {mutant.old!r} stands {text.count(mutant.old)} times in {mutant.file}")
+    return Trial(mutant.rule, mutant.file, text.replace(mutant.old, mutant.new), (mutant.tests,))
