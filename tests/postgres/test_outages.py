@@ -237,6 +237,10 @@ def test_tls_is_verified_as_the_url_says(tls_postgres: TlsServer, postgres_kind:
         )
         assert (True,) in encrypted
         voice.do(lease.release())
+        before = server.rows("select pid from pg_stat_activity where application_name = 'fenceline'")
+        for _ in range(5):
+            voice.do(voice.do(voice.source.lock("lock").acquire()).release())
+        assert server.rows("select pid from pg_stat_activity where application_name = 'fenceline'") == before
     with (
         Voice(kind, server.url(sslmode="verify-full", sslrootcert=str(tls_postgres.other_authority))) as voice,
         pytest.raises(SourceUnavailableError, match="certificate verify failed"),

@@ -78,6 +78,14 @@ def primary(own_postgres: PostgresServer, ledger: Ledger) -> PostgresServer:
 
 
 @pytest.fixture
+def dumped(database: Database, ledger: Ledger) -> Database:
+    """Return a database with a source, on the shared server."""
+    PostgresSource(database.url()).install()
+    ledger.issue(database.url())
+    return database
+
+
+@pytest.fixture
 def clients() -> Iterator[Callable[[str], Client]]:
     """Yield what opens a client; it closes with the test."""
     opened: list[Client] = []
@@ -117,6 +125,16 @@ def test_a_clean_restart_goes_on_where_it_was(primary: PostgresServer, ledger: L
     ledger.issue(primary.url(), 1)
     assert ledger.last == before.last_token + 2
     assert epoch(primary.url()) == 1
+
+
+def test_maintenance_begins_no_history(dumped: Database, ledger: Ledger) -> None:
+    """The rows are rewritten by another transaction, and say still who wrote them."""
+    for task in ("vacuum freeze", "vacuum full", "vacuum (full, freeze)", "analyze", "reindex table"):
+        for table in ("source", "witness", "lock", "waiter", "source_audit"):
+            dumped.rows(f"{task} fenceline.{table}")
+        ledger.issue(dumped.url())
+    assert ledger.last == len(ledger.tokens)
+    assert epoch(dumped.url()) == 1
 
 
 def kill(server: PostgresServer) -> None:
@@ -325,14 +343,6 @@ def test_t7_a_primary_that_goes_on_after_it_was_replaced(
 
 
 # --- dumps ----------------------------------------------------------------------------------------
-@pytest.fixture
-def dumped(database: Database, ledger: Ledger) -> Database:
-    """Return a database with a source, on the shared server."""
-    PostgresSource(database.url()).install()
-    ledger.issue(database.url())
-    return database
-
-
 @only("18")
 @pytest.mark.parametrize("form", ["plain", "custom"])
 def test_t7_a_dump_restored_into_another_database_of_the_cluster(
