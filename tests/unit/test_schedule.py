@@ -94,6 +94,21 @@ def test_a_renewal_in_doubt_is_due_again_after_a_quarter_of_its_interval(clock: 
     assert schedule.next_ms() == START_MS + 23_000
 
 
+def test_of_the_sources_in_doubt_one_is_asked_at_a_time_after_the_others(clock: Clock, driver: SyncDriver) -> None:
+    """Each may cost the keeper its whole patience: with ten of them, a healthy source's leases would expire."""
+    schedule = Schedule()
+    silent = [SyncDriver(FakeSource()) for _ in range(3)]
+    records = [Holding(clock, each, f"s{number}").record for number, each in enumerate(silent)]
+    for record in [*records, Holding(clock, driver, "c1").record]:
+        schedule.add(record, START_MS)
+    schedule.take_due(START_MS + 10_000)
+    for number, record in enumerate(records):
+        schedule.doubt([record], START_MS + 10_000 + 500 * (3 - number))
+    for expected in ([["c1"], ["s2"]], [["s1"]], [["s0"]], []):
+        assert schedule.is_due(START_MS + 20_000) is bool(expected)
+        assert claims(schedule.take_due(START_MS + 20_000)) == expected
+
+
 def test_in_doubt_the_next_look_is_no_later_than_the_earliest_deadline(clock: Clock, driver: SyncDriver) -> None:
     schedule = Schedule()
     record = Holding(clock, driver, left_ms=12_000).record

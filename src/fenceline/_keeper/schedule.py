@@ -3,7 +3,7 @@
 Promise: every lease is due at a third of its ttl after it was last confirmed, a new one at half of the time that it has
 left, if that is sooner; leases of one source that are due at about the same time are due together, so that one request
 renews them (H2). While a renewal is in doubt the group is due again after a quarter of its interval, and the next look
-is no later than its earliest deadline.
+is no later than its earliest deadline; of the sources in doubt, one is asked at a time.
 """
 
 from collections.abc import Iterator
@@ -74,11 +74,19 @@ class Schedule:
         return any(group.next_ms <= now_ms for group in self._groups.values())
 
     def take_due(self, now_ms: int) -> list[Batch]:
-        """Return the leases to renew now, one batch for each source, and set their next beat."""
-        batches: dict[SyncDriver, list[LeaseRecord]] = {}
+        """Return the leases to renew now, one batch for each source, and set their next beat.
+
+        Of the sources in doubt only the one that waits longest is among them, as the last: each may cost the keeper its
+        whole patience, and the leases of the others must not wait for all of them.
+        """
+        doubted = {driver for (driver, _), group in self._groups.items() if group.in_doubt}
+        due: dict[SyncDriver, int] = {}
         for (driver, _), group in self._groups.items():
             if group.next_ms <= now_ms:
-                batches[driver] = []
+                due[driver] = min(group.next_ms, due.get(driver, now_ms))
+        answering = [driver for driver in due if driver not in doubted]
+        silent = sorted(due.keys() & doubted, key=due.__getitem__)
+        batches: dict[SyncDriver, list[LeaseRecord]] = {driver: [] for driver in [*answering, *silent[:1]]}
         for (driver, _), group in self._groups.items():
             if driver in batches and group.next_ms <= now_ms + group.interval_ms // SLACK_FRACTION:
                 batches[driver].extend(group.records.values())
