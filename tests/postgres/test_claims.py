@@ -315,11 +315,16 @@ def test_h7_the_dead_in_front_are_passed_over(client: Client) -> None:
 
 
 @pytest.mark.parametrize("is_free", [False, True])
-def test_h8_a_waiter_whose_place_expired_does_not_get_the_lock(client: Client, is_free: bool) -> None:
+@pytest.mark.parametrize("in_front", [(), ("patient",)], ids=["first", "second"])
+def test_h8_a_waiter_whose_place_expired_does_not_get_the_lock(
+    client: Client, is_free: bool, in_front: tuple[str, ...]
+) -> None:
     client.token("lock", "holder")
+    for claim in in_front:
+        client.acquire("lock", claim, may_wait=True)
     request = LateRequest(client, "sleeper")
     client.acquire("lock", "sleeper", ttl_ms=SHORT_MS, may_wait=True)
-    wait_until(lambda: not client.ask(ask.Inspect("lock")).waiters)
+    wait_until(lambda: len(client.ask(ask.Inspect("lock")).waiters) == len(in_front))
     if is_free:
         client.release("lock", "holder")
     for _ in range(2):
