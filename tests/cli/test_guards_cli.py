@@ -90,6 +90,9 @@ def test_from_observing_to_enforcing(program: Program, app: str, file: Path) -> 
             "times": 1,
             "first_at": "",
             "last_at": "",
+            "role": None,
+            "application": None,
+            "address": None,
         }
         lease.release()
     assert is_refused(file)

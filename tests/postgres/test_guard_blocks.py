@@ -35,6 +35,10 @@ def in_block(guarded: Guarded, body: Callable[[psycopg.Connection], Any], lease:
 
 def terminate(guarded: Guarded, backend: int) -> None:
     guarded.database.value("SELECT pg_terminate_backend(%s)", backend)
+    wait_for_end(guarded, backend)
+
+
+def wait_for_end(guarded: Guarded, backend: int) -> None:
     wait_until(lambda: not guarded.database.rows("SELECT 1 FROM pg_stat_activity WHERE pid = %s", backend))
 
 
@@ -188,9 +192,10 @@ def test_g3_a_holder_that_is_idle_past_its_lease_is_ended_by_the_server(guarded:
     lease = Briefly(5)
     guarded.guard().seal(lease)
 
-    def freeze(_: psycopg.Connection) -> None:
+    def freeze(native: psycopg.Connection) -> None:
         # What a frozen process does not notice: its successor seals.
         Step(lambda: guarded.guard().seal(HandmadeLease(6))).end()
+        wait_for_end(guarded, native.info.backend_pid)
 
     with pytest.raises(GuardError, match=r"closed inside its block|idle for longer than its lease had left"):
         in_block(guarded, freeze, lease)

@@ -240,6 +240,9 @@ def _counted(one: Observation) -> dict[str, Any]:
         "times": one.times,
         "first_at": one.first_at,
         "last_at": one.last_at,
+        "role": one.role,
+        "application": one.application,
+        "address": one.address,
     }
 
 
@@ -252,10 +255,18 @@ def _story(url: str, seen: Seen) -> str:
     text = table(("RESOURCE", "MARK", "OF", "LOCK", "TABLES"), rows)
     if not seen.observations:
         return text
+    heads: tuple[str, ...] = ("RESOURCE", "TABLE", "KIND", "TIMES", "LAST", "BY")
+    width = len(heads) if any(map(_who, seen.observations)) else len(heads) - 1
     counted = [
-        (one.resource, one.table or "(a lease)", one.kind, str(one.times), one.last_at) for one in seen.observations
+        (one.resource, one.table or "(a lease)", one.kind, str(one.times), one.last_at, _who(one))[:width]
+        for one in seen.observations
     ]
-    return f"{text}\n\nLet through while observing:\n" + table(("RESOURCE", "TABLE", "KIND", "TIMES", "LAST"), counted)
+    return f"{text}\n\nLet through while observing:\n" + table(heads[:width], counted)
+
+
+def _who(one: Observation) -> str:
+    """Return who it was, where the store knows: role, application, address."""
+    return ", ".join(filter(None, (one.role, one.application, one.address)))
 
 
 def _owner(mark: fenceline.Mark) -> str:

@@ -10,6 +10,8 @@ import weakref
 from collections import deque
 from typing import Any, cast
 
+import psycopg
+
 from fenceline.errors import FencelineError
 from fenceline.model import Finding
 from fenceline.stores.postgres import install
@@ -18,6 +20,7 @@ from fenceline.stores.postgres.client import is_alive, open_async_connection, op
 from fenceline.stores.postgres.conninfo import Place, place_of
 from fenceline.stores.postgres.forks import FORKS
 from fenceline.stores.postgres.guard_connection import AsyncGuardConnection, GuardConnection
+from fenceline.stores.postgres.guard_errors import translated
 from fenceline.stores.postgres.guard_inspection import findings
 from fenceline.stores.postgres.guard_speech import SCHEMA_NUMBER
 from fenceline.stores.postgres.lent import PATIENCE_S, AsyncLentConnection, LentConnection
@@ -139,5 +142,6 @@ class PostgresGuard:
         try:
             with open_connection(self.place, PATIENCE_S) as native:
                 return findings(native, self.place)
-        except FencelineError as error:
-            return [Finding("guard-refused", str(error), "do what the message says, then run doctor again")]
+        except (FencelineError, psycopg.Error) as error:
+            said = translated(error, self.place, is_commit=False) or error
+            return [Finding("guard-refused", str(said), "do what the message says, then run doctor again")]

@@ -2,8 +2,9 @@
 
 -- name: has_schema
 -- Whether this database has a guard's schema that this role may use, and which.
-SELECT to_regclass('fenceline.guard') IS NOT NULL, has_schema_privilege(oid, 'USAGE') FROM pg_namespace
-WHERE nspname = 'fenceline';
+SELECT EXISTS (SELECT FROM pg_class WHERE relnamespace = namespace.oid AND relname = 'guard'),
+    has_schema_privilege(namespace.oid, 'USAGE')
+FROM pg_namespace AS namespace WHERE nspname = 'fenceline';
 
 -- name: lost
 -- Tables that were protected, and are not, or not wholly: dropped, made anew, triggers dropped or disabled.
@@ -68,7 +69,8 @@ WHERE class.relnamespace = 'fenceline'::regnamespace AND class.relname IN ('mark
 -- Prepared transactions that hold a mark: its next seal waits for them.
 SELECT prepared.gid, mark.resource, prepared.prepared::text
 FROM pg_prepared_xacts AS prepared
-JOIN pg_locks AS held ON held.virtualtransaction = '-1/' || prepared.transaction AND held.locktype = 'advisory'
+JOIN pg_locks AS own ON own.locktype = 'transactionid' AND own.transactionid = prepared.transaction
+JOIN pg_locks AS held ON held.virtualtransaction = own.virtualtransaction AND held.locktype = 'advisory'
 JOIN fenceline.show_marks(NULL) AS mark
     ON ((held.classid::bigint << 32) | held.objid::bigint) = fenceline.mark_key(mark.resource)
 WHERE prepared.database = current_database() ORDER BY 1;

@@ -1,0 +1,147 @@
+"""Every way past PostgreSQL's guard that is named in the reference is found by `examine`, as far as it can be seen."""
+
+import psycopg
+import pytest
+
+import fenceline
+from fenceline.stores.registry import guard_store
+from tests.guards import LOCK, RESOURCE, HandmadeLease
+from tests.postgres.fix_postgres import Database, only
+from tests.postgres.fix_server import PostgresServer
+from tests.postgres.guarded import TABLE, Guarded, Step
+
+
+def codes(url: str) -> list[str]:
+    """Return what is found, but for what is said of the tests' superuser."""
+    return sorted(one.code for one in guard_store(url).examine() if one.code != "powerful-role")
+
+
+def test_nothing_is_found_where_nothing_is_wrong(guarded: Guarded) -> None:
+    guarded.sealed(5)
+    assert codes(guarded.database.url()) == []
+
+
+def test_a_database_without_marks(database: Database) -> None:
+    [found] = guard_store(database.url()).examine()
+    assert (found.code, found.remedy.split(" --")[0]) == (
+        "no-marks",
+        f"run `fenceline protect {guard_store(database.url()).url}",
+    )
+
+
+WAYS = {
+    "DROP TRIGGER fenceline ON reports": "lost-protection",
+    "ALTER TABLE reports DISABLE TRIGGER fenceline": "lost-protection",
+    "ALTER TABLE reports DISABLE TRIGGER ALL": "lost-protection",
+    "ALTER TABLE reports ENABLE TRIGGER fenceline": "lost-protection",
+    "ALTER TABLE reports ENABLE REPLICA TRIGGER fenceline": "lost-protection",
+    "DROP TABLE reports": "lost-protection",
+    "CREATE TABLE heir () INHERITS (reports)": "open-side-door",
+    "CREATE TABLE follower (id int REFERENCES reports ON DELETE CASCADE)": "open-reference",
+    "GRANT SELECT ON fenceline.mark TO pg_monitor": "open-marks",
+    "GRANT UPDATE ON fenceline.mark TO PUBLIC": "open-marks",
+}
+
+
+@pytest.mark.parametrize("statement", WAYS)
+def test_a_way_past_the_triggers_is_found(guarded: Guarded, statement: str) -> None:
+    with guarded.database.connect() as native:
+        native.execute(statement)
+    assert codes(guarded.database.url()) == [WAYS[statement]]
+
+
+def test_a_new_partition_that_can_be_emptied_is_found_and_repaired(guarded: Guarded) -> None:
+    with guarded.database.connect() as native:
+        native.execute("CREATE TABLE log (day int) PARTITION BY RANGE (day)")
+        guarded.guard().protect("log")
+        assert codes(guarded.database.url()) == []
+        native.execute("CREATE TABLE log_1 PARTITION OF log FOR VALUES FROM (1) TO (2)")
+        [found] = [one for one in guard_store(guarded.database.url()).examine() if one.code == "open-truncate"]
+        assert "log_1" in found.message
+        guarded.guard().protect("log")
+        native.execute("ALTER TABLE log_1 DISABLE TRIGGER fenceline_rows")
+    assert codes(guarded.database.url()) == ["lost-protection"]
+
+
+def test_observed_tables_and_resources_without_tables_are_found(guarded: Guarded) -> None:
+    guarded.guard().protect("reports", mode="observe")
+    guarded.guard("elsewhere").seal(HandmadeLease(5))
+    assert codes(guarded.database.url()) == ["only-observed", "unprotected"]
+
+
+def test_a_protected_follower_is_no_finding(guarded: Guarded) -> None:
+    with guarded.database.connect() as native:
+        native.execute("CREATE TABLE follower (id int REFERENCES reports ON DELETE CASCADE)")
+    guarded.guard().protect("follower")
+    assert codes(guarded.database.url()) == []
+
+
+def test_a_role_that_could_disable_triggers_is_named(guarded: Guarded) -> None:
+    [found] = guard_store(guarded.database.url()).examine()
+    assert found.code == "powerful-role"
+    assert "the role postgres of this URL is a superuser" in found.message
+    with guarded.database.connect() as native:
+        native.execute("DO $$ BEGIN CREATE ROLE tables_owner LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$")
+        native.execute("ALTER TABLE reports OWNER TO tables_owner; GRANT USAGE ON SCHEMA fenceline TO tables_owner")
+    [found] = guard_store(guarded.database.url(user="tables_owner")).examine()
+    assert (found.code, "owns public.reports" in found.message) == ("powerful-role", True)
+
+
+def test_a_role_without_usage_is_told(guarded: Guarded) -> None:
+    with guarded.database.connect() as native:
+        native.execute("DO $$ BEGIN CREATE ROLE stranger LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$")
+    assert codes(guarded.database.url(user="stranger")) == ["guard-refused"]
+
+
+def test_what_cannot_be_reached_is_a_finding() -> None:
+    assert codes("postgresql://127.0.0.1:1/nowhere") == ["guard-refused"]
+
+
+# --- what the triggers do not see, as the reference says ------------------------------------------
+def test_a_rewrite_by_ddl_and_a_drop_pass(guarded: Guarded) -> None:
+    with guarded.database.connect() as native:
+        native.execute("ALTER TABLE reports ALTER COLUMN value TYPE text USING 'rewritten'")
+        assert guarded.value() == "rewritten"
+        native.execute("ALTER TABLE reports DROP COLUMN value")
+
+
+def test_an_unprotected_follower_keeps_the_holder_from_deleting(guarded: Guarded) -> None:
+    with guarded.database.connect() as native:
+        native.execute("CREATE TABLE follower (id int REFERENCES reports ON DELETE SET NULL)")
+        native.execute("INSERT INTO follower VALUES (1)")
+        native.execute("BEGIN; INSERT INTO follower VALUES (1)")
+        with guarded.guard().transaction(HandmadeLease(5)) as own:
+            own.execute("SET LOCAL lock_timeout = '1ms'")
+            with pytest.raises(psycopg.errors.LockNotAvailable), own.transaction():
+                own.execute("DELETE FROM reports")
+        native.execute("COMMIT")
+
+
+# --- a server of the test's own -------------------------------------------------------------------
+@pytest.fixture
+def preparing(own_postgres: PostgresServer) -> Guarded:
+    """A server that prepares transactions, and does not flush what it commits."""
+    own_postgres.stop()
+    own_postgres.settings |= {"max_prepared_transactions": 4, "fsync": "off"}
+    own_postgres.start()
+    database = Database(own_postgres, "postgres")
+    with database.connect() as native:
+        native.execute(TABLE)
+    fenceline.guard(database.url(), resource=RESOURCE, lock=LOCK).protect("reports")
+    return Guarded(database)
+
+
+@only("15")
+def test_g3_a_prepared_transaction_holds_the_mark_and_is_found(preparing: Guarded) -> None:
+    preparing.sealed(5)
+    with preparing.client() as native:
+        native.execute("BEGIN")
+        preparing.present(native, 5)
+        native.execute("UPDATE reports SET value = 'prepared'")
+        native.execute("PREPARE TRANSACTION 'left behind'")
+        assert codes(preparing.database.url()) == ["prepared-transaction", "unflushed"]
+        sealing = Step(lambda: preparing.guard().seal(HandmadeLease(6)))
+        preparing.wait_for_anybody()
+        native.execute("COMMIT PREPARED 'left behind'")
+        sealing.end()
+    assert (preparing.value(), preparing.guard().mark().token) == ("prepared", 6)

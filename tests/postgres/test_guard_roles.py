@@ -1,0 +1,186 @@
+"""Least privilege on PostgreSQL: what a holder's role needs, and what it cannot do with it."""
+
+import psycopg
+import pytest
+from psycopg.errors import InsufficientPrivilege
+
+import fenceline
+from fenceline import GuardError
+from fenceline.stores.registry import guard_store
+from tests.guards import LOCK, RESOURCE, HandmadeLease, sequencer
+from tests.postgres.guarded import REFUSED, Guarded
+
+APPLICATION = "application"
+
+
+@pytest.fixture
+def application(guarded: Guarded) -> Guarded:
+    """The database with a role that may write the table, and has what the reference says that a holder needs."""
+    with guarded.database.connect() as native:
+        native.execute(
+            f"DO $$ BEGIN CREATE ROLE {APPLICATION} LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$"
+        )
+        native.execute(f"GRANT ALL ON reports TO {APPLICATION}")
+        native.execute(f"GRANT USAGE ON SCHEMA fenceline TO {APPLICATION}")
+    return guarded
+
+
+def guard_of(application: Guarded, *resources: str) -> fenceline.Guard:
+    return application.guard(*resources, user=APPLICATION)
+
+
+def test_a_holder_needs_usage_on_the_schema_and_no_more(application: Guarded) -> None:
+    guard, lease = guard_of(application), HandmadeLease(5)
+    with guard.transaction(lease) as native:
+        native.execute("UPDATE reports SET value = 'by the application'")
+    assert guard.mark().token == 5
+    with application.database.connect(user=APPLICATION) as native, native.transaction():
+        guard.check(lease, connection=native)
+        application.present(native, 5)
+        native.execute("UPDATE reports SET value = 'in its own transaction'")
+    guard.close(lease)
+    assert application.value() == "in its own transaction"
+
+
+def test_a_role_without_it_is_refused_by_the_trigger_and_told_what_it_needs(application: Guarded) -> None:
+    with application.database.connect() as native:
+        native.execute(f"REVOKE USAGE ON SCHEMA fenceline FROM {APPLICATION}")
+    with application.database.connect(user=APPLICATION) as native, pytest.raises(psycopg.Error, match=REFUSED):
+        native.execute("DELETE FROM reports")
+    with pytest.raises(GuardError, match="a holder needs USAGE on the schema fenceline"):
+        guard_of(application).seal(HandmadeLease(5))
+
+
+FORBIDDEN = [
+    "SELECT * FROM fenceline.mark",
+    "SELECT claim FROM fenceline.mark",
+    "SELECT secret FROM fenceline.guard",
+    "SELECT fenceline.secret()",
+    "SELECT fenceline.note('reports')",
+    "SELECT * FROM fenceline.guard_audit",
+    "SELECT * FROM fenceline.observation",
+    "INSERT INTO fenceline.mark (resource, lock) VALUES ('mine', 'x')",
+    "UPDATE fenceline.mark SET token = 1",
+    "DELETE FROM fenceline.mark",
+    "TRUNCATE fenceline.mark",
+    "DELETE FROM fenceline.protection",
+    "SELECT fenceline.write_audit('w', 'lower', 'reports', 5, 1, 'r')",
+    "SELECT fenceline.change_mark('reports', 'x', 1, NULL, NULL, NULL, false, 1)",
+    "SELECT fenceline.make_mark('mine', 'x')",
+    "SELECT fenceline.unprotect_table('reports')",
+    "SELECT fenceline.protect_table('reports', 'mine', 'observe')",
+    "SELECT fenceline.hold_mark('reports', true)",
+    "SELECT fenceline.count_observed('reports', 't', 'insert')",
+    "DROP TRIGGER fenceline ON reports",
+    "ALTER TABLE reports DISABLE TRIGGER fenceline",
+    "SET session_replication_role = replica",
+    "CREATE OR REPLACE FUNCTION fenceline.enforce() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NEW; END $$",
+    "CREATE TABLE fenceline.mine (id int)",
+]
+
+
+def test_a_holder_can_neither_read_claims_nor_change_what_protects(application: Guarded) -> None:
+    application.sealed(5)
+    with application.database.connect(user=APPLICATION) as native:
+        for statement in FORBIDDEN:
+            with pytest.raises(InsufficientPrivilege):
+                native.execute(statement)
+
+
+def test_every_function_that_runs_with_its_owners_rights_has_a_fixed_path_or_complete_names(
+    application: Guarded,
+) -> None:
+    rows = application.database.rows(
+        "SELECT proname FROM pg_proc WHERE pronamespace = 'fenceline'::regnamespace AND prosecdef AND proconfig IS NULL"
+        " AND proname IN (SELECT proname FROM pg_proc WHERE pronamespace = 'fenceline'::regnamespace) ORDER BY 1"
+    )
+    assert [name for (name,) in rows if name not in ("enforce", "observe")] == []
+
+
+def test_nobody_but_the_owner_may_call_what_is_not_for_holders(application: Guarded) -> None:
+    rows = application.database.rows(
+        "SELECT proname FROM pg_proc WHERE pronamespace = 'fenceline'::regnamespace"
+        " AND has_function_privilege(%s, oid, 'EXECUTE') ORDER BY 1",
+        APPLICATION,
+    )
+    assert [name for (name,) in rows] == [
+        *("confirm", "first_argument", "mark_key", "note_name", "offer", "present", "read_marks", "record_refusal"),
+        *("seal", "show_marks", "show_observations", "withdraw", "write_mark"),
+    ]
+
+
+def test_a_claim_is_shown_to_whoever_knows_it_and_to_nobody_else(application: Guarded) -> None:
+    application.sealed(5)
+    read = "SELECT claim FROM fenceline.read_marks(%s, %s, 'shared', NULL)"
+    with application.database.connect(user=APPLICATION) as native:
+        shown = [native.execute(read, ([RESOURCE], claim)).fetchone() for claim in ("claim-5", "claim-6", None)]
+        assert shown == [("claim-5",), ("*",), ("*",)]
+        assert native.execute("SELECT claim FROM fenceline.show_marks(NULL)").fetchall() == [("*",)]
+        for proof in (sequencer(4), sequencer(5, claim="rival-claim"), sequencer(6)):
+            with pytest.raises(psycopg.Error) as caught:
+                native.execute("SELECT fenceline.present(%s, 'reports')", (str(proof),))
+            assert "claim-5" not in str(caught.value)
+            assert proof.claim not in str(caught.value)
+
+
+def test_a_holder_cannot_lower_or_move_a_mark(application: Guarded) -> None:
+    application.sealed(5)
+    write = "SELECT fenceline.write_mark('reports', %s, %s, %s, %s, %s, false)"
+    with application.database.connect(user=APPLICATION) as native:
+        for changed in (
+            (LOCK.encode(), 4, "source", "history", "mine"),
+            (LOCK.encode(), 5, "source", "history", "mine"),
+            (LOCK.encode(), 5, "source", "another", "claim-5"),
+            (b"another", 9, "source", "history", "mine"),
+            (LOCK.encode(), 9, "another", "history", "mine"),
+        ):
+            with pytest.raises(psycopg.Error, match="a mark goes up only") as caught:
+                native.execute(write, changed)
+            assert caught.value.sqlstate == "FL009"
+        with pytest.raises(psycopg.Error, match="a lease's mark has a token, a claim"):
+            native.execute(write, (LOCK.encode(), 9, "source", "history", None))
+
+
+def test_operators_work_needs_the_owner_and_says_so(application: Guarded) -> None:
+    guard = guard_of(application)
+    for attempt in (
+        lambda: guard.raise_to(9, reason="a test"),
+        lambda: guard.unprotect(reason="a test"),
+        lambda: guard.protect("reports", mode="observe"),
+    ):
+        with pytest.raises(GuardError, match="whoever protects tables and moves marks has to be the schema's owner"):
+            attempt()
+
+
+def test_a_member_of_the_owner_may_protect_and_operate(guarded: Guarded) -> None:
+    with guarded.database.connect() as native:
+        native.execute("DO $$ BEGIN CREATE ROLE migrator LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$")
+        native.execute(f"GRANT CREATE ON DATABASE {guarded.database.name} TO migrator")
+        native.execute("DROP SCHEMA fenceline CASCADE; DROP TABLE reports; GRANT CREATE ON SCHEMA public TO migrator")
+    with guarded.database.connect(user="migrator") as native:
+        native.execute("CREATE TABLE reports (id int, value text)")
+    guard = guarded.guard(user="migrator")
+    guard.protect("reports")
+    guard.raise_to(9, reason="a test")
+    with guarded.database.connect() as native, pytest.raises(psycopg.Error, match=REFUSED):
+        native.execute("INSERT INTO reports VALUES (1, 'x')")
+    assert guarded.database.value("SELECT role FROM fenceline.guard_audit") == "migrator"
+
+
+def test_claims_are_in_no_log_of_the_server(application: Guarded) -> None:
+    """Statements travel with their parameters beside them, so that a failing one is logged without its claim."""
+    guard, lease = guard_of(application), HandmadeLease(5, claim="a-secret-of-the-test")
+    guard.seal(lease)
+    with guard.transaction(lease):
+        pass
+    with pytest.raises(fenceline.WrongLockError):
+        guard_of(application).seal(HandmadeLease(9, claim="another-secret-of-the-test", source_id="another"))
+    with application.database.connect() as native, pytest.raises(psycopg.Error):
+        native.execute(
+            "SELECT fenceline.present(%s, 'reports')", (str(sequencer(3, claim="third-secret-of-the-test")),)
+        )
+    assert "secret-of-the-test" not in application.database.server.log
+
+
+def test_doctor_by_the_applications_own_role_finds_nothing(application: Guarded) -> None:
+    assert guard_store(application.database.url(user=APPLICATION)).examine() == []
