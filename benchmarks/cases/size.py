@@ -42,7 +42,9 @@ def _fill(path: Path, count: int) -> None:
     rows = ((f"lock-{number}", number + 2) for number in range(1, count))
     database.transact_flushed(
         lambda: (
-            database.execute("UPDATE fenceline_source SET bound = :bound", {"bound": count + 1_000_000}),
+            database.execute(
+                "UPDATE fenceline_source SET reserved = :bound, bound = :bound", {"bound": count + 1_000_000}
+            ),
             database.native.executemany(
                 "INSERT INTO fenceline_lock (name, token, ttl_ms, deadline_ms, ended)"
                 " VALUES (?, ?, 30000, 0, 'it was released')",
