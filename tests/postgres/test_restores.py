@@ -29,7 +29,7 @@ from tests.postgres.fix_copies import (
 )
 from tests.postgres.fix_faketime import ClockedServer
 from tests.postgres.fix_postgres import Database, Fleet, only
-from tests.postgres.fix_server import PostgresServer
+from tests.postgres.fix_server import ADMIN, PostgresServer
 
 pytestmark = pytest.mark.process
 
@@ -458,6 +458,37 @@ def test_t7_a_schema_made_anew_is_another_source(dumped: Database, ledger: Ledge
     PostgresSource(dumped.url()).install()
     with pytest.raises(SourceError, match=rf"was source {before.source_id} and is source \w+ now"):
         knowing.acquire()
+
+
+# --- migrations ---------------------------------------------------------------------------------
+@pytest.mark.slow
+def test_t7_a_cluster_that_pg_upgrade_has_made(postgres_fleet: Fleet, ledger: Ledger, clients: Clients) -> None:
+    """Everything is carried over, what is not logged too; only the cluster's own identity says that it is another."""
+    old = postgres_fleet.copied_server("15")
+    with old:
+        PostgresSource(old.url()).install()
+        ledger.issue(old.url())
+        old.stop()
+        new = upgraded(postgres_fleet, old)
+        with new:
+            assert new.value("select count(*) from fenceline.witness") == 1
+            old.start()
+            knowing = clients(failover_url([old, new]))
+            ledger.issue_to(knowing)
+            old.kill()
+            ledger.issue(new.url())
+            ledger.issue_to(knowing)
+            assert epoch(new.url()) == 2
+
+
+def upgraded(fleet: Fleet, old: PostgresServer) -> PostgresServer:
+    """Return a server of the newer version, not started yet, with all that a stopped one holds."""
+    new = PostgresServer(fleet.programs("18"), fleet.new_folder("upgraded"))
+    options = ("--auth=trust", f"--username={ADMIN}", "--encoding=UTF8", "--locale=C", "--no-sync")
+    new.programs.run("initdb", "-D", new.data, *options, "--no-data-checksums", cwd=new.folder)
+    places = ("-b", old.programs.folder, "-B", new.programs.folder, "-d", old.data, "-D", new.data)
+    new.programs.run("pg_upgrade", *places, "-U", ADMIN, "-p", old.port, "-P", new.port, cwd=new.folder)
+    return new
 
 
 # --- what cannot be seen --------------------------------------------------------------------------
