@@ -70,6 +70,17 @@ def test_what_is_collected_in_the_midst_of_a_fork_is_closed_after_it(gate: ForkG
     assert not log_of(path).exists()
 
 
+def test_what_was_collected_just_before_a_fork_is_not_inherited(gate: ForkGate, path: Path) -> None:
+    """Its finalizer found the gate shut; without this, the child would be refused the file for no reason."""
+    database = opened(path)
+    gate.is_shut = True
+    del database
+    assert log_of(path).exists()
+    gate.before_fork()
+    assert not log_of(path).exists()
+    gate.after_fork_in_parent()
+
+
 def test_a_fork_waits_for_the_closing_of_what_was_collected(
     gate: ForkGate, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

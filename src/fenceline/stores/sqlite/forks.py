@@ -82,12 +82,15 @@ class ForkGate:
             # As with `is_inside`: said first, and looked afterwards.
             self._burials.add(burial)
             while self._orphans and not self.is_shut:
-                with suppress(IndexError):  # Another thread was faster.
-                    native = self._orphans.popleft()
-                    if native in self._open:
-                        self.close(native)
+                self._close_orphan()
         finally:
             self._burials.discard(burial)
+
+    def _close_orphan(self) -> None:
+        with suppress(IndexError):  # Another thread was faster.
+            native = self._orphans.popleft()
+            if native in self._open:
+                self.close(native)
 
     def wait_until_open(self) -> None:
         """Wait for another thread's fork to be over; the forking thread itself never waits here."""
@@ -115,6 +118,8 @@ class ForkGate:
             time.sleep(_POLL_S)
         for database in databases:
             database.close_if_idle()
+        while self._orphans:  # Of finalizers that found the gate shut a moment ago.
+            self._close_orphan()
 
     def _is_anybody_inside(self, databases: list[Forkable]) -> bool:
         return bool(self._burials) or any(database.is_inside for database in databases)
