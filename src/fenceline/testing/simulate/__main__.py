@@ -7,11 +7,14 @@ import argparse
 import sys
 from collections.abc import Iterable
 from contextlib import nullcontext
+from functools import partial
 
+from fenceline.errors import ConfigError, FencelineError
 from fenceline.testing.simulate.controls import CONTROLS, control
-from fenceline.testing.simulate.world import Outcome, World, simulate
+from fenceline.testing.simulate.world import MakeWorld, Outcome, World, simulate
 
 USAGE_ERROR = 64
+STORES = ("memory", "sqlite", "postgres")
 MAX_SHOWN = 10
 """Broken seeds that are printed; the rest is counted."""
 
@@ -26,17 +29,28 @@ def main(arguments: list[str] | None = None) -> int:
         _say("\n".join(CONTROLS))
         return 0
     with control(asked.control) if asked.control else nullcontext():
-        world_type = _world_type(asked.store)
+        try:
+            world_type = _world_type(asked.store, asked.url)
+        except FencelineError as error:
+            sys.stderr.write(f"{error}\n")
+            return USAGE_ERROR
         if asked.seed is not None:
             return _replay(asked.seed, world_type)
         return _run(asked.seeds, world_type)
 
 
-def _world_type(store: str) -> type[World]:
+def _world_type(store: str, url: str | None) -> MakeWorld:
     if store == "sqlite":
         from fenceline.testing.simulate.sqlite import SQLiteWorld
 
         return SQLiteWorld
+    if store == "postgres":
+        if url is None:
+            raise ConfigError("--store postgres needs a database that is for simulations alone: name it by --url")
+        from fenceline.testing.simulate.postgres import PostgresWorld
+        from fenceline.testing.simulate.postgres_database import SimulatedDatabase
+
+        return partial(PostgresWorld, database=SimulatedDatabase(url))
     return World
 
 
@@ -53,7 +67,8 @@ def _parser() -> argparse.ArgumentParser:
     which.add_argument("--seeds", type=_range, default=range(1000), metavar="A:B", help="run seeds A to B-1 (0:1000)")
     which.add_argument("--controls", action="store_true", help="list the rules that --control can break")
     parser.add_argument("--control", choices=CONTROLS, metavar="RULE", help="break a rule, to see it found")
-    parser.add_argument("--store", choices=("memory", "sqlite"), default="memory", help="whose source it is (memory)")
+    parser.add_argument("--store", choices=STORES, default="memory", help="whose source it is (memory)")
+    parser.add_argument("--url", help="with --store postgres: a database that is for simulations alone")
     return parser
 
 
@@ -62,7 +77,7 @@ def _range(text: str) -> range:
     return range(int(first), int(end))
 
 
-def _replay(seed: int, world_type: type[World]) -> int:
+def _replay(seed: int, world_type: MakeWorld) -> int:
     outcome = simulate(seed, is_tracing=True, world_type=world_type)
     for line in outcome.lines:
         _say(line)
@@ -70,7 +85,7 @@ def _replay(seed: int, world_type: type[World]) -> int:
     return 1 if outcome.violation else 0
 
 
-def _run(seeds: range, world_type: type[World]) -> int:
+def _run(seeds: range, world_type: MakeWorld) -> int:
     outcomes = []
     broken = 0
     for seed in seeds:

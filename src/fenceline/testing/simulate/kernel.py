@@ -144,17 +144,22 @@ Answer = Callable[["Task", Any], Any]
 class Task:
     """One generator of a process. It waits for the reply to what it yielded last, and for no older one."""
 
-    __slots__ = ("_answer", "_body", "process", "ticket")
+    __slots__ = ("_answer", "body", "process", "ticket")
 
     def __init__(self, process: Process, body: Generator[Any, Any, None], answer: Answer) -> None:
         self.process = process
         self.ticket = 0
-        self._body = body
+        self.body = body
         self._answer = answer
 
     def reply(self, ticket: int, delay_us: int, value: Any) -> None:
         """Go on with a value, or an exception to be thrown, some time from now, unless an earlier reply was faster."""
         self.process.kernel.after(delay_us, self._arrive, ticket, value)
+
+    def put_between(self, body: Generator[Any, Any, None]) -> None:
+        """Run another generator from now on; it runs the old one, which has asked for something, inside."""
+        self.body = body
+        self.reply(self.ticket, 0, None)
 
     def _arrive(self, ticket: int, value: Any) -> None:
         if ticket == self.ticket:
@@ -171,7 +176,7 @@ class Task:
                 kernel.at(process.frozen_until_us, self._go_on, value)
                 return
             try:
-                request = self._body.throw(value) if isinstance(value, BaseException) else self._body.send(value)
+                request = self.body.throw(value) if isinstance(value, BaseException) else self.body.send(value)
             except StopIteration:
                 return
             value = self._answer(self, request)

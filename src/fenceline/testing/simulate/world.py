@@ -240,7 +240,11 @@ class World:
                 self.place_oracle.check_acknowledged(resource, value)
 
 
-def simulate(seed: int, *, is_tracing: bool = False, world_type: type[World] = World) -> Outcome:
+MakeWorld = Callable[..., World]
+"""Makes a world of a seed and `is_tracing`."""
+
+
+def simulate(seed: int, *, is_tracing: bool = False, world_type: MakeWorld = World) -> Outcome:
     """Run one seed; equal seeds give equal outcomes, on every machine."""
     world = world_type(seed, is_tracing=is_tracing)
     violation = None
