@@ -17,6 +17,7 @@ CASES = {
     "renewal": "keep 1, 100 and 10 000 leases: share of a core, bytes a lease",
     "startup": "import fenceline; fenceline run around a command that does nothing",
     "postgres_cycle": "acquire and release on PostgreSQL, against the same by hand",
+    "postgres_guarded": "a guarded transaction in PostgreSQL, against one that checks by hand",
     "postgres_size": "acquire and release in databases that know many locks",
     "postgres_handoff": "hand-offs between processes through PostgreSQL",
     "postgres_renewal": "keep leases in PostgreSQL",

@@ -6,10 +6,10 @@ take its time. COMMIT in plain SQL is found at the end of the block; a transacti
 committed.
 """
 
-import math
 import select
 from typing import Any, ClassVar
 
+import psycopg
 from psycopg import AsyncCursor, Cursor, OperationalError
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
@@ -28,20 +28,16 @@ class Lending:
 
     is_lent = False
     attempt: GuardError | None = None
-    patience_s: float
-    prepare_threshold: int | None
     _usual_cursor: ClassVar[type]
 
     def lend(self) -> None:
         """Hand the open transaction over to the block."""
         self.is_lent = True
         self.attempt = None
-        self.patience_s = math.inf
 
     def take_back(self) -> None:
         """Have it back."""
         self.is_lent = False
-        self.patience_s = PATIENCE_S
 
     def refuse(self, how: str) -> None:
         """Raise GuardError if the block tries to end its own transaction."""
@@ -100,6 +96,12 @@ class LentConnection(Lending, Connection):
 
     _usual_cursor = Cursor
 
+    def wait(self, gen: Any, *limits: Any, **named_limits: Any) -> Any:
+        """Wait as psycopg does while it is lent, without a look at the clock, and else with an end to the patience."""
+        if self.is_lent:
+            return psycopg.Connection.wait(self, gen, *limits, **named_limits)
+        return super().wait(gen, *limits, **named_limits)
+
     def commit(self) -> None:
         """Refuse, while it is lent."""
         self.refuse("commit(), `with connection:`")
@@ -115,6 +117,12 @@ class AsyncLentConnection(Lending, AsyncConnection):
     """An asynchronous connection of a guard's own."""
 
     _usual_cursor = AsyncCursor
+
+    async def wait(self, gen: Any, *limits: Any, **named_limits: Any) -> Any:
+        """Wait as psycopg does while it is lent, without a look at the clock, and else with an end to the patience."""
+        if self.is_lent:
+            return await psycopg.AsyncConnection.wait(self, gen, *limits, **named_limits)
+        return await super().wait(gen, *limits, **named_limits)
 
     async def commit(self) -> None:
         """Refuse, while it is lent."""
