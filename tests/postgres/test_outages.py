@@ -366,6 +366,7 @@ def test_one_listening_connection_serves_all_locks_and_closes_when_nobody_waits(
 
 
 # --- asyncio --------------------------------------------------------------------------------------
+@pytest.mark.reduced
 def test_several_loops_in_one_process_share_a_source(url: str) -> None:
     source = fenceline.aio.connect(url)
     tokens: list[int] = []
@@ -393,6 +394,7 @@ async def two_tasks(work: Callable[[], Any]) -> None:
     await asyncio.gather(work(), work())
 
 
+@pytest.mark.reduced
 @pytest.mark.parametrize("is_held", [False, True], ids=["free", "waiting"])
 @pytest.mark.parametrize("side", ["request", "reply"])
 def test_h5_a_cancelled_acquire_leaves_nothing_behind_whenever_it_is_cancelled(
