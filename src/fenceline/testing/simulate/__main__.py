@@ -5,11 +5,11 @@ Exit codes: 0 no rule was broken, 1 some seed broke one, 64 a mistake in the arg
 
 import argparse
 import sys
-from collections.abc import Iterable
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager, nullcontext
 from functools import partial
 
-from fenceline.errors import ConfigError, FencelineError
+from fenceline.errors import ConfigError
 from fenceline.testing.simulate.controls import CONTROLS, control
 from fenceline.testing.simulate.world import MakeWorld, Outcome, World, simulate
 
@@ -28,30 +28,30 @@ def main(arguments: list[str] | None = None) -> int:
     if asked.controls:
         _say("\n".join(CONTROLS))
         return 0
-    with control(asked.control) if asked.control else nullcontext():
-        try:
-            world_type = _world_type(asked.store, asked.url)
-        except FencelineError as error:
-            sys.stderr.write(f"{error}\n")
-            return USAGE_ERROR
-        if asked.seed is not None:
-            return _replay(asked.seed, world_type)
-        return _run(asked.seeds, world_type)
+    try:
+        with control(asked.control) if asked.control else nullcontext(), _worlds(asked.store, asked.url) as world_type:
+            return _run(asked.seeds, world_type) if asked.seed is None else _replay(asked.seed, world_type)
+    except ConfigError as error:
+        sys.stderr.write(f"{error}\n")
+        return USAGE_ERROR
 
 
-def _world_type(store: str, url: str | None) -> MakeWorld:
+@contextmanager
+def _worlds(store: str, url: str | None) -> Iterator[MakeWorld]:
     if store == "sqlite":
         from fenceline.testing.simulate.sqlite import SQLiteWorld
 
-        return SQLiteWorld
-    if store == "postgres":
+        yield SQLiteWorld
+    elif store == "postgres":
         if url is None:
             raise ConfigError("--store postgres needs a database that is for simulations alone: name it by --url")
         from fenceline.testing.simulate.postgres import PostgresWorld
         from fenceline.testing.simulate.postgres_database import SimulatedDatabase
 
-        return partial(PostgresWorld, database=SimulatedDatabase(url))
-    return World
+        with closing(SimulatedDatabase(url)) as database:
+            yield partial(PostgresWorld, database=database)
+    else:
+        yield World
 
 
 def _say(line: object) -> None:

@@ -20,8 +20,10 @@ from fenceline.stores.statements import statements
 CHANNEL = "fenceline_simulated"
 """Where all simulated processes listen."""
 SQL = statements(__package__, "postgres.sql")
-_TOLD = {"CREATE FUNCTION": "CREATE OR REPLACE FUNCTION"}
-_HISTORY_TOLD = {**_TOLD, "clock_timestamp()": "simulated.calendar()", "gen_random_uuid()": "simulated.draw_id()"}
+_ANEW = {"CREATE FUNCTION": "CREATE OR REPLACE FUNCTION"}
+_TOLD = {
+    "create_begin_history": {"clock_timestamp()": "simulated.calendar()", "gen_random_uuid()": "simulated.draw_id()"}
+}
 _CREATED = [name for name in SQL if name.startswith("create_")]
 
 
@@ -45,7 +47,11 @@ class SimulatedDatabase:
         self._told: list[str] = []
         self.native.add_notify_handler(lambda notification: self._told.append(notification.payload))
         self.native.execute(f"LISTEN {CHANNEL}".encode())
-        self._prepare()
+        try:
+            self._prepare()
+        except BaseException:
+            self.close()
+            raise
         self._unused = self.save()
 
     def _prepare(self) -> None:
@@ -59,13 +65,13 @@ class SimulatedDatabase:
         PostgresSource(self.url).install()
         for name in _CREATED:
             self.native.execute(SQL[name].encode())
-        self.replace("create_begin_history", _HISTORY_TOLD)
+        self.replace("create_begin_history", {})
         self.native.execute(SQL.draw_first_ids.encode())
 
     def replace(self, name: str, changes: dict[str, str]) -> None:
         """Replace one of the source's functions by a text that differs in this: all the changes are found in it."""
         text = FUNCTIONS[name]
-        for old, new in {**_TOLD, **changes}.items():
+        for old, new in {**_ANEW, **_TOLD.get(name, {}), **changes}.items():
             if old not in text:
                 raise ConfigError(f"there is no {old!r} in the statement {name!r} any more")
             text = text.replace(old, new)
