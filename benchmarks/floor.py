@@ -80,8 +80,9 @@ class SameStatements:
         """Acquire the lock and release it."""
         run = self.connection.execute
         claim = draw_claim()
-        seen = (self._history_id, self._token, *self._kernel)
-        granted = run(SQL.grant_if_free, ("bench", claim, "somebody", TTL_MS, boottime_us(), *seen)).rowcount
+        born_us = boottime_us()
+        row = (claim, "somebody", TTL_MS, TTL_MS, "bench", born_us, claim)
+        granted = run(SQL.grant_if_free, (*row, self._history_id, self._token, *self._kernel, born_us)).rowcount
         self._token = self._told.pop()
         ended = run(SQL.end_lease, ("bench", claim)).rowcount
         assert granted == ended == 1

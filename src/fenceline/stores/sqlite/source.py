@@ -168,8 +168,9 @@ class SQLiteSourceConnection:
     def _grant_if_free(self, request: ask.Acquire, seen: Seen) -> ask.Granted | None:
         lock, claim, holder, ttl_ms, born_us, _ = request
         boot_id, time_namespace, _ = this_kernel()
-        fields = (lock, claim, holder, ttl_ms, born_us, seen.history_id, seen.counter, boot_id, time_namespace)
-        if not self.database.change(SQL.grant_if_free, fields):
+        row = (claim, holder, ttl_ms, ttl_ms, lock, born_us, claim)
+        source = (seen.history_id, seen.counter, boot_id, time_namespace, born_us)
+        if not self.database.change(SQL.grant_if_free, row + source):
             return None
         return ask.Granted(self._told.pop(), ttl_ms, seen.source_id, seen.history_id)
 
