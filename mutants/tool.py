@@ -38,7 +38,7 @@ _GUARD_FLOWS = (
     "tests/unit/test_guard_flows.py tests/unit/test_admit.py",
     f"{_tests(('guards', *_RULES))} {_SIMULATED}",
 )
-_GUARD_STORE = (_tests(("guards",)), _tests((*_RULES, *_FILES)))
+_GUARD_STORE = (f"tests/unit/test_admit.py {_tests(('guards',))}", _tests((*_RULES, *_FILES)))
 SELECTIONS = {
     "_flows/acquire.py": _SOURCE_FLOWS,
     "_flows/retry.py": _SOURCE_FLOWS,
