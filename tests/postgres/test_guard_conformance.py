@@ -1,6 +1,5 @@
 """The PostgreSQL guard keeps every rule, synchronously and on the event loop."""
 
-
 import psycopg
 import pytest
 
