@@ -137,6 +137,18 @@ def restore(backup: Path, file: Path, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["renamed over", "overwritten in place"])
+def test_g9_who_looks_at_a_restored_file_sees_its_own_marks(open_guard: Opener, tmp_path: Path, how: str) -> None:
+    file = make_file(tmp_path / "app.db", journal="delete")
+    guard = open_guard(file)
+    guard.protect("reports")
+    backup = Path(shutil.copy(file, tmp_path / "backup.db"))
+    guard.seal(HandmadeLease(5))
+    assert guard.mark().token == 5
+    restore(backup, file, how)
+    assert guard.mark().token == 0
+
+
+@pytest.mark.parametrize("how", ["renamed over", "overwritten in place"])
 def test_g9_a_file_from_before_the_seal_is_a_lost_seal_and_never_sealed_again(
     open_guard: Opener, tmp_path: Path, how: str
 ) -> None:
