@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fenceline._flows import keep
-from fenceline._flows.acquire import MAX_CLAIMS, Attempt, Grant, acquire, deadline_ms, margin_ms
+from fenceline._flows.acquire import MAX_CLAIMS, MIN_CLAIMS, Attempt, Grant, acquire, deadline_ms, margin_ms
 from fenceline._flows.requests import (
     Acquire,
     BlockSpent,
@@ -95,13 +95,28 @@ def test_a_time_left_greater_than_the_ttl_counts_as_the_ttl() -> None:
     assert hand.result.deadline_ms == 1_000 + TTL_MS - MARGIN_MS
 
 
-@pytest.mark.parametrize("reply", [Busy(), ClaimEnded()])
-def test_a_lock_that_is_not_to_be_had_at_once_is_none(reply: object) -> None:
+def test_a_lock_that_is_not_to_be_had_at_once_is_none() -> None:
     hand = begun(may_wait=False, timeout_ms=0)
     assert hand.request.may_wait is False
-    hand.reply(reply)
-    if not hand.is_done:
-        hand.reply(("c2", 1_001_000))
+    hand.reply(Busy())
+    assert hand.is_done
+    assert hand.result is None
+
+
+def test_a_free_lock_is_not_called_busy_because_a_claim_was_refused() -> None:
+    """The source may not be able to tell a fresh claim from a late one: then another one is drawn, timeout or not."""
+    hand = begun(may_wait=False, timeout_ms=0)
+    hand.reply(ClaimEnded(), ("c2", 1_001_000))
+    assert hand.request == Acquire("the-lock", "c2", "me", TTL_MS, 1_001_000, may_wait=False)
+    hand.reply(GRANTED, 1_003)
+    assert hand.result.token == GRANTED.token
+
+
+def test_an_acquire_whose_claims_are_refused_again_and_again_gives_up_after_its_timeout() -> None:
+    hand = begun(may_wait=False, timeout_ms=0)
+    for number in range(2, MIN_CLAIMS + 2):
+        assert not hand.is_done
+        hand.reply(ClaimEnded(), (f"c{number}", 1_001_000))
     assert hand.is_done
     assert hand.result is None
 
@@ -192,10 +207,12 @@ def test_a_place_that_ended_is_taken_anew_under_another_claim() -> None:
 def test_a_claim_that_ended_at_the_timeout_is_not_drawn_anew() -> None:
     the_attempt = attempt()
     hand = Hand(acquire(the_attempt, may_wait=True, timeout_ms=100))
-    hand.reply(("c1", 1_000_000), ClaimEnded(), ("c2", 1_100_000))
+    for number in range(1, MIN_CLAIMS + 1):
+        hand.reply((f"c{number}", 1_000_000), ClaimEnded())
+    hand.reply(("one more", 1_100_000))
     assert hand.is_done
     assert hand.result is None
-    assert the_attempt.claim == "c1"
+    assert the_attempt.claim == f"c{MIN_CLAIMS}"
 
 
 @pytest.mark.parametrize("passed_ms", [0, 99])

@@ -30,6 +30,9 @@ US_PER_MS = 1000
 MARGIN_MIN_MS = 50
 MARGIN_TTL_FRACTION = 10
 MARGIN_MAX_TTL_FRACTION = 4
+MIN_CLAIMS = 3
+"""Claims that one acquire may draw however short its timeout is: a source refuses a fresh one that it cannot tell from
+a late one, for example the first after a recovery, and a lock that is free is not to be called busy for that."""
 MAX_CLAIMS = 100
 """Claims that one acquire may draw before it gives up on a source that ends them all."""
 
@@ -72,12 +75,12 @@ def deadline_ms(sent_ms: int, remaining_ms: int, ttl_ms: int) -> int:
 def acquire(attempt: Attempt, *, may_wait: bool, timeout_ms: int | None) -> Flow[Grant | None]:
     """Return the grant, or None when the lock was busy or the timeout passed. `timeout_ms` None: wait for ever."""
     started_ms: int | None = None
-    for _ in range(MAX_CLAIMS):
+    for number in range(MAX_CLAIMS):
         claim, born_us = yield DRAW
         born_ms = born_us // US_PER_MS
         if started_ms is None:
             started_ms = born_ms
-        elif timeout_ms is not None and born_ms >= started_ms + timeout_ms:
+        elif number >= MIN_CLAIMS and timeout_ms is not None and born_ms >= started_ms + timeout_ms:
             return None
         # From here on the claim may stand at the source, whatever happens to this flow.
         attempt.claim = claim
