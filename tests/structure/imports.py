@@ -44,7 +44,11 @@ _IMPURE = {
     "threading",
     "time",
 }
-_ALLOWED_CLIENTS = {"fenceline.cli": {"click", "rich"}, "fenceline.stores.postgres": {"psycopg"}}
+_ALLOWED_CLIENTS = {
+    "fenceline.cli": {"click", "rich"},
+    "fenceline.stores.postgres": {"psycopg"},
+    "fenceline.testing.simulate.postgres": {"psycopg"},
+}
 """Each package with clients of its own, and which."""
 
 
