@@ -48,6 +48,7 @@ _ALLOWED_CLIENTS = {
     "fenceline.cli": {"click", "rich"},
     "fenceline.stores.postgres": {"psycopg"},
     "fenceline.testing.simulate.postgres": {"psycopg"},
+    "fenceline.testing.simulate.postgres_database": {"psycopg"},
 }
 """Each package with clients of its own, and which."""
 
