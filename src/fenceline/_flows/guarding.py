@@ -275,7 +275,9 @@ def check(
     if raised:
         yield _sealing(raised, sequencer)
     done = Sealed(tuple(raised), tuple(refused))
-    tenure.remember(scope.keys, scope.keys_without(done.refusing().union(raised)))
+    # Where marks may be raised, one that is ours already may have been raised by this very transaction.
+    is_committed = not (is_to_raise and can_raise)
+    tenure.remember(scope.keys, scope.keys_without(done.refusing()) if is_committed else ())
     tenure.has_read = True
     return done
 
