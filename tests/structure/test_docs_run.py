@@ -25,22 +25,17 @@ def named(path: Path) -> str:
 
 @pytest.fixture
 def servers(document: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Give a page that asks for it an empty database."""
+    """Give a page that asks for it an empty database, on a server whose roles are its own too."""
     if not needs_postgres(document.read_text()):
         yield
         return
-    server = request.getfixturevalue("postgres_fleet").shared(DOCUMENTED_POSTGRES)
-    server.rows("DROP DATABASE IF EXISTS app WITH (FORCE)")
-    server.rows("CREATE DATABASE app")
-    for name, value in {
-        "PGHOST": "127.0.0.1",
-        "PGPORT": str(server.port),
-        "PGUSER": ADMIN,
-        "PGDATABASE": "app",
-    }.items():
-        monkeypatch.setenv(name, value)
-    yield
-    server.rows("DROP DATABASE app WITH (FORCE)")
+    fleet = request.getfixturevalue("postgres_fleet")
+    with fleet.copied_server(DOCUMENTED_POSTGRES) as server:
+        server.rows("CREATE DATABASE app")
+        place = {"PGHOST": "127.0.0.1", "PGPORT": str(server.port), "PGUSER": ADMIN, "PGDATABASE": "app"}
+        for name, value in place.items():
+            monkeypatch.setenv(name, value)
+        yield
 
 
 def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
