@@ -1,6 +1,7 @@
 """Fixtures for every test. A store's own fixtures live in a module of their own."""
 
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,12 @@ pytest_plugins = [
     "tests.postgres.fix_pgbouncer",
     "tests.postgres.fix_tls",
 ]
+
+
+def pytest_configure() -> None:
+    """Have SIGINT end programs: a shell's background job, as which this may run, ignores it, and so would they."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
