@@ -60,10 +60,11 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
     """A synchronous connection with an end to its patience."""
 
     patience_s: float = MAX_CONNECT_S
+    _forks = FORKS  # At the interpreter's end the module's own names may be gone before the last connection.
 
     def __del__(self) -> None:  # type: ignore[override]
         """Close what somebody forgot; psycopg would complain."""
-        FORKS.close(self)
+        self._forks.close(self)
 
     def wait(self, gen: Any, interval: float = LOOK_S, timeout: float | None = None) -> Any:
         """Wait for psycopg's generator, until the patience is over at most."""
@@ -75,10 +76,11 @@ class AsyncConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
     """The same for an event loop."""
 
     patience_s: float = MAX_CONNECT_S
+    _forks = FORKS  # At the interpreter's end the module's own names may be gone before the last connection.
 
     def __del__(self) -> None:  # type: ignore[override]
         """Close what somebody forgot; psycopg would complain."""
-        FORKS.close(self)
+        self._forks.close(self)
 
     async def wait(self, gen: Any, interval: float = LOOK_S, timeout: float | None = None) -> Any:
         """Wait for psycopg's generator, until the patience is over at most."""

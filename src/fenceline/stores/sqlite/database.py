@@ -96,7 +96,8 @@ class Database:
     def __del__(self) -> None:
         """Close the connection, which nobody can reach any more."""
         native = getattr(self, "_native", None)
-        if native is not None:
+        # At the interpreter's end the module's own names may be gone first; sqlite3 closes the connection then.
+        if native is not None and GATE is not None:
             GATE.bury(native)
 
     @property
