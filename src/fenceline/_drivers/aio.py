@@ -17,6 +17,7 @@ from fenceline._drivers.aio_pool import AsyncPool
 from fenceline._drivers.pool import Pool, pool_for
 from fenceline._drivers.sync import PATIENCE_S
 from fenceline._flows.acquire import US_PER_MS
+from fenceline._flows.driving import drive_async
 from fenceline._flows.requests import Draw, Flow, Listen, Now, Wait
 from fenceline.clock import boottime_us
 from fenceline.model import draw_claim
@@ -70,22 +71,9 @@ class AsyncDriver:
     async def run(self, flow: Flow[Result]) -> Result:
         """Run the flow to its end and return its result."""
         channels: list[Channel] = []
-        step: Callable[[Any], Any] = flow.send
-        value: Any = None
         try:
-            while True:
-                request = step(value)
-                try:
-                    value = await self._answer(request, channels)
-                    step = flow.send
-                except BaseException as error:
-                    value = error
-                    step = flow.throw
-        except StopIteration as done:
-            return done.value  # type: ignore[no-any-return]
+            return await drive_async(flow, lambda request: self._answer(request, channels))
         finally:
-            # An exception refers to this frame: together they would keep all that it came through for the collector.
-            value = None
             for channel in channels:
                 channel.close()
 

@@ -4,8 +4,9 @@ Promise: an exception, wherever it comes from, is thrown into the flow; what lea
 exception leaves no transaction open. A flow that ends well may leave one open, for the user.
 """
 
-from typing import Any, TypeVar
+from typing import TypeVar
 
+from fenceline._flows.driving import drive, drive_async
 from fenceline._flows.requests import Flow
 from fenceline.stores.contract import AsyncGuardConnection, GuardConnection
 
@@ -14,19 +15,8 @@ Result = TypeVar("Result")
 
 def run(flow: Flow[Result], connection: GuardConnection) -> Result:
     """Run the flow to its end and return its result."""
-    step: Any = flow.send
-    value: Any = None
     try:
-        while True:
-            request = step(value)
-            try:
-                value = connection.perform(request)
-                step = flow.send
-            except BaseException as error:
-                value = error
-                step = flow.throw
-    except StopIteration as done:
-        return done.value  # type: ignore[no-any-return]
+        return drive(flow, connection.perform)
     except BaseException:
         connection.rollback()
         raise
@@ -34,19 +24,8 @@ def run(flow: Flow[Result], connection: GuardConnection) -> Result:
 
 async def run_async(flow: Flow[Result], connection: AsyncGuardConnection) -> Result:
     """Run the flow to its end and return its result, waiting on the loop for each reply."""
-    step: Any = flow.send
-    value: Any = None
     try:
-        while True:
-            request = step(value)
-            try:
-                value = await connection.perform(request)
-                step = flow.send
-            except BaseException as error:
-                value = error
-                step = flow.throw
-    except StopIteration as done:
-        return done.value  # type: ignore[no-any-return]
+        return await drive_async(flow, connection.perform)
     except BaseException:
         await connection.rollback()
         raise

@@ -13,6 +13,7 @@ from psycopg.errors import SerializationFailure
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
+from fenceline._flows.driving import drive, drive_async
 from fenceline.errors import FencelineError, GuardError
 from fenceline.stores.postgres.conninfo import Place
 from fenceline.stores.postgres.exchange import Answer, Statement
@@ -67,13 +68,8 @@ class AdoptedConnection(Adopted):
 
     def perform(self, request: Any) -> Any:
         """Answer one request; the caller's transaction stays open whatever happens."""
-        talk = self._speech.talk(request)
         try:
-            statements = next(talk)
-            while True:
-                statements = talk.send(self._answers(statements))
-        except StopIteration as done:
-            return done.value
+            return drive(self._speech.talk(request), self._answers)
         except BaseException as error:
             if (known := self._meaning(error)) is None:
                 raise
@@ -102,13 +98,8 @@ class AsyncAdoptedConnection(Adopted):
 
     async def perform(self, request: Any) -> Any:
         """Answer one request; the caller's transaction stays open whatever happens."""
-        talk = self._speech.talk(request)
         try:
-            statements = next(talk)
-            while True:
-                statements = talk.send(await self._answers(statements))
-        except StopIteration as done:
-            return done.value
+            return await drive_async(self._speech.talk(request), self._answers)
         except BaseException as error:
             if (known := self._meaning(error)) is None:
                 raise

@@ -7,7 +7,8 @@ connection is closed next and the outcome unknown. Errors become those of the tr
 
 import select
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import psycopg
@@ -150,6 +151,17 @@ def unreachable(error: psycopg.Error, place: Place) -> SourceError:
     """Return what a failed attempt to connect means."""
     said = " ".join(line.strip() for line in str(error).splitlines()) or type(error).__name__
     return SourceUnavailableError(f"{place.url} cannot be reached: {said}")
+
+
+@contextmanager
+def naming_errors(place: Place) -> Iterator[None]:
+    """Raise what comes out of a request that was sent as an error of the tree, if it is the store's."""
+    try:
+        yield
+    except BaseException as error:
+        if (known := meaning(error, place)) is None:
+            raise
+        raise known from error
 
 
 def meaning(error: BaseException, place: Place) -> SourceError | None:

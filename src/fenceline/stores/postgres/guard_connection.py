@@ -11,6 +11,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from fenceline._flows import guard_requests as ask
+from fenceline._flows.driving import drive, drive_async
 from fenceline.errors import FencelineError, GuardError, UnsupportedError
 from fenceline.stores.postgres.conninfo import Place
 from fenceline.stores.postgres.exchange import Answer, Statement, exchange
@@ -96,7 +97,7 @@ class GuardConnection(Bearing):
         """Answer one request; anything but success leaves no transaction open."""
         try:
             self._check(request)
-            reply = self._talked(request)
+            reply = drive(self._speech.talk(request), self._exchanged)
             self._after(request)
         except BaseException as error:
             self.rollback()
@@ -104,20 +105,6 @@ class GuardConnection(Bearing):
                 raise
             raise known from error
         return reply
-
-    def _talked(self, request: Any) -> Any:
-        talk = self._speech.talk(request)
-        try:
-            statements = next(talk)
-            while True:
-                try:
-                    answers = self._exchanged(statements)
-                except Exception as error:
-                    statements = talk.throw(error)
-                else:
-                    statements = talk.send(answers)
-        except StopIteration as done:
-            return done.value
 
     def _exchanged(self, statements: Sequence[Statement]) -> list[Answer]:
         if self._native is None:
@@ -163,7 +150,7 @@ class AsyncGuardConnection(Bearing):
         """Answer one request; anything but success leaves no transaction open."""
         try:
             self._check(request)
-            reply = await self._talked(request)
+            reply = await drive_async(self._speech.talk(request), self._exchanged)
             self._after(request)
         except BaseException as error:
             await self.rollback()
@@ -171,20 +158,6 @@ class AsyncGuardConnection(Bearing):
                 raise
             raise known from error
         return reply
-
-    async def _talked(self, request: Any) -> Any:
-        talk = self._speech.talk(request)
-        try:
-            statements = next(talk)
-            while True:
-                try:
-                    answers = await self._exchanged(statements)
-                except Exception as error:
-                    statements = talk.throw(error)
-                else:
-                    statements = talk.send(answers)
-        except StopIteration as done:
-            return done.value
 
     async def _exchanged(self, statements: Sequence[Statement]) -> list[Answer]:
         if self._native is None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from fenceline._flows.requests import ReadSource
 from fenceline.errors import SourceError
 from fenceline.model import Finding
-from fenceline.stores.postgres.client import is_pooled, meaning, open_connection
+from fenceline.stores.postgres.client import is_pooled, naming_errors, open_connection
 from fenceline.stores.postgres.forks import FORKS
 from fenceline.stores.postgres.speech import SQL
 
@@ -43,10 +43,9 @@ def _examined(store: "PostgresSource") -> tuple[Examined, bool]:
     """Return what the server says of itself, and whether a pooler stands before it."""
     native = open_connection(store.place, PATIENCE_S)
     try:
-        *row, backend_id = native.execute(SQL.examine).fetchall()[0]
+        with naming_errors(store.place):
+            *row, backend_id = native.execute(SQL.examine).fetchall()[0]
         return Examined._make(row), is_pooled(native, backend_id)
-    except Exception as error:
-        raise meaning(error, store.place) or error from error
     finally:
         FORKS.close(native)
 

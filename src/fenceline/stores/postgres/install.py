@@ -7,8 +7,8 @@ anything but an explicit order of somebody who may make a schema.
 import psycopg
 from psycopg.sql import SQL, Identifier
 
-from fenceline.errors import SchemaError, SourceError
-from fenceline.stores.postgres.client import meaning, open_connection
+from fenceline.errors import SchemaError
+from fenceline.stores.postgres.client import naming_errors, open_connection
 from fenceline.stores.postgres.conninfo import Place
 from fenceline.stores.postgres.forks import FORKS
 from fenceline.stores.statements import Statements
@@ -26,19 +26,15 @@ def install(place: Place, *, part: str, table: str, number: int, parts: tuple[St
     """
     connection = open_connection(place, PATIENCE_S)
     try:
-        connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
-        connection.execute("SELECT set_config('synchronous_commit', 'on', true), pg_advisory_xact_lock(%s)", [_KEY])
-        if not _is_installed(connection, place, part, table, number):
-            connection.execute("CREATE SCHEMA IF NOT EXISTS fenceline")
-            for statements in parts:
-                for name in statements:
-                    connection.execute(statements[name].encode())
-        connection.execute("COMMIT")
-    except Exception as error:
-        known = meaning(error, place)
-        if known is None or isinstance(error, SourceError):
-            raise
-        raise known from error
+        with naming_errors(place):
+            connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
+            connection.execute("SELECT set_config('synchronous_commit', 'on', true), pg_advisory_xact_lock(%s)", [_KEY])
+            if not _is_installed(connection, place, part, table, number):
+                connection.execute("CREATE SCHEMA IF NOT EXISTS fenceline")
+                for statements in parts:
+                    for name in statements:
+                        connection.execute(statements[name].encode())
+            connection.execute("COMMIT")
     finally:
         FORKS.close(connection)
 

@@ -8,9 +8,10 @@ Never: a schema made without `install`; a request repeated here.
 """
 
 from collections.abc import Generator
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from fenceline._flows import requests as ask
+from fenceline._flows.driving import drive, drive_async
 from fenceline.clock import boottime_us
 from fenceline.errors import SchemaError
 from fenceline.model import Finding
@@ -21,7 +22,7 @@ from fenceline.stores.postgres.client import (
     Connection,
     is_alive,
     is_pooled,
-    meaning,
+    naming_errors,
     open_async_connection,
     open_connection,
 )
@@ -39,8 +40,11 @@ PART = "source of tokens"
 _PREPARED = {SQL.acquire, SQL.release, SQL.renew}
 _MINTING = {ask.Acquire, ask.Poll, ask.Break}
 Reply = TypeVar("Reply")
-Talk = Generator[tuple[str, Any], Rows, Reply]
-"""Yields statements with their parameters, is sent their rows, and returns a reply."""
+Native = TypeVar("Native", Connection, AsyncConnection)
+Said = tuple[str, Any]
+"""A statement with its parameters."""
+Talk = Generator[Said, Rows, Reply]
+"""Says things, is sent the rows that answer each, and returns a reply."""
 
 
 class PostgresSource:
@@ -91,9 +95,9 @@ class Conversation:
         """The connection is another one from here on."""
         self._is_greeted = False
 
-    def prepares(self, statement: str) -> bool:
+    def prepares(self, said: Said) -> bool:
         """Tell whether a statement is prepared: one that comes again and again, at a server and not at a pooler."""
-        return statement in _PREPARED and not self.is_pooled
+        return said[0] in _PREPARED and not self.is_pooled
 
     def talk(self, request: Any, native: Connection | AsyncConnection) -> Talk[ask.SourceReply]:
         """Say what a request needs, and return the reply."""
@@ -148,88 +152,56 @@ class Conversation:
             self._may_grant = False
 
 
-class PostgresSourceConnection:
-    """Answers requests in the caller's thread, each by one statement."""
+class SourceConnection(Generic[Native]):
+    """What both kinds of connection know: whether there is one, and what is said over it."""
 
     def __init__(self, store: PostgresSource, patience_s: float) -> None:
         self._place: Place = store.place
         self._patience_s = patience_s
         self._conversation = Conversation(store)
-        self._native: Connection | None = None
+        self._native: Native | None = None
+
+    def _alive(self) -> Native | None:
+        """Return the connection, if there is one still; what is said next begins anew if not."""
+        if self._native is not None and is_alive(self._native):
+            return self._native
+        self.close()
+        self._conversation.begin_anew()
+        return None
+
+    def close(self) -> None:
+        """Close the connection; never raises."""
+        if self._native is not None:
+            FORKS.close(self._native)
+            self._native = None
+
+
+class PostgresSourceConnection(SourceConnection[Connection]):
+    """Answers requests in the caller's thread, each by one statement."""
 
     def perform(self, request: Any) -> ask.SourceReply:
         """Answer one request of `_flows/requests.py`."""
-        native = self._opened()
-        talk = self._conversation.talk(request, native)
-        try:
-            said = next(talk)
-            while True:
-                said = talk.send(self._say(native, *said))
-        except StopIteration as done:
-            return done.value  # type: ignore[no-any-return]
+        native = self._native = self._alive() or open_connection(self._place, self._patience_s)
+        conversation = self._conversation
 
-    def _opened(self) -> Connection:
-        if self._native is None or not is_alive(self._native):
-            self.close()
-            self._conversation.begin_anew()
-            self._native = open_connection(self._place, self._patience_s)
-        return self._native
+        def say(said: Said) -> Rows:
+            with naming_errors(self._place):
+                return native.execute(*said, prepare=conversation.prepares(said)).fetchall()
 
-    def _say(self, native: Connection, statement: str, parameters: Any) -> Rows:
-        try:
-            return native.execute(statement, parameters, prepare=self._conversation.prepares(statement)).fetchall()
-        except BaseException as error:
-            known = meaning(error, self._place)
-            if known is None:
-                raise
-            raise known from error
-
-    def close(self) -> None:
-        """Close the connection; never raises."""
-        if self._native is not None:
-            FORKS.close(self._native)
-            self._native = None
+        return drive(conversation.talk(request, native), say)
 
 
-class AsyncPostgresSourceConnection:
+class AsyncPostgresSourceConnection(SourceConnection[AsyncConnection]):
     """Answers requests on the running loop, each by one statement."""
-
-    def __init__(self, store: PostgresSource, patience_s: float) -> None:
-        self._place: Place = store.place
-        self._patience_s = patience_s
-        self._conversation = Conversation(store)
-        self._native: AsyncConnection | None = None
 
     async def perform(self, request: Any) -> ask.SourceReply:
         """Answer one request of `_flows/requests.py`."""
-        native = await self._opened()
-        talk = self._conversation.talk(request, native)
-        try:
-            said = next(talk)
-            while True:
-                said = talk.send(await self._say(native, *said))
-        except StopIteration as done:
-            return done.value  # type: ignore[no-any-return]
+        native = self._native = self._alive() or await open_async_connection(self._place, self._patience_s)
+        conversation = self._conversation
 
-    async def _opened(self) -> AsyncConnection:
-        if self._native is None or not is_alive(self._native):
-            self.close()
-            self._conversation.begin_anew()
-            self._native = await open_async_connection(self._place, self._patience_s)
-        return self._native
+        async def say(said: Said) -> Rows:
+            with naming_errors(self._place):
+                cursor = await native.execute(*said, prepare=conversation.prepares(said))
+                return await cursor.fetchall()
 
-    async def _say(self, native: AsyncConnection, statement: str, parameters: Any) -> Rows:
-        try:
-            cursor = await native.execute(statement, parameters, prepare=self._conversation.prepares(statement))
-            return await cursor.fetchall()
-        except BaseException as error:
-            known = meaning(error, self._place)
-            if known is None:
-                raise
-            raise known from error
-
-    def close(self) -> None:
-        """Close the connection; never raises."""
-        if self._native is not None:
-            FORKS.close(self._native)
-            self._native = None
+        return await drive_async(conversation.talk(request, native), say)
