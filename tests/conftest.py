@@ -17,6 +17,7 @@ pytest_plugins = [
     "tests.postgres.fix_faketime",
     "tests.postgres.fix_pgbouncer",
     "tests.postgres.fix_tls",
+    "tests.mysql.fix_mysql",
 ]
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from tests.helpers import wait_until
 from tests.postgres.fix_postgres import Fleet
-from tests.postgres.fix_programs import give
 from tests.postgres.fix_server import PostgresServer
+from tests.private_server import give
 from tests.servers import need
 
 LIBRARY = "/usr/lib/*/faketime/libfaketime.so.1"

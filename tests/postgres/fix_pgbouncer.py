@@ -16,8 +16,8 @@ import pytest
 
 from tests.helpers import DEADLINE_S, wait_until
 from tests.postgres.fix_postgres import Fleet
-from tests.postgres.fix_programs import environment, give, runner
-from tests.postgres.fix_server import ADMIN, PostgresServer, reserve_port
+from tests.postgres.fix_server import ADMIN, PostgresServer
+from tests.private_server import environment, give, reserve_port, runner
 from tests.servers import need
 
 PROGRAM = "/usr/sbin/pgbouncer"

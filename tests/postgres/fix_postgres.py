@@ -4,9 +4,6 @@ A test runs on both versions of `KINDS`; one that is heavy asks for a single one
 """
 
 import itertools
-import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,13 +13,10 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from tests.postgres import fix_watcher
-from tests.postgres.fix_programs import KINDS, Programs, find_programs, give
+from tests.postgres.fix_programs import KINDS, Programs, find_programs
 from tests.postgres.fix_server import ADMIN, PostgresServer
 from tests.postgres.proxy import Proxy
-
-MEMORY_BYTES = 4 * 2**30
-"""A server's folder takes 60 MiB at first."""
+from tests.private_server import copy_folder, give, roomy_folder, watch
 
 
 class Database:
@@ -52,8 +46,7 @@ class Fleet:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         # A session that is killed, by a time limit for one, leaves no server behind.
-        command = [sys.executable, fix_watcher.__file__, folder]
-        self._watcher = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+        self._watcher = watch(folder, "postmaster.pid")
         self._numbers = itertools.count(1)
         self._programs: dict[str, Programs] = {}
         self._shared: dict[str, PostgresServer] = {}
@@ -117,27 +110,15 @@ def initialise(programs: Programs, folder: Path) -> None:
     programs.run("initdb", "-D", folder / "data", *options, cwd=folder)
 
 
-def copy_folder(source: Path, target: Path) -> None:
-    """Copy a folder with all owners and modes."""
-    subprocess.run(["cp", "--archive", source, target], check=True)
-
-
 def only(*kinds: str) -> pytest.MarkDecorator:
     """Run a test on these versions alone."""
     return pytest.mark.parametrize("postgres_kind", kinds, indirect=True)
 
 
-def _roomy_folder() -> str:
-    """Return a folder in memory, if there is room: a killed process loses nothing there, and flushes are quick."""
-    memory = Path("/dev/shm")  # noqa: S108 - the folder in it is private
-    has_room = memory.is_dir() and shutil.disk_usage(memory).free >= MEMORY_BYTES
-    return str(memory) if has_room else tempfile.gettempdir()
-
-
 @pytest.fixture(scope="session")
 def postgres_fleet() -> Iterator[Fleet]:
     """Yield what makes servers. Its folder is no temporary one of pytest's: the runner has to reach it."""
-    folder = Path(tempfile.mkdtemp(prefix="fl-pg-", dir=_roomy_folder()))
+    folder = Path(tempfile.mkdtemp(prefix="fl-pg-", dir=roomy_folder()))
     folder.chmod(0o755)
     fleet = Fleet(folder)
     try:

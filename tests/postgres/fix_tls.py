@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.postgres.fix_postgres import Fleet
-from tests.postgres.fix_programs import give
 from tests.postgres.fix_server import PostgresServer
+from tests.private_server import give
 from tests.servers import need
 
 

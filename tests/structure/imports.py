@@ -46,6 +46,7 @@ _IMPURE = {
 }
 _ALLOWED_CLIENTS = {
     "fenceline.cli": {"click", "rich"},
+    "fenceline.stores.mysql": {"aiomysql", "pymysql"},
     "fenceline.stores.postgres": {"psycopg"},
     "fenceline.testing.simulate.postgres": {"psycopg"},
     "fenceline.testing.simulate.postgres_database": {"psycopg"},

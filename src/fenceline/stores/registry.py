@@ -29,7 +29,7 @@ GUARDS = {
     "postgresql": "fenceline.stores.postgres.guard:PostgresGuard",
     "sqlite": "fenceline.stores.sqlite.guard:SQLiteGuard",
 }
-EXTRAS = {"postgres": "postgres", "postgresql": "postgres"}
+EXTRAS = {"mariadb": "mysql", "mysql": "mysql", "postgres": "postgres", "postgresql": "postgres"}
 """The extra that installs a scheme's client, for the stores that need one."""
 
 UNSAFE_SOURCES = {

@@ -1,0 +1,1 @@
+"""Tests of the MySQL source and guard, over real servers of their own."""

@@ -1,0 +1,127 @@
+"""Fixtures: a MariaDB server per test session, a database per test, and servers that a test may kill.
+
+Every server begins as a copy of one template, which is made once per session.
+"""
+
+import itertools
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.mysql.fix_server import ADMIN, LOCK_FILE, MySQLServer, initialise
+from tests.private_server import copy_folder, give, roomy_folder, watch
+
+if TYPE_CHECKING:
+    import pymysql
+    from pymysql.cursors import Cursor
+
+
+class Database:
+    """A database of one test, on a server that it may share with other tests."""
+
+    def __init__(self, server: MySQLServer, name: str) -> None:
+        self.server = server
+        self.name = name
+
+    def url(self, *, user: str = ADMIN, password: str = "", **params: str | int) -> str:
+        return self.server.url(user=user, password=password, database=self.name, **params)
+
+    def connect(self, *, user: str = ADMIN, **params: Any) -> "pymysql.Connection[Cursor]":
+        """Return a new connection in autocommit mode."""
+        return self.server.connect(user=user, database=self.name, **params)
+
+    def rows(self, statement: str, *params: object) -> list[tuple[Any, ...]]:
+        return self.server.rows(statement, *params, database=self.name)
+
+    def value(self, statement: str, *params: object) -> Any:
+        return self.server.value(statement, *params, database=self.name)
+
+
+class Fleet:
+    """All servers of a test session: each is private, and all are gone with it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        # A session that is killed, by a time limit for one, leaves no server behind.
+        self._watcher = watch(folder, LOCK_FILE)
+        self._numbers = itertools.count(1)
+        self._template: Path | None = None
+        self._shared: MySQLServer | None = None
+        self._servers: list[MySQLServer] = []
+
+    def new_folder(self, name: str) -> Path:
+        """Return a new folder of the runner's."""
+        folder = self.folder / f"{name}-{next(self._numbers)}"
+        folder.mkdir(mode=0o700)
+        return give(folder)
+
+    def new_server(self) -> MySQLServer:
+        """Return a server, not started yet."""
+        if self._template is None:
+            template = self.new_folder("template")
+            initialise(template)
+            self._template = template / "data"
+        return self.copy_of(self._template)
+
+    def copy_of(self, data: Path) -> MySQLServer:
+        """Return a server over a copy of a data folder, not started yet."""
+        server = MySQLServer(self.new_folder("server"))
+        self._servers.append(server)
+        copy_folder(data, server.data)
+        (server.data / LOCK_FILE).unlink(missing_ok=True)
+        return server
+
+    def shared(self) -> MySQLServer:
+        """Return the running server that the tests of this session share."""
+        if self._shared is None:
+            self._shared = self.new_server()
+            self._shared.start()
+        assert self._shared.is_running(), "a test has ended the server that all share"
+        return self._shared
+
+    def close(self) -> None:
+        for server in self._servers:
+            server.close()
+        self._watcher.communicate()
+
+
+@pytest.fixture(scope="session")
+def mysql_fleet() -> Iterator[Fleet]:
+    """Yield what makes servers. Its folder is no temporary one of pytest's: the runner has to reach it."""
+    folder = Path(tempfile.mkdtemp(prefix="fl-my-", dir=roomy_folder()))
+    folder.chmod(0o755)
+    fleet = Fleet(folder)
+    try:
+        yield fleet
+    finally:
+        fleet.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def mysql_server(mysql_fleet: Fleet) -> MySQLServer:
+    """Return the running server that all tests share: a test may neither end nor freeze it."""
+    return mysql_fleet.shared()
+
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def mysql_database(mysql_server: MySQLServer) -> Iterator[Database]:
+    """Yield a database of the test's own on the shared server."""
+    name = f"test_{next(_numbers)}"
+    mysql_server.rows(f"create database {name}")
+    yield Database(mysql_server, name)
+    mysql_server.rows(f"drop database if exists {name}")
+
+
+@pytest.fixture
+def own_mysql(mysql_fleet: Fleet) -> Iterator[MySQLServer]:
+    """Yield a running server of the test's own, which may do with it what it likes."""
+    with mysql_fleet.new_server() as server:
+        yield server
