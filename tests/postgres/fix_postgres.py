@@ -6,6 +6,7 @@ A test runs on both versions of `KINDS`; one that is heavy asks for a single one
 import itertools
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -142,14 +143,21 @@ def postgres(postgres_fleet: Fleet, postgres_kind: str) -> PostgresServer:
 _numbers = itertools.count(1)
 
 
+@contextmanager
+def fresh_database(server: PostgresServer) -> Iterator[Database]:
+    """Have a new database on a server that others use too."""
+    name = f"test_{next(_numbers)}"
+    server.rows(f"create database {name}")
+    yield Database(server, name)
+    with server.admin() as connection:
+        connection.execute(sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(name)))
+
+
 @pytest.fixture
 def database(postgres: PostgresServer) -> Iterator[Database]:
     """Yield a database of the test's own on the shared server."""
-    name = f"test_{next(_numbers)}"
-    postgres.rows(f"create database {name}")
-    yield Database(postgres, name)
-    with postgres.admin() as connection:
-        connection.execute(sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(name)))
+    with fresh_database(postgres) as the_database:
+        yield the_database
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ LAYERS = (
     ("_keeper",),
     ("_api",),
     ("", "aio"),
-    ("cli", "verify", "testing", "__main__"),
+    ("cli", "verify", "testing", "integrations", "__main__"),
 )
 """From the bottom to the top; a module may import its own layer and those below it.
 
@@ -47,6 +47,8 @@ _IMPURE = {
 _ALLOWED_CLIENTS = {
     "fenceline.cli": {"click", "rich"},
     "fenceline.stores.mysql": {"aiomysql", "pymysql"},
+    "fenceline.integrations.django": {"django"},
+    "fenceline.integrations.sqlalchemy": {"sqlalchemy"},
     "fenceline.stores.postgres": {"psycopg"},
     "fenceline.testing.simulate.postgres": {"psycopg"},
     "fenceline.testing.simulate.postgres_database": {"psycopg"},

@@ -17,7 +17,7 @@ def loaded_by(module: str) -> set[str]:
 
 
 @pytest.mark.reduced
-@pytest.mark.parametrize("absent", ["asyncio", "sqlite3", "click", "rich"])
+@pytest.mark.parametrize("absent", ["asyncio", "sqlite3", "click", "rich", "fenceline.integrations"])
 def test_importing_the_library_does_not_load(absent: str) -> None:
     loaded = loaded_by("fenceline")
     assert "fenceline" in loaded

@@ -37,3 +37,10 @@ class BaseGuard:
                 f"{what} is about one resource, and this guard has {len(self.resources)}: open one for each"
             )
         return self.resources[0]
+
+
+def core_of(guard: BaseGuard) -> GuardCore:
+    """Return what does a guard's work, for adapters; ConfigError if it is no guard."""
+    if not isinstance(guard, BaseGuard):
+        raise ConfigError(f"guard must be one that fenceline.guard(…) has made, not {type(guard).__name__}")
+    return guard._core  # noqa: SLF001 - this module's own.

@@ -43,6 +43,10 @@ class GuardCore:
         """Return the mark of every resource; token 0 for those never sealed."""
         return self.run(self.looking())
 
+    def is_sealed(self, proof: Proof) -> bool:
+        """Tell whether this tenure has sealed every resource, so that the store need not be asked."""
+        return proof.sequencer.lock == self.scope.lock and proof.tenure.sealed.issuperset(self.scope.keys)
+
     def seal(self, proof: Proof) -> None:
         """Seal every resource."""
         with self.telling(proof):
@@ -87,7 +91,11 @@ class GuardCore:
 
     def presenting(self, proof: Proof) -> Flow[tuple[str, ...]]:
         """Have the caller's writes admitted; return the resources to which the lease was presented."""
-        return guarding.present(self.scope, proof.sequencer, proof.tenure)
+        return guarding.present(self.scope, proof.sequencer, proof.tenure, _left_ms(proof))
+
+    def presenting_first(self, proof: Proof) -> Flow[Opened]:
+        """Have the caller's writes admitted from the beginning of their transaction on."""
+        return guarding.present_first(self.scope, proof.sequencer, proof.tenure, _left_ms(proof))
 
     def closing(self, proof: Proof) -> Flow[None]:
         """Make the lease's own token stale."""

@@ -104,10 +104,13 @@ class Join(NamedTuple):
 
 
 class Present(NamedTuple):
-    """Admit the caller's writes as Open does. Reply: tuple[str, ...], the resources whose mark is another."""
+    """Admit the caller's writes, and limit the idleness of their transaction, as Open does. Reply: tuple[str, ...], the
+    resources whose mark is another.
+    """
 
     resources: tuple[str, ...]
     sequencer: Sequencer
+    limit_ms: int | None = None
 
 
 class Withdraw(NamedTuple):

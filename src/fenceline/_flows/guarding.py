@@ -244,11 +244,17 @@ def _without(resources: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, 
     return tuple(resource for resource in resources if resource not in others)
 
 
-def present(scope: Scope, sequencer: Sequencer, tenure: Tenure) -> Flow[tuple[str, ...]]:
+def present(scope: Scope, sequencer: Sequencer, tenure: Tenure, limit_ms: int | None = None) -> Flow[tuple[str, ...]]:
     """Have the caller's writes admitted from here on; return the resources to which the lease was presented."""
-    not_ours = yield Present(scope.resources, sequencer)
-    yield from _refusals(scope, sequencer, tenure, not_ours)
-    return _without(scope.resources, not_ours)
+    return (yield from present_first(scope, sequencer, tenure, limit_ms)).presented
+
+
+def present_first(scope: Scope, sequencer: Sequencer, tenure: Tenure, limit_ms: int | None = None) -> Flow[Opened]:
+    """Present the lease as the first thing in a transaction of the caller's, which was begun after all was sealed."""
+    not_ours = yield Present(scope.resources, sequencer, limit_ms)
+    refused = yield from _refusals(scope, sequencer, tenure, not_ours)
+    tenure.has_read = True
+    return Opened(None, _without(scope.resources, not_ours), refused)
 
 
 def check(

@@ -7,7 +7,7 @@ discovered by an error.
 """
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from fenceline._flows.requests import SourceReply
 from fenceline.errors import GuardError
@@ -147,6 +147,29 @@ class GuardStore(Protocol):
 
     def examine(self) -> list[Finding]:
         """Return what in this resource's set-up would break the promise, for `fenceline doctor`."""
+
+
+class BorrowedConnection(GuardConnection, Protocol):
+    """A framework's connection, whose transactions the framework begins and ends.
+
+    It answers what may be asked in the caller's own transaction, Present as its first statement.
+    """
+
+    def prepare(self) -> None:
+        """Make the session ready to present a token, before the transaction begins."""
+
+    def restore(self) -> None:
+        """Leave nothing in the session, once the transaction has ended, well or not."""
+
+
+@runtime_checkable
+class SQLGuardStore(GuardStore, Protocol):
+    """A guarded place that frameworks reach too, through whichever DB-API driver they have."""
+
+    def borrow(self, connection: Any, driver: Any, paramstyle: str) -> BorrowedConnection:
+        """Speak through a framework's connection: `connection` has DB-API cursors, whose parameters are written in
+        `paramstyle`; `driver` is the driver's own connection, perhaps an asynchronous one.
+        """
 
 
 class AsyncGuardStore(GuardStore, Protocol):

@@ -21,6 +21,14 @@ from fenceline.stores.postgres.guard_errors import refusal, translated
 from fenceline.stores.postgres.guard_speech import CallersSpeech
 
 
+def snapshot_is_old() -> GuardError:
+    """Return the error for a transaction that reads what a later holder may have changed."""
+    return GuardError(
+        "the transaction looks at the database as it was before a mark was raised, perhaps by this very lease: "
+        "roll it back, and begin it anew after guard.seal(lease)"
+    )
+
+
 class Adopted:
     """What both kinds of connection have in common."""
 
@@ -49,10 +57,7 @@ class Adopted:
         if isinstance(error, FencelineError):
             return None
         if isinstance(error, SerializationFailure):
-            return GuardError(
-                "the transaction looks at the database as it was before a mark was raised, perhaps by this very lease: "
-                "roll it back, and begin it anew after guard.seal(lease)"
-            )
+            return snapshot_is_old()
         return translated(error, self._place, is_commit=False)
 
     def explain(self, error: BaseException) -> GuardError | None:

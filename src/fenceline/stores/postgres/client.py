@@ -174,6 +174,11 @@ def meaning(error: BaseException, place: Place) -> SourceError | None:
     state = error.sqlstate
     if state is None or state in _IS_TERMINATED or state.startswith(_IS_CONNECTION):
         return OutcomeUnknownError(f"{place.url} broke off ({said}): whether it did what was asked is unknown")
+    return answered(state, said, place)
+
+
+def answered(state: str, said: str, place: Place) -> SourceError:
+    """Return what a server means that answers with an error, and so has done nothing."""
     for states, kind, message in _DEFINITE:
         if state in states:
             return kind(message.format(url=place.url, said=said))

@@ -4,8 +4,9 @@ Promise: everything that libpq understands in a URL works, several hosts and the
 spelling that is shown names the servers and the database, never a user, a password or a file. Never: a connection made.
 """
 
-from typing import NamedTuple
-from urllib.parse import quote
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlencode
 
 from psycopg import ProgrammingError, pq
 from psycopg.conninfo import conninfo_to_dict
@@ -39,6 +40,17 @@ def place_of(url: str) -> Place:
         given.setdefault("target_session_attrs", "read-write")
     given.setdefault("fallback_application_name", "fenceline")
     return Place(given, _spelt(resolved))
+
+
+def url_of(parameters: Mapping[str, Any]) -> str:
+    """Return a URL for the parameters by which some other library connects; what libpq has no word for is left out."""
+    words = {option.keyword.decode() for option in pq.Conninfo.get_defaults()}
+    known = {word: _listed(value) for word, value in parameters.items() if word in words and value not in (None, "")}
+    return f"postgresql://?{urlencode(known, quote_via=quote)}"
+
+
+def _listed(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
 def _defaults() -> dict[str, str]:

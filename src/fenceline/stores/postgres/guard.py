@@ -16,6 +16,7 @@ from fenceline.errors import FencelineError
 from fenceline.model import Finding
 from fenceline.stores.postgres import install
 from fenceline.stores.postgres.adopted import AdoptedConnection, AsyncAdoptedConnection
+from fenceline.stores.postgres.borrowed import BorrowedConnection
 from fenceline.stores.postgres.client import is_alive, open_async_connection, open_connection
 from fenceline.stores.postgres.conninfo import Place, place_of
 from fenceline.stores.postgres.forks import FORKS
@@ -131,6 +132,10 @@ class PostgresGuard:
     def adopt_async(self, native: Any) -> AsyncAdoptedConnection:
         """Speak over the caller's psycopg.AsyncConnection, which is inside a transaction; GuardError if it is not."""
         return AsyncAdoptedConnection(native, self.place)
+
+    def borrow(self, connection: Any, driver: Any, paramstyle: str) -> BorrowedConnection:
+        """Speak through a framework's connection, whichever driver it has."""
+        return BorrowedConnection(connection, driver, self.place, paramstyle)
 
     def install(self) -> None:
         """Make the schema if there is none; safe when run concurrently."""

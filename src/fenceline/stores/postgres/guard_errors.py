@@ -20,6 +20,7 @@ from fenceline.errors import (
 )
 from fenceline.stores.postgres.client import meaning
 from fenceline.stores.postgres.conninfo import Place
+from fenceline.stores.postgres.report import report_of
 
 _OUR_CLASS = "FL"
 _STALE = "FL002"
@@ -50,24 +51,25 @@ _DEFINITE: dict[str, tuple[type[FencelineError], str]] = {
 
 def refusal(error: BaseException) -> GuardError | None:
     """Return what the guard's own functions and triggers mean, or the server that ended a frozen block; else None."""
-    if not isinstance(error, psycopg.Error) or error.sqlstate is None:
+    report = report_of(error)
+    if report is None:
         return None
-    if error.sqlstate == _IDLE:
+    if report.state == _IDLE:
         return GuardError(
             "the guarded transaction was idle for longer than its lease had left, so the server ended it, and nothing "
             "of it was written: acquire the lock again; if slow work belongs between statements, do it before the block"
         )
-    if not error.sqlstate.startswith(_OUR_CLASS):
+    if not report.state.startswith(_OUR_CLASS):
         return None
-    if error.sqlstate == _ENDED:
+    if report.state == _ENDED:
         return ended_inside()
-    said = ". ".join(filter(None, (error.diag.message_primary, error.diag.message_hint)))
-    if error.sqlstate == _STALE:
-        numbers = json.loads(error.diag.message_detail or "{}")
+    said = ". ".join(filter(None, (report.message, report.hint)))
+    if report.state == _STALE:
+        numbers = json.loads(report.detail or "{}")
         return StaleTokenError(
             said, token=int(numbers["token"]), mark=int(numbers["mark"]), resource=str(numbers["resource"])
         )
-    return _KINDS.get(error.sqlstate, GuardError)(said)
+    return _KINDS.get(report.state, GuardError)(said)
 
 
 def ended_inside() -> GuardError:
@@ -91,20 +93,26 @@ def is_users(error: BaseException, connection: psycopg.Connection | psycopg.Asyn
     )
 
 
+def no_schema(place: Place) -> SchemaError:
+    """Return the error for a database without the guard's functions."""
+    return SchemaError(
+        f"{place.url} holds no guard's schema, or one of another version: run `fenceline protect {place.url} "
+        f"--resource … --lock … --table …` as a role that may create a schema there"
+    )
+
+
 def translated(error: BaseException, place: Place, *, is_commit: bool) -> FencelineError | None:
     """Return the error of the tree for one that a request ran into; None: it is none of psycopg's."""
     if (said := refusal(error)) is not None:
         return said
     first_line = str(error).partition("\n")[0]
-    if isinstance(error, psycopg.Error) and error.sqlstate in _DEFINITE:
-        kind, message = _DEFINITE[error.sqlstate]
+    report = report_of(error)
+    if report is not None and report.state in _DEFINITE:
+        kind, message = _DEFINITE[report.state]
         return kind(message.format(url=place.url, said=first_line))
     known = meaning(error, place)
     if isinstance(known, SchemaError):
-        return SchemaError(
-            f"{place.url} holds no guard's schema, or one of another version: run `fenceline protect {place.url} "
-            f"--resource … --lock … --table …` as a role that may create a schema there"
-        )
+        return no_schema(place)
     if known is not None and not known.definite and not is_commit:
         return SourceUnavailableError(
             f"{place.url} broke off ({first_line or type(error).__name__}): COMMIT was not sent, so nothing of this "

@@ -77,8 +77,7 @@ class OwnSpeech(Speech):
         yield self._now(Statement(SQL.commit))
 
     def _open(self, request: ask.Open) -> Talk:
-        limit_ms = UNKNOWN_MS if request.limit_ms is None else max(1, request.limit_ms)
-        offer = _offer(request.resources, request.sequencer, limit_ms)
+        offer = _offer(request.resources, request.sequencer, _limit_ms(request))
         for tries_left in reversed(range(MAX_OPENS)):
             try:
                 answers = yield (Statement(SQL.begin), offer)
@@ -198,7 +197,7 @@ class CallersSpeech(Speech):
 
     def _join(self, request: ask.Join) -> Talk:
         """The marks are held by the statement that reads them next."""
-        self._limit_ms = UNKNOWN_MS if request.limit_ms is None else max(1, request.limit_ms)
+        self._limit_ms = _limit_ms(request)
         if request.is_to_raise:
             answers = yield (Statement(SQL.isolation),)
             self._is_alone = answers[-1].rows[0][0] in ("read committed", "read uncommitted")
@@ -214,7 +213,7 @@ class CallersSpeech(Speech):
         yield tuple(written(request.marks))
 
     def _present(self, request: ask.Present) -> Talk:
-        answers = yield (_offer(request.resources, request.sequencer, None),)
+        answers = yield (_offer(request.resources, request.sequencer, _limit_ms(request)),)
         return _others(request.resources, answers[-1])
 
     def _withdraw(self, request: ask.Withdraw) -> Talk:
@@ -268,7 +267,11 @@ def _hold(request: ask.ReadMarks, *, is_alone: bool) -> str:
     return "alone unless ours" if request.may_share else "alone"
 
 
-def _offer(resources: Iterable[str], sequencer: Sequencer, limit_ms: int | None) -> Statement:
+def _limit_ms(request: ask.Open | ask.Join | ask.Present) -> int:
+    return UNKNOWN_MS if request.limit_ms is None else max(1, request.limit_ms)
+
+
+def _offer(resources: Iterable[str], sequencer: Sequencer, limit_ms: int) -> Statement:
     proof = (sequencer.token, sequencer.claim, sequencer.source_id, sequencer.history_id)
     return Statement(SQL.offer, (ordered(resources), sequencer.lock.encode(), *proof, limit_ms))
 

@@ -21,25 +21,17 @@ from fenceline.stores.sqlite.marks import SQL, Marks
 from fenceline.stores.sqlite.protection import read_protections
 
 
-class AdoptedConnection:
-    """The caller's connection, inside a transaction that they have begun."""
+class Adopted:
+    """What holds of every connection that is not the guard's own."""
 
-    def __init__(self, native: Any, path: Path) -> None:
-        if not isinstance(native, sqlite3.Connection):
-            raise GuardError(
-                f"connection must be the sqlite3.Connection of your own transaction, not {type(native).__name__}"
-            )
-        if not native.in_transaction:
-            raise GuardError(
-                "the connection is in no transaction, so a check would be worth nothing a moment later: execute "
-                "BEGIN IMMEDIATE first, or use guard.transaction(lease)"
-            )
+    def __init__(self, native: Any, marks: Marks, path: Path) -> None:
         self.native = native
-        self._marks = Marks(native, path)
+        self._path = path
+        self._marks = marks
         self._database = GuardDatabase(path)
-        self._check_file(path)
 
-    def _check_file(self, path: Path) -> None:
+    def _check_file(self) -> None:
+        path = self._path
         files = {name: file for _, name, file in self._marks.ask("PRAGMA database_list")}
         main = files["main"]
         if not (main and os.path.exists(path) and os.path.samefile(main, path)):
@@ -76,7 +68,7 @@ class AdoptedConnection:
 
     def _join(self, _: ask.Join) -> bool:
         if self._marks.has_schema():
-            self.native.execute(SQL.hold_marks)
+            self._marks.native.execute(SQL.hold_marks)
         return False
 
     def _read_marks(self, request: ask.ReadMarks) -> dict[str, Mark]:
@@ -111,3 +103,20 @@ class AdoptedConnection:
         ask.ReadProtections: _read_protections,
         ask.RecordRefusal: _record_refusal,
     }
+
+
+class AdoptedConnection(Adopted):
+    """The caller's connection, inside a transaction that they have begun."""
+
+    def __init__(self, native: Any, path: Path) -> None:
+        if not isinstance(native, sqlite3.Connection):
+            raise GuardError(
+                f"connection must be the sqlite3.Connection of your own transaction, not {type(native).__name__}"
+            )
+        if not native.in_transaction:
+            raise GuardError(
+                "the connection is in no transaction, so a check would be worth nothing a moment later: execute "
+                "BEGIN IMMEDIATE first, or use guard.transaction(lease)"
+            )
+        super().__init__(native, Marks(native, path), path)
+        self._check_file()

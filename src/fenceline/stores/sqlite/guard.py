@@ -17,6 +17,7 @@ from fenceline._flows.guard_requests import OBSERVE
 from fenceline.errors import SourceError
 from fenceline.model import Finding
 from fenceline.stores.sqlite.adopted import AdoptedConnection
+from fenceline.stores.sqlite.borrowed import BorrowedConnection
 from fenceline.stores.sqlite.database import path_of
 from fenceline.stores.sqlite.guard_connection import GuardConnection
 from fenceline.stores.sqlite.guard_database import GuardDatabase
@@ -86,6 +87,10 @@ class SQLiteGuard:
     def adopt(self, native: Any) -> AdoptedConnection:
         """Speak over the caller's sqlite3 connection, which is inside a transaction; GuardError if it is not."""
         return AdoptedConnection(native, self.path)
+
+    def borrow(self, connection: Any, driver: Any, paramstyle: str) -> BorrowedConnection:
+        """Speak through a framework's connection; every driver of SQLite understands SQLite's own parameters."""
+        return BorrowedConnection(connection, driver, self.path)
 
     def install(self) -> None:
         """Do nothing: the schema is made when the first mark is written."""

@@ -1,0 +1,83 @@
+"""One guarded transaction that a framework begins and ends: what every adapter does before it, in it and at its end.
+
+Promise: the resources are sealed in a committed transaction of the guard's own before the framework's transaction
+begins, once per tenure (G2); the lease is presented by the first statement of that transaction, and withdrawn by its
+last one. Never: a transaction of the framework's begun, committed or rolled back.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from fenceline._api.base_guard import BaseGuard, core_of
+from fenceline._api.guard_core import GuardCore
+from fenceline._api.guard_terms import scope_of
+from fenceline._api.guard_ways import way_of
+from fenceline._api.occupancy import occupy
+from fenceline._api.proofs import Proof, proof_of
+from fenceline._drivers.guarding import run
+from fenceline._flows.guard_requests import Withdraw
+from fenceline.errors import ConfigError
+from fenceline.hooks import NO_HOOKS
+from fenceline.stores.contract import BorrowedConnection, SQLGuardStore
+from fenceline.stores.registry import guard_store
+
+
+class Fencing:
+    """A lease, and the resources that one transaction of it may write."""
+
+    def __init__(self, core: GuardCore, store: SQLGuardStore, proof: Proof) -> None:
+        self.store = store
+        self._core = core
+        self._proof = proof
+
+    @contextmanager
+    def entered(self, task: object = None) -> Iterator[None]:
+        """Count a guarded transaction of the lease, and keep this thread, or this task, from waiting for itself."""
+        who = self._proof.enter_guarded()
+        try:
+            occupancy = occupy(self._core.scope.place, task)
+            try:
+                yield
+            finally:
+                occupancy.end()
+        finally:
+            self._proof.leave_guarded(who)
+
+    def seal(self) -> None:
+        """Seal what this tenure has not sealed, over a connection of the guard's own."""
+        if not self._core.is_sealed(self._proof):
+            self._core.seal(self._proof)
+
+    async def seal_async(self) -> None:
+        """The same for a task."""
+        if not self._core.is_sealed(self._proof):
+            await way_of(self._core).seal(self._proof)
+
+    @contextmanager
+    def presented(self, connection: BorrowedConnection) -> Iterator[None]:
+        """Have the framework's transaction, which has read nothing yet, admit writes until the end of the block."""
+        core, proof = self._core, self._proof
+        with core.telling(proof):
+            opened = run(core.presenting_first(proof), connection)
+        core.tell_observed(proof, opened.refused)
+        yield
+        connection.perform(Withdraw(opened.presented))
+
+
+def fencing_of(
+    lease: Any, url: str, resource: str | None, resources: Iterable[str] | None, guard: BaseGuard | None
+) -> Fencing:
+    """Return what fences a transaction at `url`, or where `guard` is; ConfigError if the arguments are none."""
+    proof = proof_of(lease)
+    if guard is None:
+        store = guard_store(url)
+        scope = scope_of(store.url, resource, resources, proof.sequencer.lock, independent=False)
+        core = GuardCore(store, scope, NO_HOOKS)
+    elif resource is not None or resources is not None:
+        raise ConfigError("a guard knows its resources: say either guard=… or resource=…")
+    else:
+        core = core_of(guard)
+    if not isinstance(core.store, SQLGuardStore):
+        raise ConfigError(f"{core.store.url} is no SQL database that a framework's connection could lead to")
+    return Fencing(core, core.store, proof)

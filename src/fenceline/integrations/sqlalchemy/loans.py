@@ -1,0 +1,148 @@
+"""A connection of SQLAlchemy's as a guard borrows it: the guard's statements go to the driver directly.
+
+Promise: what the guard says appears in no log of SQLAlchemy's, since a claim is in it; a connection that broke is
+invalidated, as SQLAlchemy does for its own statements; while it is lent, nobody but the block ends its transaction.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import Connection, event
+from sqlalchemy.exc import DBAPIError
+
+from fenceline.errors import FencelineError, GuardError, OutcomeUnknownError, SourceError, SourceUnavailableError
+from fenceline.stores.contract import SQLGuardStore
+
+
+class Loan:
+    """A Core connection, lent to a guard for one transaction. It answers as a store's `BorrowedConnection` does."""
+
+    def __init__(self, connection: Connection, store: SQLGuardStore) -> None:
+        self.connection = connection
+        self._url = store.url
+        self._is_ended = False
+        self._fairy: Any = connection.connection
+        self._borrowed = store.borrow(self._fairy, self._fairy.driver_connection, connection.dialect.paramstyle)
+
+    @property
+    def native(self) -> Any:
+        """The framework's own object."""
+        return self.connection
+
+    def perform(self, request: Any) -> Any:
+        """Answer one request."""
+        with self._asking():
+            return self._borrowed.perform(request)
+
+    def prepare(self) -> None:
+        """Make the session ready, before its transaction begins."""
+        with self._asking():
+            self._borrowed.prepare()
+
+    def restore(self) -> None:
+        """Leave nothing in the session; one that cannot be cleaned goes back to no pool."""
+        if self.connection.closed or self.connection.invalidated:
+            return
+        # A commit that was refused inside the block has left SQLAlchemy's transaction half ended.
+        self.connection.rollback()
+        try:
+            with self._asking():
+                self._borrowed.restore()
+        except FencelineError:
+            self.connection.invalidate()
+
+    def explain(self, error: BaseException) -> GuardError | None:
+        """Return what an exception out of the block means in the guard's words."""
+        meanings = (self._borrowed.explain(one) for one in _driver_errors(error))
+        return next(filter(None, meanings), None)
+
+    def rollback(self) -> None:
+        """Leave the transaction to SQLAlchemy."""
+
+    def close(self) -> None:
+        """Leave the connection to SQLAlchemy."""
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        try:
+            yield
+        except FencelineError as error:
+            self._drop_if_broken(error.__cause__)
+            raise
+        except Exception as error:
+            is_broken = self._drop_if_broken(error)
+            kind = SourceUnavailableError if is_broken else SourceError
+            did = "broke off" if is_broken else "refused"
+            raise kind(f"{self._url} {did} ({_first_line(error)}): nothing of this transaction was written") from error
+        except BaseException:
+            # Nobody knows how far the driver came.
+            self.connection.invalidate()
+            raise
+
+    def _drop_if_broken(self, error: BaseException | None) -> bool:
+        dialect = self.connection.dialect
+        if not isinstance(error, dialect.loaded_dbapi.Error):
+            return False
+        is_broken = dialect.is_disconnect(error, self._fairy, None)
+        if is_broken:
+            self.connection.invalidate(error)
+        return is_broken
+
+    def check_transaction(self) -> None:
+        """Raise GuardError if the driver commits each statement by itself; SQLite's guard begins by itself."""
+        dialect = self.connection.dialect
+        if dialect.name != "sqlite" and dialect.detect_autocommit_setting(self._fairy):
+            raise GuardError(
+                "the connection is in AUTOCOMMIT, so a check would be worth nothing a moment later: use an engine, or "
+                "execution_options(isolation_level=…), with transactions"
+            )
+
+    @contextmanager
+    def kept_open(self) -> Iterator[None]:
+        """Refuse each COMMIT of the transaction within the block; what tries it undoes the work."""
+        event.listen(self.connection, "commit", self._refuse)
+        try:
+            yield
+        finally:
+            event.remove(self.connection, "commit", self._refuse)
+
+    def _refuse(self, connection: Connection) -> None:
+        self._is_ended = True
+        connection.dialect.do_rollback(self._fairy)
+        raise ended_inside()
+
+    def check_kept(self) -> None:
+        """Raise GuardError if the block has tried to commit, though it swallowed the error."""
+        if self._is_ended:
+            raise ended_inside()
+
+    def meaning(self, error: Exception, *, is_commit: bool) -> FencelineError | None:
+        """Return the error of the tree for one that leaves the block; None: it is the user's own."""
+        if (said := self.explain(error)) is not None:
+            return said
+        if is_commit and isinstance(error, DBAPIError) and error.connection_invalidated:
+            return OutcomeUnknownError(
+                f"{self._url} broke off at COMMIT ({_first_line(error)}): whether the block was written is unknown"
+            )
+        return None
+
+
+def ended_inside() -> GuardError:
+    """Return the error for a block that ended its own transaction."""
+    return GuardError(
+        "the block tried to end its own guarded transaction (commit(), rollback(), close()): nothing of it was "
+        "written. The end of the block commits, and an exception out of it rolls back; inside it use begin_nested()"
+    )
+
+
+def _driver_errors(error: BaseException) -> Iterator[BaseException]:
+    """Yield the driver's errors in one of SQLAlchemy's: an asynchronous driver's is wrapped twice."""
+    if isinstance(error, DBAPIError) and error.orig is not None:
+        yield error.orig
+        if error.orig.__cause__ is not None:
+            yield error.orig.__cause__
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0] or type(error).__name__

@@ -1,0 +1,44 @@
+"""Where an engine leads, as a URL of the guard's.
+
+Promise: the same database, with the engine's own user and password; what the guard's client cannot know (an option in
+`connect_args`, a `creator`) is not guessed: whoever has set that passes `guard=`. Never: a connection made.
+"""
+
+import os
+from collections.abc import Callable
+
+from sqlalchemy import Engine
+
+from fenceline.errors import ConfigError
+
+_SEE = "pass guard=fenceline.guard(url, …), which says where it is"
+
+
+def url_of(engine: Engine) -> str:
+    """Return the guard's URL of the database that an engine leads to; ConfigError if there is none."""
+    backend = engine.url.get_backend_name()
+    if (spell := _SPELLINGS.get(backend)) is None:
+        known = ", ".join(sorted(_SPELLINGS))
+        raise ConfigError(f"no guard is known for {backend}://; known here: {known}")
+    return spell(engine)
+
+
+def _sqlite(engine: Engine) -> str:
+    name = engine.url.database
+    if not name or name == ":memory:" or name.startswith("file:"):
+        raise ConfigError(
+            f"the engine's URL names {'a URI' if name else 'no file'}: a guard needs a file on disk, which other "
+            f"processes can open; if there is one, {_SEE}"
+        )
+    return f"sqlite:///{os.path.abspath(name)}"
+
+
+def _postgres(engine: Engine) -> str:
+    from fenceline.stores.postgres.conninfo import url_of as libpq_url_of
+
+    _, parameters = engine.dialect.create_connect_args(engine.url)
+    named = {"dbname": parameters.get("database"), **parameters}
+    return libpq_url_of({word: value for word, value in named.items() if isinstance(value, (str, int, list, tuple))})
+
+
+_SPELLINGS: dict[str, Callable[[Engine], str]] = {"postgresql": _postgres, "sqlite": _sqlite}

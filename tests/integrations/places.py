@@ -1,0 +1,93 @@
+"""The databases on which every test of the adapters runs, with one table, `reports`, that is protected."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import fenceline
+from tests.guards import LOCK, RESOURCE
+from tests.postgres.fix_postgres import Database, Fleet, fresh_database
+
+KINDS = ("sqlite", "postgres")
+POSTGRES = "15"
+TABLES = (
+    "CREATE TABLE reports (id INTEGER PRIMARY KEY, value VARCHAR(40))",
+    "CREATE TABLE plain (id INTEGER PRIMARY KEY, value VARCHAR(40))",
+    "INSERT INTO reports VALUES (1, 'first')",
+    "INSERT INTO plain VALUES (1, 'first')",
+)
+
+
+@dataclass
+class Where:
+    """A database of one test's own."""
+
+    kind: str
+    url: str
+    """As fenceline has it."""
+    engines: tuple[str, str]
+    """As SQLAlchemy has it, synchronous and asynchronous."""
+    settings: dict[str, Any]
+    """As Django has it."""
+    native: Any
+    """Opens a plain connection, in autocommit mode."""
+
+    def guard(self, *resources: str) -> fenceline.Guard:
+        return fenceline.guard(self.url, resources=resources or (RESOURCE,), lock=LOCK)
+
+    def rows(self, statement: str) -> list[tuple[Any, ...]]:
+        connection = self.native()
+        try:
+            cursor = connection.cursor()
+            cursor.execute(statement)
+            return [] if cursor.description is None else cursor.fetchall()
+        finally:
+            connection.close()
+
+    def value(self, table: str = RESOURCE) -> Any:
+        (row,) = self.rows(f"SELECT value FROM {table} WHERE id = 1")
+        return row[0]
+
+
+def make_tables(where: Where) -> None:
+    for statement in TABLES:
+        where.rows(statement)
+    where.guard().protect(RESOURCE)
+
+
+@contextmanager
+def place_of(kind: str, folder: Path, fleet: Any) -> Iterator[Where]:
+    """Have an empty database; `fleet` is asked for where it has to be on a server."""
+    if kind == "sqlite":
+        yield _file(folder / "app.db")
+        return
+    the_fleet: Fleet = fleet("postgres_fleet")
+    with fresh_database(the_fleet.shared(POSTGRES)) as database:
+        yield _postgres(database)
+
+
+def _file(path: Path) -> Where:
+    sqlite3.connect(path).close()
+    path.touch()
+    return Where(
+        "sqlite",
+        f"sqlite:///{path}",
+        (f"sqlite:///{path}", f"sqlite+aiosqlite:///{path}"),
+        {"ENGINE": "django.db.backends.sqlite3", "NAME": str(path)},
+        lambda: sqlite3.connect(path, isolation_level=None),
+    )
+
+
+def _postgres(database: Database) -> Where:
+    engine = database.url().replace("postgresql://", "postgresql+psycopg://")
+    settings = {
+        "ENGINE": "django.db.backends.postgresql",
+        "NAME": database.name,
+        "USER": "postgres",
+        "HOST": "127.0.0.1",
+        "PORT": str(database.server.port),
+    }
+    return Where("postgres", database.url(), (engine, engine), settings, database.connect)
