@@ -6,8 +6,8 @@ is no lock here otherwise, so neither a signal handler nor a fork can find one t
 """
 
 import os
-import threading
 from collections import deque
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from fenceline._flows.requests import SourceReply
@@ -67,19 +67,24 @@ class BoundedPool(Pool):
     def _begin_anew(self) -> None:
         # A forked child: those of the parent's threads that had a connection are not there to give it back.
         self._process_id = os.getpid()
-        self._free = threading.Semaphore(self._limit)
+        # A semaphore, in C, whose release may interrupt its own thread's.
+        self._free: SimpleQueue[None] = SimpleQueue()
+        for _ in range(self._limit):
+            self._free.put(None)
 
     def perform(self, request: Any) -> SourceReply:
         """Answer one request, once a connection is free; SourceUnavailableError if none is in time."""
         if self._process_id != os.getpid():
             self._begin_anew()
         free = self._free
-        if not free.acquire(timeout=self._patience_s):
-            raise none_free(self._store, self._limit, self._patience_s)
+        try:
+            free.get(timeout=self._patience_s)
+        except Empty:
+            raise none_free(self._store, self._limit, self._patience_s) from None
         try:
             return super().perform(request)
         finally:
-            free.release()
+            free.put(None)
 
 
 def none_free(store: SourceStore, limit: int, patience_s: float) -> SourceUnavailableError:

@@ -7,15 +7,17 @@ connection is closed next and the outcome unknown. Errors become those of the tr
 
 import select
 import time
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Generator, Sequence
+from types import TracebackType
 from typing import Any, TypeVar
 
 import psycopg
 from psycopg import waiting
 
 from fenceline.errors import OutcomeUnknownError, SchemaError, SourceError, SourceUnavailableError
+from fenceline.stores.postgres import exchange
 from fenceline.stores.postgres.conninfo import Place
+from fenceline.stores.postgres.exchange import Row, Trip
 from fenceline.stores.postgres.forks import FORKS
 
 LOOK_S = 0.5
@@ -25,6 +27,7 @@ MIN_CONNECT_S = 2
 """libpq takes whole seconds, and no fewer than two, for each address that it tries."""
 _KEEPALIVES = {"keepalives_idle": 10, "keepalives_interval": 3, "keepalives_count": 3}
 """Seconds, seconds, tries: a connection on which nothing is asked, the listening one, learns of a cut network."""
+ENCODING = "utf8"
 _IS_TERMINATED = {"57P01", "57P02", "57P05"}
 _IS_CONNECTION = "08"
 _DEFINITE: tuple[tuple[set[str], type[SourceError], str], ...] = (
@@ -61,6 +64,8 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
     """A synchronous connection with an end to its patience."""
 
     patience_s: float = MAX_CONNECT_S
+    prepared: dict[str, bytes]
+    looking: select.poll
     _forks = FORKS  # At the interpreter's end the module's own names may be gone before the last connection.
 
     def __del__(self) -> None:  # type: ignore[override]
@@ -72,11 +77,17 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
         patience_s = self.patience_s if timeout is None else timeout
         return waiting.wait(_limited(gen, patience_s), self.pgconn.socket, min(interval, patience_s))
 
+    def run_prepared(self, statement: str, parameters: Sequence[Any]) -> list[Row]:
+        """Run a statement that this connection prepares at its first time, and return its rows."""
+        return self.wait(_prepared(self, statement, parameters))  # type: ignore[no-any-return]
+
 
 class AsyncConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
     """The same for an event loop."""
 
     patience_s: float = MAX_CONNECT_S
+    prepared: dict[str, bytes]
+    looking: select.poll
     _forks = FORKS  # At the interpreter's end the module's own names may be gone before the last connection.
 
     def __del__(self) -> None:  # type: ignore[override]
@@ -87,6 +98,10 @@ class AsyncConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
         """Wait for psycopg's generator, until the patience is over at most."""
         patience_s = self.patience_s if timeout is None else timeout
         return await waiting.wait_async(_limited(gen, patience_s), self.pgconn.socket, min(interval, patience_s))
+
+    async def run_prepared(self, statement: str, parameters: Sequence[Any]) -> list[Row]:
+        """Run a statement that this connection prepares at its first time, and return its rows."""
+        return await self.wait(_prepared(self, statement, parameters))  # type: ignore[no-any-return]
 
 
 def _limited(gen: Generator[Any, Any, Result], patience_s: float) -> Generator[Any, Any, Result]:
@@ -103,14 +118,23 @@ def _limited(gen: Generator[Any, Any, Result], patience_s: float) -> Generator[A
         return done.value  # type: ignore[no-any-return]
 
 
+def _prepared(connection: Connection | AsyncConnection, statement: str, parameters: Sequence[Any]) -> Trip[list[Row]]:
+    """Ask without a cursor, which costs as much again as the trip."""
+    name = connection.prepared.get(statement)
+    if name is None:
+        name = b"fenceline_%d" % len(connection.prepared)
+        yield from exchange.prepare(connection.pgconn, name, statement, ENCODING)
+        connection.prepared[statement] = name
+    return (yield from exchange.run_prepared(connection.pgconn, name, parameters, ENCODING))
+
+
 def open_connection(place: Place, patience_s: float, kind: type[Connection] = Connection) -> Connection:
     """Return an open connection in autocommit mode; SourceUnavailableError if there is none to be had."""
     try:
         connection = kind.connect(autocommit=True, **_parameters(place, patience_s))
     except psycopg.Error as error:
         raise unreachable(error, place) from error
-    FORKS.add(connection)
-    connection.patience_s = patience_s
+    _take_charge(connection, patience_s)
     return connection
 
 
@@ -122,24 +146,27 @@ async def open_async_connection(
         connection = await kind.connect(autocommit=True, **_parameters(place, patience_s))
     except psycopg.Error as error:
         raise unreachable(error, place) from error
+    _take_charge(connection, patience_s)
+    return connection
+
+
+def _take_charge(connection: Connection | AsyncConnection, patience_s: float) -> None:
     FORKS.add(connection)
     connection.patience_s = patience_s
-    return connection
+    connection.prepared = {}
+    connection.looking = select.poll()
+    connection.looking.register(connection.pgconn.socket, select.POLLIN)
 
 
 def _parameters(place: Place, patience_s: float) -> dict[str, Any]:
     patience = max(MIN_CONNECT_S, min(MAX_CONNECT_S, round(patience_s)))
     # A database of another encoding would else be spoken to in that one, which lacks what a holder's name may have.
-    return {"connect_timeout": patience, **_KEEPALIVES, **place.parameters, "client_encoding": "utf8"}
+    return {"connect_timeout": patience, **_KEEPALIVES, **place.parameters, "client_encoding": ENCODING}
 
 
 def is_alive(connection: Connection | AsyncConnection) -> bool:
     """Tell whether an idle connection of this process is one still: a server that ended it has something to read."""
-    if not FORKS.is_ours(connection) or connection.closed:
-        return False
-    looking = select.poll()
-    looking.register(connection.pgconn.socket, select.POLLIN)
-    return not looking.poll(0)
+    return FORKS.is_ours(connection) and not connection.closed and not connection.looking.poll(0)
 
 
 def is_pooled(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], backend_id: int) -> bool:
@@ -153,15 +180,24 @@ def unreachable(error: psycopg.Error, place: Place) -> SourceError:
     return SourceUnavailableError(f"{place.url} cannot be reached: {said}")
 
 
-@contextmanager
-def naming_errors(place: Place) -> Iterator[None]:
-    """Raise what comes out of a request that was sent as an error of the tree, if it is the store's."""
-    try:
-        yield
-    except BaseException as error:
-        if (known := meaning(error, place)) is None:
-            raise
-        raise known from error
+class NamingErrors:
+    """A block in which what comes out of a request that was sent is raised as an error of the tree, if it is the
+    store's.
+    """
+
+    __slots__ = ("_place",)
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None and (known := meaning(error, self._place)) is not None:
+            raise known from error
 
 
 def meaning(error: BaseException, place: Place) -> SourceError | None:

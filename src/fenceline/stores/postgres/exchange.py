@@ -1,16 +1,22 @@
-"""Several statements in one round trip: sent together, answered together, over psycopg's own connection.
+"""One round trip over psycopg's own connection, without a cursor: several statements together, or a prepared one.
 
-Promise: the statements run one after the other in the connection's transaction, and after the first error none of the
-rest; that error is raised as psycopg raises it. Parameters travel beside the text, never in it, so that a claim stands
-in no server's log; nothing is prepared, so that a pooler may stand between. Never: a value of the user's adapted here.
+Promise: statements that are sent together run one after the other in the connection's transaction, and after the first
+error none of the rest; nothing of them is prepared, so that a pooler may stand between. An error is raised as psycopg
+raises it. Parameters travel beside the text, never in it, so that a claim stands in no server's log.
+Never: a value of the user's adapted here.
 """
 
+import re
 from collections.abc import Generator, Sequence
-from typing import Any, NamedTuple
+from itertools import count
+from typing import Any, NamedTuple, TypeVar
 
 from psycopg import errors, generators, pq, waiting
 
 Row = tuple[Any, ...]
+Result = TypeVar("Result")
+Trip = Generator[waiting.Wait, waiting.Ready, Result]
+"""For `wait` of psycopg's connections."""
 
 
 class Statement(NamedTuple):
@@ -27,10 +33,8 @@ class Answer(NamedTuple):
     tag: str
 
 
-def exchange(
-    connection: pq.abc.PGconn, statements: Sequence[Statement], encoding: str
-) -> Generator[waiting.Wait, waiting.Ready, list[Answer]]:
-    """Send the statements in one go, and return their answers; for `wait` of psycopg's connections."""
+def exchange(connection: pq.abc.PGconn, statements: Sequence[Statement], encoding: str) -> Trip[list[Answer]]:
+    """Send the statements in one go, and return their answers."""
     connection.enter_pipeline_mode()
     for text, parameters in statements:
         connection.send_query_params(text.encode(encoding), [_sent(value, encoding) for value in parameters])
@@ -41,16 +45,38 @@ def exchange(
     for result in results:
         if result.status == pq.ExecStatus.FATAL_ERROR:
             raise errors.error_from_result(result, encoding)
-    return [_answer(result, encoding) for result in results]
+    return [Answer(_rows(result, encoding), (result.command_status or b"").decode(encoding)) for result in results]
 
 
-def _flushed(connection: pq.abc.PGconn) -> Generator[waiting.Wait, waiting.Ready, None]:
+def prepare(connection: pq.abc.PGconn, name: bytes, text: str, encoding: str) -> Trip[None]:
+    """Have a statement with %s in the place of its parameters understood and planned under a name."""
+    numbers = count(1)
+    numbered = re.sub("%s", lambda _: f"${next(numbers)}", text)
+    connection.send_prepare(name, numbered.encode(encoding))
+    yield from _one_result(connection, encoding)
+
+
+def run_prepared(connection: pq.abc.PGconn, name: bytes, parameters: Sequence[Any], encoding: str) -> Trip[list[Row]]:
+    """Run a statement that was prepared, and return its rows."""
+    connection.send_query_prepared(name, [_sent(value, encoding) for value in parameters])
+    return _rows((yield from _one_result(connection, encoding)), encoding)
+
+
+def _one_result(connection: pq.abc.PGconn, encoding: str) -> Trip[pq.abc.PGresult]:
+    results: list[pq.abc.PGresult] = yield from generators.execute(connection)
+    (result,) = results
+    if result.status == pq.ExecStatus.FATAL_ERROR:
+        raise errors.error_from_result(result, encoding)
+    return result
+
+
+def _flushed(connection: pq.abc.PGconn) -> Trip[None]:
     while connection.flush():
         if (yield waiting.Wait.RW) & waiting.Ready.R:
             connection.consume_input()
 
 
-def _results(connection: pq.abc.PGconn) -> Generator[waiting.Wait, waiting.Ready, list[pq.abc.PGresult]]:
+def _results(connection: pq.abc.PGconn) -> Trip[list[pq.abc.PGresult]]:
     """Return one result for each statement; those after an error say that they were left out."""
     results: list[pq.abc.PGresult] = []
     while True:
@@ -64,15 +90,17 @@ def _results(connection: pq.abc.PGconn) -> Generator[waiting.Wait, waiting.Ready
         results.append(result)
 
 
-def _answer(result: pq.abc.PGresult, encoding: str) -> Answer:
-    columns = [_READERS.get(result.ftype(column), _text) for column in range(result.nfields)]
-    rows = []
-    for row in range(result.ntuples):
-        values = (result.get_value(row, column) for column in range(len(columns)))
-        rows.append(
-            tuple(None if value is None else read(value, encoding) for read, value in zip(columns, values, strict=True))
+def _rows(result: pq.abc.PGresult, encoding: str) -> list[Row]:
+    readers = [_READERS.get(result.ftype(column), _text) for column in range(result.nfields)]
+    return [
+        tuple(
+            [
+                None if (value := result.get_value(row, column)) is None else read(value, encoding)
+                for column, read in enumerate(readers)
+            ]
         )
-    return Answer(rows, (result.command_status or b"").decode(encoding))
+        for row in range(result.ntuples)
+    ]
 
 
 def _sent(value: Any, encoding: str) -> bytes | None:
@@ -80,7 +108,7 @@ def _sent(value: Any, encoding: str) -> bytes | None:
     if value is None:
         return None
     if isinstance(value, bytes):
-        return b"\\x" + value.hex().encode()
+        return _hex(value).encode()
     if isinstance(value, bool):
         return b"t" if value else b"f"
     if isinstance(value, (str, int)):
@@ -88,7 +116,12 @@ def _sent(value: Any, encoding: str) -> bytes | None:
     return ("{" + ",".join(map(_element, value)) + "}").encode(encoding)
 
 
-def _element(text: str) -> str:
+def _hex(value: bytes) -> str:
+    return "\\x" + value.hex()
+
+
+def _element(value: str | bytes) -> str:
+    text = _hex(value) if isinstance(value, bytes) else value
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 

@@ -49,7 +49,11 @@ class SourceClock:
         if not steps:
             return 0
         # The best, and not the last: of two threads that learn at once, the one that knows less may be the later.
-        return now_us + max((offset_us for since_us, offset_us in steps if since_us <= now_us), default=steps[0][1])
+        best_us = None
+        for since_us, offset_us in steps:
+            if since_us <= now_us and (best_us is None or offset_us > best_us):
+                best_us = offset_us
+        return now_us + (steps[0][1] if best_us is None else best_us)
 
 
 class Identity:

@@ -20,9 +20,9 @@ from fenceline.stores.postgres import inspection, install
 from fenceline.stores.postgres.client import (
     AsyncConnection,
     Connection,
+    NamingErrors,
     is_alive,
     is_pooled,
-    naming_errors,
     open_async_connection,
     open_connection,
 )
@@ -30,7 +30,7 @@ from fenceline.stores.postgres.conninfo import Place, place_of
 from fenceline.stores.postgres.forks import FORKS
 from fenceline.stores.postgres.identity import Identity, Seen
 from fenceline.stores.postgres.listener import Listener
-from fenceline.stores.postgres.speech import GRANTED, SPENT, SQL, Answer, Described, Rows, Speaker
+from fenceline.stores.postgres.speech import FORMS, GRANTED, SPENT, SQL, Described, Row, Rows, Speaker
 from fenceline.stores.statements import statements
 
 SCHEMA = statements(__package__, "source_schema.sql")
@@ -132,23 +132,25 @@ class Conversation:
         identity = self._identity
         before, highest = identity.seen, identity.highest_token
         channel = None if self.is_pooled else self._store.listener.name
-        said = Speaker(channel, highest, identity.clock.at, boottime_us()).saying(request)
-        rows = yield said.statement, said.parameters
-        if said.clock_column is not None:
-            identity.clock.learn(rows[0][said.clock_column], boottime_us())
-        reply = said.hear(rows)
-        if said.statement is SQL.acquire:
-            self._note(Answer._make(rows[0]), before, highest)
+        speaker = Speaker(channel, highest, identity.clock.at, boottime_us)
+        statement, parameters, hear, clock_column = FORMS[type(request)]
+        rows = yield statement, parameters(speaker, request)
+        if clock_column is not None:
+            identity.clock.learn(rows[0][clock_column], boottime_us())
+        reply = hear(speaker, request, rows)
+        if statement is SQL.acquire:
+            self._note(rows[0], before, highest)
         elif isinstance(reply, ask.Broken):
             identity.check_token(reply.token, 0)
         return reply
 
-    def _note(self, answer: Answer, before: Seen | None, highest: int) -> None:
+    def _note(self, row: Row, before: Seen | None, highest: int) -> None:
         """Refuse an answer to `acquire` of an older state than was known before it was asked for."""
-        self._identity.check(Seen(answer.source_id, answer.epoch, answer.history_id), before)
-        if answer.outcome == GRANTED and answer.token is not None:
-            self._identity.check_token(answer.token, highest)
-        elif answer.outcome == SPENT:
+        outcome, token, _, _, *seen = row
+        self._identity.check(Seen(*seen), before)
+        if outcome == GRANTED:
+            self._identity.check_token(token, highest)
+        elif outcome == SPENT:
             self._may_grant = False
 
 
@@ -160,6 +162,7 @@ class SourceConnection(Generic[Native]):
         self._patience_s = patience_s
         self._conversation = Conversation(store)
         self._native: Native | None = None
+        self._naming_errors = NamingErrors(store.place)
 
     def _alive(self) -> Native | None:
         """Return the connection, if there is one still; what is said next begins anew if not."""
@@ -182,13 +185,15 @@ class PostgresSourceConnection(SourceConnection[Connection]):
     def perform(self, request: Any) -> ask.SourceReply:
         """Answer one request of `_flows/requests.py`."""
         native = self._native = self._alive() or open_connection(self._place, self._patience_s)
-        conversation = self._conversation
+        return drive(self._conversation.talk(request, native), self._say)
 
-        def say(said: Said) -> Rows:
-            with naming_errors(self._place):
-                return native.execute(*said, prepare=conversation.prepares(said)).fetchall()
-
-        return drive(conversation.talk(request, native), say)
+    def _say(self, said: Said) -> Rows:
+        native = self._native
+        assert native is not None
+        with self._naming_errors:
+            if self._conversation.prepares(said):
+                return native.run_prepared(*said)
+            return native.execute(*said, prepare=False).fetchall()
 
 
 class AsyncPostgresSourceConnection(SourceConnection[AsyncConnection]):
@@ -197,11 +202,13 @@ class AsyncPostgresSourceConnection(SourceConnection[AsyncConnection]):
     async def perform(self, request: Any) -> ask.SourceReply:
         """Answer one request of `_flows/requests.py`."""
         native = self._native = self._alive() or await open_async_connection(self._place, self._patience_s)
-        conversation = self._conversation
+        return await drive_async(self._conversation.talk(request, native), self._say)
 
-        async def say(said: Said) -> Rows:
-            with naming_errors(self._place):
-                cursor = await native.execute(*said, prepare=conversation.prepares(said))
-                return await cursor.fetchall()
-
-        return await drive_async(conversation.talk(request, native), say)
+    async def _say(self, said: Said) -> Rows:
+        native = self._native
+        assert native is not None
+        with self._naming_errors:
+            if self._conversation.prepares(said):
+                return await native.run_prepared(*said)
+            cursor = await native.execute(*said, prepare=False)
+            return await cursor.fetchall()

@@ -5,7 +5,6 @@ Never: a decision about who holds a lock; those are made in the database, in `so
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 from fenceline._flows import requests as ask
@@ -27,15 +26,6 @@ HELD = "held"
 SPENT = "spent"
 Row = tuple[Any, ...]
 Rows = Sequence[Row]
-
-
-class Saying(NamedTuple):
-    """A statement with its parameters, what its rows mean as a reply, and in which column the source says its clock."""
-
-    statement: str
-    parameters: Sequence[Any]
-    hear: Callable[[Rows], ask.SourceReply]
-    clock_column: int | None = None
 
 
 class Described(NamedTuple):
@@ -60,18 +50,6 @@ class Described(NamedTuple):
         return SourceInfo(self.source_id, self.epoch, self.history_id, self.last_token, self.bound)
 
 
-class Answer(NamedTuple):
-    """One row of `acquire`."""
-
-    outcome: str
-    token: int | None
-    time_ms: int | None
-    now_us: int
-    source_id: str
-    epoch: int
-    history_id: str
-
-
 class Speaker(NamedTuple):
     """Who says it: where the process listens (None: it does not), the last token that it saw, and its clock as the
     source's.
@@ -80,106 +58,74 @@ class Speaker(NamedTuple):
     channel: str | None
     highest_token: int
     source_us: Callable[[int], int]
-    now_us: int
-
-    def saying(self, request: Any) -> Saying:
-        """Return what to say for a request of `_flows/requests.py`."""
-        return _SAYINGS[type(request)](self, request)
-
-    def acquire(self, request: ask.Acquire) -> Saying:
-        """Take the lock or queue for it."""
-        mode = "wait" if request.may_wait else "try"
-        born_us = self.source_us(request.born_us)
-        return self._deciding(request.lock, request.claim, request.holder, request.ttl_ms, born_us, mode)
-
-    def poll(self, request: ask.Poll) -> Saying:
-        """Look whether its turn has come."""
-        return self._deciding(request.lock, request.claim, None, None, None, "poll")
-
-    def _deciding(self, lock: str, *claim: Any) -> Saying:
-        parameters = (lock.encode(), *claim, self.channel, HEAD_WAIT_MS, MAX_WAITERS)
-        return Saying(SQL.acquire, parameters, partial(_hear_acquire, lock, self.channel is not None), clock_column=3)
-
-    def release(self, request: ask.Release) -> Saying:
-        """End a claim, which is not younger on the source's clock than this moment."""
-        parameters = (request.lock.encode(), request.claim, self.source_us(self.now_us))
-        return Saying(SQL.release, parameters, lambda rows: ask.Released(was_held=rows[0][0]), clock_column=1)
-
-    def renew(self, request: ask.Renew) -> Saying:
-        """Extend a batch."""
-        locks = [lock.encode() for lock, _ in request.leases]
-        return Saying(SQL.renew, (locks, [claim for _, claim in request.leases]), _hear_renew)
-
-    def reserve(self, request: ask.ReserveBlock) -> Saying:
-        """Reserve tokens."""
-        return Saying(SQL.reserve, (default_holder(),), lambda _: None)
-
-    def raise_epoch(self, request: ask.RaiseEpoch) -> Saying:
-        """Begin a new history."""
-        parameters = (request.history_id, self.highest_token, default_holder(), request.reason)
-        return Saying(SQL.raise_epoch, parameters, lambda rows: SourceInfo(*rows[0]) if rows else None)
-
-    def break_lease(self, request: ask.Break) -> Saying:
-        """End a lease, whoever has it."""
-        parameters = (request.lock.encode(), request.lock, request.claim, request.holder, request.reason)
-        return Saying(SQL.break_lease, parameters, _hear_break)
-
-    def purge(self, request: ask.Purge) -> Saying:
-        """Forget what is free."""
-        return Saying(SQL.purge, (), lambda rows: rows[0][0], clock_column=1)
-
-    def inspect(self, request: ask.Inspect) -> Saying:
-        """Look at one lock."""
-        return Saying(SQL.inspect, (request.lock.encode(),), partial(_hear_inspect, request.lock))
-
-    def page(self, request: ask.ListLocks) -> Saying:
-        """Look at the next locks."""
-        parameters = ((request.after or "").encode(), PAGE_LOCKS)
-        return Saying(SQL.inspect_page, parameters, lambda rows: tuple(map(_lock_info, rows)))
+    now_us: Callable[[], int]
 
 
-_SAYINGS: dict[type, Callable[[Speaker, Any], Saying]] = {
-    ask.Acquire: Speaker.acquire,
-    ask.Poll: Speaker.poll,
-    ask.Renew: Speaker.renew,
-    ask.Release: Speaker.release,
-    ask.ReserveBlock: Speaker.reserve,
-    ask.Break: Speaker.break_lease,
-    ask.Purge: Speaker.purge,
-    ask.RaiseEpoch: Speaker.raise_epoch,
-    ask.Inspect: Speaker.inspect,
-    ask.ListLocks: Speaker.page,
-}
+class Form(NamedTuple):
+    """How a request is said: by which statement, with which parameters, what its rows mean as a reply, and in which
+    column the source says its clock.
+    """
+
+    statement: str
+    parameters: Callable[[Speaker, Any], Row]
+    hear: Callable[[Speaker, Any, Rows], ask.SourceReply]
+    clock_column: int | None = None
 
 
-def _hear_acquire(lock: str, is_told: bool, rows: Rows) -> ask.SourceReply:
-    answer = Answer._make(rows[0])
-    outcome = answer.outcome
-    if outcome in {GRANTED, HELD} and answer.token is not None and answer.time_ms is not None:
-        return ask.Granted(answer.token, answer.time_ms, answer.source_id, answer.history_id)
-    if outcome == "queued" and answer.time_ms is not None:
-        return ask.Queued(answer.time_ms if is_told else min(answer.time_ms, POLL_MS))
+def _say_acquire(speaker: Speaker, request: ask.Acquire) -> Row:
+    lock, claim, holder, ttl_ms, born_us, may_wait = request
+    mode = "wait" if may_wait else "try"
+    born_us = speaker.source_us(born_us)
+    return lock.encode(), claim, holder, ttl_ms, born_us, mode, speaker.channel, HEAD_WAIT_MS, MAX_WAITERS
+
+
+def _say_poll(speaker: Speaker, request: ask.Poll) -> Row:
+    lock, claim = request
+    return lock.encode(), claim, None, None, None, "poll", speaker.channel, HEAD_WAIT_MS, MAX_WAITERS
+
+
+def _hear_acquire(speaker: Speaker, request: ask.Acquire | ask.Poll, rows: Rows) -> ask.SourceReply:
+    outcome, token, time_ms, _, source_id, _, history_id = rows[0]
+    if outcome in {GRANTED, HELD}:
+        return ask.Granted(token, time_ms, source_id, history_id)
+    if outcome == "queued":
+        return ask.Queued(time_ms if speaker.channel is not None else min(time_ms, POLL_MS))
     if outcome == "full":
-        raise SourceError(f"lock {lock!r} has {MAX_WAITERS} waiters, the most that it may have: try again later")
+        raise SourceError(
+            f"lock {request.lock!r} has {MAX_WAITERS} waiters, the most that it may have: try again later"
+        )
     return _PLAIN[outcome]
 
 
 _PLAIN: dict[str, ask.SourceReply] = {"busy": ask.Busy(), "ended": ask.ClaimEnded(), SPENT: ask.BlockSpent()}
 
 
-def _hear_renew(rows: Rows) -> ask.Renewed:
+def _say_release(speaker: Speaker, request: ask.Release) -> Row:
+    """End a claim, which is not younger on the source's clock than this moment."""
+    return request.lock.encode(), request.claim, speaker.source_us(speaker.now_us())
+
+
+def _say_renew(_: Speaker, request: ask.Renew) -> Row:
+    return [lock.encode() for lock, _ in request.leases], [claim for _, claim in request.leases]
+
+
+def _hear_renew(_: Speaker, __: ask.Renew, rows: Rows) -> ask.Renewed:
     remaining_ms = {claim: time_ms for claim, time_ms, _ in rows if time_ms is not None}
     return ask.Renewed(remaining_ms, {claim: reason for claim, _, reason in rows if reason is not None})
 
 
-def _hear_break(rows: Rows) -> ask.SourceReply:
+def _say_break(_: Speaker, request: ask.Break) -> Row:
+    return request.lock.encode(), request.lock, request.claim, request.holder, request.reason
+
+
+def _hear_break(_: Speaker, __: ask.Break, rows: Rows) -> ask.SourceReply:
     token, source_id, _, history_id, holder = rows[0]
     return ask.BlockSpent() if token is None else ask.Broken(token, source_id, history_id, holder)
 
 
-def _hear_inspect(lock: str, rows: Rows) -> LockInfo:
+def _hear_inspect(_: Speaker, request: ask.Inspect, rows: Rows) -> LockInfo:
     if not rows:
-        return LockInfo(lock, token=None, holder=None, remaining=0.0, ttl=None, waiters=())
+        return LockInfo(request.lock, token=None, holder=None, remaining=0.0, ttl=None, waiters=())
     return _lock_info(rows[0])
 
 
@@ -193,3 +139,26 @@ def _lock_info(row: Row) -> LockInfo:
         ttl=ttl_ms / 1000 if remaining_ms else None,
         waiters=tuple(waiters),
     )
+
+
+FORMS: dict[type, Form] = {
+    ask.Acquire: Form(SQL.acquire, _say_acquire, _hear_acquire, clock_column=3),
+    ask.Poll: Form(SQL.acquire, _say_poll, _hear_acquire, clock_column=3),
+    ask.Release: Form(SQL.release, _say_release, lambda _, __, rows: ask.Released(was_held=rows[0][0]), clock_column=1),
+    ask.Renew: Form(SQL.renew, _say_renew, _hear_renew),
+    ask.ReserveBlock: Form(SQL.reserve, lambda _, __: (default_holder(),), lambda _, __, ___: None),
+    ask.RaiseEpoch: Form(
+        SQL.raise_epoch,
+        lambda speaker, request: (request.history_id, speaker.highest_token, default_holder(), request.reason),
+        lambda _, __, rows: SourceInfo(*rows[0]) if rows else None,
+    ),
+    ask.Break: Form(SQL.break_lease, _say_break, _hear_break),
+    ask.Purge: Form(SQL.purge, lambda _, __: (), lambda _, __, rows: rows[0][0], clock_column=1),
+    ask.Inspect: Form(SQL.inspect, lambda _, request: (request.lock.encode(),), _hear_inspect),
+    ask.ListLocks: Form(
+        SQL.inspect_page,
+        lambda _, request: ((request.after or "").encode(), PAGE_LOCKS),
+        lambda _, __, rows: tuple(map(_lock_info, rows)),
+    ),
+}
+"""How each request of `_flows/requests.py` is said; ReadSource is `describe`, which a connection begins with."""

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from fenceline._flows import requests as ask
 from fenceline.errors import FencelineError
 from fenceline.stores.postgres.source import Conversation, PostgresSource
-from fenceline.stores.postgres.speech import SQL, Speaker
+from fenceline.stores.postgres.speech import FORMS, SQL, Speaker
 from fenceline.testing.ledger import Ledger
 from fenceline.testing.simulate.kernel import PENDING, Process, Task
 from fenceline.testing.simulate.network import Network
@@ -43,7 +43,8 @@ class Say(NamedTuple):
         """Return what the rows mean as a reply, without a client of its own."""
         if type(self.request) is ask.ReadSource:
             return None
-        return Speaker(CHANNEL, 0, int, 0).saying(self.request).hear(rows)
+        speaker = Speaker(CHANNEL, 0, int, int)
+        return FORMS[type(self.request)].hear(speaker, self.request, rows)
 
 
 def store_at(url: str) -> PostgresSource:
