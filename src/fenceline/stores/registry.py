@@ -19,7 +19,9 @@ SOURCE_GROUP = "fenceline.sources"
 GUARD_GROUP = "fenceline.guards"
 
 SOURCES = {
+    "mariadb": "fenceline.stores.mysql.source:MySQLSource",
     "memory": "fenceline.testing.memory:MemorySource",
+    "mysql": "fenceline.stores.mysql.source:MySQLSource",
     "postgres": "fenceline.stores.postgres.source:PostgresSource",
     "postgresql": "fenceline.stores.postgres.source:PostgresSource",
     "sqlite": "fenceline.stores.sqlite.source:SQLiteSource",

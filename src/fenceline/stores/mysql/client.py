@@ -31,7 +31,7 @@ _SETTLE = (
     "/*M! tx_isolation = 'READ-COMMITTED' */ /*!80003 transaction_isolation = 'READ-COMMITTED' */"
 )
 """The two servers name the isolation level differently, and each reads the comment that is meant for it."""
-_IS_WRITABLE = "SELECT @@global.read_only = 0"
+_IS_WRITABLE = "SELECT CONCAT(@@global.read_only) IN ('0', 'OFF')"
 _QUIT = struct.pack("<iB", 1, COMMAND.COM_QUIT)
 _CLIENTS_OWN = range(2000, 3000)
 """Errors that the client makes itself: the server has not said that nothing was done."""
@@ -177,6 +177,10 @@ class AsyncConnection(aiomysql.Connection):
             self._ssl_context = None
             self.client_flag &= ~CLIENT.SSL
         await super()._request_authentication()
+
+    def escape(self, obj: object) -> str:
+        """Return a value as SQL has it; aiomysql's own way for bytes needs an older PyMySQL."""
+        return f"X'{obj.hex()}'" if isinstance(obj, bytes) else super().escape(obj)
 
     async def _read_bytes(self, num_bytes: int) -> bytes:
         try:

@@ -1,0 +1,86 @@
+"""Make fenceline's schema in a database, whose statements MySQL commits one by one.
+
+Promise: safe when run concurrently and again; what was broken off in the middle is finished by the next run, since the
+one row that says that a part is whole comes last. A part of another version is refused, never changed. Never: run by
+anything but an explicit order of somebody who may make a schema.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import pymysql
+from pymysql.constants import ER
+
+from fenceline.errors import SchemaError, SourceUnavailableError
+from fenceline.stores.mysql.client import Connection, error_number, naming_errors, open_connection
+from fenceline.stores.mysql.conninfo import Place
+from fenceline.stores.mysql.forks import FORKS
+from fenceline.stores.statements import Statements
+
+PATIENCE_S = 60.0
+
+
+def install(
+    place: Place,
+    *,
+    part: str,
+    table: str,
+    number: int,
+    tables: Statements,
+    routines: Statements,
+    finish: tuple[str, Sequence[Any]],
+) -> None:
+    """Make a part of the schema, unless it is there with the same number already.
+
+    `table` is the part's own, with a column `schema_number`, which the statement `finish` fills. A routine's statement
+    bears the routine's own name behind `create_`.
+    """
+    native = open_connection(place, PATIENCE_S)
+    try:
+        with naming_errors(place):
+            _lock(native, place)
+            if not _is_installed(native, place, part, table, number):
+                for name in tables:
+                    _run(native, tables[name])
+                for name in routines:
+                    _run(native, f"DROP PROCEDURE IF EXISTS {name.replace('create_', 'fenceline_', 1)}")
+                    _run(native, routines[name])
+                _run(native, *finish)
+    finally:
+        FORKS.close(native)
+
+
+def _run(native: Connection, statement: str, parameters: Sequence[Any] | None = None) -> tuple[tuple[Any, ...], ...]:
+    with native.cursor() as cursor:
+        cursor.execute(statement, parameters)
+        return cursor.fetchall()  # type: ignore[no-any-return]
+
+
+def _lock(native: Connection, place: Place) -> None:
+    """Let one installation in this database run at a time; the lock ends with the connection."""
+    # The server's names for locks are short, and shared by all databases.
+    name = "fenceline " + hashlib.sha256(place.database.encode()).hexdigest()[:32]
+    if _run(native, "SELECT GET_LOCK(%s, %s)", [name, int(PATIENCE_S) - 5]) != ((1,),):
+        raise SourceUnavailableError(f"{place.url}: another installation runs there, and does not end: try again")
+
+
+def _is_installed(native: Connection, place: Place, part: str, table: str, number: int) -> bool:
+    try:
+        rows = _run(native, f"SELECT schema_number FROM {table}")  # noqa: S608 - a name of fenceline's own
+    except pymysql.Error as error:
+        if error_number(error) != ER.NO_SUCH_TABLE:
+            raise
+        return False
+    if rows:
+        check_number(place, part, rows[0][0], number)
+    return bool(rows)
+
+
+def check_number(place: Place, part: str, found: object, number: int) -> None:
+    """Raise SchemaError unless the part of the schema that was found has this number."""
+    if found != number:
+        raise SchemaError(
+            f"{place.url} holds fenceline's {part} with schema {found}, and this version of fenceline has schema "
+            f"{number}: use the version that made it"
+        )

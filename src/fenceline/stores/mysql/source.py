@@ -1,0 +1,258 @@
+"""The source of tokens in a MySQL or MariaDB database: one call to acquire, one to release.
+
+Promise: a token is minted by the transaction that decides the holder, from the one counter of the source, and flushed
+with it before any reply, where `innodb_flush_log_at_trx_commit` is 1 (T1). Every decision is made at READ COMMITTED on
+the server's clock, read after the lock's row is held (H1). A server that went back, as far as this process can know, is
+refused (T7). Waiters look for themselves, the first in the queue every 5 to 250 ms. Never: a schema made without
+`install`; a request repeated here, but for one that the server itself rolled back to end a deadlock.
+"""
+
+import os
+from collections.abc import Generator
+from typing import Any, Generic, TypeVar
+
+import pymysql
+from pymysql.constants import ER
+
+from fenceline._flows import requests as ask
+from fenceline._flows.driving import drive, drive_async
+from fenceline.clock import boottime_us
+from fenceline.errors import SchemaError
+from fenceline.model import Finding
+from fenceline.stores.contract import Capabilities, Channel
+from fenceline.stores.mysql import inspection, install
+from fenceline.stores.mysql.client import (
+    AsyncConnection,
+    Connection,
+    error_number,
+    is_alive,
+    naming_errors,
+    open_async_connection,
+    open_connection,
+)
+from fenceline.stores.mysql.conninfo import Place, place_of
+from fenceline.stores.mysql.forks import FORKS
+from fenceline.stores.mysql.speech import GRANTED, SQL, Described, Rows, Speaker, answer_of, draw_id
+from fenceline.stores.postgres.identity import Identity, Seen
+from fenceline.stores.statements import statements
+
+SCHEMA = statements(__package__, "source_schema.sql")
+ROUTINES = statements(__package__, "source_routines.sql")
+SCHEMA_NUMBER = 1
+PART = "source of tokens"
+MAX_DEADLOCKS = 10
+"""How often a request is sent anew that the server rolled back to end a deadlock."""
+Reply = TypeVar("Reply")
+Native = TypeVar("Native", Connection, AsyncConnection)
+Said = tuple[str, Any]
+"""A statement with its parameters."""
+Talk = Generator[Said, Rows, Reply]
+"""Says things, is sent the rows that answer each, and returns a reply."""
+
+
+class MySQLSource:
+    """A source of tokens in one database. Making it opens nothing."""
+
+    capabilities = Capabilities(
+        ttl_min_ms=100, ttl_max_ms=86_400_000, ttl_step_ms=1, notifies=False, speaks_asyncio=True, max_connections=8
+    )
+
+    def __init__(self, url: str) -> None:
+        self.place = place_of(url)
+        self.url = self.place.url
+        self.identity = Identity(self.url)
+
+    def connect(self, *, patience_s: float) -> "MySQLSourceConnection":
+        """Return a connection, which opens with its first request."""
+        return MySQLSourceConnection(self, patience_s)
+
+    def connect_async(self, *, patience_s: float) -> "AsyncMySQLSourceConnection":
+        """Return a connection for the running loop, which opens with its first request."""
+        return AsyncMySQLSourceConnection(self, patience_s)
+
+    def listen(self, lock: str, claim: str) -> Channel:
+        """Open the channel of one waiting claim, on which nothing is ever told."""
+        return Silence()
+
+    def install(self) -> None:
+        """Make the schema if there is none; safe when run concurrently."""
+        finish = SQL.finish, (SCHEMA_NUMBER, draw_id(), draw_id())
+        install.install(
+            self.place,
+            part=PART,
+            table="fenceline_source",
+            number=SCHEMA_NUMBER,
+            tables=SCHEMA,
+            routines=ROUTINES,
+            finish=finish,
+        )
+
+    def examine(self) -> list[Finding]:
+        """Return what in this source's set-up would break the promise."""
+        return inspection.examine(self)
+
+
+class Silence:
+    """The channel of a claim that has to look for itself."""
+
+    def __init__(self) -> None:
+        self._descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+
+    def fileno(self) -> int:
+        """Return a descriptor that never becomes readable."""
+        return self._descriptor
+
+    def drain(self) -> None:
+        """Forget nothing: nothing was told."""
+
+    def close(self) -> None:
+        """Give the descriptor back; never raises."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class Conversation:
+    """What is said over one connection, whichever way it is said: pure but for what it remembers."""
+
+    def __init__(self, store: MySQLSource) -> None:
+        self._store = store
+        self._identity = store.identity
+        self._is_greeted = False
+
+    def begin_anew(self) -> None:
+        """The connection is another one from here on."""
+        self._is_greeted = False
+
+    def talk(self, request: Any) -> Talk[ask.SourceReply]:
+        """Say what a request needs, and return the reply."""
+        kind = type(request)
+        if kind is ask.ReserveBlock:
+            return None  # Each grant reserves its own token.
+        if kind is ask.ReadSource:
+            return (yield from self._greet()).info()
+        if not self._is_greeted or self._identity.seen is None:
+            yield from self._greet()
+        return (yield from self._ask(request))
+
+    def _greet(self) -> Talk[Described]:
+        before = self._identity.seen
+        rows = yield SQL.describe, ()
+        heard_us = boottime_us()
+        if not rows:
+            raise SchemaError(
+                f"{self._store.url} holds a schema that is not whole: as its owner, run `fenceline install` on it, or "
+                f"restore it from a backup if it was whole before"
+            )
+        found = Described._make(rows[0])
+        install.check_number(self._store.place, PART, found.schema, SCHEMA_NUMBER)
+        self._identity.check(Seen(found.source_id, found.epoch, found.history_id), before)
+        self._identity.clock.learn(found.now_us, heard_us)
+        self._is_greeted = True
+        return found
+
+    def _ask(self, request: Any) -> Talk[ask.SourceReply]:
+        identity = self._identity
+        before, highest = identity.seen, identity.highest_token
+        assert before is not None, "a connection greets first"
+        said = Speaker(before, highest, identity.clock.at, boottime_us()).saying(request)
+        rows = yield said.statement, said.parameters
+        if said.clock_column is not None:
+            identity.clock.learn(rows[0][said.clock_column], boottime_us())
+        reply = said.hear(rows)
+        if said.statement is SQL.acquire:
+            answer = answer_of(rows[0], before)
+            identity.check(Seen(answer.source_id, answer.epoch, answer.history_id), before)
+            if answer.outcome == GRANTED:
+                identity.check_token(answer.token, highest)
+        elif isinstance(reply, ask.Broken):
+            identity.check_token(reply.token, 0)
+        return reply
+
+
+class SourceConnection(Generic[Native]):
+    """What both kinds of connection know: whether there is one, and what is said over it."""
+
+    def __init__(self, store: MySQLSource, patience_s: float) -> None:
+        self._place: Place = store.place
+        self._patience_s = patience_s
+        self._conversation = Conversation(store)
+        self._native: Native | None = None
+
+    def _alive(self) -> Native | None:
+        """Return the connection, if there is one still; what is said next begins anew if not."""
+        if self._native is not None and is_alive(self._native):
+            return self._native
+        self.close()
+        self._conversation.begin_anew()
+        return None
+
+    def close(self) -> None:
+        """Close the connection; never raises."""
+        if self._native is not None:
+            FORKS.close(self._native)
+            self._native = None
+
+
+class MySQLSourceConnection(SourceConnection[Connection]):
+    """Answers requests in the caller's thread, each by one statement."""
+
+    def perform(self, request: Any) -> ask.SourceReply:
+        """Answer one request of `_flows/requests.py`."""
+        native = self._native = self._alive() or open_connection(self._place, self._patience_s)
+
+        def say(said: Said) -> Rows:
+            with naming_errors(self._place):
+                for _ in range(MAX_DEADLOCKS):
+                    try:
+                        return _say(native, said)
+                    except pymysql.OperationalError as error:
+                        _check_deadlock(error)
+                return _say(native, said)
+
+        return drive(self._conversation.talk(request), say)
+
+
+class AsyncMySQLSourceConnection(SourceConnection[AsyncConnection]):
+    """Answers requests on the running loop, each by one statement."""
+
+    async def perform(self, request: Any) -> ask.SourceReply:
+        """Answer one request of `_flows/requests.py`."""
+        native = self._native = self._alive() or await open_async_connection(self._place, self._patience_s)
+
+        async def say(said: Said) -> Rows:
+            with naming_errors(self._place):
+                for _ in range(MAX_DEADLOCKS):
+                    try:
+                        return await _say_async(native, said)
+                    except pymysql.OperationalError as error:
+                        _check_deadlock(error)
+                return await _say_async(native, said)
+
+        return await drive_async(self._conversation.talk(request), say)
+
+
+def _check_deadlock(error: pymysql.OperationalError) -> None:
+    """Raise the error again, unless it says that nothing was done because of a deadlock."""
+    if error_number(error) != ER.LOCK_DEADLOCK:
+        raise error
+
+
+def _say(native: Connection, said: Said) -> Rows:
+    """Return the rows of a routine's first result, once the routine has ended: it commits after it has said them."""
+    with native.cursor() as cursor:
+        cursor.execute(*said)
+        rows: Rows = cursor.fetchall()
+        while cursor.nextset():
+            pass
+        return rows
+
+
+async def _say_async(native: AsyncConnection, said: Said) -> Rows:
+    """The same for an event loop."""
+    async with native.cursor() as cursor:
+        await cursor.execute(*said)
+        rows: Rows = await cursor.fetchall()
+        while await cursor.nextset():
+            pass
+        return rows
