@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fenceline.stores.mysql.source import MySQLSource
 from tests.mysql.fix_server import ADMIN, LOCK_FILE, MySQLServer, initialise
+from tests.mysql.proxy import MySQLProxy
 from tests.private_server import copy_folder, give, roomy_folder, watch
 
 if TYPE_CHECKING:
@@ -125,3 +127,17 @@ def own_mysql(mysql_fleet: Fleet) -> Iterator[MySQLServer]:
     """Yield a running server of the test's own, which may do with it what it likes."""
     with mysql_fleet.new_server() as server:
         yield server
+
+
+@pytest.fixture
+def mysql_proxy(mysql_server: MySQLServer) -> Iterator[MySQLProxy]:
+    """Yield a proxy before the shared server."""
+    with MySQLProxy(mysql_server.port) as the_proxy:
+        yield the_proxy
+
+
+@pytest.fixture
+def mysql_url(mysql_database: Database) -> str:
+    """Return the address of a source in a database of the test's own."""
+    MySQLSource(mysql_database.url()).install()
+    return mysql_database.url()
