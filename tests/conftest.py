@@ -18,6 +18,7 @@ pytest_plugins = [
     "tests.postgres.fix_pgbouncer",
     "tests.postgres.fix_tls",
     "tests.mysql.fix_mysql",
+    "tests.mysql.fix_faketime",
 ]
 
 
