@@ -1,0 +1,1 @@
+"""The commands that this app adds to manage.py."""

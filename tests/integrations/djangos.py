@@ -1,0 +1,62 @@
+"""The project of `project/` in this process, whose database each test changes, and in processes of its own."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+PROJECT = Path(__file__).parent / "project"
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "project_settings")
+sys.path.insert(0, str(PROJECT))
+
+import django  # noqa: E402
+from django.core.management import call_command  # noqa: E402
+from django.db import connections  # noqa: E402
+
+django.setup()
+
+from books.models import Report  # noqa: E402
+
+from tests.integrations.places import Where  # noqa: E402
+
+
+@contextmanager
+def project_on(where: Where) -> Iterator[None]:
+    """Have the project's tables in a database, with one report."""
+    settings = connections.configure_settings({"default": where.settings})
+    connections.databases["default"] = settings["default"]
+    forget()
+    try:
+        call_command("migrate", run_syncdb=True, verbosity=0, skip_checks=True)
+        Report.objects.create(pk=1, value="first")
+        yield
+    finally:
+        forget()
+
+
+def forget() -> None:
+    """Close this thread's connection, and have the next one made from the settings."""
+    if hasattr(connections._connections, "default"):
+        connections["default"].close()
+        del connections["default"]
+
+
+def manage(where: Where, *words: str, source: str | None = None, **more: Any) -> subprocess.Popen[str]:
+    """Start `manage.py` in a process of its own."""
+    environment = os.environ | {"BOOKS_DATABASE": json.dumps(where.settings)}
+    environment |= {} if source is None else {"BOOKS_SOURCE": source}
+    command = [sys.executable, "-W", "error", "manage.py", *words]
+    return subprocess.Popen(
+        command, cwd=PROJECT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **more
+    )
+
+
+def managed(where: Where, *words: str, source: str | None = None) -> tuple[int, str]:
+    """Run `manage.py` to its end; return its exit code, and what it printed."""
+    process = manage(where, *words, source=source)
+    said, complained = process.communicate(timeout=60)
+    return process.returncode, said + complained

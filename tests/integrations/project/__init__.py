@@ -1,0 +1,1 @@
+"""A small project of Django's, as a user has one."""

@@ -1,0 +1,9 @@
+"""What Django makes for each project."""
+
+import os
+import sys
+
+from django.core.management import execute_from_command_line
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "project_settings")
+execute_from_command_line(sys.argv)

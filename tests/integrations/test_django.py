@@ -1,0 +1,335 @@
+"""Guarded transactions of Django, in this process, on every database."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import nullcontext
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from asgiref.sync import sync_to_async
+from django.core.checks import run_checks
+from django.core.exceptions import SynchronousOnlyOperation
+from django.core.management import CommandError, call_command
+from django.db import DatabaseError, IntegrityError, connection, models, transaction
+from django.test import override_settings
+from django.test.utils import CaptureQueriesContext
+
+import fenceline
+from fenceline import (
+    ConfigError,
+    GuardError,
+    LeaseExpiredError,
+    SealLostError,
+    StaleTokenError,
+    UnfencedWriteError,
+    WrongLockError,
+)
+from fenceline.integrations.django import fenced, lock, protected, source
+from tests.guards import LOCK, HandmadeLease, HandmadeSource, sequencer
+from tests.integrations.djangos import Report, forget, project_on
+from tests.integrations.places import Where
+from tests.postgres.guarded import Step
+
+Note = Report.tags.rel.model
+FIRST = "first"
+
+
+@pytest.fixture(autouse=True)
+def project(empty: Where) -> Iterator[None]:
+    with project_on(empty):
+        call_command("fenceline_protect", verbosity=0, stdout=_Silent())
+        yield
+
+
+class _Silent:
+    def write(self, text: str) -> None:
+        pass
+
+
+@pytest.fixture
+def lease() -> HandmadeLease:
+    return HandmadeLease(5)
+
+
+def guard(where: Where, **named: Any) -> fenceline.Guard:
+    return fenceline.guard(where.url, resource="reports", lock=LOCK, **named)
+
+
+def write(value: str) -> None:
+    Report.objects.filter(pk=1).update(value=value)
+
+
+def fail() -> None:
+    raise ZeroDivisionError
+
+
+def work(lease: Any, *acts: Any, resource: str = "reports") -> None:
+    """Do all of this in one guarded block."""
+    with fenced(lease, resource=resource):
+        for act in acts:
+            act()
+
+
+def value() -> str:
+    return Report.objects.get(pk=1).value
+
+
+# --- what a block does ------------------------------------------------------------------------------
+@pytest.mark.reduced
+def test_a_block_seals_writes_and_commits(empty: Where, lease: HandmadeLease) -> None:
+    with fenced(lease, resource="reports"):
+        report = Report.objects.get(pk=1)
+        report.value = "new"
+        report.save()
+        report.tags.add(Note.objects.create(value="tag"))
+    assert value() == "new"
+    assert guard(empty).mark().token == 5
+    assert lease.open_transactions == 0
+
+
+@pytest.mark.reduced
+def test_an_exception_undoes_the_block_and_it_may_be_made_again(lease: HandmadeLease) -> None:
+    with pytest.raises(ZeroDivisionError):
+        work(lease, lambda: write("lost"), fail)
+    assert value() == FIRST
+    assert lease.open_transactions == 0
+    work(lease, lambda: write("new"))
+    assert value() == "new"
+
+
+def test_a_bare_sequencer_and_a_guard_of_ones_own_are_as_good(empty: Where) -> None:
+    with fenced(sequencer(5, claim=uuid4().hex), guard=guard(empty)):
+        write("new")
+    assert value() == "new"
+
+
+def test_callbacks_run_after_the_commit(empty: Where, lease: HandmadeLease) -> None:
+    seen = []
+    with fenced(lease, resource="reports"):
+        write("new")
+        transaction.on_commit(lambda: seen.append(empty.rows("SELECT value FROM books_report")))
+        assert seen == []
+    assert seen == [[("new",)]]
+
+
+def test_atomic_inside_is_a_savepoint(lease: HandmadeLease) -> None:
+    with fenced(lease, resource="reports"):
+        write("kept")
+        with pytest.raises(IntegrityError), transaction.atomic():
+            Report.objects.bulk_create([Report(pk=2, value="undone"), Report(pk=3, value="undone")])
+        Note.objects.create(value="also kept")
+    assert value() == "kept"
+    assert Report.objects.count() == Note.objects.count() == 1
+
+
+def test_bulk_operations_are_fenced(lease: HandmadeLease) -> None:
+    with fenced(lease, resource="reports"):
+        Report.objects.bulk_create([Report(pk=number, value=str(number)) for number in range(2, 12)])
+        Report.objects.bulk_update([Report.objects.get(value="2")], ["value"])
+        Report.objects.exclude(pk=1).delete()
+    for act in (lambda: Report.objects.bulk_create([Report(pk=2, value="a")]), Report.objects.all().delete):
+        with pytest.raises(UnfencedWriteError), fenced(HandmadeLease(6), resource="others"):
+            act()
+    assert value() == FIRST
+
+
+# --- what is refused --------------------------------------------------------------------------------
+@pytest.mark.reduced
+def test_g1_a_stale_holder_is_refused(empty: Where, lease: HandmadeLease) -> None:
+    with fenced(lease, resource="reports"):
+        write("mine")
+    guard(empty).seal(HandmadeLease(6))
+    with pytest.raises(StaleTokenError) as caught, fenced(lease, resource="reports"):
+        write("stale")
+    assert (caught.value.token, caught.value.mark, caught.value.resource) == (5, 6, "reports")
+    assert value() == "mine"
+
+
+def test_g2_a_seal_between_ours_and_our_first_read_is_seen(empty: Where, lease: HandmadeLease) -> None:
+    guard(empty).seal(lease)
+
+    def write_newer() -> None:
+        with guard(empty).transaction(HandmadeLease(6)) as native:
+            native.execute("UPDATE books_report SET value = 'newer'")
+
+    def overtake() -> float:
+        lease.remaining = lambda: 30.0
+        Step(write_newer).end()
+        return 30.0
+
+    lease.remaining = overtake  # It is asked for when the lease is about to be presented.
+    with pytest.raises(StaleTokenError), fenced(lease, resource="reports"):
+        write("stale")
+    assert value() == "newer"
+
+
+@pytest.mark.reduced
+@pytest.mark.parametrize("is_failing", [False, True])
+def test_g6_nothing_is_presented_after_the_block(lease: HandmadeLease, *, is_failing: bool) -> None:
+    with pytest.raises(ZeroDivisionError) if is_failing else nullcontext():
+        work(lease, fail if is_failing else bool)
+    with pytest.raises(DatabaseError, match="takes writes only from the holder of its lock"):
+        write("unfenced")
+    with pytest.raises(DatabaseError, match="takes writes only"), transaction.atomic():
+        write("unfenced")
+    with pytest.raises(DatabaseError, match="takes writes only"):
+        Report.objects.get(pk=1).tags.add(Note.objects.create(value="tag"))
+    assert value() == FIRST
+
+
+def test_g6_a_write_to_another_resources_table_is_refused(lease: HandmadeLease) -> None:
+    with pytest.raises(UnfencedWriteError, match="report") as caught:
+        work(lease, lambda: Note.objects.create(value="undone"), lambda: write("new"), resource="others")
+    assert isinstance(caught.value.__cause__, DatabaseError)
+    assert Note.objects.count() == 0
+
+
+def test_g9_a_seal_that_got_lost_is_said(empty: Where, lease: HandmadeLease) -> None:
+    with fenced(lease, resource="reports"):
+        write("mine")
+    guard(empty).lower(3, reason="as a restore would")
+    with pytest.raises(SealLostError), fenced(lease, resource="reports"):
+        write("void")
+    assert value() == "mine"
+
+
+def test_g5_another_locks_lease_is_refused() -> None:
+    with pytest.raises(WrongLockError), fenced(HandmadeLease(5, lock="another"), resource="reports"):
+        write("new")
+    assert value() == FIRST
+
+
+def test_a_lease_that_is_over_is_refused(empty: Where, lease: HandmadeLease) -> None:
+    lease.problem = LeaseExpiredError("over")
+    with pytest.raises(LeaseExpiredError), fenced(lease, resource="reports"):
+        write("late")
+    assert guard(empty).mark().token == 0
+
+
+def test_g2_inside_an_atomic_block_it_is_refused(empty: Where, lease: HandmadeLease) -> None:
+    with transaction.atomic(), pytest.raises(GuardError, match="outermost"), fenced(lease, resource="reports"):
+        write("new")
+    with pytest.raises(GuardError, match="outermost"):
+        work(lease, lambda: work(lease, bool))
+    transaction.set_autocommit(False)
+    try:
+        with pytest.raises(GuardError, match="autocommit"), fenced(lease, resource="reports"):
+            write("new")
+    finally:
+        transaction.rollback()
+        transaction.set_autocommit(True)
+    assert value() == FIRST
+
+
+@pytest.mark.parametrize("end", [transaction.commit, transaction.rollback])
+def test_g3_the_block_cannot_end_its_own_transaction(lease: HandmadeLease, end: Any) -> None:
+    with pytest.raises(transaction.TransactionManagementError):
+        work(lease, lambda: write("new"), end)
+    assert value() == FIRST
+
+
+def test_g3_a_rollback_that_was_asked_for_is_one(lease: HandmadeLease) -> None:
+    with fenced(lease, resource="reports"):
+        write("new")
+        transaction.set_rollback(True)
+    assert value() == FIRST
+
+
+def test_a_block_is_entered_once(lease: HandmadeLease) -> None:
+    block = fenced(lease, resource="reports")
+    with block:
+        pass
+    with pytest.raises(GuardError, match="entered once"), block:
+        pass
+
+
+# --- no trace, no detour ----------------------------------------------------------------------------
+def test_the_claim_is_in_no_log_of_queries(lease: HandmadeLease) -> None:
+    with CaptureQueriesContext(connection) as queries, fenced(lease, resource="reports"):
+        write("new")
+    assert len(queries) == 3  # BEGIN, the write and COMMIT are Django's own.
+    assert lease.sequencer.claim not in str(queries.captured_queries)
+
+
+# --- asyncio ----------------------------------------------------------------------------------------
+def test_on_an_event_loop_django_itself_refuses_before_anything_is_asked(empty: Where, lease: HandmadeLease) -> None:
+    async def view() -> None:
+        with pytest.raises(SynchronousOnlyOperation), fenced(lease, resource="reports"):
+            write("new")
+
+    asyncio.run(view())
+    assert guard(empty).mark().token == 0
+
+
+def test_a_synchronous_function_of_an_async_view_may_be_fenced(lease: HandmadeLease) -> None:
+    def synchronous() -> str:
+        try:
+            with fenced(lease, resource="reports"):
+                write("new")
+                return value()
+        finally:
+            forget()  # It is another thread's connection.
+
+    async def view() -> str:
+        return await sync_to_async(synchronous)()
+
+    assert asyncio.run(view()) == "new"
+
+
+# --- settings and models ----------------------------------------------------------------------------
+def test_locks_come_from_the_configured_source(tmp_path: Any) -> None:
+    with pytest.raises(ConfigError, match="no source of locks is configured"):
+        lock("nightly-report")
+    with override_settings(FENCELINE={"SOURCE": f"sqlite:///{tmp_path / 'locks.db'}"}):
+        assert source() is source()
+        with lock("nightly-report", ttl=10.0) as lease, fenced(lease, resource="reports"):
+            write("new")
+    assert value() == "new"
+    with override_settings(FENCELINE={"SOURC": "sqlite:///locks.db"}), pytest.raises(ConfigError, match="SOURCE"):
+        source()
+
+
+def test_a_guards_url_may_be_configured(empty: Where, lease: HandmadeLease) -> None:
+    with override_settings(FENCELINE={"GUARDS": {"default": "redis://nowhere"}}), pytest.raises(ConfigError):
+        fenced(lease, resource="reports")
+    with override_settings(FENCELINE={"GUARDS": {"default": empty.url}}), fenced(lease, resource="reports"):
+        write("new")
+    assert value() == "new"
+
+
+def test_a_model_without_a_table_cannot_ask() -> None:
+    class Meta:
+        abstract = True
+        app_label = "books"
+
+    abstract = type("Abstract", (models.Model,), {"Meta": Meta, "__module__": "books.models"})
+    with pytest.raises(ConfigError, match="no table of its own"):
+        protected(resource="reports", lock=LOCK)(abstract)
+
+
+def test_what_the_check_says(empty: Where) -> None:
+    def found() -> list[str]:
+        return [message.id for message in run_checks(databases=["default"])]
+
+    assert found() == []
+    with override_settings(FENCELINE={"GUARDS": {"default": "sqlite:////nowhere/app.db"}}):
+        assert found() == ["fenceline.W002"]
+    with override_settings(FENCELINE={"GUARDS": {"default": "redis://nowhere"}}):
+        assert found() == ["fenceline.E002"]
+    with override_settings(FENCELINE={"SOURCE": "redis://nowhere"}):
+        assert found() == ["fenceline.E001"]
+    guard(empty).rebind("another", source=HandmadeSource(9), reason="to show that it is noticed")
+    assert found() == ["fenceline.W001"] * 2
+
+
+def test_the_command_checks_and_switches(empty: Where) -> None:
+    call_command("fenceline_protect", check=True, stdout=_Silent())
+    guard(empty).unprotect(reason="to show that it is missing")
+    with pytest.raises(CommandError, match="is not protected"):
+        call_command("fenceline_protect", check=True)
+    call_command("fenceline_protect", mode="observe", stdout=_Silent())
+    with pytest.raises(CommandError, match="is in observe mode"):
+        call_command("fenceline_protect", check=True)
+    write("observed")
+    assert value() == "observed"

@@ -1,0 +1,89 @@
+"""A real project of Django's, by its manage.py, as its users run it."""
+
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.helpers import wait_until
+from tests.integrations.djangos import manage, managed
+from tests.integrations.places import Where
+
+pytestmark = pytest.mark.process
+
+
+def value(where: Where) -> str:
+    return where.rows("SELECT value FROM books_report")[0][0]
+
+
+@pytest.fixture
+def source(empty: Where, tmp_path: Path) -> str:
+    """Make the project's tables with one report, and return its source of locks."""
+    url = f"sqlite:///{tmp_path / 'locks.db'}"
+    assert managed(empty, "migrate", "--run-syncdb", source=url)[0] == 0
+    empty.rows("INSERT INTO books_report (id, value) VALUES (1, 'first')")
+    return url
+
+
+@pytest.mark.reduced
+def test_a_project_from_migrate_to_a_refused_script(empty: Where, source: str) -> None:
+    code, said = managed(empty, "check", "--database", "default", "--fail-level", "WARNING", source=source)
+    assert code == 1
+    assert re.search(r"fenceline\.W001.*books_report.* is not protected", said)
+    assert "books_report_tags" in said
+    assert managed(empty, "fenceline_protect", "--check", source=source)[0] == 1
+
+    code, said = managed(empty, "fenceline_protect", source=source)
+    assert (code, said) == (0, "resource reports (lock nightly-report): books_report_tags, books_report: enforce\n")
+    code, said = managed(empty, "fenceline_protect", "--check", source=source)
+    assert (code, said) == (0, "2 tables are protected in database default (enforce)\n")
+    assert managed(empty, "check", "--database", "default", "--fail-level", "WARNING", source=source)[0] == 0
+
+    code, said = managed(empty, "nightly", "then", source=source)
+    assert (code, said) == (0, "")
+    assert value(empty) == "first, then"
+    code, said = managed(empty, "unfenced", source=source)
+    assert code != 0
+    assert "takes writes only from the holder of its lock" in said
+    assert value(empty) == "first, then"
+
+
+def test_observed_first_and_enforced_then(empty: Where, source: str) -> None:
+    assert managed(empty, "fenceline_protect", "--mode", "observe", source=source)[0] == 0
+    assert managed(empty, "unfenced", source=source)[0] == 0
+    assert value(empty) == "unfenced"
+    code, said = managed(empty, "check", "--database", "default", source=source)
+    assert (code, "is in observe mode" in said) == (0, True)
+    code, said = managed(empty, "fenceline_protect", source=source)
+    assert code == 0, said
+    assert managed(empty, "unfenced", source=source)[0] != 0
+    assert managed(empty, "nightly", "then", source=source) == (0, "")
+
+
+def test_a_frozen_job_is_refused_after_its_successor(empty: Where, source: str) -> None:
+    assert managed(empty, "fenceline_protect", source=source)[0] == 0
+    frozen = manage(empty, "nightly", "stale", "--freeze", source=source)
+    try:
+        assert frozen.stdout is not None
+        assert frozen.stdout.readline() == "frozen\n"
+        wait_until(lambda: _state(frozen.pid) == "T")
+        assert managed(empty, "nightly", "newer", source=source) == (0, "")
+        os.kill(frozen.pid, signal.SIGCONT)
+        _, complained = frozen.communicate(timeout=60)
+    finally:
+        frozen.kill()
+    assert frozen.returncode != 0
+    assert re.search(r"fenceline\.errors\.\w+|fenceline\.\w+Error", complained)
+    assert value(empty) == "first, newer"
+
+
+def _state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def test_a_wrong_setting_is_an_error_of_the_check(empty: Where, source: str) -> None:
+    code, said = managed(empty, "check", source="redis://localhost")
+    assert code == 1
+    assert "fenceline.E001" in said
