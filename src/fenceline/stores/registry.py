@@ -27,6 +27,8 @@ SOURCES = {
     "sqlite": "fenceline.stores.sqlite.source:SQLiteSource",
 }
 GUARDS = {
+    "mariadb": "fenceline.stores.mysql.guard:MySQLGuard",
+    "mysql": "fenceline.stores.mysql.guard:MySQLGuard",
     "postgres": "fenceline.stores.postgres.guard:PostgresGuard",
     "postgresql": "fenceline.stores.postgres.guard:PostgresGuard",
     "sqlite": "fenceline.stores.sqlite.guard:SQLiteGuard",

@@ -97,6 +97,8 @@ class Connection(pymysql.Connection):
     _goodbye = _QUIT  # At the interpreter's end the module's own names may be gone before the last connection.
     _needs_tls = False
     _sock: socket.socket | None
+    _read_timeout: float | None
+    _write_timeout: float | None
     ssl: bool
 
     def __del__(self) -> None:

@@ -1,0 +1,103 @@
+"""The connections of a guard that nobody uses at the moment, kept for its next transactions.
+
+Promise: a connection is nobody else's while it is taken; one of another process, one that its server has ended, and one
+that its user has changed is closed instead of kept. Never more than a few are kept.
+"""
+
+import asyncio
+import weakref
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Generic, Protocol, TypeVar
+
+MAX_IDLE_CONNECTIONS = 16
+"""Connections that one guard keeps open for its next transactions."""
+
+
+class Keepable(Protocol):
+    """A connection that knows whether it may be kept."""
+
+    def is_as_lent(self) -> bool:
+        """Tell whether its last user left it as it was."""
+
+
+Native = TypeVar("Native", bound=Keepable)
+
+
+class IdleConnections(Generic[Native]):
+    """The idle connections of one guard for threads."""
+
+    def __init__(
+        self, open_one: Callable[[], Native], is_alive: Callable[[Native], bool], close_one: Callable[[Native], None]
+    ) -> None:
+        self._open_one = open_one
+        self._is_alive = is_alive
+        self._close_one = close_one
+        self._idle: deque[Native] = deque()
+        self._is_closed = False
+
+    def take(self) -> Native:
+        """Return a connection that is nobody else's."""
+        while self._idle:
+            native = self._idle.pop()
+            if self._is_alive(native):
+                return native
+            self._close_one(native)
+        return self._open_one()
+
+    def give_back(self, native: Native) -> None:
+        """Keep the connection for the next one, unless there are enough, or its user has changed it."""
+        if not self._is_closed and len(self._idle) < MAX_IDLE_CONNECTIONS and native.is_as_lent():
+            self._idle.append(native)
+        else:
+            self._close_one(native)
+
+    def close(self) -> None:
+        """Close what is idle, and each other connection when it is given back."""
+        self._is_closed = True
+        while self._idle:
+            self._close_one(self._idle.pop())
+
+
+class AsyncIdleConnections(Generic[Native]):
+    """The same for event loops; a connection stays with its loop."""
+
+    def __init__(
+        self,
+        open_one: Callable[[], Awaitable[Native]],
+        is_alive: Callable[[Native], bool],
+        close_one: Callable[[Native], None],
+    ) -> None:
+        self._open_one = open_one
+        self._is_alive = is_alive
+        self._close_one = close_one
+        self._idle: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, deque[Native]] = weakref.WeakKeyDictionary()
+        self._is_closed = False
+
+    async def take(self) -> Native:
+        """Return a connection that is nobody else's."""
+        idle = self._of_this_loop()
+        while idle:
+            native = idle.pop()
+            if self._is_alive(native):
+                return native
+            self._close_one(native)
+        return await self._open_one()
+
+    def give_back(self, native: Native) -> None:
+        """Keep the connection for the next one, unless there are enough, or its user has changed it."""
+        idle = self._of_this_loop()
+        if not self._is_closed and len(idle) < MAX_IDLE_CONNECTIONS and native.is_as_lent():
+            idle.append(native)
+        else:
+            self._close_one(native)
+
+    def _of_this_loop(self) -> deque[Native]:
+        return self._idle.setdefault(asyncio.get_running_loop(), deque())
+
+    def close(self) -> None:
+        """Close what is idle, and each other connection when it is given back."""
+        self._is_closed = True
+        for idle in self._idle.values():
+            while idle:
+                self._close_one(idle.pop())

@@ -1,0 +1,562 @@
+-- What the guard does inside the database, after guard_schema.sql. Each routine is dropped first if it is there, so that an
+-- installation which was broken off can be begun anew; the number of the schema comes last, and until then nobody calls one.
+--
+-- A session presents a lease: it locks the mark's row, shared, until the end of its transaction, compares the mark, and
+-- leaves a note in @fenceline_presented. A seal locks the row alone, so it waits for all who have presented, and they for it.
+--
+-- Variables of a session outlive its transactions. So whoever presents gets two things besides. A savepoint, which is gone
+-- with the transaction: by it the end finds out that it is still the same one. And a session whose next transactions are
+-- READ ONLY: after a stray COMMIT, an implicit one or a deadlock, the server itself refuses every write, until what was
+-- presented is taken back. Both servers have both, and neither writes anything.
+--
+-- A note is of one of two kinds. `fenceline_present`, which anybody calls, notes token and claim, and the triggers compare
+-- them with the mark once more for each row. `fenceline_open` and `fenceline_offer` are for clients that never leave a block
+-- without taking back: their note is a hash that only this connection can have, and only from here, and the triggers compare
+-- it without reading a table, as long as the session is still as it was bound.
+--
+-- Errors, each with its SQLSTATE at the beginning of its text: FL001 unfenced write, FL002 stale token, FL003 collision,
+-- FL004 wrong lock or source, FL005 not sealed, FL006 a transaction where none may be, or none where one must be, FL007 a
+-- transaction that ended before, FL008 a snapshot from before the seal, FL009 a mark that would not be kept, FL011 no
+-- sequencer. Lists of resources are hexadecimal, with commas, in the order of their bytes.
+
+-- name: fenceline_refuse
+-- Say why a lease is not admitted to a resource whose mark is another. Never returns.
+CREATE PROCEDURE fenceline_refuse(
+    p_resource VARBINARY(512), p_lock VARBINARY(512), p_token BIGINT, p_claim VARBINARY(64), p_source_id VARBINARY(64),
+    p_history_id VARBINARY(64))
+READS SQL DATA SQL SECURITY DEFINER
+BEGIN
+    DECLARE m_lock VARBINARY(512);
+    DECLARE m_token BIGINT;
+    DECLARE m_source_id, m_history_id, m_claim VARBINARY(64);
+    DECLARE said VARCHAR(1024) CHARACTER SET utf8mb4;
+    SELECT lock_name, token, source_id, history_id, claim INTO m_lock, m_token, m_source_id, m_history_id, m_claim
+    FROM fenceline_mark WHERE resource = p_resource LOCK IN SHARE MODE;
+    SET said = CONCAT('token ', p_token, ' at mark ', COALESCE(m_token, 0), ' of resource ',
+        LEFT(CONVERT(p_resource USING utf8mb4), 30), ': ');
+    IF m_lock <> p_lock THEN
+        SET said = LEFT(CONCAT('FL004 ', said, 'it is bound to another lock: see fenceline rebind'), 128);
+        SIGNAL SQLSTATE 'FL004' SET MESSAGE_TEXT = said;
+    ELSEIF m_source_id <> p_source_id THEN
+        SET said = LEFT(CONCAT('FL004 ', said, 'it is bound to another source: see fenceline rebind'), 128);
+        SIGNAL SQLSTATE 'FL004' SET MESSAGE_TEXT = said;
+    ELSEIF m_token IS NULL OR m_token < p_token THEN
+        SET said = LEFT(CONCAT('FL005 ', said, 'this token has not sealed it, or its seal got lost'), 128);
+        SIGNAL SQLSTATE 'FL005' SET MESSAGE_TEXT = said;
+    ELSEIF m_token > p_token THEN
+        SET said = LEFT(CONCAT('FL002 ', said, 'a newer holder has sealed it. Stop'), 128);
+        SIGNAL SQLSTATE 'FL002' SET MESSAGE_TEXT = said;
+    ELSEIF m_claim IS NULL THEN
+        SET said = LEFT(CONCAT('FL002 ', said, 'an operator has raised it. Stop'), 128);
+        SIGNAL SQLSTATE 'FL002' SET MESSAGE_TEXT = said;
+    ELSEIF m_claim <> p_claim OR m_history_id <> p_history_id THEN
+        SET said = LEFT(CONCAT('FL003 ', said, 'another lease has sealed with this token'), 128);
+        SIGNAL SQLSTATE 'FL003' SET MESSAGE_TEXT = said;
+    END IF;
+    SET said = LEFT(CONCAT('FL002 ', said, 'its own holder closed it'), 128);
+    SIGNAL SQLSTATE 'FL002' SET MESSAGE_TEXT = said;
+END;
+
+-- name: fenceline_admit_write
+-- What a trigger does that has found no hash: admit a row if the session has presented what the mark is now, else say why
+-- not. It reads the mark whatever snapshot the transaction has.
+CREATE PROCEDURE fenceline_admit_write(p_resource VARBINARY(512))
+READS SQL DATA SQL SECURITY DEFINER
+BEGIN
+    DECLARE m_token BIGINT;
+    DECLARE entry VARBINARY(2048) DEFAULT CONCAT(',', HEX(p_resource), '.');
+    DECLARE said VARCHAR(1024) CHARACTER SET utf8mb4;
+    IF LOCATE(entry, @fenceline_presented) > 0 THEN
+        IF NOT EXISTS (
+            SELECT 1 FROM fenceline_mark AS mark
+            WHERE mark.resource = p_resource AND NOT mark.is_closed
+                AND LOCATE(CONCAT(entry, mark.token, '.', mark.claim, ','), @fenceline_presented) > 0
+            LOCK IN SHARE MODE) THEN
+            SELECT MAX(token) INTO m_token FROM fenceline_mark WHERE resource = p_resource LOCK IN SHARE MODE;
+            SET said = LEFT(CONCAT('FL002 token ', SUBSTRING_INDEX(SUBSTRING(
+                @fenceline_presented, LOCATE(entry, @fenceline_presented) + LENGTH(entry)), '.', 1),
+                ' at mark ', COALESCE(m_token, 0), ' of resource ', LEFT(CONVERT(p_resource USING utf8mb4), 30),
+                ': it was presented, and is not the mark any more. Stop'), 128);
+            SIGNAL SQLSTATE 'FL002' SET MESSAGE_TEXT = said;
+        END IF;
+    ELSE
+        SET said = LEFT(CONCAT(
+            'FL001 no token presented: use guard.transaction(lease), or CALL fenceline_present first. Resource: ',
+            CONVERT(p_resource USING utf8mb4)), 128);
+        SIGNAL SQLSTATE 'FL001' SET MESSAGE_TEXT = said;
+    END IF;
+END;
+
+-- name: fenceline_read_marks
+-- The marks that are known of these resources, one result each, held still: 'shared'; 'alone', for whoever is about to write
+-- them; or 'alone unless ours', for whoever writes only what is not this claim's: others of one lease do not wait for each
+-- other then. A claim is shown to those who know it, and any other one as '*'.
+CREATE PROCEDURE fenceline_read_marks(p_resources LONGTEXT CHARACTER SET ascii, p_claim VARBINARY(64), p_hold VARCHAR(20))
+MODIFIES SQL DATA SQL SECURITY DEFINER
+BEGIN
+    DECLARE rest LONGTEXT CHARACTER SET ascii DEFAULT p_resources;
+    DECLARE wanted VARBINARY(512);
+    WHILE rest <> '' DO
+        SET wanted = UNHEX(SUBSTRING_INDEX(rest, ',', 1)),
+            rest = SUBSTRING(rest, LENGTH(SUBSTRING_INDEX(rest, ',', 1)) + 2);
+        IF p_hold = 'alone' OR (p_hold = 'alone unless ours' AND NOT EXISTS (
+            SELECT 1 FROM fenceline_mark AS mark
+            WHERE mark.resource = wanted AND mark.claim = p_claim AND NOT mark.is_closed)) THEN
+            IF NOT EXISTS (SELECT 1 FROM fenceline_mark AS mark WHERE mark.resource = wanted) THEN
+                INSERT INTO fenceline_mark (resource) VALUES (wanted) ON DUPLICATE KEY UPDATE audit_id = audit_id;
+            END IF;
+            SELECT mark.resource, mark.lock_name, COALESCE(mark.token, 0), mark.source_id, mark.history_id,
+                CASE WHEN mark.claim = p_claim THEN mark.claim WHEN mark.claim IS NOT NULL THEN '*' END, mark.is_closed
+            FROM fenceline_mark AS mark WHERE mark.resource = wanted FOR UPDATE;
+        ELSE
+            SELECT mark.resource, mark.lock_name, COALESCE(mark.token, 0), mark.source_id, mark.history_id,
+                CASE WHEN mark.claim = p_claim THEN mark.claim WHEN mark.claim IS NOT NULL THEN '*' END, mark.is_closed
+            FROM fenceline_mark AS mark WHERE mark.resource = wanted LOCK IN SHARE MODE;
+        END IF;
+    END WHILE;
+END;
+
+-- name: fenceline_check_snapshots
+-- Refuse a transaction that looks at one of these resources as it was before its mark was raised. The marks are held by now.
+CREATE PROCEDURE fenceline_check_snapshots(p_resources LONGTEXT CHARACTER SET ascii)
+READS SQL DATA SQL SECURITY DEFINER
+BEGIN
+    DECLARE rest LONGTEXT CHARACTER SET ascii DEFAULT p_resources;
+    DECLARE wanted VARBINARY(512);
+    DECLARE current_mark, seen_mark VARBINARY(128);
+    DECLARE said VARCHAR(1024) CHARACTER SET utf8mb4;
+    WHILE rest <> '' DO
+        SET wanted = UNHEX(SUBSTRING_INDEX(rest, ',', 1)),
+            rest = SUBSTRING(rest, LENGTH(SUBSTRING_INDEX(rest, ',', 1)) + 2);
+        SET current_mark = (
+            SELECT CONCAT_WS('.', COALESCE(mark.token, 0), COALESCE(mark.audit_id, 0), mark.claim)
+            FROM fenceline_mark AS mark WHERE mark.resource = wanted LOCK IN SHARE MODE);
+        SET seen_mark = (
+            SELECT CONCAT_WS('.', COALESCE(mark.token, 0), COALESCE(mark.audit_id, 0), mark.claim)
+            FROM fenceline_mark AS mark WHERE mark.resource = wanted);
+        IF NOT current_mark <=> seen_mark THEN
+            SET said = LEFT(CONCAT('FL008 the transaction looks at the time before mark ',
+                COALESCE(SUBSTRING_INDEX(current_mark, '.', 1), 0), ': begin it anew. Resource: ',
+                CONVERT(wanted USING utf8mb4)), 128);
+            SIGNAL SQLSTATE 'FL008' SET MESSAGE_TEXT = said;
+        END IF;
+    END WHILE;
+END;
+
+-- name: fenceline_check_transaction
+-- Refuse a session that is in no transaction: a savepoint does not outlive its statement there.
+CREATE PROCEDURE fenceline_check_transaction()
+MODIFIES SQL DATA SQL SECURITY DEFINER
+BEGIN
+    DECLARE EXIT HANDLER FOR 1305
+        SIGNAL SQLSTATE 'FL006' SET MESSAGE_TEXT = 'FL006 in no transaction: a check is worth nothing a moment later. START TRANSACTION first';
+    SAVEPOINT fenceline_probe;
+    RELEASE SAVEPOINT fenceline_probe;
+END;
+
+-- name: fenceline_check_marks
+-- What a caller's own transaction finds: the marks, held still, one result each, if it looks at nothing older.
+CREATE PROCEDURE fenceline_check_marks(p_resources LONGTEXT CHARACTER SET ascii, p_claim VARBINARY(64))
+MODIFIES SQL DATA SQL SECURITY DEFINER
+BEGIN
+    CALL fenceline_check_transaction();
+    CALL fenceline_read_marks(p_resources, p_claim, 'shared');
+    CALL fenceline_check_snapshots(p_resources);
+END;
+
+-- name: fenceline_bind
+-- Tie what is presented from here on to the open transaction, and have the server end the session once it was idle for so
+-- long: a holder that is frozen in a transaction must not keep its successor waiting (G3). A limit of the session's own that
+-- is lower stays. MariaDB has limits for transactions, which go before the one that both servers have.
+CREATE PROCEDURE fenceline_bind(p_limit_s INT UNSIGNED)
+MODIFIES SQL DATA SQL SECURITY DEFINER
+BEGIN
+    SAVEPOINT fenceline_presented;
+    IF @fenceline_usual_wait IS NULL THEN
+        SET @fenceline_usual_wait = @@session.wait_timeout,
+            @fenceline_usual_read_only = /*M! @@session.tx_read_only */ /*!80003 @@session.transaction_read_only */
+            /*M!100300
+            , @fenceline_usual_idle = @@session.idle_transaction_timeout,
+            @fenceline_usual_idle_write = @@session.idle_write_transaction_timeout,
+            @fenceline_usual_idle_readonly = @@session.idle_readonly_transaction_timeout */;
+    END IF;
+    SET SESSION TRANSACTION READ ONLY;
+    IF p_limit_s IS NOT NULL THEN
+        SET SESSION wait_timeout = LEAST(@fenceline_usual_wait, p_limit_s)
+            /*M!100300
+            , SESSION idle_transaction_timeout = LEAST(COALESCE(NULLIF(@fenceline_usual_idle, 0), p_limit_s), p_limit_s),
+            SESSION idle_write_transaction_timeout =
+                LEAST(COALESCE(NULLIF(@fenceline_usual_idle_write, 0), p_limit_s), p_limit_s),
+            SESSION idle_readonly_transaction_timeout =
+                LEAST(COALESCE(NULLIF(@fenceline_usual_idle_readonly, 0), p_limit_s), p_limit_s) */;
+    END IF;
+END;
+
+-- name: fenceline_unbind
+-- Give the session back as it was.
+CREATE PROCEDURE fenceline_unbind()
+MODIFIES SQL DATA SQL SECURITY DEFINER
+BEGIN
+    IF @fenceline_usual_wait IS NOT NULL THEN
+        SET SESSION wait_timeout = @fenceline_usual_wait
+            /*M!100300
+            , SESSION idle_transaction_timeout = @fenceline_usual_idle,
+            SESSION idle_write_transaction_timeout = @fenceline_usual_idle_write,
+            SESSION idle_readonly_transaction_timeout = @fenceline_usual_idle_readonly */;
+        IF NOT @fenceline_usual_read_only THEN
+            SET SESSION TRANSACTION READ WRITE;
+        END IF;
+    END IF;
+    SET @fenceline_presented = NULL, @fenceline_usual_wait = NULL;
+END;
+
+-- name: fenceline_join
+-- Bind the caller's own transaction, unless it is bound already. What an earlier transaction of the session has presented,
+-- and did not take back, counts no more.
+CREATE PROCEDURE fenceline_join(p_limit_s INT UNSIGNED)
+MODIFIES SQL DATA SQL SECURITY DEFINER
+BEGIN
+    DECLARE is_bound BOOLEAN DEFAULT TRUE;
+    BEGIN
+        DECLARE CONTINUE HANDLER FOR 1305 SET is_bound = FALSE;
+        RELEASE SAVEPOINT fenceline_presented;
+    END;
+    CALL fenceline_check_transaction();
+    -- Where BEGIN is implicit, the transaction begins here: what `bind` sets is meant for the next one.
+    IF (SELECT COUNT(*) FROM fenceline_guard WHERE id = 1 LOCK IN SHARE MODE) AND NOT (is_bound AND @fenceline_presented <> '') THEN
+        SET @fenceline_presented = ',';
+    END IF;
+    CALL fenceline_bind(p_limit_s);
+END;
+
+-- name: fenceline_admit
+-- Note that this transaction may write to each resource whose mark is exactly this lease's, and open; the others are the
+-- result. The marks that were compared are held, shared, until the transaction ends.
+CREATE PROCEDURE fenceline_admit(
+    p_resources LONGTEXT CHARACTER SET ascii, p_lock VARBINARY(512), p_token BIGINT, p_claim VARBINARY(64),
+    p_source_id VARBINARY(64), p_history_id VARBINARY(64))
+MODIFIES SQL DATA SQL SECURITY DEFINER
+BEGIN
+    DECLARE rest LONGTEXT CHARACTER SET ascii DEFAULT p_resources;
+    DECLARE others LONGTEXT CHARACTER SET ascii DEFAULT '';
+    DECLARE wanted VARCHAR(1024) CHARACTER SET ascii;
+    DECLARE secret_word VARBINARY(64) DEFAULT (SELECT secret FROM fenceline_guard WHERE id = 1);
+    WHILE rest <> '' DO
+        SET wanted = SUBSTRING_INDEX(rest, ',', 1), rest = SUBSTRING(rest, LENGTH(wanted) + 2);
+        IF EXISTS (
+            SELECT 1 FROM fenceline_mark AS mark
+            WHERE mark.resource = UNHEX(wanted) AND mark.token = p_token AND mark.claim = p_claim
+                AND mark.lock_name = p_lock AND mark.source_id = p_source_id AND mark.history_id = p_history_id
+                AND NOT mark.is_closed
+            LOCK IN SHARE MODE) THEN
+            SET @fenceline_presented = CONCAT(
+                @fenceline_presented, wanted, '.', SHA2(CONCAT(secret_word, '.', CONNECTION_ID(), '.', wanted), 256), ',');
+        ELSE
+            SET others = CONCAT_WS(',', NULLIF(others, ''), wanted);
+        END IF;
+    END WHILE;
+    SELECT others;
+END;
+
+-- name: fenceline_open
+-- Begin the user's transaction, and admit its writes. Nothing has been read in it before the marks are held.
+CREATE PROCEDURE fenceline_open(
+    p_resources LONGTEXT CHARACTER SET ascii, p_lock VARBINARY(512), p_token BIGINT, p_claim VARBINARY(64),
+    p_source_id VARBINARY(64), p_history_id VARBINARY(64), p_limit_s INT UNSIGNED)
+MODIFIES SQL DATA SQL SECURITY DEFINER
+BEGIN
+    START TRANSACTION READ WRITE;
+    SET @fenceline_presented = ',';
+    CALL fenceline_bind(p_limit_s);
+    CALL fenceline_admit(p_resources, p_lock, p_token, p_claim, p_source_id, p_history_id);
+END;
+
+-- name: fenceline_offer
+-- Admit the writes of the caller's own transaction, if it looks at nothing older than the marks.
+CREATE PROCEDURE fenceline_offer(
+    p_resources LONGTEXT CHARACTER SET ascii, p_lock VARBINARY(512), p_token BIGINT, p_claim VARBINARY(64),
+    p_source_id VARBINARY(64), p_history_id VARBINARY(64), p_limit_s INT UNSIGNED)
+MODIFIES SQL DATA SQL SECURITY DEFINER
+BEGIN
+    CALL fenceline_join(p_limit_s);
+    CALL fenceline_admit(p_resources, p_lock, p_token, p_claim, p_source_id, p_history_id);
+    CALL fenceline_check_snapshots(p_resources);
+END;
+
+-- name: fenceline_begin
+-- Begin a brief transaction of the guard's own; its schema's number and its marks are the results.
+CREATE PROCEDURE fenceline_begin(
+    p_resources LONGTEXT CHARACTER SET ascii, p_claim VARBINARY(64), p_hold VARCHAR(20), p_limit_s INT UNSIGNED)
+MODIFIES SQL DATA SQL SECURITY DEFINER
+BEGIN
+    SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+    START TRANSACTION READ WRITE;
+    SET @fenceline_presented = ',';
+    CALL fenceline_bind(p_limit_s);
+    SELECT schema_number FROM fenceline_guard WHERE id = 1;
+    CALL fenceline_read_marks(p_resources, p_claim, p_hold);
+END;
+
+-- name: fenceline_write_marks
+-- Raise marks, or close one's own, as the flows decided; the table itself refuses what no lease may do.
+CREATE PROCEDURE fenceline_write_marks(
+    p_resources LONGTEXT CHARACTER SET ascii, p_lock VARBINARY(512), p_token BIGINT, p_claim VARBINARY(64),
+    p_source_id VARBINARY(64), p_history_id VARBINARY(64), p_is_closed BOOLEAN)
+MODIFIES SQL DATA SQL SECURITY DEFINER
+BEGIN
+    DECLARE rest LONGTEXT CHARACTER SET ascii DEFAULT p_resources;
+    DECLARE wanted VARBINARY(512);
+    IF p_lock IS NULL OR p_token IS NULL OR p_claim IS NULL OR p_source_id IS NULL OR p_history_id IS NULL THEN
+        SIGNAL SQLSTATE 'FL009' SET MESSAGE_TEXT = 'FL009 the mark of a lease has a lock, a token, a claim, a source and a history';
+    END IF;
+    WHILE rest <> '' DO
+        SET wanted = UNHEX(SUBSTRING_INDEX(rest, ',', 1)),
+            rest = SUBSTRING(rest, LENGTH(SUBSTRING_INDEX(rest, ',', 1)) + 2);
+        INSERT INTO fenceline_mark (resource, lock_name, token, source_id, history_id, claim, is_closed)
+        VALUES (wanted, p_lock, p_token, p_source_id, p_history_id, p_claim, p_is_closed)
+        ON DUPLICATE KEY UPDATE lock_name = p_lock, token = p_token, source_id = p_source_id, history_id = p_history_id,
+            claim = p_claim, is_closed = p_is_closed;
+    END WHILE;
+END;
+
+-- name: fenceline_take_back
+-- Take back what was presented to these resources (NULL: to all), whose marks stay held; and see whether the transaction is
+-- still the one in which it was.
+CREATE PROCEDURE fenceline_take_back(p_resources LONGTEXT CHARACTER SET ascii)
+MODIFIES SQL DATA SQL SECURITY DEFINER
+BEGIN
+    DECLARE rest LONGTEXT CHARACTER SET ascii DEFAULT COALESCE(p_resources, '');
+    DECLARE place BIGINT;
+    DECLARE is_bound BOOLEAN DEFAULT TRUE;
+    BEGIN
+        DECLARE CONTINUE HANDLER FOR 1305 SET is_bound = FALSE;
+        RELEASE SAVEPOINT fenceline_presented;
+    END;
+    WHILE rest <> '' DO
+        SET place = LOCATE(CONCAT(',', SUBSTRING_INDEX(rest, ',', 1), '.'), @fenceline_presented),
+            rest = SUBSTRING(rest, LENGTH(SUBSTRING_INDEX(rest, ',', 1)) + 2);
+        IF place > 0 THEN
+            SET @fenceline_presented = INSERT(
+                @fenceline_presented, place, LOCATE(',', @fenceline_presented, place + 1) - place, '');
+        END IF;
+    END WHILE;
+    IF NOT is_bound OR p_resources IS NULL OR COALESCE(@fenceline_presented, ',') = ',' THEN
+        CALL fenceline_unbind();
+    ELSE
+        SAVEPOINT fenceline_presented;
+    END IF;
+    IF NOT is_bound THEN
+        SIGNAL SQLSTATE 'FL007' SET MESSAGE_TEXT =
+            'FL007 the transaction that presented has ended before, or was rolled back to where it had not';
+    END IF;
+END;
+
+-- name: fenceline_withdraw
+-- Take back all that was presented, before whatever sends COMMIT does.
+CREATE PROCEDURE fenceline_withdraw()
+MODIFIES SQL DATA SQL SECURITY DEFINER
+CALL fenceline_take_back(NULL);
+
+-- name: fenceline_commit
+-- Take back all that was presented, and commit, unless the transaction is another one by now.
+CREATE PROCEDURE fenceline_commit()
+MODIFIES SQL DATA SQL SECURITY DEFINER
+BEGIN
+    DECLARE EXIT HANDLER FOR 1305
+    BEGIN
+        CALL fenceline_unbind();
+        SIGNAL SQLSTATE 'FL007' SET MESSAGE_TEXT =
+            'FL007 the transaction that presented has ended before: what was written since is not committed';
+    END;
+    RELEASE SAVEPOINT fenceline_presented;
+    CALL fenceline_unbind();
+    COMMIT;
+END;
+
+-- name: fenceline_rollback
+-- Undo the transaction, and take back all that was presented.
+CREATE PROCEDURE fenceline_rollback()
+MODIFIES SQL DATA SQL SECURITY DEFINER
+BEGIN
+    ROLLBACK;
+    CALL fenceline_unbind();
+END;
+
+-- name: fenceline_write_and_commit
+-- Write marks, and end the brief transaction.
+CREATE PROCEDURE fenceline_write_and_commit(
+    p_resources LONGTEXT CHARACTER SET ascii, p_lock VARBINARY(512), p_token BIGINT, p_claim VARBINARY(64),
+    p_source_id VARBINARY(64), p_history_id VARBINARY(64), p_is_closed BOOLEAN)
+MODIFIES SQL DATA SQL SECURITY DEFINER
+BEGIN
+    CALL fenceline_write_marks(p_resources, p_lock, p_token, p_claim, p_source_id, p_history_id, p_is_closed);
+    CALL fenceline_commit();
+END;
+
+-- name: fenceline_parse
+-- Take a sequencer apart: fl1.<source-id>.<history-id>.<mode>.<token>.<claim>.<lock, base64url>. What is wrong with it is
+-- said without showing it.
+CREATE PROCEDURE fenceline_parse(
+    p_sequencer LONGTEXT CHARACTER SET utf8mb4, OUT p_lock VARBINARY(512), OUT p_token BIGINT, OUT p_claim VARBINARY(64),
+    OUT p_source_id VARBINARY(64), OUT p_history_id VARBINARY(64))
+NO SQL SQL SECURITY DEFINER
+BEGIN
+    DECLARE encoded VARCHAR(1024) CHARACTER SET ascii;
+    IF p_sequencer IS NULL OR LENGTH(p_sequencer) > 1024 OR p_sequencer NOT REGEXP
+        '^fl1[.][A-Za-z0-9_-]{1,64}[.][A-Za-z0-9_-]{1,64}[.]x[.][1-9][0-9]{0,18}[.][A-Za-z0-9_-]{1,64}[.][A-Za-z0-9_-]+$'
+        OR BINARY LEFT(p_sequencer, 3) <> BINARY 'fl1'
+        OR CAST(SUBSTRING_INDEX(SUBSTRING_INDEX(p_sequencer, '.', 5), '.', -1) AS UNSIGNED) > 9223372036854775807
+        OR LENGTH(SUBSTRING_INDEX(p_sequencer, '.', -1)) % 4 = 1 THEN
+        SIGNAL SQLSTATE 'FL011' SET MESSAGE_TEXT =
+            'FL011 not a sequencer: fl1.<source-id>.<history-id>.<mode>.<token>.<claim>.<lock, base64url>';
+    END IF;
+    SET p_source_id = SUBSTRING_INDEX(SUBSTRING_INDEX(p_sequencer, '.', 2), '.', -1);
+    SET p_history_id = SUBSTRING_INDEX(SUBSTRING_INDEX(p_sequencer, '.', 3), '.', -1);
+    SET p_token = SUBSTRING_INDEX(SUBSTRING_INDEX(p_sequencer, '.', 5), '.', -1);
+    SET p_claim = SUBSTRING_INDEX(SUBSTRING_INDEX(p_sequencer, '.', 6), '.', -1);
+    SET encoded = SUBSTRING_INDEX(p_sequencer, '.', -1);
+    SET p_lock = FROM_BASE64(REPLACE(REPLACE(RPAD(encoded, CEILING(LENGTH(encoded) / 4) * 4, '='), '-', '+'), '_', '/'));
+END;
+
+-- name: fenceline_present
+-- Admit this transaction's writes to the tables of a resource, for any client in any language that has a sequencer. The
+-- session may be idle for as long as it usually may: the client knows its lease's time left, not we.
+CREATE PROCEDURE fenceline_present(p_sequencer LONGTEXT CHARACTER SET utf8mb4, p_resource VARBINARY(512))
+MODIFIES SQL DATA SQL SECURITY DEFINER
+BEGIN
+    DECLARE p_lock VARBINARY(512);
+    DECLARE p_token BIGINT;
+    DECLARE p_claim, p_source_id, p_history_id VARBINARY(64);
+    CALL fenceline_parse(p_sequencer, p_lock, p_token, p_claim, p_source_id, p_history_id);
+    CALL fenceline_join(NULL);
+    IF NOT EXISTS (
+        SELECT 1 FROM fenceline_mark AS mark
+        WHERE mark.resource = p_resource AND mark.token = p_token AND mark.claim = p_claim AND mark.lock_name = p_lock
+            AND mark.source_id = p_source_id AND mark.history_id = p_history_id AND NOT mark.is_closed
+        LOCK IN SHARE MODE) THEN
+        CALL fenceline_refuse(p_resource, p_lock, p_token, p_claim, p_source_id, p_history_id);
+    END IF;
+    CALL fenceline_check_snapshots(HEX(p_resource));
+    SET @fenceline_presented = CONCAT(@fenceline_presented, HEX(p_resource), '.', p_token, '.', p_claim, ',');
+END;
+
+-- name: fenceline_seal
+-- Raise the mark of a resource to the sequencer's token, for any client in any language: in a transaction of its own, before
+-- anything is read. Once sealed, it may be repeated.
+CREATE PROCEDURE fenceline_seal(p_sequencer LONGTEXT CHARACTER SET utf8mb4, p_resource VARBINARY(512))
+MODIFIES SQL DATA SQL SECURITY DEFINER
+BEGIN
+    DECLARE p_lock, m_lock VARBINARY(512);
+    DECLARE p_token, m_token BIGINT;
+    DECLARE p_claim, p_source_id, p_history_id, m_claim, m_source_id, m_history_id VARBINARY(64);
+    DECLARE m_is_closed BOOLEAN;
+    CALL fenceline_parse(p_sequencer, p_lock, p_token, p_claim, p_source_id, p_history_id);
+    BEGIN
+        DECLARE EXIT HANDLER FOR 1568
+            SIGNAL SQLSTATE 'FL006' SET MESSAGE_TEXT = 'FL006 inside a transaction: seal in none, before yours begins';
+        SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+    END;
+    BEGIN
+        DECLARE EXIT HANDLER FOR SQLEXCEPTION
+        BEGIN
+            ROLLBACK;
+            RESIGNAL;
+        END;
+        START TRANSACTION READ WRITE;
+        IF NOT EXISTS (SELECT 1 FROM fenceline_mark WHERE resource = p_resource) THEN
+            INSERT INTO fenceline_mark (resource) VALUES (p_resource) ON DUPLICATE KEY UPDATE audit_id = audit_id;
+        END IF;
+        SELECT lock_name, token, source_id, history_id, claim, is_closed
+        INTO m_lock, m_token, m_source_id, m_history_id, m_claim, m_is_closed
+        FROM fenceline_mark WHERE resource = p_resource FOR UPDATE;
+        IF COALESCE(m_lock, p_lock) = p_lock AND COALESCE(m_source_id, p_source_id) = p_source_id
+            AND COALESCE(m_token, 0) < p_token THEN
+            CALL fenceline_write_marks(HEX(p_resource), p_lock, p_token, p_claim, p_source_id, p_history_id, FALSE);
+        ELSEIF NOT (m_lock <=> p_lock AND m_token <=> p_token AND m_claim <=> p_claim AND m_source_id <=> p_source_id
+            AND m_history_id <=> p_history_id AND NOT m_is_closed) THEN
+            CALL fenceline_refuse(p_resource, p_lock, p_token, p_claim, p_source_id, p_history_id);
+        END IF;
+        COMMIT;
+    END;
+END;
+
+-- name: fenceline_show_marks
+-- The marks of one resource, or of all, without waiting for anybody and without any claim.
+CREATE PROCEDURE fenceline_show_marks(p_resource VARBINARY(512))
+READS SQL DATA SQL SECURITY DEFINER
+SELECT resource, lock_name, COALESCE(token, 0), source_id, history_id, IF(claim IS NULL, NULL, '*'), is_closed
+FROM fenceline_mark
+WHERE lock_name IS NOT NULL AND (p_resource IS NULL OR resource = p_resource) ORDER BY resource;
+
+-- name: fenceline_show_triggers
+-- Every table that was protected and not unprotected, with each trigger of ours that is there, whoever asks: its table, its
+-- name, whether it is what it should be, and its place among those of its kind.
+CREATE PROCEDURE fenceline_show_triggers(p_resource VARBINARY(512))
+READS SQL DATA SQL SECURITY DEFINER
+SELECT protection.id, protection.resource, protection.table_name, made.EVENT_OBJECT_TABLE, made.TRIGGER_NAME,
+    LOCATE((SELECT secret FROM fenceline_guard WHERE id = 1), CONVERT(made.ACTION_STATEMENT USING utf8mb4)) > 0
+        AND LOCATE(HEX(protection.resource), CONVERT(made.ACTION_STATEMENT USING utf8mb4)) > 0
+        AND made.ACTION_TIMING = 'BEFORE'
+        AND made.TRIGGER_NAME LIKE CONCAT('%\_', LOWER(made.EVENT_MANIPULATION), '\_%'),
+    made.ACTION_ORDER
+FROM fenceline_protection AS protection
+LEFT JOIN information_schema.TRIGGERS AS made
+    ON made.TRIGGER_SCHEMA = DATABASE() AND made.TRIGGER_NAME LIKE CONCAT('fenceline\_', protection.id, '\_%')
+WHERE p_resource IS NULL OR protection.resource = p_resource
+ORDER BY protection.id, made.TRIGGER_NAME;
+
+-- name: fenceline_show_observations
+-- What observe mode let pass.
+CREATE PROCEDURE fenceline_show_observations(p_resource VARBINARY(512))
+READS SQL DATA SQL SECURITY DEFINER
+SELECT resource, table_name, kind, SUM(times), DATE_FORMAT(MIN(first_at), '%Y-%m-%dT%H:%i:%s.%fZ'),
+    DATE_FORMAT(MAX(last_at), '%Y-%m-%dT%H:%i:%s.%fZ'), account, program
+FROM fenceline_observation WHERE p_resource IS NULL OR resource = p_resource
+GROUP BY resource, table_name, kind, account, program ORDER BY resource, table_name, kind, account, program;
+
+-- name: fenceline_observe
+-- Count what enforcement would refuse; never fails.
+CREATE PROCEDURE fenceline_observe(
+    p_resource VARBINARY(512), p_table VARCHAR(64) CHARACTER SET utf8mb4, p_kind VARCHAR(16) CHARACTER SET utf8mb4)
+MODIFIES SQL DATA SQL SECURITY DEFINER
+BEGIN
+    DECLARE CONTINUE HANDLER FOR SQLEXCEPTION BEGIN END;
+    INSERT INTO fenceline_observation (
+        connection_id, account, resource, table_name, kind, program, times, first_at, last_at)
+    VALUES (CONNECTION_ID(), USER(), p_resource, p_table, p_kind, COALESCE((
+        SELECT LEFT(ATTR_VALUE, 100) FROM performance_schema.session_connect_attrs
+        WHERE PROCESSLIST_ID = CONNECTION_ID() AND ATTR_NAME = 'program_name' LIMIT 1), ''),
+        1, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6))
+    ON DUPLICATE KEY UPDATE times = times + 1, last_at = UTC_TIMESTAMP(6);
+END;
+
+-- name: fenceline_observe_write
+-- What a trigger does that only observes, and has found no hash: count the statement, once however many rows it writes,
+-- unless the session has presented what the mark is now.
+CREATE PROCEDURE fenceline_observe_write(
+    p_resource VARBINARY(512), p_table VARCHAR(64) CHARACTER SET utf8mb4, p_kind VARCHAR(16) CHARACTER SET utf8mb4)
+MODIFIES SQL DATA SQL SECURITY DEFINER
+BEGIN
+    DECLARE entry VARBINARY(2048) DEFAULT CONCAT(',', HEX(p_resource), '.');
+    DECLARE statement_id VARBINARY(2048) DEFAULT CONCAT(NOW(6), entry, p_table, '.', p_kind);
+    IF NOT @fenceline_observed <=> statement_id THEN
+        IF COALESCE(LOCATE(entry, @fenceline_presented), 0) = 0 OR NOT EXISTS (
+            SELECT 1 FROM fenceline_mark AS mark
+            WHERE mark.resource = p_resource AND NOT mark.is_closed
+                AND LOCATE(CONCAT(entry, mark.token, '.', mark.claim, ','), @fenceline_presented) > 0
+            LOCK IN SHARE MODE) THEN
+            SET @fenceline_observed = statement_id;
+            CALL fenceline_observe(p_resource, p_table, p_kind);
+        END IF;
+    END IF;
+END;
+
+-- name: fenceline_record_refusal
+-- Count a lease that enforcement would have refused.
+CREATE PROCEDURE fenceline_record_refusal(p_resource VARBINARY(512), p_kind VARCHAR(16) CHARACTER SET utf8mb4)
+MODIFIES SQL DATA SQL SECURITY DEFINER
+BEGIN
+    IF p_kind IN ('stale', 'collision', 'wrong-lock', 'seal-lost') THEN
+        CALL fenceline_observe(p_resource, '', p_kind);
+    END IF;
+END;

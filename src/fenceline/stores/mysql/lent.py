@@ -1,0 +1,167 @@
+"""The PyMySQL and aiomysql connections that a guard lends to its users: nobody but the guard ends their transaction.
+
+Promise: while a block runs, `commit()`, `rollback()`, `begin()`, `autocommit()` and the same in plain SQL are
+GuardError before anything is sent, and the error is remembered, so that the block's end can say what happened. A
+statement may take its time. What slips past, in a routine or behind a comment, is refused by the server, and found at
+the end of the block.
+"""
+
+import re
+import select
+from typing import Any, ClassVar
+
+import aiomysql
+from pymysql.constants.SERVER_STATUS import SERVER_STATUS_IN_TRANS
+from pymysql.cursors import Cursor
+
+from fenceline.errors import GuardError
+from fenceline.stores.mysql.client import AsyncConnection, Connection
+from fenceline.stores.mysql.guard_errors import cut_off, ended_inside
+
+PATIENCE_S = 60.0
+"""How long the guard waits for an answer of its own: longer than any lock that its routines wait for."""
+_ENDS = re.compile(r"\s*(commit|begin(?!\s+not)|start\s+transaction|rollback(?!(\s+work)?\s+to)|xa)\b", re.IGNORECASE)
+
+
+class Lending:
+    """Who has the connection: the guard, or a block."""
+
+    is_lent = False
+    attempt: GuardError | None = None
+    _usual_cursor: ClassVar[type]
+
+    def lend(self) -> None:
+        """Hand the open transaction over to the block."""
+        self.is_lent = True
+        self.attempt = None
+        self.wait_for(None)
+
+    def take_back(self) -> None:
+        """Have it back."""
+        self.is_lent = False
+        self.wait_for(PATIENCE_S)
+
+    def wait_for(self, patience_s: float | None) -> None:
+        """Wait so long for an answer from here on; None: as long as it takes."""
+        raise NotImplementedError
+
+    def refuse(self, how: str) -> None:
+        """Raise GuardError if the block tries to end its own transaction."""
+        if self.is_lent:
+            self.attempt = GuardError(
+                f"the block tried to end its own guarded transaction ({how}): nothing of the block was written. The "
+                f"end of the block commits, and an exception out of it rolls back; inside it use SAVEPOINT"
+            )
+            raise self.attempt
+
+    def look_at(self, statement: str | bytes) -> None:
+        """Raise GuardError if a statement of the block's is an end of its transaction."""
+        if self.is_lent:
+            text = statement.decode(errors="replace") if isinstance(statement, (bytes, bytearray)) else str(statement)
+            if (found := _ENDS.match(text)) is not None:
+                self.refuse(found.group(1).upper())
+
+    def problem(self: Any) -> GuardError | None:
+        """Return why the block, which ended well, cannot be committed."""
+        if self.attempt is not None:
+            return self.attempt  # type: ignore[no-any-return]
+        if self.descriptor < 0 or self.is_cut_off():
+            return cut_off()
+        return None if self.is_in_transaction else ended_inside()
+
+    def is_cut_off(self: Any) -> bool:
+        """Tell whether the server has ended the connection while nothing was asked: then no COMMIT has to be sent to
+        find out, whose outcome would be unknown.
+        """
+        looking = select.poll()
+        looking.register(self.descriptor, select.POLLIN)
+        return bool(looking.poll(0))
+
+    @property
+    def is_in_transaction(self: Any) -> bool:
+        """Whether the server said, with its last answer, that a transaction is open."""
+        return bool(self.server_status & SERVER_STATUS_IN_TRANS)
+
+    def is_as_lent(self: Any) -> bool:
+        """Tell whether the user left the client's side of it as it was, so that the next block may have it."""
+        return (
+            self.descriptor >= 0
+            and not self.is_in_transaction
+            and not self.get_autocommit()
+            and self.cursorclass is self._usual_cursor
+        )
+
+
+class LentConnection(Lending, Connection):
+    """A synchronous connection of a guard's own."""
+
+    _usual_cursor = Cursor
+
+    def wait_for(self, patience_s: float | None) -> None:
+        """Wait so long for an answer from here on."""
+        self._read_timeout = self._write_timeout = patience_s
+
+    def query(self, sql: str | bytes, unbuffered: bool = False) -> Any:
+        """Run a statement, unless it would end the block's transaction."""
+        self.look_at(sql)
+        return super().query(sql, unbuffered)
+
+    def commit(self) -> None:
+        """Refuse, while it is lent."""
+        self.refuse("commit()")
+        super().commit()
+
+    def rollback(self) -> None:
+        """Refuse, while it is lent."""
+        self.refuse("rollback()")
+        super().rollback()
+
+    def begin(self) -> None:
+        """Refuse, while it is lent."""
+        self.refuse("begin()")
+        super().begin()
+
+    def autocommit(self, value: bool) -> None:
+        """Refuse, while it is lent."""
+        self.refuse("autocommit()")
+        super().autocommit(value)
+
+
+class AsyncLentConnection(Lending, AsyncConnection):
+    """An asynchronous connection of a guard's own."""
+
+    _usual_cursor = aiomysql.Cursor
+    patience_s: float | None  # type: ignore[assignment]
+
+    def wait_for(self, patience_s: float | None) -> None:
+        """Wait so long for an answer from here on."""
+        self.patience_s = patience_s
+
+    def is_cut_off(self) -> bool:
+        """Tell the same, also where the loop has read the end already."""
+        return self.has_something_to_read or super().is_cut_off()
+
+    async def query(self, sql: str | bytes, unbuffered: bool = False) -> Any:
+        """Run a statement, unless it would end the block's transaction."""
+        self.look_at(sql)
+        return await super().query(sql, unbuffered)
+
+    async def commit(self) -> None:
+        """Refuse, while it is lent."""
+        self.refuse("commit()")
+        await super().commit()
+
+    async def rollback(self) -> None:
+        """Refuse, while it is lent."""
+        self.refuse("rollback()")
+        await super().rollback()
+
+    async def begin(self) -> None:
+        """Refuse, while it is lent."""
+        self.refuse("begin()")
+        await super().begin()
+
+    async def autocommit(self, value: bool) -> None:
+        """Refuse, while it is lent."""
+        self.refuse("autocommit()")
+        await super().autocommit(value)
