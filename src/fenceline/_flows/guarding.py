@@ -251,8 +251,9 @@ def present(scope: Scope, sequencer: Sequencer, tenure: Tenure, limit_ms: int | 
 
 def present_first(scope: Scope, sequencer: Sequencer, tenure: Tenure, limit_ms: int | None = None) -> Flow[Opened]:
     """Present the lease as the first thing in a transaction of the caller's, which was begun after all was sealed."""
-    not_ours = yield Present(scope.resources, sequencer, limit_ms)
-    refused = yield from _refusals(scope, sequencer, tenure, not_ours)
+    refused: tuple[Refused, ...] = ()
+    if not_ours := (yield Present(scope.resources, sequencer, limit_ms)):
+        refused = yield from _refusals(scope, sequencer, tenure, not_ours)
     tenure.has_read = True
     return Opened(None, _without(scope.resources, not_ours), refused)
 

@@ -1,0 +1,216 @@
+"""SQLAlchemy's many ways to set up an engine or a session, and what a guarded block makes of each."""
+
+import sqlite3
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from sqlalchemy import create_engine, event, make_url, text
+from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
+
+import fenceline
+from fenceline import ConfigError, GuardError
+from fenceline.integrations.sqlalchemy import fenced
+from fenceline.integrations.sqlalchemy.places import url_of
+from tests.guards import LOCK, HandmadeLease
+from tests.integrations.alchemy import TARGETS, Plain, Report, Stack, write
+from tests.integrations.places import Where, make_tables, place_of
+
+
+@pytest.fixture
+def file(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Where]:
+    """A file of SQLite's."""
+    with place_of("sqlite", tmp_path, request.getfixturevalue) as where:
+        make_tables(where)
+        yield where
+
+
+@pytest.fixture
+def lease() -> HandmadeLease:
+    return HandmadeLease(5)
+
+
+# --- SQLite: who begins, and when -------------------------------------------------------------------
+@pytest.mark.parametrize("begin", ["BEGIN", "BEGIN IMMEDIATE"])
+@pytest.mark.parametrize("target", TARGETS)
+def test_an_engine_that_begins_by_an_event_works(file: Where, lease: HandmadeLease, target: str, begin: str) -> None:
+    stack = Stack(target, file)
+
+    @event.listens_for(stack.engine, "connect")
+    def connect(connection: Any, _: Any) -> None:
+        connection.isolation_level = None
+
+    @event.listens_for(stack.engine, "begin")
+    def begun(connection: Any) -> None:
+        connection.exec_driver_sql(begin)
+
+    stack.run(lambda it: it.rollback())
+    stack.fenced(lease, write("new"))
+    assert file.value() == "new"
+    stack.close()
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="Python 3.12 brought Connection.autocommit")
+@pytest.mark.reduced
+def test_a_driver_that_keeps_a_transaction_open_needs_foreign_keys_from_the_start(
+    file: Where, lease: HandmadeLease
+) -> None:
+    engine = create_engine(file.engines[0], connect_args={"autocommit": False})
+    with Session(engine) as session:
+        block = fenced(session, lease, resource="reports")
+        with pytest.raises(GuardError, match="when a connection is made"), block:
+            pass
+
+    @event.listens_for(engine, "connect")
+    def connect(connection: Any, _: Any) -> None:
+        connection.autocommit = True
+        connection.execute("PRAGMA foreign_keys = ON").close()
+        connection.autocommit = False
+
+    engine.dispose()
+    with Session(engine) as session, fenced(session, lease, resource="reports"):
+        session.execute(text("UPDATE reports SET value = 'new'"))
+    assert file.value() == "new"
+    engine.dispose()
+
+
+def test_foreign_keys_are_enforced_in_the_block_alone(file: Where, lease: HandmadeLease) -> None:
+    file.rows("CREATE TABLE child (parent INTEGER REFERENCES plain)")
+    orphan = text("INSERT INTO child VALUES (99)")
+    stack = Stack("connection", file)
+    with pytest.raises(IntegrityError, match="FOREIGN KEY"):
+        stack.fenced(lease, lambda it: it.execute(orphan))
+    stack.run(lambda it: (it.execute(orphan), it.commit()))
+    stack.close()
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_file_that_others_write_is_waited_for_no_longer_than_the_engine_says(
+    file: Where, lease: HandmadeLease, target: str
+) -> None:
+    stack = Stack(target, file, connect_args={"timeout": 0.05})
+    stack.fenced(lease, write("mine"))
+    busy = sqlite3.connect(file.settings["NAME"], isolation_level=None)
+    busy.execute("BEGIN IMMEDIATE")
+    with pytest.raises(fenceline.SourceUnavailableError):
+        stack.fenced(lease, write("lost"))
+    busy.close()
+    stack.fenced(lease, write("next"))
+    assert file.value() == "next"
+    stack.close()
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "sqlite:///file:app.db?uri=true"])
+def test_a_database_without_a_file_cannot_be_guarded(url: str, lease: HandmadeLease) -> None:
+    engine = create_engine(url)
+    with Session(engine) as session, pytest.raises(ConfigError, match="a guard needs a file on disk"):
+        fenced(session, lease, resource="reports")
+    engine.dispose()
+
+
+def test_a_guard_of_another_file_is_refused(file: Where, lease: HandmadeLease, tmp_path: Path) -> None:
+    other = tmp_path / "other.db"
+    sqlite3.connect(other).close()
+    guard = fenceline.guard(f"sqlite:///{other}", resource="reports", lock=LOCK)
+    stack = Stack("session", file)
+    with pytest.raises(GuardError, match="this guard watches over"):
+        stack.fenced(lease, write("new"), guard=guard)
+    stack.close()
+
+
+# --- sessions ---------------------------------------------------------------------------------------
+def test_a_session_with_several_engines_says_which(where: Where, tmp_path: Path, lease: HandmadeLease) -> None:
+    engine, other = create_engine(where.engines[0]), create_engine(f"sqlite:///{tmp_path / 'other.db'}")
+    with Session(binds={Report: engine, Plain: other}) as session:
+        with pytest.raises(ConfigError, match="bind_arguments"):
+            fenced(session, lease, resource="reports")
+        with fenced(session, lease, resource="reports", bind_arguments={"mapper": Report}):
+            session.get_one(Report, 1).value = "new"
+    assert where.value() == "new"
+    engine.dispose()
+    other.dispose()
+
+
+def test_a_session_that_is_bound_to_a_connection(where: Where, lease: HandmadeLease) -> None:
+    engine = create_engine(where.engines[0])
+    with engine.connect() as connection, Session(connection) as session:
+        with fenced(session, lease, resource="reports"):
+            session.get_one(Report, 1).value = "new"
+        assert where.value() == "new"
+        block = fenced(session, lease, resource="reports")
+        with connection.begin(), pytest.raises(GuardError, match="session's connection is in a transaction"), block:
+            pass
+    engine.dispose()
+
+
+def test_a_scoped_session_stands_for_its_session(where: Where, lease: HandmadeLease) -> None:
+    engine = create_engine(where.engines[0])
+    registry = scoped_session(sessionmaker(engine))
+    with fenced(registry, lease, resource="reports") as session:
+        assert session is registry()
+        registry.get_one(Report, 1).value = "new"
+    assert where.value() == "new"
+    registry.remove()
+    engine.dispose()
+
+
+def test_the_engines_options_for_a_block_hold(where: Where, lease: HandmadeLease) -> None:
+    engine = create_engine(where.engines[0])
+    serializable = engine.execution_options(isolation_level="SERIALIZABLE")
+    with Session(serializable) as session, fenced(session, lease, resource="reports"):
+        if where.kind == "postgres":
+            assert session.scalar(text("SHOW transaction_isolation")) == "serializable"
+        session.get_one(Report, 1).value = "new"
+    assert where.value() == "new"
+    engine.dispose()
+
+
+def test_a_block_whose_connection_was_ended_is_undone_and_the_pool_goes_on(where: Where, lease: HandmadeLease) -> None:
+    if where.kind == "sqlite":
+        pytest.skip("a file has no server that could end a connection")
+    for target in TARGETS:
+        stack = Stack(target, where)
+
+        def ended(it: Any) -> None:
+            write("lost")(it)
+            number = it.execute(text("SELECT pg_backend_pid()")).scalar_one()
+            where.rows(f"SELECT pg_terminate_backend({number}, 5000)")
+            it.execute(text("SELECT 1"))
+
+        with pytest.raises(DBAPIError) as caught:
+            stack.fenced(lease, ended)
+        assert caught.value.connection_invalidated
+        assert where.value() != "lost"
+        stack.fenced(lease, write("next"))
+        assert where.value() == "next"
+        stack.close()
+
+
+# --- URLs -------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("engine", "guard"),
+    [
+        ("sqlite:////var/app.db", "sqlite:////var/app.db"),
+        (
+            "postgresql+psycopg://me:p%40ss@db:5433/app",
+            "postgresql://?host=db&dbname=app&user=me&password=p%40ss&port=5433",
+        ),
+        ("postgresql+psycopg:///app?service=books", "postgresql://?dbname=app&service=books"),
+        ("postgresql+psycopg://me@/app?host=a:1&host=b:2", "postgresql://?host=a%2Cb&port=1%2C2&dbname=app&user=me"),
+    ],
+)
+def test_the_guards_url_is_the_engines(engine: str, guard: str) -> None:
+    made = create_engine(engine)
+    found = url_of(made)
+    assert sorted(found.partition("?")[2].split("&")) == sorted(guard.partition("?")[2].split("&"))
+    assert found.partition("?")[0] == guard.partition("?")[0]
+    made.dispose()
+
+
+def test_an_engine_of_another_kind_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no guard is known for"):
+        url_of(cast("Any", SimpleNamespace(url=make_url("oracle://me@db/app"))))

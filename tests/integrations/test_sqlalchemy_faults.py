@@ -1,0 +1,165 @@
+"""SQLAlchemy over PostgreSQL: how many trips a block takes, and what is told when one of them is lost."""
+
+import dataclasses
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from fenceline import FencelineError, GuardError, OutcomeUnknownError
+from tests.guards import HandmadeLease
+from tests.helpers import wait_until
+from tests.integrations.alchemy import TARGETS, Stack, write
+from tests.integrations.places import POSTGRES, Where, make_tables, place_of
+from tests.postgres.proxy import Fault, Proxy
+
+MAX_LOST = 40
+"""More requests than a block has."""
+PING = text("SELECT 1")
+
+
+@pytest.fixture
+def where(request: pytest.FixtureRequest, tmp_path: Any) -> Iterator[Where]:
+    with place_of("postgres", tmp_path, request.getfixturevalue) as place:
+        make_tables(place)
+        yield place
+
+
+@pytest.fixture
+def proxy(where: Where, postgres_fleet: Any) -> Iterator[Proxy]:
+    with Proxy(postgres_fleet.shared(POSTGRES).port) as the_proxy:
+        yield the_proxy
+
+
+def behind(proxy: Proxy, where: Where) -> Where:
+    """Return the same database by way of the proxy, for engines."""
+    first, second = where.engines
+    return dataclasses.replace(where, engines=(proxy.url(first), proxy.url(second)))
+
+
+def trips(proxy: Proxy, act: Callable[[], Any]) -> int:
+    before = len(proxy.requests)
+    act()
+    return len(proxy.requests) - before
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_block_takes_one_trip_more_than_a_transaction(where: Where, proxy: Proxy, target: str) -> None:
+    stack = Stack(target, behind(proxy, where))
+    lease = HandmadeLease(5)
+    guard = where.guard()
+    stack.fenced(lease, write("first"), guard=guard)
+
+    def alone() -> None:
+        stack.run(lambda it: (it.execute(PING), it.commit()))
+
+    alone()
+    usual = trips(proxy, alone)
+    assert trips(proxy, lambda: stack.fenced(lease, lambda it: it.execute(PING), guard=guard)) == usual + 1
+    stack.close()
+
+
+@pytest.mark.parametrize("target", ["session", "async connection"])
+@pytest.mark.parametrize("lose", [Proxy.drop_request, Proxy.drop_reply], ids=["request", "reply"])
+def test_one_loss_is_told_as_it_is_and_the_next_block_works(
+    where: Where, proxy: Proxy, target: str, lose: Callable[[Proxy, int], Fault]
+) -> None:
+    stack = Stack(target, behind(proxy, where))
+    lease = HandmadeLease(5)
+    for nth in range(1, MAX_LOST):
+        stack.fenced(lease, write("before"), guard=where.guard())
+        fault = lose(proxy, nth)
+        error: Exception | None = None
+        try:
+            stack.fenced(lease, write("done"), guard=where.guard())
+        except Exception as caught:
+            error = caught
+        if error is None:
+            assert where.value() == "done", f"the loss of {nth} was told as done"
+        elif not isinstance(error, OutcomeUnknownError):
+            assert where.value() == "before", f"the loss of {nth} was told as not done: {error}"
+        assert lease.open_transactions == 0
+        if not fault.has_happened:
+            assert nth > 2
+            stack.close()
+            return
+        stack.free()
+    raise AssertionError(f"a block has more than {MAX_LOST} requests")
+
+
+def test_an_unconfirmed_commit_is_told_as_unknown(where: Where, proxy: Proxy) -> None:
+    stack = Stack("session", behind(proxy, where))
+    lease = HandmadeLease(5)
+
+    def last_reply_lost(session: Any) -> None:
+        write("done")(session)
+        proxy.drop_reply(1)
+
+    with pytest.raises(OutcomeUnknownError, match="at COMMIT") as caught:
+        stack.fenced(lease, last_reply_lost, guard=where.guard())
+    assert not caught.value.definite
+    assert where.value() == "done"
+    stack.fenced(lease, write("next"), guard=where.guard())
+    assert where.value() == "next"
+    stack.close()
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_g3_a_block_that_is_idle_for_longer_than_its_lease_is_ended(where: Where, target: str) -> None:
+    stack = Stack(target, where)
+    lease = HandmadeLease(5)
+    where.guard().seal(lease)
+    lease.remaining = lambda: 0.2
+
+    def idle(it: Any) -> None:
+        write("frozen")(it)
+        wait_until(lambda: where.rows("SELECT 1 FROM pg_stat_activity WHERE state LIKE 'idle in%'") == [])
+        it.execute(PING)
+
+    with pytest.raises(GuardError, match="idle for longer than its lease"):
+        stack.fenced(lease, idle)
+    assert where.value() == "first"
+    lease.remaining = lambda: 30.0
+    stack.fenced(lease, write("next"))
+    assert where.value() == "next"
+    stack.close()
+
+
+def test_a_database_without_the_guards_schema_is_said(where: Where) -> None:
+    where.rows("DROP SCHEMA fenceline CASCADE")
+    stack = Stack("session", where)
+    with pytest.raises(FencelineError, match="fenceline protect"):
+        stack.fenced(HandmadeLease(5), write("new"))
+    stack.close()
+
+
+def test_a_statement_that_failed_and_was_swallowed_commits_nothing(where: Where) -> None:
+    def body(connection: Any) -> None:
+        write("new")(connection)
+        with pytest.raises(Exception, match="division by zero"):
+            connection.execute(text("SELECT 1/0"))
+
+    stack = Stack("connection", where)
+    with pytest.raises(GuardError, match="its error was caught"):
+        stack.fenced(HandmadeLease(5), body)
+    assert where.value() == "first"
+    stack.close()
+
+
+def test_a_commit_in_plain_sql_is_found(where: Where) -> None:
+    stack = Stack("connection", where)
+    with pytest.raises(GuardError, match="ended its own guarded transaction"):
+        stack.fenced(HandmadeLease(5), lambda it: it.execute(text("COMMIT")))
+    stack.close()
+
+
+def test_the_claim_is_in_no_log(where: Where, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    stack = Stack("session", where, echo="debug")
+    lease = HandmadeLease(5, claim="a-claim-that-nobody-may-see")
+    stack.fenced(lease, write("new"))
+    assert "UPDATE reports" in caplog.text
+    assert lease.sequencer.claim not in caplog.text
+    stack.close()
