@@ -36,6 +36,7 @@ _CALLS = {
     "describe": "SELECT fenceline.describe()",
     "reserve": "SELECT fenceline.reserve('me')",
     "present": f"SELECT fenceline.present('{sequencer(5)}', 'reports')",
+    "offer": "SELECT fenceline.offer(ARRAY['reports'], 'reports-lock'::bytea, 5, 'claim', 'source', 'history', 1000)",
     "seal": f"SELECT fenceline.seal('{sequencer(5)}', 'reports')",
     "write": "INSERT INTO public.reports VALUES (7, 'x')",
     "observed write": "INSERT INTO public.seen VALUES (7)",

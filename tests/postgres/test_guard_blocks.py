@@ -411,3 +411,22 @@ def test_a_guard_serves_several_loops_one_after_the_other(guarded: Guarded) -> N
     for value in ("one", "two"):
         asyncio.run(work(value))
         assert guarded.value() == value
+
+
+def test_a_block_that_throws_away_the_guards_statements_is_not_written_and_the_next_one_is(guarded: Guarded) -> None:
+    with pytest.raises(GuardError, match="DEALLOCATE ALL"):
+        in_block(guarded, lambda native: native.execute("DEALLOCATE ALL"))
+    assert guarded.value() == "first"
+    in_block(guarded, lambda native: native)
+    assert guarded.value() == "mine"
+
+
+def test_statements_that_somebody_threw_away_between_two_blocks_are_prepared_again(guarded: Guarded) -> None:
+    guard = guarded.guard()
+    with guard.transaction(HandmadeLease(5)) as native:
+        write(native)
+    native.execute("DISCARD ALL")
+    with guard.transaction(HandmadeLease(5)) as again:
+        assert again is native, "the connection was kept"
+        write(again, "again")
+    assert guarded.value() == "again"

@@ -6,6 +6,7 @@ from psycopg.errors import InsufficientPrivilege
 
 import fenceline
 from fenceline import GuardError
+from fenceline.stores.postgres.source import PostgresSource
 from fenceline.stores.registry import guard_store
 from tests.guards import LOCK, RESOURCE, HandmadeLease, sequencer
 from tests.postgres.guarded import REFUSED, Guarded
@@ -94,7 +95,7 @@ def test_every_function_that_runs_with_its_owners_rights_has_a_fixed_path_or_com
         "SELECT proname FROM pg_proc WHERE pronamespace = 'fenceline'::regnamespace AND prosecdef AND proconfig IS NULL"
         " AND proname IN (SELECT proname FROM pg_proc WHERE pronamespace = 'fenceline'::regnamespace) ORDER BY 1"
     )
-    assert [name for (name,) in rows if name not in ("enforce", "observe")] == []
+    assert [name for (name,) in rows] == ["enforce", "observe", "offer"]
 
 
 def test_nobody_but_the_owner_may_call_what_is_not_for_holders(application: Guarded) -> None:
@@ -105,7 +106,7 @@ def test_nobody_but_the_owner_may_call_what_is_not_for_holders(application: Guar
     )
     assert [name for (name,) in rows] == [
         *("confirm", "first_argument", "mark_key", "note_name", "offer", "present", "read_marks", "record_refusal"),
-        *("seal", "show_marks", "show_observations", "withdraw", "write_mark"),
+        *("refuse_end", "seal", "show_marks", "show_observations", "withdraw", "write_mark"),
     ]
 
 
@@ -184,3 +185,13 @@ def test_claims_are_in_no_log_of_the_server(application: Guarded) -> None:
 
 def test_doctor_by_the_applications_own_role_finds_nothing(application: Guarded) -> None:
     assert guard_store(application.database.url(user=APPLICATION)).examine() == []
+
+
+def test_doctor_trusts_the_guards_functions_beside_a_source(application: Guarded) -> None:
+    PostgresSource(application.database.url()).install()
+    findings = [finding.message for finding in PostgresSource(application.database.url(user=APPLICATION)).examine()]
+    assert not [message for message in findings if "search_path" in message], findings
+    with application.database.connect() as owner:
+        owner.execute("CREATE FUNCTION fenceline.loose() RETURNS int LANGUAGE sql SECURITY DEFINER AS 'SELECT 1'")
+    findings = [finding.message for finding in PostgresSource(application.database.url(user=APPLICATION)).examine()]
+    assert any("['loose']" in message for message in findings), findings

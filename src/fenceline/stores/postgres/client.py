@@ -120,11 +120,8 @@ def _limited(gen: Generator[Any, Any, Result], patience_s: float) -> Generator[A
 
 def _prepared(connection: Connection | AsyncConnection, statement: str, parameters: Sequence[Any]) -> Trip[list[Row]]:
     """Ask without a cursor, which costs as much again as the trip."""
-    name = connection.prepared.get(statement)
-    if name is None:
-        name = b"fenceline_%d" % len(connection.prepared)
-        yield from exchange.prepare(connection.pgconn, name, statement, ENCODING)
-        connection.prepared[statement] = name
+    names = connection.prepared
+    name = names.get(statement) or (yield from exchange.prepare(connection.pgconn, statement, names, ENCODING))
     return (yield from exchange.run_prepared(connection.pgconn, name, parameters, ENCODING))
 
 

@@ -1,14 +1,15 @@
 """One round trip over psycopg's own connection, without a cursor: several statements together, or a prepared one.
 
 Promise: statements that are sent together run one after the other in the connection's transaction, and after the first
-error none of the rest; nothing of them is prepared, so that a pooler may stand between. An error is raised as psycopg
-raises it. Parameters travel beside the text, never in it, so that a claim stands in no server's log.
+error none of the rest. An error is raised as psycopg raises it. Parameters travel beside the text, never in it, so that
+a claim stands in no server's log. What is not prepared leaves no trace, so that a pooler may stand between.
 Never: a value of the user's adapted here.
 """
 
 import re
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from itertools import count
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 from psycopg import errors, generators, pq, waiting
@@ -17,6 +18,7 @@ Row = tuple[Any, ...]
 Result = TypeVar("Result")
 Trip = Generator[waiting.Wait, waiting.Ready, Result]
 """For `wait` of psycopg's connections."""
+_NO_NAMES: Mapping[str, bytes] = MappingProxyType({})
 
 
 class Statement(NamedTuple):
@@ -33,11 +35,17 @@ class Answer(NamedTuple):
     tag: str
 
 
-def exchange(connection: pq.abc.PGconn, statements: Sequence[Statement], encoding: str) -> Trip[list[Answer]]:
-    """Send the statements in one go, and return their answers."""
+def exchange(
+    connection: pq.abc.PGconn, statements: Sequence[Statement], encoding: str, names: Mapping[str, bytes] = _NO_NAMES
+) -> Trip[list[Answer]]:
+    """Send the statements in one go, those that were prepared by their names, and return their answers."""
     connection.enter_pipeline_mode()
     for text, parameters in statements:
-        connection.send_query_params(text.encode(encoding), [_sent(value, encoding) for value in parameters])
+        values = [_sent(value, encoding) for value in parameters]
+        if name := names.get(text):
+            connection.send_query_prepared(name, values)
+        else:
+            connection.send_query_params(text.encode(encoding), values)
     connection.pipeline_sync()
     yield from _flushed(connection)
     results = yield from _results(connection)
@@ -48,12 +56,15 @@ def exchange(connection: pq.abc.PGconn, statements: Sequence[Statement], encodin
     return [Answer(_rows(result, encoding), (result.command_status or b"").decode(encoding)) for result in results]
 
 
-def prepare(connection: pq.abc.PGconn, name: bytes, text: str, encoding: str) -> Trip[None]:
-    """Have a statement with %s in the place of its parameters understood and planned under a name."""
+def prepare(connection: pq.abc.PGconn, text: str, names: dict[str, bytes], encoding: str) -> Trip[bytes]:
+    """Have a statement understood and planned under a name; its parameters are numbered, or written as %s."""
     numbers = count(1)
     numbered = re.sub("%s", lambda _: f"${next(numbers)}", text)
+    name = b"fenceline_%d" % len(names)
     connection.send_prepare(name, numbered.encode(encoding))
     yield from _one_result(connection, encoding)
+    names[text] = name
+    return name
 
 
 def run_prepared(connection: pq.abc.PGconn, name: bytes, parameters: Sequence[Any], encoding: str) -> Trip[list[Row]]:

@@ -23,11 +23,11 @@ SELECT fenceline.offer($1::text[], $2::bytea, $3::bigint, $4::text, $5::text, $6
 
 -- name: confirm
 -- Make sure that the transaction is still the one that was begun.
-SELECT fenceline.confirm(VARIADIC $1::text[]);
+SELECT fenceline.confirm($1::text);
 
 -- name: withdraw
 -- Take back what was presented, which has to be there still.
-SELECT fenceline.confirm(VARIADIC $1::text[]), fenceline.withdraw(VARIADIC $1::text[]);
+SELECT fenceline.confirm(($1::text[])[1]), fenceline.withdraw(VARIADIC $1::text[]);
 
 -- name: isolation
 -- The level of the open transaction.

@@ -14,7 +14,7 @@ from fenceline._flows import guard_requests as ask
 from fenceline._flows.driving import drive, drive_async
 from fenceline.errors import FencelineError, GuardError, UnsupportedError
 from fenceline.stores.postgres.conninfo import Place
-from fenceline.stores.postgres.exchange import Answer, Statement, exchange
+from fenceline.stores.postgres.exchange import Answer, Statement
 from fenceline.stores.postgres.forks import FORKS
 from fenceline.stores.postgres.guard_errors import is_users, refusal, translated
 from fenceline.stores.postgres.guard_speech import SQL, OwnSpeech
@@ -111,7 +111,7 @@ class GuardConnection(Bearing):
             self._native = self._take()
         native = self._native
         with native.lock:
-            answers: list[Answer] = native.wait(exchange(native.pgconn, statements, native.info.encoding))
+            answers: list[Answer] = native.wait(native.exchange(statements))
         return answers
 
     def rollback(self) -> None:
@@ -164,7 +164,7 @@ class AsyncGuardConnection(Bearing):
             self._native = await self._take()
         native = self._native
         async with native.lock:
-            answers: list[Answer] = await native.wait(exchange(native.pgconn, statements, native.info.encoding))
+            answers: list[Answer] = await native.wait(native.exchange(statements))
         return answers
 
     async def rollback(self) -> None:

@@ -44,7 +44,8 @@ $$ SELECT pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalo
 -- name: create_limit_idleness
 -- Have the server end this transaction once it was idle for so long: a holder that is frozen inside it must not keep its
 -- successor waiting (G3). A limit of the session's own that is lower stays.
-CREATE FUNCTION fenceline.limit_idleness(p_limit_ms integer) RETURNS text LANGUAGE plpgsql AS
+CREATE FUNCTION fenceline.limit_idleness(p_limit_ms integer) RETURNS text LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS
 $$
 DECLARE
     usual constant text := current_setting('idle_in_transaction_session_timeout');
@@ -118,7 +119,8 @@ $$;
 -- name: create_hold_mark
 -- Hold a resource's mark still until the end of the transaction: shared by all who present its lease, or alone. (Whether a
 -- void is NULL is asked because plpgsql evaluates a condition in half a microsecond, and a PERFORM in two.)
-CREATE FUNCTION fenceline.hold_mark(p_resource text, p_is_alone boolean) RETURNS boolean LANGUAGE plpgsql AS
+CREATE FUNCTION fenceline.hold_mark(p_resource text, p_is_alone boolean) RETURNS boolean LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS
 $$
 BEGIN
     IF p_is_alone THEN
@@ -138,32 +140,37 @@ $$;
 
 -- name: create_offer
 -- Admit this transaction's writes to each resource whose mark is exactly this lease's, and open; return the places, from 1,
--- of those whose mark is not. Resources come in the order of their bytes, so that nobody waits in a circle.
+-- of those whose mark is not. Resources come in the order of their bytes, so that nobody waits in a circle. It is part of
+-- every guarded transaction: names in it are complete, since setting a search_path takes as long as all the rest.
 CREATE FUNCTION fenceline.offer(
     p_resources text[], p_lock bytea, p_token bigint, p_claim text, p_source_id text, p_history_id text, p_limit_ms integer)
-RETURNS integer[] LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
+RETURNS integer[] LANGUAGE plpgsql SECURITY DEFINER AS
 $$
 DECLARE
-    place integer := 0;
-    wanted text;
-    ignored text;
-    is_held boolean;
-    not_ours integer[] := '{}';
-    xid constant xid8 := pg_current_xact_id();  -- The note is made with it.
+    place pg_catalog.int4 := 0;
+    wanted pg_catalog.text;
+    not_ours pg_catalog.int4[] := '{}';
+    xid constant pg_catalog.xid8 := pg_catalog.pg_current_xact_id();  -- The note is made with it.
 BEGIN
-    IF p_limit_ms IS NOT NULL THEN
-        ignored := fenceline.limit_idleness(p_limit_ms);
+    IF p_limit_ms IS NULL THEN
+    ELSIF pg_catalog.current_setting('idle_in_transaction_session_timeout') OPERATOR(pg_catalog.<>) '0' THEN
+        IF fenceline.limit_idleness(p_limit_ms) IS NULL THEN END IF;
+    ELSIF pg_catalog.set_config('idle_in_transaction_session_timeout', p_limit_ms::pg_catalog.text, true) IS NULL THEN
     END IF;
     FOREACH wanted IN ARRAY p_resources LOOP
-        place := place + 1;
-        is_held := fenceline.hold_mark(wanted, false);
+        place := place OPERATOR(pg_catalog.+) 1;
+        IF fenceline.looks_back() THEN
+            IF fenceline.hold_mark(wanted, false) THEN END IF;
+        ELSIF pg_catalog.pg_advisory_xact_lock_shared(fenceline.mark_key(wanted)) IS NULL THEN
+        END IF;
         PERFORM FROM fenceline.mark AS mark
-        WHERE mark.resource = wanted AND mark.token = p_token AND mark.claim = p_claim AND mark.lock = p_lock
-            AND mark.source_id = p_source_id AND mark.history_id = p_history_id AND NOT mark.is_closed;
-        IF FOUND THEN
-            ignored := set_config(fenceline.note_name(wanted), fenceline.note(wanted), true);
-        ELSE
-            not_ours := not_ours || place;
+        WHERE mark.resource OPERATOR(pg_catalog.=) wanted AND mark.token OPERATOR(pg_catalog.=) p_token
+            AND mark.claim OPERATOR(pg_catalog.=) p_claim AND mark.lock OPERATOR(pg_catalog.=) p_lock
+            AND mark.source_id OPERATOR(pg_catalog.=) p_source_id
+            AND mark.history_id OPERATOR(pg_catalog.=) p_history_id AND NOT mark.is_closed;
+        IF NOT FOUND THEN
+            not_ours := pg_catalog.array_append(not_ours, place);
+        ELSIF pg_catalog.set_config(fenceline.note_name(wanted), fenceline.note(wanted), true) IS NULL THEN
         END IF;
     END LOOP;
     RETURN not_ours;
@@ -185,22 +192,26 @@ BEGIN
 END
 $$;
 
--- name: create_confirm
--- Make sure, before COMMIT, that this is the transaction in which the resources were presented: code that ended it, and
--- began another, must not have that one committed as a guarded one.
-CREATE FUNCTION fenceline.confirm(VARIADIC p_resources text[]) RETURNS void LANGUAGE plpgsql SECURITY DEFINER
+-- name: create_refuse_end
+-- Say why a transaction is not to be committed as a guarded one. Never returns.
+CREATE FUNCTION fenceline.refuse_end(p_resource text) RETURNS boolean LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp AS
 $$
-DECLARE
-    wanted text;
 BEGIN
-    FOREACH wanted IN ARRAY p_resources LOOP
-        IF NOT fenceline.is_presented(wanted) THEN
-            RAISE 'resource % is not presented any more: the guarded transaction ended before', wanted
-                USING ERRCODE = 'FL007';
-        END IF;
-    END LOOP;
+    RAISE 'resource % is not presented any more: the guarded transaction ended before', p_resource USING ERRCODE = 'FL007';
 END
+$$;
+
+-- name: create_confirm
+-- Make sure, before COMMIT, that this is the transaction in which the resource was presented: code that ended it, and began
+-- another, must not have that one committed as a guarded one. Whether the note is the right one is looked at where it
+-- admits a write; here it is enough that there is one, since the end of a transaction takes it away.
+CREATE FUNCTION fenceline.confirm(p_resource text) RETURNS boolean LANGUAGE sql VOLATILE AS
+$$
+    SELECT CASE
+        WHEN pg_catalog.current_setting(fenceline.note_name(p_resource), true) OPERATOR(pg_catalog.<>) '' THEN true
+        ELSE fenceline.refuse_end(p_resource)
+    END
 $$;
 
 -- name: create_is_presented

@@ -9,7 +9,12 @@ decision about a token.
 from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any, ClassVar
 
-from psycopg.errors import InvalidName, SerializationFailure, SyntaxError  # noqa: A004 - PostgreSQL's, not Python's.
+from psycopg.errors import (  # PostgreSQL's SyntaxError, not Python's.
+    InvalidName,
+    InvalidSqlStatementName,
+    SerializationFailure,
+    SyntaxError,  # noqa: A004
+)
 
 from fenceline._flows import guard_requests as ask
 from fenceline.errors import GuardError, SchemaError
@@ -25,6 +30,8 @@ UNKNOWN_MS = 30_000
 """How long a guarded transaction may be idle whose lease is somewhere else: as long as a lease is by default."""
 MAX_OPENS = 5
 """Attempts to begin on a snapshot that no seal has overtaken meanwhile."""
+OF_EACH_BLOCK = (SQL.offer, SQL.confirm)
+"""Statements that are worth preparing, the one that opens a block first."""
 _WHICH_SCHEMA = Statement(SQL.read_schema_number)
 Talk = Generator[Sequence[Statement], list[Answer], Any]
 
@@ -81,8 +88,9 @@ class OwnSpeech(Speech):
         for tries_left in reversed(range(MAX_OPENS)):
             try:
                 answers = yield (Statement(SQL.begin), offer)
-            except SerializationFailure:
-                # At REPEATABLE READ and SERIALIZABLE a seal came between the snapshot and the look at the mark.
+            except (SerializationFailure, InvalidSqlStatementName):
+                # At REPEATABLE READ and SERIALIZABLE a seal came between the snapshot and the look at the mark; or the
+                # block before has thrown away what was prepared.
                 if not tries_left:
                     raise
                 yield (Statement(SQL.rollback),)
@@ -91,8 +99,15 @@ class OwnSpeech(Speech):
         raise AssertionError("the loop ends by its return or its raise")
 
     def _finish(self, request: ask.Finish) -> Talk:
-        confirm = (Statement(SQL.confirm, (ordered(request.resources),)),) if request.resources else ()
-        answers = yield (*confirm, Statement(SQL.commit))
+        # One speaks for all: they were presented together, and the end of the transaction takes them away together.
+        confirm = [Statement(SQL.confirm, (resource,)) for resource in request.resources[:1]]
+        try:
+            answers = yield (*confirm, Statement(SQL.commit))
+        except InvalidSqlStatementName as error:
+            raise GuardError(
+                "the guarded block has thrown away the session's prepared statements (DEALLOCATE ALL), the guard's own "
+                "among them, so its end could not be confirmed: nothing of it was written. Name those of your own"
+            ) from error
         if answers[-1].tag != "COMMIT":
             raise failed_inside()
 

@@ -7,18 +7,22 @@ committed.
 """
 
 import select
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import psycopg
 from psycopg import AsyncCursor, Cursor, OperationalError
+from psycopg.errors import InvalidSqlStatementName
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from fenceline.errors import GuardError
-from fenceline.stores.postgres.client import AsyncConnection, Connection
+from fenceline.stores.postgres.client import AsyncConnection, Connection, is_pooled
+from fenceline.stores.postgres.exchange import Answer, Statement, Trip, exchange, prepare
 from fenceline.stores.postgres.guard_errors import ended_inside
-from fenceline.stores.postgres.guard_speech import failed_inside
+from fenceline.stores.postgres.guard_speech import OF_EACH_BLOCK, failed_inside
 
+_WHICH_BACKEND = (Statement("SELECT pg_catalog.pg_backend_pid()"),)
 PATIENCE_S = 60.0
 """How long the guard waits for an answer of its own: longer than any lock that its functions wait for."""
 
@@ -27,8 +31,23 @@ class Lending:
     """Who has the connection: the guard, or a block."""
 
     is_lent = False
+    is_pooled = False
     attempt: GuardError | None = None
     _usual_cursor: ClassVar[type]
+
+    def exchange(self: Any, statements: Sequence[Statement]) -> Trip[list[Answer]]:
+        """Say statements of the guard's own in one round trip; those of each block are prepared at the first one."""
+        encoding = self.info.encoding
+        if not self.prepared and not self.is_pooled and statements[-1].text == OF_EACH_BLOCK[0]:
+            ((which, _),) = yield from exchange(self.pgconn, _WHICH_BACKEND, encoding)
+            self.is_pooled = is_pooled(self, which[0][0])
+            for text in () if self.is_pooled else OF_EACH_BLOCK:
+                yield from prepare(self.pgconn, text, self.prepared, encoding)
+        try:
+            return (yield from exchange(self.pgconn, statements, encoding, self.prepared))
+        except InvalidSqlStatementName:
+            self.prepared.clear()  # The block's own code has thrown them away.
+            raise
 
     def lend(self) -> None:
         """Hand the open transaction over to the block."""
