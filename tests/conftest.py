@@ -19,6 +19,7 @@ pytest_plugins = [
     "tests.postgres.fix_tls",
     "tests.mysql.fix_mysql",
     "tests.mysql.fix_faketime",
+    "tests.mysql.fix_tls",
 ]
 
 

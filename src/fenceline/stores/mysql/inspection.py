@@ -105,12 +105,6 @@ def _surroundings(url: str, settings: Mapping[str, str]) -> Iterator[Finding]:
             f"has acknowledged",
             "let all processes name the same single node, and raise the epoch after each failover",
         )
-    if settings.get("log_bin") in _ON and settings.get("binlog_format") == "STATEMENT":
-        yield Finding(
-            "statement-replication",
-            f"{url} replicates statements: a replica decides by its own clock, and holds something else",
-            "SET GLOBAL binlog_format = 'ROW', and make the replicas anew",
-        )
     if settings.get("general_log") in _ON:
         yield Finding(
             "claims-logged",

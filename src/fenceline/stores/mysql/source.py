@@ -17,7 +17,7 @@ from pymysql.constants import ER
 from fenceline._flows import requests as ask
 from fenceline._flows.driving import drive, drive_async
 from fenceline.clock import boottime_us
-from fenceline.errors import SchemaError
+from fenceline.errors import SchemaError, SourceError
 from fenceline.model import Finding
 from fenceline.stores.contract import Capabilities, Channel
 from fenceline.stores.mysql import inspection, install
@@ -32,7 +32,7 @@ from fenceline.stores.mysql.client import (
 )
 from fenceline.stores.mysql.conninfo import Place, place_of
 from fenceline.stores.mysql.forks import FORKS
-from fenceline.stores.mysql.speech import GRANTED, SQL, Described, Rows, Speaker, answer_of, draw_id
+from fenceline.stores.mysql.speech import GRANTED, HELD, SQL, Answer, Described, Rows, Speaker, answer_of, draw_id
 from fenceline.stores.postgres.identity import Identity, Seen
 from fenceline.stores.statements import statements
 
@@ -61,6 +61,8 @@ class MySQLSource:
         self.place = place_of(url)
         self.url = self.place.url
         self.identity = Identity(self.url)
+        self.went_back: dict[Seen, str] = {}
+        """What was said when a history was found to have gone back: its tokens grow again, and may be old all the same."""
 
     def connect(self, *, patience_s: float) -> "MySQLSourceConnection":
         """Return a connection, which opens with its first request."""
@@ -161,13 +163,27 @@ class Conversation:
             identity.clock.learn(rows[0][said.clock_column], boottime_us())
         reply = said.hear(rows)
         if said.statement is SQL.acquire:
-            answer = answer_of(rows[0], before)
-            identity.check(Seen(answer.source_id, answer.epoch, answer.history_id), before)
-            if answer.outcome == GRANTED:
-                identity.check_token(answer.token, highest)
+            self._note(answer_of(rows[0], before), before, highest)
         elif isinstance(reply, ask.Broken):
             identity.check_token(reply.token, 0)
         return reply
+
+    def _note(self, answer: Answer, before: Seen, highest: int) -> None:
+        """Refuse an answer to `acquire` of an older state than was known before it was asked for; a history that went
+        back once is refused until an operator has begun another.
+        """
+        seen = Seen(answer.source_id, answer.epoch, answer.history_id)
+        self._identity.check(seen, before)
+        if answer.outcome not in {GRANTED, HELD}:
+            return
+        if seen in self._store.went_back:
+            raise SourceError(self._store.went_back[seen])
+        if answer.outcome == GRANTED:
+            try:
+                self._identity.check_token(answer.token, highest)
+            except SourceError as error:
+                self._store.went_back[seen] = str(error)
+                raise
 
 
 class SourceConnection(Generic[Native]):

@@ -37,8 +37,8 @@ CALL fenceline_inspect(NULL, %s, %s);
 -- name: settings
 -- What of the server's settings would break the promise; a server tells those that it knows.
 SHOW GLOBAL VARIABLES WHERE Variable_name IN (
-    'innodb_flush_log_at_trx_commit', 'innodb_doublewrite', 'log_bin', 'sync_binlog', 'binlog_format', 'read_only',
-    'wsrep_on', 'general_log');
+    'innodb_flush_log_at_trx_commit', 'innodb_doublewrite', 'log_bin', 'sync_binlog', 'read_only', 'wsrep_on',
+    'general_log');
 
 -- name: clock
 -- Whether SYSDATE() tells the time of the moment, and not that of the statement's beginning (H1).
