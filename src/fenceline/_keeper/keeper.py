@@ -3,9 +3,9 @@
 Promise: a definite "not yours" ends a lease as lost, a passed deadline as expired, each announced within a second (H2,
 H3); a renewal that succeeds after the deadline is followed by a release. An abandoned claim is released as soon as the
 source can be reached, and is forgotten after its ttl, when it has ended by itself (H5).
-Never: waits for a user's code, or for one source longer than PATIENCE_S at a time; lets one source's errors, even those
-that nobody foresaw, touch the leases of another. Other threads speak to it through its inbox alone, whose `put` is safe
-in signal handlers and finalizers.
+Never: waits for a user's code, or for one source longer than PATIENCE_S at a time, and what its store adds for a large
+batch; lets one source's errors, even those that nobody foresaw, touch the leases of another. Other threads speak to it
+through its inbox alone, whose `put` is safe in signal handlers and finalizers.
 """
 
 import itertools
