@@ -62,7 +62,7 @@ class MySQLSource:
         self.url = self.place.url
         self.identity = Identity(self.url)
         self.went_back: dict[Seen, str] = {}
-        """What was said when a history was found to have gone back: its tokens grow again, and may be old all the same."""
+        """What was said when a history was found to have gone back: its tokens may be old ones until it passes them."""
 
     def connect(self, *, patience_s: float) -> "MySQLSourceConnection":
         """Return a connection, which opens with its first request."""
