@@ -9,9 +9,11 @@ from typing import Any
 
 import fenceline
 from tests.guards import LOCK, RESOURCE
+from tests.mysql.fix_mysql import Database as MySQLDatabase
+from tests.mysql.fix_mysql import fresh_mysql_database
 from tests.postgres.fix_postgres import Database, Fleet, fresh_database
 
-KINDS = ("sqlite", "postgres")
+KINDS = ("sqlite", "postgres", "mysql")
 POSTGRES = "15"
 TABLES = (
     "CREATE TABLE reports (id INTEGER PRIMARY KEY, value VARCHAR(40))",
@@ -34,6 +36,8 @@ class Where:
     """As Django has it."""
     native: Any
     """Opens a plain connection, in autocommit mode."""
+    refused: str = "takes writes only from the holder of its lock"
+    """What the store says of a write that presents no token."""
 
     def guard(self, *resources: str) -> fenceline.Guard:
         return fenceline.guard(self.url, resources=resources or (RESOURCE,), lock=LOCK)
@@ -43,7 +47,7 @@ class Where:
         try:
             cursor = connection.cursor()
             cursor.execute(statement)
-            return [] if cursor.description is None else cursor.fetchall()
+            return [] if cursor.description is None else list(cursor.fetchall())
         finally:
             connection.close()
 
@@ -63,6 +67,10 @@ def place_of(kind: str, folder: Path, fleet: Any) -> Iterator[Where]:
     """Have an empty database; `fleet` is asked for where it has to be on a server."""
     if kind == "sqlite":
         yield _file(folder / "app.db")
+        return
+    if kind == "mysql":
+        with fresh_mysql_database(fleet("mysql_fleet").shared()) as there:
+            yield _mysql(there)
         return
     the_fleet: Fleet = fleet("postgres_fleet")
     with fresh_database(the_fleet.shared(POSTGRES)) as database:
@@ -91,3 +99,16 @@ def _postgres(database: Database) -> Where:
         "PORT": str(database.server.port),
     }
     return Where("postgres", database.url(), (engine, engine), settings, database.connect)
+
+
+def _mysql(database: MySQLDatabase) -> Where:
+    url = database.url()
+    settings = {
+        "ENGINE": "django.db.backends.mysql",
+        "NAME": database.name,
+        "USER": "root",
+        "HOST": "127.0.0.1",
+        "PORT": str(database.server.port),
+    }
+    engines = (url.replace("mysql://", "mysql+pymysql://"), url.replace("mysql://", "mysql+aiomysql://"))
+    return Where("mysql", url, engines, settings, database.connect, "FL001 no token presented")

@@ -7,6 +7,7 @@ import itertools
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -113,13 +114,20 @@ def mysql_server(mysql_fleet: Fleet) -> MySQLServer:
 _numbers = itertools.count(1)
 
 
+@contextmanager
+def fresh_mysql_database(server: MySQLServer) -> Iterator[Database]:
+    """Have a new database on a server that others use too."""
+    name = f"test_{next(_numbers)}"
+    server.rows(f"create database {name}")
+    yield Database(server, name)
+    server.rows(f"drop database if exists {name}")
+
+
 @pytest.fixture
 def mysql_database(mysql_server: MySQLServer) -> Iterator[Database]:
     """Yield a database of the test's own on the shared server."""
-    name = f"test_{next(_numbers)}"
-    mysql_server.rows(f"create database {name}")
-    yield Database(mysql_server, name)
-    mysql_server.rows(f"drop database if exists {name}")
+    with fresh_mysql_database(mysql_server) as database:
+        yield database
 
 
 @pytest.fixture

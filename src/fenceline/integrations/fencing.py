@@ -5,7 +5,7 @@ begins, once per tenure (G2); the lease is presented by the first statement of t
 last one. Never: a transaction of the framework's begun, committed or rolled back.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,11 +15,11 @@ from fenceline._api.guard_terms import scope_of
 from fenceline._api.guard_ways import way_of
 from fenceline._api.occupancy import occupy
 from fenceline._api.proofs import Proof, proof_of
-from fenceline._drivers.guarding import run
+from fenceline._flows.driving import drive
 from fenceline._flows.guard_requests import Withdraw
 from fenceline.errors import ConfigError
 from fenceline.hooks import NO_HOOKS
-from fenceline.stores.contract import BorrowedConnection, SQLGuardStore
+from fenceline.stores.contract import SQLGuardStore
 from fenceline.stores.registry import guard_store
 
 
@@ -55,14 +55,17 @@ class Fencing:
             await way_of(self._core).seal(self._proof)
 
     @contextmanager
-    def presented(self, connection: BorrowedConnection) -> Iterator[None]:
-        """Have the framework's transaction, which has read nothing yet, admit writes until the end of the block."""
+    def presented(self, perform: Callable[[Any], Any]) -> Iterator[None]:
+        """Have the framework's transaction, which has read nothing yet, admit writes until the end of the block.
+
+        `perform` answers a guard's requests in that transaction.
+        """
         core, proof = self._core, self._proof
         with core.telling(proof):
-            opened = run(core.presenting_first(proof), connection)
+            opened = drive(core.presenting_first(proof), perform)
         core.tell_observed(proof, opened.refused)
         yield
-        connection.perform(Withdraw(opened.presented))
+        perform(Withdraw(opened.presented))
 
 
 def fencing_of(

@@ -161,6 +161,9 @@ class BorrowedConnection(GuardConnection, Protocol):
     def restore(self) -> None:
         """Leave nothing in the session, once the transaction has ended, well or not."""
 
+    def explain_commit(self, error: BaseException) -> GuardError | None:
+        """Return what a failed COMMIT means in the guard's words, if the server itself has said that it failed."""
+
 
 @runtime_checkable
 class SQLGuardStore(GuardStore, Protocol):

@@ -3,6 +3,12 @@
 import json
 import os
 
+import pymysql
+
+# PyMySQL in the place of mysqlclient, as its own documentation has it, with the version that Django asks for.
+pymysql.version_info = (2, 2, 7, "final", 0)
+pymysql.install_as_MySQLdb()
+
 SECRET_KEY = "books"
 INSTALLED_APPS = ["fenceline.integrations.django", "books"]
 DATABASES = {"default": json.loads(os.environ.get("BOOKS_DATABASE", "{}"))}

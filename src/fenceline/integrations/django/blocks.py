@@ -71,7 +71,7 @@ def _guarded(alias: str, fencing: Fencing) -> Iterator[None]:
     try:
         loan.prepare()
         with transaction.atomic(using=alias, durable=True):
-            with fencing.presented(loan):
+            with fencing.presented(loan.perform):
                 yield
             is_commit = True
     except Exception as error:

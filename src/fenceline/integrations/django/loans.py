@@ -10,12 +10,12 @@ from typing import Any
 from django.db import Error, InterfaceError, OperationalError
 
 from fenceline._flows.guard_requests import Withdraw
-from fenceline.errors import FencelineError, GuardError, OutcomeUnknownError, SourceError, SourceUnavailableError
+from fenceline.errors import FencelineError, OutcomeUnknownError, SourceError, SourceUnavailableError
 from fenceline.stores.contract import SQLGuardStore
 
 
 class Loan:
-    """A connection lent to a guard for one transaction. It answers as a store's `BorrowedConnection` does."""
+    """A connection lent to a guard for one transaction."""
 
     def __init__(self, connection: Any, store: SQLGuardStore) -> None:
         self.connection = connection
@@ -23,11 +23,6 @@ class Loan:
         driver = connection.connection
         self._driver = driver
         self._borrowed = store.borrow(driver, driver, connection.Database.paramstyle)
-
-    @property
-    def native(self) -> Any:
-        """The framework's own object."""
-        return self.connection
 
     def perform(self, request: Any) -> Any:
         """Answer one request."""
@@ -52,17 +47,6 @@ class Loan:
         except FencelineError:
             self.connection.close()
 
-    def explain(self, error: BaseException) -> GuardError | None:
-        """Return what an exception out of the block means in the guard's words."""
-        cause = error.__cause__ if isinstance(error, Error) else None
-        return None if cause is None else self._borrowed.explain(cause)
-
-    def rollback(self) -> None:
-        """Leave the transaction to Django."""
-
-    def close(self) -> None:
-        """Leave the connection to Django."""
-
     @contextmanager
     def _asking(self) -> Iterator[None]:
         try:
@@ -76,7 +60,9 @@ class Loan:
 
     def meaning(self, error: Exception, *, is_commit: bool) -> FencelineError | None:
         """Return the error of the tree for one that leaves the block; None: it is the user's own."""
-        if (said := self.explain(error)) is not None:
+        explain = self._borrowed.explain_commit if is_commit else self._borrowed.explain
+        cause = error.__cause__ if isinstance(error, Error) else None
+        if cause is not None and (said := explain(cause)) is not None:
             return said
         if is_commit and isinstance(error, Error) and self.connection.connection is None:
             first = str(error).partition("\n")[0]

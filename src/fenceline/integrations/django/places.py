@@ -12,6 +12,7 @@ from django.db import connections
 
 from fenceline.errors import ConfigError
 from fenceline.integrations.django.settings import GUARDS, SETTING, read
+from fenceline.integrations.places import mysql_url
 
 
 def url_of(alias: str) -> str:
@@ -48,7 +49,17 @@ def _postgres(connection: Any) -> str:
     return libpq_url_of(parameters)
 
 
-_SPELLINGS: dict[str, Callable[[Any], str]] = {"postgresql": _postgres, "sqlite": _sqlite}
+def _mysql(connection: Any) -> str:
+    said, options = connection.settings_dict, connection.settings_dict["OPTIONS"]
+    host, tls = said["HOST"], options.get("ssl") or {}
+    parameters = {f"ssl_{word}": tls.get(word) for word in ("ca", "cert", "key")}
+    parameters["ssl_mode"] = options.get("ssl_mode")
+    parameters["unix_socket"] = host if host.startswith("/") else options.get("unix_socket")
+    login = {"host": host, "port": said["PORT"], "user": said["USER"], "password": said["PASSWORD"]}
+    return mysql_url(said["NAME"], **login, **parameters)
+
+
+_SPELLINGS: dict[str, Callable[[Any], str]] = {"mysql": _mysql, "postgresql": _postgres, "sqlite": _sqlite}
 
 
 def name_for_guard(connection: Any, table: str) -> str:
@@ -68,4 +79,7 @@ def name_at_guard(connection: Any, table: str) -> str | None:
             row = cursor.fetchone()
         return None if row is None else str(row[0])
     known = {name.casefold(): name for name in connection.introspection.table_names()}
-    return known.get(table.casefold())
+    name = known.get(table.casefold())
+    if name is None or connection.vendor == "sqlite":
+        return name
+    return f"{connection.settings_dict['NAME']}.{name}"

@@ -52,7 +52,7 @@ def _guarded(unit: Unit, fencing: Fencing) -> Iterator[None]:
                 loan.prepare()
                 with unit.begun(connection):
                     loan.check_transaction()
-                    with fencing.presented(loan), loan.kept_open():
+                    with fencing.presented(loan.perform), loan.kept_open():
                         yield
                         loan.check_kept()
                         unit.finish()

@@ -16,7 +16,7 @@ from fenceline.stores.contract import SQLGuardStore
 
 
 class Loan:
-    """A Core connection, lent to a guard for one transaction. It answers as a store's `BorrowedConnection` does."""
+    """A Core connection, lent to a guard for one transaction."""
 
     def __init__(self, connection: Connection, store: SQLGuardStore) -> None:
         self.connection = connection
@@ -24,11 +24,6 @@ class Loan:
         self._is_ended = False
         self._fairy: Any = connection.connection
         self._borrowed = store.borrow(self._fairy, self._fairy.driver_connection, connection.dialect.paramstyle)
-
-    @property
-    def native(self) -> Any:
-        """The framework's own object."""
-        return self.connection
 
     def perform(self, request: Any) -> Any:
         """Answer one request."""
@@ -44,24 +39,24 @@ class Loan:
         """Leave nothing in the session; one that cannot be cleaned goes back to no pool."""
         if self.connection.closed or self.connection.invalidated:
             return
-        # A commit that was refused inside the block has left SQLAlchemy's transaction half ended.
-        self.connection.rollback()
         try:
+            # A commit that was refused inside the block has left SQLAlchemy's transaction half ended.
+            self.connection.rollback()
             with self._asking():
                 self._borrowed.restore()
-        except FencelineError:
+        except (DBAPIError, FencelineError):
             self.connection.invalidate()
 
-    def explain(self, error: BaseException) -> GuardError | None:
-        """Return what an exception out of the block means in the guard's words."""
-        meanings = (self._borrowed.explain(one) for one in _driver_errors(error))
-        return next(filter(None, meanings), None)
-
-    def rollback(self) -> None:
-        """Leave the transaction to SQLAlchemy."""
-
-    def close(self) -> None:
-        """Leave the connection to SQLAlchemy."""
+    def meaning(self, error: Exception, *, is_commit: bool) -> FencelineError | None:
+        """Return the error of the tree for one that leaves the block; None: it is the user's own."""
+        explain = self._borrowed.explain_commit if is_commit else self._borrowed.explain
+        if said := next(filter(None, map(explain, _driver_errors(error))), None):
+            return said
+        if is_commit and isinstance(error, DBAPIError) and error.connection_invalidated:
+            return OutcomeUnknownError(
+                f"{self._url} broke off at COMMIT ({_first_line(error)}): whether the block was written is unknown"
+            )
+        return None
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
@@ -116,16 +111,6 @@ class Loan:
         """Raise GuardError if the block has tried to commit, though it swallowed the error."""
         if self._is_ended:
             raise ended_inside()
-
-    def meaning(self, error: Exception, *, is_commit: bool) -> FencelineError | None:
-        """Return the error of the tree for one that leaves the block; None: it is the user's own."""
-        if (said := self.explain(error)) is not None:
-            return said
-        if is_commit and isinstance(error, DBAPIError) and error.connection_invalidated:
-            return OutcomeUnknownError(
-                f"{self._url} broke off at COMMIT ({_first_line(error)}): whether the block was written is unknown"
-            )
-        return None
 
 
 def ended_inside() -> GuardError:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from sqlalchemy import Engine
 
 from fenceline.errors import ConfigError
+from fenceline.integrations.places import mysql_url
 
 _SEE = "pass guard=fenceline.guard(url, …), which says where it is"
 
@@ -41,4 +42,16 @@ def _postgres(engine: Engine) -> str:
     return libpq_url_of({word: value for word, value in named.items() if isinstance(value, (str, int, list, tuple))})
 
 
-_SPELLINGS: dict[str, Callable[[Engine], str]] = {"postgresql": _postgres, "sqlite": _sqlite}
+def _mysql(engine: Engine) -> str:
+    url = engine.url
+    return mysql_url(
+        url.database or "", host=url.host, port=url.port, user=url.username, password=url.password, **url.query
+    )
+
+
+_SPELLINGS: dict[str, Callable[[Engine], str]] = {
+    "mariadb": _mysql,
+    "mysql": _mysql,
+    "postgresql": _postgres,
+    "sqlite": _sqlite,
+}

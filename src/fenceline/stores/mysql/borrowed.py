@@ -14,7 +14,7 @@ from fenceline.errors import FencelineError, GuardError
 from fenceline.stores.mysql.adopted import asked
 from fenceline.stores.mysql.conninfo import Place
 from fenceline.stores.mysql.exchange import Rows
-from fenceline.stores.mysql.guard_errors import explained, translated
+from fenceline.stores.mysql.guard_errors import explained, refusal, translated
 from fenceline.stores.mysql.guard_speech import SQL, CallersSpeech
 
 
@@ -67,3 +67,7 @@ class BorrowedConnection:
     def explain(self, error: BaseException) -> GuardError | None:
         """Return what the guard's triggers said; the caller's errors stay their own."""
         return explained(error)
+
+    def explain_commit(self, error: BaseException) -> GuardError | None:
+        """Return what the server said at COMMIT; a connection that broke there has said nothing."""
+        return refusal(error)

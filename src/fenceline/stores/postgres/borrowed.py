@@ -95,6 +95,10 @@ class BorrowedConnection:
         """Return what the guard's triggers said; the caller's errors stay their own."""
         return refusal(error)
 
+    def explain_commit(self, error: BaseException) -> GuardError | None:
+        """Return what the server said at COMMIT."""
+        return refusal(error)
+
 
 def written_in(paramstyle: str, statement: Statement) -> tuple[str, Row]:
     """Return a statement, and its parameters in the order in which this style of drivers wants them."""

@@ -65,6 +65,10 @@ class BorrowedConnection(Adopted):
         if self._is_to_restore:
             self._cursors.execute(f"{_FOREIGN_KEYS} = OFF").close()
 
+    def explain_commit(self, error: BaseException) -> GuardError | None:
+        """Return None: what was presented is withdrawn by then, so a failed COMMIT is about the caller's own rows."""
+        return None
+
     def _has_foreign_keys(self) -> bool:
         return bool(self._marks.ask(_FOREIGN_KEYS)[0][0])
 
