@@ -33,6 +33,8 @@ COPY_MESSAGES = (b"d", b"c", b"f")
 """A client's data to a COPY, their end, their failure: parts of the request that began the COPY."""
 
 REMEMBERED_REQUESTS = 10_000
+ROUNDS_TO_BEGIN = 10
+"""Of the loop: what was accepted at the last moment has begun by then, and can be ended."""
 
 Kind = Literal["drop request", "drop reply", "hold request", "hold reply"]
 
@@ -224,6 +226,8 @@ class Proxy:
     # The proxy's thread
 
     async def _end(self) -> None:
+        for _ in range(ROUNDS_TO_BEGIN):
+            await asyncio.sleep(0)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
