@@ -9,6 +9,10 @@ CALL {here}.fenceline_begin({resources}, {claim}, {hold}, {limit_s});
 -- End the open transaction well, if it is still the one that was begun.
 CALL {here}.fenceline_commit();
 
+-- name: look_without_locks
+-- The next transaction waits for nobody, whatever the session's level is.
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+
 -- name: rollback
 -- Undo the open transaction.
 ROLLBACK;

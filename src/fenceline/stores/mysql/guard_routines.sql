@@ -9,10 +9,12 @@
 -- READ ONLY: after a stray COMMIT, an implicit one or a deadlock, the server itself refuses every write, until what was
 -- presented is taken back. Both servers have both, and neither writes anything.
 --
--- A note is of one of two kinds. `fenceline_present`, which anybody calls, notes token and claim, and the triggers compare
--- them with the mark once more for each row. `fenceline_open` and `fenceline_offer` are for clients that never leave a block
--- without taking back: their note is a hash that only this connection can have, and only from here, and the triggers compare
--- it without reading a table, as long as the session is still as it was bound.
+-- The second has gaps: after a deadlock, SET autocommit or COMMIT AND CHAIN a session goes on read-write, without its share of
+-- the mark. So a note is of one of two kinds. That of `fenceline_present` and `fenceline_offer` is token and claim, and the
+-- triggers compare them with the mark, read anew and locked, for each row. That of `fenceline_open`, which begins the
+-- transaction on a connection that only ever ends it by `fenceline_commit`, is a hash that only this connection can have, and
+-- only from here; the triggers compare it without reading a table. What such a session writes after one of those gaps is
+-- uncommitted when `fenceline_commit` misses the savepoint, and is undone.
 --
 -- Errors, each with its SQLSTATE at the beginning of its text: FL001 unfenced write, FL002 stale token, FL003 collision,
 -- FL004 wrong lock or source, FL005 not sealed, FL006 a transaction where none may be, or none where one must be, FL007 a
@@ -96,13 +98,15 @@ MODIFIES SQL DATA SQL SECURITY DEFINER
 BEGIN
     DECLARE rest LONGTEXT CHARACTER SET ascii DEFAULT p_resources;
     DECLARE wanted VARBINARY(512);
+    DECLARE known, ours INT;
     WHILE rest <> '' DO
         SET wanted = UNHEX(SUBSTRING_INDEX(rest, ',', 1)),
             rest = SUBSTRING(rest, LENGTH(SUBSTRING_INDEX(rest, ',', 1)) + 2);
-        IF p_hold = 'alone' OR (p_hold = 'alone unless ours' AND NOT EXISTS (
-            SELECT 1 FROM fenceline_mark AS mark
-            WHERE mark.resource = wanted AND mark.claim = p_claim AND NOT mark.is_closed)) THEN
-            IF NOT EXISTS (SELECT 1 FROM fenceline_mark AS mark WHERE mark.resource = wanted) THEN
+        -- A look without a lock. (In the condition of an IF it would lock, and two who look would wait in a circle.)
+        SELECT COUNT(*), COALESCE(SUM(mark.claim = p_claim AND NOT mark.is_closed), 0) INTO known, ours
+        FROM fenceline_mark AS mark WHERE mark.resource = wanted;
+        IF p_hold = 'alone' OR (p_hold = 'alone unless ours' AND NOT ours) THEN
+            IF NOT known THEN
                 INSERT INTO fenceline_mark (resource) VALUES (wanted) ON DUPLICATE KEY UPDATE audit_id = audit_id;
             END IF;
             SELECT mark.resource, mark.lock_name, COALESCE(mark.token, 0), mark.source_id, mark.history_id,
@@ -131,9 +135,9 @@ BEGIN
         SET current_mark = (
             SELECT CONCAT_WS('.', COALESCE(mark.token, 0), COALESCE(mark.audit_id, 0), mark.claim)
             FROM fenceline_mark AS mark WHERE mark.resource = wanted LOCK IN SHARE MODE);
-        SET seen_mark = (
-            SELECT CONCAT_WS('.', COALESCE(mark.token, 0), COALESCE(mark.audit_id, 0), mark.claim)
-            FROM fenceline_mark AS mark WHERE mark.resource = wanted);
+        -- SELECT alone reads the snapshot; a SELECT inside SET would lock, and read what is there now.
+        SELECT MAX(CONCAT_WS('.', COALESCE(mark.token, 0), COALESCE(mark.audit_id, 0), mark.claim)) INTO seen_mark
+        FROM fenceline_mark AS mark WHERE mark.resource = wanted;
         IF NOT current_mark <=> seen_mark THEN
             SET said = LEFT(CONCAT('FL008 the transaction looks at the time before mark ',
                 COALESCE(SUBSTRING_INDEX(current_mark, '.', 1), 0), ': begin it anew. Resource: ',
@@ -234,13 +238,13 @@ END;
 -- result. The marks that were compared are held, shared, until the transaction ends.
 CREATE PROCEDURE fenceline_admit(
     p_resources LONGTEXT CHARACTER SET ascii, p_lock VARBINARY(512), p_token BIGINT, p_claim VARBINARY(64),
-    p_source_id VARBINARY(64), p_history_id VARBINARY(64))
+    p_source_id VARBINARY(64), p_history_id VARBINARY(64), p_is_hashed BOOLEAN)
 MODIFIES SQL DATA SQL SECURITY DEFINER
 BEGIN
     DECLARE rest LONGTEXT CHARACTER SET ascii DEFAULT p_resources;
     DECLARE others LONGTEXT CHARACTER SET ascii DEFAULT '';
     DECLARE wanted VARCHAR(1024) CHARACTER SET ascii;
-    DECLARE secret_word VARBINARY(64) DEFAULT (SELECT secret FROM fenceline_guard WHERE id = 1);
+    DECLARE secret_word VARBINARY(64) DEFAULT IF(p_is_hashed, (SELECT secret FROM fenceline_guard WHERE id = 1), NULL);
     WHILE rest <> '' DO
         SET wanted = SUBSTRING_INDEX(rest, ',', 1), rest = SUBSTRING(rest, LENGTH(wanted) + 2);
         IF EXISTS (
@@ -249,8 +253,8 @@ BEGIN
                 AND mark.lock_name = p_lock AND mark.source_id = p_source_id AND mark.history_id = p_history_id
                 AND NOT mark.is_closed
             LOCK IN SHARE MODE) THEN
-            SET @fenceline_presented = CONCAT(
-                @fenceline_presented, wanted, '.', SHA2(CONCAT(secret_word, '.', CONNECTION_ID(), '.', wanted), 256), ',');
+            SET @fenceline_presented = CONCAT(@fenceline_presented, wanted, '.', IF(
+                p_is_hashed, SHA2(CONCAT(secret_word, '.', CONNECTION_ID(), '.', wanted), 256), CONCAT(p_token, '.', p_claim)), ',');
         ELSE
             SET others = CONCAT_WS(',', NULLIF(others, ''), wanted);
         END IF;
@@ -268,7 +272,7 @@ BEGIN
     START TRANSACTION READ WRITE;
     SET @fenceline_presented = ',';
     CALL fenceline_bind(p_limit_s);
-    CALL fenceline_admit(p_resources, p_lock, p_token, p_claim, p_source_id, p_history_id);
+    CALL fenceline_admit(p_resources, p_lock, p_token, p_claim, p_source_id, p_history_id, TRUE);
 END;
 
 -- name: fenceline_offer
@@ -279,7 +283,7 @@ CREATE PROCEDURE fenceline_offer(
 MODIFIES SQL DATA SQL SECURITY DEFINER
 BEGIN
     CALL fenceline_join(p_limit_s);
-    CALL fenceline_admit(p_resources, p_lock, p_token, p_claim, p_source_id, p_history_id);
+    CALL fenceline_admit(p_resources, p_lock, p_token, p_claim, p_source_id, p_history_id, FALSE);
     CALL fenceline_check_snapshots(p_resources);
 END;
 
@@ -450,6 +454,7 @@ BEGIN
     DECLARE p_token, m_token BIGINT;
     DECLARE p_claim, p_source_id, p_history_id, m_claim, m_source_id, m_history_id VARBINARY(64);
     DECLARE m_is_closed BOOLEAN;
+    DECLARE known INT;
     CALL fenceline_parse(p_sequencer, p_lock, p_token, p_claim, p_source_id, p_history_id);
     BEGIN
         DECLARE EXIT HANDLER FOR 1568
@@ -463,7 +468,8 @@ BEGIN
             RESIGNAL;
         END;
         START TRANSACTION READ WRITE;
-        IF NOT EXISTS (SELECT 1 FROM fenceline_mark WHERE resource = p_resource) THEN
+        SELECT COUNT(*) INTO known FROM fenceline_mark WHERE resource = p_resource;
+        IF NOT known THEN
             INSERT INTO fenceline_mark (resource) VALUES (p_resource) ON DUPLICATE KEY UPDATE audit_id = audit_id;
         END IF;
         SELECT lock_name, token, source_id, history_id, claim, is_closed

@@ -155,6 +155,7 @@ class OwnSpeech(Speech):
         return (yield from _aside(self._protector.unprotect(request.resource, request.tables)))
 
     def _look(self, request: ask.Look) -> Talk:
+        yield SQL.look_without_locks
         found = []
         for look in (SQL.show_marks, SQL.show_triggers, SQL.show_observations):
             found.append((yield self.said(look, resource=request.resource))[0])

@@ -11,16 +11,21 @@ import select
 from typing import Any, ClassVar
 
 import aiomysql
+import pymysql
+from pymysql.constants import ER
 from pymysql.constants.SERVER_STATUS import SERVER_STATUS_IN_TRANS
 from pymysql.cursors import Cursor
 
 from fenceline.errors import GuardError
-from fenceline.stores.mysql.client import AsyncConnection, Connection
+from fenceline.stores.mysql.client import AsyncConnection, Connection, error_number
 from fenceline.stores.mysql.guard_errors import cut_off, ended_inside
 
 PATIENCE_S = 60.0
 """How long the guard waits for an answer of its own: longer than any lock that its routines wait for."""
-_ENDS = re.compile(r"\s*(commit|begin(?!\s+not)|start\s+transaction|rollback(?!(\s+work)?\s+to)|xa)\b", re.IGNORECASE)
+_ENDS = re.compile(
+    r"\s*(commit|begin(?!\s+not)|start\s+transaction|rollback(?!(\s+work)?\s+to)|xa|set\s+(session\s+|@@(session\.)?)?autocommit)\b",
+    re.IGNORECASE,
+)
 
 
 class Lending:
@@ -28,12 +33,14 @@ class Lending:
 
     is_lent = False
     attempt: GuardError | None = None
+    is_undone = False
     _usual_cursor: ClassVar[type]
 
     def lend(self) -> None:
         """Hand the open transaction over to the block."""
         self.is_lent = True
         self.attempt = None
+        self.is_undone = False
         self.wait_for(None)
 
     def take_back(self) -> None:
@@ -55,11 +62,17 @@ class Lending:
             raise self.attempt
 
     def look_at(self, statement: str | bytes) -> None:
-        """Raise GuardError if a statement of the block's is an end of its transaction."""
+        """Raise GuardError if a statement of the block's is an end of its transaction, or comes after one."""
         if self.is_lent:
+            if self.is_undone:
+                raise ended_inside()
             text = statement.decode(errors="replace") if isinstance(statement, (bytes, bytearray)) else str(statement)
             if (found := _ENDS.match(text)) is not None:
                 self.refuse(found.group(1).upper())
+
+    def learn_from(self, error: pymysql.Error) -> None:
+        """Remember that the server has undone the transaction: it would take what follows for the next one."""
+        self.is_undone = self.is_undone or error_number(error) == ER.LOCK_DEADLOCK
 
     def problem(self: Any) -> GuardError | None:
         """Return why the block, which ended well, cannot be committed."""
@@ -67,7 +80,7 @@ class Lending:
             return self.attempt  # type: ignore[no-any-return]
         if self.descriptor < 0 or self.is_cut_off():
             return cut_off()
-        return None if self.is_in_transaction else ended_inside()
+        return None if self.is_in_transaction and not self.is_undone else ended_inside()
 
     def is_cut_off(self: Any) -> bool:
         """Tell whether the server has ended the connection while nothing was asked: then no COMMIT has to be sent to
@@ -104,7 +117,11 @@ class LentConnection(Lending, Connection):
     def query(self, sql: str | bytes, unbuffered: bool = False) -> Any:
         """Run a statement, unless it would end the block's transaction."""
         self.look_at(sql)
-        return super().query(sql, unbuffered)
+        try:
+            return super().query(sql, unbuffered)
+        except pymysql.Error as error:
+            self.learn_from(error)
+            raise
 
     def commit(self) -> None:
         """Refuse, while it is lent."""
@@ -144,7 +161,11 @@ class AsyncLentConnection(Lending, AsyncConnection):
     async def query(self, sql: str | bytes, unbuffered: bool = False) -> Any:
         """Run a statement, unless it would end the block's transaction."""
         self.look_at(sql)
-        return await super().query(sql, unbuffered)
+        try:
+            return await super().query(sql, unbuffered)
+        except pymysql.Error as error:
+            self.learn_from(error)
+            raise
 
     async def commit(self) -> None:
         """Refuse, while it is lent."""
