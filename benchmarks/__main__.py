@@ -16,6 +16,7 @@ CASES = {
     "handoff": "from one process's release to the next one's return",
     "renewal": "keep 1, 100 and 10 000 leases: share of a core, bytes a lease",
     "startup": "import fenceline; fenceline run around a command that does nothing",
+    "mysql_cycle": "acquire and release on MariaDB, against two statements by hand",
     "postgres_cycle": "acquire and release on PostgreSQL, against the same by hand",
     "postgres_guarded": "a guarded transaction in PostgreSQL, against one that checks by hand",
     "postgres_size": "acquire and release in databases that know many locks",

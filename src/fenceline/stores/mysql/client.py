@@ -11,7 +11,7 @@ import select
 import socket
 import ssl
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -33,6 +33,7 @@ _SETTLE = (
 """The two servers name the isolation level differently, and each reads the comment that is meant for it."""
 _IS_WRITABLE = "SELECT CONCAT(@@global.read_only) IN ('0', 'OFF')"
 _QUIT = struct.pack("<iB", 1, COMMAND.COM_QUIT)
+Rows = Sequence[tuple[Any, ...]]
 _CLIENTS_OWN = range(2000, 3000)
 """Errors that the client makes itself: the server has not said that nothing was done."""
 _CONNECTION_KILLED, _STATEMENT_TIMEOUT = 1927, 1969
@@ -97,6 +98,7 @@ class Connection(pymysql.Connection):
     _goodbye = _QUIT  # At the interpreter's end the module's own names may be gone before the last connection.
     _needs_tls = False
     _sock: socket.socket | None
+    _result: Any
     _read_timeout: float | None
     _write_timeout: float | None
     ssl: bool
@@ -127,6 +129,16 @@ class Connection(pymysql.Connection):
             self._force_close()
             raise
 
+    def run(self, statement: str, parameters: Sequence[Any] = ()) -> Rows:
+        """Run a statement without a cursor, which costs half as much again, and return the rows of its first result,
+        once all of it has ended: a routine commits after it has said them.
+        """
+        self.query(statement % tuple(map(self.escape, parameters)))
+        rows: Rows = self._result.rows or ()
+        while self._result.has_next:
+            self.next_result()
+        return rows
+
     @property
     def descriptor(self) -> int:
         """The socket's number, -1 of a closed connection."""
@@ -155,6 +167,7 @@ class AsyncConnection(aiomysql.Connection):
     _ssl_context: ssl.SSLContext | None
     _reader: asyncio.StreamReader | None
     _writer: asyncio.StreamWriter | None
+    _result: Any
     patience_s = MAX_CONNECT_S
 
     def __del__(self) -> None:
@@ -191,6 +204,14 @@ class AsyncConnection(aiomysql.Connection):
         except TimeoutError:
             self.close()
             raise pymysql.OperationalError(CR.CR_SERVER_LOST, "the server did not answer in time") from None
+
+    async def run(self, statement: str, parameters: Sequence[Any] = ()) -> Rows:
+        """Run a statement without a cursor, as a synchronous connection does."""
+        await self.query(statement % tuple(map(self.escape, parameters)))
+        rows: Rows = self._result.rows or ()
+        while self._result.has_next:
+            await self.next_result()
+        return rows
 
     @property
     def descriptor(self) -> int:

@@ -159,7 +159,7 @@ class Conversation:
         assert before is not None, "a connection greets first"
         said = Speaker(before, highest, identity.clock.at, boottime_us()).saying(request)
         rows = yield said.statement, said.parameters
-        if said.clock_column is not None:
+        if said.clock_column is not None and rows:
             identity.clock.learn(rows[0][said.clock_column], boottime_us())
         reply = said.hear(rows)
         if said.statement is SQL.acquire:
@@ -221,10 +221,10 @@ class MySQLSourceConnection(SourceConnection[Connection]):
             with naming_errors(self._place):
                 for _ in range(MAX_DEADLOCKS):
                     try:
-                        return _say(native, said)
+                        return native.run(*said)
                     except pymysql.OperationalError as error:
                         _check_deadlock(error)
-                return _say(native, said)
+                return native.run(*said)
 
         return drive(self._conversation.talk(request), say)
 
@@ -240,10 +240,10 @@ class AsyncMySQLSourceConnection(SourceConnection[AsyncConnection]):
             with naming_errors(self._place):
                 for _ in range(MAX_DEADLOCKS):
                     try:
-                        return await _say_async(native, said)
+                        return await native.run(*said)
                     except pymysql.OperationalError as error:
                         _check_deadlock(error)
-                return await _say_async(native, said)
+                return await native.run(*said)
 
         return await drive_async(self._conversation.talk(request), say)
 
@@ -252,23 +252,3 @@ def _check_deadlock(error: pymysql.OperationalError) -> None:
     """Raise the error again, unless it says that nothing was done because of a deadlock."""
     if error_number(error) != ER.LOCK_DEADLOCK:
         raise error
-
-
-def _say(native: Connection, said: Said) -> Rows:
-    """Return the rows of a routine's first result, once the routine has ended: it commits after it has said them."""
-    with native.cursor() as cursor:
-        cursor.execute(*said)
-        rows: Rows = cursor.fetchall()
-        while cursor.nextset():
-            pass
-        return rows
-
-
-async def _say_async(native: AsyncConnection, said: Said) -> Rows:
-    """The same for an event loop."""
-    async with native.cursor() as cursor:
-        await cursor.execute(*said)
-        rows: Rows = await cursor.fetchall()
-        while await cursor.nextset():
-            pass
-        return rows

@@ -227,7 +227,7 @@ END;
 
 -- name: create_release
 -- End a claim for good, wherever it is: holding, queued, ended before, or not yet arrived. It ended no earlier than it was
--- drawn, whatever the clocks do.
+-- drawn, whatever the clocks do. Of the common case, that it held the lock, nothing is said.
 CREATE PROCEDURE fenceline_release(
     IN p_lock VARBINARY(512), IN p_claim VARCHAR(64) CHARACTER SET ascii, IN p_asked_us BIGINT)
 SQL SECURITY DEFINER MODIFIES SQL DATA
@@ -245,11 +245,10 @@ releasing: BEGIN
         forgotten_us = GREATEST(forgotten_us, ended_us), ended_claim = p_claim,
         ended_us = GREATEST(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)), p_asked_us, born_us)
     WHERE name = p_lock AND claim = p_claim;
-    SET v_was_held = ROW_COUNT() = 1, v_now_us = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6));
-    IF v_was_held THEN
-        SELECT v_was_held, v_now_us;
+    IF ROW_COUNT() = 1 THEN
         LEAVE releasing;
     END IF;
+    SET v_now_us = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6));
     START TRANSACTION;
     CALL fenceline_hold_lock(p_lock);
     -- Once more: an acquire that was cancelled may have been under way, and granted at this moment.

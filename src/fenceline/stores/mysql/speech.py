@@ -93,7 +93,7 @@ class Speaker(NamedTuple):
     def release(self, request: ask.Release) -> Saying:
         """End a claim, which is not younger on the source's clock than this moment."""
         parameters = (request.lock.encode(), request.claim, self.source_us(self.now_us))
-        return Saying(SQL.release, parameters, lambda rows: ask.Released(was_held=bool(rows[0][0])), clock_column=1)
+        return Saying(SQL.release, parameters, _hear_release, clock_column=1)
 
     def renew(self, request: ask.Renew) -> Saying:
         """Extend a batch, in the order of the locks' names."""
@@ -159,6 +159,11 @@ def _hear_acquire(lock: str, seen: Seen, rows: Rows) -> ask.SourceReply:
 
 
 _PLAIN: dict[str, ask.SourceReply] = {"busy": ask.Busy(), "ended": ask.ClaimEnded()}
+
+
+def _hear_release(rows: Rows) -> ask.Released:
+    """Nothing is said of the common case: it held the lock."""
+    return ask.Released(was_held=not rows or bool(rows[0][0]))
 
 
 def _hear_renew(rows: Rows) -> ask.Renewed:

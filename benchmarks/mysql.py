@@ -1,0 +1,98 @@
+"""A private MariaDB server for the benchmarks, and the work by hand on it.
+
+By hand: the two statements that somebody who knows MySQL well would write for one lock with a token, and nothing around
+them: one row, whose token comes back by LAST_INSERT_ID, taken by an UPDATE and freed by another, each flushed. What it
+lacks: a counter that outlives the row, so that the tokens of a lock that is deleted never come again; waiting, renewal,
+the refusal of late duplicates, errors, and rights: whoever may update the row may give himself any token.
+"""
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fenceline.model import draw_claim
+from fenceline.stores.mysql.client import Connection, open_connection
+from fenceline.stores.mysql.conninfo import place_of
+from fenceline.stores.mysql.forks import FORKS
+from fenceline.stores.mysql.source import MySQLSource
+from tests.mysql.fix_mysql import Fleet
+
+TTL_US = 30_000_000
+_BY_HAND = (
+    """
+    CREATE TABLE by_hand (name VARBINARY(512) PRIMARY KEY, token BIGINT NOT NULL, claim VARCHAR(64),
+                          holder VARCHAR(512), deadline_us BIGINT NOT NULL)
+    """,
+    "INSERT INTO by_hand VALUES ('bench', 0, NULL, NULL, 0)",
+    "CREATE TABLE by_hand_counter (token BIGINT NOT NULL)",
+    "INSERT INTO by_hand_counter VALUES (0)",
+)
+_TAKE = """
+    UPDATE by_hand SET token = LAST_INSERT_ID(token + 1), claim = %s, holder = %s,
+                       deadline_us = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) + %s
+    WHERE name = %s AND (claim IS NULL OR deadline_us < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)))
+"""
+_FREE = "UPDATE by_hand SET claim = NULL, holder = NULL WHERE name = %s AND claim = %s"
+
+
+@contextmanager
+def private_server() -> Iterator[str]:
+    """Yield the URL of a database with fenceline's schema, on a server on a disk that is gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="fl-bench-") as folder:
+        Path(folder).chmod(0o755)
+        fleet = Fleet(Path(folder))
+        try:
+            server = fleet.shared()
+            server.rows("CREATE DATABASE bench")
+            url = server.url(database="bench")
+            MySQLSource(url).install()
+            yield url
+        finally:
+            fleet.close()
+
+
+class HandWrittenLock:
+    """Take and free a lock by two statements."""
+
+    def __init__(self, url: str) -> None:
+        self.connection: Connection = open_connection(place_of(url), 10.0)
+        for statement in _BY_HAND:
+            self._run(statement)
+
+    def _run(self, statement: str, *parameters: Any) -> Any:
+        with self.connection.cursor() as cursor:
+            cursor.execute(statement, parameters)
+            return cursor.lastrowid
+
+    def cycle(self) -> None:
+        """Take the lock and free it."""
+        claim = draw_claim()
+        token = self._run(_TAKE, claim, "somebody", TTL_US, b"bench")
+        assert token > 0
+        self._run(_FREE, b"bench", claim)
+
+    def cycle_with_counter(self) -> None:
+        """Do the same with a counter that all locks share, as T6 asks for, and so in five trips."""
+        claim = draw_claim()
+        self._run("BEGIN")
+        self._run("UPDATE by_hand_counter SET token = LAST_INSERT_ID(token + 1)")
+        token = self._run(_TAKE, claim, "somebody", TTL_US, b"bench")
+        assert token > 0
+        self._run("COMMIT")
+        self._run(_FREE, b"bench", claim)
+
+    def empty_trips(self) -> None:
+        """Go to the server twice for nothing."""
+        self._run("SELECT 1")
+        self._run("SELECT 1")
+
+    def user_lock(self) -> None:
+        """Take and free a lock of the server's own: no token, no lease, gone with the connection."""
+        self._run("SELECT GET_LOCK('bench', 0)")
+        self._run("SELECT RELEASE_LOCK('bench')")
+
+    def close(self) -> None:
+        """Close the connection."""
+        FORKS.close(self.connection)
