@@ -1,4 +1,4 @@
-"""SQLAlchemy over PostgreSQL: how many trips a block takes, and what is told when one of them is lost."""
+"""SQLAlchemy over a server: how many trips a block takes, and what is told when one of them is lost."""
 
 import dataclasses
 import logging
@@ -12,41 +12,53 @@ from fenceline import FencelineError, GuardError, OutcomeUnknownError
 from tests.guards import HandmadeLease
 from tests.helpers import wait_until
 from tests.integrations.alchemy import TARGETS, Stack, write
-from tests.integrations.places import POSTGRES, Where, make_tables, place_of
-from tests.postgres.proxy import Fault, Proxy
+from tests.integrations.places import Where, make_tables, place_of
+from tests.mysql.proxy import MySQLProxy
+from tests.postgres.proxy import Proxy
 
 MAX_LOST = 40
 """More requests than a block has."""
 PING = text("SELECT 1")
 
 
-@pytest.fixture
+MORE_TRIPS = {"postgres": 1, "mysql": 2}
+"""To present; and on MySQL, whose sessions keep what was presented, to take it back."""
+IDLE = {
+    "postgres": "SELECT 1 FROM pg_stat_activity WHERE state LIKE 'idle in%'",
+    "mysql": "SELECT 1 FROM information_schema.innodb_trx",
+}
+"""What has rows while a transaction is open."""
+only_postgres = pytest.mark.parametrize("where", ["postgres"], indirect=True)
+
+
+@pytest.fixture(params=["postgres", "mysql"])
 def where(request: pytest.FixtureRequest, tmp_path: Any) -> Iterator[Where]:
-    with place_of("postgres", tmp_path, request.getfixturevalue) as place:
+    with place_of(request.param, tmp_path, request.getfixturevalue) as place:
         make_tables(place)
         yield place
 
 
 @pytest.fixture
-def proxy(where: Where, postgres_fleet: Any) -> Iterator[Proxy]:
-    with Proxy(postgres_fleet.shared(POSTGRES).port) as the_proxy:
+def proxy(where: Where) -> Iterator[Any]:
+    port = int(where.settings["PORT"])
+    with Proxy(port) if where.kind == "postgres" else MySQLProxy(port) as the_proxy:
         yield the_proxy
 
 
-def behind(proxy: Proxy, where: Where) -> Where:
+def behind(proxy: Any, where: Where) -> Where:
     """Return the same database by way of the proxy, for engines."""
     first, second = where.engines
     return dataclasses.replace(where, engines=(proxy.url(first), proxy.url(second)))
 
 
-def trips(proxy: Proxy, act: Callable[[], Any]) -> int:
+def trips(proxy: Any, act: Callable[[], Any]) -> int:
     before = len(proxy.requests)
     act()
     return len(proxy.requests) - before
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_a_block_takes_one_trip_more_than_a_transaction(where: Where, proxy: Proxy, target: str) -> None:
+def test_a_block_takes_one_trip_more_than_a_transaction(where: Where, proxy: Any, target: str) -> None:
     stack = Stack(target, behind(proxy, where))
     lease = HandmadeLease(5)
     guard = where.guard()
@@ -57,20 +69,21 @@ def test_a_block_takes_one_trip_more_than_a_transaction(where: Where, proxy: Pro
 
     alone()
     usual = trips(proxy, alone)
-    assert trips(proxy, lambda: stack.fenced(lease, lambda it: it.execute(PING), guard=guard)) == usual + 1
+    assert (
+        trips(proxy, lambda: stack.fenced(lease, lambda it: it.execute(PING), guard=guard))
+        == usual + MORE_TRIPS[where.kind]
+    )
     stack.close()
 
 
 @pytest.mark.parametrize("target", ["session", "async connection"])
-@pytest.mark.parametrize("lose", [Proxy.drop_request, Proxy.drop_reply], ids=["request", "reply"])
-def test_one_loss_is_told_as_it_is_and_the_next_block_works(
-    where: Where, proxy: Proxy, target: str, lose: Callable[[Proxy, int], Fault]
-) -> None:
+@pytest.mark.parametrize("lose", ["drop_request", "drop_reply"])
+def test_one_loss_is_told_as_it_is_and_the_next_block_works(where: Where, proxy: Any, target: str, lose: str) -> None:
     stack = Stack(target, behind(proxy, where))
     lease = HandmadeLease(5)
     for nth in range(1, MAX_LOST):
         stack.fenced(lease, write("before"), guard=where.guard())
-        fault = lose(proxy, nth)
+        fault = getattr(proxy, lose)(nth)
         error: Exception | None = None
         try:
             stack.fenced(lease, write("done"), guard=where.guard())
@@ -89,13 +102,13 @@ def test_one_loss_is_told_as_it_is_and_the_next_block_works(
     raise AssertionError(f"a block has more than {MAX_LOST} requests")
 
 
-def test_an_unconfirmed_commit_is_told_as_unknown(where: Where, proxy: Proxy) -> None:
+def test_an_unconfirmed_commit_is_told_as_unknown(where: Where, proxy: Any) -> None:
     stack = Stack("session", behind(proxy, where))
     lease = HandmadeLease(5)
 
     def last_reply_lost(session: Any) -> None:
         write("done")(session)
-        proxy.drop_reply(1)
+        proxy.drop_reply(MORE_TRIPS[where.kind])
 
     with pytest.raises(OutcomeUnknownError, match="at COMMIT") as caught:
         stack.fenced(lease, last_reply_lost, guard=where.guard())
@@ -115,7 +128,7 @@ def test_g3_a_block_that_is_idle_for_longer_than_its_lease_is_ended(where: Where
 
     def idle(it: Any) -> None:
         write("frozen")(it)
-        wait_until(lambda: where.rows("SELECT 1 FROM pg_stat_activity WHERE state LIKE 'idle in%'") == [])
+        wait_until(lambda: where.rows(IDLE[where.kind]) == [])
         it.execute(PING)
 
     with pytest.raises(GuardError, match="idle for longer than its lease"):
@@ -127,6 +140,7 @@ def test_g3_a_block_that_is_idle_for_longer_than_its_lease_is_ended(where: Where
     stack.close()
 
 
+@only_postgres
 def test_a_database_without_the_guards_schema_is_said(where: Where) -> None:
     where.rows("DROP SCHEMA fenceline CASCADE")
     stack = Stack("session", where)
@@ -135,6 +149,7 @@ def test_a_database_without_the_guards_schema_is_said(where: Where) -> None:
     stack.close()
 
 
+@only_postgres
 def test_a_statement_that_failed_and_was_swallowed_commits_nothing(where: Where) -> None:
     def body(connection: Any) -> None:
         write("new")(connection)
@@ -148,6 +163,7 @@ def test_a_statement_that_failed_and_was_swallowed_commits_nothing(where: Where)
     stack.close()
 
 
+@only_postgres
 def test_a_commit_in_plain_sql_is_found(where: Where) -> None:
     stack = Stack("connection", where)
     with pytest.raises(GuardError, match="ended its own guarded transaction"):

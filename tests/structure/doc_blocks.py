@@ -25,7 +25,7 @@ _BLOCK = re.compile(
     r"^(?P=indent)```[ ]*$",
     re.MULTILINE | re.DOTALL,
 )
-_MARK = re.compile(r"<!-- (?P<mark>fresh|run|file: [\w.-]+) -->\s*\Z")
+_MARK = re.compile(r"<!-- (?P<mark>fresh|run|file: [\w./-]+) -->\s*\Z")
 _FILE = "file: "
 _NEEDS_POSTGRES = "\n<!-- postgres -->\n"
 

@@ -69,6 +69,7 @@ def run_programs(document: Path, folder: Path) -> None:
 def run_commands(document: Path, folder: Path) -> None:
     """Write the files of a document and run its console sessions; fail where one exits or prints otherwise."""
     for name, text in files(document.read_text()).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
     for command in commands(document.read_text()):
         done = run(["sh", "-c", command.text], folder)
