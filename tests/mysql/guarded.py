@@ -15,6 +15,7 @@ from tests.mysql.fix_mysql import Database
 
 UNFENCED = "FL001 no token presented"
 DEADLOCK = 1213
+SIGNALLED = 1644
 ENDED = 1792
 """The server's own number for a write in a transaction that is read-only."""
 TABLE = ("CREATE TABLE reports (id int PRIMARY KEY, value varchar(64))", "INSERT INTO reports VALUES (1, 'first')")
@@ -32,7 +33,8 @@ def code_of(error: BaseException) -> str:
     assert isinstance(error, pymysql.Error)
     number, text = error.args
     found = re.match(r"(FL0\d\d) ", text)
-    assert number == 1644 and found is not None, error
+    assert number == SIGNALLED, error
+    assert found is not None, error
     assert error.sqlstate == found.group(1)
     assert len(text) <= 128
     return found.group(1)

@@ -392,7 +392,8 @@ def test_g8_what_operators_do_is_audited_with_their_account(guarded: Guarded) ->
     guard.lower(5, reason="poisoned: 'quoted' \\ 100 %")
     guard.unprotect(reason="moved")
     rows = guarded.database.rows(
-        "SELECT action, from_token, to_token, reason, account LIKE 'root@%', who <> '' FROM fenceline_guard_audit ORDER BY id"
+        "SELECT action, from_token, to_token, reason, account LIKE 'root@%', who <> '' FROM fenceline_guard_audit "
+        "ORDER BY id"
     )
     assert rows == [
         ("raise-to", 0, 9, "restored", 1, 1),

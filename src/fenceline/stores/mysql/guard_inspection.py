@@ -111,7 +111,7 @@ def _cascade(table: str, parent: str, rule: str, resource: str) -> Finding:
 
 def _reference(table: str, parent: str, resource: str, place: Place) -> Finding:
     message = (
-        f"table {table} is not protected, and has a foreign key to {parent} of resource {resource!r}: whoever writes it "
+        f"table {table} is not protected and has a foreign key to {parent} of resource {resource!r}: whoever writes it "
         f"can keep the holder from deleting there, and its rows follow the holder's"
     )
     return Finding("open-reference", message, f"protect it too: `fenceline protect {place.url} --table {table} …`")

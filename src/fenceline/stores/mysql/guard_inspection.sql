@@ -26,7 +26,7 @@ SELECT found.GRANTEE, GROUP_CONCAT(DISTINCT found.PRIVILEGE_TYPE ORDER BY found.
     WHERE TABLE_SCHEMA = CONVERT({database} USING utf8mb4) AND TABLE_NAME NOT LIKE 'fenceline\_%'
 ) AS found
 WHERE found.PRIVILEGE_TYPE IN ('DROP', 'ALTER', 'TRIGGER', 'SUPER', 'BINLOG REPLAY', 'CREATE ROUTINE', 'ALTER ROUTINE')
-    AND found.GRANTEE NOT LIKE ''mariadb.sys''@% AND found.GRANTEE NOT LIKE ''mysql.%
+    AND found.GRANTEE NOT LIKE '''mysql.%' AND found.GRANTEE NOT LIKE '''mariadb.sys''%'
 GROUP BY found.GRANTEE ORDER BY 1;
 
 -- name: readers
