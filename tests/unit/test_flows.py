@@ -9,8 +9,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fenceline._flows import keep
-from fenceline._flows.acquire import MAX_CLAIMS, MIN_CLAIMS, Attempt, Grant, acquire, deadline_ms, margin_ms
+from fenceline._flows.acquire import MAX_CLAIMS, MIN_CLAIMS, RETRY_MS, Attempt, Grant, acquire, deadline_ms, margin_ms
 from fenceline._flows.requests import (
+    NOW,
     Acquire,
     BlockSpent,
     Break,
@@ -244,6 +245,10 @@ def test_a_source_that_ends_every_claim_is_given_up() -> None:
         hand.reply(ClaimEnded())
 
 
+POLL = Poll("the-lock", "c1")
+LONG_AFTER_MS = 10**9
+
+
 # --- lost replies and errors ----------------------------------------------------------------------
 PATHS: dict[str, tuple[Callable[[], Flow[Any]], list[Any]]] = {
     "acquire at once": (
@@ -285,6 +290,13 @@ def each_request() -> list[Any]:
     return found
 
 
+def long_after(hand: Hand, error: BaseException) -> None:
+    """Throw an error in; to a waiter who asks whether its place is kept still, say that it is not."""
+    is_in_line = POLL in hand.asked and isinstance(hand.request, (Poll, ReserveBlock))
+    if hand.throw(error) == NOW and is_in_line:
+        hand.reply(LONG_AFTER_MS)
+
+
 def at(path: str, index: int) -> Hand:
     """Return the flow at its request number `index`."""
     make, replies = PATHS[path]
@@ -300,7 +312,7 @@ def test_an_error_anywhere_passes_unchanged_and_nothing_more_is_asked(
 ) -> None:
     hand = at(path, index)
     with pytest.raises(type(error)) as raised:
-        hand.throw(error)
+        long_after(hand, error) if isinstance(error, SourceUnavailableError) else hand.throw(error)
     assert raised.value is error
 
 
@@ -337,7 +349,40 @@ def test_a_reply_that_is_lost_too_often_is_told(path: str, index: int) -> None:
     for _ in range(tries - 1):
         hand.throw(lost)
     with pytest.raises(OutcomeUnknownError):
-        hand.throw(lost)
+        long_after(hand, lost)
+
+
+def in_line(timeout_ms: int | None = None) -> Hand:
+    """Return the flow of a waiter whose place was confirmed by a request of 1.5 s, and who looks again at 2 s."""
+    hand = Hand(acquire(attempt(), may_wait=True, timeout_ms=timeout_ms))
+    assert hand.reply(("c1", 1_000_000), Queued(9), None, 1_500, Queued(9), 1_501, None, 2_000) == POLL
+    return hand
+
+
+@pytest.mark.parametrize("lost", [SourceUnavailableError("it restarts"), OutcomeUnknownError("it died")])
+def test_h7_a_waiter_outlives_an_outage_in_which_its_place_is_kept(lost: Exception) -> None:
+    hand = in_line()
+    for now_ms in (2_000, 5_000, 1_500 + TTL_MS - 1):
+        for _ in range(1 if isinstance(lost, SourceUnavailableError) else MAX_TRIES):
+            request = hand.throw(lost)
+        assert request == NOW
+        assert hand.reply(now_ms) == Wait(min(RETRY_MS, 1_500 + TTL_MS - now_ms))
+        assert hand.reply(None, now_ms) == POLL
+    hand.reply(GRANTED, now_ms)
+    assert hand.result.token == 7
+
+
+@pytest.mark.parametrize(("timeout_ms", "until_ms"), [(None, 1_500 + TTL_MS), (3_000, 4_000)])
+def test_a_waiter_is_told_of_an_outage_once_its_place_or_its_time_is_over(
+    timeout_ms: int | None, until_ms: int
+) -> None:
+    hand = in_line(timeout_ms)
+    hand.throw(SourceUnavailableError("it restarts"))
+    assert hand.reply(until_ms - 1) == Wait(1)
+    hand.reply(None, until_ms)
+    hand.throw(SourceUnavailableError("it is away"))
+    with pytest.raises(SourceUnavailableError, match="it is away"):
+        hand.reply(until_ms)
 
 
 def test_a_reserved_block_gives_its_request_as_many_tries_anew() -> None:

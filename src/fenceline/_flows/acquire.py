@@ -24,7 +24,7 @@ from fenceline._flows.requests import (
     Wait,
 )
 from fenceline._flows.retry import asked
-from fenceline.errors import SourceError
+from fenceline.errors import OutcomeUnknownError, SourceError, SourceUnavailableError
 
 US_PER_MS = 1000
 MARGIN_MIN_MS = 50
@@ -33,6 +33,8 @@ MARGIN_MAX_TTL_FRACTION = 4
 MIN_CLAIMS = 3
 """Claims that one acquire may draw however short its timeout is: a source refuses a fresh one that it cannot tell from
 a late one, for example the first after a recovery, and a lock that is free is not to be called busy for that."""
+RETRY_MS = 500
+"""How often a waiter looks for a source that cannot be asked."""
 MAX_CLAIMS = 100
 """Claims that one acquire may draw before it gives up on a source that ends them all."""
 
@@ -120,9 +122,20 @@ def _stand_in_line(request: Acquire, give_up_ms: int | None) -> Flow[tuple[int, 
     """Poll and wait until the claim is granted, ended, or out of time; return when the last poll was sent, and its
     reply.
     """
+    kept_until_ms = request.born_us // US_PER_MS + request.ttl_ms
     while True:
         sent_ms = yield NOW
-        reply = yield from asked(Poll(request.lock, request.claim))
+        try:
+            reply = yield from asked(Poll(request.lock, request.claim))
+        except (SourceUnavailableError, OutcomeUnknownError):
+            # The source keeps the claim's place for its ttl: if it restarts, or another takes over, that is waited for.
+            last_ms = kept_until_ms if give_up_ms is None else min(kept_until_ms, give_up_ms)
+            now_ms = yield NOW
+            if now_ms >= last_ms:
+                raise
+            yield Wait(min(RETRY_MS, last_ms - now_ms))
+            continue
+        kept_until_ms = sent_ms + request.ttl_ms
         if not isinstance(reply, Queued):
             return sent_ms, reply  # type: ignore[return-value]
         now_ms = yield NOW
