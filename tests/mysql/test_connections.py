@@ -186,10 +186,21 @@ def test_a_password_of_any_letters_is_taken(mysql_server: MySQLServer) -> None:
         ("mysql:///db?unix_socket=/run/m.sock", "mysql://%2Frun%2Fm.sock/db"),
     ],
 )
-def test_a_url_is_shown_in_one_spelling_and_without_secrets(url: str, shown: str) -> None:
+def test_a_url_is_shown_in_one_spelling_and_without_secrets(
+    url: str, shown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("MYSQL_HOST", "MYSQL_TCP_PORT"):
+        monkeypatch.delenv(name, raising=False)
     place = place_of(url)
     assert place.url == shown
     assert repr(place) == f"Place({shown!r})"
+
+
+def test_what_a_url_leaves_out_is_what_the_servers_own_programs_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MYSQL_HOST", "db.example")
+    monkeypatch.setenv("MYSQL_TCP_PORT", "3307")
+    assert place_of("mysql://u@/app").url == "mysql://db.example:3307/app"
+    assert place_of("mysql://h,:1/app").url == "mysql://h:3307,db.example:1/app"
 
 
 @pytest.mark.parametrize(

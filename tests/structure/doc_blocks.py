@@ -10,6 +10,9 @@ them stands for anything, and so does a line of its own for any lines.
 A page with the line `<!-- postgres -->` is run with an empty database `app` on a PostgreSQL server, which
 libpq's environment variables name: `postgresql:///app`, and `psql`, lead there.
 
+A page with the line `<!-- mysql -->` is run with an empty database `app` on a MariaDB server, which the
+environment variables of its own programs name: `mysql://root@/app`, and `mariadb`, lead there.
+
 A ```python block after `<!-- file: NAME -->` is no program of the page: it is what its console session
 finds in the file NAME.
 """
@@ -28,6 +31,7 @@ _BLOCK = re.compile(
 _MARK = re.compile(r"<!-- (?P<mark>fresh|run|file: [\w./-]+) -->\s*\Z")
 _FILE = "file: "
 _NEEDS_POSTGRES = "\n<!-- postgres -->\n"
+_NEEDS_MYSQL = "\n<!-- mysql -->\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,11 @@ class Command:
 def needs_postgres(document: str) -> bool:
     """Tell whether the page is run with a PostgreSQL server."""
     return _NEEDS_POSTGRES in document
+
+
+def needs_mysql(document: str) -> bool:
+    """Tell whether the page is run with a MariaDB server."""
+    return _NEEDS_MYSQL in document
 
 
 def blocks(document: str) -> Iterator[Block]:

@@ -4,13 +4,15 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.helpers import ROOT
 from tests.postgres.fix_server import ADMIN
-from tests.structure.doc_blocks import commands, files, needs_postgres, prints, programs
+from tests.structure.doc_blocks import commands, files, needs_mysql, needs_postgres, prints, programs
 
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LIMIT_S = 60
@@ -26,16 +28,23 @@ def named(path: Path) -> str:
 @pytest.fixture
 def servers(document: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Give a page that asks for it an empty database, on a server whose roles are its own too."""
-    if not needs_postgres(document.read_text()):
+    text = document.read_text()
+    with ExitStack() as running:
+        if needs_postgres(text):
+            server = running.enter_context(request.getfixturevalue("postgres_fleet").copied_server(DOCUMENTED_POSTGRES))
+            place = {"PGHOST": "127.0.0.1", "PGPORT": str(server.port), "PGUSER": ADMIN, "PGDATABASE": "app"}
+            prepare(server, place, monkeypatch)
+        if needs_mysql(text):
+            server = running.enter_context(request.getfixturevalue("mysql_fleet").new_server())
+            prepare(server, {"MYSQL_HOST": "127.0.0.1", "MYSQL_TCP_PORT": str(server.port)}, monkeypatch)
         yield
-        return
-    fleet = request.getfixturevalue("postgres_fleet")
-    with fleet.copied_server(DOCUMENTED_POSTGRES) as server:
-        server.rows("CREATE DATABASE app")
-        place = {"PGHOST": "127.0.0.1", "PGPORT": str(server.port), "PGUSER": ADMIN, "PGDATABASE": "app"}
-        for name, value in place.items():
-            monkeypatch.setenv(name, value)
-        yield
+
+
+def prepare(server: Any, place: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the database, and say to the page's programs where it is."""
+    server.rows("CREATE DATABASE app")
+    for name, value in place.items():
+        monkeypatch.setenv(name, value)
 
 
 def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:

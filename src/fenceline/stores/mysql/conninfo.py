@@ -1,10 +1,12 @@
 """A MySQL URL: what the clients need to connect, and what may be shown of it.
 
 Promise: `mysql://user:password@host:port,host:port/database?ssl_mode=…` in all its parts, several hosts included; the
-spelling that is shown names the servers and the database, never a user, a password or a file. A parameter that is not
-known is refused, so that a misspelt `ssl_mode` is no silent loss of TLS. Never: a connection made.
+spelling that is shown names the servers and the database, never a user, a password or a file. A host or a port that is
+left out is what `MYSQL_HOST` and `MYSQL_TCP_PORT` say, as to the servers' own programs. A parameter that is not known
+is refused, so that a misspelt `ssl_mode` is no silent loss of TLS. Never: a connection made.
 """
 
+import os
 import ssl
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -131,11 +133,15 @@ def _address(server: str) -> Address:
     """Return one `host`, `host:port` or `[IPv6 address]:port`."""
     host, separator, port = server.rpartition(":")
     if not separator or server.endswith("]"):
-        host, port = server, str(DEFAULT_PORT)
+        host, port = server, os.environ.get("MYSQL_TCP_PORT", str(DEFAULT_PORT))
     if not port.isascii() or not port.isdigit() or not 0 < int(port) < 2**16:
         # What stands for a port may be a piece of a password with an @ or / in it: it is not repeated.
         raise ConfigError(_FORM.format(reason="a port is a number from 1 to 65535"))
-    return Address(unquote(host.removeprefix("[").removesuffix("]")) or "localhost", int(port))
+    return Address(unquote(host.removeprefix("[").removesuffix("]")) or _default_host(), int(port))
+
+
+def _default_host() -> str:
+    return os.environ.get("MYSQL_HOST", "localhost")
 
 
 def _spelt(addresses: tuple[Address, ...], database: str) -> str:
