@@ -5,15 +5,14 @@ instead. Whoever is frozen inside a guarded transaction holds nobody up for long
 What a role with the rights of the tables' owner can do is said, and not prevented.
 """
 
-import asyncio
 import weakref
-from collections import deque
 from typing import Any, cast
 
 import psycopg
 
 from fenceline.errors import FencelineError
 from fenceline.model import Finding
+from fenceline.stores.idle import AsyncIdleConnections, IdleConnections
 from fenceline.stores.postgres import install
 from fenceline.stores.postgres.adopted import AdoptedConnection, AsyncAdoptedConnection
 from fenceline.stores.postgres.borrowed import BorrowedConnection
@@ -27,81 +26,20 @@ from fenceline.stores.postgres.guard_speech import SCHEMA_NUMBER
 from fenceline.stores.postgres.lent import PATIENCE_S, AsyncLentConnection, LentConnection
 from fenceline.stores.statements import statements
 
-MAX_IDLE_CONNECTIONS = 16
-"""Connections that one guard keeps open for its next transactions."""
 SCHEMA = statements(__package__, "guard_schema.sql")
 FUNCTIONS = statements(__package__, "guard_functions.sql")
 PROTECTION = statements(__package__, "guard_protection.sql")
 PART = "guard"
 
 
-class IdleConnections:
-    """The connections to one database that nobody uses at the moment."""
-
-    def __init__(self, place: Place) -> None:
-        self._place = place
-        self._idle: deque[LentConnection] = deque()
-        self._is_closed = False
-
-    def take(self) -> LentConnection:
-        """Return a connection that is nobody else's."""
-        while self._idle:
-            native = self._idle.pop()
-            if is_alive(native):
-                return native
-            FORKS.close(native)
-        return cast("LentConnection", open_connection(self._place, PATIENCE_S, LentConnection))
-
-    def give_back(self, native: LentConnection) -> None:
-        """Keep the connection for the next one, unless there are enough, or its user has changed it."""
-        if not self._is_closed and len(self._idle) < MAX_IDLE_CONNECTIONS and native.is_as_lent():
-            self._idle.append(native)
-        else:
-            FORKS.close(native)
-
-    def close(self) -> None:
-        """Close what is idle, and each other connection when it is given back."""
-        self._is_closed = True
-        while self._idle:
-            FORKS.close(self._idle.pop())
+def open_lent(place: Place) -> LentConnection:
+    """Return a connection for blocks."""
+    return cast("LentConnection", open_connection(place, PATIENCE_S, LentConnection))
 
 
-class AsyncIdleConnections:
-    """The same for event loops; a connection stays with its loop."""
-
-    def __init__(self, place: Place) -> None:
-        self._place = place
-        self._idle: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, deque[AsyncLentConnection]]
-        self._idle = weakref.WeakKeyDictionary()
-        self._is_closed = False
-
-    async def take(self) -> AsyncLentConnection:
-        """Return a connection that is nobody else's."""
-        idle = self._of_this_loop()
-        while idle:
-            native = idle.pop()
-            if is_alive(native):
-                return native
-            FORKS.close(native)
-        return cast("AsyncLentConnection", await open_async_connection(self._place, PATIENCE_S, AsyncLentConnection))
-
-    def give_back(self, native: AsyncLentConnection) -> None:
-        """Keep the connection for the next one, unless there are enough, or its user has changed it."""
-        idle = self._of_this_loop()
-        if not self._is_closed and len(idle) < MAX_IDLE_CONNECTIONS and native.is_as_lent():
-            idle.append(native)
-        else:
-            FORKS.close(native)
-
-    def _of_this_loop(self) -> deque[AsyncLentConnection]:
-        return self._idle.setdefault(asyncio.get_running_loop(), deque())
-
-    def close(self) -> None:
-        """Close what is idle, and each other connection when it is given back."""
-        self._is_closed = True
-        for idle in self._idle.values():
-            while idle:
-                FORKS.close(idle.pop())
+async def open_async_lent(place: Place) -> AsyncLentConnection:
+    """The same for an event loop."""
+    return cast("AsyncLentConnection", await open_async_connection(place, PATIENCE_S, AsyncLentConnection))
 
 
 class PostgresGuard:
@@ -112,8 +50,9 @@ class PostgresGuard:
     def __init__(self, url: str) -> None:
         self.place = place_of(url)
         self.url = self.place.url
-        self._idle = IdleConnections(self.place)
-        self._async_idle = AsyncIdleConnections(self.place)
+        place = self.place
+        self._idle = IdleConnections(lambda: open_lent(place), is_alive, FORKS.close)
+        self._async_idle = AsyncIdleConnections(lambda: open_async_lent(place), is_alive, FORKS.close)
         weakref.finalize(self, self._idle.close)
         weakref.finalize(self, self._async_idle.close)
 
