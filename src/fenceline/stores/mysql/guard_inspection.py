@@ -68,10 +68,8 @@ def _of_tables(entries: list[Entry], marks: Rows, rows: Rows, place: Place) -> I
                 "broken-off", message, f"run `fenceline protect {place.url} …` again, in the mode that you want"
             )
         if any(row[0] == entry.id and str(row[6]) != _STARTS_ALL for row in rows if row[4] is not None and entry.mode):
-            message = (
-                f"another trigger of {named} sees a row before ours: what it does elsewhere is not undone by a refusal"
-            )
-            yield Finding("late-trigger", f"{message} of a non-transactional engine", again)
+            message = f"another trigger of {named} sees a row before ours: what it does in other engines is not undone"
+            yield Finding("late-trigger", message, again)
     known = {entry.resource for entry in entries}
     for resource in (bytes(mark[0]).decode() for mark in marks):
         if resource not in known:
