@@ -20,6 +20,7 @@ from fenceline.clock import boottime_us
 from fenceline.errors import SchemaError, SourceError
 from fenceline.model import Finding
 from fenceline.stores.contract import Capabilities, Channel
+from fenceline.stores.identity import Identity, Seen
 from fenceline.stores.mysql import inspection, install
 from fenceline.stores.mysql.client import (
     AsyncConnection,
@@ -33,7 +34,6 @@ from fenceline.stores.mysql.client import (
 from fenceline.stores.mysql.conninfo import Place, place_of
 from fenceline.stores.mysql.forks import FORKS
 from fenceline.stores.mysql.speech import GRANTED, HELD, SQL, Answer, Described, Rows, Speaker, answer_of, draw_id
-from fenceline.stores.postgres.identity import Identity, Seen
 from fenceline.stores.statements import statements
 
 SCHEMA = statements(__package__, "source_schema.sql")

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from fenceline._flows import requests as ask
 from fenceline.errors import SourceError
 from fenceline.model import LockInfo, SourceInfo, default_holder
-from fenceline.stores.postgres.identity import Seen
+from fenceline.stores.identity import Seen
 from fenceline.stores.statements import statements
 
 SQL = statements(__package__, "source.sql")

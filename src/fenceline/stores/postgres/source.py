@@ -16,6 +16,7 @@ from fenceline.clock import boottime_us
 from fenceline.errors import SchemaError
 from fenceline.model import Finding
 from fenceline.stores.contract import Capabilities, Channel
+from fenceline.stores.identity import Identity, Seen
 from fenceline.stores.postgres import inspection, install
 from fenceline.stores.postgres.client import (
     AsyncConnection,
@@ -28,7 +29,6 @@ from fenceline.stores.postgres.client import (
 )
 from fenceline.stores.postgres.conninfo import Place, place_of
 from fenceline.stores.postgres.forks import FORKS
-from fenceline.stores.postgres.identity import Identity, Seen
 from fenceline.stores.postgres.listener import Listener
 from fenceline.stores.postgres.speech import FORMS, GRANTED, SPENT, SQL, Described, Row, Rows, Speaker
 from fenceline.stores.statements import statements

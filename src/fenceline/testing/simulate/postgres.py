@@ -17,7 +17,8 @@ from fenceline._flows import requests as ask
 from fenceline._flows.retry import asked
 from fenceline.errors import FencelineError, OutcomeUnknownError, SourceUnavailableError
 from fenceline.model import SourceInfo
-from fenceline.stores.postgres import identity, source
+from fenceline.stores import identity
+from fenceline.stores.postgres import source
 from fenceline.stores.postgres.client import meaning
 from fenceline.stores.postgres.speech import SQL
 from fenceline.testing.simulate.kernel import US_PER_MS, Kernel, Process, Violation
