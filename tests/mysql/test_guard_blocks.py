@@ -15,6 +15,7 @@ from fenceline import GuardError, SourceUnavailableError, StaleTokenError, Unfen
 from fenceline._flows import guard_requests
 from fenceline.stores.mysql.guard import MySQLGuard
 from tests.guards import LOCK, RESOURCE, HandmadeLease
+from tests.helpers import wait_until
 from tests.mysql.guarded import Guarded, run
 from tests.postgres.guarded import Step
 
@@ -289,6 +290,37 @@ def test_a_forked_child_leaves_its_parents_block_alone(guarded: Guarded) -> None
         assert os.waitpid(child, 0)[1] == 0
         write(native, "parent")
     assert (guarded.value(1), guarded.value(2)) == ("parent", "child")
+
+
+def test_a_seal_that_waited_too_long_leaves_no_transaction_and_may_be_tried_again(guarded: Guarded) -> None:
+    """The server that reports an error does not say that the transaction is still open."""
+    guard, lease = guarded.guard(), HandmadeLease(6)
+    guarded.sealed(5)
+    guarded.database.rows("SET GLOBAL innodb_lock_wait_timeout = 1")
+    try:
+        with guarded.client() as other:
+            run(other, "START TRANSACTION")
+            guarded.present(other, 5)
+            with pytest.raises(SourceUnavailableError, match="try again"):
+                guard.seal(lease)
+            open_ones = "SELECT COUNT(*) FROM information_schema.INNODB_TRX WHERE trx_mysql_thread_id <> %s"
+            wait_until(lambda: guarded.database.value(open_ones, other.thread_id()) == 0)
+            run(other, "CALL fenceline_commit()")
+        guard.seal(lease)
+    finally:
+        guarded.database.rows("SET GLOBAL innodb_lock_wait_timeout = 50")
+    assert guard.mark().token == 6
+
+
+def test_a_block_that_is_refused_at_its_beginning_gives_a_clean_connection_back(guarded: Guarded) -> None:
+    old = guarded.sealed(5)
+    guarded.sealed(6)
+    guard = guarded.guard()
+    with pytest.raises(StaleTokenError), guard.transaction(old):
+        raise AssertionError("not reached")
+    native = guard._core.store._idle.take()
+    assert run(native, "SELECT @fenceline_presented, @@tx_read_only, @@in_transaction") == [(None, 0, 0)]
+    native.close()
 
 
 # --- in the caller's own transaction --------------------------------------------------------------

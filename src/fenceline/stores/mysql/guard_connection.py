@@ -32,6 +32,10 @@ class Bearing:
     _place: Place
     _speech: OwnSpeech
     _native: Any
+    _is_begun = False
+    """Whether something was said since the last end of a transaction. A server that reports an error does not say whether
+    one is open.
+    """
 
     def _check(self, request: Any) -> None:
         """Take the connection back before a block's end, and raise what keeps it from being committed."""
@@ -49,6 +53,8 @@ class Bearing:
     def _after(self, request: Any) -> None:
         if isinstance(request, ask.Open):
             self._native.lend()
+        elif isinstance(request, (ask.Commit, ask.Finish, ask.Look)):
+            self._is_begun = False
 
     def _meaning(self, error: BaseException, request: Any) -> FencelineError | None:
         """Return what the error of a request means; None: it is as it should be."""
@@ -57,16 +63,16 @@ class Bearing:
         return translated(error, self._place, is_commit=isinstance(request, (ask.Commit, ask.Finish)))
 
     def _is_to_roll_back(self) -> bool:
-        """Tell whether there is a transaction that ROLLBACK would end; a connection in doubt is closed instead."""
+        """Tell whether there may be a transaction that ROLLBACK would end; a connection in doubt is closed instead."""
         native = self._native
-        if native is None:
+        if native is None or not self._is_begun:
             return False
+        self._is_begun = False
         was_lent = native.is_lent
         native.take_back()
-        if native.is_in_transaction and FORKS.is_ours(native):
+        if FORKS.is_ours(native) and (native.is_in_transaction or not was_lent):
             return True
-        if was_lent or native.is_in_transaction:
-            FORKS.close(native)
+        FORKS.close(native)
         return False
 
     def explain(self, error: BaseException) -> GuardError | None:
@@ -111,6 +117,7 @@ class GuardConnection(Bearing):
             return results(self._aside(), said.text)
         if self._native is None:
             self._native = self._take()
+        self._is_begun = True
         return results(self._native, said)
 
     def _aside(self) -> Connection:
@@ -127,8 +134,8 @@ class GuardConnection(Bearing):
                 self._exchanged(Aside(statement))
         if self._is_to_roll_back() and self._native is not None:
             try:
-                self._exchanged(SQL.rollback)
-                self._exchanged(self._speech.said(SQL.unbind))
+                results(self._native, SQL.rollback)
+                results(self._native, self._speech.said(SQL.unbind))
             except BaseException:
                 FORKS.close(self._native)
 
@@ -178,6 +185,7 @@ class AsyncGuardConnection(Bearing):
             return await results_async(await self._aside(), said.text)
         if self._native is None:
             self._native = await self._take()
+        self._is_begun = True
         return await results_async(self._native, said)
 
     async def _aside(self) -> AsyncConnection:
@@ -202,8 +210,8 @@ class AsyncGuardConnection(Bearing):
                 await self._exchanged(Aside(statement))
         if self._is_to_roll_back() and self._native is not None:
             try:
-                await self._exchanged(SQL.rollback)
-                await self._exchanged(self._speech.said(SQL.unbind))
+                await results_async(self._native, SQL.rollback)
+                await results_async(self._native, self._speech.said(SQL.unbind))
             except BaseException as error:
                 FORKS.close(self._native)
                 if not isinstance(error, Exception):
@@ -215,6 +223,9 @@ class AsyncGuardConnection(Bearing):
         beside, self._beside = self._beside, None
         if native is not None:
             native.take_back()
-            self._give_back(native)
+            if self._is_begun:
+                FORKS.close(native)
+            else:
+                self._give_back(native)
         if beside is not None:
             FORKS.close(beside)
