@@ -1,14 +1,29 @@
 """URLs of the guard's, from what other libraries connect with.
 
 Promise: the same server, database, user and password; TLS as far as the library says it in words that the guard's
-client knows. Never: a connection made, a client imported.
+client knows. Never: a connection made.
 """
 
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from fenceline.errors import MissingDependencyError
+
 _LOCAL = "localhost"
 _MYSQL_WORDS = ("unix_socket", "ssl_mode", "ssl_ca", "ssl_cert", "ssl_key")
+
+
+def postgres_url(parameters: Mapping[str, Any]) -> str:
+    """Return the URL of a PostgreSQL database, without parameters that libpq has no word for."""
+    try:
+        from fenceline.stores.postgres.conninfo import url_of
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"the guard seals in PostgreSQL by a client of its own, which is not installed ({error.name}): pip install "
+            f"'fenceline[postgres]'"
+        ) from error
+    return url_of(parameters)
 
 
 def mysql_url(

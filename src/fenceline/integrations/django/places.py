@@ -12,7 +12,7 @@ from django.db import connections
 
 from fenceline.errors import ConfigError
 from fenceline.integrations.django.settings import GUARDS, SETTING, read
-from fenceline.integrations.places import mysql_url
+from fenceline.integrations.places import mysql_url, postgres_url
 
 
 def url_of(alias: str) -> str:
@@ -41,12 +41,10 @@ def _sqlite(connection: Any) -> str:
 
 
 def _postgres(connection: Any) -> str:
-    from fenceline.stores.postgres.conninfo import url_of as libpq_url_of
-
     parameters = dict(connection.get_connection_params())
     if role := connection.settings_dict["OPTIONS"].get("assume_role"):
         parameters["options"] = f"{parameters.get('options', '')} -c role={role}".strip()
-    return libpq_url_of(parameters)
+    return postgres_url(parameters)
 
 
 def _mysql(connection: Any) -> str:

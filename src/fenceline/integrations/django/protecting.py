@@ -74,17 +74,16 @@ class Table:
 
 def tables_of(alias: str) -> list[Table]:
     """Return the tables that ask for protection in a database, as it is at the moment."""
-    wanted = list(_wanted(alias))
-    if not wanted:
-        return []
-    marks, protections = _seen(url_of(alias))
+    wanted = [(model, asked, model._meta.db_table) for model, asked in _wanted(alias)]  # noqa: SLF001
+    names = {name: name_at_guard(connections[alias], name) for _, _, name in wanted}
+    url = url_of(alias) if wanted else ""
+    # Before the first migration there may be no database to look into.
+    marks, protections = _seen(url) if any(names.values()) else ({}, {})
     tables = []
-    for model, asked in wanted:
-        name = model._meta.db_table  # noqa: SLF001
-        there = name_at_guard(connections[alias], name)
-        found = protections.get(there or "")
+    for model, asked, name in wanted:
         mark = marks.get(asked.resource)
-        tables.append(Table(model, name, there, asked, found, mark.lock if mark else None))
+        found = protections.get(names[name] or "")
+        tables.append(Table(model, name, names[name], asked, found, mark.lock if mark else None))
     return tables
 
 

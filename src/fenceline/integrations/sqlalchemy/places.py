@@ -10,7 +10,7 @@ from collections.abc import Callable
 from sqlalchemy import Engine
 
 from fenceline.errors import ConfigError
-from fenceline.integrations.places import mysql_url
+from fenceline.integrations.places import mysql_url, postgres_url
 
 _SEE = "pass guard=fenceline.guard(url, …), which says where it is"
 
@@ -35,11 +35,9 @@ def _sqlite(engine: Engine) -> str:
 
 
 def _postgres(engine: Engine) -> str:
-    from fenceline.stores.postgres.conninfo import url_of as libpq_url_of
-
     _, parameters = engine.dialect.create_connect_args(engine.url)
     named = {"dbname": parameters.get("database"), **parameters}
-    return libpq_url_of({word: value for word, value in named.items() if isinstance(value, (str, int, list, tuple))})
+    return postgres_url({word: value for word, value in named.items() if isinstance(value, (str, int, list, tuple))})
 
 
 def _mysql(engine: Engine) -> str:
