@@ -3,6 +3,8 @@
 import textwrap
 from pathlib import Path
 
+import psutil
+
 from tests.mysql.fix_mysql import Database
 from tests.process.actors import Actor, Stage
 
@@ -17,4 +19,12 @@ class MySQLStage(Stage):
 
     def actor(self, script: str, *, options: tuple[str, ...] = ()) -> Actor:
         """Start an actor; `source` is the MySQL source."""
-        return super().actor(f"source = fenceline.connect({self.url!r})\n" + textwrap.dedent(script), options=options)
+        named = f"URL = {self.url!r}\nsource = fenceline.connect(URL)\n"
+        return super().actor(named + textwrap.dedent(script), options=options)
+
+    def backends(self, actor: Actor) -> set[int]:
+        """Return the numbers of an actor's connections, which the server knows by the ports that they come from."""
+        sockets = psutil.Process(actor.pid).net_connections("tcp") if actor.pid in psutil.pids() else []
+        ports = {str(each.laddr.port) for each in sockets}
+        known = self.database.rows("select id, host from information_schema.processlist")
+        return {number for number, host in known if host.rpartition(":")[2] in ports}

@@ -156,8 +156,12 @@ class Connection(pymysql.Connection):
             self._force_close()
 
     def let_go(self) -> None:
-        """Close the descriptor without a word."""
-        self._force_close()
+        """Close the descriptor without a word, and touch nothing else: a thread of the parent may have been reading
+        when it forked, and what it has locked stays locked.
+        """
+        sock, self._sock = self._sock, None
+        if sock is not None:
+            os.close(sock.detach())
 
 
 class AsyncConnection(aiomysql.Connection):
