@@ -1,14 +1,18 @@
 """Guarded transactions of SQLAlchemy: sessions and connections, sync and async, on every database."""
 
+import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
 from sqlalchemy import delete, insert, select, text, update
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import async_scoped_session, async_sessionmaker, create_async_engine
 
 import fenceline
+import fenceline.aio
 from fenceline import (
     ConfigError,
     GuardError,
@@ -79,6 +83,27 @@ def test_a_block_may_be_made_again_after_an_exception(stack: Stack, where: Where
 def test_a_bare_sequencer_is_as_good(stack: Stack, where: Where) -> None:
     stack.fenced(sequencer(5, claim=uuid4().hex), write("new"))
     assert where.value() == "new"
+
+
+def test_real_leases_of_both_kinds(where: Where, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'locks.db'}"
+    stack = Stack("session", where)
+    with fenceline.connect(url) as source, source.lock(LOCK, ttl=10.0) as lease:
+        stack.fenced(lease, write("sync"))
+    assert where.value() == "sync"
+    stack.close()
+
+    async def work() -> None:
+        engine = create_async_engine(where.engines[1])
+        async with fenceline.aio.connect(url) as source, source.lock(LOCK, ttl=10.0) as lease:
+            registry = async_scoped_session(async_sessionmaker(engine), asyncio.current_task)
+            async with fenced(registry, lease, resource="reports") as session:
+                await session.execute(text("UPDATE reports SET value = 'async'"))
+            await registry.remove()
+        await engine.dispose()
+
+    asyncio.run(work())
+    assert where.value() == "async"
 
 
 def test_a_guard_may_say_where_the_resource_is(stack: Stack, where: Where, lease: HandmadeLease) -> None:
