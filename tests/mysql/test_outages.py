@@ -411,6 +411,30 @@ def test_no_flow_waits_for_two_and_so_none_is_a_victim_of_a_deadlock(mysql_url: 
     assert _deadlocks(mysql_database) == before
 
 
+def test_batches_in_any_order_never_wait_for_each_other(mysql_url: str, mysql_database: Database) -> None:
+    leases = [(f"lock{number}", f"claim{number}") for number in range(50)]
+    clients = [Client(mysql_url) for _ in range(2)]
+    for lease in leases:
+        clients[0].token(*lease)
+    before = _deadlocks(mysql_database)
+    lost: list[str] = []
+
+    def renew(client: Client, batch: list[tuple[str, str]]) -> None:
+        for _ in range(100):
+            lost.extend(client.ask(ask.Renew(tuple(batch))).lost)
+
+    batches = leases, leases[::-1]
+    threads = [threading.Thread(target=renew, args=each) for each in zip(clients, batches, strict=True)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert lost == []
+    assert _deadlocks(mysql_database) == before
+    for client in clients:
+        client.close()
+
+
 def _deadlocks(database: Database) -> int:
     statement = "select variable_value from information_schema.global_status where variable_name = 'innodb_deadlocks'"
     return int(database.value(statement))
