@@ -272,10 +272,11 @@ END;
 
 -- name: create_renew
 -- Extend every lease of a batch that is still running. `p_leases` is a list of [name in hexadecimal, claim] in the order of
--- the names: rows are held in that order, by all, so that no two batches wait for each other; then the clock is read (H1).
+-- the names, which all keep to, so that batches do not wait for each other.
+-- The clock is read for each row when it is held (H1). A lease that runs at the end is one that was extended.
 CREATE PROCEDURE fenceline_renew(IN p_leases LONGTEXT CHARACTER SET ascii) SQL SECURITY DEFINER MODIFIES SQL DATA
 BEGIN
-    DECLARE v_epoch, v_now_us, v_held BIGINT;
+    DECLARE v_epoch, v_now_us BIGINT;
     DECLARE v_began_because TEXT CHARACTER SET utf8mb4;
     DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
     IF @@session.time_zone <> '+00:00' OR /*M! @@session.tx_isolation */ /*!80003 @@session.transaction_isolation */
@@ -283,18 +284,13 @@ BEGIN
         CALL fenceline_refuse_session();
     END IF;
     START TRANSACTION;
-    SELECT COUNT(l.deadline_us) INTO v_held
-    FROM JSON_TABLE(p_leases, '$[*]' COLUMNS (name VARCHAR(1024) PATH '$[0]', claim VARCHAR(64) PATH '$[1]')) AS asked
-    STRAIGHT_JOIN fenceline_lock AS l ON l.name = UNHEX(asked.name) AND l.claim = asked.claim
-    FOR UPDATE;
-    SELECT epoch, began_because, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))
-    INTO v_epoch, v_began_because, v_now_us FROM fenceline_source WHERE id = 1;
+    SELECT epoch, began_because INTO v_epoch, v_began_because FROM fenceline_source WHERE id = 1;
     UPDATE JSON_TABLE(p_leases, '$[*]' COLUMNS (name VARCHAR(1024) PATH '$[0]', claim VARCHAR(64) PATH '$[1]')) AS asked
     STRAIGHT_JOIN fenceline_lock AS l ON l.name = UNHEX(asked.name) AND l.claim = asked.claim
-    SET l.deadline_us = v_now_us + l.ttl_ms * 1000
-    WHERE l.epoch = v_epoch AND l.deadline_us > v_now_us;
-    SELECT asked.claim, IF(l.claim = asked.claim AND l.epoch = v_epoch AND l.deadline_us = v_now_us + l.ttl_ms * 1000,
-                           l.ttl_ms, NULL),
+    SET l.deadline_us = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) + l.ttl_ms * 1000
+    WHERE l.epoch = v_epoch AND l.deadline_us > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6));
+    SET v_now_us = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6));
+    SELECT asked.claim, IF(l.claim = asked.claim AND l.epoch = v_epoch AND l.deadline_us > v_now_us, l.ttl_ms, NULL),
            CASE WHEN l.name IS NULL THEN 'the source knows nothing of it any more'
                 WHEN l.claim IS NOT NULL AND l.epoch <> v_epoch THEN CONCAT('the source''s epoch was raised: ', v_began_because)
                 WHEN l.claim = asked.claim THEN 'it expired at the source before it was renewed'
