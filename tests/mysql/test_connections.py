@@ -168,6 +168,20 @@ async def test_of_several_servers_a_loop_too_uses_the_first_that_takes_writes(
     FORKS.close(native)
 
 
+def test_a_socket_is_connected_to(mysql_server: MySQLServer) -> None:
+    place = place_of(f"mysql://root@/mysql?unix_socket={mysql_server.socket}")
+    native = open_connection(place, 5.0)
+    assert "UNIX socket" in native.host_info
+    FORKS.close(native)
+
+    async def look() -> str:
+        other = await open_async_connection(place, 5.0)
+        FORKS.close(other)
+        return str(other.host_info)
+
+    assert "UNIX socket" in asyncio.run(look())
+
+
 def test_a_password_of_any_letters_is_taken(mysql_server: MySQLServer) -> None:
     password = "a/b@c:d?é€#%"
     mysql_server.rows("set names utf8mb4")
