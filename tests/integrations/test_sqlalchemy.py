@@ -215,11 +215,10 @@ def test_a_block_inside_a_block_of_the_same_place_is_refused(stack: Stack, where
 def test_g3_a_block_that_ends_its_own_transaction_writes_nothing(
     stack: Stack, where: Where, lease: HandmadeLease, end: str
 ) -> None:
-    if (end, stack.is_session) == ("close", False):
-        pytest.skip("a closed connection is SQLAlchemy's own error")
     with pytest.raises(GuardError, match="tried to end its own guarded transaction"):
         stack.fenced(lease, also(write("new"), lambda target: getattr(target, end)()))
     assert where.value() == "first"
+    stack.free()
     stack.fenced(lease, write("new"))
     assert where.value() == "new"
 
@@ -269,6 +268,30 @@ def test_g6_nothing_is_presented_afterwards_on_the_pooled_connection(
         stack.run(also(write("free", "plain"), lambda target: target.commit()))
         stack.close()
         assert where.value("plain") == "free"
+
+
+@pytest.mark.parametrize("is_committed", [False, True])
+def test_g6_nothing_is_presented_on_a_connection_that_the_block_closed(
+    where: Where, lease: HandmadeLease, *, is_committed: bool
+) -> None:
+    def body(target: Any) -> None:
+        write("lost")(target)
+        if is_committed:
+            with pytest.raises(GuardError):
+                target.commit()
+        target.close()
+
+    for target in TARGETS:
+        stack = Stack(target, where, pool_size=1, max_overflow=0)
+        with pytest.raises(GuardError, match="tried to end its own guarded transaction"):
+            stack.fenced(lease, body)
+        stack.free()
+        with pytest.raises(DBAPIError, match=where.refused):
+            stack.run(write("unfenced"))
+        stack.reset()
+        stack.run(also(write("free", "plain"), lambda target: target.commit()))
+        stack.close()
+    assert (where.value(), where.value("plain")) == ("first", "free")
 
 
 def test_the_session_settings_of_a_pooled_connection_are_as_before(where: Where, lease: HandmadeLease) -> None:

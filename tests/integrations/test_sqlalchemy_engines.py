@@ -60,6 +60,20 @@ def test_an_engine_that_begins_by_an_event_works(file: Where, lease: HandmadeLea
     stack.close()
 
 
+@pytest.mark.parametrize("target", TARGETS)
+def test_an_engine_in_autocommit_leaves_no_transaction_behind(file: Where, lease: HandmadeLease, target: str) -> None:
+    options: dict[str, Any] = {"pool_size": 1, "max_overflow": 0, "skip_autocommit_rollback": True}
+    stack = Stack(target, file, isolation_level="AUTOCOMMIT", **options)
+    stack.fenced(lease, write("new"))
+    assert file.value() == "new"
+    with pytest.raises(ZeroDivisionError):
+        stack.fenced(lease, lambda it: (write("lost")(it), 1 / 0))
+    assert file.value() == "new"
+    with pytest.raises(DBAPIError, match=file.refused):
+        stack.run(write("unfenced"))
+    stack.close()
+
+
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="Python 3.12 brought Connection.autocommit")
 @pytest.mark.reduced
 def test_a_driver_that_keeps_a_transaction_open_needs_foreign_keys_from_the_start(

@@ -22,6 +22,8 @@ MAX_END_BYTES = 9
 class MySQLProxy(Proxy):
     """A proxy before the MySQL server that listens on `server_port` of 127.0.0.1. Use it in a `with` block."""
 
+    opening = OPENING
+
     async def _read_opening(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
         """Return nothing: here the server speaks first."""
         return b""
@@ -38,7 +40,7 @@ class MySQLProxy(Proxy):
     async def _note_command(self, wire: _Wire, body: bytes) -> bool:
         """Count a client's command; return whether the server shall see it."""
         text = body[1:].decode(errors="replace") if body[0] == COM_QUERY else ""
-        if text.startswith(OPENING):
+        if text.startswith(self.opening):
             wire.unanswered.append(Request(0))
             return True
         request = self._begin(wire)

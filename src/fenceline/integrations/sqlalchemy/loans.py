@@ -42,9 +42,16 @@ class Loan:
         try:
             # A commit that was refused inside the block has left SQLAlchemy's transaction half ended.
             self.connection.rollback()
+        except DBAPIError:
+            self.connection.invalidate()
+        else:
+            self._clean()
+
+    def _clean(self) -> None:
+        try:
             with self._asking():
                 self._borrowed.restore()
-        except (DBAPIError, FencelineError):
+        except FencelineError:
             self.connection.invalidate()
 
     def meaning(self, error: Exception, *, is_commit: bool) -> FencelineError | None:
@@ -95,17 +102,25 @@ class Loan:
 
     @contextmanager
     def kept_open(self) -> Iterator[None]:
-        """Refuse each COMMIT of the transaction within the block; what tries it undoes the work."""
+        """Refuse each COMMIT of the transaction within the block; what ends it, close() too, takes back what was
+        presented: the connection may be in the pool a moment later.
+        """
         event.listen(self.connection, "commit", self._refuse)
+        event.listen(self.connection, "rollback", self._give_up)
         try:
             yield
         finally:
             event.remove(self.connection, "commit", self._refuse)
+            event.remove(self.connection, "rollback", self._give_up)
 
     def _refuse(self, connection: Connection) -> None:
         self._is_ended = True
-        connection.dialect.do_rollback(self._fairy)
+        self._give_up(connection)
         raise ended_inside()
+
+    def _give_up(self, connection: Connection) -> None:
+        connection.dialect.do_rollback(self._fairy)
+        self._clean()
 
     def check_kept(self) -> None:
         """Raise GuardError if the block has tried to commit, though it swallowed the error."""

@@ -53,15 +53,21 @@ class BorrowedConnection(Adopted):
         super().__init__(driver, BorrowedMarks(cursors, path), path)
         self._cursors = cursors
         self._is_to_restore = False
+        self._was_idle = False
 
     def prepare(self) -> None:
         """Enforce foreign keys from now on; inside a transaction SQLite would ignore it."""
+        self._was_idle = not self.native.in_transaction
         if not self._has_foreign_keys():
             self._is_to_restore = True
             self._cursors.execute(f"{_FOREIGN_KEYS} = ON").close()
 
     def restore(self) -> None:
-        """Enforce foreign keys as before."""
+        """Enforce foreign keys as before. A transaction that is still there is one that the framework did not know of,
+        since its driver commits each statement by itself: it ends.
+        """
+        if self._was_idle and self.native.in_transaction:
+            self._cursors.execute("ROLLBACK").close()
         if self._is_to_restore:
             self._cursors.execute(f"{_FOREIGN_KEYS} = OFF").close()
 
