@@ -16,6 +16,7 @@ CASES = {
     "handoff": "from one process's release to the next one's return",
     "renewal": "keep 1, 100 and 10 000 leases: share of a core, bytes a lease",
     "startup": "import fenceline; fenceline run around a command that does nothing",
+    "mysql_guarded": "a guarded transaction on MariaDB, against one that checks by hand",
     "mysql_cycle": "acquire and release on MariaDB, against two statements by hand",
     "postgres_cycle": "acquire and release on PostgreSQL, against the same by hand",
     "postgres_guarded": "a guarded transaction in PostgreSQL, against one that checks by hand",

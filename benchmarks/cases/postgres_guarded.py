@@ -1,21 +1,18 @@
 """A guarded transaction in PostgreSQL against one by hand that begins and checks a mark in one trip, and against none.
 
 The work by hand: BEGIN and a look at the mark in one simple query, the statements, COMMIT. What it lacks: the lock
-that a seal waits for, the table that refuses everybody else, the limit on idleness. Eight processes of one holder write
-at the same time, as workers with one sequencer do; what is compared is the time that a transaction of theirs takes.
+that a seal waits for, the table that refuses everybody else, the limit on idleness.
 """
 
-import multiprocessing
 from collections.abc import Callable
-from multiprocessing.synchronize import Barrier
 from pathlib import Path
-from typing import Any
 
 import psycopg
 
 import fenceline
-from benchmarks.measure import US_PER_S, Result, compare, seconds_each
+from benchmarks.measure import Result
 from benchmarks.postgres import private_server
+from benchmarks.writers import measure
 from fenceline.model import Sequencer
 
 WRITERS = 8
@@ -39,9 +36,29 @@ def run(folder: Path, scale: float) -> list[Result]:
         guard.protect("report")
         guard.seal(_LEASE)
         return [
-            *_measure(url, writers=1, statements=1, batch=40, rounds=int(20 * scale) + 3, target=""),
-            *_measure(url, writers=WRITERS, statements=1, batch=20, rounds=int(20 * scale) + 3, target="1.3x"),
-            *_measure(url, writers=1, statements=100, batch=2, rounds=int(20 * scale) + 3, target="1.1x"),
+            *measure(
+                "PostgreSQL", _variants, url, writers=1, statements=1, batch=40, rounds=int(20 * scale) + 3, target=""
+            ),
+            *measure(
+                "PostgreSQL",
+                _variants,
+                url,
+                writers=WRITERS,
+                statements=1,
+                batch=20,
+                rounds=int(20 * scale) + 3,
+                target="1.3x",
+            ),
+            *measure(
+                "PostgreSQL",
+                _variants,
+                url,
+                writers=1,
+                statements=100,
+                batch=2,
+                rounds=int(20 * scale) + 3,
+                target="1.1x",
+            ),
         ]
 
 
@@ -72,33 +89,3 @@ def _variants(url: str, statements: int) -> dict[str, Callable[[], None]]:
                 lent.execute("INSERT INTO report (text) VALUES ('x')", prepare=True)
 
     return {_BY_HAND: by_hand, "no check at all": unguarded, "guard.transaction": guarded}
-
-
-def _measure(url: str, *, writers: int, statements: int, batch: int, rounds: int, target: str) -> list[Result]:
-    context = multiprocessing.get_context("spawn")
-    barrier, told = context.Barrier(writers), context.Queue()
-    arguments = (url, statements, batch, rounds, barrier, told)
-    processes = [context.Process(target=_write, args=arguments) for _ in range(writers)]
-    for process in processes:
-        process.start()
-    turns = [told.get() for _ in processes]
-    for process in processes:
-        process.join()
-    mean = {
-        name: [sum(times) / writers for times in zip(*(one[name] for one in turns), strict=True)] for name in turns[0]
-    }
-    case = f"PostgreSQL, {writers} writer{'s' * (writers > 1)}, {statements} statement{'s' * (statements > 1)}"
-    return compare(case, mean, "us", target)
-
-
-def _write(url: str, statements: int, batch: int, rounds: int, barrier: Barrier, told: Any) -> None:
-    """Take turns with the variants, in step with the other writers."""
-    variants = _variants(url, statements)
-    turns: dict[str, list[float]] = {name: [] for name in variants}
-    for operation in variants.values():
-        seconds_each(operation, batch)
-    for _ in range(rounds):
-        for name, operation in variants.items():
-            barrier.wait()
-            turns[name].append(seconds_each(operation, batch) * US_PER_S)
-    told.put(turns)

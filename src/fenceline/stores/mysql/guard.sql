@@ -29,6 +29,10 @@ CALL {here}.fenceline_open({resources}, {lock}, {token}, {claim}, {source_id}, {
 -- Present the lease in a transaction that is open.
 CALL {here}.fenceline_offer({resources}, {lock}, {token}, {claim}, {source_id}, {history_id}, {limit_s});
 
+-- name: finish
+-- End the user's transaction well, if it is still the one that was begun.
+CALL {here}.fenceline_finish();
+
 -- name: take_back
 -- Take back what was presented, in the transaction that has to be the same still.
 CALL {here}.fenceline_take_back({resources});

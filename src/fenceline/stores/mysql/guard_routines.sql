@@ -233,18 +233,77 @@ BEGIN
     CALL fenceline_bind(p_limit_s);
 END;
 
--- name: fenceline_admit
--- Note that this transaction may write to each resource whose mark is exactly this lease's, and open; the others are the
--- result. The marks that were compared are held, shared, until the transaction ends.
-CREATE PROCEDURE fenceline_admit(
+-- name: fenceline_open
+-- Begin the user's transaction on a connection of the guard's own, and admit its writes; there is a result only if there are
+-- resources whose mark is another. This is what a guarded transaction waits for, so it is one routine, and leaves the session's
+-- settings as they are: it sets them anew each time. (MariaDB's limits are for transactions alone; `fenceline_finish` lifts
+-- the other one.)
+CREATE PROCEDURE fenceline_open(
     p_resources LONGTEXT CHARACTER SET ascii, p_lock VARBINARY(512), p_token BIGINT, p_claim VARBINARY(64),
-    p_source_id VARBINARY(64), p_history_id VARBINARY(64), p_is_hashed BOOLEAN)
+    p_source_id VARBINARY(64), p_history_id VARBINARY(64), p_limit_s INT UNSIGNED)
+MODIFIES SQL DATA SQL SECURITY DEFINER
+BEGIN
+    DECLARE rest LONGTEXT CHARACTER SET ascii DEFAULT p_resources;
+    DECLARE others LONGTEXT CHARACTER SET ascii;
+    DECLARE wanted VARCHAR(1024) CHARACTER SET ascii;
+    DECLARE note VARBINARY(64);
+    START TRANSACTION READ WRITE;
+    SAVEPOINT fenceline_presented;
+    SET SESSION TRANSACTION READ ONLY;
+    SET @fenceline_presented = ','
+        /*M!100300
+        , SESSION idle_transaction_timeout = LEAST(COALESCE(NULLIF(@@global.idle_transaction_timeout, 0), p_limit_s), p_limit_s),
+        SESSION idle_write_transaction_timeout =
+            LEAST(COALESCE(NULLIF(@@global.idle_write_transaction_timeout, 0), p_limit_s), p_limit_s),
+        SESSION idle_readonly_transaction_timeout =
+            LEAST(COALESCE(NULLIF(@@global.idle_readonly_transaction_timeout, 0), p_limit_s), p_limit_s) */
+        /*!80003 , SESSION wait_timeout = LEAST(@@global.wait_timeout, p_limit_s) */;
+    WHILE rest <> '' DO
+        SET wanted = SUBSTRING_INDEX(rest, ',', 1), rest = SUBSTRING(rest, LENGTH(wanted) + 2), note = NULL;
+        SELECT SHA2(CONCAT(guard.secret, '.', CONNECTION_ID(), '.', wanted), 256) INTO note
+        FROM fenceline_mark AS mark JOIN fenceline_guard AS guard ON guard.id = 1
+        WHERE mark.resource = UNHEX(wanted) AND mark.token = p_token AND mark.claim = p_claim AND mark.lock_name = p_lock
+            AND mark.source_id = p_source_id AND mark.history_id = p_history_id AND NOT mark.is_closed
+        LOCK IN SHARE MODE;
+        IF note IS NULL THEN
+            SET others = CONCAT_WS(',', others, wanted);
+        ELSE
+            SET @fenceline_presented = CONCAT(@fenceline_presented, wanted, '.', note, ',');
+        END IF;
+    END WHILE;
+    IF others IS NOT NULL THEN
+        SELECT others;
+    END IF;
+END;
+
+-- name: fenceline_finish
+-- Commit the user's transaction, unless it is another one by now.
+CREATE PROCEDURE fenceline_finish()
+MODIFIES SQL DATA SQL SECURITY DEFINER
+BEGIN
+    DECLARE EXIT HANDLER FOR 1305
+    BEGIN
+        CALL fenceline_unbind();
+        SIGNAL SQLSTATE 'FL007' SET MESSAGE_TEXT =
+            'FL007 the transaction that presented has ended before: what was written since is not committed';
+    END;
+    RELEASE SAVEPOINT fenceline_presented;
+    SET @fenceline_presented = NULL /*!80003 , SESSION wait_timeout = @@global.wait_timeout */;
+    COMMIT;
+END;
+
+-- name: fenceline_offer
+-- Admit the writes of the caller's own transaction to each resource whose mark is exactly this lease's, and open, if it looks
+-- at nothing older than the marks; the other resources are the result. The marks are held, shared, until it ends.
+CREATE PROCEDURE fenceline_offer(
+    p_resources LONGTEXT CHARACTER SET ascii, p_lock VARBINARY(512), p_token BIGINT, p_claim VARBINARY(64),
+    p_source_id VARBINARY(64), p_history_id VARBINARY(64), p_limit_s INT UNSIGNED)
 MODIFIES SQL DATA SQL SECURITY DEFINER
 BEGIN
     DECLARE rest LONGTEXT CHARACTER SET ascii DEFAULT p_resources;
     DECLARE others LONGTEXT CHARACTER SET ascii DEFAULT '';
     DECLARE wanted VARCHAR(1024) CHARACTER SET ascii;
-    DECLARE secret_word VARBINARY(64) DEFAULT IF(p_is_hashed, (SELECT secret FROM fenceline_guard WHERE id = 1), NULL);
+    CALL fenceline_join(p_limit_s);
     WHILE rest <> '' DO
         SET wanted = SUBSTRING_INDEX(rest, ',', 1), rest = SUBSTRING(rest, LENGTH(wanted) + 2);
         IF EXISTS (
@@ -253,38 +312,13 @@ BEGIN
                 AND mark.lock_name = p_lock AND mark.source_id = p_source_id AND mark.history_id = p_history_id
                 AND NOT mark.is_closed
             LOCK IN SHARE MODE) THEN
-            SET @fenceline_presented = CONCAT(@fenceline_presented, wanted, '.', IF(
-                p_is_hashed, SHA2(CONCAT(secret_word, '.', CONNECTION_ID(), '.', wanted), 256), CONCAT(p_token, '.', p_claim)), ',');
+            SET @fenceline_presented = CONCAT(@fenceline_presented, wanted, '.', p_token, '.', p_claim, ',');
         ELSE
             SET others = CONCAT_WS(',', NULLIF(others, ''), wanted);
         END IF;
     END WHILE;
-    SELECT others;
-END;
-
--- name: fenceline_open
--- Begin the user's transaction, and admit its writes. Nothing has been read in it before the marks are held.
-CREATE PROCEDURE fenceline_open(
-    p_resources LONGTEXT CHARACTER SET ascii, p_lock VARBINARY(512), p_token BIGINT, p_claim VARBINARY(64),
-    p_source_id VARBINARY(64), p_history_id VARBINARY(64), p_limit_s INT UNSIGNED)
-MODIFIES SQL DATA SQL SECURITY DEFINER
-BEGIN
-    START TRANSACTION READ WRITE;
-    SET @fenceline_presented = ',';
-    CALL fenceline_bind(p_limit_s);
-    CALL fenceline_admit(p_resources, p_lock, p_token, p_claim, p_source_id, p_history_id, TRUE);
-END;
-
--- name: fenceline_offer
--- Admit the writes of the caller's own transaction, if it looks at nothing older than the marks.
-CREATE PROCEDURE fenceline_offer(
-    p_resources LONGTEXT CHARACTER SET ascii, p_lock VARBINARY(512), p_token BIGINT, p_claim VARBINARY(64),
-    p_source_id VARBINARY(64), p_history_id VARBINARY(64), p_limit_s INT UNSIGNED)
-MODIFIES SQL DATA SQL SECURITY DEFINER
-BEGIN
-    CALL fenceline_join(p_limit_s);
-    CALL fenceline_admit(p_resources, p_lock, p_token, p_claim, p_source_id, p_history_id, FALSE);
     CALL fenceline_check_snapshots(p_resources);
+    SELECT others;
 END;
 
 -- name: fenceline_begin

@@ -111,7 +111,7 @@ class OwnSpeech(Speech):
         return _others(answers)
 
     def _finish(self, _: ask.Finish) -> Talk:
-        yield self.said(SQL.commit)
+        yield self.said(SQL.finish)
 
     # --- marks ---
     def _read_marks(self, request: ask.ReadMarks) -> Talk:
@@ -258,8 +258,8 @@ def _offered(request: ask.Open | ask.Present) -> dict[str, Any]:
 
 
 def _others(answers: list[Rows]) -> tuple[str, ...]:
-    """Return the resources that were not admitted."""
-    text = _text(answers[0][0][0])
+    """Return the resources that were not admitted, if there are any."""
+    text = _text(answers[0][0][0]) if answers else ""
     return tuple(bytes.fromhex(one).decode() for one in text.split(",") if one)
 
 
