@@ -72,7 +72,7 @@ class Loan:
         except FencelineError as error:
             self._drop_if_broken(error.__cause__)
             raise
-        except Exception as error:
+        except self.connection.dialect.loaded_dbapi.Error as error:
             is_broken = self._drop_if_broken(error)
             kind = SourceUnavailableError if is_broken else SourceError
             did = "broke off" if is_broken else "refused"
@@ -119,7 +119,13 @@ class Loan:
         raise ended_inside()
 
     def _give_up(self, connection: Connection) -> None:
-        connection.dialect.do_rollback(self._fairy)
+        if connection.invalidated:
+            return
+        try:
+            with self._asking():
+                connection.dialect.do_rollback(self._fairy)
+        except FencelineError:
+            return  # It broke, and is invalidated.
         self._clean()
 
     def check_kept(self) -> None:
