@@ -26,6 +26,7 @@ from tests.mysql.fix_mysql import Database, Fleet
 from tests.mysql.fix_server import MySQLServer
 from tests.mysql.fix_tls import TlsServer
 from tests.mysql.proxy import MySQLProxy
+from tests.mysql.test_claims import ROWS_WAITED_FOR
 from tests.postgres.clients import Voice
 from tests.postgres.test_outages import TTL, Waiter, obtained, renewed, sleeping
 
@@ -151,8 +152,7 @@ def test_a_statement_that_the_server_broke_off_may_have_happened(mysql_url: str,
         cursor.execute("select 1 from fenceline_lock where name = 'lock' for update")
         thread = threading.Thread(target=ask_for_it)
         thread.start()
-        waiting = "select count(*) from information_schema.innodb_trx where trx_state = 'LOCK WAIT'"
-        wait_until(lambda: mysql_database.value(waiting))
+        wait_until(lambda: int(mysql_database.value(ROWS_WAITED_FOR)))
         mysql_database.rows(f"kill query {number}")
         thread.join(30)
     assert len(errors) == 1
