@@ -5,7 +5,8 @@ import pytest
 from fenceline._flows import requests as ask
 from fenceline.errors import OutcomeUnknownError
 from fenceline.model import draw_claim
-from fenceline.stores.postgres.source import RENEWAL_S, PostgresSource
+from fenceline.stores.postgres.source import PostgresSource
+from fenceline.stores.source_connection import RENEWAL_S
 from tests.postgres.fix_postgres import Database
 
 PATIENCE_S = 0.3

@@ -8,7 +8,7 @@ Never: a schema made without `install`; a request repeated here.
 """
 
 from collections.abc import Generator
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from fenceline._flows import requests as ask
 from fenceline._flows.driving import drive, drive_async
@@ -27,22 +27,20 @@ from fenceline.stores.postgres.client import (
     open_async_connection,
     open_connection,
 )
-from fenceline.stores.postgres.conninfo import Place, place_of
+from fenceline.stores.postgres.conninfo import place_of
 from fenceline.stores.postgres.forks import FORKS
 from fenceline.stores.postgres.listener import Listener
 from fenceline.stores.postgres.speech import FORMS, GRANTED, SPENT, SQL, Described, Row, Rows, Speaker
+from fenceline.stores.source_connection import SourceConnection
 from fenceline.stores.statements import statements
 
 SCHEMA = statements(__package__, "source_schema.sql")
 FUNCTIONS = statements(__package__, "source_functions.sql")
 SCHEMA_NUMBER = 1
 PART = "source of tokens"
-RENEWAL_S = 0.0001
-"""What each lease of a batch adds to the patience: an idle server renews 10 000 in 0.2 s."""
 _PREPARED = {SQL.acquire, SQL.release, SQL.renew}
 _MINTING = {ask.Acquire, ask.Poll, ask.Break}
 Reply = TypeVar("Reply")
-Native = TypeVar("Native", Connection, AsyncConnection)
 Said = tuple[str, Any]
 """A statement with its parameters."""
 Talk = Generator[Said, Rows, Reply]
@@ -156,38 +154,13 @@ class Conversation:
             self._may_grant = False
 
 
-class SourceConnection(Generic[Native]):
-    """What both kinds of connection know: whether there is one, and what is said over it."""
+class PostgresSourceConnection(SourceConnection[Connection, Conversation]):
+    """Answers requests in the caller's thread, each by one statement."""
 
     def __init__(self, store: PostgresSource, patience_s: float) -> None:
-        self._place: Place = store.place
-        self._patience_s = patience_s
-        self._conversation = Conversation(store)
-        self._native: Native | None = None
+        super().__init__(Conversation(store), patience_s, is_alive, FORKS.close)
+        self._place = store.place
         self._naming_errors = NamingErrors(store.place)
-
-    def _alive(self) -> Native | None:
-        """Return the connection, if there is one still; what is said next begins anew if not."""
-        if self._native is not None and is_alive(self._native):
-            return self._native
-        self.close()
-        self._conversation.begin_anew()
-        return None
-
-    def _patience_for(self, request: Any) -> float:
-        if type(request) is ask.Renew:
-            return self._patience_s + RENEWAL_S * len(request.leases)
-        return self._patience_s
-
-    def close(self) -> None:
-        """Close the connection; never raises."""
-        if self._native is not None:
-            FORKS.close(self._native)
-            self._native = None
-
-
-class PostgresSourceConnection(SourceConnection[Connection]):
-    """Answers requests in the caller's thread, each by one statement."""
 
     def perform(self, request: Any) -> ask.SourceReply:
         """Answer one request of `_flows/requests.py`."""
@@ -204,8 +177,13 @@ class PostgresSourceConnection(SourceConnection[Connection]):
             return native.execute(*said, prepare=False).fetchall()
 
 
-class AsyncPostgresSourceConnection(SourceConnection[AsyncConnection]):
+class AsyncPostgresSourceConnection(SourceConnection[AsyncConnection, Conversation]):
     """Answers requests on the running loop, each by one statement."""
+
+    def __init__(self, store: PostgresSource, patience_s: float) -> None:
+        super().__init__(Conversation(store), patience_s, is_alive, FORKS.close)
+        self._place = store.place
+        self._naming_errors = NamingErrors(store.place)
 
     async def perform(self, request: Any) -> ask.SourceReply:
         """Answer one request of `_flows/requests.py`."""
