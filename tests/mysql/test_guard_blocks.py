@@ -15,7 +15,6 @@ from fenceline import GuardError, SourceUnavailableError, StaleTokenError, Unfen
 from fenceline._flows import guard_requests
 from fenceline.stores.mysql.guard import MySQLGuard
 from tests.guards import LOCK, RESOURCE, HandmadeLease
-from tests.helpers import wait_until
 from tests.mysql.guarded import Guarded, run
 from tests.postgres.guarded import Step
 
@@ -298,8 +297,10 @@ def test_a_seal_that_waited_too_long_leaves_no_transaction_and_may_be_tried_agai
             guarded.present(other, 5)
             with pytest.raises(SourceUnavailableError, match="try again"):
                 guard.seal(lease)
-            open_ones = "SELECT COUNT(*) FROM information_schema.INNODB_TRX WHERE trx_mysql_thread_id <> %s"
-            wait_until(lambda: guarded.database.value(open_ones, other.thread_id()) == 0)
+            kept = guard._core.store._idle
+            native = kept.take()
+            assert run(native, "SELECT @@in_transaction, @fenceline_presented") == [(0, None)]
+            kept.give_back(native)
             run(other, "CALL fenceline_commit()")
         guard.seal(lease)
     finally:

@@ -114,6 +114,19 @@ def test_g3_a_guarded_block_that_begins_during_a_seal_is_stale_at_every_level(gu
     assert (caught.value.token, caught.value.mark) == (5, 6)
 
 
+def test_g1_a_seal_that_waits_for_a_newer_one_is_stale(guarded: Guarded) -> None:
+    """It decides by the mark that it holds, not by the one that it saw before it waited."""
+    guarded.sealed(5)
+    with guarded.client() as sealing:
+        hold_alone(sealing, 7)
+        waiting = Step(seal(guarded, 6))
+        guarded.wait_for_anybody()
+        run(sealing, "COMMIT")
+    with pytest.raises(StaleTokenError) as caught:
+        waiting.end()
+    assert (caught.value.token, caught.value.mark) == (6, 7)
+
+
 def test_g3_a_seal_that_is_rolled_back_lets_the_holder_go_on(guarded: Guarded, level: str) -> None:
     lease = guarded.sealed(5)
 
