@@ -33,8 +33,8 @@ class Bearing:
     _speech: OwnSpeech
     _native: Any
     _is_begun = False
-    """Whether something was said since the last end of a transaction. A server that reports an error does not say whether
-    one is open.
+    """Whether something was said since the last end of a transaction. A server that reports an error does not say
+    whether one is open.
     """
 
     def _check(self, request: Any) -> None:
