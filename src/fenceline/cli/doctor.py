@@ -19,6 +19,7 @@ from fenceline.stores.registry import guard_store
 UNSEEN = (
     "a backup that was copied over a file in place while it held the same tokens or more",
     "a server's data folder that was copied while the server was stopped, and is older or runs twice now",
+    "a MySQL source that was restored, or failed over to a server that had lost writes",
     "a table written by code that never opened this guard's file, or a copy of it",
     "a resource that is not behind any of the --guard URLs given",
 )

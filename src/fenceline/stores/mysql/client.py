@@ -1,8 +1,8 @@
-"""PyMySQL and aiomysql connections for a source or a guard, and what their errors mean.
+"""PyMySQL and aiomysql connections for a source or a guard.
 
 Promise: a connection waits `patience_s` at most for the server to go on, so that a frozen server or a cut network is
 noticed. Each begins with autocommit on, READ COMMITTED, UTC, utf8mb4 and a strict mode, set in one round trip; where a
-URL asks for TLS, nothing secret is sent without it. Errors become those of the tree, with `definite` true to the fact.
+URL asks for TLS, nothing secret is sent without it.
 """
 
 import asyncio
@@ -11,15 +11,15 @@ import select
 import socket
 import ssl
 import struct
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import aiomysql
 import pymysql
-from pymysql.constants import CLIENT, COMMAND, CR, ER
+from pymysql.constants import CLIENT, COMMAND, CR
 
-from fenceline.errors import OutcomeUnknownError, SchemaError, SourceError, SourceUnavailableError
+from fenceline.stores.mysql.client_errors import said_by, unreachable
 from fenceline.stores.mysql.conninfo import PREFERRED, Address, Place
 from fenceline.stores.mysql.forks import FORKS
 
@@ -34,62 +34,6 @@ _SETTLE = (
 _IS_WRITABLE = "SELECT CONCAT(@@global.read_only) IN ('0', 'OFF')"
 _QUIT = struct.pack("<iB", 1, COMMAND.COM_QUIT)
 Rows = Sequence[tuple[Any, ...]]
-_CLIENTS_OWN = range(2000, 3000)
-"""Errors that the client makes itself: the server has not said that nothing was done."""
-_CONNECTION_KILLED, _STATEMENT_TIMEOUT = 1927, 1969
-_READ_ONLY_TRANSACTION, _READ_ONLY_MODE, _ROLLED_BACK_BY_PLUGIN = 1792, 1836, 3101
-_DOUBTFUL = {
-    ER.SERVER_SHUTDOWN,
-    ER.QUERY_INTERRUPTED,
-    ER.ERROR_DURING_COMMIT,
-    ER.NEW_ABORTING_CONNECTION,
-    ER.QUERY_TIMEOUT,
-    _CONNECTION_KILLED,
-    _STATEMENT_TIMEOUT,
-}
-"""Errors of the server that may hit a routine after its COMMIT."""
-_DEFINITE: tuple[tuple[set[int], type[SourceError], str], ...] = (
-    (
-        {ER.NO_SUCH_TABLE, ER.SP_DOES_NOT_EXIST, ER.SP_WRONG_NO_OF_ARGS, ER.BAD_FIELD_ERROR},
-        SchemaError,
-        "{url} holds no fenceline schema, or another version's ({said}): as its owner, run `fenceline install` on it",
-    ),
-    (
-        {ER.OPTION_PREVENTS_STATEMENT, _READ_ONLY_TRANSACTION, _READ_ONLY_MODE},
-        SourceUnavailableError,
-        "{url} takes no writes ({said}): it is a replica, or was made read-only",
-    ),
-    (
-        {
-            ER.DBACCESS_DENIED_ERROR,
-            ER.ACCESS_DENIED_ERROR,
-            ER.TABLEACCESS_DENIED_ERROR,
-            ER.COLUMNACCESS_DENIED_ERROR,
-            ER.SPECIFIC_ACCESS_DENIED_ERROR,
-            ER.PROCACCESS_DENIED_ERROR,
-        },
-        SourceError,
-        "{url} does not permit it ({said}): grant it to this role, or run `fenceline install` if it has no schema yet",
-    ),
-    (
-        {
-            ER.LOCK_WAIT_TIMEOUT,
-            ER.LOCK_DEADLOCK,
-            ER.DISK_FULL,
-            ER.RECORD_FILE_FULL,
-            ER.OUTOFMEMORY,
-            ER.OUT_OF_RESOURCES,
-            ER.CON_COUNT_ERROR,
-            ER.TOO_MANY_USER_CONNECTIONS,
-            ER.USER_LIMIT_REACHED,
-            ER.UNKNOWN_COM_ERROR,
-            _ROLLED_BACK_BY_PLUGIN,
-        },
-        SourceUnavailableError,
-        "{url} could not do it now ({said}): try again",
-    ),
-)
-"""What an error of the server means when the server itself says that nothing was done."""
 
 
 class Connection(pymysql.Connection):
@@ -111,6 +55,10 @@ class Connection(pymysql.Connection):
         """Connect, and wait so long for each answer from then on."""
         self._needs_tls = place.needs_tls
         self.connect()
+        self.wait_for(patience_s)
+
+    def wait_for(self, patience_s: float | None) -> None:
+        """Wait so long for an answer from here on; None: as long as it takes."""
         self._read_timeout = self._write_timeout = patience_s
 
     def _request_authentication(self) -> None:
@@ -172,7 +120,7 @@ class AsyncConnection(aiomysql.Connection):
     _reader: asyncio.StreamReader | None
     _writer: asyncio.StreamWriter | None
     _result: Any
-    patience_s = MAX_CONNECT_S
+    patience_s: float | None = MAX_CONNECT_S
 
     def __del__(self) -> None:
         """Close what somebody forgot; aiomysql would complain."""
@@ -188,6 +136,10 @@ class AsyncConnection(aiomysql.Connection):
         except BaseException:
             self.hang_up()
             raise
+        self.wait_for(patience_s)
+
+    def wait_for(self, patience_s: float | None) -> None:
+        """Wait so long for an answer from here on; None: as long as it takes."""
         self.patience_s = patience_s
 
     async def _request_authentication(self) -> None:
@@ -283,7 +235,7 @@ def open_connection(
                 return native
             said.append(f"{address.host}:{address.port} takes no writes")
         except pymysql.Error as error:
-            said.append(_said(error))
+            said.append(said_by(error))
         FORKS.close(native)
     raise unreachable(said, place)
 
@@ -302,7 +254,7 @@ async def open_async_connection(
                 return native
             said.append(f"{address.host}:{address.port} takes no writes")
         except (pymysql.Error, TimeoutError) as error:
-            said.append(_said(error))
+            said.append(said_by(error))
         FORKS.close(native)
     raise unreachable(said, place)
 
@@ -362,43 +314,3 @@ def is_alive(native: Connection | AsyncConnection) -> bool:
     looking = select.poll()
     looking.register(native.descriptor, select.POLLIN)
     return not looking.poll(0)
-
-
-def unreachable(said: list[str], place: Place) -> SourceError:
-    """Return what failed attempts to connect mean."""
-    return SourceUnavailableError(f"{place.url} cannot be reached: {'; '.join(said)}")
-
-
-def _said(error: BaseException) -> str:
-    """Return what an error says, in one line, its cause included: aiomysql's own text says no more than where."""
-    words = " ".join(str(error.args[-1] if error.args else "").split()) or type(error).__name__
-    return f"{words} ({error.__cause__})" if error.__cause__ is not None else words
-
-
-@contextmanager
-def naming_errors(place: Place) -> Iterator[None]:
-    """Raise what comes out of a request that was sent as an error of the tree, if it is the store's."""
-    try:
-        yield
-    except BaseException as error:
-        if (known := meaning(error, place)) is None:
-            raise
-        raise known from error
-
-
-def meaning(error: BaseException, place: Place) -> SourceError | None:
-    """Return what an exception out of a request that was sent means; None: it is not the store's."""
-    if not isinstance(error, pymysql.Error):
-        return None
-    said, number = _said(error), error_number(error)
-    if not number or number in _CLIENTS_OWN or number in _DOUBTFUL:
-        return OutcomeUnknownError(f"{place.url} broke off ({said}): whether it did what was asked is unknown")
-    for numbers, kind, message in _DEFINITE:
-        if number in numbers:
-            return kind(message.format(url=place.url, said=said))
-    return SourceError(f"{place.url} refused: {said}")
-
-
-def error_number(error: BaseException) -> int:
-    """Return the number that the server or the client gave an error; 0: none."""
-    return error.args[0] if error.args and isinstance(error.args[0], int) else 0

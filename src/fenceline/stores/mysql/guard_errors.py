@@ -20,7 +20,7 @@ from fenceline.errors import (
     UnfencedWriteError,
     WrongLockError,
 )
-from fenceline.stores.mysql.client import error_number, meaning
+from fenceline.stores.mysql.client_errors import error_number, meaning
 from fenceline.stores.mysql.conninfo import Place
 
 _OURS = re.compile(r"(FL0\d\d) .*", re.DOTALL)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from fenceline._flows.requests import ReadSource
 from fenceline.errors import SourceError
 from fenceline.model import Finding
-from fenceline.stores.mysql.client import Connection, naming_errors, open_connection
+from fenceline.stores.mysql.client import Connection, open_connection
+from fenceline.stores.mysql.client_errors import naming_errors
 from fenceline.stores.mysql.forks import FORKS
 from fenceline.stores.mysql.speech import SQL
 

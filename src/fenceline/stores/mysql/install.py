@@ -13,7 +13,8 @@ import pymysql
 from pymysql.constants import ER
 
 from fenceline.errors import SchemaError, SourceUnavailableError
-from fenceline.stores.mysql.client import Connection, error_number, naming_errors, open_connection
+from fenceline.stores.mysql.client import Connection, open_connection
+from fenceline.stores.mysql.client_errors import error_number, naming_errors
 from fenceline.stores.mysql.conninfo import Place
 from fenceline.stores.mysql.forks import FORKS
 from fenceline.stores.statements import Statements

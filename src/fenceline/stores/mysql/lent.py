@@ -17,7 +17,8 @@ from pymysql.constants.SERVER_STATUS import SERVER_STATUS_IN_TRANS
 from pymysql.cursors import Cursor
 
 from fenceline.errors import GuardError
-from fenceline.stores.mysql.client import AsyncConnection, Connection, error_number
+from fenceline.stores.mysql.client import AsyncConnection, Connection
+from fenceline.stores.mysql.client_errors import error_number
 from fenceline.stores.mysql.guard_errors import cut_off, ended_inside
 
 PATIENCE_S = 60.0
@@ -36,21 +37,17 @@ class Lending:
     is_undone = False
     _usual_cursor: ClassVar[type]
 
-    def lend(self) -> None:
+    def lend(self: Any) -> None:
         """Hand the open transaction over to the block."""
         self.is_lent = True
         self.attempt = None
         self.is_undone = False
         self.wait_for(None)
 
-    def take_back(self) -> None:
+    def take_back(self: Any) -> None:
         """Have it back."""
         self.is_lent = False
         self.wait_for(PATIENCE_S)
-
-    def wait_for(self, patience_s: float | None) -> None:
-        """Wait so long for an answer from here on; None: as long as it takes."""
-        raise NotImplementedError
 
     def refuse(self, how: str) -> None:
         """Raise GuardError if the block tries to end its own transaction."""
@@ -110,10 +107,6 @@ class LentConnection(Lending, Connection):
 
     _usual_cursor = Cursor
 
-    def wait_for(self, patience_s: float | None) -> None:
-        """Wait so long for an answer from here on."""
-        self._read_timeout = self._write_timeout = patience_s
-
     def query(self, sql: str | bytes, unbuffered: bool = False) -> Any:
         """Run a statement, unless it would end the block's transaction."""
         self.look_at(sql)
@@ -148,11 +141,6 @@ class AsyncLentConnection(Lending, AsyncConnection):
     """An asynchronous connection of a guard's own."""
 
     _usual_cursor = aiomysql.Cursor
-    patience_s: float | None  # type: ignore[assignment]
-
-    def wait_for(self, patience_s: float | None) -> None:
-        """Wait so long for an answer from here on."""
-        self.patience_s = patience_s
 
     def is_cut_off(self) -> bool:
         """Tell the same, also where the loop has read the end already."""

@@ -9,7 +9,7 @@ refused (T7). Waiters look for themselves, the first in the queue every 5 to 250
 
 import os
 from collections.abc import Generator
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import pymysql
 from pymysql.constants import ER
@@ -25,15 +25,15 @@ from fenceline.stores.mysql import inspection, install
 from fenceline.stores.mysql.client import (
     AsyncConnection,
     Connection,
-    error_number,
     is_alive,
-    naming_errors,
     open_async_connection,
     open_connection,
 )
-from fenceline.stores.mysql.conninfo import Place, place_of
+from fenceline.stores.mysql.client_errors import error_number, naming_errors
+from fenceline.stores.mysql.conninfo import place_of
 from fenceline.stores.mysql.forks import FORKS
 from fenceline.stores.mysql.speech import GRANTED, HELD, SQL, Answer, Described, Rows, Speaker, answer_of, draw_id
+from fenceline.stores.source_connection import SourceConnection
 from fenceline.stores.statements import statements
 
 SCHEMA = statements(__package__, "source_schema.sql")
@@ -43,7 +43,6 @@ PART = "source of tokens"
 MAX_DEADLOCKS = 10
 """How often a request is sent anew that the server rolled back to end a deadlock."""
 Reply = TypeVar("Reply")
-Native = TypeVar("Native", Connection, AsyncConnection)
 Said = tuple[str, Any]
 """A statement with its parameters."""
 Talk = Generator[Said, Rows, Reply]
@@ -186,66 +185,56 @@ class Conversation:
                 raise
 
 
-class SourceConnection(Generic[Native]):
-    """What both kinds of connection know: whether there is one, and what is said over it."""
+class MySQLSourceConnection(SourceConnection[Connection, Conversation]):
+    """Answers requests in the caller's thread, each by one statement."""
 
     def __init__(self, store: MySQLSource, patience_s: float) -> None:
-        self._place: Place = store.place
-        self._patience_s = patience_s
-        self._conversation = Conversation(store)
-        self._native: Native | None = None
-
-    def _alive(self) -> Native | None:
-        """Return the connection, if there is one still; what is said next begins anew if not."""
-        if self._native is not None and is_alive(self._native):
-            return self._native
-        self.close()
-        self._conversation.begin_anew()
-        return None
-
-    def close(self) -> None:
-        """Close the connection; never raises."""
-        if self._native is not None:
-            FORKS.close(self._native)
-            self._native = None
-
-
-class MySQLSourceConnection(SourceConnection[Connection]):
-    """Answers requests in the caller's thread, each by one statement."""
+        super().__init__(Conversation(store), patience_s, is_alive, FORKS.close)
+        self._place = store.place
+        self._naming_errors = naming_errors(store.place)
 
     def perform(self, request: Any) -> ask.SourceReply:
         """Answer one request of `_flows/requests.py`."""
         native = self._native = self._alive() or open_connection(self._place, self._patience_s)
+        native.wait_for(self._patience_for(request))
+        return drive(self._conversation.talk(request), self._say)
 
-        def say(said: Said) -> Rows:
-            with naming_errors(self._place):
-                for _ in range(MAX_DEADLOCKS):
-                    try:
-                        return native.run(*said)
-                    except pymysql.OperationalError as error:
-                        _check_deadlock(error)
-                return native.run(*said)
+    def _say(self, said: Said) -> Rows:
+        native = self._native
+        assert native is not None
+        with self._naming_errors:
+            for _ in range(MAX_DEADLOCKS):
+                try:
+                    return native.run(*said)
+                except pymysql.OperationalError as error:
+                    _check_deadlock(error)
+            return native.run(*said)
 
-        return drive(self._conversation.talk(request), say)
 
-
-class AsyncMySQLSourceConnection(SourceConnection[AsyncConnection]):
+class AsyncMySQLSourceConnection(SourceConnection[AsyncConnection, Conversation]):
     """Answers requests on the running loop, each by one statement."""
+
+    def __init__(self, store: MySQLSource, patience_s: float) -> None:
+        super().__init__(Conversation(store), patience_s, is_alive, FORKS.close)
+        self._place = store.place
+        self._naming_errors = naming_errors(store.place)
 
     async def perform(self, request: Any) -> ask.SourceReply:
         """Answer one request of `_flows/requests.py`."""
         native = self._native = self._alive() or await open_async_connection(self._place, self._patience_s)
+        native.wait_for(self._patience_for(request))
+        return await drive_async(self._conversation.talk(request), self._say)
 
-        async def say(said: Said) -> Rows:
-            with naming_errors(self._place):
-                for _ in range(MAX_DEADLOCKS):
-                    try:
-                        return await native.run(*said)
-                    except pymysql.OperationalError as error:
-                        _check_deadlock(error)
-                return await native.run(*said)
-
-        return await drive_async(self._conversation.talk(request), say)
+    async def _say(self, said: Said) -> Rows:
+        native = self._native
+        assert native is not None
+        with self._naming_errors:
+            for _ in range(MAX_DEADLOCKS):
+                try:
+                    return await native.run(*said)
+                except pymysql.OperationalError as error:
+                    _check_deadlock(error)
+            return await native.run(*said)
 
 
 def _check_deadlock(error: pymysql.OperationalError) -> None:

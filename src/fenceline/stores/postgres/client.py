@@ -8,13 +8,13 @@ connection is closed next and the outcome unknown. Errors become those of the tr
 import select
 import time
 from collections.abc import Generator, Sequence
-from types import TracebackType
 from typing import Any, TypeVar
 
 import psycopg
 from psycopg import waiting
 
 from fenceline.errors import OutcomeUnknownError, SchemaError, SourceError, SourceUnavailableError
+from fenceline.stores.naming import NamingErrors
 from fenceline.stores.postgres import exchange
 from fenceline.stores.postgres.conninfo import Place
 from fenceline.stores.postgres.exchange import Row, Trip
@@ -177,24 +177,9 @@ def unreachable(error: psycopg.Error, place: Place) -> SourceError:
     return SourceUnavailableError(f"{place.url} cannot be reached: {said}")
 
 
-class NamingErrors:
-    """A block in which what comes out of a request that was sent is raised as an error of the tree, if it is the
-    store's.
-    """
-
-    __slots__ = ("_place",)
-
-    def __init__(self, place: Place) -> None:
-        self._place = place
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is not None and (known := meaning(error, self._place)) is not None:
-            raise known from error
+def naming_errors(place: Place) -> NamingErrors:
+    """Return a block in which what comes out of a request that was sent is raised as what it means."""
+    return NamingErrors(lambda error: meaning(error, place))
 
 
 def meaning(error: BaseException, place: Place) -> SourceError | None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from fenceline._flows.requests import ReadSource
 from fenceline.errors import SourceError
 from fenceline.model import Finding
-from fenceline.stores.postgres.client import NamingErrors, is_pooled, open_connection
+from fenceline.stores.postgres.client import is_pooled, naming_errors, open_connection
 from fenceline.stores.postgres.forks import FORKS
 from fenceline.stores.postgres.speech import SQL
 
@@ -43,7 +43,7 @@ def _examined(store: "PostgresSource") -> tuple[Examined, bool]:
     """Return what the server says of itself, and whether a pooler stands before it."""
     native = open_connection(store.place, PATIENCE_S)
     try:
-        with NamingErrors(store.place):
+        with naming_errors(store.place):
             *row, backend_id = native.execute(SQL.examine).fetchall()[0]
         return Examined._make(row), is_pooled(native, backend_id)
     finally:

@@ -8,7 +8,7 @@ import psycopg
 from psycopg.sql import SQL, Identifier
 
 from fenceline.errors import SchemaError
-from fenceline.stores.postgres.client import NamingErrors, open_connection
+from fenceline.stores.postgres.client import naming_errors, open_connection
 from fenceline.stores.postgres.conninfo import Place
 from fenceline.stores.postgres.forks import FORKS
 from fenceline.stores.statements import Statements
@@ -26,7 +26,7 @@ def install(place: Place, *, part: str, table: str, number: int, parts: tuple[St
     """
     connection = open_connection(place, PATIENCE_S)
     try:
-        with NamingErrors(place):
+        with naming_errors(place):
             connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
             connection.execute("SELECT set_config('synchronous_commit', 'on', true), pg_advisory_xact_lock(%s)", [_KEY])
             if not _is_installed(connection, place, part, table, number):

@@ -21,9 +21,9 @@ from fenceline.stores.postgres import inspection, install
 from fenceline.stores.postgres.client import (
     AsyncConnection,
     Connection,
-    NamingErrors,
     is_alive,
     is_pooled,
+    naming_errors,
     open_async_connection,
     open_connection,
 )
@@ -160,7 +160,7 @@ class PostgresSourceConnection(SourceConnection[Connection, Conversation]):
     def __init__(self, store: PostgresSource, patience_s: float) -> None:
         super().__init__(Conversation(store), patience_s, is_alive, FORKS.close)
         self._place = store.place
-        self._naming_errors = NamingErrors(store.place)
+        self._naming_errors = naming_errors(store.place)
 
     def perform(self, request: Any) -> ask.SourceReply:
         """Answer one request of `_flows/requests.py`."""
@@ -183,7 +183,7 @@ class AsyncPostgresSourceConnection(SourceConnection[AsyncConnection, Conversati
     def __init__(self, store: PostgresSource, patience_s: float) -> None:
         super().__init__(Conversation(store), patience_s, is_alive, FORKS.close)
         self._place = store.place
-        self._naming_errors = NamingErrors(store.place)
+        self._naming_errors = naming_errors(store.place)
 
     async def perform(self, request: Any) -> ask.SourceReply:
         """Answer one request of `_flows/requests.py`."""

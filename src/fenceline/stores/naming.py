@@ -1,0 +1,28 @@
+"""A block in which what a client library raises becomes an error of the tree, if it is the store's.
+
+Promise: an error that the store knows the meaning of is raised as that, with the library's own as its cause; any other
+passes unchanged, an interruption included. A class, since a generator in each request would be felt.
+"""
+
+from collections.abc import Callable
+from types import TracebackType
+
+from fenceline.errors import SourceError
+
+
+class NamingErrors:
+    """Such a block; it may be entered again and again."""
+
+    __slots__ = ("_meaning",)
+
+    def __init__(self, meaning: Callable[[BaseException], SourceError | None]) -> None:
+        self._meaning = meaning
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None and (known := self._meaning(error)) is not None:
+            raise known from error
