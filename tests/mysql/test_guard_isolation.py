@@ -346,7 +346,7 @@ def test_g6_where_a_session_goes_on_read_write_each_row_is_compared_with_the_mar
         run(native, gap)
         guarded.sealed(6)
         # The second time autocommit is set, the session is read-only at last.
-        with pytest.raises(pymysql.Error, match="FL002 token 5 at mark 6 of resource reports|READ ONLY"):
+        with pytest.raises(pymysql.Error, match=r"FL002 token 5 at mark 6 of resource reports|READ ONLY"):
             write(native, "stale")
         with pytest.raises(pymysql.Error) as caught:
             run(native, "CALL fenceline_commit()")
