@@ -278,7 +278,18 @@ def test_observing_neither_blocks_nor_breaks_writers(unprotected: Guarded) -> No
 
 # --- roles ----------------------------------------------------------------------------------------
 ROUTINES = (
-    *("begin", "finish", "commit", "unbind", "open", "offer", "take_back", "check_marks", "read_marks", "write_and_commit"),
+    *(
+        "begin",
+        "finish",
+        "commit",
+        "unbind",
+        "open",
+        "offer",
+        "take_back",
+        "check_marks",
+        "read_marks",
+        "write_and_commit",
+    ),
     *("record_refusal", "show_marks", "show_triggers", "show_observations", "seal", "present", "withdraw", "rollback"),
 )
 
