@@ -12,11 +12,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from fenceline._flows.requests import Acquire
+from fenceline.clock import boottime_us
 from fenceline.model import draw_claim
 from fenceline.stores.mysql.client import Connection, open_connection
 from fenceline.stores.mysql.conninfo import place_of
 from fenceline.stores.mysql.forks import FORKS
 from fenceline.stores.mysql.source import MySQLSource
+from fenceline.stores.mysql.speech import GRANTED, MAX_WAITERS, SQL
 from tests.mysql.fix_mysql import Fleet
 
 TTL_US = 30_000_000
@@ -92,6 +95,32 @@ class HandWrittenLock:
         """Take and free a lock of the server's own: no token, no lease, gone with the connection."""
         self._run("SELECT GET_LOCK('bench', 0)")
         self._run("SELECT RELEASE_LOCK('bench')")
+
+    def close(self) -> None:
+        """Close the connection."""
+        FORKS.close(self.connection)
+
+
+class SameCalls:
+    """fenceline's own two calls by hand: what is left above them is Python's."""
+
+    def __init__(self, url: str) -> None:
+        self._store = MySQLSource(url)
+        source = self._store.connect(patience_s=10.0)
+        source.perform(Acquire("same", draw_claim(), "nobody", 100, boottime_us(), may_wait=False))
+        source.close()
+        self.connection: Connection = open_connection(place_of(url), 10.0)
+
+    def cycle(self) -> None:
+        """Take the lock and free it."""
+        seen, claim = self._store.identity.seen, draw_claim()
+        assert seen is not None
+        born_us = self._store.identity.clock.at(boottime_us())
+        ttl_ms = TTL_US // 1000
+        told = (b"bench-same", claim, "somebody", ttl_ms, born_us, "wait", MAX_WAITERS, seen.epoch, seen.history_id)
+        ((outcome, *_),) = self.connection.run(SQL.acquire, told)
+        assert outcome == GRANTED
+        self.connection.run(SQL.release, (b"bench-same", claim, 0))
 
     def close(self) -> None:
         """Close the connection."""

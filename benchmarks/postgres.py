@@ -14,8 +14,11 @@ from pathlib import Path
 
 import psycopg
 
+from fenceline._flows.requests import Acquire, ReserveBlock
+from fenceline.clock import boottime_us
 from fenceline.model import draw_claim
 from fenceline.stores.postgres.source import PostgresSource
+from fenceline.stores.postgres.speech import GRANTED, HEAD_WAIT_MS, MAX_WAITERS, SQL
 from tests.postgres.fix_postgres import Fleet
 
 VERSION = os.environ.get("BENCH_POSTGRES", "15")
@@ -83,3 +86,30 @@ class HandWrittenLock:
         """Take and free an advisory lock: no token, no lease, gone with the connection."""
         self.connection.execute("SELECT pg_advisory_lock(17)", prepare=True).fetchone()
         self.connection.execute("SELECT pg_advisory_unlock(17)", prepare=True).fetchone()
+
+
+class SameCalls:
+    """fenceline's own two statements by hand: what is left above them is Python's."""
+
+    def __init__(self, url: str) -> None:
+        self._store = PostgresSource(url)
+        self.connection = psycopg.connect(url, autocommit=True)
+        self.connection.execute(SQL.settle_in.encode())
+        # The first grant makes the row, and has the process learn the server's clock.
+        source = self._store.connect(patience_s=10.0)
+        for request in (ReserveBlock(), Acquire("same", draw_claim(), "nobody", 100, boottime_us(), may_wait=False)):
+            source.perform(request)
+        source.close()
+
+    def cycle(self) -> None:
+        """Take the lock and free it."""
+        run = self.connection.execute
+        clock = self._store.identity.clock
+        claim, born_us = draw_claim(), clock.at(boottime_us())
+        told = (b"bench-same", claim, "somebody", TTL_MS, born_us, "wait", None, HEAD_WAIT_MS, MAX_WAITERS)
+        granted = run(SQL.acquire.encode(), told, prepare=True).fetchone()
+        assert granted is not None
+        assert granted[0] == GRANTED
+        freed = run(SQL.release.encode(), (b"bench-same", claim, 0), prepare=True).fetchone()
+        assert freed is not None
+        clock.learn(freed[1], boottime_us())
