@@ -37,7 +37,7 @@ def run(_folder: Path, scale: float) -> list[Result]:
 def _cycle(url: str, count: int) -> Callable[[], None]:
     with psycopg.connect(url, autocommit=True) as admin:
         admin.execute(f"CREATE DATABASE with_{count}".encode())
-    url = url.replace("/postgres", f"/with_{count}")
+    url = url.rpartition("/")[0] + f"/with_{count}"
     PostgresSource(url).install()
     with psycopg.connect(url, autocommit=True) as admin:
         admin.execute(_FILL.format(count=count).encode())
