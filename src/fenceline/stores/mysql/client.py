@@ -88,6 +88,11 @@ class Connection(pymysql.Connection):
         return rows
 
     @property
+    def closed(self) -> bool:
+        """Whether it is none any more."""
+        return self._sock is None
+
+    @property
     def descriptor(self) -> int:
         """The socket's number, -1 of a closed connection."""
         return -1 if self._sock is None else self._sock.fileno()

@@ -11,49 +11,33 @@ from typing import Any
 import pymysql
 
 from fenceline._flows import guard_requests as ask
-from fenceline._flows.driving import drive, drive_async
-from fenceline.errors import FencelineError, GuardError, UnsupportedError
+from fenceline.errors import FencelineError, GuardError
+from fenceline.stores.guard_connection import Bearing, BlockingGuardConnection, LoopGuardConnection
 from fenceline.stores.mysql.client import AsyncConnection, Connection, open_async_connection, open_connection
 from fenceline.stores.mysql.conninfo import Place
 from fenceline.stores.mysql.exchange import Rows, results, results_async
 from fenceline.stores.mysql.forks import FORKS
 from fenceline.stores.mysql.guard_errors import explained, translated
 from fenceline.stores.mysql.guard_speech import SQL, Aside, OwnSpeech
-from fenceline.stores.mysql.lent import PATIENCE_S, AsyncLentConnection, Lending, LentConnection
+from fenceline.stores.mysql.lent import PATIENCE_S, AsyncLentConnection, LentConnection
 
 DDL_PATIENCE_S = 5
 """How long `protect` waits for open writers of a table."""
 PREPARE_ASIDE = SQL.prepare_aside.format(limit_s=DDL_PATIENCE_S)
 
 
-class Bearing:
-    """What both kinds of connection know of their state."""
+class Meanings(Bearing[Any, OwnSpeech]):
+    """What both kinds of connection know of their state, and make of errors."""
 
     _place: Place
-    _speech: OwnSpeech
-    _native: Any
     _is_begun = False
     """Whether something was said since the last end of a transaction. A server that reports an error does not say
     whether one is open.
     """
 
-    def _check(self, request: Any) -> None:
-        """Take the connection back before a block's end, and raise what keeps it from being committed."""
-        native: Lending | None = self._native
-        if not isinstance(request, ask.Finish) or native is None:
-            return
-        if not FORKS.is_ours(self._native) and self._native.descriptor >= 0:
-            raise UnsupportedError(
-                "the connection of a guarded transaction was inherited by fork: only the process that opened it ends it"
-            )
-        native.take_back()
-        if (problem := native.problem()) is not None:
-            raise problem
-
     def _after(self, request: Any) -> None:
-        if isinstance(request, ask.Open):
-            self._native.lend()
-        elif isinstance(request, (ask.Commit, ask.Finish, ask.Look)):
+        super()._after(request)
+        if isinstance(request, (ask.Commit, ask.Finish, ask.Look)):
             self._is_begun = False
 
     def _meaning(self, error: BaseException, request: Any) -> FencelineError | None:
@@ -80,37 +64,15 @@ class Bearing:
         return explained(error)
 
 
-class GuardConnection(Bearing):
-    """The guard's own synchronous connection. One thread at a time; any thread may be the next."""
+class GuardConnection(Meanings, BlockingGuardConnection[LentConnection, OwnSpeech]):
+    """The guard's own synchronous connection."""
 
     def __init__(
         self, place: Place, take: Callable[[], LentConnection], give_back: Callable[[LentConnection], None]
     ) -> None:
+        super().__init__(OwnSpeech(place.database), take, give_back, FORKS.is_ours)
         self._place = place
-        self._speech = OwnSpeech(place.database)
-        self._native: LentConnection | None = None
         self._beside: Connection | None = None
-        self._take = take
-        self._give_back = give_back
-
-    @property
-    def native(self) -> LentConnection:
-        """The connection that `guard.transaction` yields."""
-        assert self._native is not None, "a request comes first"
-        return self._native
-
-    def perform(self, request: Any) -> Any:
-        """Answer one request; anything but success leaves no transaction open."""
-        try:
-            self._check(request)
-            reply = drive(self._speech.talk(request), self._exchanged)
-            self._after(request)
-        except BaseException as error:
-            self.rollback()
-            if (known := self._meaning(error, request)) is None:
-                raise
-            raise known from error
-        return reply
 
     def _exchanged(self, said: str | Aside) -> list[Rows]:
         if isinstance(said, Aside):
@@ -150,35 +112,13 @@ class GuardConnection(Bearing):
             FORKS.close(beside)
 
 
-class AsyncGuardConnection(Bearing):
-    """The guard's own asynchronous connection, for one task at a time."""
+class AsyncGuardConnection(Meanings, LoopGuardConnection[AsyncLentConnection, OwnSpeech]):
+    """The guard's own asynchronous connection."""
 
     def __init__(self, place: Place, take: Callable[[], Any], give_back: Callable[[AsyncLentConnection], None]) -> None:
+        super().__init__(OwnSpeech(place.database), take, give_back, FORKS.is_ours)
         self._place = place
-        self._speech = OwnSpeech(place.database)
-        self._native: AsyncLentConnection | None = None
         self._beside: AsyncConnection | None = None
-        self._take = take
-        self._give_back = give_back
-
-    @property
-    def native(self) -> AsyncLentConnection:
-        """The connection that `guard.transaction` yields."""
-        assert self._native is not None, "a request comes first"
-        return self._native
-
-    async def perform(self, request: Any) -> Any:
-        """Answer one request; anything but success leaves no transaction open."""
-        try:
-            self._check(request)
-            reply = await drive_async(self._speech.talk(request), self._exchanged)
-            self._after(request)
-        except BaseException as error:
-            await self._undo(is_in_doubt=not isinstance(error, (Exception, pymysql.Error)))
-            if (known := self._meaning(error, request)) is None:
-                raise
-            raise known from error
-        return reply
 
     async def _exchanged(self, said: str | Aside) -> list[Rows]:
         if isinstance(said, Aside):
@@ -195,13 +135,13 @@ class AsyncGuardConnection(Bearing):
             await results_async(self._beside, PREPARE_ASIDE)
         return self._beside
 
-    async def _undo(self, *, is_in_doubt: bool) -> None:
+    async def _undo(self, error: BaseException) -> None:
         """Roll back, or close a connection whose answer was not waited for."""
-        if is_in_doubt and self._native is not None:
+        if isinstance(error, (Exception, pymysql.Error)) or self._native is None:
+            await self.rollback()
+        else:
             self._speech.forget()
             FORKS.close(self._native)
-        else:
-            await self.rollback()
 
     async def rollback(self) -> None:
         """Undo the open transaction, if there is one; never raises an Exception."""

@@ -7,46 +7,26 @@ connection whose state is in doubt is closed. A block's own psycopg errors stay 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import psycopg
 from psycopg.pq import TransactionStatus
 
 from fenceline._flows import guard_requests as ask
-from fenceline._flows.driving import drive, drive_async
-from fenceline.errors import FencelineError, GuardError, UnsupportedError
+from fenceline.errors import FencelineError, GuardError
+from fenceline.stores.guard_connection import Bearing, BlockingGuardConnection, LoopGuardConnection
 from fenceline.stores.postgres.conninfo import Place
 from fenceline.stores.postgres.exchange import Answer, Statement
 from fenceline.stores.postgres.forks import FORKS
 from fenceline.stores.postgres.guard_errors import is_users, refusal, translated
 from fenceline.stores.postgres.guard_speech import SQL, OwnSpeech
-from fenceline.stores.postgres.lent import AsyncLentConnection, Lending, LentConnection
+from fenceline.stores.postgres.lent import AsyncLentConnection, LentConnection
 
 _IN_TRANSACTION = (TransactionStatus.INTRANS, TransactionStatus.INERROR)
 _ROLLBACK = (Statement(SQL.rollback),)
 
 
-class Bearing:
-    """What both kinds of connection know of their state."""
+class Meanings(Bearing[Any, OwnSpeech]):
+    """What both kinds of connection make of errors."""
 
     _place: Place
-    _speech: OwnSpeech
-    _native: Any
-
-    def _check(self, request: Any) -> None:
-        """Take the connection back before a block's end, and raise what keeps it from being committed."""
-        native: Lending | None = self._native
-        if not isinstance(request, ask.Finish) or native is None:
-            return
-        if not FORKS.is_ours(self._native) and not self._native.closed:
-            raise UnsupportedError(
-                "the connection of a guarded transaction was inherited by fork: only the process that opened it ends it"
-            )
-        native.take_back()
-        if (problem := native.problem()) is not None:
-            raise problem
-
-    def _after(self, request: Any) -> None:
-        if isinstance(request, ask.Open):
-            self._native.lend()
 
     def _meaning(self, error: BaseException, request: Any) -> FencelineError | None:
         """Return what the error of a request means; None: it is as it should be."""
@@ -75,36 +55,14 @@ class Bearing:
         return refusal(error)
 
 
-class GuardConnection(Bearing):
-    """The guard's own synchronous connection. One thread at a time; any thread may be the next."""
+class GuardConnection(Meanings, BlockingGuardConnection[LentConnection, OwnSpeech]):
+    """The guard's own synchronous connection."""
 
     def __init__(
         self, place: Place, take: Callable[[], LentConnection], give_back: Callable[[LentConnection], None]
     ) -> None:
+        super().__init__(OwnSpeech(), take, give_back, FORKS.is_ours)
         self._place = place
-        self._speech = OwnSpeech()
-        self._native: LentConnection | None = None
-        self._take = take
-        self._give_back = give_back
-
-    @property
-    def native(self) -> psycopg.Connection[tuple[Any, ...]]:
-        """The connection that `guard.transaction` yields."""
-        assert self._native is not None, "a request comes first"
-        return self._native
-
-    def perform(self, request: Any) -> Any:
-        """Answer one request; anything but success leaves no transaction open."""
-        try:
-            self._check(request)
-            reply = drive(self._speech.talk(request), self._exchanged)
-            self._after(request)
-        except BaseException as error:
-            self.rollback()
-            if (known := self._meaning(error, request)) is None:
-                raise
-            raise known from error
-        return reply
 
     def _exchanged(self, statements: Sequence[Statement]) -> list[Answer]:
         if self._native is None:
@@ -130,34 +88,12 @@ class GuardConnection(Bearing):
             self._give_back(native)
 
 
-class AsyncGuardConnection(Bearing):
-    """The guard's own asynchronous connection, for one task at a time."""
+class AsyncGuardConnection(Meanings, LoopGuardConnection[AsyncLentConnection, OwnSpeech]):
+    """The guard's own asynchronous connection."""
 
     def __init__(self, place: Place, take: Callable[[], Any], give_back: Callable[[AsyncLentConnection], None]) -> None:
+        super().__init__(OwnSpeech(), take, give_back, FORKS.is_ours)
         self._place = place
-        self._speech = OwnSpeech()
-        self._native: AsyncLentConnection | None = None
-        self._take = take
-        self._give_back = give_back
-
-    @property
-    def native(self) -> psycopg.AsyncConnection[tuple[Any, ...]]:
-        """The connection that `guard.transaction` yields."""
-        assert self._native is not None, "a request comes first"
-        return self._native
-
-    async def perform(self, request: Any) -> Any:
-        """Answer one request; anything but success leaves no transaction open."""
-        try:
-            self._check(request)
-            reply = await drive_async(self._speech.talk(request), self._exchanged)
-            self._after(request)
-        except BaseException as error:
-            await self.rollback()
-            if (known := self._meaning(error, request)) is None:
-                raise
-            raise known from error
-        return reply
 
     async def _exchanged(self, statements: Sequence[Statement]) -> list[Answer]:
         if self._native is None:
