@@ -410,7 +410,7 @@ def test_h5_an_acquire_that_is_interrupted_leaves_nothing(
     with monkeypatch.context() as patch:
         patch.setattr(Pool, "perform", interrupted)
         with pytest.raises(error):
-            waiter.acquire()
+            waiter.acquire(timeout=0.3)  # For so long a waiter looks for a source that cannot be asked.
     wait_until(lambda: source.info("lock").waiters == ())
     holder.release()
     with source.lock("lock", timeout=10):
