@@ -1,6 +1,7 @@
 """What tests of the MySQL guard share: a database with a table, guards on it, and connections stepped by hand."""
 
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -38,6 +39,10 @@ def code_of(error: BaseException) -> str:
     assert error.sqlstate == found.group(1)
     assert len(text) <= 128
     return found.group(1)
+
+
+TOLD_ANEW_S = 0.15
+"""The server shows the same transactions again to whoever looks ten times a second."""
 
 
 class Guarded:
@@ -79,7 +84,12 @@ class Guarded:
 
     def _wait(self, which: str, value: int) -> None:
         statement = f"SELECT COUNT(*) FROM information_schema.INNODB_TRX WHERE trx_state = 'LOCK WAIT' AND {which}"
-        wait_until(lambda: self.database.value(statement, value) > 0)
+
+        def is_waiting() -> bool:
+            time.sleep(TOLD_ANEW_S)
+            return bool(self.database.value(statement, value))
+
+        wait_until(is_waiting)
 
     def kill(self, native: Any) -> None:
         """Have the server end a connection, and return once it has."""
