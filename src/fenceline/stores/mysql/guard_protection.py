@@ -18,6 +18,7 @@ from fenceline.model import Protection
 from fenceline.stores.mysql.exchange import Rows
 from fenceline.stores.mysql.literals import literal, literals, quoted
 from fenceline.stores.statements import statements
+from fenceline.stores.unprotecting import not_protected, nothing_protected
 
 SQL = statements(__package__, "guard.sql")
 TRIGGERS = statements(__package__, "guard_triggers.sql")
@@ -110,12 +111,10 @@ class Protector:
         rows = (yield self._said(SQL.show_triggers, resource=resource))[0]
         entries = {entry.table or entry.name: entry for entry in entries_in(rows)}
         if not entries:
-            raise GuardError(f"resource {resource!r} protects no table here: `fenceline marks` lists the resources")
+            raise nothing_protected(resource)
         for table in tables:
             if table not in entries:
-                raise GuardError(
-                    f"table {table!r} is not protected by resource {resource!r}: `fenceline marks` lists what is"
-                )
+                raise not_protected(table, resource)
         chosen = [entries[table] for table in tables or entries]
         for entry in chosen:
             self.afterwards += [self._drop(entry, kind, mode) for mode, kind in entry.sound]

@@ -21,6 +21,7 @@ from fenceline.errors import GuardError, SchemaError
 from fenceline.model import Mark, Protection, Sequencer
 from fenceline.stores.postgres.exchange import Answer, Row, Statement
 from fenceline.stores.statements import statements
+from fenceline.stores.unprotecting import not_protected, nothing_protected
 
 SQL = statements(__package__, "guard.sql")
 SCHEMA_NUMBER = 1
@@ -148,14 +149,10 @@ class OwnSpeech(Speech):
         answers = yield self._now(Statement(SQL.read_protected, (request.resource,)))
         known = {table: Protection(name, request.resource, mode) for table, name, mode in answers[-1].rows}
         if not known:
-            raise GuardError(
-                f"resource {request.resource!r} protects no table here: `fenceline marks` lists the resources"
-            )
+            raise nothing_protected(request.resource)
         for table, name in wanted.items():
             if table not in known:
-                raise GuardError(
-                    f"table {name!r} is not protected by resource {request.resource!r}: `fenceline marks` lists what is"
-                )
+                raise not_protected(name, request.resource)
         chosen = {table: known[table] for table in wanted or known}
         yield self._now(*(Statement(SQL.unprotect_table, (table,)) for table in chosen))
         return tuple(chosen.values())

@@ -13,6 +13,7 @@ from fenceline.errors import GuardError
 from fenceline.model import Protection
 from fenceline.stores.sqlite.marks import SQL, Marks
 from fenceline.stores.statements import statements
+from fenceline.stores.unprotecting import not_protected, nothing_protected
 
 TRIGGERS = statements(__package__, "guard_triggers.sql")
 KINDS = ("insert", "update", "delete")
@@ -99,7 +100,7 @@ def protect(marks: Marks, resource: str, tables: tuple[str, ...], mode: str) -> 
 def unprotect(marks: Marks, resource: str, tables: tuple[str, ...]) -> tuple[Protection, ...]:
     """Take the triggers off these tables of the resource, or off all of them."""
     if not marks.has_schema():
-        raise _nothing_to_unprotect(resource)
+        raise nothing_protected(resource)
     entries = [entry for entry in read_entries(marks) if entry.resource == resource]
     if not tables:
         chosen = entries
@@ -109,19 +110,13 @@ def unprotect(marks: Marks, resource: str, tables: tuple[str, ...]) -> tuple[Pro
         chosen = []
         for table in wanted:
             if table not in by_table:
-                raise GuardError(
-                    f"table {table!r} is not protected by resource {resource!r}: `fenceline marks` lists what is"
-                )
+                raise not_protected(table, resource)
             chosen.append(by_table[table])
     if not chosen:
-        raise _nothing_to_unprotect(resource)
+        raise nothing_protected(resource)
     for entry in chosen:
         _remove(marks, entry)
     return tuple(entry.shown() for entry in chosen)
-
-
-def _nothing_to_unprotect(resource: str) -> GuardError:
-    return GuardError(f"resource {resource!r} protects no table here: `fenceline marks` lists the resources")
 
 
 def find_table(marks: Marks, name: str) -> str:
