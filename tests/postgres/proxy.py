@@ -121,7 +121,7 @@ class Proxy:
         self._requests: deque[Request] = deque(maxlen=REMEMBERED_REQUESTS)
         self._wires: set[_Wire] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._listener: asyncio.Server | None = None
+        self._listener: socket.socket | None = None
         self._flowing = asyncio.Event()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="postgres-proxy", daemon=True)
@@ -187,15 +187,18 @@ class Proxy:
 
     def refuse(self) -> None:
         """Refuse new connections, as a port does on which nobody listens. Open ones stay."""
-        if self._listener is not None:
-            self._call(self._listener.close)
+        if (listener := self._listener) is not None:
             self._listener = None
+            self._call(lambda: self._loop.remove_reader(listener))
+            listener.close()
 
     def accept(self) -> None:
         """Accept connections again."""
         if self._listener is None:
-            listening = asyncio.start_server(self._connected, "127.0.0.1", self.port)
-            self._listener = asyncio.run_coroutine_threadsafe(listening, self._loop).result(DEADLINE_S)
+            listener = socket.create_server(("127.0.0.1", self.port))
+            listener.setblocking(False)
+            self._call(lambda: self._loop.add_reader(listener, self._accept_one, listener))
+            self._listener = listener
 
     def freeze(self) -> None:
         """Pass nothing on, in either direction. New connections are accepted, and hear nothing."""
@@ -233,17 +236,22 @@ class Proxy:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.sleep(0)  # What they have aborted is closed in the loop's next round.
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
+    def _accept_one(self, listener: socket.socket) -> None:
+        # Not asyncio's own server: one that is closed just after it accepted leaves that connection open for good.
+        with suppress(OSError):
+            client, _ = listener.accept()
+            task = self._loop.create_task(self._connected(client))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _connected(self, client: socket.socket) -> None:
+        reader, writer = await asyncio.open_connection(sock=client)
         try:
             # Whichever side ends, the other ends too.
             with suppress(asyncio.IncompleteReadError, OSError, asyncio.CancelledError):
                 await self._serve(reader, writer)
         finally:
             writer.transport.abort()
-            self._tasks.discard(task)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         opening = await self._read_opening(reader, writer)
