@@ -13,13 +13,15 @@ from fenceline import (
     SealLostError,
     Sequencer,
     SourceInfo,
+    SourceUnavailableError,
     StaleTokenError,
     TokenCollisionError,
     WrongLockError,
 )
+from fenceline._flows import finishing, guarding, operating
 from fenceline._flows import guard_requests as ask
-from fenceline._flows import guarding, operating
 from fenceline._flows.admit import Tenure
+from fenceline._flows.conflicts import MAX_BEGINNINGS
 from fenceline._flows.guarding import MAX_COMMIT_TRIES, Opened, Scope, Sealed
 from fenceline.testing.place import Place, Session
 from tests.guards import LOCK, sequencer
@@ -421,3 +423,87 @@ def test_g8_a_mark_above_the_sources_last_token_is_not_touched() -> None:
     with pytest.raises(GuardError, match=r"has mark 8, and 7 is below it: try again.*`fenceline epoch --raise`"):
         run(store, operating.raise_to(scope(), source(7), "me", "why"))
     assert store.mark() == mark(8)
+
+
+# --- stores that hold nothing still ---
+def conflicts(flow: Any, times: int, *, reply: Any) -> tuple[list[Any], Any]:
+    """Answer a flow's requests by `reply`, but refuse so many of its commits; return what was asked, and the result."""
+    asked: list[Any] = []
+    try:
+        request = next(flow)
+        while True:
+            asked.append(request)
+            if isinstance(request, (ask.Commit, ask.Finish)) and times:
+                times -= 1
+                request = flow.throw(ask.ConflictError("the mark of 'r' has changed"))
+            else:
+                request = flow.send(reply(request))
+    except StopIteration as done:
+        return asked, done.value
+
+
+def reply_with(*marks: Mark) -> Any:
+    return lambda request: {one.resource: one for one in marks} if isinstance(request, ask.ReadMarks) else None
+
+
+@pytest.mark.parametrize(
+    "flow",
+    [
+        lambda: guarding.seal(scope(), OURS, Tenure()),
+        lambda: guarding.close(scope(), OURS, Tenure()),
+        lambda: operating.lower(scope(), 3, "me", "why"),
+        lambda: operating.raise_to(scope(), 9, "me", "why"),
+        lambda: operating.rebind(scope(), "another", source(9), "me", "why"),
+        lambda: operating.outrank(scope(), OURS, "me", "why"),
+        lambda: operating.unprotect(scope(), (), "me", "why"),
+    ],
+)
+def test_g3_a_brief_transaction_that_was_overtaken_begins_anew(flow: Any) -> None:
+    once, _ = conflicts(flow(), 0, reply=reply_with(mark(4)))
+    assert isinstance(once[0], ask.Begin)
+    again, _ = conflicts(flow(), 2, reply=reply_with(mark(4)))
+    assert again == once * 3
+
+
+def test_g3_a_transaction_that_is_always_overtaken_gives_up() -> None:
+    with pytest.raises(SourceUnavailableError, match=f"'r' has changed, {MAX_BEGINNINGS} times in a row") as caught:
+        conflicts(guarding.seal(scope(), OURS, Tenure()), 99, reply=reply_with(mark(4)))
+    assert caught.value.definite
+
+
+def test_g1_a_seal_that_was_overtaken_decides_anew() -> None:
+    marks = iter([{"r": mark(4)}, {"r": mark(6)}])
+    with pytest.raises(StaleTokenError, match="its mark is 6"):
+        conflicts(
+            guarding.seal(scope(), OURS, Tenure()),
+            1,
+            reply=lambda request: next(marks) if isinstance(request, ask.ReadMarks) else None,
+        )
+
+
+def finished(found: Mark, *, tenure: Tenure | None = None) -> list[Any]:
+    flow = finishing.finish(scope(), OURS, tenure or sealed_tenure(), ("r",))
+    asked, _ = conflicts(flow, 1, reply=reply_with(found))
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("found", "error", "says"),
+    [
+        (mark(6), StaleTokenError, "token 5 .* its mark is 6"),
+        (mark(5, is_closed=True), StaleTokenError, "closed it"),
+        (mark(5, of=sequencer(5, claim="another")), TokenCollisionError, "another lease"),
+        (mark(4), SealLostError, "now its mark is 4"),
+        (Mark("r", "another", 5), WrongLockError, "bound to lock 'another'"),
+        (mark(5), GuardError, "still this lease's, but the mark of 'r' has changed: nothing of the block was written"),
+    ],
+)
+def test_g3_a_block_that_was_overtaken_says_by_whom(found: Mark, error: type[GuardError], says: str) -> None:
+    with pytest.raises(GuardError, match=says) as caught:
+        finished(found)
+    assert type(caught.value) is error
+
+
+def test_g3_a_block_is_committed_once() -> None:
+    asked, _ = conflicts(finishing.finish(scope(), OURS, Tenure(), ("r",)), 0, reply=reply_with())
+    assert asked == [ask.Finish(("r",))]

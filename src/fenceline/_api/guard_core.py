@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from fenceline._api.proofs import Proof
 from fenceline._drivers.guarding import run
-from fenceline._flows import guarding, operating
+from fenceline._flows import finishing, guarding, operating
 from fenceline._flows.guard_requests import Look, Seen
 from fenceline._flows.guarding import KINDS, Opened, Refused, Scope, Sealed
 from fenceline._flows.requests import Flow
@@ -84,6 +84,10 @@ class GuardCore:
     def opening(self, proof: Proof) -> Flow[Opened]:
         """Begin a guarded transaction."""
         return guarding.open_transaction(self.scope, proof.sequencer, proof.tenure, _left_ms(proof))
+
+    def finishing(self, proof: Proof, presented: tuple[str, ...]) -> Flow[None]:
+        """Commit a guarded transaction."""
+        return finishing.finish(self.scope, proof.sequencer, proof.tenure, presented)
 
     def checking(self, proof: Proof, *, may_raise: bool) -> Flow[Sealed]:
         """Check the marks inside the caller's transaction."""

@@ -15,7 +15,6 @@ from fenceline._api.proofs import Proof
 from fenceline._drivers.guarding import run_async
 from fenceline._drivers.lasting import LastingThreads, to_its_end
 from fenceline._flows import operating
-from fenceline._flows.guard_requests import Finish
 from fenceline._flows.requests import Flow
 from fenceline.errors import GuardError
 from fenceline.model import SourceInfo, default_holder
@@ -140,7 +139,8 @@ class LoopWork:
         assert connection is not None, "open comes first"
         try:
             if error is None:
-                await connection.perform(Finish(self._presented))
+                with self._core.telling(self._proof):
+                    await run_async(self._core.finishing(self._proof, self._presented), connection)
                 return None
             await connection.rollback()
             return connection.explain(error)

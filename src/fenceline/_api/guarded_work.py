@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from fenceline._api.guard_core import GuardCore
 from fenceline._api.proofs import Proof
 from fenceline._drivers.guarding import run
-from fenceline._flows.guard_requests import Finish
 from fenceline.errors import GuardError
 
 if TYPE_CHECKING:
@@ -67,7 +66,8 @@ class GuardedWork:
         assert connection is not None, "open comes first"
         try:
             if error is None:
-                connection.perform(Finish(self._presented))
+                with self._core.telling(self.proof):
+                    run(self._core.finishing(self.proof, self._presented), connection)
                 return None
             connection.rollback()
             return connection.explain(error)

@@ -1,8 +1,9 @@
 """What guard flows ask of a guarded resource's store, and what they are told.
 
 Promise: requests and replies are plain values. Between `Begin` and `Commit`, and between `Open` and `Finish`, all runs
-in one write transaction, which also holds the marks still; what leaves it by an exception is undone. A store decides
-nothing here: it compares, reads and writes marks, and refuses in the file or server what presents no seal.
+in one write transaction, which also holds the marks still, or is refused at its end if one has changed; what leaves it
+by an exception is undone. A store decides nothing here: it compares, reads and writes marks, and refuses in the file or
+server what presents no seal.
 """
 
 from typing import NamedTuple
@@ -13,6 +14,13 @@ ENFORCE = "enforce"
 OBSERVE = "observe"
 
 
+class ConflictError(Exception):
+    """The end of a transaction was refused, since something has changed that it relied on: nothing was written.
+
+    Never seen by users. The message is the part of a sentence that says what has changed.
+    """
+
+
 # --- transactions ----------------------------------------------------------------------------------
 class Begin(NamedTuple):
     """Begin a brief write transaction of the guard's own, to be on the disk before its Commit is answered (G4).
@@ -21,7 +29,9 @@ class Begin(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """Commit it. Reply: None. OutcomeUnknownError if the store did not confirm it."""
+    """Commit it. Reply: None. OutcomeUnknownError if the store did not confirm it; ConflictError from a store that does
+    not hold the marks still, if one that was read has changed.
+    """
 
 
 class Open(NamedTuple):
@@ -40,7 +50,8 @@ class Open(NamedTuple):
 class Finish(NamedTuple):
     """Take back what was presented to these resources, and commit the user's transaction. Reply: None.
 
-    GuardError if the user's code ended the transaction, or tried to; OutcomeUnknownError as for Commit.
+    GuardError if the user's code ended the transaction, or tried to; OutcomeUnknownError and ConflictError as for
+    Commit.
     """
 
     resources: tuple[str, ...]

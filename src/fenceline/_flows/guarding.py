@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from fenceline._flows.admit import Tenure, Verdict, admit
+from fenceline._flows.conflicts import begun_anew
 from fenceline._flows.guard_requests import (
     ENFORCE,
     Begin,
@@ -127,6 +128,7 @@ def seal(scope: Scope, sequencer: Sequencer, tenure: Tenure) -> Flow[Sealed]:
     return sealed
 
 
+@begun_anew
 def _sealed(scope: Scope, sequencer: Sequencer, tenure: Tenure) -> Flow[Sealed]:
     """Seal; where the commit was not confirmed, look again, and write again what may not be on the disk."""
     raised: tuple[str, ...] = ()
@@ -297,6 +299,7 @@ def _not_sealed(mark: Mark, sequencer: Sequencer) -> GuardError:
     )
 
 
+@begun_anew
 def close(scope: Scope, sequencer: Sequencer, tenure: Tenure) -> Flow[None]:
     """Make the lease's own token stale at every resource of the guard (G10). Idempotent.
 

@@ -7,6 +7,7 @@ resource would refuse.
 """
 
 from fenceline._flows.admit import admit
+from fenceline._flows.conflicts import begun_anew
 from fenceline._flows.guard_requests import (
     OBSERVE,
     AuditEntry,
@@ -24,6 +25,7 @@ from fenceline.errors import GuardError, WrongLockError
 from fenceline.model import Mark, Protection, Sequencer, SourceInfo
 
 
+@begun_anew
 def protect(scope: Scope, tables: tuple[str, ...], mode: str, source: SourceInfo | None, who: str) -> Flow[None]:
     """Have the store enforce, or observe, writes to these tables of the guard's one resource.
 
@@ -54,6 +56,7 @@ def _switch(mark: Mark, changed: tuple[Protection, ...], mode: str, source: Sour
     yield from _raise(mark, source, "mode", who, reason)
 
 
+@begun_anew
 def unprotect(scope: Scope, tables: tuple[str, ...], who: str, reason: str) -> Flow[None]:
     """Let anybody write to these tables again; none named: to all of the guard's one resource."""
     yield Begin()
@@ -66,6 +69,7 @@ def unprotect(scope: Scope, tables: tuple[str, ...], who: str, reason: str) -> F
     yield Commit()
 
 
+@begun_anew
 def lower(scope: Scope, token: int, who: str, reason: str) -> Flow[None]:
     """Set the mark of the guard's one resource to a lower token: the remedy for a poisoned mark."""
     yield Begin()
@@ -79,6 +83,7 @@ def lower(scope: Scope, token: int, who: str, reason: str) -> Flow[None]:
     yield Commit()
 
 
+@begun_anew
 def raise_to(scope: Scope, to: SourceInfo | int, who: str, reason: str) -> Flow[None]:
     """Raise every mark of the guard to a token, or to the last one of the source.
 
@@ -99,6 +104,7 @@ def raise_to(scope: Scope, to: SourceInfo | int, who: str, reason: str) -> Flow[
     yield Commit()
 
 
+@begun_anew
 def rebind(scope: Scope, lock: str, source: SourceInfo, who: str, reason: str) -> Flow[None]:
     """Bind every resource of the guard to another lock or source, whose next token its mark admits (G5)."""
     check_lasts(scope, source.source_id)
@@ -112,6 +118,7 @@ def rebind(scope: Scope, lock: str, source: SourceInfo, who: str, reason: str) -
     yield Commit()
 
 
+@begun_anew
 def outrank(scope: Scope, sequencer: Sequencer, who: str, reason: str) -> Flow[None]:
     """Raise every mark of the guard to a token that was minted by breaking its lock (G10).
 
