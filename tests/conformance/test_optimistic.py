@@ -1,0 +1,150 @@
+"""A store that only compares at the end keeps every rule of a guard, and one that compares too little is rejected."""
+
+import contextlib
+import threading
+
+import pytest
+
+from fenceline import GuardError, SchemaError, StaleTokenError, UnsupportedError
+from fenceline.testing.conformance import AsyncGuardConformance, GuardConformance, failure
+from fenceline.testing.conformance.rig import refusal, require
+from tests.conformance import optimistic_guard as of
+
+
+class TestOptimisticGuard(of.InVersionedPlace, GuardConformance):
+    pass
+
+
+class TestAsyncOptimisticGuard(of.InVersionedPlace, AsyncGuardConformance):
+    pass
+
+
+def at_once(*functions):
+    """Run functions in threads, which may be refused as stale, and wait for their ends."""
+    barrier = threading.Barrier(len(functions))
+
+    def run(function):
+        barrier.wait()
+        with contextlib.suppress(StaleTokenError):
+            function()
+
+    threads = [threading.Thread(target=run, args=(function,), daemon=True) for function in functions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert not any(thread.is_alive() for thread in threads)
+
+
+class Checks(of.InVersionedPlace, GuardConformance):
+    """What only such a store can get wrong."""
+
+    def test_another_resource_sealed_meanwhile_refuses_the_block(self):
+        guard, lease = self.guard("r", "s"), self.sequencer(5)
+        with (
+            refusal(StaleTokenError, "G2: every mark is compared at the end"),
+            guard.transaction(lease) as native,
+        ):
+            self.put(native, "red", "k", "late")
+            at_once(lambda: self.guard("s").seal(self.sequencer(6)))
+        require(self.value() is None, "G2: and nothing is written")
+
+    def test_an_unfenced_write_to_what_was_read_refuses_the_block(self):
+        guard, lease = self.guard(), self.sequencer(5)
+        with refusal(GuardError, "what the block has read is compared"), guard.transaction(lease) as native:
+            native.get("red", "k")
+            self.put(native, "red", "k", "late")
+            self.put_alone("red", "k", "unfenced")
+        require(self.value() == "unfenced", "and nothing is written")
+
+    def test_a_seal_that_is_overtaken_decides_anew(self):
+        """Between its look and its write a newer holder seals: to write would lower the mark."""
+        self.overtake = lambda: self.guard().seal(self.sequencer(8))
+        with refusal(StaleTokenError, "G1: an overtaken seal is refused") as caught:
+            self.guard().seal(self.sequencer(5))
+        require((caught[0].token, caught[0].mark) == (5, 8), f"with both numbers: {caught[0]}")
+        require(self.mark().token == 8, f"and lowers nothing: {self.mark()}")
+
+    def test_of_many_seals_at_once_the_highest_stays(self):
+        at_once(*(lambda token=token: self.guard().seal(self.sequencer(token)) for token in range(1, 9)))
+        require(self.mark().token == 8, f"G1: the highest token stays: {self.mark()}")
+
+    overtake = None
+
+    def make_store(self, url):
+        store = super().make_store(url)
+        overtake, self.overtake = self.overtake, None
+        if overtake is not None:
+            store.speech_type = type("Overtaken", (store.speech_type,), {"_write": overtaken(overtake)})
+        return store
+
+
+def overtaken(first):
+    """Return how a speech writes, but that the first time somebody else is faster."""
+    left = [first]
+
+    def write(self, changes):
+        if left:
+            left.pop()()
+        yield from super(type(self), self)._write(changes)
+
+    return write
+
+
+class TestChecks(Checks):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("broken", "check"),
+    [
+        (of.NothingComparedAtTheEnd, "test_a_seal_does_not_overtake_an_open_transaction"),
+        (of.NothingComparedAtTheEnd, "test_another_resource_sealed_meanwhile_refuses_the_block"),
+        (of.NothingComparedByASeal, "test_a_seal_that_is_overtaken_decides_anew"),
+        (of.RefusalsIgnored, "test_another_resource_sealed_meanwhile_refuses_the_block"),
+        (of.RefusalsIgnored, "test_a_seal_that_is_overtaken_decides_anew"),
+        (of.OnlyTheFirstMarkCompared, "test_another_resource_sealed_meanwhile_refuses_the_block"),
+        (of.ReadsNotCompared, "test_an_unfenced_write_to_what_was_read_refuses_the_block"),
+    ],
+    ids=lambda value: getattr(value, "__name__", value),
+)
+def test_a_store_that_compares_too_little_is_rejected(broken, check):
+    class Kit(Checks):
+        speech_type = broken
+
+    assert isinstance(failure(Kit, check), AssertionError)
+
+
+@pytest.fixture
+def kit():
+    checks = Checks()
+    checks.setup_method()
+    yield checks
+    checks.teardown_method()
+
+
+def test_g6_protecting_is_refused_with_what_to_do_instead(kit):
+    with pytest.raises(UnsupportedError, match=r"knows no triggers.*have the right to write there"):
+        kit.guard().protect("red")
+    with pytest.raises(GuardError, match="protects no table"):
+        kit.guard().unprotect(reason="a check")
+
+
+def test_a_mark_shows_a_digest_of_its_claim_which_is_no_claim(kit):
+    lease = kit.sequencer(5)
+    kit.seal(kit.guard(), lease)
+    assert lease.claim.encode() not in kit.make_store(kit.url).place.read(("mark", "r")).value
+    assert ":" in kit.mark().claim  # No claim has one, so nobody can present it.
+
+
+@pytest.mark.parametrize("value", [b"", b"{}", b"[1]", b"\xff", b'{"schema":1,"lock":"lock","token":"x"}'])
+def test_what_is_no_mark_admits_nobody(kit, value):
+    kit.make_store(kit.url).place.swap({}, {("mark", "r"): value})
+    with pytest.raises(SchemaError, match="as the mark of resource 'r' is none"):
+        kit.seal(kit.guard(), kit.sequencer(5))
+
+
+def test_a_mark_of_another_version_admits_nobody(kit):
+    kit.make_store(kit.url).place.swap({}, {("mark", "r"): b'{"schema":2}'})
+    with pytest.raises(SchemaError, match="has schema 2, and this fenceline knows schema 1 only"):
+        kit.seal(kit.guard(), kit.sequencer(5))
