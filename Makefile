@@ -4,11 +4,12 @@
 #   PYTHON=python3.12 make test     choose the interpreter (3.11 or newer)
 #   make test PYTEST='-k lease'     hand arguments to pytest, under one Python only
 #   make bench BENCH='--help'       hand arguments to the harness
+#   make bench STORE=postgres       measure everybody who offers locks on a store
 #   make mutants MUTANTS='--help'   hand arguments to the mutants' runner
 #   make demo DEMO='--svg out.svg'  hand arguments to `fenceline demo`
 
 MAKEFLAGS += --no-print-directory
-export PYTHON PYTEST BENCH MUTANTS
+export PYTHON PYTEST BENCH STORE MUTANTS
 
 .PHONY: help demo test lint mutants clean
 .DEFAULT_GOAL := help

@@ -1,13 +1,18 @@
-"""Run the benchmarks: `python -m benchmarks [CASE …] [--scale 0.2] [--out FOLDER]`, or `make bench BENCH='…'`."""
+"""Run the benchmarks: `python -m benchmarks [CASE …] [--store STORE …] [--scale 0.2] [--out FOLDER]`.
+
+Or `make bench BENCH='…'`, and `make bench STORE=postgres` for the comparison with others on one store.
+"""
 
 import argparse
 import sys
 import tempfile
+from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
 
 from benchmarks import plots, report
 from benchmarks.measure import Result
+from benchmarks.peers.places import STORES
 
 CASES = {
     "cycle": "acquire and release a free lock, against the same by hand",
@@ -30,7 +35,15 @@ turn's ratio to the first variant. Nothing fails because a machine is slow.
 
   make bench BENCH='cycle guarded --scale 0.2'
   make bench BENCH='cycle --out /tmp/bench'
+
+With --store, fenceline and everybody else who offers locks on that store take turns on the same private server; what
+one does not do is printed beside its number, and who is not installed is left out:
+
+  make bench STORE=postgres
+  make bench BENCH='--store files --scale 0.1'
 """
+RESULTS = Path(__file__).parent / "results"
+"""Where comparisons are written, unless `--out` says otherwise."""
 
 
 def main() -> None:
@@ -43,17 +56,36 @@ def main() -> None:
     )
     parser.add_argument("cases", nargs="*", metavar="CASE", help="which to run (default: all)")
     parser.add_argument(
+        "--store", action="append", choices=[*STORES, "all"], help="compare everybody on this store instead"
+    )
+    parser.add_argument(
         "--scale", type=float, default=1.0, help="length of the run; 0.1 is a quick look (default: 1.0)"
     )
-    parser.add_argument("--out", type=Path, help="write report.md, report.json and a picture for each case here")
+    parser.add_argument("--out", type=Path, help="write a report and a picture for each case here")
     options = parser.parse_args()
     unknown = set(options.cases) - set(CASES)
     if unknown:
         parser.error(f"no such case: {', '.join(sorted(unknown))}; there are {', '.join(CASES)}")
+    if options.store:
+        compare(STORES if "all" in options.store else options.store, options.scale, options.out or RESULTS)
+        return
     results = run(options.cases or list(CASES), options.scale)
     print(report.as_markdown(results))
     if options.out is not None:
-        write(results, options.out)
+        write(results, options.out, "report")
+
+
+def compare(stores: Iterable[str], scale: float, folder: Path) -> None:
+    """Measure everybody on each store; print and write a report of each."""
+    from benchmarks.peers.contest import Contest
+    from benchmarks.peers.places import place
+
+    for store in stores:
+        print(f"everybody on {store} …", file=sys.stderr, flush=True)
+        with place(store) as url:
+            results = Contest(store, url, scale).run()
+        print(report.as_markdown(results))
+        write(results, folder, store)
 
 
 def run(cases: list[str], scale: float) -> list[Result]:
@@ -66,11 +98,11 @@ def run(cases: list[str], scale: float) -> list[Result]:
     return results
 
 
-def write(results: list[Result], folder: Path) -> None:
+def write(results: list[Result], folder: Path, name: str) -> None:
     """Write the report as Markdown and JSON, and its pictures."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "report.md").write_text(report.as_markdown(results))
-    (folder / "report.json").write_text(report.as_json(results))
+    (folder / f"{name}.md").write_text(report.as_markdown(results))
+    (folder / f"{name}.json").write_text(report.as_json(results))
     plots.draw(results, folder)
 
 

@@ -43,10 +43,12 @@ class HandWrittenLock:
             " WITHOUT ROWID"
         )
 
-    def cycle(self) -> None:
-        """Acquire the lock and release it."""
+        self._claim = ""
+
+    def take(self) -> None:
+        """Take the lock."""
         run = self.connection.execute
-        claim = draw_claim()
+        claim = self._claim = draw_claim()
         run("BEGIN IMMEDIATE")
         (token,) = run("UPDATE counter SET last = last + 1 WHERE id = 1 AND last < bound RETURNING last").fetchone()
         granted = run(
@@ -58,9 +60,18 @@ class HandWrittenLock:
         ).rowcount
         run("COMMIT")
         assert granted == 1
+
+    def free(self) -> None:
+        """Free it."""
+        run = self.connection.execute
         run("BEGIN IMMEDIATE")
-        run("UPDATE lock SET claim = NULL WHERE name = ? AND claim = ?", ("bench", claim))
+        run("UPDATE lock SET claim = NULL WHERE name = ? AND claim = ?", ("bench", self._claim))
         run("COMMIT")
+
+    def cycle(self) -> None:
+        """Take the lock and free it."""
+        self.take()
+        self.free()
 
 
 class SameStatements:

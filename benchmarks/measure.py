@@ -14,7 +14,9 @@ US_PER_S = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One variant of one case. `ratio` is against the case's first variant, `target` the ratio or value to reach."""
+    """One variant of one case. `ratio` is against the case's first variant, `target` the ratio or value to reach, and
+    `lacks` what the variant does not do.
+    """
 
     case: str
     variant: str
@@ -24,6 +26,7 @@ class Result:
     high: float
     ratio: float | None = None
     target: str = ""
+    lacks: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """Return the result as JSON carries it."""

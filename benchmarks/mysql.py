@@ -61,6 +61,7 @@ class HandWrittenLock:
 
     def __init__(self, url: str) -> None:
         self.connection: Connection = open_connection(place_of(url), 10.0)
+        self._claim = ""
         for statement in _BY_HAND:
             self._run(statement)
 
@@ -69,22 +70,28 @@ class HandWrittenLock:
             cursor.execute(statement, parameters)
             return cursor.lastrowid
 
+    def take(self) -> None:
+        """Take the lock."""
+        self._claim = draw_claim()
+        token = self._run(_TAKE, self._claim, "somebody", TTL_US, b"bench")
+        assert token > 0
+
+    def free(self) -> None:
+        """Free it."""
+        self._run(_FREE, b"bench", self._claim)
+
     def cycle(self) -> None:
         """Take the lock and free it."""
-        claim = draw_claim()
-        token = self._run(_TAKE, claim, "somebody", TTL_US, b"bench")
-        assert token > 0
-        self._run(_FREE, b"bench", claim)
+        self.take()
+        self.free()
 
     def cycle_with_counter(self) -> None:
         """Do the same with a counter that all locks share, as T6 asks for, and so in five trips."""
-        claim = draw_claim()
         self._run("BEGIN")
         self._run("UPDATE by_hand_counter SET token = LAST_INSERT_ID(token + 1)")
-        token = self._run(_TAKE, claim, "somebody", TTL_US, b"bench")
-        assert token > 0
+        self.take()
         self._run("COMMIT")
-        self._run(_FREE, b"bench", claim)
+        self.free()
 
     def empty_trips(self) -> None:
         """Go to the server twice for nothing."""

@@ -65,17 +65,24 @@ class HandWrittenLock:
         self.connection = psycopg.connect(url, autocommit=True)
         self.connection.execute(_BY_HAND.encode())
         self.connection.execute("SET synchronous_commit = off")
+        self._claim = ""
+
+    def take(self) -> None:
+        """Take the lock."""
+        self._claim = draw_claim()
+        told = (b"bench", self._claim, "somebody", TTL_MS)
+        taken = self.connection.execute("SELECT by_hand_take(%s, %s, %s, %s)", told, prepare=True).fetchone()
+        assert taken is not None
+        assert taken[0] is not None
+
+    def free(self) -> None:
+        """Free it."""
+        self.connection.execute("SELECT by_hand_free(%s, %s)", (b"bench", self._claim), prepare=True).fetchone()
 
     def cycle(self) -> None:
         """Take the lock and free it."""
-        run = self.connection.execute
-        claim = draw_claim()
-        taken = run(
-            "SELECT by_hand_take(%s, %s, %s, %s)", (b"bench", claim, "somebody", TTL_MS), prepare=True
-        ).fetchone()
-        assert taken is not None
-        assert taken[0] is not None
-        run("SELECT by_hand_free(%s, %s)", (b"bench", claim), prepare=True).fetchone()
+        self.take()
+        self.free()
 
     def empty_trips(self) -> None:
         """Go to the server twice for nothing."""

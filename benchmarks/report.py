@@ -15,14 +15,16 @@ def machine() -> dict[str, str]:
     return {"python": platform.python_version(), "sqlite": sqlite3.sqlite_version, "cores": str(cores)}
 
 
-def as_markdown(results: list[Result]) -> str:
+def as_markdown(every: list[Result]) -> str:
     """Return one table a case."""
     facts = ", ".join(f"{name} {value}" for name, value in machine().items())
     parts = ["# Benchmarks", f"Measured with {facts}. Compare ratios; the other numbers are this machine's."]
-    for case, group in groupby(results, key=lambda result: result.case):
+    for case, group in groupby(every, key=lambda result: result.case):
         parts.append(f"## {case}")
-        rows = ["| variant | median | quartiles | ratio | to reach |", "|---|---|---|---|---|"]
-        rows += [_row(result) for result in group]
+        results = list(group)
+        last = "what it does without" if any(result.lacks for result in results) else "to reach"
+        rows = [f"| variant | median | quartiles | ratio | {last} |", "|---|---|---|---|---|"]
+        rows += [_row(result) for result in results]
         parts.append("\n".join(rows))
     return "\n\n".join(parts) + "\n"
 
@@ -30,7 +32,8 @@ def as_markdown(results: list[Result]) -> str:
 def _row(result: Result) -> str:
     ratio = "" if result.ratio is None else f"{result.ratio:.2f}x"
     spread = f"{result.low:.4g} to {result.high:.4g}"
-    return f"| {result.variant} | {result.median:.4g} {result.unit} | {spread} | {ratio} | {result.target} |"
+    last = result.lacks or result.target
+    return f"| {result.variant} | {result.median:.4g} {result.unit} | {spread} | {ratio} | {last} |"
 
 
 def as_json(results: list[Result]) -> str:

@@ -1,0 +1,107 @@
+"""What the comparison asks of a lock: take it, free it; and what is said about those who do less.
+
+A contender is used at the settings that its own documents recommend, its handle made once and used again where it may
+be. Never: a contender slowed down by what surrounds it here.
+"""
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from functools import cache
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    import asyncio
+
+
+class Lock(Protocol):
+    """One handle on one lock, in one process."""
+
+    def acquire(self) -> object:
+        """Take the lock, waiting for it as long as it takes."""
+
+    def release(self) -> object:
+        """Free it."""
+
+    def cycles(self, count: int) -> list[int]:
+        """Take and free it so many times, and return what each took in nanoseconds."""
+
+
+class Calls:
+    """A lock of two plain calls."""
+
+    def __init__(self, acquire: Callable[[], object], release: Callable[[], object]) -> None:
+        self.acquire = acquire
+        self.release = release
+
+    def cycles(self, count: int) -> list[int]:
+        """Take and free it so many times."""
+        taken = []
+        for _ in range(count):
+            began_ns = perf_counter_ns()
+            self.acquire()
+            self.release()
+            taken.append(perf_counter_ns() - began_ns)
+        return taken
+
+
+class Coroutines:
+    """A lock of two coroutine functions, used on one loop."""
+
+    def __init__(
+        self, acquire: Callable[[], Coroutine[Any, Any, object]], release: Callable[[], Coroutine[Any, Any, object]]
+    ) -> None:
+        self._acquire = acquire
+        self._release = release
+
+    def acquire(self) -> object:
+        """Take the lock."""
+        return run(self._acquire())
+
+    def release(self) -> object:
+        """Free it."""
+        return run(self._release())
+
+    def cycles(self, count: int) -> list[int]:
+        """Take and free it so many times, without leaving the loop in between."""
+
+        async def work() -> list[int]:
+            taken = []
+            for _ in range(count):
+                began_ns = perf_counter_ns()
+                await self._acquire()
+                await self._release()
+                taken.append(perf_counter_ns() - began_ns)
+            return taken
+
+        return run(work())
+
+
+Result = TypeVar("Result")
+
+
+@cache
+def _runner() -> "asyncio.Runner":
+    import asyncio
+
+    return asyncio.Runner()
+
+
+def run(work: Coroutine[Any, Any, Result]) -> Result:
+    """Run a coroutine on this process's one loop."""
+    return _runner().run(work)
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """One row of the comparison. `make` is given the store's address and the lock's name, in the contender's process.
+
+    `lacks` says in a few words what it does not do that fenceline does; `is_floor` marks the work by hand.
+    """
+
+    name: str
+    make: Callable[[str, str], Lock]
+    lacks: str = ""
+    is_floor: bool = False
+    can_wait: bool = True
+    """Whether it is fit for contention: it waits by itself, and frees what it took when its process ends."""

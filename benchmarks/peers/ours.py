@@ -1,0 +1,27 @@
+"""fenceline, synchronous and asynchronous, on whichever store: the same everywhere."""
+
+from typing import Any
+
+from benchmarks.peers.contender import Calls, Contender, Coroutines, run
+
+TTL_S = 30.0
+
+
+def _sync(url: str, name: str) -> Calls:
+    import fenceline
+
+    lock = fenceline.connect(url).lock(name, ttl=TTL_S)
+    return Calls(lock.acquire, lock.release)
+
+
+def _async(url: str, name: str) -> Coroutines:
+    import fenceline.aio
+
+    async def make() -> Any:
+        return fenceline.aio.connect(url).lock(name, ttl=TTL_S)
+
+    lock = run(make())
+    return Coroutines(lock.acquire, lock.release)
+
+
+OURS = [Contender("fenceline", _sync), Contender("fenceline, asyncio", _async)]
