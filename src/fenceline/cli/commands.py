@@ -25,6 +25,7 @@ _MODULES = {
     "unprotect": "fenceline.cli.guards",
     "rebind": "fenceline.cli.guards",
     "marks": "fenceline.cli.guards",
+    "verify": "fenceline.cli.verify",
     "doctor": "fenceline.cli.doctor",
 }
 """Which module has which command, in the order of the help."""

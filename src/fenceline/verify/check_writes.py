@@ -1,0 +1,126 @@
+"""Whether every acknowledged write is there, once, in its order, and on top of what the one before it had left.
+
+Each write of a campaign has a name, and says how many writes its process had read before: it is the next one. So the
+final state of a resource tells of each write whether it was computed from everything below it.
+
+Promise: a write of unknown outcome may be there or not. A write that was refused must not be there.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+
+from fenceline.verify.findings import Findings
+from fenceline.verify.history import FAIL, OK, READ, WRITE, Final, History, Operation
+
+
+def check_writes(history: History, findings: Findings) -> None:
+    """Compare what processes were told of their writes with what is there in the end."""
+    for resource, operations in history.by_place(WRITE).items():
+        final = history.finals.get(resource)
+        if final is None:
+            findings.doubt("lost-write", resource, "the history has no final state of this resource")
+            continue
+        told = {one.write: one for one in operations if one.write is not None}
+        _check_presence(resource, final, told, findings)
+        _check_order(resource, final, told, findings)
+        _check_ground(resource, final, told, findings)
+        if final.counter != len(final.rows):
+            message = f"the counter says {final.counter}, and {len(final.rows)} writes that added 1 each are there"
+            findings.blame("lost-write", resource, message)
+
+
+def _check_presence(resource: str, final: Final, told: dict[str, Operation], findings: Findings) -> None:
+    present = Counter(row.write for row in final.rows)
+    for write, times in present.items():
+        one = told.get(write)
+        if times > 1:
+            findings.blame("duplicated-write", resource, f"write {write} is there {times} times", one)
+        if one is None:
+            findings.blame("invented-write", resource, f"write {write} is there, and no process made it")
+        elif one.outcome == FAIL:
+            message = f"write {write} is there, though its process was told that it was refused ({one.error})"
+            findings.blame("refused-write-is-there", resource, message, one)
+        elif one.outcome != OK:
+            findings.count("unanswered writes that are there")
+    for write, one in told.items():
+        if one.outcome == OK and write not in present:
+            message = f"write {write} was acknowledged with token {one.token}, and is not there"
+            findings.blame("lost-write", resource, message, one)
+
+
+def _check_order(resource: str, final: Final, told: dict[str, Operation], findings: Findings) -> None:
+    """What was acknowledged before another write began stands before it."""
+    latest: Operation | None = None
+    for row in final.rows:
+        one = told.get(row.write)
+        if one is None:
+            continue
+        if latest is not None and one.ended_ns < latest.invoked_ns:
+            message = f"write {row.write} was acknowledged before write {latest.write} began, and stands behind it"
+            findings.blame("reordered-write", resource, message, one, latest)
+        if latest is None or one.invoked_ns > latest.invoked_ns:
+            latest = one
+
+
+def _check_ground(resource: str, final: Final, told: dict[str, Operation], findings: Findings) -> None:
+    """Each write was computed from a read that had seen all those below it."""
+    rows = final.rows
+    for number, row in enumerate(rows):
+        below = rows[number - 1] if number else None
+        expected = below.position + 1 if below else 1
+        if row.position == expected:
+            continue
+        one, other = told.get(row.write), told.get(below.write) if below else None
+        if row.position < expected:
+            message = (
+                f"write {row.write} (token {row.token}) was computed from {row.position - 1} writes, and accepted on "
+                f"top of {expected - 1}: it undoes write {below.write if below else ''} and what else it had not seen"
+            )
+            findings.blame("overwritten-write", resource, message, other, one)
+        else:
+            message = (
+                f"write {row.write} (token {row.token}) was computed from {row.position - 1} writes, and accepted on "
+                f"top of {expected - 1}: {row.position - expected} that its process had read are not there"
+            )
+            findings.blame("lost-write", resource, message, other, one)
+
+
+def check_accepted_tokens(history: History, findings: Findings) -> None:
+    """No resource accepts a token below one that it had accepted before."""
+    for resource, final in history.finals.items():
+        _check_rows(resource, final, history, findings)
+    for resource, operations in history.by_place(READ, WRITE).items():
+        _check_real_time(resource, operations, findings)
+
+
+def _check_rows(resource: str, final: Final, history: History, findings: Findings) -> None:
+    highest = None
+    for row in final.rows:
+        if highest is not None and row.token < highest.token:
+            message = (
+                f"write {row.write} was accepted with token {row.token}, and write {highest.write} before it with "
+                f"{highest.token}"
+            )
+            shown = [one for one in history.operations if one.write in {row.write, highest.write}]
+            findings.blame("stale-token-accepted", resource, message, *shown)
+            return  # The first is the one that explains; those behind it follow from it.
+        if highest is None or row.token > highest.token:
+            highest = row
+
+
+def _check_real_time(resource: str, operations: Iterable[Operation], findings: Findings) -> None:
+    """Judge those that one process was told of before another began: their order needs no final state."""
+    accepted = [one for one in operations if one.outcome == OK and one.token is not None]
+    ended = sorted(accepted, key=lambda one: one.ended_ns)
+    highest: Operation | None = None
+    next_ended = 0
+    for one in accepted:  # In the order of their beginnings.
+        while next_ended < len(ended) and ended[next_ended].ended_ns < one.invoked_ns:
+            candidate = ended[next_ended]
+            if highest is None or (candidate.token or 0) > (highest.token or 0):
+                highest = candidate
+            next_ended += 1
+        if highest is not None and (one.token or 0) < (highest.token or 0):
+            message = f"a {one.kind} was accepted with token {one.token} after a {highest.kind} with {highest.token}"
+            findings.blame("stale-token-accepted", resource, message, highest, one)
+            return

@@ -1,0 +1,165 @@
+"""Each checker against planted histories: violations that it must name, and benign look-alikes that it must not."""
+
+import pytest
+
+from fenceline.verify.evidence import explain
+from fenceline.verify.verdict import judge
+from tests.verify.planted import RESOURCE, Script, stale_writer, two_tenures
+
+
+def rules(script: Script) -> set[str]:
+    """Return the rules that the history breaks."""
+    return {violation.rule for violation in judge(script.history()).findings.violations}
+
+
+def refused(script: Script, process: str, start: float, end: float, token: int, mark: int) -> Script:
+    return script.write(
+        process, start, end, token, f"{process}-refused", 1, outcome="fail", error="StaleTokenError", mark=str(mark)
+    )
+
+
+BENIGN = {
+    "two tenures": two_tenures().final(("a", 1, 10), ("b", 2, 11)),
+    "a stale write is refused": refused(stale_writer(), "1", 2.9, 3.0, 10, 11)
+    .write("2", 3.0, 3.1, 11, "b", 1)
+    .final(("b", 1, 11)),
+    "an overlap after the lease's end": Script()
+    .acquire("1", 1.0, 1.1, 10, until=2.0)
+    .acquire("2", 1.5, 2.1, 11, until=3.0)
+    .release("1", 2.5, 2.6, 10),
+    "the next one has it while the release is under way": Script()
+    .acquire("1", 1.0, 1.1, 10, until=2.0)
+    .release("1", 1.2, 1.9, 10)
+    .acquire("2", 1.0, 1.3, 11, until=2.3),
+    "the release was never answered": Script()
+    .acquire("1", 1.0, 1.1, 10, until=9.0)
+    .call("1", "release", 1.2, None, token="10")
+    .acquire("2", 1.0, 1.3, 11, until=2.3),
+    "an unanswered write is there": Script().write("1", 1.0, None, 10, "a", 1).final(("a", 1, 10)),
+    "an unanswered write is not there": Script().write("1", 1.0, None, 10, "a", 1).final(),
+    "an unknown write is there": Script().write("1", 1.0, 1.1, 10, "a", 1, outcome="info").final(("a", 1, 10)),
+    "concurrent writes in either order": Script()
+    .write("1", 1.0, 1.5, 10, "a", 2)
+    .write("2", 1.0, 1.6, 10, "b", 1)
+    .final(("b", 1, 10), ("a", 2, 10)),
+    "concurrent grants in either order": Script().acquire("1", 1.0, 1.5, 11).acquire("2", 1.0, 1.4, 10),
+    "a holder enters again": Script()
+    .acquire("1", 1.0, 1.1, 10, until=3.0)
+    .acquire("1", 1.2, 1.3, 10, until=3.0)
+    .release("1", 1.4, 1.5, 10)
+    .release("1", 1.6, 1.7, 10)
+    .acquire("2", 1.0, 1.8, 11, until=2.8),
+    "a refusal while a newer grant is under way": refused(
+        Script().acquire("1", 1.0, 1.1, 10).acquire("2", 1.2, 2.0, 11), "1", 1.3, 1.4, 10, 11
+    ).final(),
+    "progress after the faults": Script()
+    .event(1.0, "quiet", patience=2.0)
+    .acquire("1", 1.0, 2.0, 10)
+    .write("1", 2.1, 2.2, 10, "a", 1)
+    .final(("a", 1, 10)),
+    "a write without a token is refused": Script().call("1", "stray", 1.0, 1.1, outcome="fail", error="Error"),
+}
+
+VIOLATIONS = {
+    "lost-write": two_tenures().final(("b", 1, 11)),
+    "lost-write: the counter": two_tenures().final(("a", 1, 10), ("b", 2, 11), counter=1),
+    "lost-write: a gap": two_tenures().final(("b", 2, 11)),
+    "duplicated-write": two_tenures().final(("a", 1, 10), ("a", 2, 10), ("b", 3, 11)),
+    "invented-write": two_tenures().final(("a", 1, 10), ("b", 2, 11), ("c", 3, 11)),
+    "refused-write-is-there": refused(two_tenures(), "1", 3.0, 3.1, 10, 11).final(
+        ("a", 1, 10), ("b", 2, 11), ("1-refused", 3, 11)
+    ),
+    "overwritten-write": stale_writer()
+    .write("1", 2.9, 3.0, 10, "a", 1)
+    .write("2", 3.1, 3.2, 11, "b", 1)
+    .final(("a", 1, 10), ("b", 1, 11), counter=1),
+    "reordered-write": two_tenures().final(("b", 1, 11), ("a", 2, 10)),
+    "stale-token-accepted": stale_writer()
+    .write("2", 2.4, 2.5, 11, "b", 1)
+    .write("1", 2.9, 3.0, 10, "a", 2)
+    .final(("b", 1, 11), ("a", 2, 10)),
+    "stale-token-accepted: a read": stale_writer().read("1", 2.9, 3.0, 10, 0),
+    "token-granted-twice": Script().acquire("1", 1.0, 1.1, 10).acquire("2", 1.05, 1.2, 10),
+    "token-went-back": Script().acquire("1", 1.0, 1.1, 11).acquire("2", 1.2, 1.3, 10),
+    "lock-not-exclusive": Script().acquire("1", 1.0, 1.1, 10, until=2.0).acquire("2", 1.5, 1.9, 11, until=2.9),
+    "lock-not-exclusive: relied on longer": Script()
+    .acquire("1", 1.0, 1.1, 10, until=2.0)
+    .call("1", "read", 1.9, 1.95, token="10", position=0, until=2_900_000_000)
+    .acquire("2", 1.5, 2.1, 11, until=3.0),
+    "lock-not-exclusive: the inner release": Script()
+    .acquire("1", 1.0, 1.1, 10, until=3.0)
+    .acquire("1", 1.2, 1.3, 10, until=3.0)
+    .release("1", 1.4, 1.5, 10)
+    .acquire("2", 1.0, 1.8, 11, until=2.8),
+    "newest-holder-refused": refused(stale_writer(), "2", 2.4, 2.5, 11, 11).final(),
+    "no-progress": Script().event(1.0, "quiet", patience=2.0).acquire("1", 0.5, 4.0, 10),
+    "unfenced-write-accepted": Script().call("1", "stray", 1.0, 1.1),
+}
+
+
+@pytest.mark.parametrize("name", BENIGN)
+def test_a_benign_look_alike_is_no_violation(name: str) -> None:
+    assert rules(BENIGN[name]) == set()
+
+
+@pytest.mark.parametrize("name", VIOLATIONS)
+def test_a_planted_violation_is_named(name: str) -> None:
+    assert name.partition(":")[0] in rules(VIOLATIONS[name])
+
+
+def test_every_rule_is_planted() -> None:
+    planted = {name.partition(":")[0] for name in VIOLATIONS}
+    found = {rule for script in VIOLATIONS.values() for rule in rules(script)}
+    assert found == planted
+
+
+def test_an_overlap_that_expiry_explains_is_counted() -> None:
+    verdict = judge(BENIGN["an overlap after the lease's end"].history())
+    assert verdict.findings.information["overlaps that an expired lease explains"] == 1
+
+
+def test_a_history_without_a_final_state_is_undecided() -> None:
+    verdict = judge(two_tenures().history())
+    assert [(one.rule, one.place) for one in verdict.findings.undecided] == [("lost-write", RESOURCE)]
+
+
+def test_a_history_that_ends_too_early_is_undecided() -> None:
+    script = Script().acquire("1", 0.1, 0.2, 10).event(1.0, "quiet", patience=5.0).event(1.5, "thaw", victim="1")
+    assert [one.rule for one in judge(script.history()).findings.undecided] == ["no-progress"]
+
+
+def test_an_explanation_tells_the_steps_in_order() -> None:
+    history = VIOLATIONS["overwritten-write"].history()
+    violations = judge(history).findings.violations
+    assert [one.rule for one in violations] == ["stale-token-accepted", "overwritten-write", "lost-write"]
+    steps = explain(history, violations[1])
+    told = [(step.process, step.text.split(":")[0].split(" with")[0]) for step in steps]
+    assert told == [
+        ("1", "acquire of lock l"),
+        ("1", "read of resource r"),
+        ("1", "is frozen"),
+        ("2", "acquire of lock l"),
+        ("2", "read of resource r"),
+        ("1", "wakes up"),
+        ("1", "write a to resource r"),
+        ("2", "write b to resource r"),
+    ]
+
+
+def test_a_violation_outranks_that_little_happened() -> None:
+    assert judge(two_tenures().final(("b", 1, 11)).history()).code == 1
+
+
+def test_a_clean_history_in_which_little_happened_proves_nothing() -> None:
+    verdict = judge(two_tenures().final(("a", 1, 10), ("b", 2, 11)).history())
+    assert verdict.code == 2
+    assert [shortfall.split()[1] for shortfall in verdict.shortfalls] == ["handoffs,", "freezes,", "refusals,"]
+
+
+def test_a_freeze_counts_if_it_hits_a_holder_and_lasts_past_the_ttl() -> None:
+    script = Script().acquire("1", 1.0, 1.1, 10).release("1", 9.0, 9.1, 10)
+    script.event(0.1, "freeze", victim="1").event(0.9, "thaw", victim="1")
+    script.event(2.0, "freeze", victim="1").event(2.9, "thaw", victim="1")
+    script.event(3.0, "freeze", victim="1").event(4.1, "thaw", victim="1")
+    script.event(5.0, "freeze", victim="1")
+    assert judge(script.history()).amounts.freezes == 1
