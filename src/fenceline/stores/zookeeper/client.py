@@ -1,0 +1,235 @@
+"""kazoo's client for a source or a guard: one session in one thread, and what its errors mean.
+
+Promise: watches and changes of state are told in the thread that reads the socket, before the reply that follows them
+there, so that whoever has a reply knows all that ZooKeeper said before it. A session whose timeout is not the one that
+was asked for is refused. A server that falls silent is left for the next one within a fifth of the timeout. Every
+send is noted, which is what `touched_ms` rests on. Errors become those of the tree, with `definite` true to the fact.
+Never: a password, a session's or a user's, in a log.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from kazoo import exceptions as said
+from kazoo.client import KazooClient
+from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
+from kazoo.protocol.connection import ConnectionHandler
+from kazoo.protocol.serialization import Connect
+from kazoo.protocol.states import KeeperState
+from kazoo.retry import KazooRetry
+
+from fenceline.clock import boottime_ms
+from fenceline.errors import ConfigError, FencelineError, OutcomeUnknownError, SourceError, SourceUnavailableError
+from fenceline.stores.naming import NamingErrors
+from fenceline.stores.zookeeper.conninfo import Place
+from fenceline.stores.zookeeper.forks import FORKS
+
+PINGS_PER_TIMEOUT = 10
+"""A session that is not used is touched this often, and one touch that stays without an answer ends the connection."""
+RETRY_S, MAX_RETRY_S = 0.02, 0.5
+"""Between two rounds over the servers while none can be reached."""
+_MS_PER_S = 1000
+LOG = logging.getLogger("fenceline.kazoo")
+# Below that, kazoo logs requests with all that is in them, credentials and passwords of sessions included.
+LOG.setLevel(logging.WARNING)
+
+
+class PatienceOverError(Exception):
+    """The servers did not answer in time; never leaves this package."""
+
+
+class Handler(SequentialThreadingHandler):
+    """Runs every callback where it arises, so that nothing is told late or out of order."""
+
+    def __init__(self, shortest_wait_s: float) -> None:
+        super().__init__()
+        self._shortest_wait_s = shortest_wait_s
+
+    def start(self) -> None:
+        """No thread is needed."""
+
+    def stop(self) -> None:
+        """No thread was started."""
+
+    def dispatch_callback(self, callback: Any) -> None:
+        """Tell a watcher, at once."""
+        try:
+            callback.func(*callback.args)
+        except Exception:
+            LOG.exception("a watcher of ZooKeeper's failed")
+
+    def select(self, *args: Any, **kwargs: Any) -> Any:
+        """Wait for the sockets; kazoo would draw a wait so short that a busy server cannot answer a ping in it."""
+        *sockets, wait_s = args
+        if sockets[0] and wait_s is not None:
+            wait_s = max(wait_s, self._shortest_wait_s)
+        return super().select(*sockets, wait_s, **kwargs)
+
+
+class Connection(ConnectionHandler):
+    """kazoo's connection, which notes when it touched its session, and does so more often."""
+
+    def __init__(self, client: "Client", place: Place) -> None:
+        self._place = place
+        # A dictionary of kazoo's own, which completes it.
+        sasl = dict(place.sasl) if place.sasl is not None else None
+        super().__init__(client, client.connection_retry, logger=LOG, sasl_options=sasl)
+
+    def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
+        sent_ms = boottime_ms()
+        reply = super()._invoke(timeout, request, xid)
+        if isinstance(request, Connect):
+            self.client.on_connected(sent_ms, reply[0].time_out)
+        return reply
+
+    def _connect(self, *where: Any) -> tuple[float, float]:
+        _, connect_timeout = super()._connect(*where)
+        # kazoo pings after half of this, and leaves the server if the next ping finds the last one unanswered.
+        return 2 * self.client.timeout_ms / PINGS_PER_TIMEOUT, connect_timeout
+
+    def _submit(self, request: Any, timeout: float, xid: int | None = None) -> None:
+        self.client.touch(boottime_ms())
+        super()._submit(request, timeout, xid)
+
+
+class Client(KazooClient):
+    """One session's client. Made by `open_client`."""
+
+    def __init__(self, place: Place, timeout_ms: int) -> None:
+        self.place = place
+        self.timeout_ms = timeout_ms
+        self.refusal: FencelineError | None = None
+        """Why this session is not to be used; the servers would keep it for another time than was asked for."""
+        self.connection_retry = KazooRetry(max_tries=-1, delay=RETRY_S, max_delay=MAX_RETRY_S, ignore_expire=False)
+        handler = Handler(timeout_ms / PINGS_PER_TIMEOUT / _MS_PER_S)
+        super().__init__(
+            timeout=timeout_ms / _MS_PER_S,
+            handler=handler,
+            connection_retry=self.connection_retry,
+            logger=LOG,
+            **place.settings(),
+        )
+        self._session_timeout = timeout_ms  # kazoo's own rounding of seconds may be off by one.
+        self._connection = Connection(self, place)
+        self._settle_ms = place.tick_ms // 2
+        self._older_ms = self._newer_ms = 0
+
+    def on_connected(self, sent_ms: int, granted_ms: int) -> None:
+        """Take note of a session that was made, or found again: the leader itself counts from this moment."""
+        if granted_ms <= 0:
+            return  # The servers know the session no more.
+        self._older_ms = self._newer_ms = sent_ms
+        if granted_ms != self.timeout_ms:
+            bound = "minSessionTimeout" if granted_ms > self.timeout_ms else "maxSessionTimeout"
+            self.refusal = ConfigError(
+                f"{self.place.url}: a ttl of {self.timeout_ms / _MS_PER_S:g} s was asked for, and the servers keep a "
+                f"session for {granted_ms / _MS_PER_S:g} s instead, their {bound}: ask for a ttl within their limits, "
+                f"or have that setting changed"
+            )
+
+    def touch(self, now_ms: int) -> None:
+        """Take note of something that is sent."""
+        if now_ms - self._newer_ms >= self._settle_ms:
+            self._older_ms, self._newer_ms = self._newer_ms, now_ms
+
+    def touched_ms(self, sent_ms: int) -> int:
+        """Return when the session was last touched so long before a request that the leader knew of it by then.
+
+        A follower tells its leader of the sessions that it has heard from at the leader's next ping, which comes every
+        half tick. A server that dies before that takes its own knowledge along.
+        """
+        return self._newer_ms if self._newer_ms <= sent_ms - self._settle_ms else self._older_ms
+
+    def sockets(self) -> Iterator[Any]:
+        """Yield what a forked child inherits of it."""
+        connection = self._connection
+        for one in (connection._socket, connection._read_sock, connection._write_sock):  # noqa: SLF001 - its own
+            if one is not None:
+                yield one
+
+    def wait_connected(self, patience_s: float) -> None:
+        """Wait for a connection; SourceUnavailableError if there is none in time."""
+        if not self._live.is_set() and not self._live.wait(patience_s):
+            if self.client_state == KeeperState.AUTH_FAILED:
+                raise refused(said.AuthFailedError(), self.place)
+            raise SourceUnavailableError(f"{self.place.url} cannot be reached: no server answered in {patience_s:g} s")
+        if self.refusal is not None:
+            raise self.refusal
+
+
+def open_client(
+    place: Place, timeout_ms: int, patience_s: float, on_state: Callable[[str], Any] | None = None
+) -> Client:
+    """Return a client that is connected; SourceUnavailableError if none can be had in time, ConfigError if its session
+    would not be kept for `timeout_ms`. `on_state` is told kazoo's states, in the client's own thread.
+    """
+    client = Client(place, timeout_ms)
+    FORKS.add(client)
+    try:
+        if on_state is not None:
+            client.add_listener(on_state)
+        client.start_async()
+        client.wait_connected(patience_s)
+    except BaseException:
+        FORKS.close(client)
+        raise
+    return client
+
+
+def answers(results: list[Any], patience_s: float) -> list[Any]:
+    """Return what came of requests that were sent together, each a value or the error that the servers answered.
+
+    A lost connection is raised, as an end of patience is: then the outcome of each of them is unknown.
+    """
+    give_up_s = time.monotonic() + patience_s
+    found = []
+    for result in results:
+        if not result.wait(max(0.0, give_up_s - time.monotonic())):
+            raise PatienceOverError
+        error = result.exception
+        if isinstance(error, UNKNOWN):
+            raise error
+        found.append(result.value if error is None else error)
+    return found
+
+
+UNKNOWN = (
+    said.ConnectionLoss,
+    said.OperationTimeoutError,
+    said.SessionExpiredError,
+    said.SessionMovedError,
+    said.ConnectionClosedError,
+    KazooTimeoutError,
+)
+"""Errors after which nobody knows whether a request was done."""
+
+
+def naming_errors(place: Place) -> NamingErrors:
+    """Return a block in which what comes out of a request that was sent is raised as what it means."""
+    return NamingErrors(lambda error: meaning(error, place))
+
+
+def meaning(error: BaseException, place: Place) -> SourceError | None:
+    """Return what an exception out of a request that was sent means; None: it is not ZooKeeper's."""
+    if isinstance(error, PatienceOverError):
+        return OutcomeUnknownError(f"{place.url} did not answer in time: whether it did what was asked is unknown")
+    if isinstance(error, UNKNOWN):
+        what = type(error).__name__
+        return OutcomeUnknownError(f"{place.url} broke off ({what}): whether it did what was asked is unknown")
+    if isinstance(error, said.ZookeeperError):
+        return refused(error, place)
+    return None
+
+
+def refused(error: said.ZookeeperError, place: Place) -> SourceError:
+    """Return what a server means that answers with an error, and so has done nothing."""
+    if isinstance(error, said.NoAuthError | said.AuthFailedError | said.InvalidACLError):
+        return SourceError(
+            f"{place.url} does not permit it ({type(error).__name__}): name a user in the URL who may, or have the "
+            f"access lists changed"
+        )
+    if isinstance(error, said.NotReadOnlyCallError):
+        return SourceUnavailableError(f"{place.url} takes no writes now: its server has lost the others")
+    return SourceError(f"{place.url} refused: {type(error).__name__}")

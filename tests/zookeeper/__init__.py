@@ -1,0 +1,1 @@
+"""Tests of everything that fenceline does in ZooKeeper."""
