@@ -20,6 +20,7 @@ pytest_plugins = [
     "tests.mysql.fix_mysql",
     "tests.mysql.fix_faketime",
     "tests.mysql.fix_tls",
+    "tests.etcd.fix_etcd",
     "tests.zookeeper.fix_zookeeper",
 ]
 

@@ -46,6 +46,7 @@ _IMPURE = {
 }
 _ALLOWED_CLIENTS = {
     "fenceline.cli": {"click", "rich"},
+    "fenceline.stores.etcd": {"google", "grpc"},
     "fenceline.stores.mysql": {"aiomysql", "pymysql"},
     "fenceline.integrations.django": {"django"},
     "fenceline.integrations.sqlalchemy": {"sqlalchemy"},

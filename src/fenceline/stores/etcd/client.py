@@ -1,0 +1,218 @@
+"""A small gRPC client for etcd: single calls in the caller's thread or on its loop, and the stream of watches.
+
+Promise: a call waits `patience_s` at most. One member is spoken to at a time; when it fails, the next call goes to the
+next one of the URL, and at once where the request was certainly not sent. The token of a user is renewed when etcd asks
+for it. Errors become those of the tree, with `definite` true to the fact. A forked child uses channels of its own.
+Never: a request repeated that may have been done; a password or a token shown.
+"""
+
+import asyncio
+import os
+import time
+import weakref
+from collections.abc import Callable, Generator, Iterator
+from typing import Any, NamedTuple
+
+import grpc
+
+from fenceline._flows.driving import drive, drive_async
+from fenceline.errors import ConfigError
+from fenceline.stores.etcd import messages as say
+from fenceline.stores.etcd.client_errors import is_stale_login, may_work_elsewhere, meaning, was_unreached
+from fenceline.stores.etcd.conninfo import Place, Tls
+
+MAX_MESSAGE_BYTES = 64 * 2**20
+_OPTIONS = (
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_retries", 0),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    # A member that is back is found soon; gRPC would wait for up to two minutes.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 2_000),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    # A stream on which nothing is told learns of a cut network. etcd ends connections that ping more often than each
+    # 5 s, or without a call.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 3_000),
+    ("grpc.keepalive_permit_without_calls", 0),
+    ("grpc.http2.max_pings_without_data", 0),
+)
+_NEEDS_LEADER = ("hasleader", "true")
+"""etcd ends a stream that says so when its member has lost the leader, and with it sight of what happens."""
+
+
+class Method(NamedTuple):
+    """One method of etcd's API: its path, and what it answers with."""
+
+    path: str
+    reply: Any
+
+
+RANGE = Method("/etcdserverpb.KV/Range", say.RangeResponse)
+TXN = Method("/etcdserverpb.KV/Txn", say.TxnResponse)
+LEASE_GRANT = Method("/etcdserverpb.Lease/LeaseGrant", say.LeaseGrantResponse)
+LEASE_REVOKE = Method("/etcdserverpb.Lease/LeaseRevoke", say.LeaseRevokeResponse)
+# A stream to etcd; said once and ended, it is one round trip like any other.
+LEASE_KEEP_ALIVE = Method("/etcdserverpb.Lease/LeaseKeepAlive", say.LeaseKeepAliveResponse)
+LEASE_TIME_TO_LIVE = Method("/etcdserverpb.Lease/LeaseTimeToLive", say.LeaseTimeToLiveResponse)
+WATCH = Method("/etcdserverpb.Watch/Watch", say.WatchResponse)
+STATUS = Method("/etcdserverpb.Maintenance/Status", say.StatusResponse)
+_AUTHENTICATE = Method("/etcdserverpb.Auth/Authenticate", say.AuthenticateResponse)
+
+
+class Attempt(NamedTuple):
+    """One call to one member, the `member`-th of the URL."""
+
+    member: int
+    method: Method
+    request: Any
+    patience_s: float
+    metadata: tuple[tuple[str, str], ...]
+
+
+Attempts = Generator[Attempt, Any, Any]
+"""Yields calls, is sent what each answered, or has its error thrown in, and returns the last answer."""
+
+
+class _Channels:
+    """The channels to all members, of threads or of one loop; each opens with its first call."""
+
+    def __init__(self, place: Place, library: Any) -> None:
+        self._place = place
+        self._library = library
+        self._open: dict[int, Any] = {}
+        self._callables: dict[tuple[int, Method], Any] = {}
+
+    def callable(self, member: int, method: Method) -> Any:
+        """Return what calls the method at the member."""
+        known = self._callables.get((member, method))
+        if known is None:
+            channel = self.channel(member)
+            known = self._callables[member, method] = channel.unary_unary(method.path, **_codec(method))
+        return known
+
+    def channel(self, member: int) -> Any:
+        """Return the channel to the member."""
+        if member not in self._open:
+            target = self._place.endpoints[member]
+            if self._place.tls is None:
+                self._open[member] = self._library.insecure_channel(target, options=_OPTIONS)
+            else:
+                credentials = _credentials(self._place.tls)
+                self._open[member] = self._library.secure_channel(target, credentials, options=_OPTIONS)
+        return self._open[member]
+
+
+class Client:
+    """One process's way to one cluster, for any number of threads and loops."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self._member = 0
+        self._begin_anew()
+        _CLIENTS.add(self)
+
+    def _begin_anew(self) -> None:
+        self._channels = _Channels(self.place, grpc)
+        self._of_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Channels] = weakref.WeakKeyDictionary()
+        self._metadata: tuple[tuple[str, str], ...] = ()
+        self.on_moved: Callable[[], None] | None = None
+
+    after_fork_in_child = _begin_anew
+
+    def call(self, method: Method, request: Any, patience_s: float) -> Any:
+        """Call a method and return its answer; an error of the tree if there is none."""
+        return drive(self._attempts(method, request, patience_s), self._try)
+
+    async def call_async(self, method: Method, request: Any, patience_s: float) -> Any:
+        """The same on the running loop."""
+        channels = self._of_loop.get(asyncio.get_running_loop())
+        if channels is None:
+            channels = self._of_loop[asyncio.get_running_loop()] = _Channels(self.place, grpc.aio)
+
+        async def answer(attempt: Attempt) -> Any:
+            call = channels.callable(attempt.member, attempt.method)
+            return await call(attempt.request, timeout=attempt.patience_s, metadata=attempt.metadata)
+
+        return await drive_async(self._attempts(method, request, patience_s), answer)
+
+    def begin(self, method: Method, request: Any, patience_s: float) -> Any:
+        """Begin a call in the background, and return gRPC's future of it: at the member in use, whatever it answers."""
+        call = self._channels.callable(self._member, method)
+        return call.future(request, timeout=patience_s, metadata=self._metadata)
+
+    def watch(self, requests: Iterator[Any]) -> Any:
+        """Open a stream of watches at the member in use, and return gRPC's call: iterate over it, or cancel it."""
+        channel = self._channels.channel(self._member)
+        call = channel.stream_stream(WATCH.path, **_codec(WATCH))
+        return call(requests, metadata=(*self._metadata, _NEEDS_LEADER))
+
+    def _try(self, attempt: Attempt) -> Any:
+        call = self._channels.callable(attempt.member, attempt.method)
+        return call(attempt.request, timeout=attempt.patience_s, metadata=attempt.metadata)
+
+    def _attempts(self, method: Method, request: Any, patience_s: float) -> Attempts:
+        end_s = time.monotonic() + patience_s
+        untried = len(self.place.endpoints)
+        may_log_in = self.place.user is not None
+        while True:
+            member, left_s = self._member, max(0.0, end_s - time.monotonic())
+            try:
+                if may_log_in and not self._metadata:
+                    may_log_in = False
+                    yield from self._log_in(member, left_s)
+                return (yield Attempt(member, method, request, left_s, self._metadata))
+            except grpc.RpcError as error:
+                untried -= 1
+                if may_log_in and is_stale_login(error):
+                    self._metadata = ()
+                    continue
+                if may_work_elsewhere(error):
+                    self._leave(member)
+                    if was_unreached(error) and untried:
+                        continue
+                raise meaning(error, self.place) from error
+
+    def _log_in(self, member: int, patience_s: float) -> Generator[Attempt, Any, None]:
+        request = say.AuthenticateRequest(name=self.place.user, password=self.place.password)
+        reply = yield Attempt(member, _AUTHENTICATE, request, patience_s, ())
+        self._metadata = (("token", reply.token),)
+
+    def _leave(self, member: int) -> None:
+        """Speak to the next member from now on."""
+        if self._member == member and len(self.place.endpoints) > 1:
+            self._member = (member + 1) % len(self.place.endpoints)
+            if self.on_moved is not None:
+                self.on_moved()
+
+
+def _codec(method: Method) -> dict[str, Any]:
+    return {"request_serializer": _serialized, "response_deserializer": method.reply.FromString}
+
+
+def _serialized(message: Any) -> bytes:
+    return message.SerializeToString()  # type: ignore[no-any-return]
+
+
+def _credentials(tls: Tls) -> Any:
+    return grpc.ssl_channel_credentials(_contents(tls.ca), _contents(tls.key), _contents(tls.cert))
+
+
+def _contents(path: str | None) -> bytes | None:
+    if path is None:
+        return None
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise ConfigError(f"the file {path!r} of an etcd URL cannot be read: {error.strerror}") from error
+
+
+def _after_fork_in_child() -> None:
+    for client in list(_CLIENTS):
+        client.after_fork_in_child()
+
+
+_CLIENTS: "weakref.WeakSet[Client]" = weakref.WeakSet()
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,115 @@
+"""Fixtures: one etcd member and one cluster of three for the whole test session, and clusters that a test may kill.
+
+Tests share the first two by having a prefix each; a test that ends, freezes or restores members has a cluster of its
+own.
+"""
+
+import itertools
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.etcd.fix_server import EtcdCluster, EtcdServer
+from tests.private_server import give, roomy_folder, watch
+
+THREE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Corner:
+    """A prefix of one test in a cluster that it may share with other tests."""
+
+    cluster: EtcdCluster
+    prefix: str
+
+    @property
+    def url(self) -> str:
+        return self.cluster.url(self.prefix)
+
+    def keys(self) -> list[str]:
+        """Return the names of all keys below the prefix, without it."""
+        return [key.removeprefix(f"{self.prefix}/") for key in self.cluster.keys(f"{self.prefix}/")]
+
+
+class EtcdFleet:
+    """All members of a test session: each is private, and all are gone with it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        # A session that is killed, by a time limit for one, leaves no member behind.
+        self._watcher = watch(folder, "pid")
+        self._numbers = itertools.count(1)
+        self._clusters: list[EtcdCluster] = []
+        self._shared: dict[int, EtcdCluster] = {}
+
+    def new_folder(self, name: str) -> Path:
+        """Return a new folder of the runner's."""
+        folder = self.folder / f"{name}-{next(self._numbers)}"
+        folder.mkdir(mode=0o700)
+        return give(folder)
+
+    def new_cluster(self, size: int) -> EtcdCluster:
+        """Return a cluster of so many members, not started yet."""
+        names = [f"n{number}" for number in range(1, size + 1)]
+        cluster = EtcdCluster(EtcdServer(self.new_folder(name), name) for name in names)
+        self._clusters.append(cluster)
+        return cluster
+
+    def shared(self, size: int) -> EtcdCluster:
+        """Return the running cluster of this size that the tests of this session share."""
+        if size not in self._shared:
+            cluster = self.new_cluster(size)
+            cluster.start()
+            self._shared[size] = cluster
+        assert all(server.is_running() for server in self._shared[size].servers), "a test has ended what all share"
+        return self._shared[size]
+
+    def corner(self, size: int) -> Corner:
+        """Return a fresh prefix in the cluster of this size that all share."""
+        return Corner(self.shared(size), f"test-{next(self._numbers)}")
+
+    def close(self) -> None:
+        for cluster in self._clusters:
+            cluster.close()
+        self._watcher.communicate()
+
+
+@pytest.fixture(scope="session")
+def etcd_fleet() -> Iterator[EtcdFleet]:
+    """Yield what makes members. Its folder is no temporary one of pytest's: the runner has to reach it."""
+    folder = Path(tempfile.mkdtemp(prefix="fl-etcd-", dir=roomy_folder()))
+    folder.chmod(0o755)
+    fleet = EtcdFleet(folder)
+    try:
+        yield fleet
+    finally:
+        fleet.close()
+
+
+@pytest.fixture
+def etcd(etcd_fleet: EtcdFleet) -> Corner:
+    """Return a prefix of the test's own at the one member that all share: a test may neither end nor freeze it."""
+    return etcd_fleet.corner(1)
+
+
+@pytest.fixture
+def etcd_three(etcd_fleet: EtcdFleet) -> Corner:
+    """Return a prefix of the test's own at the three members that all share: a test may neither end nor freeze them."""
+    return etcd_fleet.corner(THREE)
+
+
+@pytest.fixture
+def own_etcd(etcd_fleet: EtcdFleet) -> Iterator[EtcdCluster]:
+    """Yield a running member of the test's own, which may do with it what it likes."""
+    with etcd_fleet.new_cluster(1) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def own_etcd_three(etcd_fleet: EtcdFleet) -> Iterator[EtcdCluster]:
+    """Yield three running members of the test's own, which may do with them what it likes."""
+    with etcd_fleet.new_cluster(THREE) as cluster:
+        yield cluster
