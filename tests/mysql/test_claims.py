@@ -315,6 +315,14 @@ def test_h7_first_in_first_out_over_twenty(url: str, client: Client) -> None:
         assert isinstance(client.ask(ask.Poll("lock", str(number + 1))), ask.Granted)
 
 
+def test_h7_whoever_is_near_the_front_looks_soon(client: Client) -> None:
+    """A lock whose turns are short would otherwise change hands only as often as the last in the queue looks."""
+    client.token("lock", "holder")
+    queued = [client.acquire("lock", f"waiter{number}", may_wait=True) for number in range(60)]
+    assert [reply.wait_ms for reply in queued[:3]] == [5, 10, 15]
+    assert {reply.wait_ms for reply in queued[50:]} == {250}
+
+
 def test_h7_the_dead_in_front_are_passed_over(client: Client) -> None:
     client.token("lock", "holder")
     for number in range(5):

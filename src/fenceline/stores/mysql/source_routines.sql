@@ -85,7 +85,7 @@ SQL SECURITY DEFINER MODIFIES SQL DATA
 deciding: BEGIN
     DECLARE v_outcome VARCHAR(8) CHARACTER SET ascii;
     DECLARE v_source_id, v_history_id, v_claim, v_ended_claim VARCHAR(64) CHARACTER SET ascii;
-    DECLARE v_epoch, v_born_after_us, v_now_us, v_token, v_time_ms, v_remaining_us BIGINT DEFAULT 0;
+    DECLARE v_epoch, v_born_after_us, v_now_us, v_token, v_time_ms, v_remaining_us, v_ahead BIGINT DEFAULT 0;
     DECLARE v_lock_epoch, v_lock_token, v_ttl_ms, v_deadline_us, v_forgotten_us, v_waiting BIGINT;
     DECLARE v_head, v_own, v_own_deadline_us, v_own_ttl_ms, v_own_born_us, v_own_epoch, v_headed_us BIGINT;
     DECLARE v_own_holder VARCHAR(512) CHARACTER SET utf8mb4;
@@ -152,9 +152,14 @@ deciding: BEGIN
                 SET v_headed_us = v_now_us;
                 UPDATE fenceline_waiter SET headed_us = v_now_us WHERE lock_name = p_lock AND ticket = v_own;
             END IF;
-            -- The first looks soon at first, and less and less often; the others, whose turn it cannot be, seldom.
-            SET v_time_ms = IF(v_headed_us = 0, 250, LEAST(250, GREATEST(5, (v_now_us - v_headed_us) DIV 8000)));
-            IF v_headed_us > 0 THEN
+            -- The first looks soon at first, and less and less often; the others so much more seldom as there are before them.
+            IF v_head <> v_own THEN
+                SET v_ahead = v_own - v_head;
+                SELECT headed_us INTO v_headed_us FROM fenceline_waiter WHERE lock_name = p_lock AND ticket = v_head;
+            END IF;
+            SET v_time_ms = GREATEST(5 * (1 + v_ahead), IF(v_headed_us = 0, 0, (v_now_us - v_headed_us) DIV 8000));
+            SET v_time_ms = LEAST(250, v_time_ms);
+            IF v_ahead = 0 THEN
                 SET v_time_ms = LEAST(v_time_ms, v_remaining_us DIV 1000);
             END IF;
             SET v_time_ms = GREATEST(1, LEAST(v_time_ms, v_own_ttl_ms DIV 3));
