@@ -47,6 +47,7 @@ _IMPURE = {
 _ALLOWED_CLIENTS = {
     "fenceline.cli": {"click", "rich"},
     "fenceline.stores.etcd": {"google", "grpc"},
+    "fenceline.stores.zookeeper": {"kazoo"},
     "fenceline.stores.mysql": {"aiomysql", "pymysql"},
     "fenceline.integrations.django": {"django"},
     "fenceline.integrations.sqlalchemy": {"sqlalchemy"},

@@ -39,9 +39,9 @@ class Stored(NamedTuple):
 class Changes:
     """What a brief transaction has read and is going to write."""
 
-    seen: dict[str, Stored] = field(default_factory=dict)
-    marks: dict[str, Mark] = field(default_factory=dict)
-    entries: list[ask.AuditEntry] = field(default_factory=list)
+    seen: dict[str, Stored] = field(default_factory=dict[str, Stored])
+    marks: dict[str, Mark] = field(default_factory=dict[str, Mark])
+    entries: list[ask.AuditEntry] = field(default_factory=list[ask.AuditEntry])
 
 
 class OptimisticSpeech(ABC):
@@ -143,17 +143,17 @@ class OptimisticSpeech(ABC):
         return ()
 
     def _protect(self, request: ask.Protect) -> Talk:
+        yield from ()
         raise UnsupportedError(
             f"{self._url} cannot refuse a write by itself, so there is nothing to protect {request.tables[0]!r} with: "
             f"it knows no triggers. Resource {request.resource!r} is bound to lock {request.lock!r} by its first seal. "
             f"Let only the user of code that writes inside `with guard.transaction(lease)` have the right to write "
             f"there, by the store's own access control"
         )
-        yield
 
     def _unprotect(self, request: ask.Unprotect) -> Talk:
+        yield from ()
         raise nothing_protected(request.resource)
-        yield
 
     def _look(self, request: ask.Look) -> Talk:
         wanted = request.resource

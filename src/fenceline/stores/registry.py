@@ -27,11 +27,13 @@ SOURCES = {
     "sqlite": "fenceline.stores.sqlite.source:SQLiteSource",
 }
 GUARDS = {
+    "etcd": "fenceline.stores.etcd.guard:EtcdGuard",
     "mariadb": "fenceline.stores.mysql.guard:MySQLGuard",
     "mysql": "fenceline.stores.mysql.guard:MySQLGuard",
     "postgres": "fenceline.stores.postgres.guard:PostgresGuard",
     "postgresql": "fenceline.stores.postgres.guard:PostgresGuard",
     "sqlite": "fenceline.stores.sqlite.guard:SQLiteGuard",
+    "zookeeper": "fenceline.stores.zookeeper.guard:ZooKeeperGuard",
 }
 EXTRAS = {"mariadb": "mysql", "mysql": "mysql", "postgres": "postgres", "postgresql": "postgres"}
 """The extra that installs a scheme's client, for the stores that need one."""

@@ -98,7 +98,7 @@ class Draft:
         else:
             ((name, number),) = given.items()
             compare = say.Compare(target=target[name], key=where, **{name: number})
-        self._conditions[compare.SerializeToString()] = Condition(compare, _look(where), lambda _: None)
+        self._conditions["compared", compare.SerializeToString()] = Condition(compare, _look(where), lambda _: None)
 
     # --- reads: what is asked, and what the answer means --------------------------------------------------------------
     def _asking(self, key: str | bytes) -> Any:
@@ -161,9 +161,14 @@ class Draft:
         """Allow nothing more: the block is over."""
         self._is_over = True
 
+    @property
+    def conditions(self) -> list[Condition]:
+        """What has to be as it was, in the order in which it is compared."""
+        return list(self._conditions.values())
+
     def request(self) -> Any:
         """Return the one Txn by which the block is written; GuardError if it is larger than etcd takes."""
-        conditions = list(self._conditions.values())
+        conditions = self.conditions
         writes = list(self._operations())
         for count, what in ((len(conditions), "comparisons of what it has read"), (len(writes), "writes")):
             if count > MAX_OPERATIONS:
@@ -186,13 +191,14 @@ class Draft:
         for key, value in self._writes.items():
             yield delete(key) if value is None else put(key, value)
 
-    def check_answer(self, answer: Any) -> None:
-        """Raise ConflictError if something had changed."""
-        if answer.succeeded:
-            return
-        found = [one.response_range.kvs for one in answer.responses]
-        said = (one.says(kvs) for one, kvs in zip(self._conditions.values(), found, strict=True))
-        raise ConflictError(next(filter(None, said), "something that the block itself compares is not as it says"))
+
+def changes_in(answer: Any, conditions: Iterable[Condition]) -> None:
+    """Raise ConflictError if the answer to a Txn is that one of these conditions does not hold."""
+    if answer.succeeded:
+        return
+    found = [one.response_range.kvs for one in answer.responses]
+    said = (one.says(kvs) for one, kvs in zip(conditions, found, strict=True))
+    raise ConflictError(next(filter(None, said), "something that the block itself compares is not as it says"))
 
 
 def _bytes(text: str | bytes, what: str) -> bytes:

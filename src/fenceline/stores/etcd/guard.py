@@ -1,0 +1,83 @@
+"""The guard of a range of etcd's keys: marks beside the data, and one Txn that compares them.
+
+Promise: making one opens nothing; all guards of one object share one client. etcd itself refuses nobody who writes past
+the guard: its roles have to, and `examine` says where nobody has to prove who they are.
+"""
+
+from typing import Any
+
+from fenceline._flows.guard_requests import Look
+from fenceline.errors import FencelineError, GuardError, SourceError
+from fenceline.model import Finding
+from fenceline.stores.etcd.client import Client
+from fenceline.stores.etcd.conninfo import place_of
+from fenceline.stores.etcd.guard_connection import AsyncGuardConnection, GuardConnection, answer
+from fenceline.stores.etcd.guard_speech import Layout
+from fenceline.stores.etcd.operations import delete, txn, was_modified
+
+
+class EtcdGuard:
+    """A range of keys that has marks."""
+
+    speaks_asyncio = True
+
+    def __init__(self, url: str) -> None:
+        self.place = place_of(url)
+        self.url = self.place.url
+        self.layout = Layout(self.place.prefix)
+        self._client = Client(self.place)
+
+    def connect(self) -> GuardConnection:
+        """Return a connection of the guard's own."""
+        return GuardConnection(self.url, self.layout, self._client)
+
+    def connect_async(self) -> AsyncGuardConnection:
+        """Return a connection for the running loop."""
+        return AsyncGuardConnection(self.url, self.layout, self._client)
+
+    def adopt(self, native: Any) -> GuardConnection:
+        """Raise GuardError: etcd has no transaction that is open."""
+        raise _no_transaction(native)
+
+    def adopt_async(self, native: Any) -> AsyncGuardConnection:
+        """Raise GuardError: etcd has no transaction that is open."""
+        raise _no_transaction(native)
+
+    def install(self) -> None:
+        """Do nothing: the first seal makes what it needs."""
+
+    def examine(self) -> list[Finding]:
+        """Return whether anybody may write past the marks."""
+        try:
+            self.connect().perform(Look(None))
+        except FencelineError as error:
+            return [Finding("guard-refused", str(error), "do what the message says, then run doctor again")]
+        return [] if self._asks_who_it_is() else [_open_to_all(self.url)]
+
+    def _asks_who_it_is(self) -> bool:
+        """Tell whether etcd refuses a write from a client that says no name; nothing is written either way."""
+        tls = self.place.tls and self.place.tls._replace(cert=None, key=None)
+        nobody = Client(self.place._replace(user=None, password=None, tls=tls))
+        key = self.layout.marks
+        try:
+            answer(nobody, txn((was_modified(key, -1),), (delete(key),)))
+        except SourceError:
+            return True
+        return False
+
+
+def _no_transaction(native: Any) -> GuardError:
+    return GuardError(
+        f"etcd has no transaction that stays open, so nothing can be checked inside {type(native).__name__}: write "
+        f"inside `with guard.transaction(lease) as txn:`, or call guard.seal(lease) without a connection"
+    )
+
+
+def _open_to_all(url: str) -> Finding:
+    return Finding(
+        "open-to-all",
+        f"{url}: anybody may write every key, with or without a token: etcd asks nobody who they are, and by itself it "
+        f"refuses nobody",
+        "have etcd ask (etcdctl auth enable), name a user in the URLs of the applications that use the guard, and give "
+        "the right to write this prefix to that user's role alone",
+    )

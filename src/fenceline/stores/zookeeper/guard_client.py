@@ -1,0 +1,143 @@
+"""The one session that a guard has with ZooKeeper in a process, for all of its blocks and threads.
+
+Promise: opened by its first request, and anew in a forked child. What is read for a mark is read after a `sync`, so
+that it is never older than its request. A request waits PATIENCE_S at most; one that was cut off is definite if it only
+read. What ZooKeeper answers about a node is returned or raised as kazoo's own error.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kazoo.exceptions import NoNodeError
+from kazoo.protocol.states import ZnodeStat
+from kazoo.security import ACL
+
+from fenceline.errors import FencelineError, SourceUnavailableError
+from fenceline.stores.optimistic import Stored
+from fenceline.stores.zookeeper.client import UNKNOWN, Client, PatienceOverError, answers, meaning, open_client
+from fenceline.stores.zookeeper.conninfo import Place
+from fenceline.stores.zookeeper.forks import FORKS
+
+PATIENCE_S = 5.0
+SESSION_TICKS = 10
+"""How long the servers remember a session that they do not hear of: it holds nothing, so any time will do."""
+_CUT_OFF = (*UNKNOWN, PatienceOverError)
+
+
+class GuardClient:
+    """A session that is shared. Any thread may use it."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._client: Client | None = None
+        self._opening = threading.Lock()
+
+    @property
+    def session(self) -> object:
+        """Which session it has; None while it has no connection."""
+        client = self._client
+        return None if client is None or client.client_id is None else client.client_id[0]
+
+    @property
+    def acl(self) -> list[ACL]:
+        """Who may do what with the nodes that it makes."""
+        return list(self._place.acl)
+
+    def close(self) -> None:
+        """End the session; never raises."""
+        if self._client is not None:
+            FORKS.close(self._client)
+
+    # --- for marks ----------------------------------------------------------------------------------------------------
+    def read(self, paths: Sequence[str]) -> list[Stored]:
+        """Return the values of nodes as of now."""
+        found = self._asked(lambda client: [client.sync_async("/"), *map(client.get_async, paths)])
+        return [_stored(one) for one in _without_sync(found)]
+
+    def names_below(self, path: str) -> list[str]:
+        """Return the names of a node's children as of now; none if there is no such node."""
+        found = self._asked(lambda client: [client.sync_async("/"), client.get_children_async(path)])
+        (names,) = _without_sync(found)
+        return [] if isinstance(names, NoNodeError) else _raised(names)
+
+    def make(self, *paths: str) -> None:
+        """Make nodes, and those above them, unless they are there."""
+        for one in self._asked(lambda client: [client.ensure_path_async(path) for path in paths], is_write=True):
+            _raised(one)
+
+    def commit(self, operations: Sequence[Any]) -> list[Any]:
+        """Do all of them, or none; return what came of each, kazoo's errors included."""
+
+        def ask(client: Client) -> list[Any]:
+            request = client.transaction()
+            request.operations.extend(operations)
+            return [request.commit_async()]
+
+        return _raised(self._asked(ask, is_write=True)[0])  # type: ignore[no-any-return]
+
+    # --- for blocks ---------------------------------------------------------------------------------------------------
+    def get(self, path: str) -> tuple[bytes, ZnodeStat]:
+        """Return a node's value and stat."""
+        return self._one(lambda client: client.get_async(path))  # type: ignore[no-any-return]
+
+    def exists(self, path: str) -> ZnodeStat | None:
+        """Return a node's stat, None if there is none."""
+        return self._one(lambda client: client.exists_async(path))
+
+    def get_children(self, path: str) -> list[str]:
+        """Return the names of a node's children."""
+        return self._one(lambda client: client.get_children_async(path))  # type: ignore[no-any-return]
+
+    def get_acls(self, path: str) -> list[ACL]:
+        """Return who may do what with a node."""
+        acls, _ = self._one(lambda client: client.get_acls_async(path))
+        return acls  # type: ignore[no-any-return]
+
+    # --- how it is asked ----------------------------------------------------------------------------------------------
+    def _one(self, ask: Callable[[Client], Any]) -> Any:
+        return _raised(self._asked(lambda client: [ask(client)])[0])
+
+    def _asked(self, ask: Callable[[Client], list[Any]], *, is_write: bool = False) -> list[Any]:
+        """Send requests together, in their order, and return what came of each."""
+        client = self._connected()
+        try:
+            return answers(ask(client), PATIENCE_S)
+        except _CUT_OFF as error:
+            known = meaning(error, self._place)
+            if is_write and known is not None:
+                raise known from error
+            raise _cut_off(self._place, error) from error
+
+    def _connected(self) -> Client:
+        with self._opening:
+            if self._client is None or not FORKS.is_ours(self._client):
+                self._client = open_client(self._place, SESSION_TICKS * self._place.tick_ms, PATIENCE_S)
+        self._client.wait_connected(PATIENCE_S)
+        return self._client
+
+
+def _without_sync(found: list[Any]) -> list[Any]:
+    """Return what came after a `sync` that was done; without it the rest may be old."""
+    _raised(found[0])
+    return found[1:]
+
+
+def _stored(answer: Any) -> Stored:
+    if isinstance(answer, NoNodeError):
+        return Stored(None, 0)
+    value, stat = _raised(answer)
+    return Stored(value, stat.version)
+
+
+def _raised(answer: Any) -> Any:
+    """Return an answer; raise it if it is an error."""
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer
+
+
+def _cut_off(place: Place, error: BaseException) -> FencelineError:
+    return SourceUnavailableError(
+        f"{place.url} could not be read ({type(error).__name__}): nothing was done by this. Try again"
+    )

@@ -1,0 +1,104 @@
+"""What is said to ZooKeeper for each request of a guard, and where it keeps what: pure.
+
+    <base>/<resource>                     the guarded nodes of a resource: this one, and all below it
+    <base>/.fenceline/marks/<resource>    its mark
+    <base>/.fenceline/audit/<number>      what operators did, in its order
+
+Each trip is a call with the guard's client. Promise: names are escaped, so that no two resources share a node. Never: a
+decision about a token.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from kazoo.protocol.serialization import CheckVersion, Create, SetData
+
+from fenceline._flows import guard_requests as ask
+from fenceline.stores.escaping import escaped, unescaped
+from fenceline.stores.optimistic import RESERVED, Changes, OptimisticSpeech, Stored, Talk, entry_value, mark_value
+from fenceline.stores.zookeeper.guard_work import Condition, ZooKeeperTransaction, is_cause
+
+_SEQUENTIAL = 2
+
+
+class Layout(NamedTuple):
+    """Where a guard keeps what, below its base."""
+
+    base: str
+
+    @property
+    def marks(self) -> str:
+        """The parent of all marks."""
+        return f"{self.base}/{RESERVED}/marks"
+
+    @property
+    def audit(self) -> str:
+        """The parent of all audit entries."""
+        return f"{self.base}/{RESERVED}/audit"
+
+    def mark(self, resource: str) -> str:
+        """Return the node of a mark."""
+        return f"{self.marks}/{escaped(resource)}"
+
+    def root(self, resource: str) -> str:
+        """Return the node at and below which a resource's own nodes are."""
+        return f"{self.base}/{escaped(resource)}"
+
+
+class Speech(OptimisticSpeech):
+    """Over one client, which others use as well."""
+
+    def __init__(self, url: str, layout: Layout) -> None:
+        super().__init__(url)
+        self._layout = layout
+
+    def _read(self, resources: Iterable[str]) -> Talk:
+        names = tuple(resources)
+        paths = [self._layout.mark(name) for name in names]
+        found: list[Stored] = yield lambda client: client.read(paths)
+        return dict(zip(names, found, strict=True))
+
+    def _read_all(self) -> Talk:
+        parent = self._layout.marks
+        children: list[str] = yield lambda client: client.names_below(parent)
+        return (yield from self._read(filter(None, map(unescaped, children))))
+
+    def _write(self, changes: Changes) -> Talk:
+        if any(changes.seen[name].value is None for name in changes.marks) or changes.entries:
+            yield lambda client: client.make(self._layout.marks, self._layout.audit)
+        # ZooKeeper cannot compare that a node is absent still: making it does; a mark that is not made does not matter.
+        compared = [name for name, stored in changes.seen.items() if name in changes.marks or stored.value is not None]
+        results: list[Any] = yield lambda client: client.commit(self._operations(changes, compared, client.acl))
+        for name, result in zip(compared, results, strict=False):
+            if is_cause(result):
+                raise ask.ConflictError(f"the mark of resource {name!r} has changed")
+        for result in results:
+            if is_cause(result):
+                raise result
+
+    def _operations(self, changes: Changes, compared: Iterable[str], acl: Any) -> list[Any]:
+        """Return one operation for each of these marks, in their order, and then the entries'."""
+        marks = [self._operation(name, changes.seen[name], changes, acl) for name in compared]
+        audit = f"{self._layout.audit}/"
+        return marks + [Create(audit, entry_value(entry), acl, _SEQUENTIAL) for entry in changes.entries]
+
+    def _operation(self, name: str, stored: Stored, changes: Changes, acl: Any) -> Any:
+        path = self._layout.mark(name)
+        mark = changes.marks.get(name)
+        if mark is None:
+            return CheckVersion(path, stored.version)
+        if stored.value is None:
+            return Create(path, mark_value(mark), acl, 0)
+        return SetData(path, mark_value(mark), stored.version)
+
+    def _lend(self, request: ask.Open, seen: Mapping[str, Stored]) -> Talk:
+        relied = [
+            Condition(self._layout.mark(name), stored.version, f"the mark of resource {name!r}")
+            for name, stored in seen.items()
+        ]
+        roots = {name: self._layout.root(name) for name in request.resources}
+        return (yield lambda client: ZooKeeperTransaction(client, roots, relied))
+
+    def _write_work(self, work: ZooKeeperTransaction) -> Talk:
+        request = work.request()
+        work.check_answer((yield lambda client: client.commit(request.operations)))

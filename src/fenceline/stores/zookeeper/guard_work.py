@@ -1,0 +1,208 @@
+"""What `guard.transaction(lease)` yields at ZooKeeper: reads at once, and all writes in one `multi` at the block's end.
+
+Promise: the `multi` is refused as a whole if the mark of a resource, or a node that the block has read, has changed
+since. Nothing outside of the guard's resources is read or written. Paths are whole paths, methods have kazoo's names
+and arguments, and what kazoo raises about a node passes unchanged. Never: a write before the end of the block.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+from kazoo.exceptions import KazooException, RolledBackError, RuntimeInconsistency
+from kazoo.protocol.serialization import CheckVersion, Create, Delete, SetData, Transaction
+from kazoo.protocol.states import ZnodeStat
+from kazoo.security import ACL
+
+from fenceline._flows.guard_requests import ConflictError
+from fenceline.errors import ConfigError, GuardError, SourceUnavailableError
+
+MAX_REQUEST_BYTES = 1_000_000
+"""A server drops the connection of whoever sends it more than its jute.maxbuffer, which is 1 048 575 by default."""
+_ANY_VERSION = -1
+
+
+class Client(Protocol):
+    """What a block needs of the guard's client."""
+
+    @property
+    def session(self) -> object:
+        """Which session it has: what is read in one is never older than what was read or written in it before."""
+
+    def get(self, path: str) -> tuple[bytes, ZnodeStat]:
+        """Return a node's value."""
+
+    def exists(self, path: str) -> ZnodeStat | None:
+        """Return what is known of a node."""
+
+    def get_children(self, path: str) -> list[str]:
+        """Return the names of a node's children."""
+
+    @property
+    def acl(self) -> list[ACL]:
+        """Who may do what with the nodes that it makes."""
+
+
+class Condition(NamedTuple):
+    """A node that has to be as it was: its path, its version, and what it is to people."""
+
+    path: str
+    version: int
+    name: str
+
+
+class ZooKeeperTransaction:
+    """One guarded block's reads and writes. One thread at a time.
+
+    What `get` and `exists` have found is compared at the end: if another client has written it since, nothing of the
+    block is written. What is not there, and which children a node has, is not compared: no fenced writer can change it
+    meanwhile, and ZooKeeper has no such comparison against others.
+    """
+
+    def __init__(self, client: Client, roots: Mapping[str, str], relied: Iterable[Condition]) -> None:
+        self._client = client
+        self._session = client.session
+        self._roots = roots
+        self._relied = list(relied)
+        self._read: dict[str, Condition] = {}
+        self._written: set[str] = set()
+        self._writes: list[Any] = []
+        self._is_over = False
+
+    def __repr__(self) -> str:
+        return f"<ZooKeeperTransaction of {', '.join(map(repr, self._roots))}: {len(self._writes)} writes>"
+
+    # --- reads --------------------------------------------------------------------------------------------------------
+    def get(self, path: str) -> tuple[bytes, ZnodeStat]:
+        """Return a node's value and its stat; kazoo's NoNodeError if there is none."""
+        self._check_readable(path)
+        value, stat = self._client.get(path)
+        self._remember(path, stat)
+        return value, stat
+
+    def exists(self, path: str) -> ZnodeStat | None:
+        """Return a node's stat, None if there is none."""
+        self._check_readable(path)
+        stat = self._client.exists(path)
+        self._remember(path, stat)
+        return stat
+
+    def get_children(self, path: str) -> list[str]:
+        """Return the names of a node's children; kazoo's NoNodeError if there is no such node."""
+        self._check_readable(path)
+        if any(written.rpartition("/")[0] == path for written in self._written):
+            raise _was_written(path)
+        names = self._client.get_children(path)
+        self._check_session()
+        return names
+
+    def _remember(self, path: str, stat: ZnodeStat | None) -> None:
+        self._check_session()
+        if stat is not None:
+            self._read.setdefault(path, Condition(path, stat.version, f"node {path!r}, which the block had read,"))
+
+    def _check_session(self) -> None:
+        """A session that began later may be served by a server that has not heard of this tenure's seal."""
+        if self._client.session != self._session:
+            raise SourceUnavailableError(
+                "the session with ZooKeeper ended inside the guarded block, so what is read now may be older than its "
+                "seal: nothing of it is written. Begin it anew"
+            )
+
+    # --- writes -------------------------------------------------------------------------------------------------------
+    def create(self, path: str, value: bytes = b"", acl: list[ACL] | None = None) -> None:
+        """Create a node at the end of the block; kazoo's NodeExistsError or NoNodeError leaves it then."""
+        self._write(path, Create(path, _checked_value(value), self._client.acl if acl is None else acl, 0))
+
+    def set(self, path: str, value: bytes, version: int = _ANY_VERSION) -> None:
+        """Set a node's value at the end of the block; kazoo's NoNodeError or BadVersionError leaves it then."""
+        self._write(path, SetData(path, _checked_value(value), version))
+
+    def delete(self, path: str, version: int = _ANY_VERSION) -> None:
+        """Delete a node without children at the end of the block; kazoo's NotEmptyError, NoNodeError or
+        BadVersionError leaves it then.
+        """
+        self._write(path, Delete(path, version))
+
+    def check(self, path: str, version: int) -> None:
+        """Have the block refused if a node, wherever it is, has another version at its end."""
+        self._check_open()
+        _check_path(path)
+        self._writes.append(CheckVersion(path, version))
+
+    def _write(self, path: str, operation: Any) -> None:
+        self._check_within(path)
+        self._written.add(path)
+        self._writes.append(operation)
+
+    # --- what is allowed ----------------------------------------------------------------------------------------------
+    def _check_open(self) -> None:
+        if self._is_over:
+            raise GuardError("the guarded block is over: nothing can be read or written through its transaction")
+
+    def _check_readable(self, path: str) -> None:
+        self._check_within(path)
+        if path in self._written:
+            raise _was_written(path)
+
+    def _check_within(self, path: str) -> None:
+        self._check_open()
+        _check_path(path)
+        if not any(path == root or path.startswith(f"{root}/") for root in self._roots.values()):
+            roots = ", ".join(f"{root} and below for resource {name!r}" for name, root in self._roots.items())
+            raise GuardError(
+                f"node {path!r} is outside of what this guard watches over ({roots}): other writers' marks decide "
+                f"there. Open one guard with resources=[…] for all that a block touches"
+            )
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+    def end(self) -> None:
+        """Allow nothing more: the block is over."""
+        self._is_over = True
+
+    def request(self) -> Transaction:
+        """Return the one request by which the block is written; GuardError if it is larger than a server takes."""
+        conditions = [CheckVersion(one.path, one.version) for one in self._conditions()]
+        request = Transaction([*conditions, *self._writes])
+        if (size_bytes := len(request.serialize())) > MAX_REQUEST_BYTES:
+            raise GuardError(
+                f"the guarded block writes {size_bytes} bytes in {len(self._writes)} operations, and ZooKeeper takes "
+                f"{MAX_REQUEST_BYTES} in one request: nothing of it was written. Write less in one block"
+            )
+        return request
+
+    def check_answer(self, results: list[Any]) -> None:
+        """Raise what the answer says: ConflictError if something had changed, kazoo's own error about a write."""
+        for one, result in zip(self._conditions(), results, strict=False):
+            if is_cause(result):
+                raise ConflictError(f"{one.name} has changed")
+        for result in results:
+            if is_cause(result):
+                result.add_note("It was met at the end of a guarded block, of which nothing was written.")
+                raise result
+
+    def _conditions(self) -> list[Condition]:
+        return [*self._relied, *self._read.values()]
+
+
+def is_cause(result: Any) -> bool:
+    """Tell whether this part of an answer is why a `multi` was refused; the other parts only follow it."""
+    return isinstance(result, KazooException) and not isinstance(result, (RolledBackError, RuntimeInconsistency))
+
+
+def _check_path(path: str) -> None:
+    """Raise ConfigError unless the path is written in the one way that leads nowhere else."""
+    parts = path.split("/")
+    if parts[0] or any(part in ("", ".", "..") for part in parts[1:]):
+        raise ConfigError(f"{path!r} is no whole path of a node: write it as /a/b, without //, . and ..")
+
+
+def _checked_value(value: bytes) -> bytes:
+    if not isinstance(value, bytes):
+        raise ConfigError(f"a node's value must be bytes, not {type(value).__name__}")
+    return value
+
+
+def _was_written(path: str) -> GuardError:
+    return GuardError(
+        f"the block has written at node {path!r}, and nothing is in ZooKeeper before its end: read first, then write"
+    )

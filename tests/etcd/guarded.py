@@ -1,0 +1,27 @@
+"""What tests of etcd's guard share: a client that knows no guard."""
+
+from typing import Any
+
+from fenceline.stores.etcd.client import TXN, Client
+from fenceline.stores.etcd.conninfo import place_of
+from fenceline.stores.etcd.operations import delete, get, put, txn
+
+
+class Direct:
+    """Reads and writes whole keys."""
+
+    def __init__(self, url: str) -> None:
+        self._client = Client(place_of(url))
+
+    def _done(self, operation: Any) -> Any:
+        return self._client.call(TXN, txn((), (operation,)), 10.0).responses[0]
+
+    def put(self, key: str, value: str | bytes) -> None:
+        self._done(put(key.encode(), value.encode() if isinstance(value, str) else value))
+
+    def get(self, key: str) -> str | None:
+        found = self._done(get(key.encode())).response_range.kvs
+        return found[0].value.decode() if found else None
+
+    def delete(self, key: str) -> None:
+        self._done(delete(key.encode()))

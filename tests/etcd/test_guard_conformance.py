@@ -1,0 +1,54 @@
+"""The etcd guard keeps every rule, synchronously and on the event loop, on one member and on three."""
+
+import pytest
+
+from fenceline.stores.etcd.guard_connection import AsyncEtcdTransaction, EtcdTransaction
+from fenceline.testing import AsyncGuardConformance, GuardConformance
+from tests.etcd.fix_etcd import THREE, Corner, EtcdFleet
+from tests.etcd.guarded import Direct
+
+
+class InRange:
+    """A fresh prefix for each check. A value is a key of the resource `r`, which is what the checks write to."""
+
+    enforces = observes = False
+    size = 1
+    corner: Corner
+    direct: Direct
+
+    def setup_method(self) -> None:
+        """The member comes first, by the fixture."""
+
+    @pytest.fixture(autouse=True)
+    def _in_range(self, etcd_fleet: EtcdFleet) -> None:
+        self.corner = etcd_fleet.corner(self.size)
+        self.direct = Direct(self.corner.url)
+        super().setup_method()
+
+    def make_url(self) -> str:
+        return self.corner.url
+
+    def key(self, table: str, key: str) -> str:
+        return f"{self.corner.prefix}/r/{table}/{key}"
+
+    def put(self, native: EtcdTransaction, table: str, key: str, value: str) -> None:
+        native.put(self.key(table, key), value)
+
+    def put_alone(self, table: str, key: str, value: str) -> None:
+        self.direct.put(self.key(table, key), value)
+
+    def get(self, table: str, key: str) -> str | None:
+        return self.direct.get(self.key(table, key))
+
+
+class TestEtcdGuard(InRange, GuardConformance):
+    pass
+
+
+class TestAsyncEtcdGuard(InRange, AsyncGuardConformance):
+    async def put_async(self, native: AsyncEtcdTransaction, table: str, key: str, value: str) -> None:
+        native.put(self.key(table, key), value)
+
+
+class TestEtcdGuardOnThree(InRange, GuardConformance):
+    size = THREE

@@ -1,0 +1,66 @@
+"""The ZooKeeper guard keeps every rule, synchronously and from tasks."""
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+from kazoo.client import KazooClient
+
+from fenceline.stores.zookeeper.guard_work import ZooKeeperTransaction
+from fenceline.testing import AsyncGuardConformance, GuardConformance
+from tests.zookeeper.fix_server import ZooKeeperServer
+from tests.zookeeper.fix_zookeeper import Fleet, fresh_base
+
+
+@pytest.fixture(scope="module")
+def direct(zookeeper_fleet: Fleet) -> Iterator[KazooClient]:
+    """Yield a client that knows no guard."""
+    client = zookeeper_fleet.shared().client()
+    yield client
+    # Errors that checks have caught keep their guards, and the sessions of those, for the collector.
+    gc.collect()
+    client.stop()
+    client.close()
+
+
+class InSubtree:
+    """A fresh base for each check. A value is a node below the resource `r`, which is what the checks write to."""
+
+    enforces = observes = False
+
+    def setup_method(self) -> None:
+        """The server comes first, by the fixture."""
+
+    @pytest.fixture(autouse=True)
+    def _in_subtree(self, zookeeper: ZooKeeperServer, direct: KazooClient) -> None:
+        self.direct, self.server, self.base = direct, zookeeper, fresh_base()
+        super().setup_method()
+
+    def make_url(self) -> str:
+        self.direct.ensure_path(f"{self.base}/r")
+        return self.server.url(self.base)
+
+    def node(self, table: str, key: str) -> str:
+        return f"{self.base}/r/{table}-{key}"
+
+    def put(self, native: ZooKeeperTransaction, table: str, key: str, value: str) -> None:
+        node = self.node(table, key)
+        write = native.create if native.exists(node) is None else native.set
+        write(node, value.encode())
+
+    def put_alone(self, table: str, key: str, value: str) -> None:
+        self.direct.ensure_path(self.node(table, key))
+        self.direct.set(self.node(table, key), value.encode())
+
+    def get(self, table: str, key: str) -> str | None:
+        self.direct.sync(self.base)
+        node = self.node(table, key)
+        return self.direct.get(node)[0].decode() if self.direct.exists(node) else None
+
+
+class TestZooKeeperGuard(InSubtree, GuardConformance):
+    pass
+
+
+class TestAsyncZooKeeperGuard(InSubtree, AsyncGuardConformance):
+    pass
