@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -24,6 +25,8 @@ from tests.helpers import DEADLINE_S, wait_until
 
 MEMORY_BYTES = 4 * 2**30
 """A server's folder takes 60 MiB at first."""
+Wrap = Callable[[Sequence[str | Path]], Sequence[str | Path]]
+"""Turns the command that starts a server into the one that starts it elsewhere, as an ordinary user."""
 _STILL = {psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD}
 
 
@@ -83,10 +86,16 @@ def _is_gone(process: psutil.Process) -> bool:
 
 
 class PrivateServer:
-    """A server over the data folder `folder / "data"`; a kind of it says how it starts, and when it is ready."""
+    """A server over the data folder `folder / "data"`; a kind of it says how it starts, and when it is ready.
 
-    def __init__(self, folder: Path) -> None:
+    It listens on `host`; one that is not of this machine, in a network namespace for example, is started there by what
+    `wrap` makes of its command.
+    """
+
+    def __init__(self, folder: Path, *, host: str = "127.0.0.1", wrap: Wrap | None = None) -> None:
         self.folder = folder
+        self.host = host
+        self._wrap = wrap
         self.settings: dict[str, str | int] = {}
         """Takes effect at the next start."""
         self.variables: dict[str, str] = {}
@@ -142,15 +151,16 @@ class PrivateServer:
     def launch(self) -> None:
         """Start it without waiting."""
         assert not self.is_running(), "the server is running"
+        command = self.command()
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                self.command(),
+                command if self._wrap is None else self._wrap(command),
                 cwd=self.folder,
                 env=environment(**self.variables),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                **runner(),
+                **(runner() if self._wrap is None else {"start_new_session": True}),
             )
 
     def wait_until_ready(self) -> None:

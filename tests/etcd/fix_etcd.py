@@ -6,14 +6,14 @@ own.
 
 import itertools
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from tests.etcd.fix_server import EtcdCluster, EtcdServer
-from tests.private_server import give, roomy_folder, watch
+from tests.private_server import Wrap, give, roomy_folder, watch
 
 THREE = 3
 
@@ -51,10 +51,13 @@ class EtcdFleet:
         folder.mkdir(mode=0o700)
         return give(folder)
 
-    def new_cluster(self, size: int) -> EtcdCluster:
-        """Return a cluster of so many members, not started yet."""
-        names = [f"n{number}" for number in range(1, size + 1)]
-        cluster = EtcdCluster(EtcdServer(self.new_folder(name), name) for name in names)
+    def new_cluster(self, size: int, *, hosts: Sequence[str] = (), wraps: Sequence[Wrap] = ()) -> EtcdCluster:
+        """Return a cluster of so many members, not started yet; `hosts` and `wraps` say where they run."""
+        where = list(zip(hosts, wraps, strict=True)) or [("127.0.0.1", None)] * size
+        cluster = EtcdCluster(
+            EtcdServer(self.new_folder(f"n{number}"), f"n{number}", host=host, wrap=wrap)
+            for number, (host, wrap) in enumerate(where, start=1)
+        )
         self._clusters.append(cluster)
         return cluster
 

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.helpers import DEADLINE_S, wait_until
-from tests.private_server import PrivateServer, environment, reserve_port
+from tests.private_server import PrivateServer, Wrap, environment, reserve_port
 from tests.servers import need
 
 HEARTBEAT_MS = 50
@@ -28,8 +28,8 @@ _LOOK_S = 2.0
 class EtcdServer(PrivateServer):
     """One member over the data folder `folder / "data"`, which is empty at first."""
 
-    def __init__(self, folder: Path, name: str) -> None:
-        super().__init__(folder)
+    def __init__(self, folder: Path, name: str, *, host: str = "127.0.0.1", wrap: Wrap | None = None) -> None:
+        super().__init__(folder, host=host, wrap=wrap)
         self.name = name
         self.program = need("/usr/bin/etcd")
         self.peers: dict[str, str] = {}
@@ -42,7 +42,7 @@ class EtcdServer(PrivateServer):
 
     def command(self) -> list[str | Path]:
         """Return the command that starts it; its pid is in a file that names whose data it serves."""
-        client = f"{self.scheme}://127.0.0.1:{self.port}"
+        client = f"{self.scheme}://{self.host}:{self.port}"
         options = {
             "name": self.name,
             "data-dir": self.data,
@@ -50,7 +50,7 @@ class EtcdServer(PrivateServer):
             "advertise-client-urls": client,
             "listen-peer-urls": self.peer_url(),
             "initial-advertise-peer-urls": self.peer_url(),
-            "listen-metrics-urls": f"http://127.0.0.1:{self.look_port}",
+            "listen-metrics-urls": f"http://{self.host}:{self.look_port}",
             "initial-cluster": ",".join(f"{name}={url}" for name, url in self.peers.items()),
             "heartbeat-interval": HEARTBEAT_MS,
             "election-timeout": ELECTION_MS,
@@ -80,10 +80,10 @@ class EtcdServer(PrivateServer):
     # Looking at it
 
     def peer_url(self) -> str:
-        return f"http://127.0.0.1:{self.peer_port}"
+        return f"http://{self.host}:{self.peer_port}"
 
     def endpoint(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        return f"{self.host}:{self.port}"
 
     def is_leader(self) -> bool:
         return self.metrics().get("etcd_server_is_leader") == 1
@@ -104,7 +104,7 @@ class EtcdServer(PrivateServer):
         return found
 
     def _look(self, page: str) -> str:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.look_port}/{page}", timeout=_LOOK_S) as answer:
+        with urllib.request.urlopen(f"http://{self.host}:{self.look_port}/{page}", timeout=_LOOK_S) as answer:
             return answer.read().decode()
 
 

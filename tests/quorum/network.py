@@ -1,17 +1,18 @@
 """A network of a test's own: hosts that are network namespaces on one bridge, which the test reaches, and can part.
 
-What a host runs is started by `command`. Nothing of the machine's own network is touched but for one interface that
-ends with the network.
+Nothing of the machine's own network is touched but for one interface that ends with the network.
 """
 
 import itertools
 import os
+import pwd
 import subprocess
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from tests.private_server import Wrap
 from tests.servers import need, refuse
 
 _PREFIX = "fenceline-test-"
@@ -47,8 +48,13 @@ class Network:
     ) -> None:
         self._remove()
 
-    def command(self, host: int, *command: str | Path) -> list[str | Path]:
-        """Return the command that runs `command` on a host; its process is the command's own."""
+    def wrap(self, host: int) -> Wrap:
+        """Return what turns a command into one that runs on a host, as an ordinary user, in a process of its own."""
+        nobody = pwd.getpwnam("nobody")
+        drop = [need("setpriv"), f"--reuid={nobody.pw_uid}", f"--regid={nobody.pw_gid}", "--clear-groups"]
+        return lambda command: self._command(host, *drop, *command)
+
+    def _command(self, host: int, *command: str | Path) -> list[str | Path]:
         return [self._ip, "netns", "exec", self._host(host), *command]
 
     def isolate(self, host: int) -> None:
@@ -92,7 +98,7 @@ class Network:
                 self._run("netns", "delete", name)
 
     def _filter(self, host: int, *arguments: str) -> None:
-        _run(*self.command(host, self._iptables, *arguments))
+        _run(*self._command(host, self._iptables, *arguments))
 
     def _run(self, *arguments: str) -> None:
         _run(self._ip, *arguments)

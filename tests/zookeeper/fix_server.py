@@ -1,12 +1,11 @@
 """Private ZooKeeper servers, one alone or an ensemble: started, stopped, killed, frozen and thawed by pid alone.
 
-Every write is flushed before it is acknowledged, as by default. A server listens on 127.0.0.1 unless another address is
-said; one that is to run elsewhere, in a network namespace for example, says by which command.
+Every write is flushed before it is acknowledged, as by default.
 """
 
 import signal
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from types import TracebackType
@@ -16,7 +15,7 @@ from urllib.parse import quote, urlencode
 from kazoo.client import KazooClient
 
 from tests.helpers import wait_until
-from tests.private_server import PrivateServer, give, reserve_port
+from tests.private_server import PrivateServer, Wrap, give, reserve_port
 from tests.servers import need
 
 JAR = "/usr/share/java/zookeeper.jar"
@@ -24,19 +23,15 @@ LOCK_FILE = "pid"
 CONNECT_S = 2.0
 MAX_SESSION_MS = 120_000
 """By default it is 20 ticks, and the tests' ticks are short."""
-Wrap = Callable[[Sequence[str | Path]], Sequence[str | Path]]
-"""Turns the command that starts a server into the one that starts it elsewhere."""
 
 
 class ZooKeeperServer(PrivateServer):
     """A server over `folder / "data"`, which may be empty; `peers` are the lines of its ensemble, if it is in one."""
 
     def __init__(self, folder: Path, *, tick_ms: int, host: str = "127.0.0.1", wrap: Wrap | None = None) -> None:
-        super().__init__(folder)
-        self.host = host
+        super().__init__(folder, host=host, wrap=wrap)
         self.tick_ms = tick_ms
         self.peers: dict[str, str] = {}
-        self._wrap = wrap
         self.settings |= {
             "tickTime": tick_ms,
             "initLimit": 50,
@@ -62,8 +57,7 @@ class ZooKeeperServer(PrivateServer):
         # -Xrs leaves SIGQUIT its meaning, so that whatever ends servers of killed test runs ends this one too.
         java = [need("java"), "-Xmx256m", "-Xrs", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
         java += ["-Dzookeeper.jmx.log4j.disable=true", "-cp", f"/etc/zookeeper/conf:{need(JAR)}"]
-        command = [*java, "org.apache.zookeeper.server.quorum.QuorumPeerMain", settings]
-        return list(self._wrap(command)) if self._wrap else command
+        return [*java, "org.apache.zookeeper.server.quorum.QuorumPeerMain", settings]
 
     def launch(self) -> None:
         """Start it without waiting."""
