@@ -56,15 +56,21 @@ def place_of(url: str) -> Place:
     endpoints = tuple(_endpoint(host) for host in hosts.split(","))
     if len(endpoints) > MAX_MEMBERS:
         raise ConfigError(f"an etcd URL names {len(endpoints)} members: name {MAX_MEMBERS} at most")
-    prefix = unquote(path.strip("/")).encode()
+    prefix = prefix_of(path)
     return Place(
         endpoints,
-        prefix + b"/" if prefix else b"",
+        prefix,
         unquote(user) or None,
         unquote(password) if at else None,
         _tls(query),
-        f"{SCHEME}://{','.join(endpoints)}{'/' if prefix else ''}{quote(prefix)}",
+        f"{SCHEME}://{','.join(endpoints)}{'/' if prefix else ''}{quote(prefix[:-1])}",
     )
+
+
+def prefix_of(path: str) -> bytes:
+    """Return what every key begins with whose place a URL's path names."""
+    prefix = unquote(path.strip("/")).encode()
+    return prefix + b"/" if prefix else b""
 
 
 def _endpoint(host: str) -> str:

@@ -87,7 +87,7 @@ def place_of(url: str) -> Place:
     login, _, servers = authority.rpartition("@")
     user, _, password = (unquote(part) for part in login.partition(":"))
     given, acl, auth = _parameters(query)
-    base = _base(slash + path)
+    base = base_of(slash + path)
     hosts = ",".join(_address(server) for server in servers.split(","))
     sasl = _sasl(given, user, password)
     if user and sasl is None:
@@ -140,7 +140,8 @@ def _address(server: str) -> str:
     return f"{host}:{port}"
 
 
-def _base(path: str) -> str:
+def base_of(path: str) -> str:
+    """Return the base that a path means, DEFAULT_BASE if it is empty; ConfigError if it can be none."""
     parts = [unquote(part) for part in path.split("/") if part]
     base = "/" + "/".join(parts) if parts else DEFAULT_BASE
     if any(part in {".", ".."} or "/" in part for part in parts) or not base.isprintable():
