@@ -3,9 +3,10 @@
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 
+from fenceline.stores.registry import source_store
 from tests.helpers import wait_until
 from tests.private_server import reserve_port
 from tests.servers import need
@@ -21,10 +22,39 @@ def place(store: str) -> AbstractContextManager[str]:
         from benchmarks.mysql import private_server as mysql_server
 
         return mysql_server()
-    return {"files": _folder, "redis": _redis}[store]()
+    return {"etcd": _etcd, "files": _folder, "redis": _redis, "zookeeper": _zookeeper}[store]()
 
 
-STORES = ("files", "mysql", "postgres", "redis")
+STORES = ("etcd", "files", "mysql", "postgres", "redis", "zookeeper")
+
+
+@contextmanager
+def _etcd() -> Iterator[str]:
+    from tests.etcd.fix_etcd import EtcdFleet
+
+    with _open_folder() as folder, closing(EtcdFleet(folder)) as fleet:
+        yield _installed(fleet.shared(1).url())
+
+
+@contextmanager
+def _zookeeper() -> Iterator[str]:
+    from tests.zookeeper.fix_zookeeper import Fleet
+
+    with _open_folder() as folder, closing(Fleet(folder)) as fleet:
+        yield _installed(fleet.shared().url())
+
+
+def _installed(url: str) -> str:
+    source_store(url).install()
+    return url
+
+
+@contextmanager
+def _open_folder() -> Iterator[Path]:
+    """Yield a folder on a disk, which servers reach that run as another user."""
+    with tempfile.TemporaryDirectory(prefix="fl-bench-") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
 
 
 @contextmanager
