@@ -11,13 +11,14 @@ from typing import Any, NamedTuple
 from fenceline._flows.guard_requests import ConflictError
 from fenceline.errors import ConfigError, GuardError
 from fenceline.stores.etcd import messages as say
-from fenceline.stores.etcd.operations import LESS, delete, get, get_prefix, prefix_end, put, txn, was_modified
+from fenceline.stores.etcd.operations import delete, get, get_prefix, prefix_end, put, txn, was_modified
 
 MAX_OPERATIONS = 128
 """etcd's --max-txn-ops: so many comparisons, and so many writes, go into one Txn by default."""
 MAX_REQUEST_BYTES = 1_500_000
 """etcd's --max-request-bytes is 1 572 864 by default."""
 _VERSION, _CREATE, _MOD, _VALUE = range(4)
+_LESS = 2
 
 
 class Condition(NamedTuple):
@@ -37,10 +38,11 @@ def unchanged(key: bytes, revision: int, name: str) -> Condition:
         now = found[0].mod_revision if found else 0
         return None if now == revision else f"{name} has changed"
 
-    return Condition(was_modified(key, revision), _look(key), says)
+    return Condition(was_modified(key, revision), look_at(key), says)
 
 
-def _look(key: bytes, range_end: bytes = b"", since: int = 0) -> Any:
+def look_at(key: bytes, range_end: bytes = b"", since: int = 0) -> Any:
+    """Read of one key, or of the first in a range that was written since a revision, all but its value."""
     request = say.RangeRequest(key=key, range_end=range_end, keys_only=True, min_mod_revision=since, limit=1)
     return say.RequestOp(request_range=request)
 
@@ -98,7 +100,7 @@ class Draft:
         else:
             ((name, number),) = given.items()
             compare = say.Compare(target=target[name], key=where, **{name: number})
-        self._conditions["compared", compare.SerializeToString()] = Condition(compare, _look(where), lambda _: None)
+        self._conditions["compared", compare.SerializeToString()] = Condition(compare, look_at(where), lambda _: None)
 
     # --- reads: what is asked, and what the answer means --------------------------------------------------------------
     def _asking(self, key: str | bytes) -> Any:
@@ -124,9 +126,9 @@ class Draft:
         start = _bytes(prefix, "prefix")
         revision = answer.header.revision
         end = prefix_end(start)
-        compare = say.Compare(target=_MOD, result=LESS, key=start, range_end=end, mod_revision=revision + 1)
+        compare = say.Compare(target=_MOD, result=_LESS, key=start, range_end=end, mod_revision=revision + 1)
         name = f"a key that begins with {_shown(start)}, which the block had read,"
-        look = _look(start, end, revision + 1)
+        look = look_at(start, end, revision + 1)
         condition = Condition(compare, look, lambda found: f"{name} has changed" if found else None)
         self._conditions.setdefault((start, end), condition)
         return {one.key: one.value for one in answer.responses[0].response_range.kvs}
