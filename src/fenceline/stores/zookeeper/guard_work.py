@@ -192,7 +192,7 @@ def is_cause(result: Any) -> bool:
 def _check_path(path: str) -> None:
     """Raise ConfigError unless the path is written in the one way that leads nowhere else."""
     parts = path.split("/")
-    if parts[0] or any(part in ("", ".", "..") for part in parts[1:]):
+    if not path or parts[0] or any(part in ("", ".", "..") for part in parts[1:]):
         raise ConfigError(f"{path!r} is no whole path of a node: write it as /a/b, without //, . and ..")
 
 
