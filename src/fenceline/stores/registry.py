@@ -19,6 +19,7 @@ SOURCE_GROUP = "fenceline.sources"
 GUARD_GROUP = "fenceline.guards"
 
 SOURCES = {
+    "etcd": "fenceline.stores.etcd.source:EtcdSource",
     "mariadb": "fenceline.stores.mysql.source:MySQLSource",
     "memory": "fenceline.testing.memory:MemorySource",
     "mysql": "fenceline.stores.mysql.source:MySQLSource",
@@ -35,7 +36,7 @@ GUARDS = {
     "sqlite": "fenceline.stores.sqlite.guard:SQLiteGuard",
     "zookeeper": "fenceline.stores.zookeeper.guard:ZooKeeperGuard",
 }
-EXTRAS = {"mariadb": "mysql", "mysql": "mysql", "postgres": "postgres", "postgresql": "postgres"}
+EXTRAS = {"etcd": "etcd", "mariadb": "mysql", "mysql": "mysql", "postgres": "postgres", "postgresql": "postgres"}
 """The extra that installs a scheme's client, for the stores that need one."""
 
 UNSAFE_SOURCES = {

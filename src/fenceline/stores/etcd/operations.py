@@ -8,8 +8,7 @@ from typing import Any
 
 from fenceline.stores.etcd import messages as say
 
-EQUAL, GREATER, LESS = 0, 1, 2
-_CREATE, _MOD = 1, 2
+_CREATE, _MOD, _VALUE = 1, 2, 3
 _ASCEND, _DESCEND = 1, 2
 _BY_CREATE = 2
 
@@ -40,9 +39,9 @@ def was_modified(key: bytes, revision: int) -> Any:
     return say.Compare(target=_MOD, key=key, mod_revision=revision)
 
 
-def was_modified_before(key: bytes, revision: int) -> Any:
-    """Compare: the key was last written before this revision, or is not there."""
-    return say.Compare(target=_MOD, result=LESS, key=key, mod_revision=revision)
+def has_value(key: bytes, value: bytes) -> Any:
+    """Compare: the key is there, with this value."""
+    return say.Compare(target=_VALUE, key=key, value=value)
 
 
 def get(key: bytes) -> Any:
@@ -53,6 +52,13 @@ def get(key: bytes) -> Any:
 def count(key: bytes) -> Any:
     """Tell whether there is such a key, by a count."""
     return say.RequestOp(request_range=say.RangeRequest(key=key, count_only=True))
+
+
+def count_prefix(prefix: bytes) -> Any:
+    """Tell how many keys begin with the prefix, without reading them."""
+    return say.RequestOp(
+        request_range=say.RangeRequest(key=prefix, range_end=prefix_end(prefix), count_only=True),
+    )
 
 
 def get_prefix(prefix: bytes, *, limit: int = 0, is_oldest_first: bool = False, created_by: int = 0) -> Any:

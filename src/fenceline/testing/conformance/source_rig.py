@@ -92,8 +92,16 @@ class SourceRig(Rig):
     """Whether the source can begin a new history (T7)."""
     has_purge = True
     """Whether the source can forget idle locks."""
+    break_keeps_queue = True
+    """Whether who waits keeps his place when the lock is broken. A store that mints tokens with the places cannot let
+    him: his token would be below the breaker's, so he has to queue up anew.
+    """
     survives_reopening = True
     """Whether a second store made from the same URL is the same source."""
+    shows_spent_tokens = True
+    """Whether a lock that nobody holds shows the last token issued for it."""
+    renewal_lag_ms = 0
+    """How much less than the ttl a renewal may leave, where a session is kept and not the lease itself."""
     short_ttl_ms = SHORT_TTL_MS
     """A ttl that a check can wait for; raise it to the smallest that the store grants."""
     long_ttl_ms = LONG_TTL_MS

@@ -133,10 +133,16 @@ class WaitingChecks(SourceRig):
         waiter.granted(waiter.poll(), "H7: the head of the queue takes over an expired lease")
 
     def test_a_break_lets_the_queue_move_on(self) -> None:
-        """G10: breaking ends a lease, not the queue."""
+        """G10: whoever is next, with his old place or a new one, holds a token above the breaker's."""
         _, (waiter,) = self._queue_of(1)
-        self.break_lock()
-        waiter.granted(waiter.poll(), "a broken lock goes to the head of its queue")
+        broken = self.break_lock()
+        if self.break_keeps_queue:
+            grant = waiter.granted(waiter.poll(), "a broken lock goes to the head of its queue")
+        else:
+            reply = waiter.poll()
+            require(isinstance(reply, ask.ClaimEnded), f"G10: a place from before a break is over: {reply}")
+            grant = self.contender().hold()
+        require(grant.token > broken.token, f"G10: the next token {grant.token} is above the breaker's {broken.token}")
 
     def test_the_head_of_the_queue_is_told_of_a_release(self) -> None:
         """H7: if the store says that it notifies."""

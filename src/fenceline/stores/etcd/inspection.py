@@ -1,0 +1,48 @@
+"""What in an etcd source's set-up would break the promise, for `fenceline doctor`."""
+
+from typing import TYPE_CHECKING
+
+from fenceline._flows.requests import ReadSource
+from fenceline.errors import FencelineError
+from fenceline.model import Finding
+from fenceline.stores.etcd import messages as say
+from fenceline.stores.etcd.client import STATUS, Client
+
+if TYPE_CHECKING:
+    from fenceline.stores.etcd.source import EtcdSource
+
+PATIENCE_S = 5.0
+OLDEST = (3, 4)
+
+
+def examine(store: "EtcdSource") -> list[Finding]:
+    """Return what is wrong with the members that the URL names, and with the source's record."""
+    try:
+        store.connect(patience_s=PATIENCE_S).perform(ReadSource())
+    except FencelineError as error:
+        return [Finding("source-refused", str(error), "do what the message says, then run doctor again")]
+    findings, clusters = [], set()
+    for endpoint in store.place.endpoints:
+        alone = store.place._replace(endpoints=(endpoint,), url=f"etcd://{endpoint}")
+        try:
+            status = Client(alone).call(STATUS, say.StatusRequest(), PATIENCE_S)
+        except FencelineError as error:
+            findings.append(_unreachable(endpoint, error))
+            continue
+        clusters.add(status.header.cluster_id)
+        if tuple(map(int, status.version.split(".")[:2])) < OLDEST:
+            findings.append(_too_old(endpoint, status.version))
+    if len(clusters) > 1:
+        message = f"{store.url} names members of {len(clusters)} clusters, whose revisions cannot be compared"
+        findings.append(Finding("two-clusters", message, "name the members of one cluster"))
+    return findings
+
+
+def _unreachable(endpoint: str, error: FencelineError) -> Finding:
+    message = f"member {endpoint} does not answer ({error}): when another one fails there is one less to go to"
+    return Finding("member-unreachable", message, "start it, or take it out of the URL")
+
+
+def _too_old(endpoint: str, version: str) -> Finding:
+    message = f"member {endpoint} runs etcd {version}; fenceline relies on watches and transactions of etcd 3.4"
+    return Finding("etcd-too-old", message, "upgrade it to etcd 3.4 or newer")

@@ -1,0 +1,130 @@
+"""Which keys a source has in etcd, and what stands in them.
+
+    <prefix><name>/<lease>-<claim>             a place in the queue of a lock; the one created first holds it
+    <prefix>.fenceline/source/record           the source's id, epoch and history
+    <prefix>.fenceline/source/locks/<name>     written with each place: the lock exists, its last token is the revision
+    <prefix>.fenceline/source/passed/<name>    the revision of the last holder that released the lock
+    <prefix>.fenceline/source/broken/<name>    who broke the lock last, and why
+    <prefix>.fenceline/source/refused/<claim>  a claim that has ended though a request for it may still be under way
+    <prefix>.fenceline/source/audit/<what>     what operators did
+
+Names are escaped; a name that needs no escape is itself, so that `etcdctl lock NAME` and Go's `concurrency.Mutex` queue
+up with ours: they too go by the prefix `NAME/` and the revision of creation. A place ends with its lease.
+
+Promise: pure. A key that somebody else made is told from ours, and its holder is still somebody.
+"""
+
+import json
+import re
+from typing import Any, NamedTuple
+
+from fenceline.errors import SchemaError
+from fenceline.model import MAX_TOKEN, SourceInfo
+from fenceline.stores.escaping import escaped, unescaped
+
+FORMAT = 1
+_OURS = re.compile(rb"([0-9a-f]{1,16})-([0-9a-f]{32})")
+
+
+class Record(NamedTuple):
+    """The source's identity. A token is the revision that created a place, and `offset`, which grows by epochs."""
+
+    source_id: str
+    epoch: int
+    history_id: str
+    offset: int
+    revision: int
+    """When it was written last: a place that was created before belongs to an older history."""
+
+    def token(self, revision: int) -> int:
+        """Return the token of what was created at this revision."""
+        return self.offset + revision
+
+    def info(self, revision: int) -> SourceInfo:
+        """Return it as people see it, as of this revision: there is no block, so all tokens up to it are spent."""
+        last = min(self.token(revision), MAX_TOKEN)
+        return SourceInfo(self.source_id, self.epoch, self.history_id, last, last)
+
+
+class Layout:
+    """The keys below one prefix."""
+
+    def __init__(self, prefix: bytes) -> None:
+        self.prefix = prefix
+        self._own = prefix + b".fenceline/source/"
+        self.record = self._own + b"record"
+        self.locks = self._own + b"locks/"
+
+    def queue(self, lock: str) -> bytes:
+        """Return what the keys of a lock's places begin with."""
+        return b"%s%s/" % (self.prefix, escaped(lock).encode())
+
+    def place(self, lock: str, lease: int, claim: str) -> bytes:
+        """Return the key of a claim's place."""
+        return b"%s%x-%s" % (self.queue(lock), lease, claim.encode())
+
+    def lock(self, lock: str) -> bytes:
+        """Return the key that says that the lock exists."""
+        return self.locks + escaped(lock).encode()
+
+    def name(self, key: bytes) -> str | None:
+        """Return the lock that such a key names."""
+        return unescaped(key.removeprefix(self.locks).decode(errors="replace"))
+
+    def passed(self, lock: str) -> bytes:
+        """Return the key of the last holder that released the lock."""
+        return b"%spassed/%s" % (self._own, escaped(lock).encode())
+
+    def broken(self, lock: str) -> bytes:
+        """Return the key of the last break of the lock."""
+        return b"%sbroken/%s" % (self._own, escaped(lock).encode())
+
+    def refused(self, claim: str) -> bytes:
+        """Return the key that refuses a claim."""
+        return b"%srefused/%s" % (self._own, claim.encode())
+
+    def audit(self, what: str) -> bytes:
+        """Return the key of an audit entry."""
+        return b"%saudit/%s" % (self._own, what.encode())
+
+
+def record_value(source_id: str, epoch: int, history_id: str, floor: int) -> bytes:
+    """Return what the record says; tokens of the history are above `floor`, or revisions as they are if it is 0."""
+    return packed(format=FORMAT, source_id=source_id, epoch=epoch, history_id=history_id, floor=str(floor))
+
+
+def record_of(value: bytes, revision: int, url: str) -> Record:
+    """Return the record that was written at this revision; SchemaError if it is none of this version's."""
+    said = unpacked(value)
+    if said.get("format") != FORMAT:
+        raise SchemaError(
+            f"{url} holds fenceline's source of tokens in format {said.get('format')}, and this version of fenceline "
+            f"has format {FORMAT}: use the version that made it"
+        )
+    floor = int(said["floor"])
+    return Record(said["source_id"], said["epoch"], said["history_id"], floor - revision if floor else 0, revision)
+
+
+def packed(**said: Any) -> bytes:
+    """Return a value of ours."""
+    return json.dumps(said, ensure_ascii=False).encode()
+
+
+def unpacked(value: bytes) -> dict[str, Any]:
+    """Return what a value of ours says; nothing if it is somebody else's."""
+    try:
+        said = json.loads(value)
+    except ValueError:
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def is_ours(key: bytes) -> bool:
+    """Tell whether a place is one of ours."""
+    return _OURS.fullmatch(key.rpartition(b"/")[2]) is not None
+
+
+def holder_of(kv: Any) -> str:
+    """Return who has a place, for people."""
+    holder = unpacked(kv.value).get("holder")
+    return holder if isinstance(holder, str) and holder else f"etcd lease {kv.lease:x}"

@@ -1,0 +1,271 @@
+"""What one process has at one etcd cluster: the source's record as it knows it, its sessions, its claims, its watches.
+
+Promise: every answer is held against what was known before it was asked for: a revision that went back, another cluster
+and another history are noticed, and no lock is granted by them (T7). A session is made when it is first needed, its
+lease is never left behind, and a keepalive costs a request no trip of its own. A claim that nobody asks for any more
+ends by its ttl though its session lives on. A forked child has nothing of its parent's.
+"""
+
+import os
+import weakref
+from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from fenceline.clock import boottime_ms, boottime_us
+from fenceline.errors import ConfigError, SchemaError, SourceError
+from fenceline.stores.claims import EndedClaims
+from fenceline.stores.etcd import messages as say
+from fenceline.stores.etcd import operations as op
+from fenceline.stores.etcd.client import LEASE_GRANT, LEASE_KEEP_ALIVE, LEASE_REVOKE, TXN, Client, Method
+from fenceline.stores.etcd.client_errors import LeaseExistsError
+from fenceline.stores.etcd.conninfo import Place
+from fenceline.stores.etcd.layout import Layout, Record, record_of
+from fenceline.stores.etcd.session import Session
+from fenceline.stores.etcd.standing import Standing
+from fenceline.stores.etcd.watcher import Watcher
+from fenceline.stores.identity import Identity, Seen
+
+MS_PER_S = 1000
+MAX_OPERATIONS = 100
+"""Of one transaction; etcd takes 128 unless it was told otherwise."""
+MAX_FAREWELL = 2
+"""Operations that take one place away."""
+REVOKE_S = 1.0
+EXPIRED = "it expired at the source before it was renewed"
+
+
+class Call(NamedTuple):
+    """Say this, and be sent the answer."""
+
+    method: Method
+    request: Any
+
+
+class Pair(NamedTuple):
+    """Say both at once, and be sent both answers; None for the second if there is none."""
+
+    main: Call
+    beside: Call
+
+
+Talk = Generator[Call | Pair, Any, Any]
+
+
+class Presence:
+    """One process at one cluster. Its talks say things to etcd, and are sent the answers."""
+
+    def __init__(self, place: Place) -> None:
+        self.url = place.url
+        self.layout = Layout(place.prefix)
+        self.client = Client(place)
+        self.identity = Identity(place.url)
+        self._cluster_id: int | None = None
+        self.highest = 0
+        """The highest revision that was seen."""
+        self._begin_anew()
+        _PRESENCES.add(self)
+
+    def _begin_anew(self) -> None:
+        self.record: Record | None = None
+        self.sessions: dict[int, Session] = {}
+        self.standing: dict[str, Standing] = {}
+        self.ended = EndedClaims()
+        self.watcher = Watcher(self.client)
+        self._revocations: list[Any] = []
+
+    def after_fork_in_child(self) -> None:
+        """Forget what is the parent's."""
+        self.client.after_fork_in_child()
+        self._begin_anew()
+
+    # --- what is heard ------------------------------------------------------------------------------------------------
+    def ask(self, txn: Any) -> Talk:
+        """Run a transaction, and return its answer."""
+        before = self.highest
+        answer = yield Call(TXN, txn)
+        self.note(answer.header, before)
+        return answer
+
+    def ask_and_keep(self, txn: Any, session: Session) -> Talk:
+        """Run a transaction, with the session's keepalive beside it if that is due; return its answer."""
+        if not session.is_due():
+            return (yield from self.ask(txn))
+        before, sent_ms = self.highest, boottime_ms()
+        session.asked_ms = sent_ms
+        answer, kept = yield Pair(Call(TXN, txn), _keepalive(session))
+        self.note(answer.header, before)
+        self.hear_keepalive(session, kept, sent_ms)
+        yield from self._end_overdue()
+        return answer
+
+    def note(self, header: Any, before: int) -> None:
+        """Refuse the answer of another cluster, or of one that went back behind what was known before it was asked."""
+        if header.revision < before or self._cluster_id not in (None, header.cluster_id):
+            self.record = None
+            raise SourceError(
+                f"{self.url} went back from revision {before} of cluster {self._cluster_id or 0:x} to revision "
+                f"{header.revision} of cluster {header.cluster_id:x}: an older state was restored, or the URL names"
+                f" two clusters. No lock is granted: stop everything that uses it, then run `fenceline epoch --raise "
+                f"--reason …`"
+            )
+        self._cluster_id = header.cluster_id
+        self.highest = max(self.highest, header.revision)
+
+    # --- the record ---------------------------------------------------------------------------------------------------
+    def known_record(self) -> Talk:
+        """Return the source's record, read now if it is not known."""
+        return self.record or (yield from self.read_record())[0]
+
+    def read_record(self) -> Talk:
+        """Read the record, and return it with the revision as of which it holds."""
+        before, seen = self.highest, self.identity.seen
+        answer = yield Call(TXN, op.txn([], [op.get(self.layout.record)]))
+        kvs = answer.responses[0].response_range.kvs
+        self.take_record(answer.header, kvs, before, seen)
+        return self.record, answer.header.revision
+
+    def take_record(self, header: Any, kvs: Any, before: int, seen: Seen | None) -> None:
+        """Know the record from now on, unless it is an older one than was known before it was asked for."""
+        if not kvs:
+            raise SchemaError(f"{self.url} holds no source of tokens: run `fenceline install` on it")
+        record = record_of(kvs[0].value, kvs[0].mod_revision, self.url)
+        if seen is not None and record.source_id == seen.source_id and record.epoch > seen.epoch:
+            # A new epoch is what makes an older state good again.
+            self._cluster_id, self.highest = header.cluster_id, header.revision
+        else:
+            self.note(header, before)
+        self.identity.check(Seen(record.source_id, record.epoch, record.history_id), seen)
+        self.record = record
+
+    # --- sessions -----------------------------------------------------------------------------------------------------
+    def open_session(self, ttl_ms: int) -> Talk:
+        """Return the session of this ttl, with a lease that etcd has granted."""
+        session = self.sessions.get(ttl_ms)
+        if session is None or session.is_lost:
+            session = self.sessions[ttl_ms] = Session(ttl_ms)
+        if session.confirmed_ms is None:
+            yield from self._grant(session)
+        return session
+
+    def _grant(self, session: Session) -> Talk:
+        sent_ms, ttl_s = boottime_ms(), session.ttl_ms // MS_PER_S
+        try:
+            granted = yield Call(LEASE_GRANT, say.LeaseGrantRequest(id=session.lease, ttl=ttl_s))
+        except LeaseExistsError:
+            # Another thread was quicker, or the first grant's answer was lost.
+            self.hear_keepalive(session, (yield _keepalive(session)), sent_ms)
+            return
+        if granted.ttl != ttl_s:
+            yield Call(LEASE_REVOKE, say.LeaseRevokeRequest(id=session.lease))
+            session.is_lost = True
+            raise ConfigError(
+                f"{self.url} grants a ttl of {granted.ttl} s where {ttl_s} s were asked for: ask for {granted.ttl} s, "
+                f"or lower the cluster's --election-timeout, whose one and a half is its shortest ttl"
+            )
+        session.confirm(sent_ms)
+
+    def keep(self, session: Session, txn: Any) -> Talk:
+        """Say the session's keepalive, and a transaction beside it; return that one's answer."""
+        before, sent_ms = self.highest, boottime_ms()
+        session.asked_ms = sent_ms
+        kept, answer = yield Pair(_keepalive(session), Call(TXN, txn))
+        self.hear_keepalive(session, kept, sent_ms)
+        if answer is not None:
+            self.note(answer.header, before)
+        return answer
+
+    def hear_keepalive(self, session: Session, answer: Any, sent_ms: int) -> None:
+        """Know of a session what etcd says of it: a lease without time left is gone."""
+        if answer is None:
+            return
+        if answer.ttl > 0:
+            session.confirm(sent_ms)
+        else:
+            self.lose(session)
+
+    def lose(self, session: Session) -> None:
+        """Take note that etcd has ended a session, and with it every place that hung on it."""
+        session.is_lost = True
+
+    # --- claims -------------------------------------------------------------------------------------------------------
+    def end(self, standing: Standing, reason: str) -> None:
+        """Take note that a claim is over."""
+        self.watcher.forget(standing.watch_id)
+        self.standing.pop(standing.claim, None)
+        self.ended.remember(standing.claim, boottime_us(), reason)
+
+    def watch(self, standing: Standing, key: bytes, revision: int, tell: Callable[[], None]) -> None:
+        """Have a claim told when a key is gone, instead of what it watched before."""
+        self.watcher.forget(standing.watch_id)
+        standing.watch_id = self.watcher.watch(key, revision, tell)
+
+    def clear(self, standings: list[Standing]) -> Talk:
+        """Take the places of claims away, as far as their sessions have not done so."""
+        placed = [one for one in standings if one.session is not None and not one.session.is_lost]
+        for batch in batches(placed, MAX_OPERATIONS // MAX_FAREWELL):
+            yield from self.ask(op.txn([], [operation for one in batch for operation in self.farewell(one)]))
+
+    def farewell(self, standing: Standing) -> Iterator[Any]:
+        """Yield what takes a claim's place away; a request under way that would bring it back is refused (H4)."""
+        assert standing.session is not None
+        yield op.delete(standing.key)
+        if standing.is_in_doubt:
+            yield op.put(self.layout.refused(standing.claim), b"", standing.session.lease)
+
+    def _end_overdue(self) -> Talk:
+        """End the claims that nobody has asked for during a whole ttl: their threads are gone."""
+        now_ms = boottime_ms()
+        overdue = [one for one in list(self.standing.values()) if one.session and one.deadline_ms < now_ms]
+        yield from self.clear(overdue)
+        for standing in overdue:
+            self.end(standing, EXPIRED)
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+    def retire(self) -> None:
+        """End the sessions on which no claim hangs, without waiting for etcd."""
+        used = {standing.session for standing in list(self.standing.values())}
+        for ttl_ms, session in list(self.sessions.items()):
+            if session not in used:
+                self.sessions.pop(ttl_ms, None)
+                self._revoke(session)
+        self.watcher.close()
+
+    def leave(self) -> None:
+        """End all sessions at the interpreter's end, with all that hangs on them."""
+        for session in self.sessions.values():
+            self._revoke(session)
+        for revocation in self._revocations:
+            with suppress(Exception):
+                revocation.result(REVOKE_S)
+
+    def _revoke(self, session: Session) -> None:
+        if session.confirmed_ms is not None and not session.is_lost:
+            session.is_lost = True
+            with suppress(Exception):
+                revocation = self.client.begin(LEASE_REVOKE, say.LeaseRevokeRequest(id=session.lease), REVOKE_S)
+                self._revocations = [one for one in self._revocations if not one.done()] + [revocation]
+
+
+def batches(standings: list[Standing], size: int = MAX_OPERATIONS) -> list[list[Standing]]:
+    """Return the claims in batches, each for one transaction."""
+    return [standings[begin : begin + size] for begin in range(0, len(standings), size)]
+
+
+def _keepalive(session: Session) -> Call:
+    return Call(LEASE_KEEP_ALIVE, say.LeaseKeepAliveRequest(id=session.lease))
+
+
+def _after_fork_in_child() -> None:
+    for presence in list(_PRESENCES):
+        presence.after_fork_in_child()
+
+
+def leave_all() -> None:
+    """End the sessions of this process."""
+    for presence in list(_PRESENCES):
+        presence.leave()
+
+
+_PRESENCES: "weakref.WeakSet[Presence]" = weakref.WeakSet()
+os.register_at_fork(after_in_child=_after_fork_in_child)

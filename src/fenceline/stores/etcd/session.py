@@ -1,0 +1,44 @@
+"""A session: one lease of etcd that all places of one process with one ttl hang on.
+
+Promise: the time left is counted from when the last confirmed keepalive was sent, so that it is never more than what
+etcd still gives. Its id is drawn here: a grant whose reply was lost is asked for again under the same id, and none is
+left behind. A lease that etcd has ended is never used again.
+"""
+
+import secrets
+
+from fenceline.clock import boottime_ms
+
+BEATS_PER_TTL = 3
+_ASKED_AGAIN_PER_TTL = 12
+
+
+class Session:
+    """One lease, as this process knows it. Times are in milliseconds on its clock, which counts suspend."""
+
+    __slots__ = ("asked_ms", "confirmed_ms", "is_lost", "lease", "ttl_ms")
+
+    def __init__(self, ttl_ms: int) -> None:
+        self.lease = secrets.randbits(62) + 1
+        self.ttl_ms = ttl_ms
+        self.confirmed_ms: int | None = None
+        """When the request was sent by which etcd last confirmed it; None: it was not granted yet."""
+        self.asked_ms = 0
+        self.is_lost = False
+
+    def confirm(self, sent_ms: int) -> None:
+        """Take note that etcd has answered what was sent then."""
+        self.confirmed_ms = max(sent_ms, self.confirmed_ms or sent_ms)
+
+    def remaining_ms(self) -> int:
+        """Return for how long etcd keeps it at least."""
+        if self.is_lost or self.confirmed_ms is None:
+            return 0
+        return max(0, self.confirmed_ms + self.ttl_ms - boottime_ms())
+
+    def is_due(self) -> bool:
+        """Tell whether it is time for a keepalive which nobody else has just sent."""
+        now_ms = boottime_ms()
+        if self.remaining_ms() * BEATS_PER_TTL >= self.ttl_ms * (BEATS_PER_TTL - 1):
+            return False
+        return now_ms - self.asked_ms > self.ttl_ms // _ASKED_AGAIN_PER_TTL
