@@ -34,6 +34,8 @@ _MS_PER_S = 1000
 LOG = logging.getLogger("fenceline.kazoo")
 # Below that, kazoo logs requests with all that is in them, credentials and passwords of sessions included.
 LOG.setLevel(logging.WARNING)
+# Who has configured no logging is not to find each lost connection on the standard error.
+LOG.addHandler(logging.NullHandler())
 
 
 class PatienceOverError(Exception):
@@ -141,6 +143,10 @@ class Client(KazooClient):
         half tick. A server that dies before that takes its own knowledge along.
         """
         return self._newer_ms if self._newer_ms <= sent_ms - self._settle_ms else self._older_ms
+
+    def is_running(self) -> bool:
+        """Tell whether its thread still looks for servers."""
+        return not self._connection.connection_stopped.is_set()
 
     def sockets(self) -> Iterator[Any]:
         """Yield what a forked child inherits of it."""

@@ -54,7 +54,8 @@ class LeaseChecks(SourceRig):
         renewed = self.renew(holder)
         left_ms = renewed.remaining_ms.get(holder.claim, 0)
         spent_ms = holder.ttl_ms - self.short_ttl_ms
-        require(spent_ms < left_ms <= holder.ttl_ms, f"H2: a renewal gives back the time that has passed: {renewed}")
+        lowest_ms = spent_ms - self.renewal_lag_ms
+        require(lowest_ms < left_ms <= holder.ttl_ms, f"H2: a renewal gives back the time that has passed: {renewed}")
         for _ in range(TRIES):  # A slow machine may let as much time pass once more before it looks.
             if self.info().remaining * 1000 > spent_ms:
                 return

@@ -1,0 +1,79 @@
+"""Keep the leases of a process: one beat for each of its sessions, however many leases there are.
+
+Promise: a beat is `sync`, which goes to the leader and fails if the session is over there, and a read of the source's
+record; whatever ZooKeeper told of a held node before the answer has been taken in by then. A node that is not watched
+yet over the present connection is looked at, and watched from then on: that is each lease's first beat, and the first
+after each new connection.
+"""
+
+from fenceline._flows import requests as ask
+from fenceline.stores.identity import Identity
+from fenceline.stores.zookeeper.claims import Standing
+from fenceline.stores.zookeeper.inspection import why_lost
+from fenceline.stores.zookeeper.record import SourceRecord
+from fenceline.stores.zookeeper.session import Sending, Session
+from fenceline.stores.zookeeper.sessions import Sessions
+
+LOOK_S = 0.001
+"""What each node that is to be looked at adds to the patience; an idle server answers 10 000 within a second."""
+
+
+def renew(sessions: Sessions, identity: Identity, request: ask.Renew, patience_s: float) -> ask.Renewed:
+    """Renew a batch of leases."""
+    reply = ask.Renewed({}, {})
+    together: dict[int, tuple[Session, list[Standing]]] = {}
+    for lock, claim in request.leases:
+        found = sessions.of_claim(claim)
+        if found is None or found[1].lock != lock or not found[1].is_granted or found[1].over is not None:
+            reply.lost[claim] = why_lost(sessions, lock, claim, patience_s)
+        else:
+            session, standing = found
+            together.setdefault(id(session), (session, []))[1].append(standing)
+    for session, leases in together.values():
+        _beat(sessions, session, identity, leases, reply, patience_s)
+    return reply
+
+
+def _beat(
+    sessions: Sessions,
+    session: Session,
+    identity: Identity,
+    leases: list[Standing],
+    reply: ask.Renewed,
+    patience_s: float,
+) -> None:
+    session.wait_connected(patience_s)
+    client, sending = session.client, session.sending()
+    unwatched = [lease for lease in leases if lease.watched_over != sending.connection]
+    before = identity.seen
+    asked = [
+        *(client.exists_async(lease.path, watch=lease.on_event) for lease in unwatched),
+        client.sync_async(session.layout.source),
+        session.ask_record(),
+    ]
+    *looked_at, synced, found = session.answers(asked, patience_s + LOOK_S * len(unwatched))
+    session.expect_value(synced)
+    record = session.heard_record(found)
+    identity.check(record.seen, before)
+    for lease, stat in zip(unwatched, looked_at, strict=True):
+        if session.expect_value(stat) is None:
+            lease.is_gone = True
+        lease.watched_over = sending.connection
+    for lease in leases:
+        _settle(session, lease, record, sending, reply)
+    gone = [lease for lease in leases if lease.claim not in reply.remaining_ms]
+    for lease in gone:
+        reply.lost[lease.claim] = why_lost(sessions, lease.lock, lease.claim, patience_s)
+
+
+def _settle(session: Session, lease: Standing, record: SourceRecord, sending: Sending, reply: ask.Renewed) -> None:
+    """Extend a lease, or end it."""
+    if lease.is_gone:
+        session.end(lease, "its node was removed")
+        session.strike_out(lease)
+    elif lease.zxid < record.zxid:
+        session.end(lease, record.why_ended())
+        session.remove_later(lease)
+    elif lease.over is None:
+        session.extend(lease, sending)
+        reply.remaining_ms[lease.claim] = max(0, sending.lives_until_ms - sending.sent_ms)

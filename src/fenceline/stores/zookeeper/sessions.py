@@ -1,0 +1,131 @@
+"""The sessions of one source in this process: one for each ttl, shared by all locks of that ttl.
+
+Promise: a session is made when it is first needed, and closed when its source is closed and its last claim is gone, or
+at the interpreter's end; in a forked child there are none, and the parent's are left alone. What is remembered of ended
+claims outlives every session.
+"""
+
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from typing import TypeVar
+
+from fenceline.errors import SourceUnavailableError
+from fenceline.stores.zookeeper.claims import EndedClaims, Standing
+from fenceline.stores.zookeeper.conninfo import Place
+from fenceline.stores.zookeeper.session import Session
+
+OPERATORS_TICKS = 10
+"""The timeout of a session that is made for a request without a ttl; the servers' limits are 2 and 20 by default."""
+MIN_OPERATORS_MS = 1000
+Result = TypeVar("Result")
+
+
+class _World:
+    """What one process has; a forked child begins with another."""
+
+    def __init__(self) -> None:
+        self.process_id = os.getpid()
+        self.mutex = threading.RLock()
+        self.of_ttl: dict[int, Session] = {}
+        self.ended = EndedClaims()
+        self.users = 0
+        self.is_over = False
+
+    def close(self) -> None:
+        """Close every session; a request that needs one is refused from now on."""
+        if self.process_id == os.getpid():
+            self.is_over = True
+            self.close_sessions()
+
+    def close_sessions(self) -> None:
+        """Close every session; whoever needs one again makes it anew."""
+        with self.mutex:
+            sessions = list(self.of_ttl.values())
+            self.of_ttl.clear()
+        for session in sessions:
+            session.close()
+
+
+class Sessions:
+    """Hands out the sessions of one source."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self._of_process = _World()
+        # Without the source itself, so that a source that nobody has any more ends its sessions.
+        weakref.finalize(self, self._of_process.close)
+
+    @property
+    def _world(self) -> _World:
+        if self._of_process.process_id != os.getpid():
+            self._begin_anew()
+        return self._of_process
+
+    @property
+    def ended(self) -> EndedClaims:
+        """The claims of this process that are over."""
+        return self._world.ended
+
+    def for_ttl(self, ttl_ms: int, patience_s: float) -> Session:
+        """Return the session of a ttl, connected; SourceUnavailableError if no connection can be had in time."""
+        world = self._world
+        with world.mutex:
+            session = world.of_ttl.get(ttl_ms)
+            if session is not None and not session.is_usable():
+                del world.of_ttl[ttl_ms]
+                session.close()
+                session = None
+            if session is None:
+                if world.is_over:
+                    raise SourceUnavailableError(f"{self._place.url} was closed, for the interpreter ends")
+                session = world.of_ttl[ttl_ms] = Session(self._place, world.ended, ttl_ms, patience_s)
+        session.wait_connected(patience_s)
+        return session
+
+    def any(self, patience_s: float) -> Session:
+        """Return a session for what needs none in particular."""
+        world = self._world
+        with world.mutex:
+            ttl_ms = next(iter(world.of_ttl), max(OPERATORS_TICKS * self._place.tick_ms, MIN_OPERATORS_MS))
+        return self.for_ttl(ttl_ms, patience_s)
+
+    def all(self) -> list[Session]:
+        """Return the sessions that there are."""
+        world = self._world
+        with world.mutex:
+            return list(world.of_ttl.values())
+
+    def of_claim(self, claim: str) -> tuple[Session, Standing] | None:
+        """Return where a claim stands, and on which session; None if it stands nowhere."""
+        for session in self.all():
+            standing = session.standing.get(claim)
+            if standing is not None:
+                return session, standing
+        return None
+
+    def use(self) -> Callable[[], None]:
+        """Take note of a connection that may acquire, and return what takes note of its end."""
+        world = self._world
+        with world.mutex:
+            world.users += 1
+
+        def leave() -> None:
+            with world.mutex:
+                world.users -= 1
+            self.close_if_idle()
+
+        return leave
+
+    def close_if_idle(self) -> None:
+        """Close the sessions, if no connection is open that may acquire, and no claim stands."""
+        world = self._world
+        if not world.users:
+            with world.mutex:
+                is_idle = not any(session.standing for session in world.of_ttl.values())
+            if is_idle:
+                world.close_sessions()

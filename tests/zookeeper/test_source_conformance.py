@@ -1,0 +1,37 @@
+"""The ZooKeeper source keeps every rule, over threads and over asyncio, on one server and on three."""
+
+import pytest
+
+from fenceline.stores.zookeeper.source import ZooKeeperSource
+from fenceline.testing import AsyncSourceConformance, SourceConformance
+from tests.zookeeper.fix_server import ZooKeeperServer
+from tests.zookeeper.fix_zookeeper import fresh_base
+
+
+class OnServer:
+    short_ttl_ms = 1000
+    many_names = 300
+    shows_spent_tokens = False
+    break_keeps_queue = False
+    renewal_lag_ms = 4000  # A tenth of the ttl between two pings, and what kazoo draws beside it.
+
+    def setup_method(self) -> None:
+        """The server comes first, by the fixture."""
+
+    @pytest.fixture(autouse=True)
+    def _on_server(self, zookeeper: ZooKeeperServer) -> None:
+        self.server = zookeeper
+        super().setup_method()
+
+    def make_url(self) -> str:
+        url = self.server.url(fresh_base())
+        ZooKeeperSource(url).install()
+        return url
+
+
+class TestZooKeeperSource(OnServer, SourceConformance):
+    pass
+
+
+class TestAsyncZooKeeperSource(OnServer, AsyncSourceConformance):
+    pass
