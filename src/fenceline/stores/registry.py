@@ -26,6 +26,7 @@ SOURCES = {
     "postgres": "fenceline.stores.postgres.source:PostgresSource",
     "postgresql": "fenceline.stores.postgres.source:PostgresSource",
     "sqlite": "fenceline.stores.sqlite.source:SQLiteSource",
+    "zookeeper": "fenceline.stores.zookeeper.source:ZooKeeperSource",
 }
 GUARDS = {
     "etcd": "fenceline.stores.etcd.guard:EtcdGuard",
