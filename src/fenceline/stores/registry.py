@@ -37,7 +37,14 @@ GUARDS = {
     "sqlite": "fenceline.stores.sqlite.guard:SQLiteGuard",
     "zookeeper": "fenceline.stores.zookeeper.guard:ZooKeeperGuard",
 }
-EXTRAS = {"etcd": "etcd", "mariadb": "mysql", "mysql": "mysql", "postgres": "postgres", "postgresql": "postgres"}
+EXTRAS = {
+    "etcd": "etcd",
+    "mariadb": "mysql",
+    "mysql": "mysql",
+    "postgres": "postgres",
+    "postgresql": "postgres",
+    "zookeeper": "zookeeper",
+}
 """The extra that installs a scheme's client, for the stores that need one."""
 
 UNSAFE_SOURCES = {
