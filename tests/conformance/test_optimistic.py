@@ -148,3 +148,10 @@ def test_a_mark_of_another_version_admits_nobody(kit):
     kit.make_store(kit.url).place.swap({}, {("mark", "r"): b'{"schema":2}'})
     with pytest.raises(SchemaError, match="has schema 2, and this fenceline knows schema 1 only"):
         kit.seal(kit.guard(), kit.sequencer(5))
+
+
+def test_no_mark_is_made_where_a_source_keeps_its_locks(kit):
+    kit.make_store(kit.url).place.swap({}, {"locks": b"here"})
+    with pytest.raises(GuardError, match="is the place of a source of locks"):
+        kit.seal(kit.guard(), kit.sequencer(5))
+    assert kit.mark().token == 0

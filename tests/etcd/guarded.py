@@ -11,10 +11,10 @@ class Direct:
     """Reads and writes whole keys."""
 
     def __init__(self, url: str) -> None:
-        self._client = Client(place_of(url))
+        self.client = Client(place_of(url))
 
     def _done(self, operation: Any) -> Any:
-        return self._client.call(TXN, txn((), (operation,)), 10.0).responses[0]
+        return self.client.call(TXN, txn((), (operation,)), 10.0).responses[0]
 
     def put(self, key: str, value: str | bytes) -> None:
         self._done(put(key.encode(), value.encode() if isinstance(value, str) else value))

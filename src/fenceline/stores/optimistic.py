@@ -74,6 +74,10 @@ class OptimisticSpeech(ABC):
         """Return what is stored of every resource's mark."""
 
     @abstractmethod
+    def _has_locks(self) -> Talk:
+        """Return whether a source of locks is at the guard's own place."""
+
+    @abstractmethod
     def _write(self, changes: Changes) -> Talk:
         """Write marks and audit entries, if nothing that was seen has changed; ConflictError if something has."""
 
@@ -113,9 +117,18 @@ class OptimisticSpeech(ABC):
         self._changes.entries.append(request.entry)
         yield from ()
 
+    def _write_audit(self, request: ask.WriteAudit) -> Talk:
+        self._changes.entries.append(request.entry)
+        yield from ()
+
     def _commit(self, _: ask.Commit) -> Talk:
         changes = self._changes
         self.forget()
+        if any(changes.seen[name].value is None for name in changes.marks) and (yield from self._has_locks()):
+            raise GuardError(
+                f"{self._url} is the place of a source of locks, whose queues and the guarded data would be in each "
+                f"other's way: name another place for the guard, in its URL's path"
+            )
         if changes.marks or changes.entries:
             yield from self._write(changes)
 
@@ -169,6 +182,7 @@ class OptimisticSpeech(ABC):
         ask.ReadMarks: _read_marks,
         ask.WriteMarks: _write_marks,
         ask.ChangeMark: _change_mark,
+        ask.WriteAudit: _write_audit,
         ask.ReadProtections: _read_protections,
         ask.Protect: _protect,
         ask.Unprotect: _unprotect,

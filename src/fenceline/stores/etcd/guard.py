@@ -9,10 +9,12 @@ from typing import Any
 from fenceline._flows.guard_requests import Look
 from fenceline.errors import FencelineError, GuardError, SourceError
 from fenceline.model import Finding
+from fenceline.stores.beside import split_locks
 from fenceline.stores.etcd.client import Client
-from fenceline.stores.etcd.conninfo import place_of
+from fenceline.stores.etcd.conninfo import place_of, prefix_of
 from fenceline.stores.etcd.guard_connection import AsyncGuardConnection, GuardConnection, answer
-from fenceline.stores.etcd.guard_speech import Layout
+from fenceline.stores.etcd.guard_speech import GuardLayout
+from fenceline.stores.etcd.layout import Layout
 from fenceline.stores.etcd.operations import delete, txn, was_modified
 
 
@@ -22,18 +24,20 @@ class EtcdGuard:
     speaks_asyncio = True
 
     def __init__(self, url: str) -> None:
+        url, locks = split_locks(url)
         self.place = place_of(url)
         self.url = self.place.url
-        self.layout = Layout(self.place.prefix)
+        self.layout = GuardLayout(self.place.prefix)
+        self.locks = None if locks is None else Layout(prefix_of(locks))
         self._client = Client(self.place)
 
     def connect(self) -> GuardConnection:
         """Return a connection of the guard's own."""
-        return GuardConnection(self.url, self.layout, self._client)
+        return GuardConnection(self.url, self.layout, self.locks, self._client)
 
     def connect_async(self) -> AsyncGuardConnection:
         """Return a connection for the running loop."""
-        return AsyncGuardConnection(self.url, self.layout, self._client)
+        return AsyncGuardConnection(self.url, self.layout, self.locks, self._client)
 
     def adopt(self, native: Any) -> GuardConnection:
         """Raise GuardError: etcd has no transaction that is open."""

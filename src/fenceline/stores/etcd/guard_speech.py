@@ -13,14 +13,16 @@ from uuid import uuid4
 
 from fenceline._flows import guard_requests as ask
 from fenceline.stores.escaping import escaped, unescaped
+from fenceline.stores.etcd.guard_owner import owner_conditions
 from fenceline.stores.etcd.guard_work import Condition, Draft, changes_in, unchanged
+from fenceline.stores.etcd.layout import Layout
 from fenceline.stores.etcd.operations import get, get_prefix, put, txn
 from fenceline.stores.optimistic import RESERVED, Changes, OptimisticSpeech, Stored, Talk, entry_value, mark_value
 
 MakeWork = Callable[[Mapping[str, bytes], Iterable[Condition]], Draft]
 
 
-class Layout(NamedTuple):
+class GuardLayout(NamedTuple):
     """Where a guard keeps what, behind its prefix."""
 
     prefix: bytes
@@ -46,9 +48,10 @@ class Layout(NamedTuple):
 class Speech(OptimisticSpeech):
     """Over a client that others use as well."""
 
-    def __init__(self, url: str, layout: Layout, make_work: MakeWork) -> None:
+    def __init__(self, url: str, layout: GuardLayout, locks: Layout | None, make_work: MakeWork) -> None:
         super().__init__(url)
         self._layout = layout
+        self._locks = locks
         self._make_work = make_work
 
     def _read(self, resources: Iterable[str]) -> Talk:
@@ -65,6 +68,10 @@ class Speech(OptimisticSpeech):
                 found[name] = _stored([one])
         return found
 
+    def _has_locks(self) -> Talk:
+        answer = yield txn((), (get(Layout(self._layout.prefix).record),))
+        return bool(answer.responses[0].response_range.kvs)
+
     def _write(self, changes: Changes) -> Talk:
         conditions = self._marks_unchanged(changes.seen)
         writes = [put(self._layout.mark(name), mark_value(mark)) for name, mark in changes.marks.items()]
@@ -79,9 +86,10 @@ class Speech(OptimisticSpeech):
         ]
 
     def _lend(self, request: ask.Open, seen: Mapping[str, Stored]) -> Talk:
-        yield from ()
-        areas = {name: self._layout.area(name) for name in request.resources}
-        return self._make_work(areas, self._marks_unchanged(seen))
+        relied = self._marks_unchanged(seen)
+        if self._locks is not None:
+            relied += yield from owner_conditions(self._locks, request.sequencer)
+        return self._make_work({name: self._layout.area(name) for name in request.resources}, relied)
 
     def _write_work(self, work: Draft) -> Talk:
         changes_in((yield work.request()), work.conditions)

@@ -14,11 +14,13 @@ from fenceline._flows.driving import drive
 from fenceline._flows.guard_requests import Finish, Look
 from fenceline.errors import FencelineError, GuardError
 from fenceline.model import Finding
+from fenceline.stores.beside import split_locks
 from fenceline.stores.zookeeper.client import refused
-from fenceline.stores.zookeeper.conninfo import place_of
+from fenceline.stores.zookeeper.conninfo import base_of, place_of
 from fenceline.stores.zookeeper.guard_client import GuardClient
-from fenceline.stores.zookeeper.guard_speech import Layout, Speech
+from fenceline.stores.zookeeper.guard_speech import GuardLayout, Speech
 from fenceline.stores.zookeeper.guard_work import ZooKeeperTransaction
+from fenceline.stores.zookeeper.layout import Layout
 
 _WRITING = Permissions.CREATE | Permissions.DELETE | Permissions.WRITE | Permissions.ADMIN
 
@@ -29,9 +31,11 @@ class ZooKeeperGuard:
     speaks_asyncio = False
 
     def __init__(self, url: str) -> None:
+        url, locks = split_locks(url)
         self.place = place_of(url)
         self.url = self.place.url
-        self.layout = Layout(self.place.base)
+        self.layout = GuardLayout(self.place.base)
+        self.locks = None if locks is None else Layout(base_of(locks))
         self._client = GuardClient(self.place)
         weakref.finalize(self, self._client.close)
 
@@ -71,7 +75,7 @@ class ZooKeeperGuard:
         return [
             Finding(
                 "open-to-all",
-                f"anybody may write at node {path} of resource {resource!r}, with or without a token: ZooKeeper by itself "
+                f"anybody may write at node {path} of resource {resource!r}, with or without a token: ZooKeeper itself "
                 f"refuses nobody",
                 "name a user in the URLs of the applications that use the guard, and give the nodes to that user alone "
                 "(setAcl -R)",
@@ -86,7 +90,7 @@ class GuardConnection:
         # The guard itself: the session lasts as long as somebody uses it.
         self._guard = guard
         self._client = client
-        self._speech = Speech(guard.url, guard.layout)
+        self._speech = Speech(guard.url, guard.layout, guard.locks)
 
     @property
     def native(self) -> ZooKeeperTransaction:

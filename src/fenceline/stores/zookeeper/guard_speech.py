@@ -16,12 +16,14 @@ from kazoo.protocol.serialization import CheckVersion, Create, SetData
 from fenceline._flows import guard_requests as ask
 from fenceline.stores.escaping import escaped, unescaped
 from fenceline.stores.optimistic import RESERVED, Changes, OptimisticSpeech, Stored, Talk, entry_value, mark_value
+from fenceline.stores.zookeeper.guard_owner import owner_conditions
 from fenceline.stores.zookeeper.guard_work import Condition, ZooKeeperTransaction, is_cause
+from fenceline.stores.zookeeper.layout import Layout
 
 _SEQUENTIAL = 2
 
 
-class Layout(NamedTuple):
+class GuardLayout(NamedTuple):
     """Where a guard keeps what, below its base."""
 
     base: str
@@ -48,9 +50,10 @@ class Layout(NamedTuple):
 class Speech(OptimisticSpeech):
     """Over one client, which others use as well."""
 
-    def __init__(self, url: str, layout: Layout) -> None:
+    def __init__(self, url: str, layout: GuardLayout, locks: Layout | None) -> None:
         super().__init__(url)
         self._layout = layout
+        self._locks = locks
 
     def _read(self, resources: Iterable[str]) -> Talk:
         names = tuple(resources)
@@ -62,6 +65,11 @@ class Speech(OptimisticSpeech):
         parent = self._layout.marks
         children: list[str] = yield lambda client: client.names_below(parent)
         return (yield from self._read(filter(None, map(unescaped, children))))
+
+    def _has_locks(self) -> Talk:
+        record = Layout(self._layout.base).source
+        found: list[Stored] = yield lambda client: client.read([record])
+        return found[0].value is not None
 
     def _write(self, changes: Changes) -> Talk:
         if any(changes.seen[name].value is None for name in changes.marks) or changes.entries:
@@ -96,6 +104,8 @@ class Speech(OptimisticSpeech):
             Condition(self._layout.mark(name), stored.version, f"the mark of resource {name!r}")
             for name, stored in seen.items()
         ]
+        if self._locks is not None:
+            relied += yield from owner_conditions(self._locks, request.sequencer)
         roots = {name: self._layout.root(name) for name in request.resources}
         return (yield lambda client: ZooKeeperTransaction(client, roots, relied))
 

@@ -1,0 +1,60 @@
+"""What the etcd guard lives through: lost requests, frozen and killed holders, forks, operators and their commands."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fenceline.errors import OutcomeUnknownError
+from fenceline.stores.etcd.client import TXN
+from fenceline.stores.etcd.operations import get_prefix, txn
+from tests.cli.program import program
+from tests.etcd.fix_etcd import Corner, EtcdFleet
+from tests.etcd.guarded import Direct
+from tests.guarded_keys import Face, GuardLife, Loss
+from tests.guards import RESOURCE
+
+__all__ = ["program"]
+
+
+class EtcdFace(Face):
+    """One guarded key."""
+
+    READ = "txn.get(KEY).decode()"
+    WRITE = "txn.put(KEY, value)"
+
+    def __init__(self, corner: Corner) -> None:
+        self.url = corner.url
+        self.corner = corner
+        self.direct = Direct(corner.url)
+        self.key = f"{corner.prefix}/{RESOURCE}/value"
+        self.direct.put(self.key, "initial")
+
+    def put(self, txn: Any, value: str) -> None:
+        txn.put(self.key, value)
+
+    def value(self) -> str | None:
+        return self.direct.get(self.key)
+
+    def lose(self, guard: Any, number: int, *, is_done: bool) -> Callable[[], bool]:
+        client = guard._core.store._client
+        loss, call = Loss(number, is_done=is_done), client.call
+        client.call = lambda *request: loss(lambda: call(*request), OutcomeUnknownError("lost on purpose"))
+        return loss.has_happened
+
+    def entries(self) -> list[dict[str, Any]]:
+        prefix = f"{self.corner.prefix}/.fenceline/audit/".encode()
+        answer = self.direct.client.call(TXN, txn((), (get_prefix(prefix),)), 10.0)
+        found = sorted(answer.responses[0].response_range.kvs, key=lambda one: one.create_revision)
+        return [json.loads(one.value) for one in found]
+
+
+class TestEtcdGuard(GuardLife):
+    @pytest.fixture
+    def new_face(self, etcd_fleet: EtcdFleet) -> Callable[[], Face]:
+        return lambda: EtcdFace(etcd_fleet.corner(1))
+
+    @pytest.fixture
+    def face(self, new_face: Callable[[], Face]) -> Face:
+        return new_face()

@@ -1,0 +1,75 @@
+"""What the ZooKeeper guard lives through: lost requests, frozen and killed holders, forks, operators and commands."""
+
+import gc
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+
+from fenceline.errors import OutcomeUnknownError, SourceUnavailableError
+from tests.cli.program import program
+from tests.guarded_keys import Face, GuardLife, Loss
+from tests.guards import RESOURCE
+from tests.zookeeper.fix_server import ZooKeeperServer
+from tests.zookeeper.fix_zookeeper import Fleet, fresh_base
+
+__all__ = ["program"]
+
+
+@pytest.fixture(scope="module")
+def direct(zookeeper_fleet: Fleet) -> Iterator[KazooClient]:
+    """Yield a client that knows no guard."""
+    client = zookeeper_fleet.shared().client()
+    yield client
+    # Errors that tests have caught keep their guards, and the sessions of those, for the collector.
+    gc.collect()
+    client.stop()
+    client.close()
+
+
+class ZooKeeperFace(Face):
+    """One guarded node."""
+
+    READ = "txn.get(KEY)[0].decode()"
+    WRITE = "txn.set(KEY, value.encode())"
+
+    def __init__(self, server: ZooKeeperServer, direct: KazooClient) -> None:
+        self.base = fresh_base()
+        self.url = server.url(self.base)
+        self.direct = direct
+        self.key = f"{self.base}/{RESOURCE}/value"
+        direct.create(self.key, b"initial", makepath=True)
+
+    def put(self, txn: Any, value: str) -> None:
+        txn.set(self.key, value.encode())
+
+    def value(self) -> str | None:
+        self.direct.sync("/")
+        return self.direct.get(self.key)[0].decode()
+
+    def lose(self, guard: Any, number: int, *, is_done: bool) -> Callable[[], bool]:
+        client = guard._core.store._client
+        loss, asked = Loss(number, is_done=is_done), client._asked
+
+        def ask(requests: Any, *, is_write: bool = False) -> Any:
+            error = OutcomeUnknownError if is_write else SourceUnavailableError
+            return loss(lambda: asked(requests, is_write=is_write), error("lost on purpose"))
+
+        client._asked = ask
+        return loss.has_happened
+
+    def entries(self) -> list[dict[str, Any]]:
+        audit = f"{self.base}/.fenceline/audit"
+        return [json.loads(self.direct.get(f"{audit}/{name}")[0]) for name in sorted(self.direct.get_children(audit))]
+
+
+class TestZooKeeperGuard(GuardLife):
+    @pytest.fixture
+    def new_face(self, zookeeper: ZooKeeperServer, direct: KazooClient) -> Callable[[], Face]:
+        return lambda: ZooKeeperFace(zookeeper, direct)
+
+    @pytest.fixture
+    def face(self, new_face: Callable[[], Face]) -> Face:
+        return new_face()
