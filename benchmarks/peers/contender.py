@@ -96,12 +96,11 @@ def run(work: Coroutine[Any, Any, Result]) -> Result:
 class Contender:
     """One row of the comparison. `make` is given the store's address and the lock's name, in the contender's process.
 
-    `lacks` says in a few words what it does not do that fenceline does; `is_floor` marks the work by hand.
+    `lacks` says in a few words what it does not do that fenceline does.
     """
 
     name: str
     make: Callable[[str, str], Lock]
     lacks: str = ""
-    is_floor: bool = False
     can_wait: bool = True
     """Whether it is fit for contention: it waits by itself, and frees what it took when its process ends."""

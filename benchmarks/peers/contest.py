@@ -46,7 +46,9 @@ class Contest:
     def _case(self, what: str) -> str:
         return f"{self._store}: {what}"
 
-    def _player(self, one: Contender, stack: ExitStack, lock: str) -> Player:
+    def _player(self, one: Contender, stack: ExitStack, what: str) -> Player:
+        # A lock of each one's own: whoever is ended while he holds one leaves it behind until its lease is over.
+        lock = f"{what}-{self._contenders.index(one)}"
         return stack.enter_context(closing(Player(self._store, one, self._url, lock)))
 
     # --- alone --------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from benchmarks.peers.contender import Calls, Contender, Coroutines, Lock, run
+from benchmarks.peers.ours import OURS
 
 TTL_S = 30
 
@@ -68,9 +69,9 @@ CONTENDERS = [
         "two transactions by hand",
         _by_hand,
         "no waiting, no notice of a loss, no renewal",
-        is_floor=True,
         can_wait=False,
     ),
+    *OURS,
     Contender(
         "aetcd", _aetcd, "no token handed out, no renewal, gives up after 10 s; waiters in a herd", can_wait=False
     ),

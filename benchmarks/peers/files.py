@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.peers.contender import Calls, Contender, Lock
+from benchmarks.peers.ours import OURS
 
 _FLOCK = "no token, no lease: freed by the kernel when the process ends, never taken from a frozen one"
 
@@ -65,7 +66,8 @@ def _tooz(url: str, name: str) -> Lock:
 
 
 CONTENDERS = [
-    Contender("two SQLite transactions by hand", _by_hand, "no waiting, no renewal", is_floor=True, can_wait=False),
+    Contender("two SQLite transactions by hand", _by_hand, "no waiting, no renewal", can_wait=False),
+    *OURS,
     Contender("flock(2) by hand", _flock, _FLOCK),
     Contender("fasteners", _fasteners, _FLOCK),
     Contender("portalocker", _portalocker, f"{_FLOCK}; polls"),

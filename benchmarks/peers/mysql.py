@@ -3,6 +3,7 @@
 from urllib.parse import urlsplit
 
 from benchmarks.peers.contender import Calls, Contender, Lock
+from benchmarks.peers.ours import OURS
 from benchmarks.peers.postgres import _tooz
 
 
@@ -28,7 +29,8 @@ def _get_lock(url: str, name: str) -> Lock:
 
 
 CONTENDERS = [
-    Contender("two statements by hand", _by_hand, "no waiting, no renewal, no rights", is_floor=True, can_wait=False),
+    Contender("two statements by hand", _by_hand, "no waiting, no renewal, no rights", can_wait=False),
+    *OURS,
     Contender("GET_LOCK by hand", _get_lock, "no token, no lease: held by a connection that nothing watches"),
     Contender("tooz", _tooz, "no token, no lease; connects anew for each acquire, polls", can_wait=False),
 ]

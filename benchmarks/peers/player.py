@@ -14,16 +14,14 @@ from pathlib import Path
 from typing import IO, Any
 
 from benchmarks.peers.contender import Contender, Lock
-from benchmarks.peers.ours import OURS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 def contenders(store: str) -> list[Contender]:
-    """Return who is compared on a store, what is by hand first."""
-    theirs: list[Contender] = import_module(f"benchmarks.peers.{store}").CONTENDERS
-    by_hand = [one for one in theirs if one.is_floor]
-    return [*by_hand, *OURS, *(one for one in theirs if not one.is_floor)]
+    """Return who is compared on a store; the first is what the others are compared with."""
+    found: list[Contender] = import_module(f"benchmarks.peers.{store}").CONTENDERS
+    return found
 
 
 class Player:

@@ -4,6 +4,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from benchmarks.peers.contender import Calls, Contender, Lock
+from benchmarks.peers.ours import OURS
 
 _ADVISORY = "no token, no lease: held by a connection that nothing watches"
 
@@ -109,9 +110,8 @@ def _sentinel(url: str, name: str) -> Lock:
 
 
 CONTENDERS = [
-    Contender(
-        "two statements by hand", _by_hand, "no waiting, no renewal, no crash detection", is_floor=True, can_wait=False
-    ),
+    Contender("two statements by hand", _by_hand, "no waiting, no renewal, no crash detection", can_wait=False),
+    *OURS,
     Contender("advisory lock by hand", _advisory, _ADVISORY),
     Contender("django-pglock", _pglock, _ADVISORY),
     Contender("django-pglocks", _pglocks, _ADVISORY),

@@ -1,4 +1,4 @@
-"""Who offers locks on Redis, which fenceline refuses as a source of tokens; it is here on SQLite for comparison."""
+"""Who offers locks on Redis, where fenceline does not: it refuses Redis as a source of tokens."""
 
 from urllib.parse import urlsplit
 

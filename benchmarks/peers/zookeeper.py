@@ -4,6 +4,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from benchmarks.peers.contender import Calls, Contender, Lock
+from benchmarks.peers.ours import OURS
 
 SESSION_S = 30.0
 
@@ -51,9 +52,9 @@ CONTENDERS = [
         "create, get_children, delete by hand",
         _by_hand,
         "no waiting, no notice of a loss",
-        is_floor=True,
         can_wait=False,
     ),
+    *OURS,
     Contender("kazoo Lock", _kazoo, "no token handed out; stays `is_acquired` after its session was lost"),
     Contender("tooz", _tooz, "no token, no notice of a loss"),
 ]
