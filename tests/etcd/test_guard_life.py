@@ -1,5 +1,6 @@
 """What the etcd guard lives through: lost requests, frozen and killed holders, forks, operators and their commands."""
 
+import dataclasses
 import json
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +13,7 @@ from fenceline.stores.etcd.operations import get_prefix, txn
 from tests.cli.program import program
 from tests.etcd.fix_etcd import Corner, EtcdFleet
 from tests.etcd.guarded import Direct
-from tests.guarded_keys import Face, GuardLife, Loss
+from tests.guarded_keys import BesideLocks, Face, GuardLife, Loss
 from tests.guards import RESOURCE
 
 __all__ = ["program"]
@@ -58,3 +59,21 @@ class TestEtcdGuard(GuardLife):
     @pytest.fixture
     def face(self, new_face: Callable[[], Face]) -> Face:
         return new_face()
+
+
+class EtcdFaceBesideLocks(EtcdFace):
+    """The same, and the lock is in the same etcd."""
+
+    ttl = 5.0
+
+    def __init__(self, corner: Corner) -> None:
+        super().__init__(dataclasses.replace(corner, prefix=f"{corner.prefix}/data"))
+        locks = f"{corner.prefix}/locks"
+        self.source_url = corner.cluster.url(locks)
+        self.url += f"?locks={locks}"
+
+
+class TestEtcdGuardBesideLocks(BesideLocks):
+    @pytest.fixture
+    def face(self, etcd: Corner) -> Face:
+        return EtcdFaceBesideLocks(etcd)

@@ -10,7 +10,7 @@ from kazoo.client import KazooClient
 
 from fenceline.errors import OutcomeUnknownError, SourceUnavailableError
 from tests.cli.program import program
-from tests.guarded_keys import Face, GuardLife, Loss
+from tests.guarded_keys import BesideLocks, Face, GuardLife, Loss
 from tests.guards import RESOURCE
 from tests.zookeeper.fix_server import ZooKeeperServer
 from tests.zookeeper.fix_zookeeper import Fleet, fresh_base
@@ -73,3 +73,21 @@ class TestZooKeeperGuard(GuardLife):
     @pytest.fixture
     def face(self, new_face: Callable[[], Face]) -> Face:
         return new_face()
+
+
+class ZooKeeperFaceBesideLocks(ZooKeeperFace):
+    """The same, and the lock is in the same ZooKeeper."""
+
+    ttl = 5.0
+
+    def __init__(self, server: ZooKeeperServer, direct: KazooClient) -> None:
+        super().__init__(server, direct)
+        locks = fresh_base()
+        self.source_url = server.url(locks)
+        self.url += f"&locks={locks}"
+
+
+class TestZooKeeperGuardBesideLocks(BesideLocks):
+    @pytest.fixture
+    def face(self, zookeeper: ZooKeeperServer, direct: KazooClient) -> Face:
+        return ZooKeeperFaceBesideLocks(zookeeper, direct)
