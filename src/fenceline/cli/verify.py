@@ -1,45 +1,200 @@
-"""`fenceline verify`: attack a set-up, or judge a history again.
+"""`fenceline verify`: attack a set-up with real processes, and judge what they were told.
 
-Promise: the verdict goes to stdout and progress to stderr. Exits with 0 if the history is clean, 1 if a promise was
-broken, 2 if too little happened to tell.
+Promise: the verdict goes to stdout, progress and the place of the history to stderr. Exits with 0 if the history is
+clean, 1 if a promise was broken, 2 if too little happened to tell. What was made is taken away again, also after Ctrl-C
+or SIGTERM; `--dry-run` makes nothing and asks nobody.
 """
 
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from fenceline.cli.options import json_option
+import fenceline
+from fenceline.cli.errors import SIGNALLED, complain
+from fenceline.cli.options import json_option, source_option
 from fenceline.cli.output import emit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fenceline.verify.plan import Settings
+    from fenceline.verify.verdict import Verdict
+
+MIN_TTL_S = 0.2
+_FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.command()
-@click.option(
-    "--check",
-    "checked_file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    metavar="FILE",
-    required=True,
-    help="Judge the history in FILE.",
-)
+@source_option
+@click.option("--guard", "guard", metavar="URL", help="Where resources are guarded: tables are made there for the run.")
+@click.option("--workers", type=click.IntRange(2, 200), default=12, show_default=True, help="How many processes.")
+@click.option("--locks", type=click.IntRange(1, 50), default=4, show_default=True, help="How many locks.")
+@click.option("--ttl", type=click.FloatRange(MIN_TTL_S, 60), default=0.5, show_default=True, help="Seconds of a lease.")
+@click.option("--duration", type=click.FloatRange(1), default=60.0, show_default=True, help="Seconds of the attack.")
+@click.option("--seed", type=int, help="Draw the faults from this number.  [default: a random one, which is shown]")
+@click.option("--faults", metavar="A,B", default="freeze,kill", show_default=True, help="Which faults.")
+@click.option("--history", "history_file", type=_FILE, metavar="FILE", help="Keep the history in FILE.")
+@click.option("--dry-run", is_flag=True, help="Say what would be touched, and do nothing.")
+@click.option("--check", "checked_file", type=_FILE, metavar="FILE", help="Judge the history in FILE instead.")
+@click.option("--control", metavar="NAME", help="Attack a guard with one rule broken, in files made for it.")
 @json_option
-def verify(checked_file: Path, as_json: bool) -> int:
-    """Judge the history of a set-up under attack.
+def verify(  # noqa: PLR0913 - each is an option of its own
+    *,
+    source: str | None,
+    guard: str | None,
+    workers: int,
+    locks: int,
+    ttl: float,
+    duration: float,
+    seed: int | None,
+    faults: str,
+    history_file: Path | None,
+    dry_run: bool,
+    checked_file: Path | None,
+    control: str | None,
+    as_json: bool,
+) -> int:
+    """Attack a source and a guard, and judge whether stale writes get through.
 
-    Exits with 0 if no promise was broken, 1 if one was, with the steps that led to it, and 2 if too
-    little happened to tell.
+    Processes compete for locks and add to tables made for the run at --guard, while they are frozen past
+    their leases and killed. Everything that they ask and are told is kept in a history, and judged. Exits with
+    0 if no promise was broken, 1 if one was, with the steps that led to it, and 2 if too little happened
+    to tell.
+
+    It writes only under names of its own, and takes its tables away at the end. What stays is a mark for each
+    resource named fenceline-verify-…, since a mark is never deleted.
 
     \b
-    Example:
+    Examples:
+      fenceline verify --guard sqlite:////srv/app.db --dry-run
+      fenceline verify --source sqlite:////srv/locks.db --guard sqlite:////srv/app.db
       fenceline verify --check history.jsonl
+      fenceline verify --control no-seal --duration 10
     """
+    if checked_file is not None:
+        return _tell(_judge(checked_file), as_json)
+    from fenceline.verify.plan import Settings
+
+    with _set_up(source, guard, control) as (source_url, guard_url):
+        settings = Settings(
+            source=source_url,
+            guard=guard_url,
+            run=os.urandom(3).hex(),
+            of="…" if dry_run else _source_part(source_url),
+            workers=max(workers, 2 * locks),
+            locks=locks,
+            ttl=ttl,
+            duration=duration,
+            seed=int.from_bytes(os.urandom(4)) if seed is None else seed,
+            faults=_checked_faults(faults),
+            control=control,
+        )
+        if dry_run:
+            from fenceline.verify.preview import preview, touched
+
+            emit(touched(settings), as_json, preview(settings))
+            return 0
+        return _tell(_attack(settings, history_file), as_json)
+
+
+COMMANDS = [verify]
+
+
+def _judge(path: Path) -> "Verdict":
     from fenceline.verify.history import read_history
-    from fenceline.verify.report import story
     from fenceline.verify.verdict import judge
 
-    with checked_file.open("rb") as lines:
-        verdict = judge(read_history(lines))
+    try:
+        with path.open("rb") as lines:
+            return judge(read_history(lines))
+    except OSError as error:
+        raise click.BadParameter(f"{path}: {error.strerror}", param_hint="--check") from error
+
+
+def _tell(verdict: "Verdict", as_json: bool) -> int:
+    from fenceline.verify.report import story
+
     emit(verdict.to_json(), as_json, story(verdict))
     return verdict.code
 
 
-COMMANDS = [verify]
+@contextmanager
+def _set_up(source: str | None, guard: str | None, control: str | None) -> Iterator[tuple[str | None, str]]:
+    """Give the URLs to attack: the user's, or for a negative control those of files in a folder of their own."""
+    if control is None:
+        if guard is None:
+            raise click.UsageError("say what to attack with --guard URL, or judge a history with --check FILE")
+        yield source, guard
+        return
+    from fenceline.testing.broken import CONTROLS
+
+    if source is not None or guard is not None:
+        raise click.UsageError("--control breaks a rule on purpose: never at a --source or --guard of yours")
+    if control not in CONTROLS:
+        raise click.BadParameter(f"{control!r} is none of {', '.join(CONTROLS)}", param_hint="--control")
+    with tempfile.TemporaryDirectory(prefix="fenceline-control-") as folder:
+        yield f"sqlite:///{folder}/locks.db", f"sqlite:///{folder}/app.db"
+
+
+def _checked_faults(text: str) -> tuple[str, ...]:
+    from fenceline.verify.plan import FAULTS
+
+    faults = tuple(one.strip() for one in text.split(",") if one.strip())
+    if unknown := [one for one in faults if one not in FAULTS]:
+        raise click.BadParameter(f"{unknown[0]!r} is none of {', '.join(FAULTS)}", param_hint="--faults")
+    return faults
+
+
+def _attack(settings: "Settings", history_file: Path | None) -> "Verdict":
+    """Run the campaign; the history is kept where the user wants it, and else only if it shows a violation."""
+    from fenceline.verify.campaign import run_campaign
+    from fenceline.verify.verdict import VIOLATION
+
+    signal.signal(signal.SIGTERM, _leave)
+    with tempfile.TemporaryDirectory(prefix="fenceline-verify-") as folder, _progress(settings.seed) as tell:
+        path = history_file or Path(folder, "history.jsonl")
+        verdict = run_campaign(settings, path, tell, complain)
+        if history_file is None and verdict.code == VIOLATION:
+            path = Path(shutil.move(path, _own_file()))
+    if history_file is not None or verdict.code == VIOLATION:
+        complain(f"the history is in {path}")
+    return verdict
+
+
+def _own_file() -> Path:
+    """Make an empty file that stays when the command has ended."""
+    descriptor, name = tempfile.mkstemp(prefix="fenceline-history-", suffix=".jsonl")
+    os.close(descriptor)
+    return Path(name)
+
+
+def _leave(number: int, _frame: object) -> NoReturn:
+    """End as Ctrl-C does: by way of everything that cleans up."""
+    sys.exit(SIGNALLED + number)
+
+
+@contextmanager
+def _progress(seed: int) -> "Iterator[Callable[[str], object]]":
+    """Give something to tell how far the run is: a line that changes, if a person watches."""
+    complain(f"seed {seed}")
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status("starting") as status:
+        yield status.update
+
+
+def _source_part(url: str | None) -> str:
+    """Return the beginning of the id of the source at the URL, which is made if it is not there yet."""
+    with fenceline.connect(url) as source:
+        return source.describe().source_id[:8]

@@ -1,0 +1,175 @@
+"""Guards with one rule broken each: the negative controls of `fenceline verify`, which must catch every one.
+
+Each is a guard of a SQLite file as somebody may well write it, on first thought. Promise: they work on files that
+`verify --control` has made for them, and know no other way: nobody's data is ever behind one. Copy none.
+
+    unfenced         nobody looks at the token
+    strict           a token must be higher than the mark, so that a holder can write only once
+    no-seal          token >= mark is checked, and the mark raised, with each write; a read raises nothing
+    seal-after-read  the mark is raised in a transaction of its own, but only when the first write is due
+    memory-mark      the mark is in the memory of each process
+    per-row          each row has a mark of its own
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import fenceline
+from fenceline.verify.places import Place, Seen, counter_of
+from fenceline.verify.plan import Settings
+
+_MAKE = (
+    "CREATE TABLE IF NOT EXISTS control_mark (resource TEXT, row INTEGER, token INTEGER, PRIMARY KEY (resource, row))"
+)
+_READ = "SELECT COALESCE(MAX(token), 0) FROM control_mark WHERE resource = ? AND row = ?"
+_RAISE = "INSERT OR REPLACE INTO control_mark (resource, row, token) VALUES (?, ?, ?)"
+_WHOLE = 0
+"""In place of a row's number: the mark of the whole resource."""
+
+
+class Unfenced(Place):
+    """A lock alone: whoever believes that it holds it may write."""
+
+    def __init__(self, settings: Settings, number: int) -> None:
+        super().__init__(settings, number)
+        self._is_writing = False
+
+    @contextmanager
+    def transaction(self, proof: Any) -> Iterator[Any]:
+        """Check, yield a connection, and commit at the end of the block."""
+        with self.dialect.plain(self.url) as connection:
+            self.prepare(connection, proof.token)
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                self.admit(connection, proof.token)
+                yield connection
+            except BaseException:
+                connection.execute("ROLLBACK")
+                raise
+            connection.execute("COMMIT")
+
+    @contextmanager
+    def writing(self, proof: Any, resource: str, seen: Seen, name: str, token: int) -> Iterator[None]:
+        """Write, as the library's place does; the checks may know that it is no read."""
+        self._is_writing = True
+        try:
+            with super().writing(proof, resource, seen, name, token):
+                yield
+        finally:
+            self._is_writing = False
+
+    def prepare(self, connection: Any, token: int) -> None:
+        """Do what this guard does before a transaction."""
+
+    def admit(self, connection: Any, token: int) -> None:
+        """Raise StaleTokenError if this guard refuses the token, inside the transaction."""
+
+    # --- the mark -----------------------------------------------------------------------------------------------------
+    def refuse_below(self, connection: Any, token: int, resource: str, row: int = _WHOLE, *, least: int = 0) -> None:
+        """Raise StaleTokenError unless token >= mark + least."""
+        mark = self.mark(connection, resource, row)
+        if token < mark + least:
+            message = f"resource {resource!r} refuses token {token}: its mark is {mark}"
+            raise fenceline.StaleTokenError(message, token=token, mark=mark, resource=resource)
+
+    def mark(self, connection: Any, resource: str, row: int = _WHOLE) -> int:
+        """Return the mark."""
+        ((mark,),) = connection.execute(_READ, (resource, row)).fetchall()
+        return int(mark)
+
+    def raise_mark(self, connection: Any, token: int, resource: str, row: int = _WHOLE) -> None:
+        """Set the mark to the token."""
+        connection.execute(_RAISE, (resource, row, token))
+
+    # --- making and removing ------------------------------------------------------------------------------------------
+    def check_unused(self, resource: str) -> None:
+        """Nobody else knows the file."""
+
+    def protect(self, resource: str) -> None:
+        """Make the table of marks; no store enforces them."""
+        with self.dialect.plain(self.url) as connection:
+            connection.execute(_MAKE)
+
+    def unprotect(self, resource: str) -> None:
+        """Nothing was protected."""
+
+
+class Strict(Unfenced):
+    """`token > mark`, where `>=` is meant: the holder's own second transaction is stale."""
+
+    def admit(self, connection: Any, token: int) -> None:
+        """Refuse an equal token, too."""
+        for resource in self.resources:
+            self.refuse_below(connection, token, resource, least=1)
+            self.raise_mark(connection, token, resource)
+
+
+class NoSeal(Unfenced):
+    """Each write checks and raises the mark, atomically; a read leaves it as it is."""
+
+    def admit(self, connection: Any, token: int) -> None:
+        """Refuse a lower token, and remember one that writes."""
+        for resource in self.resources:
+            self.refuse_below(connection, token, resource)
+            if self._is_writing:
+                self.raise_mark(connection, token, resource)
+
+
+class SealAfterRead(Unfenced):
+    """The seal is committed by itself and covers every resource, but comes with the first write: after the read."""
+
+    def prepare(self, connection: Any, token: int) -> None:
+        """Seal, if this is a write."""
+        if not self._is_writing:
+            return
+        for resource in self.resources:
+            connection.execute("BEGIN IMMEDIATE")
+            if token > self.mark(connection, resource):
+                self.raise_mark(connection, token, resource)
+            connection.execute("COMMIT")
+
+    def admit(self, connection: Any, token: int) -> None:
+        """Refuse a lower token."""
+        for resource in self.resources:
+            self.refuse_below(connection, token, resource)
+
+
+class MemoryMark(Unfenced):
+    """The seal comes first, and nobody else ever hears of it: each process has a mark of its own."""
+
+    def __init__(self, settings: Settings, number: int) -> None:
+        super().__init__(settings, number)
+        self._marks: dict[str, int] = {}
+
+    def mark(self, connection: Any, resource: str, row: int = _WHOLE) -> int:
+        """Return what this process remembers."""
+        return self._marks.get(resource, 0)
+
+    def admit(self, connection: Any, token: int) -> None:
+        """Refuse a token lower than what this process remembers."""
+        for resource in self.resources:
+            self.refuse_below(connection, token, resource)
+            self._marks[resource] = token
+
+
+class PerRow(Unfenced):
+    """The token is kept beside each row and checked when that row is written, as with optimistic locking."""
+
+    def write(self, connection: Any, resource: str, seen: Seen, name: str, token: int) -> None:
+        """Check and raise the mark of the row, and write."""
+        row = counter_of(seen)
+        self.refuse_below(connection, token, resource, row)
+        self.raise_mark(connection, token, resource, row)
+        super().write(connection, resource, seen, name, token)
+
+
+CONTROLS: dict[str, type[Unfenced]] = {
+    "unfenced": Unfenced,
+    "strict": Strict,
+    "no-seal": NoSeal,
+    "seal-after-read": SealAfterRead,
+    "memory-mark": MemoryMark,
+    "per-row": PerRow,
+}
+"""Each broken guard by its name."""

@@ -1,0 +1,81 @@
+"""A campaign from its beginning to its verdict: make the resources, attack, look at what is left, clean up, judge.
+
+Promise: what was made is taken away again, also after an error or Ctrl-C; what cannot be is named. The verdict is that
+of the history's file, which `verify --check` judges alike.
+"""
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from fenceline.stores.registry import shown_url
+from fenceline.verify.conductor import Conductor
+from fenceline.verify.history import BEGIN, FINAL, FORMAT, INFO, read_history
+from fenceline.verify.places import Place
+from fenceline.verify.plan import Settings
+from fenceline.verify.recorder import Recorder, merged
+from fenceline.verify.verdict import Verdict, judge
+from fenceline.verify.worker import make_place
+
+Tell = Callable[[str], object]
+
+
+def run_campaign(settings: Settings, history_file: Path, tell: Tell, warn: Tell) -> Verdict:
+    """Attack the set-up, leave the history in the file, and return the verdict on it.
+
+    `tell` hears how far it is, `warn` what could not be taken away again.
+    """
+    places = [make_place(settings, number) for number in range(settings.locks)]
+    with tempfile.TemporaryDirectory(prefix="fenceline-verify-") as name:
+        folder = Path(name)
+        recorder = Recorder(folder / "campaign.jsonl", "verify")
+        try:
+            with _prepared(places, warn):
+                _record_begin(settings, recorder)
+                with Conductor(settings, folder, recorder, tell) as conductor:
+                    conductor.run()
+                _record_finals(places, recorder)
+        finally:
+            recorder.close()
+        with history_file.open("wb") as file:
+            file.writelines(merged(sorted(folder.glob("*.jsonl"))))
+    tell("judging")
+    with history_file.open("rb") as lines:
+        return judge(read_history(lines))
+
+
+@contextmanager
+def _prepared(places: list[Place], warn: Tell) -> Iterator[None]:
+    """Make the resources, and take them away at the end."""
+    try:
+        for place in places:
+            place.create()
+        yield
+    finally:
+        for left in [one for place in places for one in place.remove()]:
+            warn(f"left behind: {left}")
+
+
+def _record_begin(settings: Settings, recorder: Recorder) -> None:
+    recorder.write(
+        INFO,
+        BEGIN,
+        format=FORMAT,
+        ttl=settings.ttl,
+        resources=settings.bindings(),
+        seed=settings.seed,
+        workers=settings.workers,
+        faults=list(settings.faults),
+        control=settings.control,
+        source=shown_url(settings.source) if settings.source else None,
+        guard=shown_url(settings.guard),
+    )
+
+
+def _record_finals(places: list[Place], recorder: Recorder) -> None:
+    for place in places:
+        for resource in place.resources:
+            rows, counter = place.final(resource)
+            told = [[write, position, str(token)] for write, position, token in rows]
+            recorder.write(INFO, FINAL, resource=resource, rows=told, counter=counter)

@@ -1,0 +1,203 @@
+"""The conductor of a campaign: starts the workers, wakes those that freeze, replaces those that die.
+
+Promise: it waits for what workers tell it, and looks at no clock but for when to wake somebody. No worker outlives it:
+each is in a process group of its own, so that the kernel wakes and ends those that a killed conductor leaves frozen.
+"""
+
+import heapq
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Self
+
+from fenceline.errors import FencelineError
+from fenceline.verify.history import QUIET, THAW
+from fenceline.verify.plan import Settings
+from fenceline.verify.recorder import Recorder
+from fenceline.verify.worker import FREEZING, WORKED, orders_for
+
+_READ_BYTES = 65536
+_STDERR_TAIL_CHARACTERS = 2000
+_TELL_EVERY_S = 0.5
+
+
+class CampaignError(FencelineError):
+    """The campaign could not be carried out to its end: it says nothing about the set-up."""
+
+
+class Life:
+    """One process of a worker; when that is killed, the next one begins."""
+
+    def __init__(self, settings: Settings, worker: int, number: int, folder: Path) -> None:
+        self.worker = worker
+        self.number = number
+        self.process = f"{worker}.{number}"
+        self.worked = 0
+        self.unread = b""
+        self._errors = folder / f"{self.process}.stderr"
+        with self._errors.open("wb") as errors:
+            # -P: the folder that the user stands in holds no modules of ours.
+            self.popen = subprocess.Popen(
+                [sys.executable, "-P", "-m", "fenceline.verify.worker"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                process_group=0,
+            )
+        self.send(orders_for(settings, worker, number, folder))
+
+    @property
+    def output(self) -> int:
+        """The descriptor on which it tells."""
+        assert self.popen.stdout is not None
+        return self.popen.stdout.fileno()
+
+    def send(self, line: str) -> None:
+        """Give an order; one that has just died gets none."""
+        assert self.popen.stdin is not None
+        try:
+            self.popen.stdin.write(f"{line}\n".encode())
+            self.popen.stdin.flush()
+        except BrokenPipeError:
+            pass
+
+    def wait_until_stopped(self) -> bool:
+        """Return whether it has really stopped; False if it has died instead."""
+        found = os.waitid(os.P_PID, self.popen.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        return found is not None and found.si_code == os.CLD_STOPPED
+
+    def wake(self) -> None:
+        """Let it go on."""
+        self.popen.send_signal(signal.SIGCONT)
+
+    def end(self) -> None:
+        """End it, frozen or not."""
+        self.popen.kill()
+        with self.popen:
+            pass
+
+    def complaint(self) -> str:
+        """Return the end of what it wrote to standard error."""
+        return self._errors.read_text(errors="replace")[-_STDERR_TAIL_CHARACTERS:].strip() or "(nothing)"
+
+
+class Conductor:
+    """Carries out one campaign. A context manager: in the end no worker is left."""
+
+    def __init__(self, settings: Settings, folder: Path, recorder: Recorder, tell: Callable[[str], object]) -> None:
+        self.settings = settings
+        self._folder = folder
+        self._recorder = recorder
+        self._tell = tell
+        self._lives: dict[int, Life] = {}
+        self._selector = selectors.DefaultSelector()
+        self._frozen: list[tuple[float, int, Life]] = []
+        self._is_quiet = False
+        self._is_stopping = False
+        self._counts = {"tenures": 0, "freezes": 0, "kills": 0}
+        self._told_at = 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        for life in self._lives.values():
+            life.end()
+        self._selector.close()
+
+    def run(self) -> None:
+        """Attack for the settings' duration, let everything come to rest, and have all workers end."""
+        for worker in range(self.settings.workers):
+            self._start(worker, 0)
+        self._go_on(self.settings.duration, lambda: False)
+        self._calm()
+        self._is_stopping = True
+        for life in self._lives.values():
+            assert life.popen.stdin is not None
+            life.popen.stdin.close()
+        self._go_on(self.settings.patience, lambda: not self._selector.get_map())
+
+    def _calm(self) -> None:
+        """End the faults, and wait until every worker has worked again: first those that may still be in one."""
+        self._is_quiet = True
+        for life in self._lives.values():
+            life.send(QUIET)
+        while self._frozen:
+            self._thaw()
+        for is_announced in (False, True):
+            if is_announced:
+                self._recorder.note(QUIET, patience=self.settings.patience)
+            before = {worker: life.worked for worker, life in self._lives.items()}
+            self._go_on(self.settings.patience, partial(self._have_worked, before))
+
+    def _have_worked(self, before: dict[int, int]) -> bool:
+        return all(life.worked > before[worker] for worker, life in self._lives.items())
+
+    # --- what workers tell --------------------------------------------------------------------------------------------
+    def _go_on(self, seconds: float, is_enough: Callable[[], bool]) -> None:
+        """Do what is due, and hear what workers say, until it is enough or the time is over."""
+        end = time.monotonic() + seconds
+        while (now := time.monotonic()) < end and not is_enough():
+            while self._frozen and self._frozen[0][0] <= now:
+                self._thaw()
+            due = min([end, now + _TELL_EVERY_S, *(at for at, _, _ in self._frozen[:1])])
+            for key, _ in self._selector.select(max(0.0, due - now)):
+                self._hear(key.data)
+            self._report(now)
+
+    def _hear(self, life: Life) -> None:
+        received = os.read(life.output, _READ_BYTES)
+        if not received:
+            self._bury(life)
+            return
+        *lines, life.unread = (life.unread + received).split(b"\n")
+        for line in lines:
+            word, _, rest = line.decode().partition(" ")
+            if word == WORKED:
+                life.worked += 1
+                self._counts["tenures"] += 1
+            elif word == FREEZING:
+                self._expect_freeze(life, float(rest))
+
+    def _expect_freeze(self, life: Life, seconds: float) -> None:
+        if not life.wait_until_stopped():
+            return  # Its end is heard of next.
+        self._counts["freezes"] += 1
+        wake_at = time.monotonic() + (0.0 if self._is_quiet else seconds)
+        heapq.heappush(self._frozen, (wake_at, life.worker, life))
+
+    def _thaw(self) -> None:
+        _, _, life = heapq.heappop(self._frozen)
+        self._recorder.note(THAW, victim=life.process)
+        life.wake()
+
+    # --- lives --------------------------------------------------------------------------------------------------------
+    def _start(self, worker: int, number: int) -> None:
+        life = Life(self.settings, worker, number, self._folder)
+        if worker in self._lives:
+            life.worked = self._lives[worker].worked
+        self._lives[worker] = life
+        self._selector.register(life.output, selectors.EVENT_READ, life)
+        if self._is_quiet:
+            life.send(QUIET)
+
+    def _bury(self, life: Life) -> None:
+        self._selector.unregister(life.output)
+        with life.popen:
+            code = life.popen.wait()
+        if code == -signal.SIGKILL and not self._is_stopping:
+            self._counts["kills"] += 1
+            self._start(life.worker, life.number + 1)
+        elif not self._is_stopping or code not in {0, -signal.SIGKILL}:
+            raise CampaignError(f"worker {life.process} ended with {code}. Its standard error: {life.complaint()}")
+
+    def _report(self, now: float) -> None:
+        if now - self._told_at >= _TELL_EVERY_S:
+            self._told_at = now
+            self._tell(", ".join(f"{count} {what}" for what, count in self._counts.items()))

@@ -1,0 +1,96 @@
+"""How the stores that hold tables differ: their connections, and the spelling of a few words.
+
+Promise: a statement has `{counters}` and `{list}` for a resource's two tables, and `{}` for each parameter; a parameter
+never becomes part of a statement's text. The connections here know no guard.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from fenceline.errors import UnsupportedError
+from fenceline.verify.plan import COUNTERS, LIST
+
+PATIENCE_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """One kind of store. A resource's tables have names that begin with its `stem`."""
+
+    connect: Callable[[str], Any]
+    parameter: str
+    serial: str
+
+    @contextmanager
+    def plain(self, url: str) -> Iterator[Any]:
+        """Open a connection in autocommit mode that presents nothing."""
+        with closing(self.connect(url)) as connection:
+            yield connection
+
+    def tables(self, stem: str) -> tuple[str, str]:
+        """Return the names of a resource's tables: its counters and its list."""
+        return f"{stem}_{COUNTERS}", f"{stem}_{LIST}"
+
+    def rows(self, connection: Any, statement: str, stem: str, *parameters: Any) -> list[tuple[Any, ...]]:
+        """Run a statement about a resource's tables, and return its rows."""
+        counters, listed = self.tables(stem)
+        spelt = statement.replace("{counters}", counters).replace("{list}", listed).replace("{}", self.parameter)
+        with closing(connection.cursor()) as cursor:
+            cursor.execute(spelt, parameters)
+            return list(cursor.fetchall()) if cursor.description else []
+
+    def create(self, connection: Any, stem: str) -> None:
+        """Make a resource's two tables."""
+        self.rows(connection, "CREATE TABLE {counters} (id INTEGER PRIMARY KEY, value BIGINT NOT NULL)", stem)
+        columns = "name VARCHAR(64) NOT NULL, position BIGINT NOT NULL, token BIGINT NOT NULL"
+        self.rows(connection, f"CREATE TABLE {{list}} (serial {self.serial}, {columns})", stem)
+
+    def drop(self, connection: Any, stem: str) -> None:
+        """Take a resource's two tables away."""
+        self.rows(connection, "DROP TABLE {counters}", stem)
+        self.rows(connection, "DROP TABLE {list}", stem)
+
+
+def _sqlite(url: str) -> Any:
+    import sqlite3
+
+    from fenceline.stores.sqlite.database import path_of
+
+    return sqlite3.connect(path_of(url), timeout=PATIENCE_S, isolation_level=None)
+
+
+def _postgres(url: str) -> Any:
+    from fenceline.stores.postgres.client import open_connection
+    from fenceline.stores.postgres.conninfo import place_of
+
+    return open_connection(place_of(url), PATIENCE_S)
+
+
+def _mysql(url: str) -> Any:
+    from fenceline.stores.mysql.client import open_connection
+    from fenceline.stores.mysql.conninfo import place_of
+
+    return open_connection(place_of(url), PATIENCE_S)
+
+
+_SQLITE = Dialect(_sqlite, "?", "INTEGER PRIMARY KEY AUTOINCREMENT")
+_POSTGRES = Dialect(_postgres, "%s", "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY")
+_MYSQL = Dialect(_mysql, "%s", "BIGINT AUTO_INCREMENT PRIMARY KEY")
+DIALECTS: dict[str, Dialect] = {
+    "mariadb": _MYSQL,
+    "mysql": _MYSQL,
+    "postgres": _POSTGRES,
+    "postgresql": _POSTGRES,
+    "sqlite": _SQLITE,
+}
+
+
+def dialect_of(url: str) -> Dialect:
+    """Return how to speak to the store at the URL; UnsupportedError if a campaign cannot write there."""
+    scheme = url.partition("://")[0].lower()
+    if scheme not in DIALECTS:
+        known = ", ".join(f"{one}://" for one in sorted(DIALECTS))
+        raise UnsupportedError(f"a campaign cannot write to a guard at {scheme}:// yet; it can at {known}")
+    return DIALECTS[scheme]

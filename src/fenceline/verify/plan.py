@@ -1,0 +1,121 @@
+"""What a campaign is to do: its settings, the names of what it makes, and which fault hits whom, where, how long.
+
+Promise: the faults are a function of the settings' seed alone. Each tenure of each worker has its own draw, so that the
+same seed gives the same faults, however fast the machine gets to them. Never: a name that was not made for this run.
+"""
+
+import random
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from fenceline.verify.history import FREEZE, KILL
+
+COUNTERS, LIST = "counters", "list"
+"""What the names of a resource's two tables end with."""
+NAP = "nap"
+"""Not a fault: a process that takes its time, and goes on renewing its lease meanwhile."""
+FAULTS = (FREEZE, KILL)
+ACQUIRED, BETWEEN, WRITTEN, LEAVING = "acquired", "between", "written", "leaving"
+"""Where a fault hits: after the acquire, between read and write, between write and commit, before the release."""
+
+_POINTS = {ACQUIRED: 4, BETWEEN: 10, WRITTEN: 1, LEAVING: 2}
+"""How often each is chosen. One that is frozen inside a write holds a whole SQLite file up, hence seldom."""
+_SHARES = {FREEZE: 0.20, KILL: 0.02, NAP: 0.15}
+"""The share of tenures that each hits."""
+_FREEZE_TTLS = (1.1, 1.7)
+_SHORT_FREEZE_TTLS = (0.1, 0.9)
+_SHORT_SHARE = 0.15
+_NAP_TTLS = (0.05, 0.4)
+_BEARER_SHARE = 0.8
+"""The share of tenures that show a sequencer, so that the guard alone judges them: no lease looks at its clock."""
+
+
+class Fault(NamedTuple):
+    """What hits a tenure; `kind` None: nothing. `seconds` is how long a freeze or a nap lasts."""
+
+    kind: str | None = None
+    point: str = ACQUIRED
+    seconds: float = 0.0
+    is_bearer: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """One campaign. Times are seconds.
+
+    `run` tells this run's tables from those of every other. Locks and resources keep their names from run to run, since
+    a mark is never deleted: `of` is the beginning of the source's id.
+    """
+
+    source: str | None
+    guard: str
+    run: str
+    of: str
+    workers: int = 12
+    locks: int = 4
+    ttl: float = 0.5
+    duration: float = 60.0
+    seed: int = 0
+    faults: tuple[str, ...] = FAULTS
+    control: str | None = None
+
+    @property
+    def patience(self) -> float:
+        """How long everything may stand still after the faults have ended."""
+        return 3 * self.ttl + 5.0
+
+    def lock(self, number: int) -> str:
+        """Return the name of a lock."""
+        return f"fenceline-verify-{self.of}-{number}"
+
+    def resources(self, number: int) -> list[str]:
+        """Return the names of what a lock protects: one resource, or two for every other lock."""
+        return [f"{self.lock(number)}-{letter}" for letter in "ab"[: 1 + number % 2]]
+
+    def stems(self, number: int) -> dict[str, str]:
+        """Return for each resource of a lock what its tables' names begin with."""
+        return {resource: f"verify_{self.run}_{number}_{resource[-1]}" for resource in self.resources(number)}
+
+    def tables(self, number: int) -> list[str]:
+        """Return the names of the tables behind a lock."""
+        return [f"{stem}_{kind}" for stem in self.stems(number).values() for kind in (COUNTERS, LIST)]
+
+    def is_reentrant(self, number: int) -> bool:
+        """Tell whether the lock's holders enter again: one lock in three, if there are so many."""
+        return number % 3 == 2  # noqa: PLR2004 - the third of each three
+
+    def lock_of_worker(self, worker: int) -> int:
+        """Return the number of the lock that a worker competes for."""
+        return worker % self.locks
+
+    def bindings(self) -> dict[str, str]:
+        """Return the lock of each resource."""
+        return {resource: self.lock(number) for number in range(self.locks) for resource in self.resources(number)}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "Settings":
+        """Return the settings that were written as JSON."""
+        return cls(**data | {"faults": tuple(data["faults"])})
+
+
+def fault_of(settings: Settings, worker: int, tenure: int) -> Fault:
+    """Return what hits this tenure of this worker."""
+    chance = random.Random(f"{settings.seed}/{worker}/{tenure}")  # noqa: S311 - drawn again from its seed
+    drawn = chance.random()
+    (point,) = chance.choices(list(_POINTS), list(_POINTS.values()))
+    # Inside a write it is the lease that limits how long a frozen process may hold others up.
+    is_bearer = chance.random() < _BEARER_SHARE and point != WRITTEN
+    for kind, share in _SHARES.items():
+        if drawn < share:
+            if kind != NAP and kind not in settings.faults:
+                break
+            return Fault(kind, point, settings.ttl * _length(kind, chance), is_bearer)
+        drawn -= share
+    return Fault(is_bearer=is_bearer)
+
+
+def _length(kind: str, chance: random.Random) -> float:
+    if kind == NAP:
+        return chance.uniform(*_NAP_TTLS)
+    is_short = chance.random() < _SHORT_SHARE
+    return chance.uniform(*(_SHORT_FREEZE_TTLS if is_short else _FREEZE_TTLS))

@@ -1,0 +1,37 @@
+"""What a campaign would touch, said beforehand: names and places, nothing asked of anybody.
+
+Promise: what is listed is all that a campaign writes to. A source's id, which is part of the names, is not asked for.
+"""
+
+from typing import Any
+
+from fenceline.stores.registry import shown_url
+from fenceline.verify.plan import Settings
+
+
+def touched(settings: Settings) -> dict[str, Any]:
+    """Return what a campaign with these settings would make, use and leave behind."""
+    numbers = range(settings.locks)
+    return {
+        "source": shown_url(settings.source) if settings.source else None,
+        "guard": shown_url(settings.guard),
+        "locks": [settings.lock(number) for number in numbers],
+        "resources": [resource for number in numbers for resource in settings.resources(number)],
+        "tables": [table for number in numbers for table in settings.tables(number)],
+        "processes": settings.workers,
+        "duration": settings.duration,
+        "faults": list(settings.faults),
+        "stays": [
+            "the locks' last tokens at the source",
+            "a mark for each resource at the guard, and its audit entries",
+        ],
+    }
+
+
+def preview(settings: Settings) -> str:
+    """Return the same as text."""
+    data = touched(settings)
+    lines = [f"{what:<10} {value}" for what, value in data.items() if not isinstance(value, list)]
+    for what in ("locks", "resources", "tables", "faults", "stays"):
+        lines += [f"{what:<10} {one}" for one in data[what]]
+    return "\n".join(lines)

@@ -1,0 +1,211 @@
+"""One process of a campaign: `python -m fenceline.verify.worker`, with its orders on standard input.
+
+Promise: it uses the public names only, as an honest program does: acquire, read, compute, write, release. It records
+each operation before it begins and after it ends. It freezes and kills itself where the plan says so, since only the
+process knows where it stands; who wakes it is the conductor, which is told on standard output. It ends when standard
+input does.
+"""
+
+import json
+import os
+import select
+import signal
+import time
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import fenceline
+from fenceline.verify.history import ACQUIRE, FAIL, FREEZE, INFO, KILL, NS_PER_S, OK, READ, RELEASE, WRITE
+from fenceline.verify.plan import ACQUIRED, BETWEEN, LEAVING, NAP, WRITTEN, Fault, Settings, fault_of
+from fenceline.verify.recorder import Recorder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fenceline.verify.places import Place, Seen
+
+FREEZING, WORKED = "freezing", "worked"
+"""What it says on standard output: that it freezes now, for how many seconds; that a tenure has come to its end."""
+_WAIT_TTLS = 8
+
+
+class Worker:
+    """Takes the lock, works on its resources, and gives it back, again and again."""
+
+    def __init__(self, settings: Settings, worker: int, life: int, folder: Path) -> None:
+        self.settings = settings
+        self.worker = worker
+        self.process = f"{worker}.{life}"
+        self._tenure = life * 1_000_000  # Each life has draws of its own.
+        self._fault = Fault()
+        self._is_quiet = False
+        number = settings.lock_of_worker(worker)
+        self._is_reentrant = settings.is_reentrant(number)
+        self._recorder = Recorder(folder / f"{self.process}.jsonl", self.process)
+        self._place = make_place(settings, number)
+        self._source = fenceline.connect(settings.source)
+        make_lock = self._source.rlock if self._is_reentrant else self._source.lock
+        timeout = _WAIT_TTLS * settings.ttl + 1
+        self._lock = make_lock(settings.lock(number), ttl=settings.ttl, timeout=timeout, holder=self.process)
+        self._writes = 0
+
+    def run(self) -> None:
+        """Work until standard input ends."""
+        while self._is_wanted():
+            self._tenure += 1
+            self._fault = Fault() if self._is_quiet else fault_of(self.settings, self.worker, self._tenure)
+            self._hold()
+
+    def _is_wanted(self) -> bool:
+        """Look whether there is an order: `quiet` ends the faults, the end of the input everything."""
+        while select.select([0], [], [], 0)[0]:
+            if not os.read(0, 4096):
+                return False
+            self._is_quiet = True
+        return True
+
+    def _hold(self) -> None:
+        """Do everything that is done in one tenure."""
+        lease = self._acquire()
+        if lease is None:
+            return
+        try:
+            proof = lease.sequencer if self._fault.is_bearer else lease
+            self._stand(ACQUIRED)
+            if self._is_reentrant:
+                self._acquire()
+            self._work(proof, lease.token)
+            self._stand(LEAVING)
+            say(WORKED)
+        except Refused:
+            pass
+        finally:
+            while self._lock.current is not None:  # A re-entrant lock is left as often as it was entered.
+                self._release(lease.token)
+
+    def _work(self, proof: Any, token: int) -> None:
+        seen = {resource: self._read(resource, proof, token) for resource in self._place.resources}
+        self._stand(BETWEEN)
+        for resource in self._place.resources:
+            self._write(resource, proof, token, seen[resource])
+
+    # --- the operations -----------------------------------------------------------------------------------------------
+    def _acquire(self) -> fenceline.Lease | None:
+        name = self._lock.name
+        self._recorder.invoke(ACQUIRE, lock=name)
+        lease = None
+        with self._told(ACQUIRE, lock=name) as facts:
+            lease = self._lock.acquire()
+            if lease is None:
+                raise Refused
+            facts.update({"token": str(lease.token)} | until_of(lease))
+        return lease
+
+    def _release(self, token: int) -> None:
+        facts = {"lock": self._lock.name, "token": str(token)}
+        self._recorder.invoke(RELEASE, **facts)
+        with self._told(RELEASE, **facts):
+            self._lock.release()
+
+    def _read(self, resource: str, proof: Any, token: int) -> "Seen":
+        facts = {"resource": resource, "token": str(token)}
+        self._recorder.invoke(READ, **facts)
+        with self._told(READ, **facts) as more:
+            seen = self._place.read(proof, resource)
+            more.update({"position": seen.position} | until_of(proof))
+        return seen
+
+    def _write(self, resource: str, proof: Any, token: int, seen: "Seen") -> None:
+        self._writes += 1
+        name = f"{self.process}-{self._writes}"
+        facts = {"resource": resource, "token": str(token), "write": name}
+        self._recorder.invoke(WRITE, **facts, position=seen.position + 1)
+        with self._told(WRITE, **facts), self._place.writing(proof, resource, seen, name, token):
+            self._stand(WRITTEN)
+
+    @contextmanager
+    def _told(self, kind: str, **facts: Any) -> "Iterator[dict[str, Any]]":
+        """Record how an operation ended; the block may add to what is recorded."""
+        try:
+            yield facts
+        except Refused:
+            self._recorder.write(FAIL, kind, **facts, error="not obtained")
+        except fenceline.FencelineError as error:
+            facts |= {"error": type(error).__name__}
+            if isinstance(error, fenceline.StaleTokenError):
+                facts |= {"mark": str(error.mark)}
+            self._recorder.write(FAIL if error.definite else INFO, kind, **facts)
+            if kind in {READ, WRITE}:
+                raise Refused from error
+        except Exception as error:
+            # What a client raises inside the block may come from the commit, too: only a guard's word is definite.
+            self._recorder.write(INFO, kind, **facts, error=type(error).__name__)
+            if kind in {READ, WRITE}:
+                raise Refused from error
+        else:
+            self._recorder.write(OK, kind, **facts)
+
+    # --- the faults ---------------------------------------------------------------------------------------------------
+    def _stand(self, point: str) -> None:
+        """Be at a point of the tenure, where the plan may have something for this process."""
+        fault = self._fault
+        if fault.kind is None or fault.point != point:
+            return
+        self._fault = Fault()  # With two resources a process stands at some points twice.
+        if fault.kind == NAP:
+            time.sleep(fault.seconds)
+        elif fault.kind == FREEZE:
+            say(f"{FREEZING} {fault.seconds}")
+            self._recorder.note(FREEZE, victim=self.process, point=point)
+            os.kill(os.getpid(), signal.SIGSTOP)
+        elif fault.kind == KILL:
+            self._recorder.note(KILL, victim=self.process, point=point)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Refused(Exception):  # noqa: N818 - it ends a tenure, and nothing is wrong
+    """The tenure is over: an operation of it was refused, or nobody knows what became of it."""
+
+
+def until_of(proof: Any) -> dict[str, int]:
+    """Return the time until which a lease may be relied on; nothing if it is over, or if it is a bare sequencer."""
+    if isinstance(proof, fenceline.Sequencer):
+        return {}
+    # The clock is read first: a process that is frozen in between claims less, never more.
+    now_ns = time.monotonic_ns()
+    remaining = proof.remaining()
+    return {"until": now_ns + int(remaining * NS_PER_S)} if remaining > 0 else {}
+
+
+def make_place(settings: Settings, number: int) -> "Place":
+    """Return the resources of one lock; those of a negative control have a broken guard."""
+    if settings.control is None:
+        from fenceline.verify.places import Place
+
+        return Place(settings, number)
+    from fenceline.testing.broken import CONTROLS
+
+    return CONTROLS[settings.control](settings, number)
+
+
+def orders_for(settings: Settings, worker: int, life: int, folder: Path) -> str:
+    """Return the line that says to a worker who it is; it may hold passwords."""
+    return json.dumps({"settings": asdict(settings), "worker": worker, "life": life, "folder": str(folder)})
+
+
+def say(words: str) -> None:
+    """Tell the conductor."""
+    os.write(1, f"{words}\n".encode())
+
+
+def main() -> None:
+    """Read the orders, and work."""
+    orders = json.loads(os.fdopen(0, "rb", buffering=0, closefd=False).readline())
+    settings = Settings.from_json(orders["settings"])
+    Worker(settings, orders["worker"], orders["life"], Path(orders["folder"])).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""Campaigns with real processes: a sound set-up passes, every broken guard is caught, and nothing is left behind."""
+
+import json
+import signal
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fenceline._api.guard import look_at
+from fenceline.testing.broken import CONTROLS
+from tests.cli.program import Program, program
+from tests.helpers import wait_until
+
+__all__ = ["program"]
+pytestmark = [pytest.mark.process, pytest.mark.slow]
+
+SHORT = ("--ttl", "0.3", "--duration", "6")
+TELLING = {
+    "unfenced": {"stale-token-accepted", "overwritten-write", "lost-write"},
+    "strict": {"newest-holder-refused"},
+    "no-seal": {"stale-token-accepted", "overwritten-write"},
+    "seal-after-read": {"stale-token-accepted", "overwritten-write"},
+    "memory-mark": {"stale-token-accepted", "overwritten-write"},
+    "per-row": {"stale-token-accepted", "overwritten-write"},
+}
+"""Rules of which each broken guard must break at least one."""
+
+
+def file_at(folder: Path) -> str:
+    """Make a database, as a user has one, and return its URL."""
+    path = folder / "app.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE users_own (value)")
+    return f"sqlite:///{path}"
+
+
+def tables(url: str) -> set[str]:
+    """Return the tables in the file that are not a guard's own."""
+    with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection:
+        rows = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+    return {name for (name,) in rows if not name.startswith(("sqlite_", "fenceline_"))}
+
+
+def attack(program: Program, *words: str) -> tuple[int, Any]:
+    """Run a campaign, and return its exit code and verdict."""
+    process = program.start("verify", *words, "--json")
+    told, errors = process.communicate(timeout=60)
+    assert told, errors
+    return process.returncode, json.loads(told)
+
+
+def test_a_sound_set_up_passes_and_nothing_is_left_behind(program: Program) -> None:
+    guard = file_at(program.folder)
+    history = program.folder / "history.jsonl"
+    code, verdict = attack(program, "--guard", guard, "--history", str(history), "--seed", "3", *SHORT)
+    assert (code, verdict["verdict"], verdict["violations"]) == (0, "clean", []), verdict
+    assert verdict["amounts"]["kills"] > 0
+    assert verdict["information"]["overlaps that an expired lease explains"] > 0
+    assert tables(guard) == {"users_own"}
+    assert look_at(guard).protections == ()
+    assert program("doctor", "--guard", guard).returncode == 0
+    assert [path.name for path in program.folder.iterdir() if path.suffix == ".jsonl"] == ["history.jsonl"]
+    again = program("verify", "--check", str(history), "--json")
+    assert json.loads(again.stdout) == verdict
+    assert program.left() == []
+
+
+@pytest.mark.parametrize("control", CONTROLS)
+def test_each_broken_guard_is_caught(program: Program, control: str) -> None:
+    code, verdict = attack(program, "--control", control, "--history", str(program.folder / "h"), *SHORT)
+    assert code == 1
+    assert {one["rule"] for one in verdict["violations"]} & TELLING[control]
+    assert verdict["explanation"]
+
+
+def test_every_broken_guard_has_its_telling_rules() -> None:
+    assert set(TELLING) == set(CONTROLS)
+
+
+def test_a_run_in_which_nothing_is_frozen_proves_nothing(program: Program) -> None:
+    guard = file_at(program.folder)
+    code, verdict = attack(program, "--guard", guard, "--faults", "kill", "--ttl", "0.3", "--duration", "2")
+    assert (code, verdict["verdict"]) == (2, "not enough")
+    assert verdict["shortfalls"]
+
+
+def test_a_dry_run_touches_nothing(program: Program) -> None:
+    guard = file_at(program.folder)
+    before = (program.folder / "app.db").read_bytes()
+    told = program.json("verify", "--guard", guard, "--dry-run", "--locks", "2")
+    assert len(told["tables"]) == 6
+    assert (program.folder / "app.db").read_bytes() == before
+    assert not (program.folder / "locks.db").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_campaign_cleans_up(program: Program, number: signal.Signals) -> None:
+    guard = file_at(program.folder)
+    process = program.start("verify", "--guard", guard, "--ttl", "0.3", "--duration", "60")
+    wait_until(lambda: look_at(guard).marks and look_at(guard).marks[0].token)
+    process.send_signal(number)
+    assert process.wait(30) == 128 + number
+    assert tables(guard) == {"users_own"}
+    assert program.left() == []
+
+
+def test_no_worker_outlives_a_killed_conductor(program: Program) -> None:
+    guard = file_at(program.folder)
+    process = program.start("verify", "--guard", guard, "--ttl", "0.3", "--duration", "60")
+    wait_until(lambda: look_at(guard).marks and look_at(guard).marks[0].token)
+    process.kill()
+    process.wait()
+    wait_until(lambda: not program.left())
+    refused = program("verify", "--guard", guard, "--duration", "1")
+    assert refused.returncode == 1
+    assert "of another run of fenceline verify" in refused.stderr
+
+
+def test_a_control_is_never_let_loose_on_a_users_file(program: Program) -> None:
+    refused = program("verify", "--control", "strict", "--guard", file_at(program.folder))
+    assert refused.returncode == 64
+    assert "never at a --source or --guard of yours" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ((), "--guard URL"),
+        (("--guard", "sqlite:///app.db", "--faults", "flood"), "'flood' is none of freeze, kill"),
+        (("--control", "nonesuch"), "'nonesuch' is none of unfenced"),
+    ],
+)
+def test_a_mistake_is_told_with_what_to_write(program: Program, words: tuple[str, ...], complaint: str) -> None:
+    done = program("verify", *words)
+    assert done.returncode == 64
+    assert complaint in done.stderr
+
+
+def test_a_guard_that_a_campaign_cannot_write_to_is_refused(program: Program) -> None:
+    done = program("verify", "--guard", "nonesuch://place/x")
+    assert done.returncode in {64, 69}
+    assert "nonesuch" in done.stderr

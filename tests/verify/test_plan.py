@@ -1,0 +1,49 @@
+"""The plan: the same seed gives the same faults, and each kind comes as often as it should."""
+
+from collections import Counter
+from dataclasses import replace
+
+from fenceline.verify.history import FREEZE, KILL
+from fenceline.verify.plan import ACQUIRED, BETWEEN, LEAVING, WRITTEN, Settings, fault_of
+
+SETTINGS = Settings(source=None, guard="sqlite:///app.db", run="run", of="source", seed=7)
+
+
+def draws(settings: Settings) -> list[object]:
+    return [fault_of(settings, worker, tenure) for worker in range(4) for tenure in range(2000)]
+
+
+def test_the_same_seed_gives_the_same_faults() -> None:
+    assert draws(SETTINGS) == draws(replace(SETTINGS, duration=1.0, run="another"))
+    assert draws(SETTINGS) != draws(replace(SETTINGS, seed=8))
+
+
+def test_every_fault_hits_at_every_point() -> None:
+    found = Counter((fault.kind, fault.point) for fault in draws(SETTINGS))
+    for point in (ACQUIRED, BETWEEN, WRITTEN, LEAVING):
+        assert found[FREEZE, point] > 0
+        assert found[KILL, point] > 0
+
+
+def test_a_fault_that_is_not_wanted_does_not_come() -> None:
+    kinds = {fault.kind for fault in draws(replace(SETTINGS, faults=(KILL,)))}
+    assert KILL in kinds
+    assert FREEZE not in kinds
+
+
+def test_most_freezes_last_past_the_ttl() -> None:
+    lengths = [fault.seconds / SETTINGS.ttl for fault in draws(SETTINGS) if fault.kind == FREEZE]
+    assert sum(length > 1 for length in lengths) / len(lengths) > 0.75
+    assert min(lengths) < 1
+
+
+def test_a_freeze_inside_a_write_is_the_leases_to_limit() -> None:
+    assert not any(fault.is_bearer for fault in draws(SETTINGS) if fault.point == WRITTEN)
+
+
+def test_names_are_of_this_run_alone() -> None:
+    other = replace(SETTINGS, run="other")
+    tables = {table for number in range(4) for table in SETTINGS.tables(number)}
+    assert tables.isdisjoint(table for number in range(4) for table in other.tables(number))
+    assert not any(table.startswith("fenceline_") for table in tables)
+    assert len(SETTINGS.bindings()) == 6
