@@ -5,6 +5,7 @@ so what the process remembers is all that there is to know. A claim older than a
 """
 
 import os
+import threading
 from contextlib import suppress
 
 MAX_ENDED = 10_000
@@ -16,15 +17,18 @@ class Ear:
 
     def __init__(self) -> None:
         self._descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        # The number of a descriptor that was just closed may be somebody else's already.
+        self._mutex = threading.RLock()
 
     def fileno(self) -> int:
         """Return a descriptor that becomes readable when something was told."""
         return self._descriptor
 
     def wake(self) -> None:
-        """Tell the claim to look; an ear that was just closed hears nothing."""
-        with suppress(OSError):
-            os.eventfd_write(self._descriptor, 1)
+        """Tell the claim to look; an ear that was closed hears nothing."""
+        with self._mutex:
+            if self._descriptor >= 0:
+                os.eventfd_write(self._descriptor, 1)
 
     def drain(self) -> None:
         """Forget what was told until now."""
@@ -33,9 +37,10 @@ class Ear:
 
     def close(self) -> None:
         """Stop listening; never raises."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        with self._mutex:
+            if self._descriptor >= 0:
+                os.close(self._descriptor)
+                self._descriptor = -1
 
 
 class EndedClaims:
@@ -44,14 +49,16 @@ class EndedClaims:
     def __init__(self) -> None:
         self._reasons: dict[str, tuple[int, str]] = {}
         self._refuse_born_until_us = 0
+        self._mutex = threading.RLock()
 
     def remember(self, claim: str, now_us: int, reason: str) -> None:
         """Refuse this claim from now on."""
-        self._reasons.setdefault(claim, (now_us, reason))
-        while len(self._reasons) > MAX_ENDED:
-            oldest = next(iter(self._reasons))
-            ended_us, _ = self._reasons.pop(oldest)
-            self._refuse_born_until_us = max(self._refuse_born_until_us, ended_us)
+        with self._mutex:
+            self._reasons.setdefault(claim, (now_us, reason))
+            while len(self._reasons) > MAX_ENDED:
+                oldest = next(iter(self._reasons))
+                ended_us, _ = self._reasons.pop(oldest)
+                self._refuse_born_until_us = max(self._refuse_born_until_us, ended_us)
 
     def is_over(self, claim: str, born_us: int) -> bool:
         """Tell whether the claim has ended, or is so old that it may have."""

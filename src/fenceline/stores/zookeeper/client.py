@@ -8,12 +8,13 @@ Never: a password, a session's or a user's, in a log.
 """
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from kazoo import exceptions as said
-from kazoo.client import KazooClient
+from kazoo.client import CLOSED_STATES, KazooClient
 from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
 from kazoo.protocol.connection import ConnectionHandler
 from kazoo.protocol.serialization import Connect
@@ -30,6 +31,8 @@ PINGS_PER_TIMEOUT = 10
 """A session that is not used is touched this often, and one touch that stays without an answer ends the connection."""
 RETRY_S, MAX_RETRY_S = 0.02, 0.5
 """Between two rounds over the servers while none can be reached."""
+MAX_HELD = 500
+"""Requests that are handed over in one go."""
 _MS_PER_S = 1000
 LOG = logging.getLogger("fenceline.kazoo")
 # Below that, kazoo logs requests with all that is in them, credentials and passwords of sessions included.
@@ -79,6 +82,13 @@ class Connection(ConnectionHandler):
         sasl = dict(place.sasl) if place.sasl is not None else None
         super().__init__(client, client.connection_retry, logger=LOG, sasl_options=sasl)
 
+    def wake(self, requests: int) -> None:
+        """Have the thread take so many requests; OSError once it is closed."""
+        writing = self._write_sock
+        if writing is None:
+            raise ConnectionAbortedError
+        writing.sendall(b"\0" * requests)
+
     def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
         sent_ms = boottime_ms()
         reply = super()._invoke(timeout, request, xid)
@@ -97,7 +107,7 @@ class Connection(ConnectionHandler):
 
 
 class Client(KazooClient):
-    """One session's client. Made by `open_client`."""
+    """One session's client, made by `open_client`. What is asked for in a `with client:` block is sent at its end."""
 
     def __init__(self, place: Place, timeout_ms: int) -> None:
         self.place = place
@@ -115,6 +125,7 @@ class Client(KazooClient):
         )
         self._session_timeout = timeout_ms  # kazoo's own rounding of seconds may be off by one.
         self._connection = Connection(self, place)
+        self._held = threading.local()
         self._settle_ms = place.tick_ms // 2
         self._older_ms = self._newer_ms = 0
 
@@ -143,6 +154,36 @@ class Client(KazooClient):
         half tick. A server that dies before that takes its own knowledge along.
         """
         return self._newer_ms if self._newer_ms <= sent_ms - self._settle_ms else self._older_ms
+
+    def __enter__(self) -> None:
+        """Hold back what this thread asks for, to the end of the block."""
+        self._held.requests = []
+
+    def __exit__(self, *exc: object) -> None:
+        """Hand over what was held back, and wake the client's thread once: a wake costs as much as a request."""
+        requests, self._held.requests = self._held.requests, None
+        for first in range(0, len(requests), MAX_HELD):
+            self._hand_over(requests[first : first + MAX_HELD])
+
+    def _hand_over(self, requests: list[tuple[Any, Any]]) -> None:
+        if self.client_state in CLOSED_STATES:
+            for request, result in requests:
+                super()._call(request, result)  # Which says what is wrong.
+            return
+        self._queue.extend(requests)
+        try:
+            # The thread takes one request for each byte.
+            self._connection.wake(len(requests))
+        except OSError:
+            for _, result in requests:
+                result.set_exception(said.ConnectionClosedError("the client was closed"))
+
+    def _call(self, request: Any, result: Any) -> Any:
+        held = getattr(self._held, "requests", None)
+        if held is None:
+            return super()._call(request, result)
+        held.append((request, result))
+        return None
 
     def is_running(self) -> bool:
         """Tell whether its thread still looks for servers."""
@@ -191,9 +232,11 @@ def answers(results: list[Any], patience_s: float) -> list[Any]:
     """
     give_up_s = time.monotonic() + patience_s
     found = []
-    for result in results:
-        if not result.wait(max(0.0, give_up_s - time.monotonic())):
+    # They are answered in their order: who waits for the last is woken once.
+    for result in reversed(results):
+        if not result.ready() and not result.wait(max(0.0, give_up_s - time.monotonic())):
             raise PatienceOverError
+    for result in results:
         error = result.exception
         if isinstance(error, UNKNOWN):
             raise error

@@ -14,11 +14,11 @@ from fenceline._flows.requests import ReadSource
 from fenceline.clock import boottime_ms
 from fenceline.errors import FencelineError, SourceError
 from fenceline.model import Finding, LockInfo
-from fenceline.stores.zookeeper.claims import Standing
 from fenceline.stores.zookeeper.layout import Contender, break_in, contenders, holder_in
 from fenceline.stores.zookeeper.record import SourceRecord
 from fenceline.stores.zookeeper.session import Session
 from fenceline.stores.zookeeper.sessions import Sessions
+from fenceline.stores.zookeeper.standing import Standing
 
 if TYPE_CHECKING:
     from fenceline.stores.zookeeper.source import ZooKeeperSource
@@ -42,11 +42,13 @@ class Queue(NamedTuple):
 def read_queues(session: Session, locks: Sequence[str], patience_s: float) -> list[Queue]:
     """Return the queues of locks, in two round trips for all of them together."""
     client, layout = session.client, session.layout
-    asked = [client.sync_async(layout.base), *(client.get_children_async(layout.lock(lock)) for lock in locks)]
+    with client:
+        asked = [client.sync_async(layout.base), *(client.get_children_async(layout.lock(lock)) for lock in locks)]
     _, *found = session.answers(asked, patience_s)
     queues = [[] if isinstance(one, NoNodeError) else contenders(session.expect_value(one)) for one in found]
     paired = list(zip(locks, queues, strict=True))
-    reading = [client.get_async(f"{layout.lock(lock)}/{one.name}") for lock, queue in paired for one in queue]
+    with client:
+        reading = [client.get_async(f"{layout.lock(lock)}/{one.name}") for lock, queue in paired for one in queue]
     values = iter(session.answers(reading, patience_s))
     return [
         Queue(lock, tuple((one, *value) for one in queue if not isinstance(value := next(values), NoNodeError)))

@@ -78,7 +78,9 @@ def list_locks(
 
 def _queues(session: Session, names: list[str], patience_s: float) -> list[Queue]:
     """Return the queues among the nodes of these names; others may keep things of their own beside them."""
-    parents = session.answers([session.client.get_async(session.layout.lock(name)) for name in names], patience_s)
+    with session.client:
+        asked = [session.client.get_async(session.layout.lock(name)) for name in names]
+    parents = session.answers(asked, patience_s)
     queues = read_queues(session, names, patience_s)
     return [
         queue
@@ -178,9 +180,7 @@ def _end_what_came_between(session: Session, request: ask.Break, path: str, pati
     found = _read_break(session, path, patience_s)
     (queue,) = read_queues(session, [request.lock], patience_s)
     if found is not None:
-        parent = session.layout.lock(request.lock)
-        early = [f"{parent}/{contender.name}" for contender, _, stat in queue.found if stat.czxid < found[1]]
-        session.answers([session.client.delete_async(one) for one in early], patience_s)
+        _remove_older(session, queue, found[1], patience_s)
 
 
 # --- purge and epochs -------------------------------------------------------------------------------------------------
@@ -195,11 +195,15 @@ def purge(store: "ZooKeeperSource", session: Session, _: ask.Purge, patience_s: 
 def _purge(session: Session, names: list[str], patience_s: float) -> int:
     client = session.client
     paths = [session.layout.lock(name) for name in names]
-    found = session.answers([client.get_async(path) for path in paths], patience_s)
+    with client:
+        reading = [client.get_async(path) for path in paths]
+    found = session.answers(reading, patience_s)
     values = [(path, *one) for path, one in zip(paths, found, strict=True) if not isinstance(one, Exception)]
     idle = [(path, stat.version) for path, value, stat in values if not stat.numChildren and is_queue(value)]
     # A node that has got a child since is not removed: ZooKeeper itself sees to that.
-    removed = session.answers([client.delete_async(path, version=version) for path, version in idle], patience_s)
+    with client:
+        removing = [client.delete_async(path, version=version) for path, version in idle]
+    removed = session.answers(removing, patience_s)
     return sum(one is True for one in removed)
 
 
@@ -224,15 +228,19 @@ def raise_epoch(
         return None
     record = read_record(store, session, patience_s)
     for name in all_names(session, patience_s):
-        _remove_older(session, name, record.zxid, patience_s)
+        (queue,) = read_queues(session, [name], patience_s)
+        _remove_older(session, queue, record.zxid, patience_s)
     return raised.info(zxid)
 
 
-def _remove_older(session: Session, lock: str, zxid: int, patience_s: float) -> None:
-    (queue,) = read_queues(session, [lock], patience_s)
-    parent = session.layout.lock(lock)
-    older = [f"{parent}/{contender.name}" for contender, _, stat in queue.found if stat.czxid < zxid]
-    session.answers([session.client.delete_async(one) for one in older], patience_s)
+def _remove_older(session: Session, queue: Queue, zxid: int, patience_s: float) -> None:
+    """Remove the contenders that were made before a transaction."""
+    client, parent = session.client, session.layout.lock(queue.lock)
+    with client:
+        asked = [
+            client.delete_async(f"{parent}/{contender.name}") for contender, _, stat in queue.found if stat.czxid < zxid
+        ]
+    session.answers(asked, patience_s)
 
 
 def _now() -> str:

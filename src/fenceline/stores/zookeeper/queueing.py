@@ -13,11 +13,11 @@ from fenceline._flows import requests as ask
 from fenceline.clock import boottime_ms
 from fenceline.errors import SourceError, SourceUnavailableError
 from fenceline.stores.identity import Identity
-from fenceline.stores.zookeeper.claims import Standing
 from fenceline.stores.zookeeper.layout import Layout, check_numbers, contenders, node_value
 from fenceline.stores.zookeeper.record import SourceRecord
 from fenceline.stores.zookeeper.session import Sending, Session
 from fenceline.stores.zookeeper.sessions import Sessions
+from fenceline.stores.zookeeper.standing import Standing
 
 MAX_TRIES = 20
 """How often a request begins anew because others change what it looks at, before it gives up."""
@@ -86,11 +86,11 @@ class Queueing:
     def _make(self, session: Session, standing: Standing, value: bytes) -> ask.SourceReply | None:
         """Make the node and read the queue in one go; None if the queue itself is not there."""
         highest, sending = self._identity.highest_token, session.sending()
-        reading = session.missing_record()
-        making = session.create(standing, value)
-        *record, made, children = session.answers(
-            [*reading, making, session.client.get_children_async(standing.queue_path)], self._patience_s
-        )
+        client = session.client
+        with client:
+            asked = [*session.missing_record(), session.create(standing, value)]
+            asked.append(client.get_children_async(standing.queue_path))
+        *record, made, children = session.answers(asked, self._patience_s)
         if record:
             self._check_record(session, record[0])
         if isinstance(made, NoNodeError):
@@ -128,12 +128,13 @@ class Queueing:
             if standing.over is not None or standing.path is None:
                 return self._ended(session, standing)
             client, sending = session.client, session.sending()
-            asked = [client.sync_async(standing.queue_path), *session.missing_record()]
-            asked.append(client.exists_async(standing.path, watch=standing.on_event))
-            if standing.predecessor is not None:
-                asked.append(client.exists_async(standing.predecessor, watch=standing.on_event))
-            else:
-                asked.append(client.get_children_async(standing.queue_path))
+            with client:
+                asked = [client.sync_async(standing.queue_path), *session.missing_record()]
+                asked.append(client.exists_async(standing.path, watch=standing.on_event))
+                if standing.predecessor is not None:
+                    asked.append(client.exists_async(standing.predecessor, watch=standing.on_event))
+                else:
+                    asked.append(client.get_children_async(standing.queue_path))
             _, *record, own, other = session.answers(asked, self._patience_s)
             standing.watched_over = sending.connection
             if record:

@@ -8,11 +8,11 @@ after each new connection.
 
 from fenceline._flows import requests as ask
 from fenceline.stores.identity import Identity
-from fenceline.stores.zookeeper.claims import Standing
 from fenceline.stores.zookeeper.inspection import why_lost
 from fenceline.stores.zookeeper.record import SourceRecord
 from fenceline.stores.zookeeper.session import Sending, Session
 from fenceline.stores.zookeeper.sessions import Sessions
+from fenceline.stores.zookeeper.standing import Standing
 
 LOOK_S = 0.001
 """What each node that is to be looked at adds to the patience; an idle server answers 10 000 within a second."""
@@ -46,11 +46,9 @@ def _beat(
     client, sending = session.client, session.sending()
     unwatched = [lease for lease in leases if lease.watched_over != sending.connection]
     before = identity.seen
-    asked = [
-        *(client.exists_async(lease.path, watch=lease.on_event) for lease in unwatched),
-        client.sync_async(session.layout.source),
-        session.ask_record(),
-    ]
+    with client:
+        asked = [client.exists_async(lease.path, watch=lease.on_event) for lease in unwatched]
+        asked += [client.sync_async(session.layout.source), session.ask_record()]
     *looked_at, synced, found = session.answers(asked, patience_s + LOOK_S * len(unwatched))
     session.expect_value(synced)
     record = session.heard_record(found)

@@ -19,12 +19,13 @@ from kazoo.protocol.states import KazooState
 
 from fenceline.clock import boottime_ms, boottime_us
 from fenceline.errors import SchemaError
-from fenceline.stores.zookeeper.claims import EndedClaims, Standing
+from fenceline.stores.claims import EndedClaims
 from fenceline.stores.zookeeper.client import Client, answers, naming_errors, open_client
 from fenceline.stores.zookeeper.conninfo import Place
 from fenceline.stores.zookeeper.forks import FORKS
 from fenceline.stores.zookeeper.layout import QUEUE_VALUE, Layout, node_prefix
 from fenceline.stores.zookeeper.record import SourceRecord, not_installed, record_in
+from fenceline.stores.zookeeper.standing import Standing
 
 MAX_MS = 2**63
 UNREACHABLE_TTLS = 2
@@ -185,7 +186,9 @@ class Session:
             if standing.path is None:
                 self.find(standing, patience_s)
         with_nodes = [standing for standing in gone if standing.path is not None]
-        found = self.answers([self.client.delete_async(standing.path) for standing in with_nodes], patience_s)
+        with self.client:
+            asked = [self.client.delete_async(standing.path) for standing in with_nodes]
+        found = self.answers(asked, patience_s)
         for one in found:
             if not isinstance(one, NoNodeError):
                 self.expect_value(one)
@@ -218,8 +221,10 @@ class Session:
         self._connection += 1
         if state == KazooState.CONNECTED:
             self._suspended_ms = None
-            for standing in self._over():
-                self._find_later(standing)
+            # Held back, since this is the thread that would have to take each, and the pipe to it is short.
+            with self.client:
+                for standing in self._over():
+                    self._find_later(standing)
         else:
             self.record = None
             self._suspended_ms = self._suspended_ms or boottime_ms()

@@ -12,9 +12,10 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from fenceline.errors import SourceUnavailableError
-from fenceline.stores.zookeeper.claims import EndedClaims, Standing
+from fenceline.stores.claims import EndedClaims
 from fenceline.stores.zookeeper.conninfo import Place
 from fenceline.stores.zookeeper.session import Session
+from fenceline.stores.zookeeper.standing import Standing
 
 OPERATORS_TICKS = 10
 """The timeout of a session that is made for a request without a ttl; the servers' limits are 2 and 20 by default."""

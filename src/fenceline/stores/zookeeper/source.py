@@ -14,15 +14,16 @@ from fenceline._flows import requests as ask
 from fenceline.clock import boottime_us
 from fenceline.errors import SourceError
 from fenceline.model import Finding
+from fenceline.stores.claims import Ear
 from fenceline.stores.contract import Capabilities
 from fenceline.stores.identity import Identity
 from fenceline.stores.zookeeper import inspection, install, operating
-from fenceline.stores.zookeeper.claims import Ear, Standing
 from fenceline.stores.zookeeper.conninfo import place_of
 from fenceline.stores.zookeeper.layout import Layout
 from fenceline.stores.zookeeper.queueing import Queueing
 from fenceline.stores.zookeeper.renewing import renew
 from fenceline.stores.zookeeper.sessions import Sessions
+from fenceline.stores.zookeeper.standing import Standing
 
 MIN_TICKS = 4
 MIN_TTL_MS = 1000
