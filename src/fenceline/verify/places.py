@@ -100,7 +100,10 @@ class Place:
 
     def check_unused(self, resource: str) -> None:
         """Raise GuardError if another run is using the resource, or was killed while it did."""
-        if tables := [one.table for one in look_at(self.url, resource).protections]:
+        tables: list[str] = []
+        with suppress(fenceline.SchemaError):  # `protect` will make the guard's own schema.
+            tables = [one.table for one in look_at(self.url, resource).protections]
+        if tables:
             raise fenceline.GuardError(
                 f"{self.url}: resource {resource!r} protects {', '.join(tables)}, of another run of fenceline verify. "
                 f"Wait for its end; if it was killed, run `fenceline unprotect URL --resource {resource} --reason …` "

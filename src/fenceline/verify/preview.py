@@ -23,7 +23,7 @@ def touched(settings: Settings) -> dict[str, Any]:
         "faults": list(settings.faults),
         "stays": [
             "the locks' last tokens at the source",
-            "a mark for each resource at the guard, and its audit entries",
+            "the guard's own schema, a mark in it for each resource, and its audit entries",
         ],
     }
 
