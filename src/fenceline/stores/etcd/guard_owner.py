@@ -12,7 +12,7 @@ from fenceline.model import Sequencer
 from fenceline.stores.beside import check_source, is_over
 from fenceline.stores.etcd import messages as say
 from fenceline.stores.etcd.guard_work import Condition, look_at, unchanged
-from fenceline.stores.etcd.layout import Layout, record_of
+from fenceline.stores.etcd.layout import Layout, claim_of, record_of
 from fenceline.stores.etcd.operations import get, prefix_end, txn, was_created
 from fenceline.stores.optimistic import Talk
 
@@ -28,9 +28,9 @@ def owner_conditions(layout: Layout, sequencer: Sequencer) -> Talk:
     check_source(sequencer, record.source_id, where)
     revision = sequencer.token - record.offset
     answer = yield txn((), (_created_at(layout.queue(sequencer.lock), revision),))
-    places = [one.key for one in answer.responses[0].response_range.kvs]
+    places = answer.responses[0].response_range.kvs
     is_this_history = record.history_id == sequencer.history_id and revision > record.revision
-    place = next((key for key in places if key.endswith(f"-{sequencer.claim}".encode())), None)
+    place = next((one.key for one in places if claim_of(one) == sequencer.claim), None)
     if place is None or not is_this_history:
         raise is_over(sequencer, where)
     lock = f"lock {sequencer.lock!r}"
@@ -42,11 +42,10 @@ def owner_conditions(layout: Layout, sequencer: Sequencer) -> Talk:
 
 
 def _created_at(prefix: bytes, revision: int) -> Any:
-    """Read the names of the keys that begin with the prefix and were created at this revision."""
+    """Read the keys that begin with the prefix and were created at this revision."""
     request = say.RangeRequest(
         key=prefix,
         range_end=prefix_end(prefix),
-        keys_only=True,
         min_create_revision=revision,
         max_create_revision=revision,
     )

@@ -1,6 +1,6 @@
 """Which keys a source has in etcd, and what stands in them.
 
-    <prefix><name>/<lease>-<claim>             a place in the queue of a lock; the one created first holds it
+    <prefix><name>/<lease>-<number>            a place in the queue of a lock; the one created first holds it
     <prefix>.fenceline/source/record           the source's id, epoch and history
     <prefix>.fenceline/source/locks/<name>     written with each place: the lock exists, its last token is the revision
     <prefix>.fenceline/source/passed/<name>    the revision of the last holder that released the lock
@@ -9,7 +9,8 @@
     <prefix>.fenceline/source/audit/<what>     what operators did
 
 Names are escaped; a name that needs no escape is itself, so that `etcdctl lock NAME` and Go's `concurrency.Mutex` queue
-up with ours: they too go by the prefix `NAME/` and the revision of creation. A place ends with its lease.
+up with ours: they too go by the prefix `NAME/` and the revision of creation. A place ends with its lease. Numbers are
+used again: etcd goes through all keys that a range ever had, until it is compacted.
 
 Promise: pure. A key that somebody else made is told from ours, and its holder is still somebody.
 """
@@ -23,7 +24,7 @@ from fenceline.model import MAX_TOKEN, SourceInfo
 from fenceline.stores.escaping import escaped, unescaped
 
 FORMAT = 1
-_OURS = re.compile(rb"([0-9a-f]{1,16})-([0-9a-f]{32})")
+_OURS = re.compile(rb"[0-9a-f]{1,16}-[0-9]+")
 
 
 class Record(NamedTuple):
@@ -59,9 +60,9 @@ class Layout:
         """Return what the keys of a lock's places begin with."""
         return b"%s%s/" % (self.prefix, escaped(lock).encode())
 
-    def place(self, lock: str, lease: int, claim: str) -> bytes:
-        """Return the key of a claim's place."""
-        return b"%s%x-%s" % (self.queue(lock), lease, claim.encode())
+    def place(self, lock: str, lease: int, number: int) -> bytes:
+        """Return the key of a place."""
+        return b"%s%x-%d" % (self.queue(lock), lease, number)
 
     def lock(self, lock: str) -> bytes:
         """Return the key that says that the lock exists."""
@@ -122,6 +123,16 @@ def unpacked(value: bytes) -> dict[str, Any]:
 def is_ours(key: bytes) -> bool:
     """Tell whether a place is one of ours."""
     return _OURS.fullmatch(key.rpartition(b"/")[2]) is not None
+
+
+def place_value(claim: str, holder: str) -> bytes:
+    """Return what stands in a place."""
+    return packed(claim=claim, holder=holder)
+
+
+def claim_of(kv: Any) -> str | None:
+    """Return the claim whose place it is; None if it is somebody else's."""
+    return unpacked(kv.value).get("claim")
 
 
 def holder_of(kv: Any) -> str:

@@ -198,5 +198,4 @@ def purge(here: Presence, _: ask.Purge) -> Talk:
 
 def _forgetting(here: Presence, name: str) -> Any:
     keys = here.layout.lock(name), here.layout.passed(name), here.layout.broken(name)
-    forgetting = op.txn([op.is_empty(here.layout.queue(name))], [op.delete(key) for key in keys])
-    return say.RequestOp(request_txn=forgetting)
+    return op.within(op.txn([op.is_empty(here.layout.queue(name))], [op.delete(key) for key in keys]))

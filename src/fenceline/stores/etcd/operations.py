@@ -102,6 +102,11 @@ def delete(key: bytes, range_end: bytes = b"") -> Any:
     return say.RequestOp(request_delete_range=say.DeleteRangeRequest(key=key, range_end=range_end))
 
 
+def within(transaction: Any) -> Any:
+    """Do a transaction as one step of another."""
+    return say.RequestOp(request_txn=transaction)
+
+
 def txn(compare: Iterable[Any], success: Iterable[Any], failure: Iterable[Any] = ()) -> Any:
     """Do `success` if all comparisons hold, else `failure`, in one step."""
     return say.TxnRequest(compare=compare, success=success, failure=failure)

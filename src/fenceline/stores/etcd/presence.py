@@ -7,8 +7,9 @@ ends by its ttl though its session lives on. A forked child has nothing of its p
 """
 
 import os
+import threading
 import weakref
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from fenceline.stores.etcd import operations as op
 from fenceline.stores.etcd.client import LEASE_GRANT, LEASE_KEEP_ALIVE, LEASE_REVOKE, TXN, Client, Method
 from fenceline.stores.etcd.client_errors import LeaseExistsError
 from fenceline.stores.etcd.conninfo import Place
-from fenceline.stores.etcd.layout import Layout, Record, record_of
+from fenceline.stores.etcd.layout import Layout, Record, place_value, record_of
 from fenceline.stores.etcd.session import Session
 from fenceline.stores.etcd.standing import Standing
 from fenceline.stores.etcd.watcher import Watcher
@@ -29,8 +30,6 @@ from fenceline.stores.identity import Identity, Seen
 MS_PER_S = 1000
 MAX_OPERATIONS = 100
 """Of one transaction; etcd takes 128 unless it was told otherwise."""
-MAX_FAREWELL = 2
-"""Operations that take one place away."""
 REVOKE_S = 1.0
 EXPIRED = "it expired at the source before it was renewed"
 
@@ -67,6 +66,7 @@ class Presence:
         _PRESENCES.add(self)
 
     def _begin_anew(self) -> None:
+        self._mutex = threading.Lock()
         self.record: Record | None = None
         self.sessions: dict[int, Session] = {}
         self.standing: dict[str, Standing] = {}
@@ -189,10 +189,27 @@ class Presence:
         session.is_lost = True
 
     # --- claims -------------------------------------------------------------------------------------------------------
+    def settle(self, standing: Standing, session: Session, holder: str) -> None:
+        """Give a claim the key and the value of a place of this session."""
+        if standing.session is session:
+            return
+        with self._mutex:
+            number = session.take(standing.lock)
+        standing.session, standing.number = session, number
+        standing.key = self.layout.place(standing.lock, session.lease, number)
+        standing.value = place_value(standing.claim, holder)
+
+    def forget(self, standing: Standing) -> None:
+        """Know no more of a claim that has no place; its number is free."""
+        self.standing.pop(standing.claim, None)
+        if standing.session is not None:
+            with self._mutex:
+                standing.session.give_back(standing.lock, standing.number)
+
     def end(self, standing: Standing, reason: str) -> None:
         """Take note that a claim is over."""
         self.watcher.forget(standing.watch_id)
-        self.standing.pop(standing.claim, None)
+        self.forget(standing)
         self.ended.remember(standing.claim, boottime_us(), reason)
 
     def watch(self, standing: Standing, key: bytes, revision: int, tell: Callable[[], None]) -> None:
@@ -203,15 +220,21 @@ class Presence:
     def clear(self, standings: list[Standing]) -> Talk:
         """Take the places of claims away, as far as their sessions have not done so."""
         placed = [one for one in standings if one.session is not None and not one.session.is_lost]
-        for batch in batches(placed, MAX_OPERATIONS // MAX_FAREWELL):
-            yield from self.ask(op.txn([], [operation for one in batch for operation in self.farewell(one)]))
+        for batch in batches(placed):
+            yield from self.ask(op.txn([], [op.within(self.farewell(one)) for one in batch]))
 
-    def farewell(self, standing: Standing) -> Iterator[Any]:
-        """Yield what takes a claim's place away; a request under way that would bring it back is refused (H4)."""
+    def farewell(self, standing: Standing, *more: Any) -> Any:
+        """Take a claim's place away, and do what else is to be done if it was there.
+
+        The place is known by its value: its key may be another claim's by the time a slow request arrives. A request
+        under way that would bring it back is refused (H4).
+        """
         assert standing.session is not None
-        yield op.delete(standing.key)
+        refusal = []
         if standing.is_in_doubt:
-            yield op.put(self.layout.refused(standing.claim), b"", standing.session.lease)
+            refusal.append(op.put(self.layout.refused(standing.claim), b"", standing.session.lease))
+        is_there = op.has_value(standing.key, standing.value)
+        return op.txn([is_there], [op.delete(standing.key), *more, *refusal], refusal)
 
     def _end_overdue(self) -> Talk:
         """End the claims that nobody has asked for during a whole ttl: their threads are gone."""
@@ -247,9 +270,9 @@ class Presence:
                 self._revocations = [one for one in self._revocations if not one.done()] + [revocation]
 
 
-def batches(standings: list[Standing], size: int = MAX_OPERATIONS) -> list[list[Standing]]:
+def batches(standings: list[Standing]) -> list[list[Standing]]:
     """Return the claims in batches, each for one transaction."""
-    return [standings[begin : begin + size] for begin in range(0, len(standings), size)]
+    return [standings[begin : begin + MAX_OPERATIONS] for begin in range(0, len(standings), MAX_OPERATIONS)]
 
 
 def _keepalive(session: Session) -> Call:

@@ -5,6 +5,7 @@ etcd still gives. Its id is drawn here: a grant whose reply was lost is asked fo
 left behind. A lease that etcd has ended is never used again.
 """
 
+import itertools
 import secrets
 
 from fenceline.clock import boottime_ms
@@ -16,7 +17,7 @@ _ASKED_AGAIN_PER_TTL = 12
 class Session:
     """One lease, as this process knows it. Times are in milliseconds on its clock, which counts suspend."""
 
-    __slots__ = ("asked_ms", "confirmed_ms", "is_lost", "lease", "ttl_ms")
+    __slots__ = ("_taken", "asked_ms", "confirmed_ms", "is_lost", "lease", "ttl_ms")
 
     def __init__(self, ttl_ms: int) -> None:
         self.lease = secrets.randbits(62) + 1
@@ -25,6 +26,21 @@ class Session:
         """When the request was sent by which etcd last confirmed it; None: it was not granted yet."""
         self.asked_ms = 0
         self.is_lost = False
+        self._taken: dict[str, set[int]] = {}
+
+    def take(self, lock: str) -> int:
+        """Return the lowest number that no other claim has at this lock."""
+        taken = self._taken.setdefault(lock, set())
+        number = next(number for number in itertools.count() if number not in taken)
+        taken.add(number)
+        return number
+
+    def give_back(self, lock: str, number: int) -> None:
+        """Let another claim have the number."""
+        taken = self._taken.get(lock, set())
+        taken.discard(number)
+        if not taken:
+            self._taken.pop(lock, None)
 
     def confirm(self, sent_ms: int) -> None:
         """Take note that etcd has answered what was sent then."""

@@ -18,7 +18,7 @@ from fenceline.errors import SourceError, SourceUnavailableError
 from fenceline.model import MAX_TOKEN
 from fenceline.stores.etcd import operations as op
 from fenceline.stores.etcd.client_errors import LeaseGoneError
-from fenceline.stores.etcd.layout import Layout, Record, holder_of, packed, unpacked
+from fenceline.stores.etcd.layout import Layout, Record, holder_of, unpacked
 from fenceline.stores.etcd.presence import EXPIRED, Presence, Talk, batches
 from fenceline.stores.etcd.session import BEATS_PER_TTL, Session
 from fenceline.stores.etcd.standing import Standing
@@ -62,7 +62,7 @@ def acquire(here: Presence, request: ask.Acquire) -> Talk:
 
 def _place(here: Presence, standing: Standing, session: Session, request: ask.Acquire, record: Record) -> Talk:
     """Make the claim's place in the queue; return the reply, or None if that is to be tried anew."""
-    standing.session, standing.key = session, here.layout.place(request.lock, session.lease, request.claim)
+    here.settle(standing, session, request.holder)
     standing.keep(boottime_ms())
     standing.sent += 1
     try:
@@ -91,7 +91,7 @@ def _placing(layout: Layout, standing: Standing, request: ask.Acquire, record: R
     if not request.may_wait:
         conditions.append(op.is_empty(queue))
     place = [
-        op.put(standing.key, packed(holder=request.holder), standing.session.lease),
+        op.put(standing.key, standing.value, standing.session.lease),
         op.put(layout.lock(request.lock), b""),
         op.count_prefix(queue),
     ]
@@ -104,14 +104,14 @@ def _hear_refusal(here: Presence, standing: Standing, record: Record, answer: An
     if refused:
         here.end(standing, RELEASED)
         return ask.ClaimEnded()
-    if own:
+    if own and own[0].value == standing.value:
         standing.revision = own[0].create_revision
         return None
     if not known or known[0].mod_revision != record.revision:
         here.record = None
         return None
     if not standing.is_in_doubt:
-        here.standing.pop(standing.claim, None)
+        here.forget(standing)
     return ask.Busy()
 
 
@@ -174,9 +174,8 @@ def _who_is_ahead(here: Presence, standing: Standing) -> Any:
     if standing.ahead is None:
         # A comparison that never holds: every source has a record.
         return op.txn([op.is_absent(here.layout.record)], facts, [*facts, newest])
-    key, revision = standing.ahead
-    has_passed = op.has_value(here.layout.passed(standing.lock), b"%d" % revision)
-    return op.txn([op.is_absent(key), has_passed], facts, [*facts, newest])
+    _, revision = standing.ahead
+    return op.txn([op.has_value(here.layout.passed(standing.lock), b"%d" % revision)], facts, [*facts, newest])
 
 
 def _follow(here: Presence, standing: Standing, ahead: Any, revision: int) -> None:
@@ -189,7 +188,7 @@ def _follow(here: Presence, standing: Standing, ahead: Any, revision: int) -> No
 def _hear_look(here: Presence, standing: Standing, answer: Any, *, is_first: bool, sent_ms: int) -> Talk:
     known, broken, own = (response.response_range.kvs for response in answer.responses[:3])
     record = here.record
-    if not own:
+    if not own or own[0].create_revision != standing.revision:
         return (yield from _drop(here, standing, _DELETED))
     if record is None or not known or known[0].mod_revision != record.revision:
         record, _ = yield from here.read_record()
@@ -227,15 +226,13 @@ def release(here: Presence, request: ask.Release) -> Talk:
     standing.is_over = True
     was_held = False
     if standing.session is not None and not standing.session.is_lost:
-        leaving = list(here.farewell(standing))
-        if standing.is_granted:
-            leaving.append(op.put(here.layout.passed(standing.lock), b"%d" % standing.revision))
+        passed = [op.put(here.layout.passed(standing.lock), b"%d" % standing.revision)] if standing.is_granted else []
         try:
-            answer = yield from here.ask(op.txn([], leaving))
+            answer = yield from here.ask(here.farewell(standing, *passed))
         except LeaseGoneError:
             standing.session.is_lost = True
         else:
-            was_held = standing.is_granted and answer.responses[0].response_delete_range.deleted == 1
+            was_held = standing.is_granted and answer.succeeded
     here.end(standing, RELEASED)
     return ask.Released(was_held)
 

@@ -18,7 +18,7 @@ class Standing:
 
     __slots__ = (
         "ahead", "answered", "claim", "deadline_ms", "ear", "is_called", "is_granted", "is_over", "is_watched", "key",
-        "lock", "revision", "sent", "session", "ttl_ms", "watch_id",
+        "lock", "number", "revision", "sent", "session", "ttl_ms", "value", "watch_id",
     )  # fmt: skip
 
     def __init__(self, lock: str, claim: str, ttl_ms: int) -> None:
@@ -26,7 +26,10 @@ class Standing:
         self.claim = claim
         self.ttl_ms = ttl_ms
         self.session: Session | None = None
+        self.number = 0
+        """Of its place, among those of its session at its lock."""
         self.key = b""
+        self.value = b""
         self.sent = 0
         self.answered = 0
         self.revision = 0
