@@ -59,7 +59,9 @@ class Worker:
             self.note("ask")
             try:
                 lease = self._lock.acquire()
-                assert lease is not None
+                if lease is None:
+                    self.note("gave up")
+                    continue
                 self.note("granted", lease.token)
                 self._hold(lease)
                 lease.release()
