@@ -129,7 +129,7 @@ def test_a_control_is_never_let_loose_on_a_users_file(program: Program) -> None:
     ("words", "complaint"),
     [
         ((), "--guard URL"),
-        (("--guard", "sqlite:///app.db", "--faults", "flood"), "'flood' is none of freeze, kill"),
+        (("--guard", "sqlite:///app.db", "--faults", "flood"), "'flood' is none of what can hit"),
         (("--control", "nonesuch"), "'nonesuch' is none of unfenced"),
     ],
 )

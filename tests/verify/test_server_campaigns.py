@@ -4,6 +4,7 @@ import pytest
 
 import fenceline
 from fenceline._api.guard import look_at
+from fenceline.verify.plan import FAULTS
 from tests.cli.program import Program, program
 from tests.mysql.fix_mysql import Database as MySQLDatabase
 from tests.postgres.fix_postgres import Database, only
@@ -23,6 +24,8 @@ def check(program: Program, url: str) -> None:
     code, verdict = attack(program, "--source", url, "--guard", url, "--history", str(history), *SHORT)
     assert (code, verdict["violations"], verdict["undecided"]) == (0, [], []), verdict
     assert verdict["amounts"]["refusals"] > 0
+    lines = history.read_text()
+    assert all(f'"f": "{fault}"' in lines for fault in FAULTS)
     assert look_at(url).protections == ()
     assert program.left() == []
 

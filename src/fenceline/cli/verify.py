@@ -40,7 +40,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--ttl", type=click.FloatRange(MIN_TTL_S, 60), default=0.5, show_default=True, help="Seconds of a lease.")
 @click.option("--duration", type=click.FloatRange(1), default=60.0, show_default=True, help="Seconds of the attack.")
 @click.option("--seed", type=int, help="Draw the faults from this number.  [default: a random one, which is shown]")
-@click.option("--faults", metavar="A,B", default="freeze,kill", show_default=True, help="Which faults.")
+@click.option("--faults", metavar="A,B", help="Which faults.  [default: all that can hit this set-up]")
 @click.option("--history", "history_file", type=_FILE, metavar="FILE", help="Keep the history in FILE.")
 @click.option("--dry-run", is_flag=True, help="Say what would be touched, and do nothing.")
 @click.option("--check", "checked_file", type=_FILE, metavar="FILE", help="Judge the history in FILE instead.")
@@ -55,7 +55,7 @@ def verify(  # noqa: PLR0913 - each is an option of its own
     ttl: float,
     duration: float,
     seed: int | None,
-    faults: str,
+    faults: str | None,
     history_file: Path | None,
     dry_run: bool,
     checked_file: Path | None,
@@ -94,7 +94,7 @@ def verify(  # noqa: PLR0913 - each is an option of its own
             ttl=ttl,
             duration=duration,
             seed=int.from_bytes(os.urandom(4)) if seed is None else seed,
-            faults=_checked_faults(faults),
+            faults=_chosen_faults(faults, source_url, guard_url),
             control=control,
         )
         if dry_run:
@@ -144,12 +144,16 @@ def _set_up(source: str | None, guard: str | None, control: str | None) -> Itera
         yield f"sqlite:///{folder}/locks.db", f"sqlite:///{folder}/app.db"
 
 
-def _checked_faults(text: str) -> tuple[str, ...]:
-    from fenceline.verify.plan import FAULTS
+def _chosen_faults(text: str | None, source: str | None, guard: str) -> tuple[str, ...]:
+    from fenceline.verify.plan import possible_faults
 
+    possible = possible_faults(source, guard)
+    if text is None:
+        return possible
     faults = tuple(one.strip() for one in text.split(",") if one.strip())
-    if unknown := [one for one in faults if one not in FAULTS]:
-        raise click.BadParameter(f"{unknown[0]!r} is none of {', '.join(FAULTS)}", param_hint="--faults")
+    if unknown := [one for one in faults if one not in possible]:
+        message = f"{unknown[0]!r} is none of what can hit this set-up: {', '.join(possible)}"
+        raise click.BadParameter(message, param_hint="--faults")
     return faults
 
 

@@ -10,11 +10,14 @@ from itertools import pairwise
 from fenceline.verify.findings import Findings
 from fenceline.verify.history import (
     ACQUIRE,
+    DELAY,
+    DROP,
     FAIL,
     FREEZE,
     KILL,
     NS_PER_S,
     OK,
+    PARTITION,
     QUIET,
     READ,
     RELEASE,
@@ -30,7 +33,7 @@ MIN_REFUSALS = 3
 
 @dataclass(slots=True)
 class Amounts:
-    """How much happened. `freezes` lasted past the ttl and hit a holder; `refusals` were for stale tokens."""
+    """How much happened: `freezes` of a holder past the ttl, `disturbances` of a network, `refusals` of a stale token."""
 
     events: int = 0
     grants: int = 0
@@ -41,6 +44,7 @@ class Amounts:
     unknown: int = 0
     freezes: int = 0
     kills: int = 0
+    disturbances: int = 0
     duration: float = 0.0
 
     def shortfalls(self) -> list[str]:
@@ -65,6 +69,7 @@ def amounts_of(history: History) -> Amounts:
         granted = sorted((one for one in operations if one.outcome == OK), key=lambda one: one.token or 0)
         amounts.handoffs += sum(a.process != b.process for a, b in pairwise(granted))
     amounts.kills = sum(event.kind == KILL for event in history.events)
+    amounts.disturbances = sum(event.kind in {PARTITION, DELAY, DROP} for event in history.events)
     amounts.freezes = _freezes(history)
     return amounts
 

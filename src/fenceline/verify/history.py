@@ -23,6 +23,7 @@ ACQUIRE, RELEASE, READ, WRITE, STRAY = "acquire", "release", "read", "write", "s
 OPERATIONS = (ACQUIRE, RELEASE, READ, WRITE, STRAY)
 BEGIN, FINAL, QUIET = "begin", "final", "quiet"
 FREEZE, THAW, KILL = "freeze", "thaw", "kill"
+PARTITION, DELAY, DROP = "partition", "delay", "drop"
 NEMESIS = "nemesis"
 NS_PER_S = 1_000_000_000
 

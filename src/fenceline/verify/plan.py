@@ -8,35 +8,40 @@ import random
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from fenceline.verify.history import FREEZE, KILL
+from fenceline.verify.history import DELAY, DROP, FREEZE, KILL, PARTITION
+from fenceline.verify.proxy import address_of
 
 COUNTERS, LIST = "counters", "list"
 """What the names of a resource's two tables end with."""
 NAP = "nap"
 """Not a fault: a process that takes its time, and goes on renewing its lease meanwhile."""
-FAULTS = (FREEZE, KILL)
+NETWORK_FAULTS = (PARTITION, DELAY, DROP)
+FAULTS = (FREEZE, KILL, *NETWORK_FAULTS)
+SOURCE, GUARD = "source", "guard"
+"""The two sides that a worker can be cut off from."""
 ACQUIRED, BETWEEN, WRITTEN, LEAVING = "acquired", "between", "written", "leaving"
 """Where a fault hits: after the acquire, between read and write, between write and commit, before the release."""
 
 _POINTS = {ACQUIRED: 4, BETWEEN: 10, WRITTEN: 1, LEAVING: 2}
 """How often each is chosen. One that is frozen inside a write holds a whole SQLite file up, hence seldom."""
-_SHARES = {FREEZE: 0.20, KILL: 0.02, NAP: 0.15}
+_SHARES = {FREEZE: 0.20, KILL: 0.02, PARTITION: 0.04, DELAY: 0.04, DROP: 0.06, NAP: 0.15}
 """The share of tenures that each hits."""
 _FREEZE_TTLS = (1.1, 1.7)
 _SHORT_FREEZE_TTLS = (0.1, 0.9)
 _SHORT_SHARE = 0.15
-_NAP_TTLS = (0.05, 0.4)
+_LENGTHS_TTLS = {NAP: (0.05, 0.4), PARTITION: (0.2, 2.0), DELAY: (0.2, 1.0)}
 _BEARER_SHARE = 0.8
 """The share of tenures that show a sequencer, so that the guard alone judges them: no lease looks at its clock."""
 
 
 class Fault(NamedTuple):
-    """What hits a tenure; `kind` None: nothing. `seconds` is how long a freeze or a nap lasts."""
+    """What hits a tenure, and for how long; `kind` None: nothing. `side` is where a network is disturbed."""
 
     kind: str | None = None
     point: str = ACQUIRED
     seconds: float = 0.0
     is_bearer: bool = True
+    side: str = GUARD
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +61,7 @@ class Settings:
     ttl: float = 0.5
     duration: float = 60.0
     seed: int = 0
-    faults: tuple[str, ...] = FAULTS
+    faults: tuple[str, ...] = (FREEZE, KILL)
     control: str | None = None
 
     @property
@@ -109,13 +114,19 @@ def fault_of(settings: Settings, worker: int, tenure: int) -> Fault:
         if drawn < share:
             if kind != NAP and kind not in settings.faults:
                 break
-            return Fault(kind, point, settings.ttl * _length(kind, chance), is_bearer)
+            return Fault(kind, point, settings.ttl * _length(kind, chance), is_bearer, chance.choice((SOURCE, GUARD)))
         drawn -= share
     return Fault(is_bearer=is_bearer)
 
 
 def _length(kind: str, chance: random.Random) -> float:
-    if kind == NAP:
-        return chance.uniform(*_NAP_TTLS)
-    is_short = chance.random() < _SHORT_SHARE
-    return chance.uniform(*(_SHORT_FREEZE_TTLS if is_short else _FREEZE_TTLS))
+    if kind == FREEZE:
+        is_short = chance.random() < _SHORT_SHARE
+        return chance.uniform(*(_SHORT_FREEZE_TTLS if is_short else _FREEZE_TTLS))
+    return chance.uniform(*_LENGTHS_TTLS.get(kind, (0, 0)))
+
+
+def possible_faults(source: str | None, guard: str) -> tuple[str, ...]:
+    """Return the faults that can hit this set-up: those of the network need a URL that names one host."""
+    has_network = address_of(source) is not None or address_of(guard) is not None
+    return FAULTS if has_network else (FREEZE, KILL)

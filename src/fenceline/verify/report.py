@@ -25,7 +25,7 @@ def _amounts(verdict: Verdict) -> Iterator[str]:
     yield f"{a.events} events in {a.duration:.1f} s"
     yield f"  locks      {a.grants} grants, {a.handoffs} hand-offs to another process"
     yield f"  resources  {a.reads} reads and {a.writes} writes accepted, {a.refusals} refused as stale"
-    yield f"  faults     {a.freezes} freezes of a holder past the ttl, {a.kills} kills"
+    yield f"  faults     {a.freezes} freezes of a holder past the ttl, {a.kills} kills, {a.disturbances} of the network"
     yield f"  unknown    {a.unknown} operations that nobody was told the outcome of"
     for what, times in sorted(verdict.findings.information.items()):
         if times:

@@ -12,13 +12,39 @@ import select
 import signal
 import time
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import fenceline
-from fenceline.verify.history import ACQUIRE, FAIL, FREEZE, INFO, KILL, NS_PER_S, OK, READ, RELEASE, WRITE
-from fenceline.verify.plan import ACQUIRED, BETWEEN, LEAVING, NAP, WRITTEN, Fault, Settings, fault_of
+from fenceline.verify.history import (
+    ACQUIRE,
+    DELAY,
+    FAIL,
+    FREEZE,
+    INFO,
+    KILL,
+    NS_PER_S,
+    OK,
+    PARTITION,
+    READ,
+    RELEASE,
+    WRITE,
+)
+from fenceline.verify.plan import (
+    ACQUIRED,
+    BETWEEN,
+    GUARD,
+    LEAVING,
+    NAP,
+    NETWORK_FAULTS,
+    SOURCE,
+    WRITTEN,
+    Fault,
+    Settings,
+    fault_of,
+)
+from fenceline.verify.proxy import Proxy, address_of, by_way_of
 from fenceline.verify.recorder import Recorder
 
 if TYPE_CHECKING:
@@ -42,6 +68,8 @@ class Worker:
         self._fault = Fault()
         self._is_quiet = False
         number = settings.lock_of_worker(worker)
+        self._networks: dict[str, Proxy] = {}
+        settings = self._behind_proxies(settings)
         self._is_reentrant = settings.is_reentrant(number)
         self._recorder = Recorder(folder / f"{self.process}.jsonl", self.process)
         self._place = make_place(settings, number)
@@ -50,6 +78,20 @@ class Worker:
         timeout = _WAIT_TTLS * settings.ttl + 1
         self._lock = make_lock(settings.lock(number), ttl=settings.ttl, timeout=timeout, holder=self.process)
         self._writes = 0
+
+    def _behind_proxies(self, settings: Settings) -> Settings:
+        """Put a proxy of this worker's own before each server, if the plan has anything for the network."""
+        if not set(settings.faults) & set(NETWORK_FAULTS):
+            return settings
+        source = settings.source and self._by_proxy(SOURCE, settings.source)
+        return replace(settings, source=source, guard=self._by_proxy(GUARD, settings.guard))
+
+    def _by_proxy(self, side: str, url: str) -> str:
+        address = address_of(url)
+        if address is None:
+            return url
+        self._networks[side] = Proxy(*address)
+        return by_way_of(self._networks[side], url)
 
     def run(self) -> None:
         """Work until standard input ends."""
@@ -163,6 +205,18 @@ class Worker:
         elif fault.kind == KILL:
             self._recorder.note(KILL, victim=self.process, point=point)
             os.kill(os.getpid(), signal.SIGKILL)
+        elif fault.side in self._networks:
+            self._recorder.note(fault.kind, victim=self.process, point=point, side=fault.side, seconds=fault.seconds)
+            self._disturb(self._networks[fault.side], fault)
+
+    @staticmethod
+    def _disturb(network: Proxy, fault: Fault) -> None:
+        if fault.kind == PARTITION:
+            network.partition(fault.seconds)
+        elif fault.kind == DELAY:
+            network.delay(fault.seconds)
+        else:
+            network.drop()
 
 
 class Refused(Exception):  # noqa: N818 - it ends a tenure, and nothing is wrong
