@@ -58,10 +58,12 @@ class Face(ABC):
         """Return the value, as somebody who knows no guard."""
 
     @abstractmethod
-    def lose(self, guard: Any, number: int, *, is_done: bool) -> Callable[[], bool]:
-        """Lose the guard's request of this number, counted from 0, or its reply if it `is_done` nevertheless; return
-        what tells whether it came to that.
-        """
+    def watch(self, guard: Any, loss: "Loss") -> "Loss":
+        """Have the guard's requests pass through the loss, and return it."""
+
+    def trips(self, guard: Any) -> Callable[[], int]:
+        """Return what tells how many trips a guard has made since now."""
+        return self.watch(guard, Loss(-1, is_done=True)).count
 
     @abstractmethod
     def entries(self) -> list[dict[str, Any]]:
@@ -91,7 +93,7 @@ def write(txn, value):
 
 
 class Loss:
-    """Loses one of the requests that pass through a call, or its reply."""
+    """Loses one of the requests that pass through a call, the `number`-th from 0, or its reply if it `is_done`."""
 
     def __init__(self, number: int, *, is_done: bool) -> None:
         self.number = number
@@ -109,6 +111,9 @@ class Loss:
 
     def has_happened(self) -> bool:
         return self.seen > self.number
+
+    def count(self) -> int:
+        return self.seen
 
 
 # --- what may be cut off ----------------------------------------------------------------------------------------------
@@ -186,13 +191,13 @@ class GuardLife:
             guard = face.guard()
             steps = flow(face, guard)
             may_be_unknown = next(steps) or flow in MAY_BE_UNKNOWN
-            has_happened = face.lose(guard, number, is_done=is_done)
+            loss = face.watch(guard, Loss(number, is_done=is_done))
             error: FencelineError | None = None
             try:
                 was_done = next(steps)
             except FencelineError as caught:
                 error, was_done = caught, None
-            if not has_happened():
+            if not loss.has_happened():
                 assert error is None
                 assert was_done, "nothing was lost, and all of it was done"
                 assert number > 0
@@ -208,6 +213,17 @@ class GuardLife:
             face.write(HandmadeLease(NEXT), "next")
             assert face.value() == "next"
         raise AssertionError("the flow has no end")
+
+    def test_a_seal_takes_two_trips_and_a_block_two(self, face: Face) -> None:
+        """Of which the first is one more when a mark is made: somebody has to look whether there are locks."""
+        face.guard().seal(HandmadeLease(3))
+        guard, lease = face.guard(), HandmadeLease(5)
+        trips = face.trips(guard)
+        guard.seal(lease)
+        assert trips() == 2
+        for number in (1, 2):
+            face.write(lease, "x", guard)
+            assert trips() == 2 + 2 * number
 
     # --- processes ---
     @pytest.mark.process
@@ -411,6 +427,14 @@ class BesideLocks:
             face.write(lease, "mine")
             face.write(lease.sequencer, "my child's")
         assert face.value() == "my child's"
+
+    def test_a_block_takes_a_few_trips_more(self, face: Any, source: fenceline.Source) -> None:
+        with source.lock(LOCK, ttl=face.ttl) as lease:
+            guard = face.guard()
+            guard.seal(lease)
+            trips = face.trips(guard)
+            face.write(lease, "x", guard)
+            assert trips() == face.trips_of_a_block
 
     @pytest.mark.parametrize("end", ["release", "break"])
     def test_g10_a_lease_that_is_over_writes_nothing_though_nobody_has_sealed_since(

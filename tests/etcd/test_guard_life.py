@@ -38,11 +38,11 @@ class EtcdFace(Face):
     def value(self) -> str | None:
         return self.direct.get(self.key)
 
-    def lose(self, guard: Any, number: int, *, is_done: bool) -> Callable[[], bool]:
+    def watch(self, guard: Any, loss: Loss) -> Loss:
         client = guard._core.store._client
-        loss, call = Loss(number, is_done=is_done), client.call
+        call = client.call
         client.call = lambda *request: loss(lambda: call(*request), OutcomeUnknownError("lost on purpose"))
-        return loss.has_happened
+        return loss
 
     def entries(self) -> list[dict[str, Any]]:
         prefix = f"{self.corner.prefix}/.fenceline/audit/".encode()
@@ -65,6 +65,7 @@ class EtcdFaceBesideLocks(EtcdFace):
     """The same, and the lock is in the same etcd."""
 
     ttl = 5.0
+    trips_of_a_block = 4
 
     def __init__(self, corner: Corner) -> None:
         super().__init__(dataclasses.replace(corner, prefix=f"{corner.prefix}/data"))

@@ -13,6 +13,9 @@ libpq's environment variables name: `postgresql:///app`, and `psql`, lead there.
 A page with the line `<!-- mysql -->` is run with an empty database `app` on a MariaDB server, which the
 environment variables of its own programs name: `mysql://root@/app`, and `mariadb`, lead there.
 
+A page with the line `<!-- etcd -->`, or `<!-- zookeeper -->`, is run with an empty server of that kind, whose address
+is in ETCD_SERVERS, or ZOOKEEPER_SERVERS: `etcd://$ETCD_SERVERS` leads there, and so does `etcdctl`.
+
 A ```python block after `<!-- file: NAME -->` is no program of the page: it is what its console session
 finds in the file NAME.
 """
@@ -32,6 +35,8 @@ _MARK = re.compile(r"<!-- (?P<mark>fresh|run|file: [\w./-]+) -->\s*\Z")
 _FILE = "file: "
 _NEEDS_POSTGRES = "\n<!-- postgres -->\n"
 _NEEDS_MYSQL = "\n<!-- mysql -->\n"
+_NEEDS_ETCD = "\n<!-- etcd -->\n"
+_NEEDS_ZOOKEEPER = "\n<!-- zookeeper -->\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +66,16 @@ def needs_postgres(document: str) -> bool:
 def needs_mysql(document: str) -> bool:
     """Tell whether the page is run with a MariaDB server."""
     return _NEEDS_MYSQL in document
+
+
+def needs_etcd(document: str) -> bool:
+    """Tell whether the page is run with an etcd server."""
+    return _NEEDS_ETCD in document
+
+
+def needs_zookeeper(document: str) -> bool:
+    """Tell whether the page is run with a ZooKeeper server."""
+    return _NEEDS_ZOOKEEPER in document
 
 
 def blocks(document: str) -> Iterator[Block]:

@@ -12,12 +12,23 @@ import pytest
 
 from tests.helpers import ROOT
 from tests.postgres.fix_server import ADMIN
-from tests.structure.doc_blocks import commands, files, needs_mysql, needs_postgres, prints, programs
+from tests.structure.doc_blocks import (
+    commands,
+    files,
+    needs_etcd,
+    needs_mysql,
+    needs_postgres,
+    needs_zookeeper,
+    prints,
+    programs,
+)
 
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LIMIT_S = 60
 DOCUMENTED_POSTGRES = "15"
 """The version on which the documents are run, whose psql is on PATH with Debian's package."""
+DEFAULT_TICK_MS = 2000
+"""ZooKeeper's usual tick, so that no URL of a page has to say another."""
 FENCE = "`" * 3
 
 
@@ -37,6 +48,16 @@ def servers(document: Path, request: pytest.FixtureRequest, monkeypatch: pytest.
         if needs_mysql(text):
             server = running.enter_context(request.getfixturevalue("mysql_fleet").new_server())
             prepare(server, {"MYSQL_HOST": "127.0.0.1", "MYSQL_TCP_PORT": str(server.port)}, monkeypatch)
+        if needs_etcd(text):
+            cluster = running.enter_context(request.getfixturevalue("etcd_fleet").new_cluster(1))
+            (member,) = cluster.servers
+            monkeypatch.setenv("ETCD_SERVERS", member.endpoint())
+            monkeypatch.setenv("ETCDCTL_ENDPOINTS", member.endpoint())
+            monkeypatch.setenv("ETCDCTL_API", "3")
+        if needs_zookeeper(text):
+            fleet = request.getfixturevalue("zookeeper_fleet")
+            keeper = running.enter_context(fleet.new_server(tick_ms=DEFAULT_TICK_MS))
+            monkeypatch.setenv("ZOOKEEPER_SERVERS", keeper.address)
         yield
 
 

@@ -49,16 +49,16 @@ class ZooKeeperFace(Face):
         self.direct.sync("/")
         return self.direct.get(self.key)[0].decode()
 
-    def lose(self, guard: Any, number: int, *, is_done: bool) -> Callable[[], bool]:
+    def watch(self, guard: Any, loss: Loss) -> Loss:
         client = guard._core.store._client
-        loss, asked = Loss(number, is_done=is_done), client._asked
+        asked = client._asked
 
         def ask(requests: Any, *, is_write: bool = False) -> Any:
             error = OutcomeUnknownError if is_write else SourceUnavailableError
             return loss(lambda: asked(requests, is_write=is_write), error("lost on purpose"))
 
         client._asked = ask
-        return loss.has_happened
+        return loss
 
     def entries(self) -> list[dict[str, Any]]:
         audit = f"{self.base}/.fenceline/audit"
@@ -79,6 +79,7 @@ class ZooKeeperFaceBesideLocks(ZooKeeperFace):
     """The same, and the lock is in the same ZooKeeper."""
 
     ttl = 5.0
+    trips_of_a_block = 5
 
     def __init__(self, server: ZooKeeperServer, direct: KazooClient) -> None:
         super().__init__(server, direct)
