@@ -1,0 +1,24 @@
+"""Clients of an etcd source for tests: each request made by hand, as the one process that a store stands for."""
+
+from fenceline.stores.etcd.source import EtcdSource
+from tests import sources
+
+
+class Client(sources.Client):
+    """One process's view of a source: a store of its own, with its sessions and claims, and one connection."""
+
+    def __init__(self, url: str, *, patience_s: float = 10.0) -> None:
+        self.url = url
+        self.store = EtcdSource(url)
+        self.connection = self.store.connect(patience_s=patience_s)
+
+    @property
+    def presence(self):
+        return self.store.presence
+
+
+def installed(url: str) -> Client:
+    """Return a client of a source that is made now."""
+    client = Client(url)
+    client.store.install()
+    return client

@@ -1,0 +1,167 @@
+"""A request or a reply that is lost on its way: asked again, each request says what it would have said (T3, H4, H5)."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from fenceline._flows import requests as ask
+from fenceline.clock import boottime_us
+from fenceline.errors import OutcomeUnknownError
+from fenceline.model import draw_claim
+from fenceline.stores.etcd.client import TXN
+from fenceline.stores.etcd.speech import _placing
+from tests.etcd.clients import Client, installed
+from tests.etcd.fix_etcd import Corner
+from tests.etcd.wire import Direction, Wire
+from tests.helpers import DEADLINE_S, wait_until
+
+LONG_MS = 60_000
+PATIENCE_S = 5.0
+
+
+class Stage:
+    """A client behind a wire, and another one that is not."""
+
+    def __init__(self, corner: Corner, wire: Wire) -> None:
+        self.corner = corner
+        self.server = corner.cluster.servers[0]
+        self.wire = wire
+        self.other = installed(corner.url)
+        self.client = Client(f"etcd://127.0.0.1:{wire.port}/{corner.prefix}")
+
+    def lose(self, direction: Direction, method: str, request: object) -> None:
+        """Have the client ask, and lose the request, or the reply, of one method."""
+        caught: list[BaseException] = []
+        before = self.server.calls().get(method, 0)
+
+        def work() -> None:
+            try:
+                self.client.ask(request)
+            except OutcomeUnknownError as error:
+                caught.append(error)
+
+        thread = threading.Thread(target=work)
+        self.wire.lose(direction)
+        thread.start()
+        if direction == "requests":
+            wait_until(lambda: self.wire.lost_bytes)
+        else:
+            wait_until(lambda: self.server.calls().get(method, 0) > before and self.wire.lost_bytes)
+        self.wire.cut()
+        thread.join(DEADLINE_S)
+        assert caught, "a request whose fate is unknown says so"
+
+
+@pytest.fixture
+def stage(etcd: Corner) -> Iterator[Stage]:
+    with Wire(etcd.cluster.servers[0].port) as wire:
+        yield Stage(etcd, wire)
+
+
+def acquiring(claim: str, *, may_wait: bool = False, ttl_ms: int = LONG_MS) -> ask.Acquire:
+    return ask.Acquire("lock", claim, "tester", ttl_ms, boottime_us(), may_wait)
+
+
+BOTH = pytest.mark.parametrize("direction", ["requests", "replies"])
+
+
+@BOTH
+@pytest.mark.parametrize("may_wait", [False, True])
+def test_a_lost_acquire_is_granted_once(stage: Stage, direction: Direction, may_wait: bool):
+    stage.client.token("warm")
+    request = acquiring(draw_claim(), may_wait=may_wait)
+    stage.lose(direction, "Txn", request)
+    granted = stage.client.ask(request)
+    assert isinstance(granted, ask.Granted)
+    assert stage.client.ask(request).token == granted.token
+    assert stage.other.ask(ask.Inspect("lock")).token == granted.token
+
+
+@BOTH
+def test_a_lost_lease_grant_leaves_one_lease(stage: Stage, direction: Direction):
+    before = set(stage.corner.cluster.leases())
+    stage.client.ask(ask.ReadSource())
+    request = acquiring(draw_claim())
+    stage.lose(direction, "LeaseGrant", request)
+    assert isinstance(stage.client.ask(request), ask.Granted)
+    assert len(set(stage.corner.cluster.leases()) - before) == 1
+
+
+@BOTH
+def test_a_claim_released_in_doubt_is_never_granted(stage: Stage, direction: Direction):
+    stage.client.token("warm")
+    request = acquiring(draw_claim())
+    stage.lose(direction, "Txn", request)
+    here = stage.client.presence
+    late = _placing(here.layout, here.standing[request.claim], request, here.record)
+    stage.client.release("lock", request.claim)
+    assert isinstance(stage.client.ask(request), ask.ClaimEnded)
+    # What is still under way arrives now.
+    assert not here.client.call(TXN, late, PATIENCE_S).succeeded
+    assert not stage.other.ask(ask.Inspect("lock")).is_held
+
+
+@BOTH
+def test_a_lost_release_is_done_when_it_is_asked_again(stage: Stage, direction: Direction):
+    claim = draw_claim()
+    stage.client.token("lock", claim)
+    stage.lose(direction, "Txn", ask.Release("lock", claim))
+    assert isinstance(stage.client.ask(acquiring(claim)), ask.ClaimEnded), "a claim whose release has begun is over"
+    stage.client.release("lock", claim)
+    assert not stage.other.ask(ask.Inspect("lock")).is_held
+
+
+def test_a_release_that_comes_late_ends_nobody_elses_place(stage: Stage):
+    """The key of a place is used again: a release knows its own place by what stands in it."""
+    first, second = draw_claim(), draw_claim()
+    stage.client.token("lock", first)
+    late = stage.client.presence.farewell(stage.client.presence.standing[first])
+    key = stage.client.presence.standing[first].key
+    stage.client.release("lock", first)
+    stage.client.token("lock", second)
+    assert stage.client.presence.standing[second].key == key
+    assert not stage.client.presence.client.call(TXN, late, PATIENCE_S).succeeded
+    assert stage.other.ask(ask.Inspect("lock")).is_held
+
+
+@BOTH
+def test_a_lost_poll_is_answered_again(stage: Stage, direction: Direction):
+    holder, waiter = draw_claim(), draw_claim()
+    stage.other.token("lock", holder)
+    assert isinstance(stage.client.ask(acquiring(waiter, may_wait=True)), ask.Queued)
+    stage.other.release("lock", holder)
+    stage.lose(direction, "Txn", ask.Poll("lock", waiter))
+    granted = stage.client.ask(ask.Poll("lock", waiter))
+    assert isinstance(granted, ask.Granted)
+    assert stage.client.ask(ask.Poll("lock", waiter)).token == granted.token
+
+
+@BOTH
+def test_a_lost_beat_loses_no_lease(stage: Stage, direction: Direction):
+    claim = draw_claim()
+    stage.client.token("lock", claim)
+    stage.lose(direction, "LeaseKeepAlive", ask.Renew((("lock", claim),)))
+    renewed = stage.client.ask(ask.Renew((("lock", claim),)))
+    assert set(renewed.remaining_ms) == {claim}
+
+
+@BOTH
+def test_a_lost_break_breaks_once(stage: Stage, direction: Direction):
+    holder, later = draw_claim(), draw_claim()
+    stage.other.token("lock", holder)
+    request = ask.Break("lock", draw_claim(), "an operator", "a test")
+    stage.client.ask(ask.ReadSource())
+    stage.lose(direction, "Txn", request)
+    broken = stage.client.ask(request)
+    assert broken.holder == "tester"
+    assert stage.other.token("lock", later) > broken.token
+    assert stage.client.ask(request) == broken
+    assert stage.other.ask(ask.Inspect("lock")).is_held
+
+
+def test_a_process_that_dies_with_its_requests_lost_leaves_nothing_for_longer_than_its_ttl(stage: Stage):
+    """CURATOR-604: the place was made, and nobody heard of it."""
+    stage.client.token("warm", ttl_ms=1000)
+    stage.lose("replies", "Txn", acquiring(draw_claim(), ttl_ms=1000))
+    wait_until(lambda: isinstance(stage.other.acquire("lock", ttl_ms=1000), ask.Granted))
