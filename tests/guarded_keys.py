@@ -31,6 +31,7 @@ from fenceline.model import draw_claim
 from fenceline.stores.registry import source_store
 from tests.cli.program import Program
 from tests.guards import LOCK, RESOURCE, HandmadeLease, HandmadeSource
+from tests.helpers import wait_until
 from tests.process.actors import Actor, Stage
 
 MAX_LOST = 30
@@ -334,6 +335,35 @@ say([status, value])
         assert both.errors == ""
         assert face.value() == "parent child parent"
 
+    @pytest.mark.process
+    def test_h6_a_block_that_a_child_has_inherited_is_written_by_its_parent_alone(
+        self, face: Face, stage: Stage
+    ) -> None:
+        both = self.play(
+            stage,
+            face,
+            """
+lease = source.lock("nightly-report", ttl=20.0).acquire()
+block = guard.transaction(lease.sequencer)
+txn = block.__enter__()
+value = read(txn)
+child = os.fork()
+write(txn, "child" if child == 0 else "parent")
+try:
+    block.__exit__(None, None, None)
+    said = "written"
+except fenceline.FencelineError as error:
+    said = type(error).__name__
+if child == 0:
+    say(said)
+    os._exit(0)
+os.waitpid(child, 0)
+say(said)
+""",
+        )
+        assert [both.hear(), both.hear()] in (["UnsupportedError", "written"], ["written", "UnsupportedError"])
+        assert face.value() == "parent"
+
     def play(self, stage: Stage, face: Face, body: str) -> Actor:
         return stage.actor(face.script(body))
 
@@ -502,6 +532,33 @@ class BesideLocks:
     def test_without_a_source_there_nobody_writes(self, face: Any) -> None:
         with pytest.raises(SchemaError):
             face.write(HandmadeLease(5), "late")
+        assert face.value() == "initial"
+
+    @pytest.mark.process
+    def test_h3_a_holder_frozen_past_its_ttl_writes_nothing_though_nobody_has_sealed_since(
+        self, face: Any, source: fenceline.Source, stage: Stage
+    ) -> None:
+        old = stage.actor(
+            face.script(f"""
+locks = fenceline.connect({face.source_url!r})
+lease = locks.lock({LOCK!r}, ttl={face.shortest_ttl}).acquire()
+try:
+    with guard.transaction(lease) as txn:
+        say(read(txn))
+        hear()
+        write(txn, "stale")
+    say("written")
+except fenceline.FencelineError as error:
+    say(str(error))
+os._exit(0)
+""")
+        )
+        assert old.hear() == "initial"
+        old.freeze()
+        wait_until(lambda: not source.lock(LOCK).locked())
+        old.thaw()
+        old.say()
+        assert "by which this lease held" in old.hear()
         assert face.value() == "initial"
 
     @pytest.mark.asyncio

@@ -65,6 +65,7 @@ class EtcdFaceBesideLocks(EtcdFace):
     """The same, and the lock is in the same etcd."""
 
     ttl = 5.0
+    shortest_ttl = 2.0
     trips_of_a_block = 4
 
     def __init__(self, corner: Corner) -> None:

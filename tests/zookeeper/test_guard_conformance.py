@@ -8,7 +8,7 @@ from kazoo.client import KazooClient
 
 from fenceline.stores.zookeeper.guard_work import ZooKeeperTransaction
 from fenceline.testing import AsyncGuardConformance, GuardConformance
-from tests.zookeeper.fix_server import ZooKeeperServer
+from tests.zookeeper.fix_server import Ensemble, ZooKeeperServer
 from tests.zookeeper.fix_zookeeper import Fleet, fresh_base
 
 
@@ -64,3 +64,14 @@ class TestZooKeeperGuard(InSubtree, GuardConformance):
 
 class TestAsyncZooKeeperGuard(InSubtree, AsyncGuardConformance):
     pass
+
+
+class TestZooKeeperGuardOnThree(InSubtree, GuardConformance):
+    @pytest.fixture(autouse=True)
+    def _in_subtree(self, zookeeper_ensemble: Ensemble) -> Iterator[None]:
+        self.direct, self.server, self.base = zookeeper_ensemble.client(), zookeeper_ensemble, fresh_base()
+        super(InSubtree, self).setup_method()
+        yield
+        gc.collect()
+        self.direct.stop()
+        self.direct.close()

@@ -79,6 +79,7 @@ class ZooKeeperFaceBesideLocks(ZooKeeperFace):
     """The same, and the lock is in the same ZooKeeper."""
 
     ttl = 5.0
+    shortest_ttl = 1.0
     trips_of_a_block = 5
 
     def __init__(self, server: ZooKeeperServer, direct: KazooClient) -> None:

@@ -9,6 +9,7 @@ Never: a decision about a token.
 """
 
 import json
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -50,6 +51,7 @@ class OptimisticSpeech(ABC):
     def __init__(self, url: str) -> None:
         self._url = url
         self._changes = Changes()
+        self._process_id = 0
         self.work: Any = None
         """What `guard.transaction` yields, while a block has it."""
 
@@ -139,13 +141,18 @@ class OptimisticSpeech(ABC):
         not_ours = tuple(name for name in request.resources if not _is_own(marks.get(name), request.sequencer))
         if not not_ours:
             self.work = yield from self._lend(request, found)
+            self._process_id = os.getpid()
         return not_ours
 
     def _finish(self, _: ask.Finish) -> Talk:
         work, self.work = self.work, None
-        if work is None:
-            raise GuardError("the guarded transaction ended inside its block: nothing of it was written")
+        assert work is not None, "Open comes first"
         try:
+            if self._process_id != os.getpid():
+                raise UnsupportedError(
+                    "the guarded transaction was inherited by fork: only the process that opened it writes it. In the "
+                    "child use guard.transaction(lease.sequencer)"
+                )
             yield from self._write_work(work)
         finally:
             work.end()

@@ -7,7 +7,7 @@ writes past the guard: its access lists have to, and `examine` says where they d
 import weakref
 from typing import Any
 
-from kazoo.exceptions import NoNodeError, ZookeeperError
+from kazoo.exceptions import ZookeeperError
 from kazoo.security import Permissions
 
 from fenceline._flows.driving import drive
@@ -68,8 +68,8 @@ class ZooKeeperGuard:
     def _open_to_all(self, resource: str, path: str) -> list[Finding]:
         try:
             acls = self._client.get_acls(path)
-        except NoNodeError:
-            return []
+        except ZookeeperError:
+            return []  # There is no such node, or it does not even show its list to this user.
         if not any(acl.id.scheme == "world" and acl.perms & _WRITING for acl in acls):
             return []
         return [
