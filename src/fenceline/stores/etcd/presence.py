@@ -96,7 +96,7 @@ class Presence:
         answer, kept = yield Pair(Call(TXN, txn), _keepalive(session))
         self.note(answer.header, before)
         self.hear_keepalive(session, kept, sent_ms)
-        yield from self._end_overdue()
+        yield from self.end_overdue()
         return answer
 
     def note(self, header: Any, before: int) -> None:
@@ -201,8 +201,7 @@ class Presence:
 
     def forget(self, standing: Standing) -> None:
         """Know no more of a claim that has no place; its number is free."""
-        self.standing.pop(standing.claim, None)
-        if standing.session is not None:
+        if self.standing.pop(standing.claim, None) is not None and standing.session is not None:
             with self._mutex:
                 standing.session.give_back(standing.lock, standing.number)
 
@@ -212,10 +211,12 @@ class Presence:
         self.forget(standing)
         self.ended.remember(standing.claim, boottime_us(), reason)
 
-    def watch(self, standing: Standing, key: bytes, revision: int, tell: Callable[[], None]) -> None:
+    def watch(
+        self, standing: Standing, key: bytes, revision: int, tell: Callable[[], None], *, is_urgent: bool = False
+    ) -> None:
         """Have a claim told when a key is gone, instead of what it watched before."""
         self.watcher.forget(standing.watch_id)
-        standing.watch_id = self.watcher.watch(key, revision, tell)
+        standing.watch_id = self.watcher.watch(key, revision, tell, is_urgent=is_urgent)
 
     def clear(self, standings: list[Standing]) -> Talk:
         """Take the places of claims away, as far as their sessions have not done so."""
@@ -236,7 +237,7 @@ class Presence:
         is_there = op.has_value(standing.key, standing.value)
         return op.txn([is_there], [op.delete(standing.key), *more, *refusal], refusal)
 
-    def _end_overdue(self) -> Talk:
+    def end_overdue(self) -> Talk:
         """End the claims that nobody has asked for during a whole ttl: their threads are gone."""
         now_ms = boottime_ms()
         overdue = [one for one in list(self.standing.values()) if one.session and one.deadline_ms < now_ms]

@@ -180,9 +180,10 @@ def _who_is_ahead(here: Presence, standing: Standing) -> Any:
 
 def _follow(here: Presence, standing: Standing, ahead: Any, revision: int) -> None:
     """Watch the one that is next before a waiter, if it listens."""
-    standing.ahead = (ahead.key, ahead.create_revision)
-    if standing.ear is not None:
-        here.watch(standing, ahead.key, revision + 1, standing.call)
+    was_ahead, standing.ahead = standing.ahead, (ahead.key, ahead.create_revision)
+    if standing.ear is None or (was_ahead == standing.ahead and here.watcher.has_seen(standing.watch_id, revision)):
+        return
+    here.watch(standing, ahead.key, revision + 1, standing.call, is_urgent=True)
 
 
 def _hear_look(here: Presence, standing: Standing, answer: Any, *, is_first: bool, sent_ms: int) -> Talk:
@@ -258,6 +259,7 @@ def renew(here: Presence, request: ask.Renew) -> Talk:
             here.end(one, reasons[one.claim])
         lost |= reasons
         remaining_ms |= {one.claim: one.remaining_ms() for one in leases if one.claim not in reasons}
+    yield from here.end_overdue()
     return ask.Renewed(remaining_ms, lost)
 
 

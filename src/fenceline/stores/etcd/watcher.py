@@ -1,7 +1,7 @@
 """How a process hears that a key is gone: one stream of watches for all its claims, in one thread.
 
-Promise: whoever watches a key is told once, when the key is deleted after the given revision, or as soon as that might
-go unheard, because the stream broke or the revision is not kept any more: then everybody looks for himself. The stream
+Promise: whoever watches a key is told when the key is deleted after the given revision, or as soon as that might go
+unheard, because the stream broke or the revision is not kept any more: then everybody looks for himself. The stream
 goes where single calls go, so that it does not stay with a member that they have left.
 Never: a caller kept waiting here; anything concluded from silence.
 """
@@ -11,8 +11,9 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Any, NamedTuple
+from typing import Any
 
 import grpc
 
@@ -27,13 +28,17 @@ _DELETED = 1
 _NO_PUTS = 0
 
 
-class Watch(NamedTuple):
+@dataclass(slots=True)
+class Watch:
     """Who is told of which key."""
 
     key: bytes
     revision: int
     """The first one at which a deletion counts."""
     tell: Callable[[], None]
+    is_urgent: bool
+    since: int | None = None
+    """After which revision deletions are told; None: that is not known yet."""
 
 
 class Watcher:
@@ -49,17 +54,32 @@ class Watcher:
         self._is_running = False
         client.on_moved = self.reopen
 
-    def watch(self, key: bytes, revision: int, tell: Callable[[], None]) -> int:
-        """Have `tell` called once when the key is gone, in the watcher's thread; return a number for `forget`."""
+    def watch(self, key: bytes, revision: int, tell: Callable[[], None], *, is_urgent: bool) -> int:
+        """Have `tell` called once when the key is gone, in the watcher's thread; return a number for `forget`.
+
+        An urgent watch is told at once, and may be told for nothing when it begins. etcd serves a watch that begins in
+        the past, and be that a moment ago, every 100 ms; an urgent one begins when etcd hears of it.
+        """
         with self._mutex:
             self._last_id += 1
-            watch = self._watches[self._last_id] = Watch(key, revision, tell)
+            watch = self._watches[self._last_id] = Watch(key, revision, tell, is_urgent)
             if self._requests is not None:
                 self._requests.put(_creation(self._last_id, watch))
             elif not self._is_running:
                 self._is_running = True
                 threading.Thread(target=self._serve, name="fenceline-watcher", daemon=True).start()
             return self._last_id
+
+    def has_seen(self, watch_id: int, revision: int) -> bool:
+        """Take note that whoever watches has seen the key at this revision; return whether the watch tells of what
+        comes after.
+        """
+        with self._mutex:
+            watch = self._watches.get(watch_id)
+            if watch is None or (watch.since is not None and watch.since > revision):
+                return False
+            watch.revision = revision + 1
+            return True
 
     def forget(self, watch_id: int) -> None:
         """Watch this no more."""
@@ -115,6 +135,8 @@ class Watcher:
             requests.put(None)
 
     def _hear(self, response: Any) -> None:
+        if response.created and not response.canceled:
+            self._begin(response)
         # A watch that was cancelled by etcd, for its revision is not kept any more, has missed something.
         if response.canceled or any(event.type == _DELETED for event in response.events):
             with self._mutex:
@@ -122,6 +144,17 @@ class Watcher:
                 self.forget(response.watch_id)
             if watch is not None:
                 watch.tell()
+
+    def _begin(self, response: Any) -> None:
+        """Take note of when an urgent watch began; have its owner look once more for what came before that."""
+        with self._mutex:
+            watch = self._watches.get(response.watch_id)
+            if watch is None or not watch.is_urgent:
+                return
+            watch.since = response.header.revision
+            has_missed = watch.since >= watch.revision
+        if has_missed:
+            watch.tell()
 
     def _tell_all(self) -> None:
         with self._mutex:
@@ -139,7 +172,7 @@ class Watcher:
 def _creation(watch_id: int, watch: Watch) -> Any:
     request = say.WatchRequest()
     request.create_request.key = watch.key
-    request.create_request.start_revision = watch.revision
+    request.create_request.start_revision = 0 if watch.is_urgent else watch.revision
     request.create_request.watch_id = watch_id
     request.create_request.filters.append(_NO_PUTS)
     return request

@@ -1,0 +1,77 @@
+"""The watcher at a real member: nothing that it promises to tell goes unheard, and urgent watches begin at once."""
+
+from threading import Event
+
+import pytest
+
+from fenceline.stores.etcd import messages as say
+from fenceline.stores.etcd import operations as op
+from fenceline.stores.etcd.client import TXN, Client
+from fenceline.stores.etcd.conninfo import place_of
+from fenceline.stores.etcd.watcher import Watcher
+from tests.etcd.fix_etcd import Corner
+from tests.helpers import DEADLINE_S, wait_until
+
+KEY = b"watched"
+kinds = pytest.mark.parametrize("is_urgent", [True, False], ids=["urgent", "exact"])
+
+
+class Scene:
+    """A client, its watcher, and one key."""
+
+    def __init__(self, corner: Corner) -> None:
+        self.client = Client(place_of(corner.url))
+        self.watcher = Watcher(self.client)
+        self.key = corner.prefix.encode() + KEY
+
+    def do(self, *operations: say.RequestOp) -> int:
+        """Do this in one transaction, and return its revision."""
+        return int(self.client.call(TXN, op.txn([], list(operations)), DEADLINE_S).header.revision)
+
+    def begin(self, *, is_urgent: bool) -> tuple[Event, int]:
+        """Watch the key from now on, and wait until the watch has begun."""
+        told = Event()
+        revision = self.do(op.put(self.key, b""))
+        watch_id = self.watcher.watch(self.key, revision + 1, told.set, is_urgent=is_urgent)
+        if is_urgent:
+            wait_until(lambda: self.watcher._watches[watch_id].since is not None)
+        return told, watch_id
+
+
+@pytest.fixture
+def scene(etcd: Corner) -> Scene:
+    return Scene(etcd)
+
+
+@kinds
+def test_a_deletion_is_told(scene: Scene, *, is_urgent: bool) -> None:
+    told, _ = scene.begin(is_urgent=is_urgent)
+    assert not told.is_set()
+    scene.do(op.delete(scene.key))
+    assert told.wait(DEADLINE_S)
+
+
+@kinds
+def test_h7_a_deletion_before_the_watch_begins_is_told(scene: Scene, *, is_urgent: bool) -> None:
+    """The key was seen, and is deleted before etcd hears of the watch."""
+    seen = scene.do(op.put(scene.key, b""))
+    scene.do(op.delete(scene.key))
+    told = Event()
+    scene.watcher.watch(scene.key, seen + 1, told.set, is_urgent=is_urgent)
+    assert told.wait(DEADLINE_S)
+
+
+def test_who_has_looked_after_its_watch_began_need_not_begin_another(scene: Scene) -> None:
+    told, watch_id = scene.begin(is_urgent=True)
+    seen = scene.do(op.put(scene.key, b"other"))
+    assert scene.watcher.has_seen(watch_id, seen)
+    assert not scene.watcher.has_seen(watch_id, 1), "the watch tells of nothing that was so long ago"
+    scene.do(op.delete(scene.key))
+    assert told.wait(DEADLINE_S)
+    assert not scene.watcher.has_seen(watch_id, seen), "it has told, and tells no more"
+
+
+def test_a_stream_that_breaks_is_told_to_all(scene: Scene) -> None:
+    told, _ = scene.begin(is_urgent=True)
+    scene.watcher.reopen()
+    assert told.wait(DEADLINE_S)
