@@ -14,9 +14,10 @@ from kazoo.security import make_acl
 
 import fenceline
 import fenceline.aio
-from fenceline import ConfigError, GuardError, Hooks, SealLostError, StaleTokenError
+from fenceline import ConfigError, GuardError, Hooks, SealLostError, SourceUnavailableError, StaleTokenError
 from fenceline.stores.zookeeper.guard_work import MAX_REQUEST_BYTES
 from tests.guards import LOCK, RESOURCE, HandmadeLease
+from tests.helpers import wait_until
 from tests.zookeeper.fix_server import ZooKeeperServer
 from tests.zookeeper.fix_zookeeper import Fleet, fresh_base
 
@@ -277,3 +278,63 @@ async def test_a_task_reads_in_a_thread_and_writes_as_it_likes(scene: Scene) -> 
         value, _ = await asyncio.to_thread(txn.get, scene.node("a"))
         txn.set(scene.node("a"), value + b"2")
     assert scene.value("a") == b"12"
+
+
+# --- what is read is no older than the seal ---------------------------------------------------------------------------
+def end_session(server: ZooKeeperServer, scene: Scene) -> None:
+    """Have the servers end the guard's session, as they do with one that they do not hear of; it gets another."""
+    client = scene.guard._core.store._client
+    before = client.session
+    thief = KazooClient(server.address, client_id=client._client.client_id)
+    thief.start()
+    thief.stop()
+    thief.close()
+    wait_until(lambda: client.session not in (None, before))
+
+
+def test_g2_what_a_later_session_reads_is_not_relied_on(zookeeper: ZooKeeperServer, scene: Scene) -> None:
+    """It may be served by a server that has not heard of the seal, and children are not compared at the end."""
+
+    def act(txn: Any) -> None:
+        txn.get(scene.node("a"))
+        txn.create(scene.node("late"))
+        end_session(zookeeper, scene)
+        for use in (txn.get, txn.exists, txn.get_children):
+            with pytest.raises(SourceUnavailableError, match="ended inside the guarded block"):
+                use(scene.node("a"))
+        raise ZeroDivisionError
+
+    with contextlib.suppress(ZeroDivisionError):
+        scene.write(act)
+    scene.write(lambda txn: txn.create(scene.node("next")))
+    assert (scene.value("late"), scene.value("next")) == (None, b"")
+
+
+def test_g2_a_block_that_read_nothing_later_outlives_its_session(zookeeper: ZooKeeperServer, scene: Scene) -> None:
+    def act(txn: Any) -> None:
+        txn.get(scene.node("a"))
+        txn.create(scene.node("new"))
+        end_session(zookeeper, scene)
+
+    scene.write(act)
+    assert scene.value("new") == b""
+
+
+def test_g2_marks_are_read_after_a_sync(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server may lag behind the others, and what another process has sealed must be seen."""
+    sent: list[str] = []
+    call = KazooClient._call
+
+    def note(client: Any, request: Any, result: Any) -> Any:
+        if client is not scene.direct:
+            sent.append(type(request).__name__)
+        return call(client, request, result)
+
+    monkeypatch.setattr(KazooClient, "_call", note)
+    scene.write(lambda txn: txn.set(scene.node("a"), b"2"))
+    scene.write(lambda txn: txn.set(scene.node("a"), b"3"))
+    assert sent[:2] == ["Sync", "GetData"]
+    assert sent[-3:] == ["Sync", "GetData", "Transaction"]
+    sent.clear()
+    scene.guard.mark()
+    assert sent == ["Sync", "GetData"]

@@ -14,7 +14,7 @@ from uuid import uuid4
 from fenceline._flows import guard_requests as ask
 from fenceline.stores.escaping import escaped, unescaped
 from fenceline.stores.etcd.guard_owner import owner_conditions
-from fenceline.stores.etcd.guard_work import Condition, Draft, changes_in, unchanged
+from fenceline.stores.etcd.guard_work import Condition, Draft, changes_in, has_kept, unchanged
 from fenceline.stores.etcd.layout import Layout
 from fenceline.stores.etcd.operations import get, get_prefix, put, txn
 from fenceline.stores.optimistic import RESERVED, Changes, OptimisticSpeech, Stored, Talk, entry_value, mark_value
@@ -80,19 +80,23 @@ class Speech(OptimisticSpeech):
         changes_in(answer, conditions)
 
     def _marks_unchanged(self, seen: Mapping[str, Stored]) -> list[Condition]:
-        return [
-            unchanged(self._layout.mark(name), stored.version, f"the mark of resource {name!r}")
-            for name, stored in seen.items()
-        ]
+        return [unchanged(self._layout.mark(name), stored.version, _mark_of(name)) for name, stored in seen.items()]
 
     def _lend(self, request: ask.Open, seen: Mapping[str, Stored]) -> Talk:
-        relied = self._marks_unchanged(seen)
+        relied = [
+            has_kept(self._layout.mark(name), stored.value or b"", stored.version, _mark_of(name))
+            for name, stored in seen.items()
+        ]
         if self._locks is not None:
             relied += yield from owner_conditions(self._locks, request.sequencer)
         return self._make_work({name: self._layout.area(name) for name in request.resources}, relied)
 
     def _write_work(self, work: Draft) -> Talk:
         changes_in((yield work.request()), work.conditions)
+
+
+def _mark_of(resource: str) -> str:
+    return f"the mark of resource {resource!r}"
 
 
 def _stored(found: Any) -> Stored:

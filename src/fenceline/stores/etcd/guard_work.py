@@ -41,6 +41,15 @@ def unchanged(key: bytes, revision: int, name: str) -> Condition:
     return Condition(was_modified(key, revision), look_at(key), says)
 
 
+def has_kept(key: bytes, value: bytes, revision: int, name: str) -> Condition:
+    """Return the condition that a key has the value that was read at this revision.
+
+    By the value: in a cluster that went back in time revisions come again, and the same lease may write its mark again.
+    """
+    compare = say.Compare(target=_VALUE, key=key, value=value)
+    return unchanged(key, revision, name)._replace(compare=compare)
+
+
 def look_at(key: bytes, range_end: bytes = b"", since: int = 0) -> Any:
     """Read of one key, or of the first in a range that was written since a revision, all but its value."""
     request = say.RangeRequest(key=key, range_end=range_end, keys_only=True, min_mod_revision=since, limit=1)
