@@ -127,12 +127,12 @@ class Queueing:
         for _ in range(MAX_TRIES):
             if standing.over is not None or standing.path is None:
                 return self._ended(session, standing)
-            client, sending = session.client, session.sending()
+            client, sending, predecessor = session.client, session.sending(), standing.predecessor
             with client:
                 asked = [client.sync_async(standing.queue_path), *session.missing_record()]
                 asked.append(client.exists_async(standing.path, watch=standing.on_event))
-                if standing.predecessor is not None:
-                    asked.append(client.exists_async(standing.predecessor, watch=standing.on_event))
+                if predecessor is not None:
+                    asked.append(client.exists_async(predecessor, watch=standing.on_event))
                 else:
                     asked.append(client.get_children_async(standing.queue_path))
             _, *record, own, other = session.answers(asked, self._patience_s)

@@ -33,6 +33,7 @@ class Standing:
         self.was_asked_for = False
         """Whether its node was asked for, with whatever outcome."""
         self.predecessor: str | None = None
+        """The node of whoever is next before it in the queue; None: the queue is to be read."""
         self.is_granted = False
         self.watched_over = 0
         """The number of the connection over which the deletion of its node would be told."""
@@ -44,8 +45,11 @@ class Standing:
 
     def on_event(self, event: Any) -> None:
         """Hear what ZooKeeper tells of its own node, or of its predecessor's; called in the client's thread."""
-        if event.type == EventType.DELETED and event.path == self.path:
-            self.is_gone = True
+        if event.type == EventType.DELETED:
+            if event.path == self.path:
+                self.is_gone = True
+            elif event.path == self.predecessor:
+                self.predecessor = None
         self.wake()
 
     def wake(self) -> None:
