@@ -4,14 +4,15 @@ import itertools
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fenceline.stores.zookeeper.source import ZooKeeperSource
 from tests.private_server import copy_folder, give, roomy_folder, watch
 from tests.zookeeper.fix_server import LOCK_FILE, Ensemble, ZooKeeperServer
+from tests.zookeeper.proxy import ZooKeeperProxy
 
 TICK_MS = 100
 """Of a server alone: sessions of 200 ms are possible."""
@@ -97,16 +98,6 @@ def fresh_base() -> str:
     return f"/test-{next(_bases)}/locks"
 
 
-@contextmanager
-def removed(server: ZooKeeperServer | Ensemble, base: str) -> Iterator[str]:
-    """Have what is under the test's own root removed at the end."""
-    yield base
-    client = server.client()
-    client.delete("/" + base.split("/")[1], recursive=True)
-    client.stop()
-    client.close()
-
-
 @pytest.fixture
 def zookeeper(zookeeper_fleet: Fleet) -> ZooKeeperServer:
     """Return the running server that all tests share: a test may neither end nor freeze it."""
@@ -117,6 +108,21 @@ def zookeeper(zookeeper_fleet: Fleet) -> ZooKeeperServer:
 def zookeeper_ensemble(zookeeper_fleet: Fleet) -> Ensemble:
     """Return the running ensemble that all tests share: a test may neither end nor freeze any of it."""
     return zookeeper_fleet.shared_ensemble()
+
+
+@pytest.fixture
+def zookeeper_url(zookeeper: ZooKeeperServer) -> str:
+    """Return the address of a source of the test's own on the shared server."""
+    url = zookeeper.url(fresh_base())
+    ZooKeeperSource(url).install()
+    return url
+
+
+@pytest.fixture
+def zookeeper_proxy(zookeeper: ZooKeeperServer) -> Iterator[ZooKeeperProxy]:
+    """Yield a proxy before the shared server."""
+    with ZooKeeperProxy(zookeeper.port) as the_proxy:
+        yield the_proxy
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ Never: a password, a session's or a user's, in a log.
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from kazoo import exceptions as said
@@ -206,23 +206,24 @@ class Client(KazooClient):
             raise self.refusal
 
 
-def open_client(
-    place: Place, timeout_ms: int, patience_s: float, on_state: Callable[[str], Any] | None = None
-) -> Client:
-    """Return a client that is connected; SourceUnavailableError if none can be had in time, ConfigError if its session
-    would not be kept for `timeout_ms`. `on_state` is told kazoo's states, in the client's own thread.
-    """
+def open_client(place: Place, timeout_ms: int, patience_s: float) -> Client:
+    """Return a client that is connected; see `connect`."""
     client = Client(place, timeout_ms)
+    connect(client, patience_s)
+    return client
+
+
+def connect(client: Client, patience_s: float) -> None:
+    """Connect a new client; SourceUnavailableError if that takes too long, ConfigError if its session would be kept for
+    another time than was asked for. Then it is closed already.
+    """
     FORKS.add(client)
     try:
-        if on_state is not None:
-            client.add_listener(on_state)
         client.start_async()
         client.wait_connected(patience_s)
     except BaseException:
         FORKS.close(client)
         raise
-    return client
 
 
 def answers(results: list[Any], patience_s: float) -> list[Any]:

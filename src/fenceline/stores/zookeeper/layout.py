@@ -23,7 +23,7 @@ from fenceline.stores.optimistic import RESERVED
 NODE_NAME = "__lock__"
 _CONTENDER = re.compile(r"(?:__lock__|__rlock__)(-?\d{10})$")
 COUNTER_LIMIT = 2**31 - 2**20
-"""Numbers that a lock's queue may use: each attempt takes two, those that are refused for this included."""
+"""Numbers that a lock's queue may use; each attempt takes one, those that are refused for this included."""
 _DIGEST_CHARACTERS = 32
 QUEUE_VALUE = b'{"fenceline": "lock"}'
 """What the parent of a lock's contenders says, so that it is known for one when it is empty."""

@@ -66,12 +66,12 @@ def _beat(
 
 def _settle(session: Session, lease: Standing, record: SourceRecord, sending: Sending, reply: ask.Renewed) -> None:
     """Extend a lease, or end it."""
-    if lease.is_gone:
-        session.end(lease, "its node was removed")
-        session.strike_out(lease)
-    elif lease.zxid < record.zxid:
+    if lease.zxid < record.zxid:
         session.end(lease, record.why_ended())
         session.remove_later(lease)
+    elif lease.is_gone:
+        session.end(lease, "its node was removed")
+        session.strike_out(lease)
     elif lease.over is None:
         session.extend(lease, sending)
         reply.remaining_ms[lease.claim] = max(0, sending.lives_until_ms - sending.sent_ms)

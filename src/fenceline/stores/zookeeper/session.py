@@ -20,7 +20,7 @@ from kazoo.protocol.states import KazooState
 from fenceline.clock import boottime_ms, boottime_us
 from fenceline.errors import SchemaError
 from fenceline.stores.claims import EndedClaims
-from fenceline.stores.zookeeper.client import Client, answers, naming_errors, open_client
+from fenceline.stores.zookeeper.client import Client, answers, connect, naming_errors
 from fenceline.stores.zookeeper.conninfo import Place
 from fenceline.stores.zookeeper.forks import FORKS
 from fenceline.stores.zookeeper.layout import QUEUE_VALUE, Layout, node_prefix
@@ -58,7 +58,9 @@ class Session:
         self._earliest_ms = MAX_MS
         self._suspended_ms: int | None = None
         self._connection = 0
-        self.client: Client = open_client(place, ttl_ms, patience_s, self._on_state)
+        self.client = Client(place, ttl_ms)
+        self.client.add_listener(self._on_state)
+        connect(self.client, patience_s)
 
     # --- asking -------------------------------------------------------------------------------------------------------
     def answers(self, results: Sequence[Any], patience_s: float) -> list[Any]:

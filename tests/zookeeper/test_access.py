@@ -1,0 +1,134 @@
+"""Who may touch what: users, access lists, and secrets that are shown nowhere."""
+
+import logging
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoAuthError
+
+import fenceline
+from fenceline import ConfigError, SourceError
+from fenceline.stores.zookeeper.conninfo import place_of
+from fenceline.stores.zookeeper.source import ZooKeeperSource
+from tests.zookeeper.fix_server import ZooKeeperServer
+from tests.zookeeper.fix_zookeeper import fresh_base
+
+USER, PASSWORD = "worker", "s3cr:et@/?"
+
+
+def test_a_users_nodes_are_the_users_alone(zookeeper: ZooKeeperServer) -> None:
+    base = fresh_base()
+    url = zookeeper.url(base, user=USER, password=PASSWORD)
+    ZooKeeperSource(url).install()
+    stranger = zookeeper.client()
+    with fenceline.connect(url) as source, source.lock("lock", ttl=2.0) as lease:
+        assert lease.token == source.info("lock").token
+        for attempt in (
+            lambda: stranger.get_children(f"{base}/lock"),
+            lambda: stranger.get(f"{base}/.fenceline/source"),
+            lambda: stranger.create(f"{base}/other", b""),
+            lambda: stranger.set(f"{base}/.fenceline/source", b""),
+        ):
+            with pytest.raises(NoAuthError):
+                attempt()
+        with fenceline.connect(zookeeper.url(base)) as other:
+            with pytest.raises(SourceError, match="does not permit it"):
+                other.lock("lock", ttl=2.0).acquire()
+            with pytest.raises(SourceError, match="does not permit it"):
+                other.describe()
+        source.break_lock("broken", reason="a test")
+        source.raise_epoch(reason="a test")
+    stranger.stop()
+    stranger.close()
+    _remove(zookeeper, base)
+
+
+def test_an_access_list_may_let_others_read(zookeeper: ZooKeeperServer) -> None:
+    base = fresh_base()
+    url = zookeeper.url(base, user=USER, password=PASSWORD) + "&acl=creator&acl=world:anyone:r"
+    ZooKeeperSource(url).install()
+    source, reader = fenceline.connect(url), fenceline.connect(zookeeper.url(base))
+    with source, reader, source.lock("lock", ttl=2.0) as lease:
+        assert reader.info("lock").token == lease.token
+        assert reader.describe().source_id == source.describe().source_id
+        with pytest.raises(SourceError, match="does not permit it"):
+            reader.lock("lock", ttl=2.0).acquire()
+    _remove(zookeeper, base)
+
+
+def test_a_scheme_that_the_servers_do_not_know_is_refused(zookeeper: ZooKeeperServer) -> None:
+    source = fenceline.connect(zookeeper.url(fresh_base(), auth="nonsense:x"))
+    with source, pytest.raises(SourceError, match=r"does not permit it|cannot be reached"):
+        source.describe()
+
+
+def test_no_secret_is_shown_or_logged(zookeeper: ZooKeeperServer, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    url = zookeeper.url(fresh_base(), user=USER, password=PASSWORD) + "&auth=digest:other:hidden"
+    ZooKeeperSource(url).install()
+    with fenceline.connect(url) as source:
+        with source.lock("lock", ttl=2.0) as lease:
+            claim = lease.sequencer.claim
+        store = ZooKeeperSource(url)
+        shown = " ".join([repr(source), source.url, repr(store.place), store.url, caplog.text])
+        for secret in (PASSWORD, "s3cr", "hidden", USER, claim):
+            assert secret not in shown
+    assert "digest" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("url", "hosts", "base"),
+    [
+        ("zookeeper://host", "host:2181", "/fenceline"),
+        ("zookeeper://a:1,b,[::1]:3/", "a:1,b:2181,[::1]:3", "/fenceline"),
+        ("zookeeper://a/apps/locks/", "a:2181", "/apps/locks"),
+        ("zookeeper://u:p%40@a/my%20locks?tick_ms=500", "a:2181", "/my locks"),
+    ],
+)
+def test_a_url_is_understood(url: str, hosts: str, base: str) -> None:
+    place = place_of(url)
+    assert (place.hosts, place.base) == (hosts, base)
+    assert "@" not in place.url
+    KazooClient(place.hosts)
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("zookeeper://", "names no host"),
+        ("zookeeper://a:port", "a port is a number"),
+        ("zookeeper://a:99999", "a port is a number"),
+        ("zookeeper://a/x?tick=1", "no parameter 'tick'"),
+        ("zookeeper://a/x?tick_ms=fast", "tick_ms is"),
+        ("zookeeper://a/x?tick_ms", "name=value"),
+        ("zookeeper://a/../b", "cannot be a ZooKeeper path"),
+        ("zookeeper://a/b%2Fc", "cannot be a ZooKeeper path"),
+        ("zookeeper://a/b%00", "cannot be a ZooKeeper path"),
+        ("zookeeper://a/" + "b" * 1001, "more than 1000"),
+        ("zookeeper://a/?acl=creator", "acl=creator needs"),
+        ("zookeeper://a/?acl=world:anyone:x", "letters of cdrwa"),
+        ("zookeeper://a/?acl=nobody", "letters of cdrwa"),
+        ("zookeeper://a/?auth=nobody", "scheme:credential"),
+        ("zookeeper://a/?tls=maybe", "tls is true or false"),
+        ("zookeeper://a/?tls=false&ca=x", "tls=false forbids"),
+        ("zookeeper://a/?key=x", "key needs cert"),
+        ("zookeeper://a/?sasl=PLAIN", "sasl is"),
+    ],
+)
+def test_a_url_that_is_not_understood_says_why(url: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason) as caught:
+        place_of(url)
+    assert "zookeeper://user:password@host:port" in str(caught.value)
+
+
+def test_sasl_without_its_library_names_what_to_install() -> None:
+    with pytest.raises(fenceline.MissingDependencyError, match="pip install pure-sasl"):
+        place_of("zookeeper://u:p@a/?sasl=DIGEST-MD5")
+
+
+def _remove(zookeeper: ZooKeeperServer, base: str) -> None:
+    client = KazooClient(zookeeper.address, auth_data=[("digest", f"{USER}:{PASSWORD}")])
+    client.start()
+    client.delete(base, recursive=True)
+    client.stop()
+    client.close()

@@ -1,0 +1,132 @@
+"""On three servers: the rules, a leader that is killed or frozen, all killed at once, and who is told of what."""
+
+from collections.abc import Iterator
+
+import pytest
+
+import fenceline
+from fenceline.stores.zookeeper.source import ZooKeeperSource
+from fenceline.testing import AsyncSourceConformance, SourceConformance
+from fenceline.testing.conformance import source_rig
+from tests.helpers import wait_until
+from tests.zookeeper.fix_server import Ensemble, ZooKeeperServer
+from tests.zookeeper.fix_zookeeper import fresh_base
+
+TTL = 4.0
+
+
+class OnEnsemble:
+    short_ttl_ms = 1000
+    many_names = 100
+    shows_spent_tokens = False
+    break_keeps_queue = False
+    renewal_lag_ms = 4000
+
+    def setup_method(self) -> None:
+        """The servers come first, by the fixture."""
+
+    @pytest.fixture(autouse=True)
+    def _on_ensemble(self, zookeeper_ensemble: Ensemble) -> None:
+        self.servers = zookeeper_ensemble
+        super().setup_method()
+
+    def make_url(self) -> str:
+        url = self.servers.url(fresh_base())
+        ZooKeeperSource(url).install()
+        return url
+
+
+def _fewer(kit: type[source_rig.SourceRig], *words: str) -> dict[str, None]:
+    """Return what takes all checks of a kit away whose names have none of these words."""
+    names = (name for name in dir(kit) if name.startswith("test_"))
+    return {name: None for name in names if not any(word in name for word in words)}
+
+
+TestOnThree = type("TestOnThree", (OnEnsemble, SourceConformance), {})
+TestAsyncOnThree = type(
+    "TestAsyncOnThree",
+    (OnEnsemble, AsyncSourceConformance),
+    _fewer(AsyncSourceConformance, "contention", "two_threads", "served_in_the_order", "lost_reply"),
+)
+
+
+@pytest.fixture
+def source(own_ensemble: Ensemble) -> Iterator[fenceline.Source]:
+    url = own_ensemble.url()
+    ZooKeeperSource(url).install()
+    with fenceline.connect(url) as made:
+        yield made
+
+
+def acquired(source: fenceline.Source, name: str = "lock", *, timeout: float = 30.0) -> fenceline.Lease:
+    lease = source.lock(name, ttl=TTL).acquire(timeout=timeout)
+    assert lease is not None
+    return lease
+
+
+def serving(ensemble: Ensemble, source: fenceline.Source) -> ZooKeeperServer:
+    """Return the server that the source's session is connected to."""
+    (session,) = source._store.sessions.all()  # type: ignore[attr-defined]
+    port = session.client._connection._socket.getpeername()[1]
+    return next(server for server in ensemble.servers if server.port == port)
+
+
+@pytest.mark.process
+@pytest.mark.slow
+def test_a_lease_outlives_the_server_that_it_is_connected_to(own_ensemble: Ensemble, source: fenceline.Source) -> None:
+    """Killed, and frozen, which nobody tells of: the client leaves it within a fifth of the ttl."""
+    lease = source.lock("lock", ttl=10.0).acquire()
+    assert lease is not None
+    for harm in ("kill", "freeze"):
+        victim = serving(own_ensemble, source)
+        before = lease.deadline_ms
+        getattr(victim, harm)()
+        wait_until(lambda before=before: lease.deadline_ms > before + 4000)
+        assert lease.is_valid
+        victim.thaw() if harm == "freeze" else victim.start()
+        own_ensemble.wait_until_ready()
+    assert lease.release()
+
+
+@pytest.mark.process
+@pytest.mark.slow
+def test_all_servers_killed_and_started_again_forget_no_token(own_ensemble: Ensemble, source: fenceline.Source) -> None:
+    tokens = []
+    for _ in range(2):
+        lease = acquired(source)
+        tokens.append(lease.token)
+        own_ensemble.crash()
+        if lease.is_valid:
+            lease.release()
+    last = wait_until(lambda: _tried(source))
+    tokens.append(last.token)
+    last.release()
+    assert tokens == sorted(set(tokens))
+
+
+def _tried(source: fenceline.Source) -> fenceline.Lease | None:
+    try:
+        return source.lock("lock", ttl=TTL).acquire(timeout=5)
+    except fenceline.SourceError:
+        return None
+
+
+@pytest.mark.process
+@pytest.mark.slow
+def test_without_a_quorum_leases_end_in_time_and_nothing_is_granted(
+    own_ensemble: Ensemble, source: fenceline.Source
+) -> None:
+    lease = acquired(source)
+    first, second, _ = own_ensemble.servers
+    first.freeze()
+    second.freeze()
+    # A leader goes on for as long as it takes to miss the others, and sessions with it.
+    assert lease.lost.wait(3 * TTL)
+    with pytest.raises(fenceline.SourceError):
+        source.lock("other", ttl=TTL).acquire(timeout=1)
+    first.thaw()
+    second.thaw()
+    own_ensemble.wait_until_ready()
+    fresh = wait_until(lambda: _tried(source))
+    assert fresh.token > lease.token
+    fresh.release()

@@ -1,0 +1,142 @@
+"""Histories: a raised epoch, an ensemble restored from old data, a schema that is missing or another's."""
+
+from collections.abc import Iterator
+
+import pytest
+
+import fenceline
+from fenceline import SchemaError, SourceError
+from fenceline.model import EPOCH_STRIDE
+from fenceline.stores.zookeeper.record import SCHEMA_NUMBER, new_record
+from fenceline.stores.zookeeper.source import ZooKeeperSource
+from tests.helpers import wait_until
+from tests.private_server import copy_folder
+from tests.zookeeper.fix_server import ZooKeeperServer
+from tests.zookeeper.fix_zookeeper import Fleet, fresh_base
+
+TTL = 2.0
+
+
+@pytest.fixture
+def source(zookeeper_url: str) -> Iterator[fenceline.Source]:
+    with fenceline.connect(zookeeper_url) as made:
+        yield made
+
+
+def acquired(source: fenceline.Source, name: str = "lock") -> fenceline.Lease:
+    lease = source.lock(name, ttl=TTL).acquire(timeout=20)
+    assert lease is not None
+    return lease
+
+
+def test_t7_a_raise_ends_the_leases_of_other_processes_and_frees_their_locks(
+    source: fenceline.Source, zookeeper_url: str
+) -> None:
+    held = acquired(source)
+    with fenceline.connect(zookeeper_url) as operator:
+        raised = operator.raise_epoch(reason="a restore")
+        fresh = acquired(operator)
+        assert fresh.token > raised.last_token >= EPOCH_STRIDE > held.token
+        assert held.lost.wait(5)
+        with pytest.raises(fenceline.LeaseLostError, match="a restore"):
+            held.check_valid()
+        assert acquired(source, "other").token > raised.last_token
+        fresh.release()
+
+
+def test_t7_tokens_rise_over_every_epoch(source: fenceline.Source) -> None:
+    tokens = []
+    for number in range(4):
+        with source.lock("lock", ttl=TTL) as lease:
+            tokens.append(lease.token)
+        info = source.raise_epoch(reason=f"number {number}")
+        assert info.epoch == number + 2
+        assert info.last_token % EPOCH_STRIDE == 0
+        tokens.append(info.last_token)
+    assert tokens == sorted(set(tokens))
+
+
+def test_without_install_nothing_is_granted_and_nothing_is_made(zookeeper: ZooKeeperServer) -> None:
+    base = fresh_base()
+    with fenceline.connect(zookeeper.url(base)) as source:
+        for attempt in (lambda: source.lock("a", ttl=TTL).acquire(), source.describe, lambda: source.info("a")):
+            with pytest.raises(SchemaError, match="fenceline install"):
+                attempt()
+    client = zookeeper.client()
+    assert client.exists(base) is None
+    client.stop()
+    client.close()
+
+
+def test_install_may_be_run_again_and_changes_nothing(source: fenceline.Source, zookeeper_url: str) -> None:
+    before = source.describe()
+    ZooKeeperSource(zookeeper_url).install()
+    after = source.describe()
+    assert (after.source_id, after.history_id, after.epoch) == (before.source_id, before.history_id, before.epoch)
+
+
+@pytest.mark.parametrize("value", [b"", b"[]", b"{}", b"other"])
+def test_what_is_no_record_is_refused(zookeeper: ZooKeeperServer, value: bytes) -> None:
+    _require_refused(zookeeper, value, "name another base")
+
+
+def test_a_record_of_another_schema_is_refused(zookeeper: ZooKeeperServer) -> None:
+    value = new_record().value().replace(b'"schema": 1', b'"schema": 2')
+    assert SCHEMA_NUMBER == 1
+    _require_refused(zookeeper, value, "use the version that made it")
+
+
+def _require_refused(zookeeper: ZooKeeperServer, value: bytes, remedy: str) -> None:
+    base = fresh_base()
+    client = zookeeper.client()
+    client.create(f"{base}/.fenceline/source", value, makepath=True)
+    client.stop()
+    client.close()
+    with fenceline.connect(zookeeper.url(base)) as source:
+        with pytest.raises(SchemaError, match=remedy):
+            source.describe()
+        with pytest.raises(SchemaError, match=remedy):
+            source.lock("a", ttl=TTL).acquire()
+    with pytest.raises(SchemaError, match=remedy):
+        ZooKeeperSource(zookeeper.url(base)).install()
+
+
+def test_t7_data_that_went_back_is_refused_by_who_knows_better_until_the_epoch_is_raised(
+    zookeeper_fleet: Fleet,
+) -> None:
+    """A real server, stopped, and started again over the data folder that it had before."""
+    with zookeeper_fleet.new_server() as server:
+        url = server.url()
+        ZooKeeperSource(url).install()
+        source = fenceline.connect(url)
+        acquired(source).release()
+        server.stop()
+        copy_folder(server.data, server.folder / "backup")
+        server.start()
+        for _ in range(20):
+            lease = acquired(source)
+            lease.release()
+        server.stop()
+        server.data.rename(server.folder / "lost")
+        (server.folder / "backup").rename(server.data)
+        server.start()
+        # Until its old session is given up, the source cannot be reached at all.
+        refusal = wait_until(lambda: _refusal(source))
+        assert "an older state was restored" in refusal
+        with fenceline.connect(url) as operator:
+            operator.raise_epoch(reason="restored from the backup")
+        fresh = acquired(source)
+        assert fresh.token > lease.token
+        fresh.release()
+        source.close()
+
+
+def _refusal(source: fenceline.Source) -> str | None:
+    """Return what the source says when it can be reached; it may not be used."""
+    try:
+        source.describe()
+    except fenceline.SourceUnavailableError:
+        return None
+    except SourceError as error:
+        return str(error)
+    raise AssertionError("a source that went back is used")

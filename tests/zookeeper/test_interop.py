@@ -1,0 +1,177 @@
+"""kazoo's own locks on the same path exclude ours, and ours exclude them."""
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+from kazoo.client import KazooClient
+
+import fenceline
+from fenceline import SourceError
+from fenceline.stores.zookeeper import layout
+from tests.helpers import DEADLINE_S, wait_until
+from tests.zookeeper.fix_server import ZooKeeperServer
+
+NAME = "nightly-report"
+TTL = 10.0
+ROUNDS = 15
+
+
+@pytest.fixture
+def source(zookeeper_url: str) -> Iterator[fenceline.Source]:
+    with fenceline.connect(zookeeper_url) as made:
+        yield made
+
+
+@pytest.fixture
+def kazoo(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
+    client = zookeeper.client()
+    yield client
+    client.stop()
+    client.close()
+
+
+@pytest.fixture
+def path(zookeeper_url: str) -> str:
+    """The path of the lock for kazoo."""
+    base = zookeeper_url.partition("://")[2].partition("/")[2].partition("?")[0]
+    return f"/{base}/{NAME}"
+
+
+def test_kazoos_lock_keeps_ours_out_and_is_shown(source: fenceline.Source, kazoo: KazooClient, path: str) -> None:
+    lock = source.lock(NAME, ttl=TTL)
+    theirs = kazoo.Lock(path, "the other program")
+    with theirs:
+        assert lock.acquire(blocking=False) is None
+        info = source.info(NAME)
+        assert (info.holder, info.ttl, info.is_held) == ("the other program", None, True)
+        assert theirs.contenders() == ["the other program"], "an attempt that does not wait leaves nothing behind"
+    assert lock.acquire(blocking=False) is not None
+
+
+def test_ours_keeps_kazoos_lock_out(source: fenceline.Source, kazoo: KazooClient, path: str) -> None:
+    with source.lock(NAME, ttl=TTL) as lease:
+        assert not kazoo.Lock(path).acquire(blocking=False)
+        assert lease.is_valid
+    theirs = kazoo.Lock(path)
+    assert theirs.acquire(timeout=5)
+    theirs.release()
+
+
+@pytest.mark.parametrize("kind", ["Lock", "WriteLock", "ReadLock"])
+def test_each_waits_for_the_other_in_the_order_in_which_they_came(
+    source: fenceline.Source, kazoo: KazooClient, path: str, kind: str
+) -> None:
+    order: list[str] = []
+    first = source.lock(NAME, ttl=TTL).acquire()
+    assert first is not None
+
+    def theirs() -> None:
+        lock = getattr(kazoo, kind)(path, "theirs")
+        lock.acquire(timeout=DEADLINE_S)
+        order.append("theirs")
+        lock.release()
+
+    def ours() -> None:
+        with source.lock(NAME, ttl=TTL):
+            order.append("ours")
+
+    threads = []
+    for work in (ours, theirs, ours):
+        threads.append(threading.Thread(target=work, daemon=True))
+        threads[-1].start()
+        wait_until(lambda: len(source.info(NAME).waiters) == len(threads))
+    first.release()
+    for thread in threads:
+        thread.join(DEADLINE_S)
+    assert order == ["ours", "theirs", "ours"]
+
+
+def test_h9_under_contention_one_at_a_time_is_inside_and_tokens_rise(
+    source: fenceline.Source, kazoo: KazooClient, path: str
+) -> None:
+    """Two threads of ours and two of kazoo's, each pair on one session."""
+    inside: list[str] = []
+    tokens: list[int] = []
+    clashes: list[list[str]] = []
+
+    def enter(who: str) -> None:
+        inside.append(who)
+        if inside != [who]:
+            clashes.append(list(inside))
+        inside.remove(who)
+
+    def ours(number: int) -> None:
+        for _ in range(ROUNDS):
+            with source.lock(NAME, ttl=TTL) as lease:
+                enter(f"ours {number}")
+                tokens.append(lease.token)
+
+    def theirs(number: int) -> None:
+        for _ in range(ROUNDS):
+            with kazoo.Lock(path):
+                enter(f"theirs {number}")
+
+    _run([lambda: ours(1), lambda: theirs(1), lambda: ours(2), lambda: theirs(2)])
+    assert not clashes
+    assert len(tokens) == 2 * ROUNDS
+    assert tokens == sorted(set(tokens))
+
+
+def test_a_token_is_the_czxid_of_the_node(source: fenceline.Source, kazoo: KazooClient, path: str) -> None:
+    with source.lock(NAME, ttl=TTL) as lease:
+        (node,) = kazoo.get_children(path)
+        stat = kazoo.exists(f"{path}/{node}")
+        assert stat is not None
+        assert lease.token == stat.czxid
+        assert lease.sequencer.claim not in node, "paths stand in servers' logs"
+
+
+def test_near_the_end_of_the_counter_nobody_is_queued(
+    source: fenceline.Source, kazoo: KazooClient, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The real counter of the real parent is driven up to a limit that is lowered here."""
+    lock = source.lock(NAME, ttl=TTL)
+    for _ in range(20):
+        with lock:
+            pass
+    monkeypatch.setattr(layout, "COUNTER_LIMIT", 20)
+    with pytest.raises(SourceError, match="fenceline purge"):
+        lock.acquire()
+    wait_until(lambda: kazoo.get_children(path) == [])
+    before = source.describe().last_token
+    assert source.purge() == 1
+    with lock as lease:
+        assert lease.token > before
+
+
+def test_names_that_the_counter_has_turned_negative_are_refused() -> None:
+    queue = layout.contenders(["a__lock__-2147483640", "b__lock__2147483647", "no contender"])
+    assert [one.number for one in queue] == [-2147483640, 2147483647]
+    with pytest.raises(SourceError, match="32 bits"):
+        layout.check_numbers(NAME, queue)
+    layout.check_numbers(NAME, layout.contenders(["a__lock__0000000001"]))
+    layout.check_numbers(NAME, [])
+
+
+def test_purge_and_listing_leave_other_programs_nodes_alone(
+    source: fenceline.Source, kazoo: KazooClient, path: str
+) -> None:
+    base = path.rpartition("/")[0]
+    for name in ("theirs", "theirs.too"):
+        kazoo.create(f"{base}/{name}", b"")
+    kazoo.create(f"{base}/theirs.too/below", b"x")
+    with source.lock(NAME, ttl=TTL):
+        pass
+    assert [info.name for info in source.locks()] == [NAME]
+    assert source.purge() == 1
+    assert sorted(kazoo.get_children(base)) == [".fenceline", "theirs", "theirs.too"]
+
+
+def _run(works: list[Callable[[], None]]) -> None:
+    threads = [threading.Thread(target=work, daemon=True) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE_S)
+        assert not thread.is_alive()

@@ -1,0 +1,343 @@
+"""Sessions: what one costs, what its end means, what is told of a node that somebody removes."""
+
+import os
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+
+import fenceline
+from fenceline import ConfigError
+from fenceline._flows import requests as ask
+from fenceline._flows.acquire import Attempt, acquire
+from fenceline.clock import boottime_us
+from fenceline.model import draw_claim
+from fenceline.stores.zookeeper.session import Session
+from fenceline.stores.zookeeper.source import ZooKeeperConnection, ZooKeeperSource
+from tests.helpers import wait_until
+from tests.zookeeper.fix_server import ZooKeeperServer
+from tests.zookeeper.proxy import ZooKeeperProxy
+
+TTL_MS = 2000
+MANY = 10_000
+
+
+class Client:
+    """A store and one connection, asked request by request."""
+
+    def __init__(self, url: str) -> None:
+        self.store = ZooKeeperSource(url)
+        self.connection: ZooKeeperConnection = self.store.connect(patience_s=5.0)
+
+    def perform(self, request: Any) -> Any:
+        return self.connection.perform(request)
+
+    def acquire(self, lock: str, *, claim: str | None = None, ttl_ms: int = TTL_MS, may_wait: bool = True) -> str:
+        claim = claim or draw_claim()
+        self.reply = self.perform(ask.Acquire(lock, claim, "tester", ttl_ms, boottime_us(), may_wait))
+        return claim
+
+    def renew(self, *leases: tuple[str, str]) -> ask.Renewed:
+        return self.perform(ask.Renew(leases))  # type: ignore[no-any-return]
+
+    @property
+    def session(self) -> Session:
+        (session,) = self.store.sessions.all()
+        return session
+
+
+@pytest.fixture
+def client(zookeeper_url: str) -> Iterator[Client]:
+    made = Client(zookeeper_url)
+    yield made
+    for session in made.store.sessions.all():
+        session.close()
+
+
+@pytest.fixture
+def proxied(zookeeper_url: str, zookeeper_proxy: ZooKeeperProxy) -> Iterator[Client]:
+    """A client behind the proxy, whose session is open."""
+    made = Client(zookeeper_proxy.url(zookeeper_url))
+    made.perform(ask.Release("opening", made.acquire("opening")))
+    made.perform(ask.Release("lock", made.acquire("lock")))
+    zookeeper_proxy.sent.clear()
+    yield made
+    for session in made.store.sessions.all():
+        session.close()
+
+
+@pytest.fixture
+def kazoo(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
+    made = zookeeper.client()
+    yield made
+    made.stop()
+    made.close()
+
+
+def end_session(server: ZooKeeperServer, session: Session) -> None:
+    """End a session as its expiry does: somebody who has its id and password closes it."""
+    assert session.client.client_id is not None
+    other = KazooClient(server.address, client_id=session.client.client_id)
+    other.start()
+    other.stop()
+    other.close()
+
+
+# --- what things cost -------------------------------------------------------------------------------------------------
+def test_an_uncontended_cycle_sends_three_requests(proxied: Client, zookeeper_proxy: ZooKeeperProxy) -> None:
+    claim = proxied.acquire("lock")
+    assert zookeeper_proxy.sent == {"create": 1, "get_children": 1}
+    proxied.perform(ask.Release("lock", claim))
+    assert zookeeper_proxy.sent == {"create": 1, "get_children": 1, "delete": 1}
+
+
+def test_a_busy_lock_costs_a_node_that_is_gone_at_once(proxied: Client, zookeeper_proxy: ZooKeeperProxy) -> None:
+    proxied.acquire("lock")
+    zookeeper_proxy.sent.clear()
+    proxied.acquire("lock", may_wait=False)
+    assert proxied.reply == ask.Busy()
+    assert zookeeper_proxy.sent == {"create": 1, "get_children": 1, "delete": 1}
+
+
+def test_many_held_locks_cost_one_beat(proxied: Client, zookeeper_proxy: ZooKeeperProxy) -> None:
+    """Their first beat looks at each node; from then on a beat is two requests."""
+    leases = [(f"lock-{number}", proxied.acquire(f"lock-{number}", ttl_ms=120_000)) for number in range(500)]
+    assert proxied.renew(*leases).lost == {}
+    for _ in range(3):
+        zookeeper_proxy.sent.clear()
+        reply = proxied.renew(*leases)
+        assert (len(reply.remaining_ms), reply.lost) == (len(leases), {})
+        assert zookeeper_proxy.sent == {"sync": 1, "get": 1}
+
+
+@pytest.mark.slow
+def test_ten_thousand_held_locks_cost_one_beat(client: Client, zookeeper: ZooKeeperServer) -> None:
+    """Told by the server, which counts the pings of every session and this question too."""
+
+    def acquire(number: int) -> tuple[str, str]:
+        return f"lock-{number}", client.acquire(f"lock-{number}", ttl_ms=600_000)
+
+    with ThreadPoolExecutor(8) as threads:
+        leases = list(threads.map(acquire, range(MANY)))
+    assert len(client.renew(*leases).remaining_ms) == MANY
+    before = int(zookeeper.report()["Received"])
+    assert len(client.renew(*leases).remaining_ms) == MANY
+    assert int(zookeeper.report()["Received"]) - before < 20
+
+
+def test_h7_a_waiter_watches_its_predecessor_alone(proxied: Client, zookeeper_proxy: ZooKeeperProxy) -> None:
+    claims = [proxied.acquire("lock") for _ in range(5)]
+    channel = proxied.store.listen("lock", claims[4])
+    assert isinstance(proxied.perform(ask.Poll("lock", claims[4])), ask.Queued)
+    for first in claims[:3]:
+        proxied.perform(ask.Release("lock", first))
+    zookeeper_proxy.sent.clear()
+    with pytest.raises(BlockingIOError):
+        os.eventfd_read(channel.fileno())
+    proxied.perform(ask.Release("lock", claims[3]))
+    wait_until(lambda: os.eventfd_read(channel.fileno()))
+    zookeeper_proxy.sent.clear()
+    assert isinstance(proxied.perform(ask.Poll("lock", claims[4])), ask.Granted)
+    assert zookeeper_proxy.sent == {"sync": 2, "exists": 3, "get_children": 1}
+    channel.close()
+
+
+def test_all_locks_of_one_ttl_share_a_session(client: Client, zookeeper: ZooKeeperServer) -> None:
+    for number in range(20):
+        client.acquire(f"lock-{number}")
+    assert len(client.store.sessions.all()) == 1
+    client.acquire("other", ttl_ms=TTL_MS + 1)
+    assert len(client.store.sessions.all()) == 2
+
+
+# --- the ttl ----------------------------------------------------------------------------------------------------------
+def test_a_ttl_that_the_servers_would_change_is_refused_with_their_limit(zookeeper_url: str) -> None:
+    with fenceline.connect(zookeeper_url) as source:
+        with pytest.raises(ConfigError, match=r"800 s was asked for.*700 s instead, their maxSessionTimeout"):
+            source.lock("a", ttl=800.0).acquire()
+        with pytest.raises(ConfigError, match="1 to 86400 seconds"):
+            source.lock("a", ttl=0.5)
+
+
+def test_h1_the_time_left_is_counted_from_what_the_leader_surely_knows(client: Client) -> None:
+    """Half a tick before a request is as late as a follower may have told its leader of the session."""
+    client.acquire("lock", ttl_ms=10_000)
+    session = client.session
+    time.sleep(0.2)
+    touched_ms = session.client.touched_ms(boottime_us() // 1000)
+    for _ in range(5):
+        before_ms = boottime_us() // 1000
+        sending = session.sending()
+        assert sending.lives_until_ms <= before_ms + 10_000
+        assert sending.lives_until_ms - 10_000 <= sending.sent_ms - session.place.tick_ms // 2
+        assert sending.lives_until_ms - 10_000 >= touched_ms
+    wait_until(lambda: session.client.touched_ms(boottime_us() // 1000) > touched_ms)
+
+
+def test_h1_what_was_sent_after_a_request_does_not_lengthen_its_time(client: Client) -> None:
+    client.acquire("lock", ttl_ms=10_000)
+    session = client.session
+    sending = session.sending()
+    wait_until(lambda: session.client.touched_ms(boottime_us() // 1000) > sending.sent_ms)
+    assert sending.lives_until_ms <= sending.sent_ms + 10_000
+
+
+# --- loss -------------------------------------------------------------------------------------------------------------
+def node_of(client: Client, claim: str) -> str:
+    path = client.session.standing[claim].path
+    assert path is not None
+    return path
+
+
+@pytest.mark.parametrize("is_watched", [False, True], ids=["before its first beat", "after it"])
+def test_h2_a_node_removed_by_hand_is_a_loss_though_the_session_lives(
+    client: Client, kazoo: KazooClient, *, is_watched: bool
+) -> None:
+    lost, kept = client.acquire("lost"), client.acquire("kept")
+    if is_watched:
+        client.renew(("lost", lost), ("kept", kept))
+    kazoo.delete(node_of(client, lost))
+    reply = client.renew(("lost", lost), ("kept", kept))
+    assert set(reply.remaining_ms) == {kept}
+    assert "removed" in reply.lost[lost]
+    assert client.perform(ask.Acquire("lost", lost, "tester", TTL_MS, boottime_us(), True)) == ask.ClaimEnded()
+
+
+def test_h2_a_node_removed_while_the_watch_was_gone_is_a_loss(
+    proxied: Client, zookeeper_proxy: ZooKeeperProxy, kazoo: KazooClient
+) -> None:
+    claim = proxied.acquire("lock", ttl_ms=60_000)
+    proxied.renew(("lock", claim))
+    session = next(one for one in proxied.store.sessions.all() if one.ttl_ms == 60_000)
+    path = session.standing[claim].path
+    zookeeper_proxy.freeze()
+    zookeeper_proxy.cut()
+    kazoo.delete(path)
+    zookeeper_proxy.thaw()
+    wait_until(lambda: session.client.connected)
+    reply = proxied.renew(("lock", claim))
+    assert "removed" in reply.lost[claim]
+
+
+def test_suspended_is_doubt_and_no_loss(proxied: Client, zookeeper_proxy: ZooKeeperProxy) -> None:
+    claim = proxied.acquire("lock")
+    for _ in range(3):
+        zookeeper_proxy.cut()
+        wait_until(lambda: proxied.session.client.connected)
+        assert claim in wait_until(lambda: _renewed(proxied, claim)).remaining_ms
+    assert zookeeper_proxy.connections > 3
+
+
+def _renewed(client: Client, claim: str) -> ask.Renewed | None:
+    try:
+        return client.renew(("lock", claim))
+    except fenceline.SourceError:
+        return None
+
+
+def test_the_end_of_the_session_is_the_end_of_every_claim(client: Client, zookeeper: ZooKeeperServer) -> None:
+    held, other = client.acquire("lock"), client.acquire("other")
+    waiting = client.acquire("lock")
+    end_session(zookeeper, client.session)
+    wait_until(lambda: not client.session.standing)
+    reply = client.renew(("lock", held), ("other", other))
+    assert all("session ended" in reply.lost[claim] for claim in (held, other))
+    assert client.perform(ask.Poll("lock", waiting)) == ask.ClaimEnded(), "H8"
+    assert client.perform(ask.Release("lock", held)) == ask.Released(was_held=False)
+    client.acquire("lock")
+    assert isinstance(client.reply, ask.Granted), "and the next claim has a session"
+
+
+def test_h8_a_waiter_whose_session_ended_while_it_slept_asks_anew(client: Client, zookeeper: ZooKeeperServer) -> None:
+    """Its lock was free by then, as its place was gone (etcd#11456, CURATOR-604)."""
+    holder = Client(client.store.place.url + "?tick_ms=100")
+    claim = holder.acquire("lock", ttl_ms=60_000)
+    attempt = Attempt("lock", "waiter", TTL_MS)
+    flow = acquire(attempt, may_wait=True, timeout_ms=None)
+    request, claims = flow.send(None), []
+    while not isinstance(request, ask.Wait):
+        reply = None
+        if isinstance(request, ask.Draw):
+            claims.append(draw_claim())
+            reply = (claims[-1], boottime_us())
+        elif isinstance(request, ask.Now):
+            reply = boottime_us() // 1000
+        elif not isinstance(request, ask.Listen):
+            reply = client.perform(request)
+        request = flow.send(reply)
+    end_session(zookeeper, client.session)
+    holder.perform(ask.Release("lock", claim))
+    wait_until(lambda: not client.session.standing)
+    request = flow.send(None)
+    assert isinstance(request, ask.Now)
+    assert isinstance(flow.send(boottime_us() // 1000), ask.Poll)
+    assert client.perform(ask.Poll("lock", claims[-1])) == ask.ClaimEnded()
+    assert isinstance(flow.send(ask.ClaimEnded()), ask.Draw), "it draws another claim"
+    holder.session.close()
+
+
+def test_a_waiter_that_gives_up_while_suspended_leaves_no_node(
+    proxied: Client, zookeeper_proxy: ZooKeeperProxy, kazoo: KazooClient
+) -> None:
+    """kazoo#760: it would block everybody behind it for as long as its process lives."""
+    proxied.acquire("lock", ttl_ms=60_000)
+    session = next(one for one in proxied.store.sessions.all() if one.ttl_ms == 60_000)
+    waiting = proxied.acquire("lock", ttl_ms=60_000)
+    path = session.standing[waiting].queue_path
+    assert len(kazoo.get_children(path)) == 2
+    zookeeper_proxy.freeze()
+    zookeeper_proxy.cut()
+    impatient = proxied.store.connect(patience_s=0.1)
+    with pytest.raises(fenceline.SourceError):
+        impatient.perform(ask.Release("lock", waiting))
+    zookeeper_proxy.thaw()
+    wait_until(lambda: len(kazoo.get_children(path)) == 1)
+    assert proxied.perform(ask.Release("lock", waiting)) == ask.Released(was_held=False)
+
+
+def test_a_node_that_is_made_after_its_claim_was_given_up_is_removed(
+    proxied: Client, zookeeper_proxy: ZooKeeperProxy, kazoo: KazooClient
+) -> None:
+    """H4, H5: the request waited in a frozen network for longer than anybody had the patience to."""
+    claim = draw_claim()
+    impatient = proxied.store.connect(patience_s=0.2)
+    zookeeper_proxy.freeze()
+    with pytest.raises(fenceline.SourceError):
+        impatient.perform(ask.Acquire("lock", claim, "tester", TTL_MS, boottime_us(), False))
+    with pytest.raises(fenceline.SourceError):
+        impatient.perform(ask.Release("lock", claim))
+    zookeeper_proxy.thaw()
+    wait_until(lambda: not proxied.session.standing)
+    assert kazoo.get_children(proxied.store.layout.lock("lock")) == []
+    assert proxied.perform(ask.Acquire("lock", claim, "tester", TTL_MS, boottime_us(), False)) == ask.ClaimEnded()
+
+
+# --- through the public API -------------------------------------------------------------------------------------------
+def test_h3_a_loss_is_told(zookeeper_url: str, kazoo: KazooClient) -> None:
+    reasons: list[str] = []
+    with fenceline.connect(zookeeper_url) as source:
+        lease = source.lock("lock", ttl=1.0, on_lost=reasons.append).acquire()
+        assert lease is not None
+        store = source._store
+        (session,) = store.sessions.all()  # type: ignore[attr-defined]
+        (standing,) = session.standing.values()
+        kazoo.delete(standing.path)
+        assert lease.lost.wait(5)
+        wait_until(lambda: reasons)
+        assert "removed" in reasons[0]
+
+
+def test_a_closed_source_keeps_its_session_until_the_last_lease_is_gone(zookeeper_url: str) -> None:
+    source = fenceline.connect(zookeeper_url)
+    lease = source.lock("lock", ttl=2.0).acquire()
+    assert lease is not None
+    sessions = source._store.sessions  # type: ignore[attr-defined]
+    source.close()
+    time.sleep(0.8)
+    assert lease.is_valid
+    assert len(sessions.all()) == 1
+    lease.release()  # In the background, since the source is closed.
+    wait_until(lambda: sessions.all() == [])
