@@ -2,7 +2,7 @@
 
 Promise: the event loop is never blocked by a lock or a flush of the store. The connection that a block yields is the
 client's own: an asynchronous one where the client has one (PostgreSQL), else synchronous, opened and committed by
-threads (SQLite).
+threads (SQLite). etcd and ZooKeeper have none that is open: there it is what collects the block's writes.
 """
 
 import asyncio

@@ -84,7 +84,8 @@ class Guard(BaseGuard):
         SourceUnavailableError if the write lock is not to be had; leaving raises GuardError if the block tried to end
         the transaction, UnfencedWriteError if it wrote to another resource's table, OutcomeUnknownError if the commit
         was not confirmed. Whatever leaves the block as an exception undoes it. SQLite: foreign keys are enforced in
-        the block, and nobody else can write to the file while it is open.
+        the block, and nobody else can write to the file while it is open. etcd and ZooKeeper: the block gets what reads
+        at once and keeps its writes for one conditional request at the end, where StaleTokenError may be raised too.
         """
         return GuardedTransaction(self._core, proof_of(lease))
 
@@ -120,7 +121,8 @@ class Guard(BaseGuard):
 
         Binds the resource to the guard's lock. Safe to repeat. Going from observe to enforce needs `source`, the
         lock's source: the mark is raised to its last token, so that current holders must acquire the lock again.
-        GuardError if a table cannot be protected or belongs to another resource.
+        GuardError if a table cannot be protected or belongs to another resource; UnsupportedError from a store without
+        triggers (etcd, ZooKeeper).
         """
         self._only_resource("protect")
         check_protect(tables, mode)

@@ -21,6 +21,7 @@ UNSEEN = (
     "a server's data folder that was copied while the server was stopped, and is older or runs twice now",
     "a MySQL source that was restored, or failed over to a server that had lost writes",
     "a table written by code that never opened this guard's file, or a copy of it",
+    "a key of etcd, or a node of ZooKeeper, written without the guard by a user who may write there",
     "a resource that is not behind any of the --guard URLs given",
 )
 
