@@ -1,0 +1,64 @@
+"""The commands at a ZooKeeper source."""
+
+import json
+from typing import Any
+
+import pytest
+
+import fenceline
+from tests.cli.program import Program, program
+from tests.zookeeper.fix_server import ZooKeeperServer
+from tests.zookeeper.fix_zookeeper import fresh_base
+
+__all__ = ["program"]
+
+
+class Commands:
+    """The program at one source."""
+
+    def __init__(self, program: Program, url: str) -> None:
+        self.program = program
+        self.url = url
+
+    def __call__(self, command: str, *words: str) -> tuple[int, str]:
+        done = self.program(command, "--source", self.url, *words)
+        return done.returncode, done.stdout + done.stderr
+
+    def json(self, command: str, *words: str) -> Any:
+        done = self.program(command, "--source", self.url, "--json", *words)
+        assert done.returncode == 0, done.stderr
+        assert done.stderr == "", "kazoo says nothing of its own"
+        return json.loads(done.stdout)
+
+
+@pytest.fixture
+def commands(program: Program, zookeeper: ZooKeeperServer) -> Commands:
+    return Commands(program, zookeeper.url(fresh_base()))
+
+
+def test_commands_install_show_break_and_raise(commands: Commands) -> None:
+    assert commands("install")[0] == 0
+    with fenceline.connect(commands.url) as source:
+        lease = source.lock("nightly report", ttl=2.0, holder="the holder").acquire()
+        assert lease is not None
+        shown = commands.json("show", "nightly report")
+        assert (shown["holder"], shown["token"]) == ("the holder", str(lease.token))
+        assert [one["lock"] for one in commands.json("locks")] == ["nightly report"]
+        broken = commands.json("break", "nightly report", "--reason", "a test")
+        assert int(broken["token"]) > lease.token
+        assert lease.lost.wait(5)
+        with pytest.raises(fenceline.LeaseLostError, match="a test"):
+            lease.check_valid()
+    assert commands.json("epoch")["epoch"] == 1
+    assert commands.json("epoch", "--raise", "--reason", "a test")["epoch"] == 2
+    assert commands("purge")[0] == 0
+    assert commands("doctor")[0] == 0
+    assert commands("run", "nightly report", "--ttl", "2", "--", "true")[0] == 0
+
+
+def test_without_install_each_command_says_so(commands: Commands) -> None:
+    for command, code in (("locks", 69), ("epoch", 69), ("doctor", 1)):
+        ended, output = commands(command)
+        assert ended == code, output
+        assert "fenceline install" in output
+        assert "Traceback" not in output
