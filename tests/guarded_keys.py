@@ -6,7 +6,9 @@ that are elsewhere.
 
 import asyncio
 import dataclasses
+import itertools
 import json
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -36,6 +38,7 @@ from tests.process.actors import Actor, Stage
 
 MAX_LOST = 30
 """More requests than any flow has."""
+RACERS, TURNS = 4, 25
 NEXT = 9
 """The token of whoever comes after."""
 
@@ -53,6 +56,10 @@ class Face(ABC):
     @abstractmethod
     def put(self, txn: Any, value: str) -> None:
         """Write the value in a block."""
+
+    @abstractmethod
+    def read_number(self, txn: Any) -> int:
+        """Return the value, which is a number, as a block reads it."""
 
     @abstractmethod
     def value(self) -> str | None:
@@ -225,6 +232,34 @@ class GuardLife:
         for number in (1, 2):
             face.write(lease, "x", guard)
             assert trips() == 2 + 2 * number
+
+    def test_g3_no_update_is_lost_among_holders_that_race(self, new_face: Callable[[], Face]) -> None:
+        """Each turn takes a higher token, reads a number and writes the next; whoever is overtaken wrote nothing."""
+        face = new_face()
+        face.write(HandmadeLease(1), "0")
+        tokens = itertools.count(2)
+        written: list[int] = []
+
+        def race() -> None:
+            guard = face.guard()
+            for _ in range(TURNS):
+                try:
+                    with guard.transaction(HandmadeLease(next(tokens))) as txn:
+                        number = face.read_number(txn)
+                        face.put(txn, str(number + 1))
+                    written.append(number + 1)
+                except StaleTokenError:
+                    pass
+
+        threads = [threading.Thread(target=race, daemon=True) for _ in range(RACERS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+            assert not thread.is_alive()
+        assert sorted(written) == list(range(1, len(written) + 1))
+        assert face.value() == str(len(written))
+        assert len(written) > 1
 
     # --- processes ---
     @pytest.mark.process
@@ -576,3 +611,23 @@ os._exit(0)
         await asyncio.to_thread(lease.release)
         with pytest.raises(GuardError, match="is over"):
             await write()
+
+
+def outlive_an_outage(face: Face, kill: Callable[[], Any], start: Callable[[], Any]) -> None:
+    """Have the server killed inside a block: nothing of it is written, and the same guard goes on afterwards."""
+    guard, lease = face.guard(), HandmadeLease(5)
+    face.write(lease, "before", guard)
+
+    def write_and_kill() -> None:
+        with guard.transaction(lease) as txn:
+            face.put(txn, "during")
+            kill()
+
+    with pytest.raises((SourceUnavailableError, OutcomeUnknownError)):
+        write_and_kill()
+    with pytest.raises(SourceUnavailableError):
+        face.write(lease, "down", guard)
+    start()
+    assert guard.mark().token == lease.sequencer.token
+    face.write(lease, "after", guard)
+    assert face.value() == "after"

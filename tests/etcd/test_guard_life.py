@@ -12,8 +12,9 @@ from fenceline.stores.etcd.client import TXN
 from fenceline.stores.etcd.operations import get_prefix, txn
 from tests.cli.program import program
 from tests.etcd.fix_etcd import Corner, EtcdFleet
+from tests.etcd.fix_server import EtcdCluster
 from tests.etcd.guarded import Direct
-from tests.guarded_keys import BesideLocks, Face, GuardLife, Loss
+from tests.guarded_keys import BesideLocks, Face, GuardLife, Loss, outlive_an_outage
 from tests.guards import RESOURCE
 
 __all__ = ["program"]
@@ -34,6 +35,9 @@ class EtcdFace(Face):
 
     def put(self, txn: Any, value: str) -> None:
         txn.put(self.key, value)
+
+    def read_number(self, txn: Any) -> int:
+        return int(txn.get(self.key))
 
     def value(self) -> str | None:
         return self.direct.get(self.key)
@@ -79,3 +83,7 @@ class TestEtcdGuardBesideLocks(BesideLocks):
     @pytest.fixture
     def face(self, etcd: Corner) -> Face:
         return EtcdFaceBesideLocks(etcd)
+
+
+def test_a_guard_outlives_an_outage(own_etcd: EtcdCluster) -> None:
+    outlive_an_outage(EtcdFace(Corner(own_etcd, "app")), own_etcd.kill, own_etcd.start)

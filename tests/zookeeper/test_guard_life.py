@@ -10,7 +10,7 @@ from kazoo.client import KazooClient
 
 from fenceline.errors import OutcomeUnknownError, SourceUnavailableError
 from tests.cli.program import program
-from tests.guarded_keys import BesideLocks, Face, GuardLife, Loss
+from tests.guarded_keys import BesideLocks, Face, GuardLife, Loss, outlive_an_outage
 from tests.guards import RESOURCE
 from tests.zookeeper.fix_server import ZooKeeperServer
 from tests.zookeeper.fix_zookeeper import Fleet, fresh_base
@@ -44,6 +44,9 @@ class ZooKeeperFace(Face):
 
     def put(self, txn: Any, value: str) -> None:
         txn.set(self.key, value.encode())
+
+    def read_number(self, txn: Any) -> int:
+        return int(txn.get(self.key)[0])
 
     def value(self) -> str | None:
         self.direct.sync("/")
@@ -93,3 +96,12 @@ class TestZooKeeperGuardBesideLocks(BesideLocks):
     @pytest.fixture
     def face(self, zookeeper: ZooKeeperServer, direct: KazooClient) -> Face:
         return ZooKeeperFaceBesideLocks(zookeeper, direct)
+
+
+def test_a_guard_outlives_an_outage(own_zookeeper: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fenceline.stores.zookeeper.guard_client.PATIENCE_S", 2.0)
+    direct = own_zookeeper.client()
+    outlive_an_outage(ZooKeeperFace(own_zookeeper, direct), own_zookeeper.kill, own_zookeeper.start)
+    gc.collect()
+    direct.stop()
+    direct.close()
