@@ -11,12 +11,14 @@ import pytest
 
 from fenceline._api.guard import look_at
 from fenceline.testing.broken import CONTROLS
+from fenceline.verify.verdict import CLEAN, VIOLATION
 from tests.cli.program import Program, program
 from tests.helpers import wait_until
 
 __all__ = ["program"]
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 
+MAX_CAMPAIGNS = 5
 SHORT = ("--ttl", "0.3", "--duration", "6")
 TELLING = {
     "unfenced": {"stale-token-accepted", "overwritten-write", "lost-write"},
@@ -52,10 +54,19 @@ def attack(program: Program, *words: str) -> tuple[int, Any]:
     return process.returncode, json.loads(told)
 
 
+def attack_until(wanted: int, program: Program, *words: str) -> tuple[int, Any]:
+    """Run short campaigns until one comes out so, or finds a violation: on a loaded machine little happens in one."""
+    for _ in range(MAX_CAMPAIGNS):
+        code, verdict = attack(program, *words)
+        if code in {wanted, VIOLATION}:
+            break
+    return code, verdict
+
+
 def test_a_sound_set_up_passes_and_nothing_is_left_behind(program: Program) -> None:
     guard = file_at(program.folder)
     history = program.folder / "history.jsonl"
-    code, verdict = attack(program, "--guard", guard, "--history", str(history), "--seed", "3", *SHORT)
+    code, verdict = attack_until(CLEAN, program, "--guard", guard, "--history", str(history), "--seed", "3", *SHORT)
     assert (code, verdict["verdict"], verdict["violations"]) == (0, "clean", []), verdict
     assert verdict["amounts"]["kills"] > 0
     assert verdict["information"]["overlaps that an expired lease explains"] > 0
@@ -70,8 +81,9 @@ def test_a_sound_set_up_passes_and_nothing_is_left_behind(program: Program) -> N
 
 @pytest.mark.parametrize("control", CONTROLS)
 def test_each_broken_guard_is_caught(program: Program, control: str) -> None:
-    code, verdict = attack(program, "--control", control, "--history", str(program.folder / "h"), *SHORT)
-    assert code == 1
+    history = str(program.folder / "history.jsonl")
+    code, verdict = attack_until(VIOLATION, program, "--control", control, "--history", history, *SHORT)
+    assert code == 1, verdict
     assert {one["rule"] for one in verdict["violations"]} & TELLING[control]
     assert verdict["explanation"]
 

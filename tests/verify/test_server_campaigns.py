@@ -5,10 +5,11 @@ import pytest
 import fenceline
 from fenceline._api.guard import look_at
 from fenceline.verify.plan import FAULTS
+from fenceline.verify.verdict import CLEAN
 from tests.cli.program import Program, program
 from tests.mysql.fix_mysql import Database as MySQLDatabase
 from tests.postgres.fix_postgres import Database, only
-from tests.verify.test_campaign import attack
+from tests.verify.test_campaign import attack_until
 
 __all__ = ["program"]
 pytestmark = [pytest.mark.process, pytest.mark.slow]
@@ -21,7 +22,8 @@ def check(program: Program, url: str) -> None:
     with fenceline.connect(url) as source:
         source.install()
     history = program.folder / "history.jsonl"
-    code, verdict = attack(program, "--source", url, "--guard", url, "--history", str(history), *SHORT)
+    words = ("--source", url, "--guard", url, "--history", str(history), *SHORT)
+    code, verdict = attack_until(CLEAN, program, *words)
     assert (code, verdict["violations"], verdict["undecided"]) == (0, [], []), verdict
     assert verdict["amounts"]["refusals"] > 0
     lines = history.read_text()

@@ -33,7 +33,7 @@ MIN_REFUSALS = 3
 
 @dataclass(slots=True)
 class Amounts:
-    """How much happened: `freezes` of a holder past the ttl, `disturbances` of a network, `refusals` of a stale token."""
+    """How much happened: `freezes` of a holder past the ttl, `disturbances` of a network, `refusals` as stale."""
 
     events: int = 0
     grants: int = 0

@@ -20,7 +20,7 @@ from fenceline.errors import FencelineError
 from fenceline.verify.history import QUIET, THAW
 from fenceline.verify.plan import Settings
 from fenceline.verify.recorder import Recorder
-from fenceline.verify.worker import FREEZING, WORKED, orders_for
+from fenceline.verify.worker import FREEZING, NAPPING, WORKED, orders_for
 
 _READ_BYTES = 65536
 _STDERR_TAIL_CHARACTERS = 2000
@@ -39,6 +39,7 @@ class Life:
         self.number = number
         self.process = f"{worker}.{number}"
         self.worked = 0
+        self.frozen_at = 0.0
         self.unread = b""
         self._errors = folder / f"{self.process}.stderr"
         with self._errors.open("wb") as errors:
@@ -164,13 +165,27 @@ class Conductor:
                 self._counts["tenures"] += 1
             elif word == FREEZING:
                 self._expect_freeze(life, float(rest))
+            elif word == NAPPING:
+                self._wake_predecessors(life)
 
     def _expect_freeze(self, life: Life, seconds: float) -> None:
         if not life.wait_until_stopped():
             return  # Its end is heard of next.
         self._counts["freezes"] += 1
-        wake_at = time.monotonic() + (0.0 if self._is_quiet else seconds)
+        life.frozen_at = time.monotonic()
+        wake_at = life.frozen_at + (0.0 if self._is_quiet else seconds)
         heapq.heappush(self._frozen, (wake_at, life.worker, life))
+
+    def _wake_predecessors(self, life: Life) -> None:
+        """Wake whoever was frozen past the lease on the same lock: now a successor is between its read and its write,
+        which is the worst moment at which a stale write can come.
+        """
+        expired_at = time.monotonic() - self.settings.ttl
+        lock = self.settings.lock_of_worker(life.worker)
+        for at, (_, worker, other) in enumerate(self._frozen):
+            if self.settings.lock_of_worker(worker) == lock and other.frozen_at < expired_at:
+                self._frozen[at] = (0.0, worker, other)
+        heapq.heapify(self._frozen)
 
     def _thaw(self) -> None:
         _, _, life = heapq.heappop(self._frozen)

@@ -14,7 +14,7 @@ from fenceline.verify.proxy import address_of
 COUNTERS, LIST = "counters", "list"
 """What the names of a resource's two tables end with."""
 NAP = "nap"
-"""Not a fault: a process that takes its time, and goes on renewing its lease meanwhile."""
+"""Not a fault: a process that takes its time between read and write, and goes on renewing its lease meanwhile."""
 NETWORK_FAULTS = (PARTITION, DELAY, DROP)
 FAULTS = (FREEZE, KILL, *NETWORK_FAULTS)
 SOURCE, GUARD = "source", "guard"
@@ -24,12 +24,12 @@ ACQUIRED, BETWEEN, WRITTEN, LEAVING = "acquired", "between", "written", "leaving
 
 _POINTS = {ACQUIRED: 4, BETWEEN: 10, WRITTEN: 1, LEAVING: 2}
 """How often each is chosen. One that is frozen inside a write holds a whole SQLite file up, hence seldom."""
-_SHARES = {FREEZE: 0.20, KILL: 0.02, PARTITION: 0.04, DELAY: 0.04, DROP: 0.06, NAP: 0.15}
+_SHARES = {FREEZE: 0.20, KILL: 0.02, PARTITION: 0.04, DELAY: 0.04, DROP: 0.06, NAP: 0.25}
 """The share of tenures that each hits."""
-_FREEZE_TTLS = (1.1, 1.7)
+_FREEZE_TTLS = (1.1, 2.4)
 _SHORT_FREEZE_TTLS = (0.1, 0.9)
 _SHORT_SHARE = 0.15
-_LENGTHS_TTLS = {NAP: (0.05, 0.4), PARTITION: (0.2, 2.0), DELAY: (0.2, 1.0)}
+_LENGTHS_TTLS = {NAP: (0.2, 0.5), PARTITION: (0.2, 2.0), DELAY: (0.2, 1.0)}
 _BEARER_SHARE = 0.8
 """The share of tenures that show a sequencer, so that the guard alone judges them: no lease looks at its clock."""
 
@@ -114,6 +114,7 @@ def fault_of(settings: Settings, worker: int, tenure: int) -> Fault:
         if drawn < share:
             if kind != NAP and kind not in settings.faults:
                 break
+            point = BETWEEN if kind == NAP else point
             return Fault(kind, point, settings.ttl * _length(kind, chance), is_bearer, chance.choice((SOURCE, GUARD)))
         drawn -= share
     return Fault(is_bearer=is_bearer)

@@ -52,8 +52,9 @@ if TYPE_CHECKING:
 
     from fenceline.verify.places import Place, Seen
 
-FREEZING, WORKED = "freezing", "worked"
-"""What it says on standard output: that it freezes now, for how many seconds; that a tenure has come to its end."""
+FREEZING, NAPPING, WORKED = "freezing", "napping", "worked"
+"""What it says on standard output: that it freezes now, for how many seconds at most; that it has read, and takes its
+time before it writes; that a tenure has come to its end."""
 _WAIT_TTLS = 8
 
 
@@ -197,6 +198,7 @@ class Worker:
             return
         self._fault = Fault()  # With two resources a process stands at some points twice.
         if fault.kind == NAP:
+            say(NAPPING)
             time.sleep(fault.seconds)
         elif fault.kind == FREEZE:
             say(f"{FREEZING} {fault.seconds}")
