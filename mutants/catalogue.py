@@ -34,6 +34,11 @@ _ENDS = "tests/rules/test_guard_ends.py"
 _FLOWS = "tests/unit/test_flows.py"
 _KEEPING = "tests/unit/test_keeper.py"
 _STORE = "tests/unit/test_source_sqlite.py"
+_OPTIMISTIC = "stores/optimistic.py"
+_COMPARES = "tests/conformance/test_optimistic.py"
+_ETCD_BLOCKS = "tests/etcd/test_guard_blocks.py"
+_ETCD_LIFE = "tests/etcd/test_guard_life.py"
+_ZOOKEEPER_BLOCKS = "tests/zookeeper/test_guard_blocks.py"
 
 MUTANTS = (
     Mutant("G1 lower is stale", _ADMIT, "if sequencer.token < mark.token:", "if False:", _GUARDS),
@@ -48,6 +53,16 @@ MUTANTS = (
     Mutant("G6 raised mark admits nobody", _ADMIT, "    if mark.claim is None:\n", "    if False:\n", "tests/rules/test_guard_enforcement.py tests/unit/test_admit.py"),
     Mutant("G9 remembered seal", _ADMIT, "    if was_sealed:", "    if False:", "tests/unit/test_admit.py"),
     Mutant("G10 closed mark", _ADMIT, "    if mark.is_closed:\n        raise _stale", "    if False:\n        raise _stale", _ENDS),
+    Mutant("G1 a digest passes for a claim", _OPTIMISTIC, 'return f"sha256:{sha256(claim.encode()).hexdigest()}"', "return sha256(claim.encode()).hexdigest()", _COMPARES),
+    Mutant("G3 an overtaken block is told as done", "_flows/finishing.py", "    except ConflictError as conflict:\n        yield Begin()", "    except ConflictError as conflict:\n        return\n        yield Begin()", _COMPARES),
+    Mutant("G3 etcd compares nothing", "stores/etcd/guard_work.py", "txn((one.compare for one in conditions), writes,", "txn((), writes,", _ETCD_BLOCKS),
+    Mutant("G3 etcd's refusal is ignored", "stores/etcd/guard_work.py", "    if answer.succeeded:\n", "    if True:\n", _ETCD_BLOCKS),
+    Mutant("G3 ZooKeeper compares no mark", "stores/zookeeper/guard_work.py", "return [*self._relied, *self._read.values()]", "return [*self._read.values()]", _ZOOKEEPER_BLOCKS),
+    Mutant("G2 ZooKeeper reads what may be old", "stores/zookeeper/guard_work.py", "        if self._client.session != self._session:", "        if False:", _ZOOKEEPER_BLOCKS),
+    Mutant("G5 a block leaves its resources", "stores/etcd/guard_work.py", "if not any(where.startswith(area) for area in self._areas.values()):", "if False:", _ETCD_BLOCKS),
+    Mutant("G9 etcd's revisions that come again", "stores/etcd/guard_work.py", "return unchanged(key, revision, name)._replace(compare=compare)", "return unchanged(key, revision, name)", "tests/etcd/test_guard_restores.py"),
+    Mutant("G10 a lease that is over writes on", "stores/etcd/guard_speech.py", "        if self._locks is not None:\n", "        if False:\n", _ETCD_LIFE),
+    Mutant("H6 a child writes its parent's block", _OPTIMISTIC, "if self._process_id != os.getpid():", "if False:", _ETCD_LIFE),
     Mutant("H1 margin", _ACQUIRE, "return sent_ms + min(remaining_ms, ttl_ms) - margin_ms(ttl_ms)", "return sent_ms + min(remaining_ms, ttl_ms)", _FLOWS),
     Mutant("H1 time left beyond the ttl", _ACQUIRE, "min(remaining_ms, ttl_ms) - margin", "remaining_ms - margin", _FLOWS),
     Mutant("H1 late grant is used", _ACQUIRE, "    if now_ms >= until_ms:", "    if False:", _FLOWS),
