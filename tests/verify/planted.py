@@ -47,6 +47,9 @@ class Script:
         self._records.append({"time": round(at * NS), "process": "nemesis", "type": "info", "f": f} | facts)
         return self
 
+    def restore(self, at: float, position: int) -> "Script":
+        return self.event(at, "restore", resource=RESOURCE, position=position)
+
     def final(self, *rows: tuple[str, int, int], counter: int | None = None, at: float = 90.0) -> "Script":
         """Add the final state: the writes' names, positions and tokens."""
         listed = [[name, position, str(token)] for name, position, token in rows]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fenceline._api.guard import look_at
-from fenceline.testing.broken import CONTROLS
+from fenceline.testing.broken import CONTROLS, SOUND
 from fenceline.verify.verdict import CLEAN, VIOLATION
 from tests.cli.program import Program, program
 from tests.helpers import wait_until
@@ -27,6 +27,7 @@ TELLING = {
     "seal-after-read": {"stale-token-accepted", "overwritten-write"},
     "memory-mark": {"stale-token-accepted", "overwritten-write"},
     "per-row": {"stale-token-accepted", "overwritten-write"},
+    "unremembered": {"lost-write"},
 }
 """Rules of which each broken guard must break at least one."""
 
@@ -79,7 +80,7 @@ def test_a_sound_set_up_passes_and_nothing_is_left_behind(program: Program) -> N
     assert program.left() == []
 
 
-@pytest.mark.parametrize("control", CONTROLS)
+@pytest.mark.parametrize("control", TELLING)
 def test_each_broken_guard_is_caught(program: Program, control: str) -> None:
     history = str(program.folder / "history.jsonl")
     code, verdict = attack_until(VIOLATION, program, "--control", control, "--history", history, *SHORT)
@@ -89,7 +90,17 @@ def test_each_broken_guard_is_caught(program: Program, control: str) -> None:
 
 
 def test_every_broken_guard_has_its_telling_rules() -> None:
-    assert set(TELLING) == set(CONTROLS)
+    assert {*TELLING, SOUND} == set(CONTROLS)
+
+
+def test_a_sound_guard_whose_resources_are_restored_passes(program: Program) -> None:
+    history = program.folder / "history.jsonl"
+    words = ("--control", SOUND, "--history", str(history), *SHORT)
+    code, verdict = attack_until(CLEAN, program, *words)
+    assert (code, verdict["violations"]) == (0, []), verdict
+    lines = history.read_text().splitlines()
+    assert any('"f": "restore"' in line for line in lines)
+    assert any("SealLostError" in line for line in lines)
 
 
 def test_a_run_in_which_nothing_is_frozen_proves_nothing(program: Program) -> None:

@@ -57,6 +57,12 @@ BENIGN = {
     .acquire("1", 1.0, 2.0, 10)
     .write("1", 2.1, 2.2, 10, "a", 1)
     .final(("a", 1, 10)),
+    "what a restore has undone": two_tenures().restore(2.5, 1).final(("a", 1, 10)),
+    "a token that a restored resource knows nothing of": stale_writer()
+    .write("2", 2.3, 2.4, 11, "b", 1)
+    .restore(2.5, 0)
+    .write("1", 2.9, 3.0, 10, "a", 1)
+    .final(("a", 1, 10)),
     "a write without a token is refused": Script().call("1", "stray", 1.0, 1.1, outcome="fail", error="Error"),
 }
 
@@ -64,6 +70,11 @@ VIOLATIONS = {
     "lost-write": two_tenures().final(("b", 1, 11)),
     "lost-write: the counter": two_tenures().final(("a", 1, 10), ("b", 2, 11), counter=1),
     "lost-write: a gap": two_tenures().final(("b", 2, 11)),
+    "lost-write: after a restore": two_tenures().restore(1.95, 0).write("2", 2.5, 2.6, 11, "c", 3).final(("c", 3, 11)),
+    "lost-write: a restore does not excuse what came after it": two_tenures()
+    .restore(1.0, 0)
+    .write("2", 2.5, 2.6, 11, "c", 1)
+    .final(counter=0),
     "duplicated-write": two_tenures().final(("a", 1, 10), ("a", 2, 10), ("b", 3, 11)),
     "invented-write": two_tenures().final(("a", 1, 10), ("b", 2, 11), ("c", 3, 11)),
     "refused-write-is-there": refused(two_tenures(), "1", 3.0, 3.1, 10, 11).final(

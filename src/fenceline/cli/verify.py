@@ -81,7 +81,7 @@ def verify(  # noqa: PLR0913 - each is an option of its own
     """
     if checked_file is not None:
         return _tell(_judge(checked_file), as_json)
-    from fenceline.verify.plan import Settings
+    from fenceline.verify.plan import Settings, possible_faults
 
     with _set_up(source, guard, control) as (source_url, guard_url):
         settings = Settings(
@@ -94,7 +94,7 @@ def verify(  # noqa: PLR0913 - each is an option of its own
             ttl=ttl,
             duration=duration,
             seed=int.from_bytes(os.urandom(4)) if seed is None else seed,
-            faults=_chosen_faults(faults, source_url, guard_url),
+            faults=_chosen_faults(faults, possible_faults(source_url, guard_url, control)),
             control=control,
         )
         if dry_run:
@@ -144,10 +144,7 @@ def _set_up(source: str | None, guard: str | None, control: str | None) -> Itera
         yield f"sqlite:///{folder}/locks.db", f"sqlite:///{folder}/app.db"
 
 
-def _chosen_faults(text: str | None, source: str | None, guard: str) -> tuple[str, ...]:
-    from fenceline.verify.plan import possible_faults
-
-    possible = possible_faults(source, guard)
+def _chosen_faults(text: str | None, possible: tuple[str, ...]) -> tuple[str, ...]:
     if text is None:
         return possible
     faults = tuple(one.strip() for one in text.split(",") if one.strip())

@@ -9,6 +9,8 @@ Each is a guard of a SQLite file as somebody may well write it, on first thought
     seal-after-read  the mark is raised in a transaction of its own, but only when the first write is due
     memory-mark      the mark is in the memory of each process
     per-row          each row has a mark of its own
+    unremembered     the seal is made again when it has gone, as after a restore, instead of ending the tenure
+    sound            no rule is broken: this one must pass
 """
 
 from collections.abc import Iterator
@@ -81,6 +83,25 @@ class Unfenced(Place):
     def raise_mark(self, connection: Any, token: int, resource: str, row: int = _WHOLE) -> None:
         """Set the mark to the token."""
         connection.execute(_RAISE, (resource, row, token))
+
+    # --- going back in time -------------------------------------------------------------------------------------------
+    def snapshot(self, resource: str) -> tuple[Seen, int]:
+        """Return what the resource holds, and its mark."""
+        with self.dialect.plain(self.url) as connection:
+            connection.execute("BEGIN")
+            return self.look(connection, resource), self.mark(connection, resource)
+
+    def rewind(self, resource: str, snapshot: tuple[Seen, int]) -> int:
+        """Put the resource and its mark back, as a restored backup does, and return how many writes it holds."""
+        seen, mark = snapshot
+        with self.dialect.plain(self.url) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            self.rows(connection, "DELETE FROM {list} WHERE position > {}", resource, seen.position)
+            for row, value in seen.counters.items():
+                self.rows(connection, "UPDATE {counters} SET value = {} WHERE id = {}", resource, value, row)
+            self.raise_mark(connection, mark, resource)
+            connection.execute("COMMIT")
+        return seen.position
 
     # --- making and removing ------------------------------------------------------------------------------------------
     def check_unused(self, resource: str) -> None:
@@ -164,6 +185,47 @@ class PerRow(Unfenced):
         super().write(connection, resource, seen, name, token)
 
 
+class Sound(Unfenced):
+    """Seals in a transaction of its own before anything is read, and knows what it has sealed (G2, G9)."""
+
+    def __init__(self, settings: Settings, number: int) -> None:
+        super().__init__(settings, number)
+        self._sealed: set[tuple[str, int]] = set()
+
+    def prepare(self, connection: Any, token: int) -> None:
+        """Seal every resource, unless this tenure has before."""
+        for resource in self.resources:
+            connection.execute("BEGIN IMMEDIATE")
+            mark = self.mark(connection, resource)
+            if token > mark and self.has_sealed(resource, token):
+                raise fenceline.SealLostError(
+                    f"resource {resource!r} has the mark {mark}, and {token} was sealed there"
+                )
+            if token > mark:
+                self.raise_mark(connection, token, resource)
+            connection.execute("COMMIT")
+            self._sealed.add((resource, token))
+
+    def has_sealed(self, resource: str, token: int) -> bool:
+        """Tell whether the tenure with this token has sealed the resource before."""
+        return (resource, token) in self._sealed
+
+    def admit(self, connection: Any, token: int) -> None:
+        """Refuse what is not the mark any more."""
+        for resource in self.resources:
+            self.refuse_below(connection, token, resource)
+            if token != self.mark(connection, resource):
+                raise fenceline.SealLostError(f"the seal of resource {resource!r} with token {token} is gone")
+
+
+class Unremembered(Sound):
+    """Seals first, and does not know that it has: a seal that is gone is made again."""
+
+    def has_sealed(self, resource: str, token: int) -> bool:
+        """Remember nothing."""
+        return False
+
+
 CONTROLS: dict[str, type[Unfenced]] = {
     "unfenced": Unfenced,
     "strict": Strict,
@@ -171,5 +233,8 @@ CONTROLS: dict[str, type[Unfenced]] = {
     "seal-after-read": SealAfterRead,
     "memory-mark": MemoryMark,
     "per-row": PerRow,
+    "unremembered": Unremembered,
+    "sound": Sound,
 }
-"""Each broken guard by its name."""
+"""Each guard by its name: broken ones, and one that is not."""
+SOUND = "sound"

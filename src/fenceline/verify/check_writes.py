@@ -6,8 +6,10 @@ final state of a resource tells of each write whether it was computed from every
 Promise: a write of unknown outcome may be there or not. A write that was refused must not be there.
 """
 
-from collections import Counter
+from bisect import bisect_right
+from collections import Counter, deque
 from collections.abc import Iterable
+from itertools import accumulate
 
 from fenceline.verify.findings import Findings
 from fenceline.verify.history import FAIL, OK, READ, WRITE, Final, History, Operation
@@ -21,7 +23,8 @@ def check_writes(history: History, findings: Findings) -> None:
             findings.doubt("lost-write", resource, "the history has no final state of this resource")
             continue
         told = {one.write: one for one in operations if one.write is not None}
-        _check_presence(resource, final, told, findings)
+        undone = _undone(told, history.restores(resource))
+        _check_presence(resource, final, told, undone, findings)
         _check_order(resource, final, told, findings)
         _check_ground(resource, final, told, findings)
         if final.counter != len(final.rows):
@@ -29,7 +32,22 @@ def check_writes(history: History, findings: Findings) -> None:
             findings.blame("lost-write", resource, message)
 
 
-def _check_presence(resource: str, final: Final, told: dict[str, Operation], findings: Findings) -> None:
+def _undone(told: dict[str, Operation], restores: list[tuple[int, int]]) -> set[str]:
+    """Return the writes that may be gone since the resource was restored, which is no guard's fault."""
+    times = [at_ns for at_ns, _ in restores]
+    # The fewest writes that are left by a restore and by all those after it.
+    least = list(accumulate((position for _, position in reversed(restores)), min))[::-1]
+    undone = set()
+    for name, one in told.items():
+        at = bisect_right(times, one.invoked_ns)
+        if at < len(times) and (one.position or 0) > least[at]:
+            undone.add(name)
+    return undone
+
+
+def _check_presence(
+    resource: str, final: Final, told: dict[str, Operation], undone: set[str], findings: Findings
+) -> None:
     present = Counter(row.write for row in final.rows)
     for write, times in present.items():
         one = told.get(write)
@@ -43,7 +61,7 @@ def _check_presence(resource: str, final: Final, told: dict[str, Operation], fin
         elif one.outcome != OK:
             findings.count("unanswered writes that are there")
     for write, one in told.items():
-        if one.outcome == OK and write not in present:
+        if one.outcome == OK and write not in present and write not in undone:
             message = f"write {write} was acknowledged with token {one.token}, and is not there"
             findings.blame("lost-write", resource, message, one)
 
@@ -90,7 +108,7 @@ def check_accepted_tokens(history: History, findings: Findings) -> None:
     for resource, final in history.finals.items():
         _check_rows(resource, final, history, findings)
     for resource, operations in history.by_place(READ, WRITE).items():
-        _check_real_time(resource, operations, findings)
+        _check_real_time(resource, operations, history.restores(resource), findings)
 
 
 def _check_rows(resource: str, final: Final, history: History, findings: Findings) -> None:
@@ -108,16 +126,27 @@ def _check_rows(resource: str, final: Final, history: History, findings: Finding
             highest = row
 
 
-def _check_real_time(resource: str, operations: Iterable[Operation], findings: Findings) -> None:
-    """Judge those that one process was told of before another began: their order needs no final state."""
+def _check_real_time(
+    resource: str, operations: Iterable[Operation], restores: list[tuple[int, int]], findings: Findings
+) -> None:
+    """Judge those that one process was told of before another began: their order needs no final state.
+
+    A restored resource knows nothing of the tokens that it had accepted since.
+    """
+    era_ns = 0
+    moments = deque(at_ns for at_ns, _ in restores)
     accepted = [one for one in operations if one.outcome == OK and one.token is not None]
     ended = sorted(accepted, key=lambda one: one.ended_ns)
     highest: Operation | None = None
     next_ended = 0
     for one in accepted:  # In the order of their beginnings.
+        while moments and moments[0] < one.invoked_ns:
+            era_ns, highest = moments.popleft(), None
         while next_ended < len(ended) and ended[next_ended].ended_ns < one.invoked_ns:
             candidate = ended[next_ended]
-            if highest is None or (candidate.token or 0) > (highest.token or 0):
+            if candidate.invoked_ns < era_ns:
+                pass
+            elif highest is None or (candidate.token or 0) > (highest.token or 0):
                 highest = candidate
             next_ended += 1
         if highest is not None and (one.token or 0) < (highest.token or 0):

@@ -24,6 +24,7 @@ OPERATIONS = (ACQUIRE, RELEASE, READ, WRITE, STRAY)
 BEGIN, FINAL, QUIET = "begin", "final", "quiet"
 FREEZE, THAW, KILL = "freeze", "thaw", "kill"
 PARTITION, DELAY, DROP = "partition", "delay", "drop"
+RESTORE = "restore"
 NEMESIS = "nemesis"
 NS_PER_S = 1_000_000_000
 
@@ -113,6 +114,11 @@ class History:
             if operation.kind in kinds:
                 found.setdefault(operation.place, []).append(operation)
         return found
+
+    def restores(self, resource: str) -> list[tuple[int, int]]:
+        """Return when the resource went back in time, and to how many writes."""
+        found = [one for one in self.events if one.kind == RESTORE and one.facts["resource"] == resource]
+        return [(one.time_ns, int(one.facts["position"])) for one in found]
 
     def lock_of(self, resource: str) -> str | None:
         """Return the lock whose holder may write to the resource, if the history says so."""

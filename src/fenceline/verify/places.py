@@ -7,7 +7,7 @@ marks of the resources, and what the audit table says.
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import fenceline
 from fenceline._api.guard import look_at
@@ -24,6 +24,22 @@ class Seen(NamedTuple):
 
     position: int
     counters: dict[int, int]
+
+    def after_write(self) -> "Seen":
+        """Return what the resource holds after one write."""
+        row = counter_of(self)
+        return Seen(self.position + 1, self.counters | {row: self.counters[row] + 1})
+
+
+@runtime_checkable
+class Rewindable(Protocol):
+    """A place whose resources can go back in time: nobody else's data is there."""
+
+    def snapshot(self, resource: str) -> Any:
+        """Return all that a resource holds, its mark included."""
+
+    def rewind(self, resource: str, snapshot: Any) -> int:
+        """Put a resource back to what it held, and return how many writes that were."""
 
 
 class Place:

@@ -29,8 +29,10 @@ from fenceline.verify.history import (
     PARTITION,
     READ,
     RELEASE,
+    RESTORE,
     WRITE,
 )
+from fenceline.verify.places import Place, Rewindable
 from fenceline.verify.plan import (
     ACQUIRED,
     BETWEEN,
@@ -50,7 +52,7 @@ from fenceline.verify.recorder import Recorder
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fenceline.verify.places import Place, Seen
+    from fenceline.verify.places import Seen
 
 FREEZING, NAPPING, WORKED = "freezing", "napping", "worked"
 """What it says on standard output: that it freezes now, for how many seconds at most; that it has read, and takes its
@@ -129,10 +131,25 @@ class Worker:
                 self._release(lease.token)
 
     def _work(self, proof: Any, token: int) -> None:
-        seen = {resource: self._read(resource, proof, token) for resource in self._place.resources}
+        place = self._place
+        before = {}
+        if self._fault.kind == RESTORE and isinstance(place, Rewindable):
+            before = {resource: place.snapshot(resource) for resource in place.resources}
+        seen = {resource: self._read(resource, proof, token) for resource in place.resources}
         self._stand(BETWEEN)
-        for resource in self._place.resources:
+        for resource in place.resources:
             self._write(resource, proof, token, seen[resource])
+        for resource, snapshot in before.items():
+            self._restore(resource, snapshot)
+            # What this tenure has read and written is void now: the guard must know.
+            self._write(resource, proof, token, seen[resource].after_write())
+
+    def _restore(self, resource: str, snapshot: Any) -> None:
+        """Put a resource back to what it held when this tenure began."""
+        place = self._place
+        assert isinstance(place, Rewindable)
+        position = place.rewind(resource, snapshot)
+        self._recorder.note(RESTORE, victim=self.process, resource=resource, position=position)
 
     # --- the operations -----------------------------------------------------------------------------------------------
     def _acquire(self) -> fenceline.Lease | None:
@@ -194,7 +211,7 @@ class Worker:
     def _stand(self, point: str) -> None:
         """Be at a point of the tenure, where the plan may have something for this process."""
         fault = self._fault
-        if fault.kind is None or fault.point != point:
+        if fault.kind in {None, RESTORE} or fault.point != point:
             return
         self._fault = Fault()  # With two resources a process stands at some points twice.
         if fault.kind == NAP:
@@ -238,8 +255,6 @@ def until_of(proof: Any) -> dict[str, int]:
 def make_place(settings: Settings, number: int) -> "Place":
     """Return the resources of one lock; those of a negative control have a broken guard."""
     if settings.control is None:
-        from fenceline.verify.places import Place
-
         return Place(settings, number)
     from fenceline.testing.broken import CONTROLS
 
