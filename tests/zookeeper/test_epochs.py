@@ -1,5 +1,6 @@
 """Histories: a raised epoch, an ensemble restored from old data, a schema that is missing or another's."""
 
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 import fenceline
 from fenceline import SchemaError, SourceError
 from fenceline.model import EPOCH_STRIDE
+from fenceline.stores import identity
 from fenceline.stores.zookeeper.record import SCHEMA_NUMBER, new_record
 from fenceline.stores.zookeeper.source import ZooKeeperSource
 from tests.helpers import wait_until
@@ -129,6 +131,32 @@ def test_t7_data_that_went_back_is_refused_by_who_knows_better_until_the_epoch_i
         assert fresh.token > lease.token
         fresh.release()
         source.close()
+
+
+def test_t7_a_backup_from_before_a_raise_does_not_begin_that_history_again(
+    zookeeper_fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It knows nothing of the raise, and nobody is left who does, but for the clock, once 17 minutes have passed."""
+    with zookeeper_fleet.new_server() as server:
+        url = server.url()
+        ZooKeeperSource(url).install()
+        server.stop()
+        copy_folder(server.data, server.folder / "backup")
+        server.start()
+        with fenceline.connect(url) as source:
+            source.raise_epoch(reason="the first restore")
+            lease = acquired(source)
+        server.stop()
+        server.data.rename(server.folder / "lost")
+        (server.folder / "backup").rename(server.data)
+        server.start()
+        later_s = time.time() + EPOCH_STRIDE / identity.TOKENS_PER_S
+        monkeypatch.setattr(identity.time, "time", lambda: later_s)
+        with fenceline.connect(url) as source:
+            source.raise_epoch(reason="the second restore")
+            fresh = acquired(source)
+            assert fresh.token > lease.token
+            fresh.release()
 
 
 def _refusal(source: fenceline.Source) -> str | None:

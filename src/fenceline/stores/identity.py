@@ -6,16 +6,34 @@ time is never an earlier one there. The database makes sure that no claim ends b
 do: then "drawn after all that is forgotten" proves that a claim is a fresh one (H4).
 """
 
+import time
 from typing import NamedTuple
 
 from fenceline.clock import boottime_us
 from fenceline.errors import SourceError
+from fenceline.model import EPOCH_STRIDE, MAX_TOKEN
 
 _REMEDY = "stop everything that uses it, then run `fenceline epoch --raise --reason …`"
 MIN_GAIN_US = 100
 """A better estimate of the source's clock is taken up if it is better by so much."""
 MAX_STEPS = 64
 """Estimates that are kept: a claim older than all of them is taken for one drawn at the first."""
+
+
+YEAR_2026_S = 1_767_225_600
+TOKENS_PER_S = 2**30
+"""A history that is begun by hand begins above so many tokens for each second since 2026."""
+
+
+def next_beginning(highest_token: int) -> int:
+    """Return where the tokens of a new history begin: at a multiple of 2**40, above the highest that is known, and
+    above what the clock says: data from before an earlier raise know nothing of it, and the clock does.
+    """
+    by_clock = (int(time.time()) - YEAR_2026_S) * TOKENS_PER_S
+    beginning = (max(highest_token, by_clock) // EPOCH_STRIDE + 1) * EPOCH_STRIDE
+    if beginning >= MAX_TOKEN:
+        raise SourceError(f"no token is left above {highest_token}: make a new source")
+    return beginning
 
 
 class Seen(NamedTuple):

@@ -7,8 +7,8 @@ import json
 from typing import Any, NamedTuple
 
 from fenceline.errors import SchemaError, SourceError
-from fenceline.model import EPOCH_STRIDE, MAX_TOKEN, SourceInfo, default_holder, draw_claim
-from fenceline.stores.identity import Seen
+from fenceline.model import MAX_TOKEN, SourceInfo, default_holder, draw_claim
+from fenceline.stores.identity import Seen, next_beginning
 
 SCHEMA_NUMBER = 1
 _HISTORY_CHARACTERS = 16
@@ -48,10 +48,8 @@ class SourceRecord(NamedTuple):
 
     def raised(self, zxid: int, highest_token: int, reason: str) -> "SourceRecord":
         """Return the next history, whose tokens begin at a multiple of 2**40 above all that were ever seen."""
-        lowest = (max(self.token(zxid), highest_token) // EPOCH_STRIDE + 1) * EPOCH_STRIDE
-        if lowest >= MAX_TOKEN:
-            raise SourceError(f"no token is left above epoch {self.epoch}: make a new source")
-        return self._replace(epoch=self.epoch + 1, history_id=_draw(), offset=lowest - zxid, reason=reason)
+        beginning = next_beginning(max(self.token(zxid), highest_token))
+        return self._replace(epoch=self.epoch + 1, history_id=_draw(), offset=beginning - zxid, reason=reason)
 
     def audit(self, when: str) -> bytes:
         """Return what a raise leaves behind for whoever asks why."""
