@@ -14,7 +14,9 @@ from tests.cli.program import program
 from tests.etcd.fix_etcd import Corner, EtcdFleet
 from tests.etcd.fix_server import EtcdCluster
 from tests.etcd.guarded import Direct
-from tests.guarded_keys import BesideLocks, Face, GuardLife, Loss, outlive_an_outage
+from tests.guard_beside_locks import BesideLocks
+from tests.guard_life import GuardLife, outlive_an_outage
+from tests.guarded_keys import Face, Loss
 from tests.guards import RESOURCE
 
 __all__ = ["program"]

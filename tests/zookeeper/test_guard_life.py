@@ -10,7 +10,9 @@ from kazoo.client import KazooClient
 
 from fenceline.errors import OutcomeUnknownError, SourceUnavailableError
 from tests.cli.program import program
-from tests.guarded_keys import BesideLocks, Face, GuardLife, Loss, outlive_an_outage
+from tests.guard_beside_locks import BesideLocks
+from tests.guard_life import GuardLife, outlive_an_outage
+from tests.guarded_keys import Face, Loss
 from tests.guards import RESOURCE
 from tests.zookeeper.fix_server import ZooKeeperServer
 from tests.zookeeper.fix_zookeeper import Fleet, fresh_base

@@ -7,12 +7,14 @@ read. What ZooKeeper answers about a node is returned or raised as kazoo's own e
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from kazoo.exceptions import NoNodeError
 from kazoo.protocol.states import ZnodeStat
 from kazoo.security import ACL
 
+from fenceline.clock import boottime_ms
 from fenceline.errors import FencelineError, SourceUnavailableError
 from fenceline.stores.optimistic import Stored
 from fenceline.stores.zookeeper.client import UNKNOWN, Client, PatienceOverError, answers, meaning, open_client
@@ -31,6 +33,8 @@ class GuardClient:
     def __init__(self, place: Place) -> None:
         self._place = place
         self._client: Client | None = None
+        self._session_ms = SESSION_TICKS * place.tick_ms
+        self._heard_ms = boottime_ms()
         self._opening = threading.Lock()
 
     @property
@@ -68,6 +72,7 @@ class GuardClient:
 
     def commit(self, operations: Sequence[Any]) -> list[Any]:
         """Do all of them, or none; return what came of each, kazoo's errors included."""
+        self._break_silence()
 
         def ask(client: Client) -> list[Any]:
             request = client.transaction()
@@ -98,21 +103,31 @@ class GuardClient:
     def _one(self, ask: Callable[[Client], Any]) -> Any:
         return _raised(self._asked(lambda client: [ask(client)])[0])
 
+    def _break_silence(self) -> None:
+        """Ask for something that changes nothing, if the servers may have ended the session since it was last used, as
+        they do when this process was frozen: to be cut off then leaves nothing in doubt, as it would for a write.
+        """
+        if boottime_ms() - self._heard_ms > self._session_ms / 2:
+            with suppress(SourceUnavailableError):
+                self._asked(lambda client: [client.sync_async("/")])
+
     def _asked(self, ask: Callable[[Client], list[Any]], *, is_write: bool = False) -> list[Any]:
         """Send requests together, in their order, and return what came of each."""
         client = self._connected()
         try:
-            return answers(ask(client), PATIENCE_S)
+            found = answers(ask(client), PATIENCE_S)
         except _CUT_OFF as error:
             known = meaning(error, self._place)
             if is_write and known is not None:
                 raise known from error
             raise _cut_off(self._place, error) from error
+        self._heard_ms = boottime_ms()
+        return found
 
     def _connected(self) -> Client:
         with self._opening:
             if self._client is None or not FORKS.is_ours(self._client):
-                self._client = open_client(self._place, SESSION_TICKS * self._place.tick_ms, PATIENCE_S)
+                self._client = open_client(self._place, self._session_ms, PATIENCE_S)
         self._client.wait_connected(PATIENCE_S)
         return self._client
 
