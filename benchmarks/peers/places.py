@@ -1,5 +1,6 @@
 """Where contenders meet: a private server, or a folder, that is gone afterwards."""
 
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -9,7 +10,6 @@ from pathlib import Path
 from fenceline.stores.registry import source_store
 from tests.helpers import wait_until
 from tests.private_server import reserve_port
-from tests.servers import need
 
 
 def place(store: str) -> AbstractContextManager[str]:
@@ -65,10 +65,12 @@ def _folder() -> Iterator[str]:
 
 @contextmanager
 def _redis() -> Iterator[str]:
-    """Yield the address of a Redis that flushes every write, as the other stores do."""
+    """Yield the address of a Redis that flushes every write, as the other stores do. No test needs the program."""
+    if (program := shutil.which("redis-server")) is None:
+        raise SystemExit("redis-server is missing: as root, run apt-get install redis-server")
     with tempfile.TemporaryDirectory(prefix="fenceline-bench-") as folder, reserve_port() as reserved:
         port = reserved.getsockname()[1]
-        command = [need("redis-server"), "--port", str(port), "--bind", "127.0.0.1", "--dir", folder, "--save", ""]
+        command = [program, "--port", str(port), "--bind", "127.0.0.1", "--dir", folder, "--save", ""]
         server = subprocess.Popen(
             [*command, "--appendonly", "yes", "--appendfsync", "always"], stdout=subprocess.DEVNULL
         )
