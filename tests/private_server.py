@@ -16,12 +16,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import psutil
 
 from tests import fix_watcher
 from tests.helpers import DEADLINE_S, wait_until
+from tests.servers import need
 
 MEMORY_BYTES = 4 * 2**30
 """A server's folder takes 60 MiB at first."""
@@ -30,12 +31,15 @@ Wrap = Callable[[Sequence[str | Path]], Sequence[str | Path]]
 _STILL = {psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD}
 
 
-def runner() -> dict[str, Any]:
-    """Return the arguments of `Popen` by which a program runs as an ordinary user, in a session of its own."""
+def as_runner(command: Sequence[str | Path]) -> list[str | Path]:
+    """Return the command by which a program runs as an ordinary user.
+
+    Not by Popen's own `user`: that forks, and a child of a process that speaks gRPC may die before it is the program.
+    """
     if os.geteuid() != 0:
-        return {"start_new_session": True}
+        return [*command]
     nobody = pwd.getpwnam("nobody")
-    return {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": [], "start_new_session": True}
+    return [need("setpriv"), f"--reuid={nobody.pw_uid}", f"--regid={nobody.pw_gid}", "--clear-groups", *command]
 
 
 def give(path: Path) -> Path:
@@ -154,13 +158,13 @@ class PrivateServer:
         command = self.command()
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                command if self._wrap is None else self._wrap(command),
+                as_runner(command) if self._wrap is None else self._wrap(command),
                 cwd=self.folder,
                 env=environment(**self.variables),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                **(runner() if self._wrap is None else {"start_new_session": True}),
+                start_new_session=True,
             )
 
     def wait_until_ready(self) -> None:

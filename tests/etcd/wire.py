@@ -5,6 +5,7 @@ It knows nothing of HTTP/2: a test says what is to be lost, and when that has ha
 
 import socket
 import threading
+import time
 from contextlib import suppress
 from types import TracebackType
 from typing import Literal, Self
@@ -13,6 +14,7 @@ from tests.helpers import DEADLINE_S
 
 Direction = Literal["requests", "replies"]
 CHUNK_BYTES = 65_536
+QUIET_S = 0.05
 
 
 class Wire:
@@ -42,6 +44,12 @@ class Wire:
     def lose(self, direction: Direction) -> None:
         """Lose all that passes in this direction from now on."""
         self.losing, self.lost_bytes = direction, 0
+
+    def is_quiet(self) -> bool:
+        """Tell whether something was lost, and nothing more came for a moment: whatever was to be said was said."""
+        lost_bytes = self.lost_bytes
+        time.sleep(QUIET_S)
+        return 0 < lost_bytes == self.lost_bytes
 
     def cut(self) -> None:
         """End all connections; new ones lose nothing."""

@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode
 
 import pymysql
 
-from tests.private_server import PrivateServer, environment, runner
+from tests.private_server import PrivateServer, as_runner, environment
 from tests.servers import need
 
 if TYPE_CHECKING:
@@ -98,6 +98,12 @@ def initialise(folder: Path) -> None:
     options = ["--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve"]
     command = ["mariadb-install-db", "--no-defaults", f"--datadir={folder / 'data'}", "--innodb-log-file-size=8M"]
     done = subprocess.run(
-        [*command, *options], cwd=folder, env=environment(), capture_output=True, text=True, check=False, **runner()
+        as_runner([*command, *options]),
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        start_new_session=True,
     )
     assert done.returncode == 0, f"{command} ended with {done.returncode}: {done.stdout}{done.stderr}"

@@ -17,7 +17,7 @@ import pytest
 from tests.helpers import DEADLINE_S, wait_until
 from tests.postgres.fix_postgres import Fleet
 from tests.postgres.fix_server import ADMIN, PostgresServer
-from tests.private_server import environment, give, reserve_port, runner
+from tests.private_server import as_runner, environment, give, reserve_port
 from tests.servers import need
 
 PROGRAM = "/usr/sbin/pgbouncer"
@@ -55,7 +55,9 @@ class PgBouncer:
 
     def __enter__(self) -> Self:
         command = [need(PROGRAM), "--quiet", self._folder / "settings"]
-        self._process = subprocess.Popen(command, cwd=self._folder, env=environment(), **runner())
+        self._process = subprocess.Popen(
+            as_runner(command), cwd=self._folder, env=environment(), start_new_session=True
+        )
         wait_until(self._is_ready)
         return self
 

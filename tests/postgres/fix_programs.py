@@ -12,7 +12,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.private_server import environment, runner
+from tests.private_server import as_runner, environment
 from tests.servers import need, refuse
 
 SYSTEM = "/usr/lib/postgresql/*/bin/postgres"
@@ -38,7 +38,13 @@ class Programs:
         """Run a program to its end as the runner, in the folder `cwd`, and return what it printed."""
         command = [self.path(name), *map(str, arguments)]
         done = subprocess.run(
-            command, cwd=cwd, env=environment(), capture_output=True, text=True, check=False, **runner()
+            as_runner(command),
+            cwd=cwd,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+            start_new_session=True,
         )
         assert done.returncode == 0, f"{command} ended with {done.returncode}: {done.stderr}"
         return done.stdout

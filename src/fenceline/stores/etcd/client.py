@@ -2,8 +2,11 @@
 
 Promise: a call waits `patience_s` at most. One member is spoken to at a time; when it fails, the next call goes to the
 next one of the URL, and at once where the request was certainly not sent. The token of a user is renewed when etcd asks
-for it. Errors become those of the tree, with `definite` true to the fact. A forked child uses channels of its own.
+for it. Errors become those of the tree, with `definite` true to the fact. A forked child uses channels of its own, and
+never touches its parent's, which it keeps for that reason.
 Never: a request repeated that may have been done; a password or a token shown.
+
+Loops wait for gRPC's futures, not for its asyncio, which does not live through a fork.
 """
 
 import asyncio
@@ -11,6 +14,7 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import grpc
@@ -20,6 +24,7 @@ from fenceline.errors import ConfigError
 from fenceline.stores.etcd import messages as say
 from fenceline.stores.etcd.client_errors import is_stale_login, may_work_elsewhere, meaning, was_unreached
 from fenceline.stores.etcd.conninfo import Place, Tls
+from fenceline.stores.etcd.forking import GATE
 
 MAX_MESSAGE_BYTES = 64 * 2**20
 _OPTIONS = (
@@ -76,11 +81,10 @@ Attempts = Generator[Attempt, Any, Any]
 
 
 class _Channels:
-    """The channels to all members, of threads or of one loop; each opens with its first call."""
+    """The channels to all members; each opens with its first call."""
 
-    def __init__(self, place: Place, library: Any) -> None:
+    def __init__(self, place: Place) -> None:
         self._place = place
-        self._library = library
         self._open: dict[int, Any] = {}
         self._callables: dict[tuple[int, Method], Any] = {}
 
@@ -97,10 +101,11 @@ class _Channels:
         if member not in self._open:
             target = self._place.endpoints[member]
             if self._place.tls is None:
-                self._open[member] = self._library.insecure_channel(target, options=_OPTIONS)
+                self._open[member] = grpc.insecure_channel(target, options=_OPTIONS)
             else:
                 credentials = _credentials(self._place.tls)
-                self._open[member] = self._library.secure_channel(target, credentials, options=_OPTIONS)
+                self._open[member] = grpc.secure_channel(target, credentials, options=_OPTIONS)
+            GATE.register()
         return self._open[member]
 
 
@@ -114,12 +119,14 @@ class Client:
         _CLIENTS.add(self)
 
     def _begin_anew(self) -> None:
-        self._channels = _Channels(self.place, grpc)
-        self._of_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Channels] = weakref.WeakKeyDictionary()
+        self._channels = _Channels(self.place)
         self._metadata: tuple[tuple[str, str], ...] = ()
         self.on_moved: Callable[[], None] | None = None
 
-    after_fork_in_child = _begin_anew
+    def after_fork_in_child(self) -> None:
+        """Use channels of this process's own."""
+        _INHERITED.append(self._channels)
+        self._begin_anew()
 
     def call(self, method: Method, request: Any, patience_s: float) -> Any:
         """Call a method and return its answer; an error of the tree if there is none."""
@@ -127,20 +134,11 @@ class Client:
 
     async def call_async(self, method: Method, request: Any, patience_s: float) -> Any:
         """The same on the running loop."""
-        channels = self._of_loop.get(asyncio.get_running_loop())
-        if channels is None:
-            channels = self._of_loop[asyncio.get_running_loop()] = _Channels(self.place, grpc.aio)
-
-        async def answer(attempt: Attempt) -> Any:
-            call = channels.callable(attempt.member, attempt.method)
-            return await call(attempt.request, timeout=attempt.patience_s, metadata=attempt.metadata)
-
-        return await drive_async(self._attempts(method, request, patience_s), answer)
+        return await drive_async(self._attempts(method, request, patience_s), self._try_async)
 
     def begin(self, method: Method, request: Any, patience_s: float) -> Any:
         """Begin a call in the background, and return gRPC's future of it: at the member in use, whatever it answers."""
-        call = self._channels.callable(self._member, method)
-        return call.future(request, timeout=patience_s, metadata=self._metadata)
+        return self._begin(Attempt(self._member, method, request, patience_s, self._metadata))
 
     def watch(self, requests: Iterator[Any]) -> Any:
         """Open a stream of watches at the member in use, and return gRPC's call: iterate over it, or cancel it."""
@@ -149,8 +147,35 @@ class Client:
         return call(requests, metadata=(*self._metadata, _NEEDS_LEADER))
 
     def _try(self, attempt: Attempt) -> Any:
-        call = self._channels.callable(attempt.member, attempt.method)
-        return call(attempt.request, timeout=attempt.patience_s, metadata=attempt.metadata)
+        under_way = GATE.enter()
+        try:
+            call = self._channels.callable(attempt.member, attempt.method)
+            return call(attempt.request, timeout=attempt.patience_s, metadata=attempt.metadata)
+        finally:
+            GATE.leave(under_way)
+
+    async def _try_async(self, attempt: Attempt) -> Any:
+        loop = asyncio.get_running_loop()
+        answered = asyncio.Event()
+        future = self._begin(attempt)
+        future.add_done_callback(lambda _: _tell(loop, answered))
+        try:
+            await answered.wait()
+        except asyncio.CancelledError:
+            future.cancel()
+            raise
+        return future.result()
+
+    def _begin(self, attempt: Attempt) -> Any:
+        under_way = GATE.enter()
+        try:
+            call = self._channels.callable(attempt.member, attempt.method)
+            future = call.future(attempt.request, timeout=attempt.patience_s, metadata=attempt.metadata)
+        except BaseException:
+            GATE.leave(under_way)
+            raise
+        future.add_done_callback(lambda _: GATE.leave(under_way))
+        return future
 
     def _attempts(self, method: Method, request: Any, patience_s: float) -> Attempts:
         end_s = time.monotonic() + patience_s
@@ -187,6 +212,12 @@ class Client:
                 self.on_moved()
 
 
+def _tell(loop: asyncio.AbstractEventLoop, answered: asyncio.Event) -> None:
+    """Tell a loop of an answer; one that was closed meanwhile waits for none."""
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(answered.set)
+
+
 def _codec(method: Method) -> dict[str, Any]:
     return {"request_serializer": _serialized, "response_deserializer": method.reply.FromString}
 
@@ -214,5 +245,7 @@ def _after_fork_in_child() -> None:
         client.after_fork_in_child()
 
 
+_INHERITED: list[Any] = []
+"""What a forked child has of its parent's: to let go of it would be to use it."""
 _CLIENTS: "weakref.WeakSet[Client]" = weakref.WeakSet()
 os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -72,11 +72,10 @@ class Presence:
         self.standing: dict[str, Standing] = {}
         self.ended = EndedClaims()
         self.watcher = Watcher(self.client)
-        self._revocations: list[Any] = []
 
     def after_fork_in_child(self) -> None:
         """Forget what is the parent's."""
-        self.client.after_fork_in_child()
+        _INHERITED.append(self.watcher)
         self._begin_anew()
 
     # --- what is heard ------------------------------------------------------------------------------------------------
@@ -141,9 +140,10 @@ class Presence:
     # --- sessions -----------------------------------------------------------------------------------------------------
     def open_session(self, ttl_ms: int) -> Talk:
         """Return the session of this ttl, with a lease that etcd has granted."""
-        session = self.sessions.get(ttl_ms)
-        if session is None or session.is_lost:
-            session = self.sessions[ttl_ms] = Session(ttl_ms)
+        with self._mutex:
+            session = self.sessions.get(ttl_ms)
+            if session is None or session.is_lost:
+                session = self.sessions[ttl_ms] = Session(ttl_ms)
         if session.confirmed_ms is None:
             yield from self._grant(session)
         return session
@@ -256,19 +256,18 @@ class Presence:
         self.watcher.close()
 
     def leave(self) -> None:
-        """End all sessions at the interpreter's end, with all that hangs on them."""
-        for session in self.sessions.values():
+        """End all sessions, without waiting for etcd."""
+        for session in list(self.sessions.values()):
             self._revoke(session)
-        for revocation in self._revocations:
-            with suppress(Exception):
-                revocation.result(REVOKE_S)
 
     def _revoke(self, session: Session) -> None:
         if session.confirmed_ms is not None and not session.is_lost:
             session.is_lost = True
             with suppress(Exception):
                 revocation = self.client.begin(LEASE_REVOKE, say.LeaseRevokeRequest(id=session.lease), REVOKE_S)
-                self._revocations = [one for one in self._revocations if not one.done()] + [revocation]
+                # The client lives until it is done: a source may be forgotten as soon as it is closed.
+                _REVOCATIONS[revocation] = self.client
+                revocation.add_done_callback(_REVOCATIONS.pop)
 
 
 def batches(standings: list[Standing]) -> list[list[Standing]]:
@@ -281,15 +280,24 @@ def _keepalive(session: Session) -> Call:
 
 
 def _after_fork_in_child() -> None:
+    _INHERITED.append(dict(_REVOCATIONS))
+    _REVOCATIONS.clear()
     for presence in list(_PRESENCES):
         presence.after_fork_in_child()
 
 
 def leave_all() -> None:
-    """End the sessions of this process."""
+    """End the sessions of this process at the interpreter's end, with all that hangs on them."""
     for presence in list(_PRESENCES):
         presence.leave()
+    for revocation in list(_REVOCATIONS):
+        with suppress(Exception):
+            revocation.result(REVOKE_S)
 
 
+_INHERITED: list[Any] = []
+"""What a forked child has of its parent's: to let go of it would be to use it."""
+_REVOCATIONS: dict[Any, Client] = {}
+"""Those under way, each with what it is said over."""
 _PRESENCES: "weakref.WeakSet[Presence]" = weakref.WeakSet()
 os.register_at_fork(after_in_child=_after_fork_in_child)

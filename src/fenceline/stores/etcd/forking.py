@@ -1,0 +1,73 @@
+"""Let gRPC live through a fork: a process that has called it forks between two calls, never within one.
+
+gRPC gets ready for a fork by itself, but gives that up, and leaves a child in which every call waits for ever, if some
+thread is within it at that moment. So a fork waits here until no call of ours is under way, and calls wait until it is
+done; watches do no harm.
+
+Promise: a call costs a set's `add` and `discard` for it. If calls do not end in time the fork goes on, and the child is
+told instead of left waiting. Never: a lock taken, which a child would find taken.
+"""
+
+import os
+import threading
+import time
+
+from fenceline.errors import UnsupportedError
+
+WAIT_S = 6.0
+"""A fork waits for so long at most: longer than any call's patience."""
+_PAUSE_S = 0.001
+
+
+class ForkGate:
+    """The calls to gRPC that are under way in this process."""
+
+    def __init__(self) -> None:
+        self._under_way: set[object] = set()
+        self._forker: int | None = None
+        self._is_registered = False
+        self._is_spoilt = False
+
+    def register(self) -> None:
+        """Heed forks from now on; after gRPC's own handlers are there, so that ours come before them."""
+        if not self._is_registered:
+            self._is_registered = True
+            os.register_at_fork(
+                before=self._before, after_in_parent=self._after_in_parent, after_in_child=self._after_in_child
+            )
+
+    def enter(self) -> object:
+        """Begin a call; return what `leave` wants."""
+        if self._is_spoilt:
+            raise UnsupportedError(
+                "this process was forked while its parent was in the middle of a call to etcd that did not end: gRPC "
+                "does not work here. Start it by exec, or with multiprocessing's `spawn`"
+            )
+        call = object()
+        while True:
+            self._under_way.add(call)
+            if self._forker in (None, threading.get_ident()):
+                return call
+            self._under_way.discard(call)
+            time.sleep(_PAUSE_S)
+
+    def leave(self, call: object) -> None:
+        """End a call."""
+        self._under_way.discard(call)
+
+    def _before(self) -> None:
+        self._forker = threading.get_ident()
+        give_up_s = time.monotonic() + WAIT_S
+        while self._under_way and time.monotonic() < give_up_s:
+            time.sleep(_PAUSE_S)
+
+    def _after_in_parent(self) -> None:
+        self._forker = None
+
+    def _after_in_child(self) -> None:
+        self._forker = None
+        self._is_spoilt = bool(self._under_way)
+        self._under_way = set()
+
+
+GATE = ForkGate()

@@ -1,0 +1,133 @@
+"""`etcdctl lock` and ours exclude each other, in both directions, in the order in which they came."""
+
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+import fenceline
+from fenceline._flows import requests as ask
+from fenceline.clock import boottime_us
+from fenceline.model import draw_claim
+from tests.etcd.clients import Client, installed
+from tests.etcd.fix_etcd import Corner
+from tests.etcd.fix_server import ctl_environment
+from tests.helpers import DEADLINE_S, wait_until
+
+LONG_MS = 60_000
+ROUNDS = 4
+
+
+@contextmanager
+def etcdctl_lock(corner: Corner, name: str = "lock") -> Iterator[subprocess.Popen[str]]:
+    """Have an etcdctl that takes, or waits for, the lock; it prints its key once it has it."""
+    command = corner.cluster.ctl_command("lock", f"{corner.prefix}/{name}", "--ttl=5")
+    with subprocess.Popen(command, env=ctl_environment(), stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+            process.wait(DEADLINE_S)
+
+
+def is_granted(process: subprocess.Popen[str]) -> str:
+    """Return the key that an etcdctl prints when it has the lock; wait for that."""
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def places(corner: Corner, name: str = "lock") -> list[str]:
+    return [key for key in sorted(corner.keys()) if key.startswith(f"{name}/")]
+
+
+@pytest.fixture
+def client(etcd: Corner) -> Client:
+    return installed(etcd.url)
+
+
+def test_etcdctl_excludes_ours(etcd: Corner, client: Client):
+    with etcdctl_lock(etcd) as theirs:
+        key = is_granted(theirs)
+        assert isinstance(client.acquire("lock"), ask.Busy)
+        info = client.ask(ask.Inspect("lock"))
+        assert info.is_held
+        assert info.holder == f"etcd lease {key.rpartition('/')[2]}"
+    wait_until(lambda: isinstance(client.acquire("lock"), ask.Granted))
+
+
+def test_ours_excludes_etcdctl(etcd: Corner, client: Client):
+    claim = draw_claim()
+    client.token("lock", claim)
+    with etcdctl_lock(etcd) as theirs:
+        wait_until(lambda: len(places(etcd)) == 2)
+        assert len(client.ask(ask.Inspect("lock")).waiters) == 1
+        client.release("lock", claim)
+        assert is_granted(theirs)
+        assert isinstance(client.acquire("lock"), ask.Busy)
+
+
+def test_ours_waits_for_etcdctl_and_is_told(etcd: Corner):
+    fenceline.connect(etcd.url).install()
+    with fenceline.connect(etcd.url) as source, etcdctl_lock(etcd) as theirs:
+        is_granted(theirs)
+        leases = []
+        thread = threading.Thread(target=lambda: leases.append(source.lock("lock", timeout=DEADLINE_S).acquire()))
+        thread.start()
+        wait_until(lambda: len(places(etcd)) == 2)
+        theirs.terminate()
+        thread.join(DEADLINE_S)
+        assert leases[0].is_valid
+        leases[0].release()
+
+
+def test_who_came_first_is_served_first(etcd: Corner, client: Client):
+    holder, waiter = draw_claim(), draw_claim()
+    client.token("lock", holder)
+    with etcdctl_lock(etcd) as theirs:
+        wait_until(lambda: len(places(etcd)) == 2)
+        reply = client.ask(ask.Acquire("lock", waiter, "tester", LONG_MS, boottime_us(), may_wait=True))
+        assert isinstance(reply, ask.Queued)
+        client.release("lock", holder)
+        assert isinstance(client.ask(ask.Poll("lock", waiter)), ask.Queued)
+        is_granted(theirs)
+    wait_until(lambda: isinstance(client.ask(ask.Poll("lock", waiter)), ask.Granted))
+
+
+def test_all_exclude_each_other_under_contention(etcd: Corner):
+    """Two threads of ours, which share a lease of etcd, and programs that etcdctl runs under the lock."""
+    fenceline.connect(etcd.url).install()
+    inside: list[str] = []
+    counter = f"{etcd.prefix}-counter"
+    etcd.cluster.ctl("put", counter, "0")
+    source = fenceline.connect(etcd.url)
+
+    def count() -> None:
+        for _ in range(ROUNDS):
+            with source.lock("lock", timeout=DEADLINE_S):
+                inside.append("us")
+                assert inside == ["us"]
+                value = int(etcd.cluster.ctl("get", "--print-value-only", counter))
+                etcd.cluster.ctl("put", counter, str(value + 1))
+                inside.clear()
+
+    threads = [threading.Thread(target=count) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    ctl = " ".join(map(str, etcd.cluster.ctl_command()))
+    add = f'value=$({ctl} get --print-value-only {counter}); {ctl} put {counter} "$((value + 1))"'
+    for _ in range(ROUNDS):
+        etcd.cluster.ctl("lock", f"{etcd.prefix}/lock", "--", "sh", "-c", add)
+    for thread in threads:
+        thread.join(DEADLINE_S)
+    assert int(etcd.cluster.ctl("get", "--print-value-only", counter)) == 3 * ROUNDS
+    source.close()
+
+
+def test_a_broken_foreign_holder_is_out(etcd: Corner, client: Client):
+    with etcdctl_lock(etcd) as theirs:
+        key = is_granted(theirs)
+        broken = client.ask(ask.Break("lock", draw_claim(), "an operator", "a test"))
+        assert broken.holder == f"etcd lease {key.rpartition('/')[2]}"
+        assert client.token("lock") > broken.token

@@ -1,0 +1,176 @@
+"""One lease of etcd for all that a process has with one ttl: kept by one message, revoked, never left behind."""
+
+import asyncio
+import subprocess
+import sys
+import threading
+
+import pytest
+
+import fenceline
+import fenceline.aio
+from fenceline._flows import requests as ask
+from fenceline.clock import boottime_us
+from fenceline.errors import ConfigError
+from fenceline.model import draw_claim
+from tests.etcd.clients import Client, installed
+from tests.etcd.fix_etcd import Corner
+from tests.etcd.fix_server import MIN_TTL_S, EtcdCluster
+from tests.helpers import DEADLINE_S, wait_until
+
+LONG_MS = 60_000
+MANY = 10_000
+
+
+@pytest.fixture
+def client(etcd: Corner) -> Client:
+    return installed(etcd.url)
+
+
+def since(corner: Corner, before: dict[str, int]) -> dict[str, int]:
+    """Return the messages that etcd has had since then, by method."""
+    now = corner.cluster.servers[0].calls()
+    return {method: now[method] - before.get(method, 0) for method in now if now[method] != before.get(method, 0)}
+
+
+def test_an_acquire_is_one_round_trip_and_so_is_a_release(etcd: Corner, client: Client):
+    client.one_token()
+    for may_wait in (False, True):
+        before = etcd.cluster.servers[0].calls()
+        claim = draw_claim()
+        assert isinstance(client.acquire("lock", claim, may_wait=may_wait), ask.Granted)
+        assert since(etcd, before) == {"Txn": 1}
+        client.release("lock", claim)
+        assert since(etcd, before) == {"Txn": 2}
+
+
+def test_a_busy_lock_costs_one_round_trip_and_leaves_nothing(etcd: Corner, client: Client):
+    client.token("lock")
+    keys, before = etcd.keys(), etcd.cluster.servers[0].calls()
+    assert isinstance(client.acquire("lock"), ask.Busy)
+    assert since(etcd, before) == {"Txn": 1}
+    assert etcd.keys() == keys
+
+
+def test_all_claims_of_one_ttl_share_a_lease(etcd: Corner, client: Client):
+    before = set(etcd.cluster.leases())
+    for number in range(10):
+        client.token(f"lock-{number}")
+    assert len(set(etcd.cluster.leases()) - before) == 1
+    client.token("other", ttl_ms=LONG_MS * 2)
+    assert len(set(etcd.cluster.leases()) - before) == 2
+
+
+@pytest.mark.slow
+def test_ten_thousand_leases_cost_one_keepalive_a_beat(etcd: Corner, client: Client):
+    leases = []
+    for number in range(MANY // 100):  # Placed by hand, for time's sake: what is counted is the beat.
+        leases += hold_hundred(client, number)
+    beat = ask.Renew(tuple(leases))
+    assert len(client.ask(beat).remaining_ms) == MANY
+    before = etcd.cluster.servers[0].calls()
+    assert len(client.ask(beat).remaining_ms) == MANY
+    assert since(etcd, before) == {"LeaseKeepAlive": 1, "Txn": 1}
+
+
+def hold_hundred(client: Client, number: int) -> list[tuple[str, str]]:
+    """Acquire a hundred locks, several at a time."""
+    leases = [(f"lock-{number}-{place}", draw_claim()) for place in range(100)]
+
+    def work(part: list[tuple[str, str]]) -> None:
+        connection = client.store.connect(patience_s=DEADLINE_S)
+        for lock, claim in part:
+            reply = connection.perform(ask.Acquire(lock, claim, "tester", LONG_MS, boottime_us(), may_wait=True))
+            assert isinstance(reply, ask.Granted)
+
+    threads = [threading.Thread(target=work, args=(leases[begin::4],)) for begin in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE_S)
+    return leases
+
+
+def test_threads_that_begin_together_are_granted_one_lease(etcd: Corner, client: Client):
+    before = set(etcd.cluster.leases())
+    hold_hundred(client, 0)
+    assert len(set(etcd.cluster.leases()) - before) == 1
+
+
+def test_closing_a_source_revokes_its_lease(etcd: Corner, client: Client):
+    before = set(etcd.cluster.leases())
+    with fenceline.connect(etcd.url) as source, source.lock("lock"):
+        assert len(set(etcd.cluster.leases()) - before) == 1
+    wait_until(lambda: set(etcd.cluster.leases()) <= before)
+
+
+def test_closing_a_source_keeps_the_leases_that_are_held(etcd: Corner, client: Client):
+    with fenceline.connect(etcd.url) as source:
+        lease = source.lock("lock", ttl=2.0).acquire()
+    assert lease is not None
+    wait_until(lambda: lease.remaining() < 1.4)
+    wait_until(lambda: lease.remaining() > 1.4)
+    assert client.ask(ask.Inspect("lock")).is_held
+    lease.release()
+
+
+def test_closing_an_asynchronous_source_revokes_its_lease(etcd: Corner, client: Client):
+    before = set(etcd.cluster.leases())
+
+    async def cycle() -> None:
+        async with fenceline.aio.connect(etcd.url) as source, source.lock("lock"):
+            assert len(set(etcd.cluster.leases()) - before) == 1
+
+    asyncio.run(cycle())
+    wait_until(lambda: set(etcd.cluster.leases()) <= before)
+
+
+PROGRAM = """
+import fenceline, sys
+source = fenceline.connect(sys.argv[1])
+lease = source.lock("lock").acquire()
+waiting = source.lock("lock", timeout=0.1).acquire()
+print(lease.token, waiting)
+"""
+
+
+def test_the_end_of_the_interpreter_revokes_what_is_held(etcd: Corner, client: Client):
+    before = set(etcd.cluster.leases())
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, etcd.url], capture_output=True, text=True, timeout=DEADLINE_S, check=True
+    )
+    assert done.stderr == ""
+    assert done.stdout.endswith(" None\n")
+    assert set(etcd.cluster.leases()) <= before
+    assert isinstance(client.acquire("lock"), ask.Granted)
+
+
+def test_a_ttl_below_the_clusters_own_is_an_error_with_both_numbers(etcd_fleet):
+    cluster: EtcdCluster = etcd_fleet.new_cluster(1)
+    cluster.servers[0].settings |= {"heartbeat-interval": 100, "election-timeout": 2000}
+    with cluster:
+        client = installed(cluster.url())
+        with pytest.raises(ConfigError, match="grants a ttl of 3 s where 1 s"):
+            client.acquire("lock", ttl_ms=MIN_TTL_S * 1000)
+        assert cluster.leases() == []
+        assert isinstance(client.acquire("lock", ttl_ms=3000), ask.Granted)
+
+
+def test_a_ttl_is_a_whole_number_of_seconds(etcd: Corner):
+    with pytest.raises(ConfigError, match="1"):
+        fenceline.connect(etcd.url).lock("lock", ttl=1.5)
+
+
+def test_a_claim_that_nobody_asks_for_ends_by_its_ttl_though_its_session_lives(etcd: Corner, client: Client):
+    kept, forgotten = draw_claim(), draw_claim()
+    client.token("kept", kept, ttl_ms=1000)
+    client.token("forgotten", forgotten, ttl_ms=1000)
+    client.connection.perform(ask.Renew((("kept", kept),)))
+    stranger = Client(etcd.url)
+
+    def is_free() -> bool:
+        assert client.ask(ask.Renew((("kept", kept),))).remaining_ms
+        return not stranger.ask(ask.Inspect("forgotten")).is_held
+
+    wait_until(is_free)
+    assert client.ask(ask.Renew((("forgotten", forgotten),))).lost

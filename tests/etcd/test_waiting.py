@@ -1,0 +1,237 @@
+"""Waiters are told when their predecessor is gone, and of nothing else; a broken stream wakes all that it served."""
+
+import threading
+
+import pytest
+
+import fenceline
+from fenceline._flows import requests as ask
+from fenceline.clock import boottime_us
+from fenceline.model import draw_claim
+from tests.etcd.clients import Client, installed
+from tests.etcd.fix_etcd import Corner
+from tests.etcd.fix_server import EtcdCluster
+from tests.etcd.wire import Wire
+from tests.helpers import DEADLINE_S, wait_until
+
+LONG_MS = 60_000
+WAITERS = 20
+
+
+@pytest.fixture
+def client(etcd: Corner) -> Client:
+    return installed(etcd.url)
+
+
+class Waiter:
+    """A claim in a queue, with its ear."""
+
+    def __init__(self, client: Client, lock: str = "lock", ttl_ms: int = LONG_MS) -> None:
+        self.client = client
+        self.lock = lock
+        self.claim = draw_claim()
+        request = ask.Acquire(lock, self.claim, "waiter", ttl_ms, boottime_us(), may_wait=True)
+        assert isinstance(client.ask(request), ask.Queued)
+        self.ear = client.store.listen(lock, self.claim)
+        assert isinstance(self.poll(), ask.Queued)
+        # A watch that has begun may have its waiter look once more, for what came before.
+        wait_until(self._is_watching)
+        if self.is_told:
+            assert isinstance(self.poll(), ask.Queued)
+
+    def poll(self):
+        return self.client.ask(ask.Poll(self.lock, self.claim))
+
+    def _is_watching(self) -> bool:
+        watch = self.client.presence.watcher._watches.get(self.client.presence.standing[self.claim].watch_id)
+        return watch is not None and watch.since is not None
+
+    @property
+    def is_told(self) -> bool:
+        return self.client.presence.standing[self.claim].is_called
+
+
+def test_each_release_wakes_one_waiter(client: Client):
+    holder = draw_claim()
+    client.token("lock", holder)
+    waiters = [Waiter(client) for _ in range(WAITERS)]
+    for number, waiter in enumerate(waiters):
+        client.release("lock", holder)
+        wait_until(lambda waiter=waiter: waiter.is_told)
+        assert not any(other.is_told for other in waiters[number + 1 :])
+        assert isinstance(waiter.poll(), ask.Granted)
+        holder = waiter.claim
+
+
+def test_a_hand_over_reads_no_queue(etcd: Corner, client: Client):
+    """The holder left word of it: the next in line does not have etcd go through all who wait."""
+    holder = draw_claim()
+    client.token("lock", holder)
+    first, second = Waiter(client), Waiter(client)
+    client.release("lock", holder)
+    wait_until(lambda: first.is_told)
+    standing = client.presence.standing[first.claim]
+    passed = client.presence.layout.passed("lock").decode()
+    assert etcd.cluster.ctl("get", "--print-value-only", passed).strip() == str(standing.ahead[1])
+    assert isinstance(first.poll(), ask.Granted)
+    assert isinstance(second.poll(), ask.Queued)
+
+
+def test_a_waiter_whose_predecessor_gives_up_waits_for_the_one_before(client: Client):
+    holder = draw_claim()
+    client.token("lock", holder)
+    first, second = Waiter(client), Waiter(client)
+    client.release("lock", first.claim)
+    wait_until(lambda: second.is_told)
+    assert isinstance(second.poll(), ask.Queued)
+    client.release("lock", holder)
+    wait_until(lambda: second.is_told)
+    assert isinstance(second.poll(), ask.Granted)
+
+
+def test_a_waiter_that_leaves_watches_no_more(client: Client):
+    client.token("lock")
+    waiter = Waiter(client)
+    client.release("lock", waiter.claim)
+    waiter.ear.close()
+    assert not client.presence.watcher._watches
+
+
+def test_a_stream_that_breaks_has_waiters_look_and_hear_again(etcd: Corner):
+    other = installed(etcd.url)
+    holder = draw_claim()
+    other.token("lock", holder)
+    with Wire(etcd.cluster.servers[0].port) as wire:
+        waiter = Waiter(Client(f"etcd://127.0.0.1:{wire.port}/{etcd.prefix}"))
+        wire.cut()
+        wait_until(lambda: waiter.is_told)
+        assert is_back(waiter)
+        assert isinstance(waiter.poll(), ask.Queued)
+        other.release("lock", holder)
+        wait_until(lambda: waiter.is_told)
+        assert isinstance(waiter.poll(), ask.Granted)
+
+
+def is_back(waiter: Waiter) -> bool:
+    """Wait until the client's connection is there again."""
+
+    def answers() -> bool:
+        try:
+            waiter.client.ask(ask.ReadSource())
+        except fenceline.SourceError:
+            return False
+        return True
+
+    return wait_until(answers)
+
+
+def test_a_release_while_the_stream_is_silent_is_heard_of_after_it(etcd: Corner):
+    """Nothing was told, and something was deleted: silence proves nothing."""
+    other = installed(etcd.url)
+    holder = draw_claim()
+    other.token("lock", holder)
+    with Wire(etcd.cluster.servers[0].port) as wire:
+        waiter = Waiter(Client(f"etcd://127.0.0.1:{wire.port}/{etcd.prefix}"))
+        wire.lose("replies")
+        other.release("lock", holder)
+        wait_until(lambda: wire.lost_bytes)
+        wire.cut()
+        wait_until(lambda: waiter.is_told)
+        assert is_back(waiter)
+        assert isinstance(waiter.poll(), ask.Granted)
+
+
+def test_a_held_place_that_is_deleted_by_hand_is_lost(etcd: Corner, client: Client):
+    claim = draw_claim()
+    client.token("lock", claim)
+    beat = ask.Renew((("lock", claim),))
+    assert client.ask(beat).remaining_ms
+    etcd.cluster.ctl("del", "--prefix", f"{etcd.prefix}/lock/")
+    wait_until(lambda: not client.presence.standing[claim].is_watched)
+    assert client.ask(beat).lost == {claim: "its place in etcd was deleted"}
+
+
+def test_a_place_deleted_before_its_first_beat_is_lost_with_it(etcd: Corner, client: Client):
+    claim = draw_claim()
+    client.token("lock", claim)
+    etcd.cluster.ctl("del", "--prefix", f"{etcd.prefix}/lock/")
+    assert client.ask(ask.Renew((("lock", claim),))).lost == {claim: "its place in etcd was deleted"}
+
+
+def test_a_place_deleted_while_the_stream_is_down_is_lost(etcd: Corner):
+    other = installed(etcd.url)
+    with Wire(etcd.cluster.servers[0].port) as wire:
+        client = Client(f"etcd://127.0.0.1:{wire.port}/{etcd.prefix}")
+        claim = draw_claim()
+        client.token("lock", claim)
+        beat = ask.Renew((("lock", claim),))
+        client.ask(beat)
+        wire.lose("replies")
+        etcd.cluster.ctl("del", "--prefix", f"{etcd.prefix}/lock/")
+        wait_until(lambda: wire.lost_bytes)
+        wire.cut()
+        wait_until(lambda: not client.presence.standing[claim].is_watched)
+
+        def lost() -> dict[str, str]:
+            try:
+                return client.ask(beat).lost
+            except fenceline.SourceError:
+                return {}
+
+        assert wait_until(lost) == {claim: "its place in etcd was deleted"}
+    assert not other.ask(ask.Inspect("lock")).is_held
+
+
+def test_a_compacted_revision_has_a_waiter_look(etcd: Corner, client: Client):
+    """What a watch asks for is not kept any more: it says so, and does not wait for what it cannot hear."""
+    told = threading.Event()
+    revision = client.ask(ask.ReadSource()).last_token
+    client.token("lock")
+    etcd.cluster.ctl("compact", str(revision + 1))
+    client.presence.watcher.watch(b"nothing", revision, told.set, is_urgent=False)
+    assert told.wait(DEADLINE_S)
+
+
+def test_a_lease_that_expired_while_its_holder_waited_is_not_granted(etcd: Corner, client: Client):
+    """etcd#11456: the session was ended while the lock was waited for."""
+    other = Client(etcd.url)
+    holder = draw_claim()
+    other.token("lock", holder)
+    waiter = Waiter(client)
+    lease = client.presence.standing[waiter.claim].session.lease
+    etcd.cluster.ctl("lease", "revoke", f"{lease:x}")
+    other.release("lock", holder)
+    assert isinstance(waiter.poll(), ask.ClaimEnded)
+    assert not other.ask(ask.Inspect("lock")).is_held
+
+
+def test_a_revoked_session_is_lost_with_all_its_leases(etcd: Corner, client: Client):
+    claims = [draw_claim() for _ in range(3)]
+    for claim in claims:
+        client.token(claim, claim)
+    lease = client.presence.standing[claims[0]].session.lease
+    etcd.cluster.ctl("lease", "revoke", f"{lease:x}")
+    renewed = client.ask(ask.Renew(tuple((claim, claim) for claim in claims)))
+    assert set(renewed.lost) == set(claims)
+    assert client.one_token("lock"), "and the next acquire has a session of its own"
+
+
+def test_a_stream_leaves_a_frozen_member_with_the_calls(own_etcd_three: EtcdCluster):
+    """A holder and a waiter at a member that freezes go on at another one, and hear of what happens."""
+    url = own_etcd_three.url()
+    fenceline.connect(url).install()
+    source, other = fenceline.connect(url), fenceline.connect(url)
+    held = other.lock("lock", ttl=20.0).acquire()
+    leases = []
+    thread = threading.Thread(target=lambda: leases.append(source.lock("lock", ttl=3.0, timeout=DEADLINE_S).acquire()))
+    thread.start()
+    wait_until(lambda: source.info("lock").waiters)
+    follower = next(server for server in own_etcd_three.servers if not server.is_leader())
+    follower.freeze()
+    held.release()
+    thread.join(DEADLINE_S)
+    assert leases[0].is_valid
+    begun_s = leases[0].remaining()
+    wait_until(lambda: leases[0].remaining() > begun_s)
+    follower.thaw()
+    leases[0].release()
