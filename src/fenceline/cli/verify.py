@@ -25,8 +25,8 @@ from fenceline.cli.output import emit
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from fenceline.verify.history import History
     from fenceline.verify.plan import Settings
-    from fenceline.verify.verdict import Verdict
 
 MIN_TTL_S = 0.2
 _FILE = click.Path(dir_okay=False, path_type=Path)
@@ -42,6 +42,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--seed", type=int, help="Draw the faults from this number.  [default: a random one, which is shown]")
 @click.option("--faults", metavar="A,B", help="Which faults.  [default: all that can hit this set-up]")
 @click.option("--history", "history_file", type=_FILE, metavar="FILE", help="Keep the history in FILE.")
+@click.option("--html", "page_file", type=_FILE, metavar="FILE", help="Draw the history as a page into FILE.")
 @click.option("--dry-run", is_flag=True, help="Say what would be touched, and do nothing.")
 @click.option("--check", "checked_file", type=_FILE, metavar="FILE", help="Judge the history in FILE instead.")
 @click.option("--control", metavar="NAME", help="Attack a guard with one rule broken, in files made for it.")
@@ -57,6 +58,7 @@ def verify(  # noqa: PLR0913 - each is an option of its own
     seed: int | None,
     faults: str | None,
     history_file: Path | None,
+    page_file: Path | None,
     dry_run: bool,
     checked_file: Path | None,
     control: str | None,
@@ -76,11 +78,11 @@ def verify(  # noqa: PLR0913 - each is an option of its own
     Examples:
       fenceline verify --guard sqlite:////srv/app.db --dry-run
       fenceline verify --source sqlite:////srv/locks.db --guard sqlite:////srv/app.db
-      fenceline verify --check history.jsonl
+      fenceline verify --check history.jsonl --html history.html
       fenceline verify --control no-seal --duration 10
     """
     if checked_file is not None:
-        return _tell(_judge(checked_file), as_json)
+        return _tell(_read(checked_file), page_file, as_json)
     from fenceline.verify.plan import Settings, possible_faults
 
     with _set_up(source, guard, control) as (source_url, guard_url):
@@ -102,26 +104,33 @@ def verify(  # noqa: PLR0913 - each is an option of its own
 
             emit(touched(settings), as_json, preview(settings))
             return 0
-        return _tell(_attack(settings, history_file), as_json)
+        return _attack(settings, history_file, page_file, as_json)
 
 
 COMMANDS = [verify]
 
 
-def _judge(path: Path) -> "Verdict":
+def _read(path: Path) -> "History":
     from fenceline.verify.history import read_history
-    from fenceline.verify.verdict import judge
 
     try:
         with path.open("rb") as lines:
-            return judge(read_history(lines))
+            return read_history(lines)
     except OSError as error:
         raise click.BadParameter(f"{path}: {error.strerror}", param_hint="--check") from error
 
 
-def _tell(verdict: "Verdict", as_json: bool) -> int:
+def _tell(history: "History", page_file: Path | None, as_json: bool) -> int:
+    """Judge, draw the page, print the verdict, and return its exit code."""
     from fenceline.verify.report import story
+    from fenceline.verify.verdict import judge
 
+    verdict = judge(history)
+    if page_file is not None:
+        from fenceline.verify.page import write_page
+
+        write_page(page_file, history, verdict)
+        complain(f"drew {page_file}")
     emit(verdict.to_json(), as_json, story(verdict))
     return verdict.code
 
@@ -154,20 +163,25 @@ def _chosen_faults(text: str | None, possible: tuple[str, ...]) -> tuple[str, ..
     return faults
 
 
-def _attack(settings: "Settings", history_file: Path | None) -> "Verdict":
+def _attack(settings: "Settings", history_file: Path | None, page_file: Path | None, as_json: bool) -> int:
     """Run the campaign; the history is kept where the user wants it, and else only if it shows a violation."""
     from fenceline.verify.campaign import run_campaign
     from fenceline.verify.verdict import VIOLATION
 
+    for path in filter(None, (history_file, page_file)):
+        if not os.access(path.absolute().parent, os.W_OK):
+            raise click.BadParameter(f"the folder of {path} cannot be written to")
     signal.signal(signal.SIGTERM, _leave)
-    with tempfile.TemporaryDirectory(prefix="fenceline-verify-") as folder, _progress(settings.seed) as tell:
+    with tempfile.TemporaryDirectory(prefix="fenceline-verify-") as folder:
         path = history_file or Path(folder, "history.jsonl")
-        verdict = run_campaign(settings, path, tell, complain)
-        if history_file is None and verdict.code == VIOLATION:
+        with _progress(settings.seed) as tell:
+            history = run_campaign(settings, path, tell, complain)
+        code = _tell(history, page_file, as_json)
+        if history_file is None and code == VIOLATION:
             path = Path(shutil.move(path, _own_file()))
-    if history_file is not None or verdict.code == VIOLATION:
+    if history_file is not None or code == VIOLATION:
         complain(f"the history is in {path}")
-    return verdict
+    return code
 
 
 def _own_file() -> Path:

@@ -1,7 +1,7 @@
-"""A campaign from its beginning to its verdict: make the resources, attack, look at what is left, clean up, judge.
+"""A campaign from its beginning to its end: make the resources, attack, look at what is left, clean up.
 
-Promise: what was made is taken away again, also after an error or Ctrl-C; what cannot be is named. The verdict is that
-of the history's file, which `verify --check` judges alike.
+Promise: what was made is taken away again, also after an error or Ctrl-C; what cannot be is named. The history is
+read back from its file, so that whoever judges that file again judges the same.
 """
 
 import tempfile
@@ -11,18 +11,17 @@ from pathlib import Path
 
 from fenceline.stores.registry import shown_url
 from fenceline.verify.conductor import Conductor
-from fenceline.verify.history import BEGIN, FINAL, FORMAT, INFO, read_history
+from fenceline.verify.history import BEGIN, FINAL, FORMAT, INFO, History, read_history
 from fenceline.verify.places import Place
 from fenceline.verify.plan import Settings
 from fenceline.verify.recorder import Recorder, merged
-from fenceline.verify.verdict import Verdict, judge
 from fenceline.verify.worker import make_place
 
 Tell = Callable[[str], object]
 
 
-def run_campaign(settings: Settings, history_file: Path, tell: Tell, warn: Tell) -> Verdict:
-    """Attack the set-up, leave the history in the file, and return the verdict on it.
+def run_campaign(settings: Settings, history_file: Path, tell: Tell, warn: Tell) -> History:
+    """Attack the set-up, leave the history in the file, and return it.
 
     `tell` hears how far it is, `warn` what could not be taken away again.
     """
@@ -42,7 +41,7 @@ def run_campaign(settings: Settings, history_file: Path, tell: Tell, warn: Tell)
             file.writelines(merged(sorted(folder.glob("*.jsonl"))))
     tell("judging")
     with history_file.open("rb") as lines:
-        return judge(read_history(lines))
+        return read_history(lines)
 
 
 @contextmanager
