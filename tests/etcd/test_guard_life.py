@@ -72,7 +72,6 @@ class EtcdFaceBesideLocks(EtcdFace):
 
     ttl = 5.0
     shortest_ttl = 2.0
-    trips_of_a_block = 4
 
     def __init__(self, corner: Corner) -> None:
         super().__init__(dataclasses.replace(corner, prefix=f"{corner.prefix}/data"))

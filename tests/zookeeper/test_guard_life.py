@@ -85,7 +85,6 @@ class ZooKeeperFaceBesideLocks(ZooKeeperFace):
 
     ttl = 5.0
     shortest_ttl = 1.0
-    trips_of_a_block = 5
 
     def __init__(self, server: ZooKeeperServer, direct: KazooClient) -> None:
         super().__init__(server, direct)

@@ -1,13 +1,36 @@
 """A guard that has been told where in its own store the locks are: `?locks=…` in its URL.
 
 Such a guard compares the lock's own key or node as well, so that a lease that is over writes nothing any more, even
-before a later holder has sealed. Promise: said, never guessed; a lock of another source is refused there.
+before a later holder has sealed. Promise: said, never guessed; a lock of another source is refused there. A lease's key
+is searched for once, so that a long queue costs later blocks nothing.
 """
+
+from typing import Generic, TypeVar
 
 from fenceline.errors import GuardError, WrongLockError
 from fenceline.model import Sequencer
 
 _PARAMETER = "locks="
+MAX_REMEMBERED = 1024
+"""Leases of which a guard remembers where they hold their locks."""
+Key = TypeVar("Key", str, bytes)
+
+
+class Found(Generic[Key]):
+    """Where leases hold their locks, as far as it was searched for."""
+
+    def __init__(self) -> None:
+        self._keys: dict[str, Key] = {}
+
+    def of(self, sequencer: Sequencer) -> Key | None:
+        """Return the key by which a lease holds its lock, if it was found before."""
+        return self._keys.get(sequencer.claim)
+
+    def remember(self, sequencer: Sequencer, key: Key) -> None:
+        """Take note of it."""
+        if len(self._keys) >= MAX_REMEMBERED:
+            self._keys = {}
+        self._keys[sequencer.claim] = key
 
 
 def split_locks(url: str) -> tuple[str, str | None]:

@@ -13,8 +13,8 @@ from fenceline.stores.beside import split_locks
 from fenceline.stores.etcd.client import Client
 from fenceline.stores.etcd.conninfo import place_of, prefix_of
 from fenceline.stores.etcd.guard_connection import AsyncGuardConnection, GuardConnection, answer
+from fenceline.stores.etcd.guard_owner import LocksBeside
 from fenceline.stores.etcd.guard_speech import GuardLayout
-from fenceline.stores.etcd.layout import Layout
 from fenceline.stores.etcd.operations import delete, txn, was_modified
 
 
@@ -28,7 +28,7 @@ class EtcdGuard:
         self.place = place_of(url)
         self.url = self.place.url
         self.layout = GuardLayout(self.place.prefix)
-        self.locks = None if locks is None else Layout(prefix_of(locks))
+        self.locks = None if locks is None else LocksBeside(prefix_of(locks))
         self._client = Client(self.place)
 
     def connect(self) -> GuardConnection:

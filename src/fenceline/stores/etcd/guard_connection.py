@@ -9,9 +9,9 @@ from typing import Any
 from fenceline._flows.driving import drive, drive_async
 from fenceline.errors import GuardError, OutcomeUnknownError, SourceUnavailableError
 from fenceline.stores.etcd.client import TXN, Client
+from fenceline.stores.etcd.guard_owner import LocksBeside
 from fenceline.stores.etcd.guard_speech import GuardLayout, Speech
 from fenceline.stores.etcd.guard_work import Draft
-from fenceline.stores.etcd.layout import Layout
 
 PATIENCE_S = 5.0
 
@@ -79,7 +79,9 @@ def _definite(error: OutcomeUnknownError, request: Any) -> OutcomeUnknownError |
 class _Bearing:
     """What both kinds of connection have in common."""
 
-    def __init__(self, url: str, layout: GuardLayout, locks: Layout | None, client: Client, kind: type[Any]) -> None:
+    def __init__(
+        self, url: str, layout: GuardLayout, locks: LocksBeside | None, client: Client, kind: type[Any]
+    ) -> None:
         self._client = client
         self._speech = Speech(url, layout, locks, lambda *terms: kind(client, *terms))
 
@@ -100,7 +102,7 @@ class _Bearing:
 class GuardConnection(_Bearing):
     """What one thread at a time asks of the guard."""
 
-    def __init__(self, url: str, layout: GuardLayout, locks: Layout | None, client: Client) -> None:
+    def __init__(self, url: str, layout: GuardLayout, locks: LocksBeside | None, client: Client) -> None:
         super().__init__(url, layout, locks, client, EtcdTransaction)
 
     def perform(self, request: Any) -> Any:
@@ -119,7 +121,7 @@ class GuardConnection(_Bearing):
 class AsyncGuardConnection(_Bearing):
     """What one task at a time asks of the guard."""
 
-    def __init__(self, url: str, layout: GuardLayout, locks: Layout | None, client: Client) -> None:
+    def __init__(self, url: str, layout: GuardLayout, locks: LocksBeside | None, client: Client) -> None:
         super().__init__(url, layout, locks, client, AsyncEtcdTransaction)
 
     async def perform(self, request: Any) -> Any:

@@ -9,36 +9,54 @@ from typing import Any
 
 from fenceline.errors import SchemaError
 from fenceline.model import Sequencer
-from fenceline.stores.beside import check_source, is_over
+from fenceline.stores.beside import Found, check_source, is_over
 from fenceline.stores.etcd import messages as say
 from fenceline.stores.etcd.guard_work import Condition, look_at, unchanged
-from fenceline.stores.etcd.layout import Layout, claim_of, record_of
+from fenceline.stores.etcd.layout import Layout, Record, claim_of, record_of
 from fenceline.stores.etcd.operations import get, prefix_end, txn, was_created
 from fenceline.stores.optimistic import Talk
 
 
-def owner_conditions(layout: Layout, sequencer: Sequencer) -> Talk:
-    """Return what has to stay as it is for as long as the lease is not over; GuardError if it is over now."""
-    where = layout.prefix.decode(errors="replace") or "the whole of etcd"
-    answer = yield txn((), (get(layout.record),))
-    found = answer.responses[0].response_range.kvs
-    if not found:
-        raise SchemaError(f"there is no source of locks at {where}: say by locks=… in the guard's URL where it is")
-    record = record_of(found[0].value, found[0].mod_revision, where)
-    check_source(sequencer, record.source_id, where)
-    revision = sequencer.token - record.offset
-    answer = yield txn((), (_created_at(layout.queue(sequencer.lock), revision),))
-    places = answer.responses[0].response_range.kvs
-    is_this_history = record.history_id == sequencer.history_id and revision > record.revision
-    place = next((one.key for one in places if claim_of(one) == sequencer.claim), None)
-    if place is None or not is_this_history:
-        raise is_over(sequencer, where)
-    lock = f"lock {sequencer.lock!r}"
-    name = f"the key by which this lease held {lock}"
-    return [
-        unchanged(layout.record, record.revision, f"the record of the source of {lock}"),
-        Condition(was_created(place, revision), look_at(place), lambda kvs: None if kvs else f"{name} has changed"),
-    ]
+class LocksBeside:
+    """The source of locks that is in the guard's own etcd."""
+
+    def __init__(self, prefix: bytes) -> None:
+        self._layout = Layout(prefix)
+        self._found: Found[bytes] = Found()
+        self._where = prefix.decode(errors="replace") or "the whole of etcd"
+
+    def conditions(self, sequencer: Sequencer) -> Talk:
+        """Return what has to stay as it is for as long as the lease is not over; GuardError if it is over now."""
+        known = self._found.of(sequencer)
+        looks = [get(self._layout.record)] if known is None else [get(self._layout.record), look_at(known)]
+        stored, *places = [one.response_range.kvs for one in (yield txn((), looks)).responses]
+        if not stored:
+            raise SchemaError(
+                f"there is no source of locks at {self._where}: say by locks=… in the guard's URL where it is"
+            )
+        record = record_of(stored[0].value, stored[0].mod_revision, self._where)
+        check_source(sequencer, record.source_id, self._where)
+        revision = sequencer.token - record.offset
+        if known is None:
+            places = [(yield from self._search(sequencer, revision))]
+        place = next((one.key for one in places[0] if one.create_revision == revision), None)
+        if place is None or record.history_id != sequencer.history_id or revision <= record.revision:
+            raise is_over(sequencer, self._where)
+        self._found.remember(sequencer, place)
+        return self._unchanged(sequencer, record, place, revision)
+
+    def _search(self, sequencer: Sequencer, revision: int) -> Talk:
+        """Return the key in the lock's queue that was created at this revision under the lease's claim."""
+        answer = yield txn((), (_created_at(self._layout.queue(sequencer.lock), revision),))
+        return [one for one in answer.responses[0].response_range.kvs if claim_of(one) == sequencer.claim]
+
+    def _unchanged(self, sequencer: Sequencer, record: Record, place: bytes, revision: int) -> list[Condition]:
+        lock = f"lock {sequencer.lock!r}"
+        name = f"the key by which this lease held {lock}"
+        return [
+            unchanged(self._layout.record, record.revision, f"the record of the source of {lock}"),
+            Condition(was_created(place, revision), look_at(place), lambda kvs: None if kvs else f"{name} has changed"),
+        ]
 
 
 def _created_at(prefix: bytes, revision: int) -> Any:

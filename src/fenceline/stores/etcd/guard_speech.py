@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from fenceline._flows import guard_requests as ask
 from fenceline.stores.escaping import escaped, unescaped
-from fenceline.stores.etcd.guard_owner import owner_conditions
+from fenceline.stores.etcd.guard_owner import LocksBeside
 from fenceline.stores.etcd.guard_work import Condition, Draft, changes_in, has_kept, unchanged
 from fenceline.stores.etcd.layout import Layout
 from fenceline.stores.etcd.operations import get, get_prefix, put, txn
@@ -48,7 +48,7 @@ class GuardLayout(NamedTuple):
 class Speech(OptimisticSpeech):
     """Over a client that others use as well."""
 
-    def __init__(self, url: str, layout: GuardLayout, locks: Layout | None, make_work: MakeWork) -> None:
+    def __init__(self, url: str, layout: GuardLayout, locks: LocksBeside | None, make_work: MakeWork) -> None:
         super().__init__(url)
         self._layout = layout
         self._locks = locks
@@ -88,7 +88,7 @@ class Speech(OptimisticSpeech):
             for name, stored in seen.items()
         ]
         if self._locks is not None:
-            relied += yield from owner_conditions(self._locks, request.sequencer)
+            relied += yield from self._locks.conditions(request.sequencer)
         return self._make_work({name: self._layout.area(name) for name in request.resources}, relied)
 
     def _write_work(self, work: Draft) -> Talk:

@@ -18,9 +18,9 @@ from fenceline.stores.beside import split_locks
 from fenceline.stores.zookeeper.client import refused
 from fenceline.stores.zookeeper.conninfo import base_of, place_of
 from fenceline.stores.zookeeper.guard_client import GuardClient
+from fenceline.stores.zookeeper.guard_owner import LocksBeside
 from fenceline.stores.zookeeper.guard_speech import GuardLayout, Speech
 from fenceline.stores.zookeeper.guard_work import ZooKeeperTransaction
-from fenceline.stores.zookeeper.layout import Layout
 
 _WRITING = Permissions.CREATE | Permissions.DELETE | Permissions.WRITE | Permissions.ADMIN
 
@@ -35,7 +35,7 @@ class ZooKeeperGuard:
         self.place = place_of(url)
         self.url = self.place.url
         self.layout = GuardLayout(self.place.base)
-        self.locks = None if locks is None else Layout(base_of(locks))
+        self.locks = None if locks is None else LocksBeside(base_of(locks))
         self._client = GuardClient(self.place)
         weakref.finalize(self, self._client.close)
 

@@ -59,6 +59,11 @@ class GuardClient:
         found = self._asked(lambda client: [client.sync_async("/"), *map(client.get_async, paths)])
         return [_stored(one) for one in _without_sync(found)]
 
+    def look(self, paths: Sequence[str]) -> list[tuple[bytes, ZnodeStat] | None]:
+        """Return the values and stats of nodes as of the last `read`, or later; None for those that are not there."""
+        found = self._asked(lambda client: [*map(client.get_async, paths)])
+        return [None if isinstance(one, NoNodeError) else _raised(one) for one in found]
+
     def names_below(self, path: str) -> list[str]:
         """Return the names of a node's children as of now; none if there is no such node."""
         found = self._asked(lambda client: [client.sync_async("/"), client.get_children_async(path)])

@@ -16,7 +16,7 @@ from kazoo.protocol.serialization import CheckVersion, Create, SetData
 from fenceline._flows import guard_requests as ask
 from fenceline.stores.escaping import escaped, unescaped
 from fenceline.stores.optimistic import RESERVED, Changes, OptimisticSpeech, Stored, Talk, entry_value, mark_value
-from fenceline.stores.zookeeper.guard_owner import owner_conditions
+from fenceline.stores.zookeeper.guard_owner import LocksBeside
 from fenceline.stores.zookeeper.guard_work import Condition, ZooKeeperTransaction, is_cause
 from fenceline.stores.zookeeper.layout import Layout
 
@@ -50,7 +50,7 @@ class GuardLayout(NamedTuple):
 class Speech(OptimisticSpeech):
     """Over one client, which others use as well."""
 
-    def __init__(self, url: str, layout: GuardLayout, locks: Layout | None) -> None:
+    def __init__(self, url: str, layout: GuardLayout, locks: LocksBeside | None) -> None:
         super().__init__(url)
         self._layout = layout
         self._locks = locks
@@ -105,7 +105,7 @@ class Speech(OptimisticSpeech):
             for name, stored in seen.items()
         ]
         if self._locks is not None:
-            relied += yield from owner_conditions(self._locks, request.sequencer)
+            relied += yield from self._locks.conditions(request.sequencer)
         roots = {name: self._layout.root(name) for name in request.resources}
         return (yield lambda client: ZooKeeperTransaction(client, roots, relied))
 
