@@ -6,12 +6,13 @@
 #   make bench BENCH='--help'       hand arguments to the harness
 #   make bench STORE=postgres       measure everybody who offers locks on a store
 #   make mutants MUTANTS='--help'   hand arguments to the mutants' runner
+#   make verify VERIFY='--help'     hand arguments to the campaigns
 #   make demo DEMO='--svg out.svg'  hand arguments to `fenceline demo`
 
 MAKEFLAGS += --no-print-directory
-export PYTHON PYTEST BENCH STORE MUTANTS
+export PYTHON PYTEST BENCH STORE MUTANTS VERIFY
 
-.PHONY: help demo test lint mutants clean
+.PHONY: help demo test lint verify mutants clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -32,6 +33,9 @@ ifneq ($(wildcard benchmarks/__main__.py),)
 bench: ## measure, against the wheel
 	@scripts/bench
 endif
+
+verify: ## attack each store for a minute, and write the page of what came out
+	@scripts/verify
 
 mutants: ## change the rules' code in many small ways, and see tests notice
 	@scripts/mutants

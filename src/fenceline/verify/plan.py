@@ -25,7 +25,7 @@ ACQUIRED, BETWEEN, WRITTEN, LEAVING = "acquired", "between", "written", "leaving
 
 _POINTS = {ACQUIRED: 4, BETWEEN: 10, WRITTEN: 1, LEAVING: 2}
 """How often each is chosen. One that is frozen inside a write holds a whole SQLite file up, hence seldom."""
-_SHARES = {FREEZE: 0.20, KILL: 0.02, PARTITION: 0.04, DELAY: 0.04, DROP: 0.06, RESTORE: 0.02, NAP: 0.25}
+_SHARES = {FREEZE: 0.20, KILL: 0.02, PARTITION: 0.04, DELAY: 0.04, DROP: 0.06, RESTORE: 0.05, NAP: 0.25}
 """The share of tenures that each hits."""
 _FREEZE_TTLS = (1.1, 2.4)
 _SHORT_FREEZE_TTLS = (0.1, 0.9)

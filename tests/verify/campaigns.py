@@ -1,0 +1,140 @@
+"""`make verify`: one campaign for each store, on private servers, and the page of what came out.
+
+    python -m tests.verify.campaigns [--duration S] [--store NAME]… [--page FILE]
+
+Exits with the worst exit code of all. The page says what this very run has shown, on which machine and with which
+versions; it is written even if a campaign finds a violation.
+"""
+
+import argparse
+import json
+import os
+import platform
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import fenceline
+from tests.helpers import ROOT
+from tests.mysql.fix_mysql import Fleet as MySQLFleet
+from tests.postgres.fix_postgres import Fleet as PostgresFleet
+
+PAGE = ROOT / "docs" / "explanation" / "verified.md"
+POSTGRES = "15"
+_HEAD = """# What `fenceline verify` found
+
+`make verify` wrote this page. It attacks each store for {duration:g} seconds, on a private server, with locks and
+guarded tables in one place ([how](../how-to/verify-a-set-up.md), [by which rules](../reference/history.md)).
+{machine}. The counts say how much happened; they are no measure of speed.
+
+"""
+_ROWS = (
+    ("verdict", lambda told: told["verdict"]),
+    ("violations", lambda told: told["violations_in_all"]),
+    ("events", lambda told: told["amounts"]["events"]),
+    ("hand-offs to another process", lambda told: told["amounts"]["handoffs"]),
+    ("writes accepted", lambda told: told["amounts"]["writes"]),
+    ("refused as stale", lambda told: told["amounts"]["refusals"]),
+    ("outcome unknown", lambda told: told["amounts"]["unknown"]),
+    ("freezes of a holder past its ttl", lambda told: told["amounts"]["freezes"]),
+    ("kills", lambda told: told["amounts"]["kills"]),
+    ("disturbances of the network", lambda told: told["amounts"]["disturbances"]),
+    (
+        "overlaps that an expired lease explains",
+        lambda told: told["information"].get("overlaps that an expired lease explains", 0),
+    ),
+)
+
+
+@contextmanager
+def sqlite_place() -> Iterator[tuple[str, str, str]]:
+    """Yield the URLs of a source and of a guarded file, and what they are called."""
+    with tempfile.TemporaryDirectory(prefix="fl-verify-") as folder:
+        with closing(sqlite3.connect(f"{folder}/app.db")) as connection:
+            connection.execute("CREATE TABLE users_own (value)")
+        yield f"sqlite:///{folder}/locks.db", f"sqlite:///{folder}/app.db", f"SQLite {sqlite3.sqlite_version}"
+
+
+@contextmanager
+def postgres_place() -> Iterator[tuple[str, str, str]]:
+    """Yield the same for a database on a private server."""
+    with tempfile.TemporaryDirectory(prefix="fl-verify-") as folder:
+        Path(folder).chmod(0o755)
+        fleet = PostgresFleet(Path(folder))
+        try:
+            server = fleet.shared(POSTGRES)
+            ((version,),) = server.rows("SHOW server_version")
+            url = server.url(dbname="postgres")
+            yield url, url, f"PostgreSQL {version.split()[0]}"
+        finally:
+            fleet.close()
+
+
+@contextmanager
+def mariadb_place() -> Iterator[tuple[str, str, str]]:
+    """Yield the same for a database on a private server."""
+    with tempfile.TemporaryDirectory(prefix="fl-verify-") as folder:
+        Path(folder).chmod(0o755)
+        fleet = MySQLFleet(Path(folder))
+        try:
+            server = fleet.shared()
+            server.rows("CREATE DATABASE app")
+            ((version,),) = server.rows("SELECT VERSION()")
+            url = server.url(database="app")
+            yield url, url, f"MariaDB {version.split('-')[0]}"
+        finally:
+            fleet.close()
+
+
+PLACES: dict[str, Callable[[], Any]] = {
+    "sqlite": sqlite_place,
+    "postgres": postgres_place,
+    "mariadb": mariadb_place,
+}
+
+
+def campaign(store: str, duration: float) -> tuple[str, dict[str, Any]]:
+    """Attack a store, and return its name and the verdict."""
+    with PLACES[store]() as (source_url, guard_url, name):
+        with fenceline.connect(source_url) as source:
+            source.install()
+        words = ["verify", "--source", source_url, "--guard", guard_url, "--duration", str(duration), "--json"]
+        done = subprocess.run([sys.executable, "-m", "fenceline.cli", *words], stdout=subprocess.PIPE, check=False)
+        if not done.stdout:
+            raise SystemExit(f"{name}: the campaign ended with {done.returncode}")
+        return name, json.loads(done.stdout)
+
+
+def page(found: dict[str, dict[str, Any]], duration: float) -> str:
+    """Return the page of what was found, by the stores' names."""
+    machine = f"Linux {platform.release().split('-')[0]}, {os.cpu_count()} cores, Python {platform.python_version()}"
+    lines = [f"| | {' | '.join(found)} |", f"|---{'|---' * len(found)}|"]
+    for label, value in _ROWS:
+        cells = (f"{one:,}" if isinstance(one := value(told), int) else one for told in found.values())
+        lines.append(f"| {label} | {' | '.join(cells)} |")
+    return _HEAD.format(duration=duration, machine=machine) + "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    """Run the campaigns and write the page."""
+    parser = argparse.ArgumentParser(prog="make verify")
+    parser.add_argument("--duration", type=float, default=60.0)
+    parser.add_argument("--store", action="append", choices=list(PLACES))
+    parser.add_argument("--page", type=Path, default=PAGE)
+    wanted = parser.parse_args()
+    found = {}
+    for store in wanted.store or PLACES:
+        name, told = campaign(store, wanted.duration)
+        print(f"{name}: {told['verdict']}", flush=True)
+        found[name] = told
+    wanted.page.write_text(page(found, wanted.duration))
+    return max(told["exit_code"] for told in found.values())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
