@@ -99,7 +99,7 @@ def test_from_observing_to_enforcing(program: Program, app: str, file: Path) -> 
 
 
 def test_marks_shows_who_has_what(program: Program, app: str) -> None:
-    assert program("marks", app).stdout == f"{app} holds no marks: `fenceline protect` makes one\n"
+    assert program("marks", app).stdout == f"{app} holds no marks: `fenceline protect`, or the first seal, makes one\n"
     protect(program, app)
     with program.source() as source, source.lock(LOCK) as lease:
         guard = fenceline.guard(app, resource="reports", lock=LOCK)

@@ -1,12 +1,15 @@
 """What the etcd guard lives through: lost requests, frozen and killed holders, forks, operators and their commands."""
 
+import asyncio
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+import fenceline
+import fenceline.aio
 from fenceline.errors import OutcomeUnknownError
 from fenceline.stores.etcd.client import TXN
 from fenceline.stores.etcd.operations import get_prefix, txn
@@ -17,7 +20,7 @@ from tests.etcd.guarded import Direct
 from tests.guard_beside_locks import BesideLocks
 from tests.guard_life import GuardLife, outlive_an_outage
 from tests.guarded_keys import Face, Loss
-from tests.guards import RESOURCE
+from tests.guards import LOCK, RESOURCE, Blocking
 
 __all__ = ["program"]
 
@@ -65,6 +68,42 @@ class TestEtcdGuard(GuardLife):
     @pytest.fixture
     def face(self, new_face: Callable[[], Face]) -> Face:
         return new_face()
+
+
+class AsyncEtcdFace(EtcdFace):
+    """The same through the async guard."""
+
+    def __init__(self, corner: Corner, runner: asyncio.Runner) -> None:
+        super().__init__(corner)
+        self.runner = runner
+
+    def guard(self, lock: str = LOCK) -> Any:
+        return Blocking(fenceline.aio.guard(self.url, resource=RESOURCE, lock=lock), self.runner.run)
+
+    def watch(self, guard: Any, loss: Loss) -> Loss:
+        client = guard._core.store._client
+        call = client.call_async
+
+        async def lossy(*request: Any) -> Any:
+            """Lose a request before it is sent, or its reply when it has come."""
+            error = OutcomeUnknownError("lost on purpose")
+            if not loss.is_done:
+                loss(lambda: None, error)
+                return await call(*request)
+            answer = await call(*request)
+            return loss(lambda: answer, error)
+
+        client.call_async = lossy
+        return loss
+
+
+class TestAsyncEtcdGuard:
+    @pytest.fixture
+    def new_face(self, etcd_fleet: EtcdFleet) -> Iterator[Callable[[], Face]]:
+        with asyncio.Runner() as runner:
+            yield lambda: AsyncEtcdFace(etcd_fleet.corner(1), runner)
+
+    test_whatever_is_lost_what_is_told_is_true = GuardLife.test_whatever_is_lost_what_is_told_is_true
 
 
 class EtcdFaceBesideLocks(EtcdFace):

@@ -248,7 +248,7 @@ def _counted(one: Observation) -> dict[str, Any]:
 
 def _story(url: str, seen: Seen) -> str:
     if not seen.marks:
-        return f"{url} holds no marks: `fenceline protect` makes one"
+        return f"{url} holds no marks: `fenceline protect`, or the first seal, makes one"
     rows = [
         (mark.resource, str(mark.token or "-"), _owner(mark), mark.lock, _tables(seen, mark)) for mark in seen.marks
     ]

@@ -28,7 +28,7 @@ class Found(Generic[Key]):
 
     def remember(self, sequencer: Sequencer, key: Key) -> None:
         """Take note of it."""
-        if len(self._keys) >= MAX_REMEMBERED:
+        if len(self._keys) >= MAX_REMEMBERED and sequencer.claim not in self._keys:
             self._keys = {}
         self._keys[sequencer.claim] = key
 

@@ -5,6 +5,7 @@ that it is never older than its request. A request waits PATIENCE_S at most; one
 read. What ZooKeeper answers about a node is returned or raised as kazoo's own error.
 """
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -35,6 +36,11 @@ class GuardClient:
         self._client: Client | None = None
         self._session_ms = SESSION_TICKS * place.tick_ms
         self._heard_ms = boottime_ms()
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """A forked child may find the lock taken, by a thread that it does not have."""
+        self._process_id = os.getpid()
         self._opening = threading.Lock()
 
     @property
@@ -130,6 +136,8 @@ class GuardClient:
         return found
 
     def _connected(self) -> Client:
+        if self._process_id != os.getpid():
+            self._begin_anew()
         with self._opening:
             if self._client is None or not FORKS.is_ours(self._client):
                 self._client = open_client(self._place, self._session_ms, PATIENCE_S)
