@@ -9,13 +9,14 @@ Never: a key deleted that fenceline did not make, but for the place of the holde
 from typing import Any
 
 from fenceline._flows import requests as ask
-from fenceline.errors import SourceError, SourceUnavailableError
-from fenceline.model import EPOCH_STRIDE, MAX_TOKEN, LockInfo, SourceInfo, default_holder, draw_claim
+from fenceline.errors import SourceUnavailableError
+from fenceline.model import LockInfo, SourceInfo, default_holder, draw_claim
 from fenceline.stores.etcd import messages as say
 from fenceline.stores.etcd import operations as op
-from fenceline.stores.etcd.client import LEASE_TIME_TO_LIVE, RANGE
+from fenceline.stores.etcd.client import LEASE_TIME_TO_LIVE, RANGE, TXN
 from fenceline.stores.etcd.layout import Record, holder_of, is_ours, packed, record_value, unpacked
 from fenceline.stores.etcd.presence import MAX_OPERATIONS, Call, Presence, Talk
+from fenceline.stores.identity import next_beginning
 
 PAGE_LOCKS = MAX_OPERATIONS
 MAX_ROUNDS = 20
@@ -32,8 +33,8 @@ def install(here: Presence) -> Talk:
 
 
 def read_source(here: Presence, _: ask.ReadSource) -> Talk:
-    """Tell the source's identity and counter."""
-    record, revision = yield from here.read_record()
+    """Tell the source's identity and counter, of one that went back as well: raising its epoch begins with that."""
+    record, revision = yield from here.read_record(is_remedy=True)
     return record.info(revision)
 
 
@@ -44,23 +45,18 @@ def reserve(_: Presence, __: ask.ReserveBlock) -> Talk:
 
 def raise_epoch(here: Presence, request: ask.RaiseEpoch) -> Talk:
     """Begin a new history above every token, and end every place of the old one."""
-    record, revision = yield from here.read_record()
+    # Also of a source that went back: this is the remedy.
+    record, revision = yield from here.read_record(is_remedy=True)
     if record.history_id != request.history_id:
         return None
-    floor = (record.token(max(revision, here.highest)) // EPOCH_STRIDE + 1) * EPOCH_STRIDE
-    if floor >= MAX_TOKEN:
-        raise SourceError(f"{here.url}: no token is left above epoch {record.epoch}: make a new source")
+    floor = next_beginning(record.token(max(revision, here.highest)))
     epoch, history_id = record.epoch + 1, draw_claim()[:16]
     entry = packed(action="epoch", who=default_holder(), reason=request.reason, epoch=epoch, floor=str(floor))
-    answer = yield from here.ask(
-        op.txn(
-            [op.was_modified(here.layout.record, record.revision)],
-            [
-                op.put(here.layout.record, record_value(record.source_id, epoch, history_id, floor)),
-                op.put(here.layout.audit(f"epoch-{epoch}"), entry),
-            ],
-        )
-    )
+    changes = [
+        op.put(here.layout.record, record_value(record.source_id, epoch, history_id, floor)),
+        op.put(here.layout.audit(f"epoch-{epoch}-{history_id}"), entry),
+    ]
+    answer = yield Call(TXN, op.txn([op.was_modified(here.layout.record, record.revision)], changes))
     if not answer.succeeded:
         return None
     yield from here.read_record()
@@ -94,8 +90,10 @@ def break_lock(here: Presence, request: ask.Break) -> Talk:
             token = int(said["offset"]) + done[0].create_revision
             return ask.Broken(token, record.source_id, record.history_id, said["holder"])
         head = heads[0] if heads else None
+        before = here.highest
         answer = yield from here.ask(_breaking(here, request, record, head))
         if answer.succeeded:
+            here.note_minted(answer.header, before)
             token, holder = record.token(answer.header.revision), holder_of(head) if head is not None else None
             return ask.Broken(token, record.source_id, record.history_id, holder)
     raise SourceUnavailableError(

@@ -62,6 +62,8 @@ class Presence:
         self._cluster_id: int | None = None
         self.highest = 0
         """The highest revision that was seen."""
+        self._went_back = False
+        """Whether a lower one was seen since: it would soon be past that one, and its tokens old all the same."""
         self._begin_anew()
         _PRESENCES.add(self)
 
@@ -98,12 +100,18 @@ class Presence:
         yield from self.end_overdue()
         return answer
 
+    def note_minted(self, header: Any, before: int) -> None:
+        """The same for an answer whose revision is a token: it is above all that was known before it was asked for."""
+        self.note(header, before + 1)
+
     def note(self, header: Any, before: int) -> None:
         """Refuse the answer of another cluster, or of one that went back behind what was known before it was asked."""
         if header.revision < before or self._cluster_id not in (None, header.cluster_id):
+            self._went_back = True
+        if self._went_back:
             self.record = None
             raise SourceError(
-                f"{self.url} went back from revision {before} of cluster {self._cluster_id or 0:x} to revision "
+                f"{self.url} went back from revision {self.highest} of cluster {self._cluster_id or 0:x} to revision "
                 f"{header.revision} of cluster {header.cluster_id:x}: an older state was restored, or the URL names"
                 f" two clusters. No lock is granted: stop everything that uses it, then run `fenceline epoch --raise "
                 f"--reason …`"
@@ -116,22 +124,26 @@ class Presence:
         """Return the source's record, read now if it is not known."""
         return self.record or (yield from self.read_record())[0]
 
-    def read_record(self) -> Talk:
-        """Read the record, and return it with the revision as of which it holds."""
+    def read_record(self, *, is_remedy: bool = False) -> Talk:
+        """Read the record, and return it with the revision as of which it holds. `is_remedy`: also of a source that
+        went back; nothing is known by that.
+        """
         before, seen = self.highest, self.identity.seen
         answer = yield Call(TXN, op.txn([], [op.get(self.layout.record)]))
-        kvs = answer.responses[0].response_range.kvs
-        self.take_record(answer.header, kvs, before, seen)
-        return self.record, answer.header.revision
-
-    def take_record(self, header: Any, kvs: Any, before: int, seen: Seen | None) -> None:
-        """Know the record from now on, unless it is an older one than was known before it was asked for."""
+        kvs, revision = answer.responses[0].response_range.kvs, answer.header.revision
         if not kvs:
             raise SchemaError(f"{self.url} holds no source of tokens: run `fenceline install` on it")
         record = record_of(kvs[0].value, kvs[0].mod_revision, self.url)
+        if is_remedy and (self._went_back or revision < before):
+            return record, revision
+        self._take(record, answer.header, before, seen)
+        return record, revision
+
+    def _take(self, record: Record, header: Any, before: int, seen: Seen | None) -> None:
+        """Know the record from now on, unless it is an older one than was known before it was asked for."""
         if seen is not None and record.source_id == seen.source_id and record.epoch > seen.epoch:
             # A new epoch is what makes an older state good again.
-            self._cluster_id, self.highest = header.cluster_id, header.revision
+            self._cluster_id, self.highest, self._went_back = header.cluster_id, header.revision, False
         else:
             self.note(header, before)
         self.identity.check(Seen(record.source_id, record.epoch, record.history_id), seen)

@@ -17,9 +17,10 @@ from fenceline.clock import boottime_ms, boottime_us
 from fenceline.errors import SourceError, SourceUnavailableError
 from fenceline.model import MAX_TOKEN
 from fenceline.stores.etcd import operations as op
+from fenceline.stores.etcd.client import TXN
 from fenceline.stores.etcd.client_errors import LeaseGoneError
 from fenceline.stores.etcd.layout import Layout, Record, holder_of, unpacked
-from fenceline.stores.etcd.presence import EXPIRED, Presence, Talk, batches
+from fenceline.stores.etcd.presence import EXPIRED, Call, Presence, Talk, batches
 from fenceline.stores.etcd.session import BEATS_PER_TTL, Session
 from fenceline.stores.etcd.standing import Standing
 
@@ -65,6 +66,7 @@ def _place(here: Presence, standing: Standing, session: Session, request: ask.Ac
     here.settle(standing, session, request.holder)
     standing.keep(boottime_ms())
     standing.sent += 1
+    before = here.highest
     try:
         answer = yield from here.ask_and_keep(_placing(here.layout, standing, request, record), session)
     except LeaseGoneError:
@@ -77,6 +79,7 @@ def _place(here: Presence, standing: Standing, session: Session, request: ask.Ac
     standing.answered += 1
     if not answer.succeeded:
         return _hear_refusal(here, standing, record, answer)
+    here.note_minted(answer.header, before)
     if session.is_lost:
         return None
     standing.revision = answer.header.revision
@@ -229,11 +232,13 @@ def release(here: Presence, request: ask.Release) -> Talk:
     if standing.session is not None and not standing.session.is_lost:
         passed = [op.put(here.layout.passed(standing.lock), b"%d" % standing.revision)] if standing.is_granted else []
         try:
-            answer = yield from here.ask(here.farewell(standing, *passed))
+            # Whatever has become of the source: its own place a claim may take away.
+            answer = yield Call(TXN, here.farewell(standing, *passed))
         except LeaseGoneError:
             standing.session.is_lost = True
         else:
             was_held = standing.is_granted and answer.succeeded
+            here.highest = max(here.highest, answer.header.revision)
     here.end(standing, RELEASED)
     return ask.Released(was_held)
 

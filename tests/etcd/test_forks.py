@@ -1,0 +1,158 @@
+"""A forked child uses connections and sessions of its own, whatever its parent is in the middle of (H6)."""
+
+import asyncio
+import multiprocessing
+import os
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+import fenceline
+import fenceline.aio
+from fenceline.errors import LeaseInheritedError, UnsupportedError
+from fenceline.stores.etcd import forking
+from tests.etcd.fix_etcd import Corner
+from tests.helpers import DEADLINE_S, wait_until
+
+pytestmark = pytest.mark.process
+FORKS = 5
+
+
+def status_of_child(work: Callable[[], None]) -> int:
+    """Run `work` in a forked child, and return how it ended."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    wait_until(lambda: os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT))
+    return os.waitpid(pid, 0)[1]
+
+
+@pytest.fixture
+def source(etcd: Corner) -> Iterator[fenceline.Source]:
+    fenceline.connect(etcd.url).install()
+    with fenceline.connect(etcd.url) as the_source:
+        yield the_source
+
+
+@contextmanager
+def busy(source: fenceline.Source) -> Iterator[None]:
+    """Have threads that take locks without a pause."""
+    is_over = threading.Event()
+
+    def work(number: int) -> None:
+        while not is_over.is_set():
+            with source.lock(f"busy-{number}"):
+                pass
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        for thread in threads:
+            thread.join(DEADLINE_S)
+
+
+def cycle(source: fenceline.Source) -> None:
+    with source.lock("child", timeout=DEADLINE_S) as lease:
+        assert lease.token
+
+
+def test_a_child_takes_locks_while_its_parents_threads_do(source: fenceline.Source):
+    with busy(source):
+        for _ in range(FORKS):
+            assert status_of_child(lambda: cycle(source)) == 0
+
+
+def test_a_child_inherits_no_lease_and_its_parents_lives_on(etcd: Corner, source: fenceline.Source):
+    lease = source.lock("held", ttl=2.0).acquire()
+    assert lease is not None
+    # From its first beat on, its place is watched.
+    wait_until(lambda: lease.remaining() < 1.4)
+    wait_until(lambda: lease.remaining() > 1.4)
+
+    def work() -> None:
+        with pytest.raises(LeaseInheritedError):
+            lease.release()
+        assert source.lock("held").acquire(blocking=False) is None
+        cycle(source)
+
+    before = set(etcd.cluster.leases())
+    assert status_of_child(work) == 0
+    wait_until(lambda: lease.remaining() < 1.4)
+    wait_until(lambda: lease.remaining() > 1.4)
+    assert before <= set(etcd.cluster.leases())
+    etcd.cluster.ctl("del", "--prefix", f"{etcd.prefix}/held/")
+    assert lease.lost.wait(DEADLINE_S), "the parent's watch tells on"
+
+
+def test_a_child_of_a_process_with_a_loop_takes_locks(etcd: Corner, source: fenceline.Source):
+    async def work() -> int:
+        async with fenceline.aio.connect(etcd.url) as mine:
+            async with mine.lock("before"):
+                status = status_of_child(lambda: cycle(source))
+            async with mine.lock("after"):
+                return status
+
+    assert asyncio.run(work()) == 0
+
+
+def test_multiprocessing_forks_workers(etcd: Corner, source: fenceline.Source):
+    cycle(source)
+    context = multiprocessing.get_context("fork")
+    workers = [context.Process(target=cycle, args=(source,)) for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(DEADLINE_S)
+    assert [worker.exitcode for worker in workers] == [0, 0]
+
+
+def test_a_waiting_parent_is_told_after_a_fork(etcd: Corner, source: fenceline.Source):
+    holder = source.lock("lock").acquire()
+    assert holder is not None
+    leases = []
+    thread = threading.Thread(target=lambda: leases.append(source.lock("lock", timeout=DEADLINE_S).acquire()))
+    thread.start()
+    wait_until(lambda: source.info("lock").waiters)
+    assert status_of_child(lambda: cycle(source)) == 0
+    holder.release()
+    thread.join(DEADLINE_S)
+    assert leases[0].is_valid
+    leases[0].release()
+
+
+def test_a_child_that_was_forked_in_the_middle_of_a_call_says_so(source: fenceline.Source, monkeypatch):
+    cycle(source)
+    monkeypatch.setattr(forking, "WAIT_S", 0.1)
+    call = forking.GATE.enter()
+
+    def work() -> None:
+        with pytest.raises(UnsupportedError, match="in the middle of a call"):
+            cycle(source)
+
+    try:
+        assert status_of_child(work) == 0
+    finally:
+        forking.GATE.leave(call)
+    cycle(source)
+
+
+def test_programs_are_started_while_a_lease_is_watched(source: fenceline.Source):
+    lease = source.lock("held", ttl=1.0).acquire()
+    assert lease is not None
+    wait_until(lambda: lease.remaining() < 0.7)
+    wait_until(lambda: lease.remaining() > 0.7)
+    codes = {subprocess.run(["sh", "-c", "exit 3"], start_new_session=True, check=False).returncode for _ in range(50)}
+    assert codes == {3}
+    lease.release()

@@ -1,0 +1,124 @@
+"""What becomes of tokens when etcd's state goes back: a restored snapshot is an operator's step (T7)."""
+
+import pytest
+
+from fenceline._flows import requests as ask
+from fenceline.errors import SchemaError, SourceError
+from fenceline.model import EPOCH_STRIDE, draw_claim
+from tests.etcd.clients import Client, installed
+from tests.etcd.fix_etcd import Corner
+from tests.etcd.fix_server import EtcdCluster
+from tests.helpers import wait_until
+from tests.private_server import give
+
+
+def restored(cluster: EtcdCluster) -> None:
+    """Restore the one member from the snapshot that `saved` made, as the manual says."""
+    (server,) = cluster.servers
+    server.kill()
+    server.data.rename(server.folder / f"old-{len(list(server.folder.iterdir()))}")
+    cluster.ctl(
+        "snapshot", "restore", server.folder / "snapshot", f"--data-dir={server.data}", f"--name={server.name}",
+        f"--initial-cluster={server.name}={server.peer_url()}", f"--initial-advertise-peer-urls={server.peer_url()}",
+    )  # fmt: skip
+    for path in [server.data, *server.data.rglob("*")]:
+        give(path)
+    cluster.start()
+
+
+def saved(cluster: EtcdCluster) -> None:
+    cluster.ctl("snapshot", "save", cluster.servers[0].folder / "snapshot")
+
+
+def test_who_saw_more_refuses_a_restored_source_until_its_epoch_is_raised(own_etcd: EtcdCluster):
+    client = installed(own_etcd.url())
+    first = client.one_token()
+    saved(own_etcd)
+    tokens = [client.one_token() for _ in range(5)]
+    restored(own_etcd)
+    wait_until(lambda: is_answered(client))
+    fresh = Client(own_etcd.url())
+    assert fresh.one_token() <= tokens[-1], "a fresh process cannot know: that is why it is an operator's step"
+    for _ in range(len(tokens) * 4):  # Also once the revision is past all that was seen.
+        claim = draw_claim()
+        with pytest.raises(SourceError, match="went back"):
+            client.acquire("lock", claim)
+        client.release("lock", claim)
+        fresh.one_token()
+    after = Client(own_etcd.url()).raise_epoch("a restore")
+    assert after.last_token % EPOCH_STRIDE == 0
+    assert client.one_token() > after.last_token > tokens[-1] > first
+    assert fresh.one_token() > after.last_token
+
+
+def test_the_process_that_saw_more_can_raise_the_epoch_itself(own_etcd: EtcdCluster):
+    client = installed(own_etcd.url())
+    saved(own_etcd)
+    token = client.one_token()
+    restored(own_etcd)
+    wait_until(lambda: is_answered(client))
+    with pytest.raises(SourceError, match="went back"):
+        client.acquire()
+    assert client.raise_epoch("a restore").last_token > token
+    assert client.one_token() > token
+
+
+def test_two_histories_from_one_snapshot_share_no_token(own_etcd: EtcdCluster, monkeypatch: pytest.MonkeyPatch):
+    """A snapshot from before a raise knows nothing of it: the clock does."""
+    client = installed(own_etcd.url())
+    client.one_token()
+    saved(own_etcd)
+    first = Client(own_etcd.url()).raise_epoch("a test")
+    restored(own_etcd)
+    monkeypatch.setattr("fenceline.stores.identity.YEAR_2026_S", 0)  # Later than it was.
+    wait_until(lambda: is_answered(Client(own_etcd.url())))
+    assert Client(own_etcd.url()).raise_epoch("a restore").last_token > first.last_token
+
+
+def is_answered(client: Client) -> bool:
+    """Tell whether the member is reached again, whatever it says."""
+    try:
+        client.describe()
+    except SourceError as error:
+        return error.definite and "reached" not in str(error)
+    return True
+
+
+def test_a_source_that_was_not_installed_names_the_command(etcd: Corner):
+    with pytest.raises(SchemaError, match="fenceline install"):
+        Client(etcd.url).acquire()
+
+
+def test_installing_twice_changes_nothing(etcd: Corner):
+    first = installed(etcd.url).describe()
+    assert installed(etcd.url).describe() == first
+
+
+def test_a_record_of_another_format_is_refused(etcd: Corner):
+    installed(etcd.url)
+    etcd.cluster.ctl("put", f"{etcd.prefix}/.fenceline/source/record", '{"format": 2}')
+    with pytest.raises(SchemaError, match="format 2"):
+        Client(etcd.url).acquire()
+
+
+def test_a_raised_epoch_ends_what_other_processes_hold(etcd: Corner):
+    holder, operator = installed(etcd.url), Client(etcd.url)
+    claim = draw_claim()
+    token = holder.token("lock", claim)
+    assert holder.ask(ask.Renew((("lock", claim),))).remaining_ms
+    operator.raise_epoch("a test")
+    assert not operator.ask(ask.Inspect("lock")).is_held
+    assert operator.token("lock") > token + EPOCH_STRIDE - 1
+    assert holder.ask(ask.Renew((("lock", claim),))).lost
+
+
+def test_all_members_restarted_forget_neither_tokens_nor_holders(own_etcd_three: EtcdCluster):
+    client = installed(own_etcd_three.url())
+    claim = draw_claim()
+    token = client.token("lock", claim)
+    own_etcd_three.restart()
+    wait_until(lambda: is_answered(client))
+    fresh = Client(own_etcd_three.url())
+    info = wait_until(lambda: fresh.ask(ask.Inspect("lock")))
+    assert (info.token, info.is_held) == (token, True)
+    assert fresh.token("another") > token
