@@ -10,9 +10,10 @@ import pytest
 
 import fenceline
 import fenceline.aio
-from fenceline.errors import OutcomeUnknownError
+from fenceline.errors import OutcomeUnknownError, SourceError
 from fenceline.stores.etcd.client import TXN
 from fenceline.stores.etcd.operations import get_prefix, txn
+from fenceline.stores.registry import guard_store
 from tests.cli.program import program
 from tests.etcd.fix_etcd import Corner, EtcdFleet
 from tests.etcd.fix_server import EtcdCluster
@@ -20,7 +21,7 @@ from tests.etcd.guarded import Direct
 from tests.guard_beside_locks import BesideLocks
 from tests.guard_life import GuardLife, outlive_an_outage
 from tests.guarded_keys import Face, Loss
-from tests.guards import LOCK, RESOURCE, Blocking
+from tests.guards import LOCK, RESOURCE, Blocking, HandmadeLease
 
 __all__ = ["program"]
 
@@ -123,6 +124,32 @@ class TestEtcdGuardBesideLocks(BesideLocks):
     @pytest.fixture
     def face(self, etcd: Corner) -> Face:
         return EtcdFaceBesideLocks(etcd)
+
+
+def test_a_role_for_the_prefix_is_enough_and_leaves_nothing_to_find(own_etcd: EtcdCluster) -> None:
+    root = "root:very-secret"
+    own_etcd.ctl("user", "add", root)
+    own_etcd.ctl("role", "add", "app")
+    own_etcd.ctl("role", "grant-permission", "app", "--prefix=true", "readwrite", "app/")
+    own_etcd.ctl("user", "add", "clerk:secret")
+    own_etcd.ctl("user", "grant-role", "clerk", "app")
+    assert [one.code for one in guard_store(own_etcd.url("app")).examine()] == ["open-to-all"]
+    own_etcd.ctl("auth", "enable")
+    url = own_etcd.url("app", login="clerk:secret")
+    guard = fenceline.guard(url, resource=RESOURCE, lock=LOCK)
+    with guard.transaction(HandmadeLease(5)) as txn:
+        assert txn.get_prefix(f"app/{RESOURCE}/") == {}
+        txn.put(f"app/{RESOURCE}/value", "mine")
+    guard.outrank(HandmadeLease(6), reason="a test")
+    assert guard_store(url).examine() == []
+    assert "secret" not in repr(guard)
+    nobody = fenceline.guard(own_etcd.url("app"), resource=RESOURCE, lock=LOCK)
+    with pytest.raises(SourceError, match="asks who this is"):
+        nobody.seal(HandmadeLease(7))
+    assert [one.code for one in guard_store(own_etcd.url("app")).examine()] == ["guard-refused"]
+    elsewhere = fenceline.guard(own_etcd.url("other", login="clerk:secret"), resource=RESOURCE, lock=LOCK)
+    with pytest.raises(SourceError, match="does not permit it"):
+        elsewhere.seal(HandmadeLease(7))
 
 
 def test_a_guard_outlives_an_outage(own_etcd: EtcdCluster) -> None:

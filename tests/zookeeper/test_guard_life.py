@@ -7,13 +7,16 @@ from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.exceptions import NoAuthError
 
-from fenceline.errors import OutcomeUnknownError, SourceUnavailableError
+import fenceline
+from fenceline.errors import OutcomeUnknownError, SourceError, SourceUnavailableError
+from fenceline.stores.registry import guard_store
 from tests.cli.program import program
 from tests.guard_beside_locks import BesideLocks
 from tests.guard_life import GuardLife, outlive_an_outage
 from tests.guarded_keys import Face, Loss
-from tests.guards import RESOURCE
+from tests.guards import LOCK, RESOURCE, HandmadeLease
 from tests.zookeeper.fix_server import ZooKeeperServer
 from tests.zookeeper.fix_zookeeper import Fleet, fresh_base
 
@@ -97,6 +100,24 @@ class TestZooKeeperGuardBesideLocks(BesideLocks):
     @pytest.fixture
     def face(self, zookeeper: ZooKeeperServer, direct: KazooClient) -> Face:
         return ZooKeeperFaceBesideLocks(zookeeper, direct)
+
+
+def test_a_user_of_its_own_leaves_nothing_to_find(zookeeper: ZooKeeperServer, direct: KazooClient) -> None:
+    base = fresh_base()
+    url = zookeeper.url(base, user="clerk", password="secret")
+    guard = fenceline.guard(url, resource=RESOURCE, lock=LOCK)
+    with guard.transaction(HandmadeLease(5)) as txn:
+        txn.create(f"{base}/{RESOURCE}", b"mine")
+    guard.outrank(HandmadeLease(6), reason="a test")
+    assert guard_store(url).examine() == []
+    assert "secret" not in repr(guard)
+    nobody = fenceline.guard(zookeeper.url(base), resource=RESOURCE, lock=LOCK)
+    with pytest.raises(SourceError, match="does not permit it"):
+        nobody.seal(HandmadeLease(7))
+    assert [one.code for one in guard_store(zookeeper.url(base)).examine()] == ["guard-refused"]
+    for write in (direct.set, direct.delete):
+        with pytest.raises(NoAuthError):
+            write(f"{base}/{RESOURCE}", *[b"unfenced"] * (write == direct.set))
 
 
 def test_a_guard_outlives_an_outage(own_zookeeper: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,6 @@ def finish(scope: Scope, sequencer: Sequencer, tenure: Tenure, presented: tuple[
             check_bound(mark, scope.lock)
             admit(mark, sequencer, was_sealed=(scope.place, mark.resource) in tenure.sealed)
         raise GuardError(
-            f"the marks are still this lease's, but {conflict}: nothing of the block was written. Begin it anew, and "
-            f"find out who writes there without the guard"
+            f"the marks are still this lease's, but {conflict}: nothing of the block was written. Another block of the "
+            f"same lease was faster, or somebody writes there without the guard: begin it anew"
         ) from conflict
