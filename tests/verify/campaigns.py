@@ -40,6 +40,7 @@ _ROWS = (
     ("hand-offs to another process", lambda told: told["amounts"]["handoffs"]),
     ("writes accepted", lambda told: told["amounts"]["writes"]),
     ("refused as stale", lambda told: told["amounts"]["refusals"]),
+    ("refused without a token", lambda told: told["amounts"]["strays"]),
     ("outcome unknown", lambda told: told["amounts"]["unknown"]),
     ("freezes of a holder past its ttl", lambda told: told["amounts"]["freezes"]),
     ("kills", lambda told: told["amounts"]["kills"]),

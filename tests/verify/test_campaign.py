@@ -70,6 +70,7 @@ def test_a_sound_set_up_passes_and_nothing_is_left_behind(program: Program) -> N
     code, verdict = attack_until(CLEAN, program, "--guard", guard, "--history", str(history), "--seed", "3", *SHORT)
     assert (code, verdict["verdict"], verdict["violations"]) == (0, "clean", []), verdict
     assert verdict["amounts"]["kills"] > 0
+    assert verdict["amounts"]["strays"] > 0
     assert verdict["information"]["overlaps that an expired lease explains"] > 0
     assert tables(guard) == {"users_own"}
     assert look_at(guard).protections == ()
@@ -105,7 +106,7 @@ def test_a_sound_guard_whose_resources_are_restored_passes(program: Program) -> 
 
 def test_a_run_in_which_nothing_is_frozen_proves_nothing(program: Program) -> None:
     guard = file_at(program.folder)
-    code, verdict = attack(program, "--guard", guard, "--faults", "kill", "--ttl", "0.3", "--duration", "2")
+    code, verdict = attack(program, "--guard", guard, "--faults", "kill,stray", "--ttl", "0.3", "--duration", "2")
     assert (code, verdict["verdict"]) == (2, "not enough")
     assert verdict["shortfalls"]
 

@@ -21,6 +21,7 @@ from fenceline.verify.history import (
     QUIET,
     READ,
     RELEASE,
+    STRAY,
     THAW,
     WRITE,
     History,
@@ -33,7 +34,10 @@ MIN_REFUSALS = 3
 
 @dataclass(slots=True)
 class Amounts:
-    """How much happened: `freezes` of a holder past the ttl, `disturbances` of a network, `refusals` as stale."""
+    """How much happened: `freezes` of a holder past the ttl, `disturbances` of a network, `refusals` as stale.
+
+    `strays` presented no token, and were refused.
+    """
 
     events: int = 0
     grants: int = 0
@@ -41,6 +45,7 @@ class Amounts:
     reads: int = 0
     writes: int = 0
     refusals: int = 0
+    strays: int = 0
     unknown: int = 0
     freezes: int = 0
     kills: int = 0
@@ -64,6 +69,7 @@ def amounts_of(history: History) -> Amounts:
         amounts.reads += one.kind == READ and one.outcome == OK
         amounts.writes += one.kind == WRITE and one.outcome == OK
         amounts.refusals += one.outcome == FAIL and one.error == "StaleTokenError"
+        amounts.strays += one.kind == STRAY and one.outcome == FAIL
         amounts.unknown += one.ended_ns == float("inf")
     for operations in history.by_place(ACQUIRE).values():
         granted = sorted((one for one in operations if one.outcome == OK), key=lambda one: one.token or 0)

@@ -17,11 +17,15 @@ PATIENCE_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """One kind of store. A resource's tables have names that begin with its `stem`."""
+    """One kind of store. A resource's tables have names that begin with its `stem`.
+
+    `refusal` is a part of what the store says to a write that presents no token.
+    """
 
     connect: Callable[[str], Any]
     parameter: str
     serial: str
+    refusal: str
 
     @contextmanager
     def plain(self, url: str) -> Iterator[Any]:
@@ -75,9 +79,9 @@ def _mysql(url: str) -> Any:
     return open_connection(place_of(url), PATIENCE_S)
 
 
-_SQLITE = Dialect(_sqlite, "?", "INTEGER PRIMARY KEY AUTOINCREMENT")
-_POSTGRES = Dialect(_postgres, "%s", "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY")
-_MYSQL = Dialect(_mysql, "%s", "BIGINT AUTO_INCREMENT PRIMARY KEY")
+_SQLITE = Dialect(_sqlite, "?", "INTEGER PRIMARY KEY AUTOINCREMENT", "fenceline:")
+_POSTGRES = Dialect(_postgres, "%s", "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY", "holder of its lock")
+_MYSQL = Dialect(_mysql, "%s", "BIGINT AUTO_INCREMENT PRIMARY KEY", "FL001")
 DIALECTS: dict[str, Dialect] = {
     "mariadb": _MYSQL,
     "mysql": _MYSQL,

@@ -70,10 +70,15 @@ class Place:
             self.write(connection, resource, seen, name, token)
             yield
 
-    def write_unfenced(self, resource: str, name: str) -> None:
-        """Write without a token, as code does that knows no guard; raises what the store says."""
-        with self.dialect.plain(self.url) as connection:
-            self.rows(connection, "UPDATE {counters} SET value = value - 1000 WHERE id = {}", resource, 1)
+    def write_unfenced(self, resource: str) -> None:
+        """Write without a token, as code does that knows no guard; UnfencedWriteError if the store refuses it."""
+        try:
+            with self.dialect.plain(self.url) as connection:
+                self.rows(connection, "UPDATE {counters} SET value = value - 1000 WHERE id = {}", resource, 1)
+        except Exception as error:
+            if self.dialect.refusal in str(error):
+                raise fenceline.UnfencedWriteError(str(error)) from error
+            raise
 
     # --- the tables ---------------------------------------------------------------------------------------------------
     def rows(self, connection: Any, statement: str, resource: str, *parameters: Any) -> list[Any]:

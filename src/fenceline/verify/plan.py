@@ -8,7 +8,7 @@ import random
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from fenceline.verify.history import DELAY, DROP, FREEZE, KILL, PARTITION, RESTORE
+from fenceline.verify.history import DELAY, DROP, FREEZE, KILL, PARTITION, RESTORE, STRAY
 from fenceline.verify.proxy import address_of
 
 COUNTERS, LIST = "counters", "list"
@@ -16,7 +16,7 @@ COUNTERS, LIST = "counters", "list"
 NAP = "nap"
 """Not a fault: a process that takes its time between read and write, and goes on renewing its lease meanwhile."""
 NETWORK_FAULTS = (PARTITION, DELAY, DROP)
-FAULTS = (FREEZE, KILL, *NETWORK_FAULTS)
+FAULTS = (FREEZE, KILL, STRAY, *NETWORK_FAULTS)
 CONTROL_FAULTS = (FREEZE, KILL, RESTORE)
 SOURCE, GUARD = "source", "guard"
 """The two sides that a worker can be cut off from."""
@@ -25,7 +25,7 @@ ACQUIRED, BETWEEN, WRITTEN, LEAVING = "acquired", "between", "written", "leaving
 
 _POINTS = {ACQUIRED: 4, BETWEEN: 10, WRITTEN: 1, LEAVING: 2}
 """How often each is chosen. One that is frozen inside a write holds a whole SQLite file up, hence seldom."""
-_SHARES = {FREEZE: 0.20, KILL: 0.02, PARTITION: 0.04, DELAY: 0.04, DROP: 0.06, RESTORE: 0.05, NAP: 0.25}
+_SHARES = {FREEZE: 0.20, KILL: 0.02, PARTITION: 0.04, DELAY: 0.04, DROP: 0.06, RESTORE: 0.05, STRAY: 0.03, NAP: 0.25}
 """The share of tenures that each hits."""
 _FREEZE_TTLS = (1.1, 2.4)
 _SHORT_FREEZE_TTLS = (0.1, 0.9)
@@ -62,7 +62,7 @@ class Settings:
     ttl: float = 0.5
     duration: float = 60.0
     seed: int = 0
-    faults: tuple[str, ...] = (FREEZE, KILL)
+    faults: tuple[str, ...] = (FREEZE, KILL, STRAY)
     control: str | None = None
 
     @property
@@ -136,4 +136,4 @@ def possible_faults(source: str | None, guard: str, control: str | None) -> tupl
     if control is not None:
         return CONTROL_FAULTS
     has_network = address_of(source) is not None or address_of(guard) is not None
-    return FAULTS if has_network else (FREEZE, KILL)
+    return FAULTS if has_network else (FREEZE, KILL, STRAY)

@@ -24,7 +24,8 @@ def _amounts(verdict: Verdict) -> Iterator[str]:
     a = verdict.amounts
     yield f"{a.events} events in {a.duration:.1f} s"
     yield f"  locks      {a.grants} grants, {a.handoffs} hand-offs to another process"
-    yield f"  resources  {a.reads} reads and {a.writes} writes accepted, {a.refusals} refused as stale"
+    yield f"  resources  {a.reads} reads and {a.writes} writes accepted"
+    yield f"  refused    {a.refusals} as stale, {a.strays} without a token"
     yield f"  faults     {a.freezes} freezes of a holder past the ttl, {a.kills} kills, {a.disturbances} of the network"
     yield f"  unknown    {a.unknown} operations that nobody was told the outcome of"
     for what, times in sorted(verdict.findings.information.items()):

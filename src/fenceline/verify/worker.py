@@ -30,6 +30,7 @@ from fenceline.verify.history import (
     READ,
     RELEASE,
     RESTORE,
+    STRAY,
     WRITE,
 )
 from fenceline.verify.places import Place, Rewindable
@@ -185,6 +186,12 @@ class Worker:
         with self._told(WRITE, **facts), self._place.writing(proof, resource, seen, name, token):
             self._stand(WRITTEN)
 
+    def _stray(self, resource: str) -> None:
+        """Write without a token, and expect to be refused."""
+        self._recorder.invoke(STRAY, resource=resource)
+        with self._told(STRAY, resource=resource):
+            self._place.write_unfenced(resource)
+
     @contextmanager
     def _told(self, kind: str, **facts: Any) -> "Iterator[dict[str, Any]]":
         """Record how an operation ended; the block may add to what is recorded."""
@@ -224,6 +231,8 @@ class Worker:
         elif fault.kind == KILL:
             self._recorder.note(KILL, victim=self.process, point=point)
             os.kill(os.getpid(), signal.SIGKILL)
+        elif fault.kind == STRAY:
+            self._stray(self._place.resources[0])
         elif fault.side in self._networks:
             self._recorder.note(fault.kind, victim=self.process, point=point, side=fault.side, seconds=fault.seconds)
             self._disturb(self._networks[fault.side], fault)
