@@ -21,6 +21,7 @@ pytest_plugins = [
     "tests.mysql.fix_faketime",
     "tests.mysql.fix_tls",
     "tests.etcd.fix_etcd",
+    "tests.etcd.fix_tls",
     "tests.zookeeper.fix_zookeeper",
 ]
 

@@ -1,0 +1,109 @@
+"""TLS by the URL's files, a user who may only touch one prefix, and secrets that nobody is shown."""
+
+import logging
+
+import pytest
+
+import fenceline
+from fenceline._flows import requests as ask
+from fenceline.errors import ConfigError, SourceError, SourceUnavailableError
+from fenceline.model import draw_claim
+from tests.etcd.clients import Client, installed
+from tests.etcd.fix_server import EtcdCluster
+from tests.etcd.fix_tls import ROOT, TlsMember
+
+PASSWORD = "p%40ss%2Fword"
+
+
+def test_tls_with_a_clients_certificate(tls_etcd: TlsMember):
+    url = tls_etcd.url(ca="authority.crt", cert="client.crt", key="client.key")
+    fenceline.connect(url).install()
+    with fenceline.connect(url) as source, source.lock("lock") as lease:
+        assert lease.token
+        assert "client.key" not in source.url
+
+
+@pytest.mark.parametrize(
+    "files", [{}, {"ca": "other.crt"}, {"ca": "authority.crt"}], ids=["plain", "wrong authority", "no certificate"]
+)
+def test_a_connection_that_is_not_trusted_is_refused(tls_etcd: TlsMember, files: dict[str, str]):
+    url = tls_etcd.url(**files) if files else tls_etcd.cluster.url("app")
+    with pytest.raises(SourceError) as caught:
+        Client(url, patience_s=3.0).describe()
+    assert isinstance(caught.value, SourceUnavailableError) or not caught.value.definite
+
+
+def test_a_file_that_is_not_there_is_named():
+    with pytest.raises(ConfigError, match="/nowhere"):
+        Client("etcd://127.0.0.1:1?ca=/nowhere").describe()
+
+
+def app_url(cluster: EtcdCluster, prefix: str = "app") -> str:
+    return cluster.url(prefix, login=f"app:{PASSWORD}")
+
+
+def test_a_user_of_one_prefix_does_all_that_a_source_asks(guarded_etcd: EtcdCluster):
+    client = installed(app_url(guarded_etcd))
+    claim = draw_claim()
+    client.token("lock", claim)
+    assert client.ask(ask.Renew((("lock", claim),))).remaining_ms
+    assert client.ask(ask.Inspect("lock")).is_held
+    assert client.ask(ask.ListLocks(None))
+    client.ask(ask.Break("lock", draw_claim(), "an operator", "a test"))
+    assert client.raise_epoch("a test").epoch == 2
+    client.one_token()
+    assert client.ask(ask.Purge()) == 1
+
+
+def test_waiters_of_a_user_are_told(guarded_etcd: EtcdCluster):
+    url = app_url(guarded_etcd)
+    fenceline.connect(url).install()
+    with fenceline.connect(url) as source, fenceline.connect(url) as other:
+        held = source.lock("lock").acquire()
+        assert held is not None
+        held.release_soon()
+        with other.lock("lock", timeout=30.0) as lease:
+            assert lease.token > held.token
+
+
+def test_another_prefix_is_not_permitted(guarded_etcd: EtcdCluster):
+    with pytest.raises(SourceError, match="does not permit") as caught:
+        Client(app_url(guarded_etcd, "other")).describe()
+    assert caught.value.definite
+
+
+@pytest.mark.parametrize(
+    ("login", "message"), [("", "user and password into the URL"), ("app:wrong-one", "refused the URL's user")]
+)
+def test_a_login_that_is_missing_or_wrong_says_so_without_the_password(
+    guarded_etcd: EtcdCluster, login: str, message: str
+):
+    with pytest.raises(SourceError, match=message) as caught:
+        Client(guarded_etcd.url("app", login=login)).describe()
+    assert caught.value.definite
+    assert "wrong-one" not in str(caught.value)
+
+
+def test_a_token_that_etcd_has_forgotten_is_renewed(guarded_etcd: EtcdCluster):
+    """A member keeps tokens in memory: after a restart it knows none."""
+    client = installed(app_url(guarded_etcd))
+    token = client.one_token()
+    guarded_etcd.restart()
+    for _ in range(3):  # The connection's end comes first.
+        try:
+            client.describe()
+        except fenceline.SourceError:
+            continue
+    assert client.one_token() > token
+
+
+def test_neither_claims_nor_passwords_are_shown(guarded_etcd: EtcdCluster, caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.DEBUG)
+    client = installed(app_url(guarded_etcd))
+    claim = draw_claim()
+    client.token("lock", claim)
+    guarded_etcd.ctl("del", "--prefix", "app/lock/", user=ROOT)
+    lost = client.ask(ask.Renew((("lock", claim),))).lost
+    shown = " ".join([repr(client.store.place), repr(client.store), client.store.url, *lost.values(), caplog.text])
+    assert claim not in shown
+    assert "p@ss" not in shown
