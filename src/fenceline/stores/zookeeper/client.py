@@ -17,7 +17,7 @@ from kazoo import exceptions as said
 from kazoo.client import CLOSED_STATES, KazooClient
 from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
 from kazoo.protocol.connection import ConnectionHandler
-from kazoo.protocol.serialization import Connect
+from kazoo.protocol.serialization import CloseInstance, Connect
 from kazoo.protocol.states import KeeperState
 from kazoo.retry import KazooRetry
 
@@ -29,6 +29,12 @@ from fenceline.stores.zookeeper.forks import FORKS
 
 PINGS_PER_TIMEOUT = 10
 """A session that is not used is touched this often, and one touch that stays without an answer ends the connection."""
+MIN_ATTEMPT_S = 0.5
+"""A server gets as long as a touch takes to come round to make a connection, or to answer on it, and no less than this;
+then the next one is tried. kazoo would wait for the whole timeout.
+"""
+SHORTEST_WAIT_S = 0.25
+"""kazoo draws its waits around a ping at random; in one that is shorter a busy server may not answer."""
 RETRY_S, MAX_RETRY_S = 0.02, 0.5
 """Between two rounds over the servers while none can be reached."""
 MAX_HELD = 500
@@ -48,9 +54,9 @@ class PatienceOverError(Exception):
 class Handler(SequentialThreadingHandler):
     """Runs every callback where it arises, so that nothing is told late or out of order."""
 
-    def __init__(self, shortest_wait_s: float) -> None:
+    def __init__(self, attempt_s: float) -> None:
         super().__init__()
-        self._shortest_wait_s = shortest_wait_s
+        self._attempt_s = attempt_s
 
     def start(self) -> None:
         """No thread is needed."""
@@ -66,11 +72,15 @@ class Handler(SequentialThreadingHandler):
             LOG.exception("a watcher of ZooKeeper's failed")
 
     def select(self, *args: Any, **kwargs: Any) -> Any:
-        """Wait for the sockets; kazoo would draw a wait so short that a busy server cannot answer a ping in it."""
+        """Wait for the sockets."""
         *sockets, wait_s = args
         if sockets[0] and wait_s is not None:
-            wait_s = max(wait_s, self._shortest_wait_s)
+            wait_s = max(wait_s, SHORTEST_WAIT_S)
         return super().select(*sockets, wait_s, **kwargs)
+
+    def create_connection(self, *args: Any, **kwargs: Any) -> Any:
+        """Connect to one server."""
+        return super().create_connection(*args, **{**kwargs, "timeout": self._attempt_s})
 
 
 class Connection(ConnectionHandler):
@@ -91,7 +101,7 @@ class Connection(ConnectionHandler):
 
     def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
         sent_ms = boottime_ms()
-        reply = super()._invoke(timeout, request, xid)
+        reply = super()._invoke(min(timeout, self.client.attempt_s), request, xid)
         if isinstance(request, Connect):
             self.client.on_connected(sent_ms, reply[0].time_out)
         return reply
@@ -115,10 +125,10 @@ class Client(KazooClient):
         self.refusal: FencelineError | None = None
         """Why this session is not to be used; the servers would keep it for another time than was asked for."""
         self.connection_retry = KazooRetry(max_tries=-1, delay=RETRY_S, max_delay=MAX_RETRY_S, ignore_expire=False)
-        handler = Handler(timeout_ms / PINGS_PER_TIMEOUT / _MS_PER_S)
+        self.attempt_s = max(timeout_ms / PINGS_PER_TIMEOUT / _MS_PER_S, MIN_ATTEMPT_S)
         super().__init__(
             timeout=timeout_ms / _MS_PER_S,
-            handler=handler,
+            handler=Handler(self.attempt_s),
             connection_retry=self.connection_retry,
             logger=LOG,
             **place.settings(),
@@ -184,6 +194,18 @@ class Client(KazooClient):
             return super()._call(request, result)
         held.append((request, result))
         return None
+
+    def end(self, patience_s: float) -> None:
+        """End the session, and wait so long at most. kazoo's own `stop` would wait for a server that is silent, and for
+        its thread: at the interpreter's end there may be none to wait with.
+        """
+        if self._stopped.is_set():
+            return
+        self._stopped.set()
+        self._queue.append((CloseInstance, None))
+        self._connection.wake(1)
+        if self._connection.connection_stopped.wait(patience_s):
+            self.close()
 
     def is_running(self) -> bool:
         """Tell whether its thread still looks for servers."""

@@ -82,9 +82,10 @@ def lock_info(record: SourceRecord, queue: Queue, own: Mapping[str, Standing]) -
 
 def why_lost(sessions: Sessions, lock: str, claim: str, patience_s: float) -> str:
     """Return why a claim holds the lock no more, and who does, as far as ZooKeeper can be asked."""
-    reason = sessions.ended.reason(claim)
+    reason, session = sessions.ended.reason(claim), sessions.connected()
+    if session is None:
+        return reason
     try:
-        session = sessions.any(patience_s)
         (broken,) = session.answers([session.client.get_async(session.layout.lock(lock))], patience_s)
         (queue,) = read_queues(session, [lock], patience_s)
         record = session.record

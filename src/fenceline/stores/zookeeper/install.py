@@ -18,8 +18,9 @@ PATIENCE_S = 15.0
 
 def install(store: "ZooKeeperSource") -> None:
     """Make the record of a new source, or find that there is one."""
-    session = store.sessions.any(PATIENCE_S)
+    leave = store.sessions.use()
     try:
+        session = store.sessions.any(PATIENCE_S)
         session.make_path(store.layout.reserved, PATIENCE_S)
         making = session.client.create_async(store.layout.source, new_record().value())
         made, found = session.answers([making, session.ask_record()], PATIENCE_S)
@@ -27,4 +28,4 @@ def install(store: "ZooKeeperSource") -> None:
             session.expect_value(made)
         session.heard_record(found)
     finally:
-        store.sessions.close_if_idle()
+        leave()

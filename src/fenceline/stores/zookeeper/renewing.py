@@ -14,38 +14,36 @@ from fenceline.stores.zookeeper.session import Sending, Session
 from fenceline.stores.zookeeper.sessions import Sessions
 from fenceline.stores.zookeeper.standing import Standing
 
+MAX_EXPLAINED = 10
+"""Lost leases of one batch about which ZooKeeper is asked who holds their locks now."""
 LOOK_S = 0.001
 """What each node that is to be looked at adds to the patience; an idle server answers 10 000 within a second."""
 
 
 def renew(sessions: Sessions, identity: Identity, request: ask.Renew, patience_s: float) -> ask.Renewed:
     """Renew a batch of leases."""
-    reply = ask.Renewed({}, {})
+    remaining_ms: dict[str, int] = {}
     together: dict[int, tuple[Session, list[Standing]]] = {}
     for lock, claim in request.leases:
         found = sessions.of_claim(claim)
-        if found is None or found[1].lock != lock or not found[1].is_granted or found[1].over is not None:
-            reply.lost[claim] = why_lost(sessions, lock, claim, patience_s)
-        else:
+        if found is not None and found[1].lock == lock and found[1].is_granted and found[1].over is None:
             session, standing = found
             together.setdefault(id(session), (session, []))[1].append(standing)
     for session, leases in together.values():
-        _beat(sessions, session, identity, leases, reply, patience_s)
-    return reply
+        remaining_ms |= _beat(session, identity, leases, patience_s)
+    lost = [(lock, claim) for lock, claim in request.leases if claim not in remaining_ms]
+    reasons = {claim: why_lost(sessions, lock, claim, patience_s) for lock, claim in lost[:MAX_EXPLAINED]}
+    reasons |= {claim: sessions.ended.reason(claim) for _, claim in lost[MAX_EXPLAINED:]}
+    if lost:
+        sessions.close_if_idle()
+    return ask.Renewed(remaining_ms, reasons)
 
 
-def _beat(
-    sessions: Sessions,
-    session: Session,
-    identity: Identity,
-    leases: list[Standing],
-    reply: ask.Renewed,
-    patience_s: float,
-) -> None:
+def _beat(session: Session, identity: Identity, leases: list[Standing], patience_s: float) -> dict[str, int]:
+    """Renew the leases of one session; return the time left of each that is not over."""
     session.wait_connected(patience_s)
-    client, sending = session.client, session.sending()
+    client, sending, before = session.client, session.sending(), identity.seen
     unwatched = [lease for lease in leases if lease.watched_over != sending.connection]
-    before = identity.seen
     with client:
         asked = [client.exists_async(lease.path, watch=lease.on_event) for lease in unwatched]
         asked += [client.sync_async(session.layout.source), session.ask_record()]
@@ -57,15 +55,12 @@ def _beat(
         if session.expect_value(stat) is None:
             lease.is_gone = True
         lease.watched_over = sending.connection
-    for lease in leases:
-        _settle(session, lease, record, sending, reply)
-    gone = [lease for lease in leases if lease.claim not in reply.remaining_ms]
-    for lease in gone:
-        reply.lost[lease.claim] = why_lost(sessions, lease.lock, lease.claim, patience_s)
+    left_ms = max(0, sending.lives_until_ms - sending.sent_ms)
+    return {lease.claim: left_ms for lease in leases if _lives_on(session, lease, record, sending)}
 
 
-def _settle(session: Session, lease: Standing, record: SourceRecord, sending: Sending, reply: ask.Renewed) -> None:
-    """Extend a lease, or end it."""
+def _lives_on(session: Session, lease: Standing, record: SourceRecord, sending: Sending) -> bool:
+    """Extend a lease, or end it; tell which."""
     if lease.zxid < record.zxid:
         session.end(lease, record.why_ended())
         session.remove_later(lease)
@@ -74,4 +69,5 @@ def _settle(session: Session, lease: Standing, record: SourceRecord, sending: Se
         session.strike_out(lease)
     elif lease.over is None:
         session.extend(lease, sending)
-        reply.remaining_ms[lease.claim] = max(0, sending.lives_until_ms - sending.sent_ms)
+        return True
+    return False

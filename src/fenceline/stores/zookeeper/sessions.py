@@ -29,15 +29,28 @@ class _World:
     def __init__(self) -> None:
         self.process_id = os.getpid()
         self.mutex = threading.RLock()
+        # Held while a connection is waited for, unlike the other.
+        self.opening = threading.RLock()
         self.of_ttl: dict[int, Session] = {}
         self.ended = EndedClaims()
         self.users = 0
         self.is_over = False
 
+    def enter(self, session: Session) -> None:
+        """Keep a session that was made; SourceUnavailableError if the interpreter ends, and it would be left behind."""
+        with self.mutex:
+            is_late = self.is_over
+            if not is_late:
+                self.of_ttl[session.ttl_ms] = session
+        if is_late:
+            session.close()
+            raise SourceUnavailableError("the interpreter is ending: no lock can be asked for any more")
+
     def close(self) -> None:
-        """Close every session; a request that needs one is refused from now on."""
+        """Close every session; whoever makes another is refused."""
         if self.process_id == os.getpid():
-            self.is_over = True
+            with self.mutex:
+                self.is_over = True
             self.close_sessions()
 
     def close_sessions(self) -> None:
@@ -74,32 +87,39 @@ class Sessions:
 
     def for_ttl(self, ttl_ms: int, patience_s: float) -> Session:
         """Return the session of a ttl, connected; SourceUnavailableError if no connection can be had in time."""
-        world = self._world
-        with world.mutex:
-            session = world.of_ttl.get(ttl_ms)
-            if session is not None and not session.is_usable():
-                del world.of_ttl[ttl_ms]
-                session.close()
-                session = None
-            if session is None:
-                if world.is_over:
-                    raise SourceUnavailableError(f"{self._place.url} was closed, for the interpreter ends")
-                session = world.of_ttl[ttl_ms] = Session(self._place, world.ended, ttl_ms, patience_s)
+        session = self._world.of_ttl.get(ttl_ms)
+        if session is None or not session.is_usable():
+            session = self._opened(ttl_ms, patience_s)
         session.wait_connected(patience_s)
         return session
 
+    def _opened(self, ttl_ms: int, patience_s: float) -> Session:
+        """Make the session of a ttl, instead of the one that there is if that is of no use any more."""
+        world = self._world
+        with world.opening:
+            session = world.of_ttl.get(ttl_ms)
+            if session is not None and session.is_usable():
+                return session  # Somebody else was faster.
+            fresh = Session(self._place, world.ended, ttl_ms, patience_s)
+            world.enter(fresh)
+            if session is not None:
+                session.close()
+            return fresh
+
     def any(self, patience_s: float) -> Session:
         """Return a session for what needs none in particular."""
-        world = self._world
-        with world.mutex:
-            ttl_ms = next(iter(world.of_ttl), max(OPERATORS_TICKS * self._place.tick_ms, MIN_OPERATORS_MS))
-        return self.for_ttl(ttl_ms, patience_s)
+        for session in self.all():
+            if session.is_usable():
+                return self.for_ttl(session.ttl_ms, patience_s)
+        return self.for_ttl(max(OPERATORS_TICKS * self._place.tick_ms, MIN_OPERATORS_MS), patience_s)
+
+    def connected(self) -> Session | None:
+        """Return a session that can be asked without waiting for a connection, if there is one."""
+        return next((session for session in self.all() if session.client.connected), None)
 
     def all(self) -> list[Session]:
         """Return the sessions that there are."""
-        world = self._world
-        with world.mutex:
-            return list(world.of_ttl.values())
+        return list(self._world.of_ttl.values())
 
     def of_claim(self, claim: str) -> tuple[Session, Standing] | None:
         """Return where a claim stands, and on which session; None if it stands nowhere."""
