@@ -154,6 +154,7 @@ def test_a_control_is_never_let_loose_on_a_users_file(program: Program) -> None:
     [
         ((), "--guard URL"),
         (("--guard", "sqlite:///app.db", "--faults", "flood"), "'flood' is none of what can hit"),
+        (("--guard", "sqlite:///app.db", "--source", "memory://here"), "a source in memory"),
         (("--control", "nonesuch"), "'nonesuch' is none of unfenced"),
     ],
 )

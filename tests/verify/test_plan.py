@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import replace
 
-from fenceline.verify.history import FREEZE, KILL
+from fenceline.verify.history import FREEZE, KILL, STRAY
 from fenceline.verify.plan import ACQUIRED, BETWEEN, LEAVING, WRITTEN, Settings, fault_of
 
 SETTINGS = Settings(source=None, guard="sqlite:///app.db", run="run", of="source", seed=7)
@@ -39,6 +39,16 @@ def test_most_freezes_last_past_the_ttl() -> None:
 
 def test_a_freeze_inside_a_write_is_the_leases_to_limit() -> None:
     assert not any(fault.is_bearer for fault in draws(SETTINGS) if fault.point == WRITTEN)
+
+
+def test_a_write_without_a_token_comes_while_no_other_is_open() -> None:
+    assert {fault.point for fault in draws(SETTINGS) if fault.kind == STRAY} == {BETWEEN}
+
+
+def test_passwords_are_not_shown() -> None:
+    url = "mysql://user:secret@host/app"
+    shown = replace(SETTINGS, source=url, guard=url).shown_places()
+    assert shown == {"source": "mysql://host:3306/app", "guard": "mysql://host:3306/app"}
 
 
 def test_names_are_of_this_run_alone() -> None:

@@ -21,6 +21,7 @@ import fenceline
 from fenceline.cli.errors import SIGNALLED, complain
 from fenceline.cli.options import json_option, source_option
 from fenceline.cli.output import emit
+from fenceline.model import MEMORY_SOURCE_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from fenceline.verify.plan import Settings
 
 MIN_TTL_S = 0.2
+_SOURCE_ID_CHARACTERS = 8
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
@@ -212,4 +214,7 @@ def _progress(seed: int) -> "Iterator[Callable[[str], object]]":
 def _source_part(url: str | None) -> str:
     """Return the beginning of the id of the source at the URL, which is made if it is not there yet."""
     with fenceline.connect(url) as source:
-        return source.describe().source_id[:8]
+        source_id = source.describe().source_id
+    if source_id.startswith(MEMORY_SOURCE_PREFIX):
+        raise click.UsageError("a source in memory is this process's own, and workers are processes: name another")
+    return source_id[:_SOURCE_ID_CHARACTERS]

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fenceline.stores.registry import shown_url
 from fenceline.verify.conductor import Conductor
 from fenceline.verify.history import BEGIN, FINAL, FORMAT, INFO, History, read_history
 from fenceline.verify.places import Place
@@ -67,8 +66,7 @@ def _record_begin(settings: Settings, recorder: Recorder) -> None:
         workers=settings.workers,
         faults=list(settings.faults),
         control=settings.control,
-        source=shown_url(settings.source) if settings.source else None,
-        guard=shown_url(settings.guard),
+        **settings.shown_places(),
     )
 
 

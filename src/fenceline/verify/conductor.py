@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Self
 
-from fenceline.errors import FencelineError
+from fenceline.errors import SourceError
 from fenceline.verify.history import QUIET, THAW
 from fenceline.verify.plan import Settings
 from fenceline.verify.recorder import Recorder
@@ -27,7 +27,7 @@ _STDERR_TAIL_CHARACTERS = 2000
 _TELL_EVERY_S = 0.5
 
 
-class CampaignError(FencelineError):
+class CampaignError(SourceError):
     """The campaign could not be carried out to its end: it says nothing about the set-up."""
 
 

@@ -8,6 +8,8 @@ import random
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import fenceline
+from fenceline.stores.registry import guard_store
 from fenceline.verify.history import DELAY, DROP, FREEZE, KILL, PARTITION, RESTORE, STRAY
 from fenceline.verify.proxy import address_of
 
@@ -94,6 +96,11 @@ class Settings:
         """Return the number of the lock that a worker competes for."""
         return worker % self.locks
 
+    def shown_places(self) -> dict[str, str]:
+        """Return the URLs of the source and the guard as they may be shown: without users and passwords."""
+        with fenceline.connect(self.source) as source:
+            return {"source": source.url, "guard": guard_store(self.guard).url}
+
     def bindings(self) -> dict[str, str]:
         """Return the lock of each resource."""
         return {resource: self.lock(number) for number in range(self.locks) for resource in self.resources(number)}
@@ -115,7 +122,7 @@ def fault_of(settings: Settings, worker: int, tenure: int) -> Fault:
         if drawn < share:
             if kind != NAP and kind not in settings.faults:
                 break
-            point = BETWEEN if kind == NAP else point
+            point = BETWEEN if kind in {NAP, STRAY} else point
             return Fault(kind, point, settings.ttl * _length(kind, chance), is_bearer, chance.choice((SOURCE, GUARD)))
         drawn -= share
     return Fault(is_bearer=is_bearer)

@@ -5,7 +5,6 @@ Promise: what is listed is all that a campaign writes to. A source's id, which i
 
 from typing import Any
 
-from fenceline.stores.registry import shown_url
 from fenceline.verify.plan import Settings
 
 
@@ -13,8 +12,7 @@ def touched(settings: Settings) -> dict[str, Any]:
     """Return what a campaign with these settings would make, use and leave behind."""
     numbers = range(settings.locks)
     return {
-        "source": shown_url(settings.source) if settings.source else None,
-        "guard": shown_url(settings.guard),
+        **settings.shown_places(),
         "locks": [settings.lock(number) for number in numbers],
         "resources": [resource for number in numbers for resource in settings.resources(number)],
         "tables": [table for number in numbers for table in settings.tables(number)],

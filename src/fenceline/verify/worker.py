@@ -59,6 +59,9 @@ FREEZING, NAPPING, WORKED = "freezing", "napping", "worked"
 """What it says on standard output: that it freezes now, for how many seconds at most; that it has read, and takes its
 time before it writes; that a tenure has come to its end."""
 _WAIT_TTLS = 8
+_REST_PARTS = 10
+"""Into how many parts of a ttl a worker divides its rest after an acquire that failed, for example at a server that is
+down."""
 
 
 class Worker:
@@ -116,6 +119,7 @@ class Worker:
         """Do everything that is done in one tenure."""
         lease = self._acquire()
         if lease is None:
+            time.sleep(self.settings.ttl / _REST_PARTS)
             return
         try:
             proof = lease.sequencer if self._fault.is_bearer else lease
