@@ -157,6 +157,14 @@ def test_an_explanation_tells_the_steps_in_order() -> None:
     ]
 
 
+def test_a_lock_that_two_held_is_explained_by_both_grants() -> None:
+    steps = judge(VIOLATIONS["lock-not-exclusive"].history()).steps
+    assert [(step.process, step.text) for step in steps] == [
+        ("1", "acquire of lock l with token 10: ok"),
+        ("2", "acquire of lock l with token 11: ok"),
+    ]
+
+
 def test_a_violation_outranks_that_little_happened() -> None:
     assert judge(two_tenures().final(("b", 1, 11)).history()).code == 1
 

@@ -54,16 +54,15 @@ def check_exclusion(history: History, findings: Findings) -> None:
         calls = calls_of(operations)
         findings.count("overlaps that an expired lease explains", _overlaps(calls))
         if is_reentrant(calls):
-            _judge(lock, Search(calls, ReentrantMutex()).run(), "a re-entrant fenced mutex", findings)
+            _judge(lock, calls, Search(calls, ReentrantMutex()).run(), "a re-entrant fenced mutex", findings)
             continue
         found = Search(calls, FencedMutex()).run()
-        if found.is_linearizable is False and Search(calls, Mutex()).run().is_linearizable:
-            _judge(lock, found, "a fenced mutex, though as a mutex without tokens it would pass", findings)
-        else:
-            _judge(lock, found, "a mutex", findings)
+        is_mutex = found.is_linearizable is False and Search(calls, Mutex()).run().is_linearizable
+        model = "a fenced mutex, though as a mutex without tokens it would pass" if is_mutex else "a mutex"
+        _judge(lock, calls, found, model, findings)
 
 
-def _judge(lock: str, found: Found, model: str, findings: Findings) -> None:
+def _judge(lock: str, calls: list[Call], found: Found, model: str, findings: Findings) -> None:
     if found.is_linearizable is None:
         findings.doubt("lock-not-exclusive", lock, "the search for an order took more steps than it may")
     elif found.culprit is not None:
@@ -73,7 +72,8 @@ def _judge(lock: str, found: Found, model: str, findings: Findings) -> None:
             f"process {culprit.process} was granted token {culprit.token}, which no order of the operations on {model} "
             f"allows: the holder until then was {held}"
         )
-        findings.blame("lock-not-exclusive", lock, message, culprit.operation)
+        grants = (call.operation for call in calls if call.is_acquire and (call.process, call.token) in found.holders)
+        findings.blame("lock-not-exclusive", lock, message, *grants, culprit.operation)
 
 
 def _overlaps(calls: list[Call]) -> int:
