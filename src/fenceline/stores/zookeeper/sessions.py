@@ -36,15 +36,19 @@ class _World:
         self.users = 0
         self.is_over = False
 
-    def enter(self, session: Session) -> None:
-        """Keep a session that was made; SourceUnavailableError if the interpreter ends, and it would be left behind."""
-        with self.mutex:
-            is_late = self.is_over
-            if not is_late:
-                self.of_ttl[session.ttl_ms] = session
-        if is_late:
-            session.close()
+    def check_open(self) -> None:
+        """Raise SourceUnavailableError if the interpreter ends."""
+        if self.is_over:
             raise SourceUnavailableError("the interpreter is ending: no lock can be asked for any more")
+
+    def enter(self, session: Session) -> None:
+        """Keep a session that was made, unless the interpreter ends by now: it would be left behind."""
+        with self.mutex:
+            if not self.is_over:
+                self.of_ttl[session.ttl_ms] = session
+                return
+        session.close()
+        self.check_open()
 
     def close(self) -> None:
         """Close every session; whoever makes another is refused."""
@@ -100,6 +104,7 @@ class Sessions:
             session = world.of_ttl.get(ttl_ms)
             if session is not None and session.is_usable():
                 return session  # Somebody else was faster.
+            world.check_open()
             fresh = Session(self._place, world.ended, ttl_ms, patience_s)
             world.enter(fresh)
             if session is not None:
