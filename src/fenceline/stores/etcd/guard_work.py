@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fenceline._flows.guard_requests import ConflictError
-from fenceline.errors import ConfigError, GuardError
+from fenceline.errors import ConfigError
+from fenceline.stores.collecting import Collecting, outside, too_large, was_written
 from fenceline.stores.etcd import messages as say
 from fenceline.stores.etcd.operations import delete, get, get_prefix, prefix_end, put, txn, was_modified
 
@@ -56,15 +57,15 @@ def look_at(key: bytes, range_end: bytes = b"", since: int = 0) -> Any:
     return say.RequestOp(request_range=request)
 
 
-class Draft:
+class Draft(Collecting):
     """What both kinds of a block's transaction collect."""
 
     def __init__(self, areas: Mapping[str, bytes], relied: Iterable[Condition]) -> None:
+        super().__init__()
         self._areas = areas
         self._conditions: dict[Any, Condition] = dict(enumerate(relied))
         self._writes: dict[bytes, bytes | None] = {}
         self._emptied: list[bytes] = []
-        self._is_over = False
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {', '.join(map(repr, self._areas))}: {len(self._writes)} writes>"
@@ -128,7 +129,7 @@ class Draft:
     def _asking_all(self, prefix: str | bytes) -> Any:
         start = self._within(prefix)
         if any(self._overlaps(start, key) for key in (*self._writes, *self._emptied)):
-            raise _was_written(start)
+            raise was_written(_shown(start))
         return txn((), (get_prefix(start),))
 
     def _got_all(self, prefix: str | bytes, answer: Any) -> dict[bytes, bytes]:
@@ -144,34 +145,23 @@ class Draft:
 
     def _readable(self, key: bytes) -> bytes:
         if key in self._writes or any(key.startswith(prefix) for prefix in self._emptied):
-            raise _was_written(key)
+            raise was_written(_shown(key))
         return key
 
     def _overlaps(self, prefix: bytes, written: bytes) -> bool:
         return written.startswith(prefix) or (written in self._emptied and prefix.startswith(written))
 
     # --- what is allowed ----------------------------------------------------------------------------------------------
-    def _check_open(self) -> None:
-        if self._is_over:
-            raise GuardError("the guarded block is over: nothing can be read or written through its transaction")
-
     def _within(self, key: str | bytes) -> bytes:
         """Return the key, or prefix, as bytes; GuardError if it is not the guard's."""
         self._check_open()
         where = _bytes(key, "key")
         if not any(where.startswith(area) for area in self._areas.values()):
-            areas = ", ".join(f"{_shown(area)}… for resource {name!r}" for name, area in self._areas.items())
-            raise GuardError(
-                f"key {_shown(where)} is outside of what this guard watches over ({areas}): other writers' marks "
-                f"decide there. Open one guard with resources=[…] for all that a block touches"
-            )
+            areas = (f"{_shown(area)}… for resource {name!r}" for name, area in self._areas.items())
+            raise outside(f"key {_shown(where)}", areas)
         return where
 
     # --- the end ------------------------------------------------------------------------------------------------------
-    def end(self) -> None:
-        """Allow nothing more: the block is over."""
-        self._is_over = True
-
     @property
     def conditions(self) -> list[Condition]:
         """What has to be as it was, in the order in which it is compared."""
@@ -183,10 +173,12 @@ class Draft:
         writes = list(self._operations())
         for count, what in ((len(conditions), "comparisons of what it has read"), (len(writes), "writes")):
             if count > MAX_OPERATIONS:
-                raise _too_large(f"makes {count} {what}", f"{MAX_OPERATIONS} of them in one transaction")
+                raise too_large(
+                    f"makes {count} {what}", f"etcd takes {MAX_OPERATIONS} of them in one transaction by default"
+                )
         request = txn((one.compare for one in conditions), writes, (one.look for one in conditions))
         if (size_bytes := request.ByteSize()) > MAX_REQUEST_BYTES:
-            raise _too_large(f"needs {size_bytes} bytes", f"{MAX_REQUEST_BYTES} in one request")
+            raise too_large(f"needs {size_bytes} bytes", f"etcd takes {MAX_REQUEST_BYTES} in one request by default")
         return request
 
     def _operations(self) -> Iterable[Any]:
@@ -220,15 +212,3 @@ def _bytes(text: str | bytes, what: str) -> bytes:
 
 def _shown(key: bytes) -> str:
     return repr(key.decode("utf-8", "backslashreplace"))
-
-
-def _was_written(key: bytes) -> GuardError:
-    return GuardError(
-        f"the block has written at {_shown(key)}, and nothing is in etcd before its end: read first, then write"
-    )
-
-
-def _too_large(does: str, limit: str) -> GuardError:
-    return GuardError(
-        f"the guarded block {does}, and etcd takes {limit} by default: nothing of it was written. Do less in one block"
-    )

@@ -14,7 +14,8 @@ from kazoo.protocol.states import ZnodeStat
 from kazoo.security import ACL
 
 from fenceline._flows.guard_requests import ConflictError
-from fenceline.errors import ConfigError, GuardError, SourceUnavailableError
+from fenceline.errors import ConfigError, SourceUnavailableError
+from fenceline.stores.collecting import Collecting, outside, too_large, was_written
 
 MAX_REQUEST_BYTES = 1_000_000
 """A server drops the connection of whoever sends it more than its jute.maxbuffer, which is 1 048 575 by default."""
@@ -50,7 +51,7 @@ class Condition(NamedTuple):
     name: str
 
 
-class ZooKeeperTransaction:
+class ZooKeeperTransaction(Collecting):
     """One guarded block's reads and writes. One thread at a time.
 
     What `get` and `exists` have found is compared at the end: if another client has written it since, nothing of the
@@ -59,6 +60,7 @@ class ZooKeeperTransaction:
     """
 
     def __init__(self, client: Client, roots: Mapping[str, str], relied: Iterable[Condition]) -> None:
+        super().__init__()
         self._client = client
         self._session = client.session
         self._roots = roots
@@ -66,7 +68,6 @@ class ZooKeeperTransaction:
         self._read: dict[str, Condition] = {}
         self._written: set[str] = set()
         self._writes: list[Any] = []
-        self._is_over = False
 
     def __repr__(self) -> str:
         return f"<ZooKeeperTransaction of {', '.join(map(repr, self._roots))}: {len(self._writes)} writes>"
@@ -90,7 +91,7 @@ class ZooKeeperTransaction:
         """Return the names of a node's children; kazoo's NoNodeError if there is no such node."""
         self._check_readable(path)
         if any(written.rpartition("/")[0] == path for written in self._written):
-            raise _was_written(path)
+            raise was_written(f"node {path!r}")
         names = self._client.get_children(path)
         self._check_session()
         return names
@@ -135,39 +136,26 @@ class ZooKeeperTransaction:
         self._writes.append(operation)
 
     # --- what is allowed ----------------------------------------------------------------------------------------------
-    def _check_open(self) -> None:
-        if self._is_over:
-            raise GuardError("the guarded block is over: nothing can be read or written through its transaction")
-
     def _check_readable(self, path: str) -> None:
         self._check_within(path)
         if path in self._written:
-            raise _was_written(path)
+            raise was_written(f"node {path!r}")
 
     def _check_within(self, path: str) -> None:
         self._check_open()
         _check_path(path)
         if not any(path == root or path.startswith(f"{root}/") for root in self._roots.values()):
-            roots = ", ".join(f"{root} and below for resource {name!r}" for name, root in self._roots.items())
-            raise GuardError(
-                f"node {path!r} is outside of what this guard watches over ({roots}): other writers' marks decide "
-                f"there. Open one guard with resources=[…] for all that a block touches"
-            )
+            roots = (f"{root} and below for resource {name!r}" for name, root in self._roots.items())
+            raise outside(f"node {path!r}", roots)
 
     # --- the end ------------------------------------------------------------------------------------------------------
-    def end(self) -> None:
-        """Allow nothing more: the block is over."""
-        self._is_over = True
-
     def request(self) -> Transaction:
         """Return the one request by which the block is written; GuardError if it is larger than a server takes."""
         conditions = [CheckVersion(one.path, one.version) for one in self._conditions()]
         request = Transaction([*conditions, *self._writes])
         if (size_bytes := len(request.serialize())) > MAX_REQUEST_BYTES:
-            raise GuardError(
-                f"the guarded block writes {size_bytes} bytes in {len(self._writes)} operations, and ZooKeeper takes "
-                f"{MAX_REQUEST_BYTES} in one request: nothing of it was written. Write less in one block"
-            )
+            does = f"writes {size_bytes} bytes in {len(self._writes)} operations"
+            raise too_large(does, f"ZooKeeper takes {MAX_REQUEST_BYTES} in one request by default")
         return request
 
     def check_answer(self, results: list[Any]) -> None:
@@ -200,9 +188,3 @@ def _checked_value(value: bytes) -> bytes:
     if not isinstance(value, bytes):
         raise ConfigError(f"a node's value must be bytes, not {type(value).__name__}")
     return value
-
-
-def _was_written(path: str) -> GuardError:
-    return GuardError(
-        f"the block has written at node {path!r}, and nothing is in ZooKeeper before its end: read first, then write"
-    )
