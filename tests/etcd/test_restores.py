@@ -75,6 +75,16 @@ def test_two_histories_from_one_snapshot_share_no_token(own_etcd: EtcdCluster, m
     assert Client(own_etcd.url()).raise_epoch("a restore").last_token > first.last_token
 
 
+def test_what_was_held_in_a_snapshot_is_held_for_its_ttl_after_it(own_etcd: EtcdCluster):
+    holder = installed(own_etcd.url())
+    holder.token("lock", ttl_ms=2000)
+    saved(own_etcd)
+    restored(own_etcd)
+    fresh = Client(own_etcd.url())
+    assert wait_until(lambda: fresh.ask(ask.Inspect("lock"))).is_held
+    wait_until(lambda: not fresh.ask(ask.Inspect("lock")).is_held)
+
+
 def is_answered(client: Client) -> bool:
     """Tell whether the member is reached again, whatever it says."""
     try:
