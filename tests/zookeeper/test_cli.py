@@ -33,7 +33,7 @@ class Commands:
 
 @pytest.fixture
 def commands(program: Program, zookeeper: ZooKeeperServer) -> Commands:
-    return Commands(program, zookeeper.url(fresh_base()))
+    return Commands(program, zookeeper.url(fresh_base(), user="worker", password="secret"))
 
 
 def test_commands_install_show_break_and_raise(commands: Commands) -> None:
@@ -62,3 +62,14 @@ def test_without_install_each_command_says_so(commands: Commands) -> None:
         assert ended == code, output
         assert "fenceline install" in output
         assert "Traceback" not in output
+
+
+def test_doctor_names_what_is_open_to_all_and_a_tick_that_is_another(
+    program: Program, zookeeper: ZooKeeperServer
+) -> None:
+    commands = Commands(program, zookeeper.url(fresh_base()).replace("tick_ms=100", "tick_ms=200"))
+    assert commands("install")[0] == 0
+    code, output = commands("doctor")
+    assert code == 1
+    assert "whoever reaches the servers" in output
+    assert "tickTime is 100 ms, and the URL says 200" in output

@@ -5,10 +5,12 @@ and their czxids with them. The time left is exact for this process's own leases
 and that its session lives.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kazoo.exceptions import NoNodeError
+from kazoo.exceptions import KazooException, NoNodeError
+from kazoo.security import Permissions
 
 from fenceline._flows.requests import ReadSource
 from fenceline.clock import boottime_ms
@@ -103,8 +105,41 @@ def examine(store: "ZooKeeperSource") -> list[Finding]:
     connection = store.connect(patience_s=EXAMINE_S)
     try:
         connection.perform(ReadSource())
+        session = store.sessions.any(EXAMINE_S)
+        return [*_open_to_all(session), *_wrong_tick(session)]
     except SourceError as error:
         return [Finding("source-refused", str(error), "do what the message says, then run doctor again")]
     finally:
         connection.close()
-    return []
+
+
+def _open_to_all(session: Session) -> list[Finding]:
+    """Tell whether anybody may change the source's record."""
+    (found,) = session.expect([session.client.get_acls_async(session.layout.source)], EXAMINE_S)
+    if all(entry.id.scheme != "world" or not entry.perms & ~Permissions.READ for entry in found[0]):
+        return []
+    return [
+        Finding(
+            "open-to-all",
+            f"whoever reaches the servers may change {session.place.url}: end leases, and give himself any token",
+            "name a user in the URL and install the source under another base, or have the access lists changed",
+        )
+    ]
+
+
+def _wrong_tick(session: Session) -> list[Finding]:
+    """Tell whether the servers' tick is another than the URL says, where they tell it."""
+    try:
+        told = re.search(r"^tickTime=(\d+)$", session.client.command(b"conf"), re.MULTILINE)
+    except (OSError, KazooException):
+        return []
+    if told is None or int(told[1]) == session.place.tick_ms:
+        return []
+    return [
+        Finding(
+            "wrong-tick",
+            f"{session.place.url}: the servers' tickTime is {told[1]} ms, and the URL says {session.place.tick_ms}: what "
+            f"is left to a lease is miscounted",
+            f"say tick_ms={told[1]} in the URL",
+        )
+    ]

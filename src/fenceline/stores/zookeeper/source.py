@@ -7,6 +7,7 @@ watched. The time left is counted from what the leader surely knew of the sessio
 Never: a schema made without `install`; an end of a claim forgotten while its node may still come.
 """
 
+import os
 from contextlib import suppress
 from typing import Any
 
@@ -90,6 +91,7 @@ class ZooKeeperConnection:
         self._patience_s = patience_s
         self._queueing = Queueing(store.sessions, store.identity, store.layout, patience_s)
         self._leave: Any = None
+        self._process_id = 0
 
     def perform(self, request: Any) -> ask.SourceReply:
         """Answer one request of `_flows/requests.py`."""
@@ -99,7 +101,8 @@ class ZooKeeperConnection:
             return renew(self._sessions, self._store.identity, request, self._patience_s)
         if kind is ask.Release:
             return self._release(request)
-        if self._leave is None:
+        if self._leave is None or self._process_id != os.getpid():
+            self._process_id = os.getpid()  # A forked child has sessions of its own.
             self._leave = self._sessions.use()
         if kind is ask.Acquire:
             return self._queueing.acquire(request)
