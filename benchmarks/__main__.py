@@ -28,6 +28,8 @@ CASES = {
     "postgres_size": "acquire and release in databases that know many locks",
     "postgres_handoff": "hand-offs between processes through PostgreSQL",
     "postgres_renewal": "keep leases in PostgreSQL",
+    "etcd_cycle": "acquire and release on etcd, against two bare transactions",
+    "etcd_handoff": "hand-offs down a queue in etcd",
     "zookeeper_cycle": "acquire and release on ZooKeeper, against kazoo's requests by hand",
     "zookeeper_handoff": "hand-offs down a queue in ZooKeeper",
 }

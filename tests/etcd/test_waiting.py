@@ -1,5 +1,6 @@
 """Waiters are told when their predecessor is gone, and of nothing else; a broken stream wakes all that it served."""
 
+import select
 import threading
 
 import pytest
@@ -40,6 +41,7 @@ class Waiter:
             assert isinstance(self.poll(), ask.Queued)
 
     def poll(self):
+        self.ear.drain()
         return self.client.ask(ask.Poll(self.lock, self.claim))
 
     def _is_watching(self) -> bool:
@@ -48,7 +50,9 @@ class Waiter:
 
     @property
     def is_told(self) -> bool:
-        return self.client.presence.standing[self.claim].is_called
+        hearing = select.poll()
+        hearing.register(self.ear.fileno(), select.POLLIN)
+        return bool(hearing.poll(0))
 
 
 def test_each_release_wakes_one_waiter(client: Client):

@@ -46,7 +46,7 @@ class EtcdSource:
         ttl_step_ms=1000,
         notifies=True,
         speaks_asyncio=True,
-        max_connections=64,
+        max_connections=1000,
     )
 
     def __init__(self, url: str) -> None:

@@ -144,12 +144,11 @@ def _look(here: Presence, standing: Standing) -> Talk:
     sent_ms = boottime_ms()
     if standing.session is None or standing.session.is_lost or standing.deadline_ms < sent_ms:
         return (yield from _drop(here, standing, EXPIRED))
-    is_heard_of = standing.ear is None or standing.watch_id
-    if standing.ahead is not None and is_heard_of and not standing.is_called:
+    is_heard_of = standing.ear is None or here.watcher.is_watching(standing.watch_id)
+    if standing.ahead is not None and is_heard_of:
         answer = yield from here.ask_and_keep(_still_behind(here, standing), standing.session)
         if answer.succeeded:
             return (yield from _hear_look(here, standing, answer, is_first=False, sent_ms=sent_ms))
-    standing.is_called = False
     answer = yield from here.ask_and_keep(_who_is_ahead(here, standing), standing.session)
     # The first range is there only if the predecessor was not known to have held the lock.
     ahead = [] if answer.succeeded else answer.responses[3].response_range.kvs

@@ -17,7 +17,7 @@ class Standing:
     """One claim. Times are in milliseconds on this process's clock."""
 
     __slots__ = (
-        "ahead", "answered", "claim", "deadline_ms", "ear", "is_called", "is_granted", "is_over", "is_watched", "key",
+        "ahead", "answered", "claim", "deadline_ms", "ear", "is_granted", "is_over", "is_watched", "key",
         "lock", "number", "revision", "sent", "session", "ttl_ms", "value", "watch_id",
     )  # fmt: skip
 
@@ -43,8 +43,6 @@ class Standing:
         """Whether the deletion of its place would be told."""
         self.ahead: tuple[bytes, int] | None = None
         """The key and the revision of whoever is next before it in the queue."""
-        self.is_called = False
-        """Whether it was told that this one is gone, or that nothing more would be told."""
         self.ear: Ear | None = None
         self.watch_id = 0
 
@@ -65,7 +63,6 @@ class Standing:
 
     def call(self) -> None:
         """Have its waiter look; called by the watcher."""
-        self.is_called = True
         ear = self.ear
         if ear is not None:
             ear.wake()

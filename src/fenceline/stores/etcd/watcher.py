@@ -81,6 +81,10 @@ class Watcher:
             watch.revision = revision + 1
             return True
 
+    def is_watching(self, watch_id: int) -> bool:
+        """Tell whether this watch has neither told that its key is gone, nor that this might go unheard."""
+        return watch_id in self._watches
+
     def forget(self, watch_id: int) -> None:
         """Watch this no more."""
         with self._mutex:
