@@ -51,5 +51,9 @@ class TestEtcdSource(OnOne, SourceConformance):
     pass
 
 
+class TestEtcdSourceOfThree(OnThree, SourceConformance):
+    pass
+
+
 class TestAsyncEtcdSource(OnOne, AsyncSourceConformance):
     pass

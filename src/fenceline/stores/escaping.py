@@ -5,11 +5,15 @@ with a dot; so a part that begins with a dot is free for whoever keeps something
 escape is its own part. Never: a part accepted that `escaped` would not have written.
 """
 
+from functools import lru_cache
 from urllib.parse import quote, unquote_to_bytes
 
 _DOT = "%2E"
+MAX_REMEMBERED = 4096
+"""Names whose parts are remembered: each request spells its lock's name several times."""
 
 
+@lru_cache(maxsize=MAX_REMEMBERED)
 def escaped(name: str) -> str:
     """Return the part of a path that stands for a name."""
     part = quote(name, safe="").replace("~", "%7E")
