@@ -138,8 +138,8 @@ def _wrong_tick(session: Session) -> list[Finding]:
     return [
         Finding(
             "wrong-tick",
-            f"{session.place.url}: the servers' tickTime is {told[1]} ms, and the URL says {session.place.tick_ms}: what "
-            f"is left to a lease is miscounted",
+            f"{session.place.url}: the servers' tickTime is {told[1]} ms, and the URL says {session.place.tick_ms}, so "
+            f"the time left to leases is miscounted",
             f"say tick_ms={told[1]} in the URL",
         )
     ]
