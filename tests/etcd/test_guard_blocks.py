@@ -110,6 +110,24 @@ def test_several_resources_are_written_in_one_block(etcd: Corner) -> None:
     assert Direct(etcd.url).get(f"{etcd.prefix}/s%2Ft/a") == "2"
 
 
+def test_blocks_of_one_holder_do_not_wait_for_each_other(scene: Scene) -> None:
+    both_inside = threading.Barrier(2)
+
+    def write(name: str) -> None:
+        guard = fenceline.guard(scene.url, resource=RESOURCE, lock=LOCK)
+        with guard.transaction(scene.lease) as txn:
+            txn.get(scene.key("shared"))
+            txn.put(scene.key(name), name)
+            both_inside.wait(30)
+
+    scene.guard.seal(scene.lease)
+    other = threading.Thread(target=write, args=["one"], daemon=True)
+    other.start()
+    write("two")
+    other.join(30)
+    assert None not in (scene.value("one"), scene.value("two"))
+
+
 # --- what is refused at once ------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     "outside", ["", "reports", "reportsx/a", "other/a", ".fenceline/marks/reports", "Reports/a", "report"]

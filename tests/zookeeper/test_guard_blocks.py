@@ -122,6 +122,24 @@ def test_a_node_is_made_with_the_urls_access_list_unless_another_is_said(
     assert direct.get_acls(f"{scene.base}/.fenceline/marks/{RESOURCE}")[0][0].perms == 0b01111
 
 
+def test_blocks_of_one_holder_do_not_wait_for_each_other(scene: Scene) -> None:
+    both_inside = threading.Barrier(2)
+
+    def write(name: str) -> None:
+        guard = fenceline.guard(scene.url, resource=RESOURCE, lock=LOCK)
+        with guard.transaction(scene.lease) as txn:
+            txn.get(scene.node("a"))
+            txn.create(scene.node(name))
+            both_inside.wait(30)
+
+    scene.guard.seal(scene.lease)
+    other = threading.Thread(target=write, args=["one"], daemon=True)
+    other.start()
+    write("two")
+    other.join(30)
+    assert None not in (scene.value("one"), scene.value("two"))
+
+
 # --- what is refused at once ------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("outside", ["", "/reportsx", "/report", "/other/a", "/.fenceline/marks/reports", "/Reports/a"])
 @pytest.mark.parametrize("use", ["get", "exists", "get_children", "create", "set", "delete"])
