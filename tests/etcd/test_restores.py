@@ -63,6 +63,17 @@ def test_the_process_that_saw_more_can_raise_the_epoch_itself(own_etcd: EtcdClus
     assert client.one_token() > token
 
 
+def test_a_revision_that_comes_again_is_no_token_for_who_had_it(own_etcd: EtcdCluster):
+    """The last revision that was seen is issued once more, to the very process that saw it."""
+    client = installed(own_etcd.url())
+    saved(own_etcd)
+    client.token("one")
+    restored(own_etcd)
+    wait_until(lambda: is_answered(client))
+    with pytest.raises(SourceError, match="went back"):
+        client.acquire("another")
+
+
 def test_two_histories_from_one_snapshot_share_no_token(own_etcd: EtcdCluster, monkeypatch: pytest.MonkeyPatch):
     """A snapshot from before a raise knows nothing of it: the clock does."""
     client = installed(own_etcd.url())
