@@ -33,9 +33,9 @@ _OPTIONS = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     # A member that is back is found soon; gRPC would wait for up to two minutes.
-    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 2_000),
-    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.max_reconnect_backoff_ms", 200),
     # A stream on which nothing is told learns of a cut network. etcd ends connections that ping more often than each
     # 5 s, or without a call.
     ("grpc.keepalive_time_ms", 10_000),
