@@ -1,7 +1,7 @@
 """The conductor of a campaign: starts the workers, wakes those that freeze, replaces those that die.
 
 Promise: it waits for what workers tell it, and looks at no clock but for when to wake somebody. No worker outlives it:
-each is in a process group of its own, so that the kernel wakes and ends those that a killed conductor leaves frozen.
+the kernel kills them when it dies, frozen ones too. Each is in a process group of its own, which Ctrl-C does not reach.
 """
 
 import heapq

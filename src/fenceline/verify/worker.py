@@ -58,6 +58,7 @@ if TYPE_CHECKING:
 FREEZING, NAPPING, WORKED = "freezing", "napping", "worked"
 """What it says on standard output: that it freezes now, for how many seconds at most; that it has read, and takes its
 time before it writes; that a tenure has come to its end."""
+_PR_SET_PDEATHSIG = 1
 _WAIT_TTLS = 8
 _REST_PARTS = 10
 """Into how many parts of a ttl a worker divides its rest after an acquire that failed, for example at a server that is
@@ -284,8 +285,16 @@ def say(words: str) -> None:
     os.write(1, f"{words}\n".encode())
 
 
+def die_with_the_conductor() -> None:
+    """Have the kernel kill this process when its parent dies, frozen or not: nobody else would wake it (prctl(2))."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def main() -> None:
     """Read the orders, and work."""
+    die_with_the_conductor()
     orders = json.loads(os.fdopen(0, "rb", buffering=0, closefd=False).readline())
     settings = Settings.from_json(orders["settings"])
     Worker(settings, orders["worker"], orders["life"], Path(orders["folder"])).run()
