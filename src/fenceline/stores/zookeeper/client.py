@@ -92,6 +92,13 @@ class Connection(ConnectionHandler):
         sasl = dict(place.sasl) if place.sasl is not None else None
         super().__init__(client, client.connection_retry, logger=LOG, sasl_options=sasl)
 
+    def zk_loop(self) -> None:
+        """Run until the client is stopped. kazoo leaves it to whoever has stopped it, and waited, to close the pipe."""
+        try:
+            super().zk_loop()
+        finally:
+            self.close()
+
     def wake(self, requests: int) -> None:
         """Have the thread take so many requests; OSError once it is closed."""
         writing = self._write_sock
@@ -204,8 +211,7 @@ class Client(KazooClient):
         self._stopped.set()
         self._queue.append((CloseInstance, None))
         self._connection.wake(1)
-        if self._connection.connection_stopped.wait(patience_s):
-            self.close()
+        self._connection.connection_stopped.wait(patience_s)
 
     def is_running(self) -> bool:
         """Tell whether its thread still looks for servers."""
