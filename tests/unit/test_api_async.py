@@ -329,7 +329,8 @@ async def test_a_cancelled_wait_leaves_nothing_behind(aio_source: fenceline.aio.
             await holder.release()
         await is_free(aio_source, tmp_path)
 
-    assert await at_every_await(make, check) >= 4
+    # One less where the lock is released before the waiter, which stands in line, looks for the first time.
+    assert await at_every_await(make, check) >= 3
 
 
 @pytest.mark.asyncio
