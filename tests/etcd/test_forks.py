@@ -153,6 +153,7 @@ def test_programs_are_started_while_a_lease_is_watched(source: fenceline.Source)
     assert lease is not None
     wait_until(lambda: lease.remaining() < 0.7)
     wait_until(lambda: lease.remaining() > 0.7)
+    assert "GRPC_ENABLE_FORK_SUPPORT" not in os.environ, "and they inherit nothing of how gRPC was asked to behave"
     codes = {subprocess.run(["sh", "-c", "exit 3"], start_new_session=True, check=False).returncode for _ in range(50)}
     assert codes == {3}
     lease.release()

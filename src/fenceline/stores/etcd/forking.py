@@ -2,7 +2,7 @@
 
 gRPC gets ready for a fork by itself, but gives that up, and leaves a child in which every call waits for ever, if some
 thread is within it at that moment. So a fork waits here until no call of ours is under way, and calls wait until it is
-done; watches do no harm.
+done. Streams of watches are ended for it, and begin anew.
 
 Promise: a call costs a set's `add` and `discard` for it. If calls do not end in time the fork goes on, and the child is
 told instead of left waiting. Never: a lock taken, which a child would find taken.
@@ -11,8 +11,10 @@ told instead of left waiting. Never: a lock taken, which a child would find take
 import os
 import threading
 import time
+from collections.abc import Callable
 
 from fenceline.errors import UnsupportedError
+from fenceline.stores.etcd import FOR_GRPC
 
 WAIT_S = 6.0
 """A fork waits for so long at most: longer than any call's patience."""
@@ -24,14 +26,17 @@ class ForkGate:
 
     def __init__(self) -> None:
         self._under_way: set[object] = set()
+        self._streams: dict[object, Callable[[], None]] = {}
         self._forker: int | None = None
         self._is_registered = False
         self._is_spoilt = False
 
     def register(self) -> None:
-        """Heed forks from now on; after gRPC's own handlers are there, so that ours come before them."""
+        """Heed forks from now on; once gRPC has begun and its own handlers are there, so that ours come before them."""
         if not self._is_registered:
             self._is_registered = True
+            for name in FOR_GRPC:
+                os.environ.pop(name, None)
             os.register_at_fork(
                 before=self._before, after_in_parent=self._after_in_parent, after_in_child=self._after_in_child
             )
@@ -51,14 +56,23 @@ class ForkGate:
             self._under_way.discard(call)
             time.sleep(_PAUSE_S)
 
+    def enter_stream(self, end: Callable[[], None]) -> object:
+        """Begin a stream, which a fork has `end`, again and again until it has ended; return what `leave` wants."""
+        stream = self.enter()
+        self._streams[stream] = end
+        return stream
+
     def leave(self, call: object) -> None:
-        """End a call."""
+        """End a call, or a stream."""
+        self._streams.pop(call, None)
         self._under_way.discard(call)
 
     def _before(self) -> None:
         self._forker = threading.get_ident()
         give_up_s = time.monotonic() + WAIT_S
         while self._under_way and time.monotonic() < give_up_s:
+            for end in list(self._streams.values()):
+                end()
             time.sleep(_PAUSE_S)
 
     def _after_in_parent(self) -> None:
@@ -68,6 +82,7 @@ class ForkGate:
         self._forker = None
         self._is_spoilt = bool(self._under_way)
         self._under_way = set()
+        self._streams = {}
 
 
 GATE = ForkGate()

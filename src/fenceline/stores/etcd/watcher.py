@@ -20,6 +20,7 @@ import grpc
 from fenceline.stores.etcd import messages as say
 from fenceline.stores.etcd.client import Client
 from fenceline.stores.etcd.client_errors import meaning
+from fenceline.stores.etcd.forking import GATE
 
 logger = logging.getLogger("fenceline")
 RETRY_S = 0.1
@@ -127,6 +128,7 @@ class Watcher:
             self._requests = requests
             for watch_id, watch in self._watches.items():
                 requests.put(_creation(watch_id, watch))
+        under_way = GATE.enter_stream(self.reopen)
         try:
             self._call = self._client.watch(iter(requests.get, None))
             for response in self._call:
@@ -137,6 +139,7 @@ class Watcher:
             if self._call is not None:
                 self._call.cancel()
             requests.put(None)
+            GATE.leave(under_way)
 
     def _hear(self, response: Any) -> None:
         if response.created and not response.canceled:
