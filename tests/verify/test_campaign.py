@@ -136,6 +136,7 @@ def test_an_interrupted_campaign_cleans_up(program: Program, number: signal.Sign
 
 
 def test_no_worker_outlives_a_killed_conductor(program: Program) -> None:
+    program.environment["TMPDIR"] = str(program.folder)  # What a killed conductor leaves there goes with the test.
     guard = file_at(program.folder)
     process = program.start("verify", "--guard", guard, "--ttl", "0.3", "--duration", "60")
     wait_until(lambda: look_at(guard).marks and look_at(guard).marks[0].token)
