@@ -4,16 +4,15 @@ Tests share the first two by having a prefix each; a test that ends, freezes or 
 own.
 """
 
-import itertools
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.etcd.fix_server import EtcdCluster, EtcdServer
-from tests.private_server import Wrap, give, roomy_folder, watch
+from tests.etcd.fix_server import LOCK_FILE, EtcdCluster, EtcdServer
+from tests.fleet import BaseFleet, fleet_of
+from tests.private_server import Wrap
 
 THREE = 3
 
@@ -34,22 +33,12 @@ class Corner:
         return [key.removeprefix(f"{self.prefix}/") for key in self.cluster.keys(f"{self.prefix}/")]
 
 
-class EtcdFleet:
-    """All members of a test session: each is private, and all are gone with it."""
+class EtcdFleet(BaseFleet):
+    """All members of a test session."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        # A session that is killed, by a time limit for one, leaves no member behind.
-        self._watcher = watch(folder, "pid")
-        self._numbers = itertools.count(1)
-        self._clusters: list[EtcdCluster] = []
+        super().__init__(folder, LOCK_FILE)
         self._shared: dict[int, EtcdCluster] = {}
-
-    def new_folder(self, name: str) -> Path:
-        """Return a new folder of the runner's."""
-        folder = self.folder / f"{name}-{next(self._numbers)}"
-        folder.mkdir(mode=0o700)
-        return give(folder)
 
     def new_cluster(self, size: int, *, hosts: Sequence[str] = (), wraps: Sequence[Wrap] = ()) -> EtcdCluster:
         """Return a cluster of so many members, not started yet; `hosts` and `wraps` say where they run."""
@@ -58,7 +47,7 @@ class EtcdFleet:
             EtcdServer(self.new_folder(f"n{number}"), f"n{number}", host=host, wrap=wrap)
             for number, (host, wrap) in enumerate(where, start=1)
         )
-        self._clusters.append(cluster)
+        self._owned.append(cluster)
         return cluster
 
     def shared(self, size: int) -> EtcdCluster:
@@ -74,22 +63,12 @@ class EtcdFleet:
         """Return a fresh prefix in the cluster of this size that all share."""
         return Corner(self.shared(size), f"test-{next(self._numbers)}")
 
-    def close(self) -> None:
-        for cluster in self._clusters:
-            cluster.close()
-        self._watcher.communicate()
-
 
 @pytest.fixture(scope="session")
 def etcd_fleet() -> Iterator[EtcdFleet]:
-    """Yield what makes members. Its folder is no temporary one of pytest's: the runner has to reach it."""
-    folder = Path(tempfile.mkdtemp(prefix="fl-etcd-", dir=roomy_folder()))
-    folder.chmod(0o755)
-    fleet = EtcdFleet(folder)
-    try:
+    """Yield what makes members."""
+    with fleet_of(EtcdFleet, "fl-etcd-") as fleet:
         yield fleet
-    finally:
-        fleet.close()
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from tests.helpers import DEADLINE_S, wait_until
 from tests.private_server import PrivateServer, Wrap, environment, reserve_port
 from tests.servers import need
 
+LOCK_FILE = "pid"
 HEARTBEAT_MS = 50
 ELECTION_MS = 500
 MIN_TTL_S = 1
@@ -58,7 +59,7 @@ class EtcdServer(PrivateServer):
             "logger": "zap",
             **self.settings,
         }
-        line = 'mkdir -p -m 700 "$0" && echo $$ > "$0/pid" && exec "$@"'
+        line = f'mkdir -p -m 700 "$0" && echo $$ > "$0/{LOCK_FILE}" && exec "$@"'
         return ["sh", "-c", line, self.data, self.program, *(f"--{name}={value}" for name, value in options.items())]
 
     def is_ready(self) -> bool:

@@ -4,8 +4,6 @@ Every server begins as a copy of one template, which is made once per session.
 """
 
 import itertools
-import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fenceline.stores.mysql.source import MySQLSource
+from tests.fleet import BaseFleet, fleet_of
 from tests.mysql.fix_server import ADMIN, LOCK_FILE, MySQLServer, initialise
 from tests.mysql.proxy import MySQLProxy
-from tests.private_server import copy_folder, give, roomy_folder, watch
+from tests.private_server import copy_folder
 
 if TYPE_CHECKING:
     import pymysql
@@ -44,23 +43,13 @@ class Database:
         return self.server.value(statement, *params, database=self.name)
 
 
-class Fleet:
-    """All servers of a test session: each is private, and all are gone with it."""
+class Fleet(BaseFleet):
+    """All servers of a test session."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        # A session that is killed, by a time limit for one, leaves no server behind.
-        self._watcher = watch(folder, LOCK_FILE)
-        self._numbers = itertools.count(1)
+        super().__init__(folder, LOCK_FILE)
         self._template: Path | None = None
         self._shared: MySQLServer | None = None
-        self._servers: list[MySQLServer] = []
-
-    def new_folder(self, name: str) -> Path:
-        """Return a new folder of the runner's."""
-        folder = self.folder / f"{name}-{next(self._numbers)}"
-        folder.mkdir(mode=0o700)
-        return give(folder)
 
     def new_server(self) -> MySQLServer:
         """Return a server, not started yet."""
@@ -73,7 +62,7 @@ class Fleet:
     def copy_of(self, data: Path) -> MySQLServer:
         """Return a server over a copy of a data folder, not started yet."""
         server = MySQLServer(self.new_folder("server"))
-        self._servers.append(server)
+        self._owned.append(server)
         copy_folder(data, server.data)
         (server.data / LOCK_FILE).unlink(missing_ok=True)
         return server
@@ -86,23 +75,12 @@ class Fleet:
         assert self._shared.is_running(), "a test has ended the server that all share"
         return self._shared
 
-    def close(self) -> None:
-        for server in self._servers:
-            server.close()
-        self._watcher.communicate()
-
 
 @pytest.fixture(scope="session")
 def mysql_fleet() -> Iterator[Fleet]:
-    """Yield what makes servers. Its folder is no temporary one of pytest's: the runner has to reach it."""
-    folder = Path(tempfile.mkdtemp(prefix="fl-my-", dir=roomy_folder()))
-    folder.chmod(0o755)
-    fleet = Fleet(folder)
-    try:
+    """Yield what makes servers."""
+    with fleet_of(Fleet, "fl-my-") as fleet:
         yield fleet
-    finally:
-        fleet.close()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ A test runs on both versions of `KINDS`; one that is heavy asks for a single one
 """
 
 import itertools
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,10 +13,11 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from tests.fleet import BaseFleet, fleet_of
 from tests.postgres.fix_programs import KINDS, Programs, find_programs
 from tests.postgres.fix_server import ADMIN, PostgresServer
 from tests.postgres.proxy import Proxy
-from tests.private_server import copy_folder, give, roomy_folder, watch
+from tests.private_server import copy_folder
 
 
 class Database:
@@ -41,29 +41,19 @@ class Database:
         return self.server.value(statement, *params, dbname=self.name)
 
 
-class Fleet:
-    """All servers of a test session: each is private, and all are gone with it."""
+class Fleet(BaseFleet):
+    """All servers of a test session."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        # A session that is killed, by a time limit for one, leaves no server behind.
-        self._watcher = watch(folder, "postmaster.pid")
-        self._numbers = itertools.count(1)
+        super().__init__(folder, "postmaster.pid")
         self._programs: dict[str, Programs] = {}
         self._shared: dict[str, PostgresServer] = {}
         self._templates: dict[str, Path] = {}
-        self._servers: list[PostgresServer] = []
 
     def programs(self, kind: str) -> Programs:
         if kind not in self._programs:
             self._programs[kind] = find_programs(kind, self.folder)
         return self._programs[kind]
-
-    def new_folder(self, name: str) -> Path:
-        """Return a new folder of the runner's."""
-        folder = self.folder / f"{name}-{next(self._numbers)}"
-        folder.mkdir(mode=0o700)
-        return give(folder)
 
     def new_server(self, kind: str) -> PostgresServer:
         """Return a server, not started yet, with an identity of its own; it takes a second."""
@@ -87,7 +77,7 @@ class Fleet:
 
     def _adopt(self, programs: Programs) -> PostgresServer:
         server = PostgresServer(programs, self.new_folder(f"server{programs.version}"))
-        self._servers.append(server)
+        self._owned.append(server)
         return server
 
     def shared(self, kind: str) -> PostgresServer:
@@ -98,11 +88,6 @@ class Fleet:
             self._shared[kind] = server
         assert self._shared[kind].is_running(), "a test has ended the server that all share"
         return self._shared[kind]
-
-    def close(self) -> None:
-        for server in self._servers:
-            server.close()
-        self._watcher.communicate()
 
 
 def initialise(programs: Programs, folder: Path) -> None:
@@ -118,14 +103,9 @@ def only(*kinds: str) -> pytest.MarkDecorator:
 
 @pytest.fixture(scope="session")
 def postgres_fleet() -> Iterator[Fleet]:
-    """Yield what makes servers. Its folder is no temporary one of pytest's: the runner has to reach it."""
-    folder = Path(tempfile.mkdtemp(prefix="fl-pg-", dir=roomy_folder()))
-    folder.chmod(0o755)
-    fleet = Fleet(folder)
-    try:
+    """Yield what makes servers."""
+    with fleet_of(Fleet, "fl-pg-") as fleet:
         yield fleet
-    finally:
-        fleet.close()
 
 
 @pytest.fixture(params=list(KINDS))

@@ -1,8 +1,6 @@
 """Fixtures: a ZooKeeper server per test session, a base per test, servers and ensembles that a test may kill."""
 
 import itertools
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +8,8 @@ from typing import Any
 import pytest
 
 from fenceline.stores.zookeeper.source import ZooKeeperSource
-from tests.private_server import copy_folder, give, roomy_folder, watch
+from tests.fleet import BaseFleet, fleet_of
+from tests.private_server import copy_folder
 from tests.zookeeper.fix_server import LOCK_FILE, Ensemble, ZooKeeperServer
 from tests.zookeeper.proxy import ZooKeeperProxy
 
@@ -19,28 +18,18 @@ TICK_MS = 100
 ENSEMBLE_TICK_MS = 200
 
 
-class Fleet:
-    """All servers of a test session: each is private, and all are gone with it."""
+class Fleet(BaseFleet):
+    """All servers of a test session."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        # A session that is killed, by a time limit for one, leaves no server behind.
-        self._watcher = watch(folder, LOCK_FILE)
-        self._numbers = itertools.count(1)
+        super().__init__(folder, LOCK_FILE)
         self._shared: ZooKeeperServer | None = None
         self._ensemble: Ensemble | None = None
-        self._servers: list[ZooKeeperServer | Ensemble] = []
-
-    def new_folder(self, name: str) -> Path:
-        """Return a new folder of the runner's."""
-        folder = self.folder / f"{name}-{next(self._numbers)}"
-        folder.mkdir(mode=0o700)
-        return give(folder)
 
     def new_server(self, *, tick_ms: int = TICK_MS) -> ZooKeeperServer:
         """Return a server, not started yet."""
         server = ZooKeeperServer(self.new_folder("server"), tick_ms=tick_ms)
-        self._servers.append(server)
+        self._owned.append(server)
         return server
 
     def copy_of(self, data: Path, *, tick_ms: int = TICK_MS) -> ZooKeeperServer:
@@ -52,7 +41,7 @@ class Fleet:
     def new_ensemble(self, size: int = 3, *, tick_ms: int = ENSEMBLE_TICK_MS, **more: Any) -> Ensemble:
         """Return an ensemble, not started yet; `more` says where its servers run."""
         ensemble = Ensemble([self.new_folder("member") for _ in range(size)], tick_ms=tick_ms, **more)
-        self._servers.append(ensemble)
+        self._owned.append(ensemble)
         return ensemble
 
     def shared(self) -> ZooKeeperServer:
@@ -71,23 +60,12 @@ class Fleet:
         assert len(self._ensemble.running()) == len(self._ensemble.servers), "a test has ended what all share"
         return self._ensemble
 
-    def close(self) -> None:
-        for server in self._servers:
-            server.close()
-        self._watcher.communicate()
-
 
 @pytest.fixture(scope="session")
 def zookeeper_fleet() -> Iterator[Fleet]:
-    """Yield what makes servers. Its folder is no temporary one of pytest's: the runner has to reach it."""
-    folder = Path(tempfile.mkdtemp(prefix="fl-zk-", dir=roomy_folder()))
-    folder.chmod(0o755)
-    fleet = Fleet(folder)
-    try:
+    """Yield what makes servers."""
+    with fleet_of(Fleet, "fl-zk-") as fleet:
         yield fleet
-    finally:
-        fleet.close()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 _bases = itertools.count(1)
