@@ -12,6 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from fenceline._flows.driving import drive, drive_async
 from fenceline._flows.guard_requests import Finish, Open
 from fenceline.errors import FencelineError, GuardError, UnsupportedError
+from fenceline.stores.naming import raise_known
 
 
 class Lent(Protocol):
@@ -97,9 +98,8 @@ class BlockingGuardConnection(Bearing[Native, AnySpeech]):
             self._after(request)
         except BaseException as error:
             self.rollback()
-            if (known := self._meaning(error, request)) is None:
-                raise
-            raise known from error
+            raise_known(self._meaning(error, request), error)
+            raise
         return reply
 
     @abstractmethod
@@ -122,9 +122,8 @@ class LoopGuardConnection(Bearing[Native, AnySpeech]):
             self._after(request)
         except BaseException as error:
             await self._undo(error)
-            if (known := self._meaning(error, request)) is None:
-                raise
-            raise known from error
+            raise_known(self._meaning(error, request), error)
+            raise
         return reply
 
     @abstractmethod

@@ -2,12 +2,14 @@
 
 Promise: an error that the store knows the meaning of is raised as that, with the library's own as its cause; any other
 passes unchanged, an interruption included. A class, since a generator in each request would be felt.
+Never: an error that a frame refers to through which it comes. Both would stay until the collector finds them, and all
+that the callers have with them: a lease that was forgotten, too.
 """
 
 from collections.abc import Callable
 from types import TracebackType
 
-from fenceline.errors import SourceError
+from fenceline.errors import FencelineError, SourceError
 
 
 class NamingErrors:
@@ -24,5 +26,15 @@ class NamingErrors:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None and (known := self._meaning(error)) is not None:
-            raise known from error
+        if error is not None:
+            raise_known(self._meaning(error), error)
+
+
+def raise_known(known: FencelineError | None, error: BaseException) -> None:
+    """Raise what an error means, if that is known; to be called without a name for it."""
+    if known is None:
+        return
+    try:
+        raise known from error
+    finally:
+        del known, error

@@ -13,6 +13,7 @@ from fenceline.stores.mysql.conninfo import Place
 from fenceline.stores.mysql.exchange import Rows, row_of
 from fenceline.stores.mysql.guard_errors import explained, translated
 from fenceline.stores.mysql.guard_speech import CallersSpeech
+from fenceline.stores.naming import raise_known
 
 CLIENTS = {"pymysql", "MySQLdb", "mysql", "mariadb"}
 """The synchronous clients of Python whose connections are known, by their packages."""
@@ -58,9 +59,8 @@ class AdoptedConnection(Adopted):
         try:
             return drive(self._speech.talk(request), self._answers)
         except BaseException as error:
-            if (known := self._meaning(error)) is None:
-                raise
-            raise known from error
+            raise_known(self._meaning(error), error)
+            raise
 
     def _answers(self, statement: str) -> list[Rows]:
         return asked(self.native, statement)
@@ -98,9 +98,8 @@ class AsyncAdoptedConnection(Adopted):
         try:
             return await drive_async(self._speech.talk(request), self._answers)
         except BaseException as error:
-            if (known := self._meaning(error)) is None:
-                raise
-            raise known from error
+            raise_known(self._meaning(error), error)
+            raise
 
     async def _answers(self, statement: str) -> list[Rows]:
         found: list[Rows] = []

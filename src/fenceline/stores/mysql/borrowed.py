@@ -16,6 +16,7 @@ from fenceline.stores.mysql.conninfo import Place
 from fenceline.stores.mysql.exchange import Rows
 from fenceline.stores.mysql.guard_errors import explained, refusal, translated
 from fenceline.stores.mysql.guard_speech import SQL, CallersSpeech
+from fenceline.stores.naming import raise_known
 
 
 class BorrowedConnection:
@@ -43,9 +44,8 @@ class BorrowedConnection:
         try:
             reply = drive(self._speech.talk(request), self._answers)
         except BaseException as error:
-            if (known := self._meaning(error)) is None:
-                raise
-            raise known from error
+            raise_known(self._meaning(error), error)
+            raise
         if isinstance(request, Withdraw):
             self._is_bound = False
         return reply

@@ -15,6 +15,7 @@ from psycopg.rows import tuple_row
 
 from fenceline._flows.driving import drive, drive_async
 from fenceline.errors import FencelineError, GuardError
+from fenceline.stores.naming import raise_known
 from fenceline.stores.postgres.conninfo import Place
 from fenceline.stores.postgres.exchange import Answer, Statement
 from fenceline.stores.postgres.guard_errors import refusal, translated
@@ -76,9 +77,8 @@ class AdoptedConnection(Adopted):
         try:
             return drive(self._speech.talk(request), self._answers)
         except BaseException as error:
-            if (known := self._meaning(error)) is None:
-                raise
-            raise known from error
+            raise_known(self._meaning(error), error)
+            raise
 
     def _answers(self, statements: Sequence[Statement]) -> list[Answer]:
         answers = []
@@ -106,9 +106,8 @@ class AsyncAdoptedConnection(Adopted):
         try:
             return await drive_async(self._speech.talk(request), self._answers)
         except BaseException as error:
-            if (known := self._meaning(error)) is None:
-                raise
-            raise known from error
+            raise_known(self._meaning(error), error)
+            raise
 
     async def _answers(self, statements: Sequence[Statement]) -> list[Answer]:
         answers = []

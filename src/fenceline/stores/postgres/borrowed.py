@@ -14,6 +14,7 @@ from psycopg.pq import TransactionStatus
 from fenceline._flows.driving import drive
 from fenceline._flows.guard_requests import Withdraw
 from fenceline.errors import FencelineError, GuardError, SchemaError
+from fenceline.stores.naming import raise_known
 from fenceline.stores.postgres.adopted import snapshot_is_old
 from fenceline.stores.postgres.client import answered
 from fenceline.stores.postgres.conninfo import Place
@@ -51,9 +52,8 @@ class BorrowedConnection:
         try:
             return drive(self._speech.talk(request), self._answers)
         except BaseException as error:
-            if (known := self._meaning(error)) is None:
-                raise
-            raise known from error
+            raise_known(self._meaning(error), error)
+            raise
 
     def _check_open(self) -> None:
         """Raise GuardError if the driver knows that the transaction is over or has failed.

@@ -268,9 +268,16 @@ def answers(results: list[Any], patience_s: float) -> list[Any]:
     for result in results:
         error = result.exception
         if isinstance(error, UNKNOWN):
-            raise error
+            raise anew(error)
         found.append(result.value if error is None else error)
     return found
+
+
+def anew(error: Exception) -> Exception:
+    """Return an error as this one, to be raised. This one is kept by its result, and that by the frames that it would
+    come through: see `stores/naming.py`.
+    """
+    return type(error)(*error.args)
 
 
 UNKNOWN = (

@@ -17,8 +17,9 @@ from kazoo.security import ACL
 
 from fenceline.clock import boottime_ms
 from fenceline.errors import FencelineError, SourceUnavailableError
+from fenceline.stores.naming import raise_known
 from fenceline.stores.optimistic import Stored
-from fenceline.stores.zookeeper.client import UNKNOWN, Client, PatienceOverError, answers, meaning, open_client
+from fenceline.stores.zookeeper.client import UNKNOWN, Client, PatienceOverError, anew, answers, meaning, open_client
 from fenceline.stores.zookeeper.conninfo import Place
 from fenceline.stores.zookeeper.forks import FORKS
 
@@ -128,9 +129,8 @@ class GuardClient:
         try:
             found = answers(ask(client), PATIENCE_S)
         except _CUT_OFF as error:
-            known = meaning(error, self._place)
-            if is_write and known is not None:
-                raise known from error
+            if is_write:
+                raise_known(meaning(error, self._place), error)
             raise _cut_off(self._place, error) from error
         self._heard_ms = boottime_ms()
         return found
@@ -160,8 +160,8 @@ def _stored(answer: Any) -> Stored:
 
 def _raised(answer: Any) -> Any:
     """Return an answer; raise it if it is an error."""
-    if isinstance(answer, BaseException):
-        raise answer
+    if isinstance(answer, Exception):
+        raise anew(answer)
     return answer
 
 

@@ -20,7 +20,7 @@ from kazoo.protocol.states import KazooState
 from fenceline.clock import boottime_ms, boottime_us
 from fenceline.errors import SchemaError
 from fenceline.stores.claims import EndedClaims
-from fenceline.stores.zookeeper.client import Client, answers, connect, naming_errors
+from fenceline.stores.zookeeper.client import Client, anew, answers, connect, naming_errors
 from fenceline.stores.zookeeper.conninfo import Place
 from fenceline.stores.zookeeper.forks import FORKS
 from fenceline.stores.zookeeper.layout import QUEUE_VALUE, Layout, node_prefix
@@ -74,7 +74,7 @@ class Session:
         with self._naming_errors:
             for one in found:
                 if isinstance(one, Exception):
-                    raise one
+                    raise anew(one)
         return found
 
     def wait_connected(self, patience_s: float) -> None:
@@ -124,7 +124,7 @@ class Session:
         """Return one answer; raise it as what it means if it is an error."""
         with self._naming_errors:
             if isinstance(found, Exception):
-                raise found
+                raise anew(found)
         return found
 
     def on_record(self, _: Any) -> None:
