@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -40,6 +40,11 @@ def as_runner(command: Sequence[str | Path]) -> list[str | Path]:
         return [*command]
     nobody = pwd.getpwnam("nobody")
     return [need("setpriv"), f"--reuid={nobody.pw_uid}", f"--regid={nobody.pw_gid}", "--clear-groups", *command]
+
+
+def with_variables(variables: Mapping[str, str], command: Sequence[str | Path]) -> list[str | Path]:
+    """Return the command with these variables: for the program alone, not for what starts it as another user."""
+    return ["env", *(f"{name}={value}" for name, value in variables.items()), *command] if variables else [*command]
 
 
 def give(path: Path) -> Path:
@@ -155,12 +160,12 @@ class PrivateServer:
     def launch(self) -> None:
         """Start it without waiting."""
         assert not self.is_running(), "the server is running"
-        command = self.command()
+        command = with_variables(self.variables, self.command())
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 as_runner(command) if self._wrap is None else self._wrap(command),
                 cwd=self.folder,
-                env=environment(**self.variables),
+                env=environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -225,7 +225,7 @@ def test_help_lists_every_command(program: Program) -> None:
     listed = done.stdout.partition("Commands:\n")[2].split("\n")
     assert [line.split()[0] for line in listed if line] == [
         *("demo", "run", "locks", "show", "break", "purge", "install", "epoch"),
-        *("protect", "unprotect", "rebind", "marks", "doctor"),
+        *("protect", "unprotect", "rebind", "marks", "verify", "doctor"),
     ]
     assert all(len(line.split()) > 3 for line in listed if line)
 

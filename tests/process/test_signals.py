@@ -229,6 +229,6 @@ def test_control_c_frees_the_lock_on_the_way_out(stage: Stage, source: fenceline
         assert actor.hear() == "inside"
     actor.send(signal.SIGINT)
     assert actor.wait() == -signal.SIGINT
-    assert "KeyboardInterrupt" in actor.errors
+    wait_until(lambda: "KeyboardInterrupt" in actor.errors)
     assert source.info("a").waiters == ()
     assert source.info("a").is_held is (where == "waiting")
