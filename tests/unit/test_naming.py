@@ -2,7 +2,8 @@
 
 import gc
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -22,27 +23,35 @@ def _without_collector() -> Iterator[None]:
     gc.enable()
 
 
-def fail(how: str) -> "weakref.ref[Held]":
+def by_block() -> None:
+    """Meet an error in a block."""
+    with NamingErrors(lambda error: SourceError("named") if isinstance(error, KeyError) else None):
+        raise KeyError
+
+
+def by_call() -> None:
+    """Meet an error in an `except` clause."""
+    try:
+        {}["none"]
+    except KeyError as error:
+        raise_known(SourceError("named"), error)
+
+
+def meet(way: Callable[[], None]) -> "weakref.ref[Held]":
     """Meet an error in the way of a store, and return a reference to what this frame has had."""
     held = Held()
-    naming = NamingErrors(lambda error: SourceError("named") if isinstance(error, KeyError) else None)
-    try:
-        if how == "block":
-            with naming:
-                raise KeyError
-        try:
-            raise KeyError
-        except KeyError as error:
-            raise_known(SourceError("named"), error)
-    except SourceError as error:
-        assert isinstance(error.__cause__, KeyError)
+    with suppress(SourceError):
+        way()
     return weakref.ref(held)
 
 
 @pytest.mark.usefixtures("_without_collector")
-@pytest.mark.parametrize("how", ["block", "call"])
-def test_h2_an_error_that_is_over_keeps_nothing_that_its_frames_had(how: str) -> None:
-    assert fail(how)() is None
+@pytest.mark.parametrize("way", [by_block, by_call])
+def test_h2_an_error_that_is_over_keeps_nothing_that_its_frames_had(way: Callable[[], None]) -> None:
+    with pytest.raises(SourceError, match="named") as raised:
+        way()
+    assert isinstance(raised.value.__cause__, KeyError)
+    assert meet(way)() is None
 
 
 def test_an_error_without_a_known_meaning_passes() -> None:
