@@ -35,6 +35,40 @@ BENIGN = {
     .acquire("1", 1.0, 1.1, 10, until=9.0)
     .call("1", "release", 1.2, None, token="10")
     .acquire("2", 1.0, 1.3, 11, until=2.3),
+    "the holder was held up until its lease was over, and never relied on it": Script()
+    .acquire("1", 1.0, 2.5, 10)
+    .read("1", 2.5, 2.8, 10, 0)
+    .release("1", 2.9, 3.0, 10)
+    .acquire("2", 2.0, 2.6, 11, until=3.6),
+    "the time left was read, and the answer recorded much later": Script()
+    .acquire("1", 1.0, 4.0, 10, until=2.0)
+    .acquire("2", 1.5, 2.1, 11, until=3.1)
+    .release("2", 2.2, 2.3, 11)
+    .release("1", 4.0, 4.1, 10),
+    "a holder that was killed between its release and the answer": Script()
+    .acquire("1", 1.0, 1.1, 10, until=2.0)
+    .call("1", "release", 1.2, None, token="10")
+    .event(1.3, "kill", victim="1")
+    .acquire("2", 1.0, 1.3, 11, until=2.3),
+    "a holder that was killed keeps its lease until that ends": Script()
+    .acquire("1", 1.0, 1.1, 10, until=2.0)
+    .event(1.2, "kill", victim="1")
+    .acquire("2", 1.0, 2.1, 11, until=3.1),
+    "a release after the lease was over": Script()
+    .acquire("1", 1.0, 1.1, 10, until=2.0)
+    .acquire("2", 1.5, 2.1, 11, until=3.1)
+    .release("1", 2.2, 2.3, 10)
+    .release("2", 2.9, 3.0, 11),
+    "a release of unknown outcome, and another lease of the same process": Script()
+    .acquire("1", 1.0, 1.1, 10, until=2.0)
+    .call("1", "release", 1.2, 1.3, outcome="info", token="10", error="SourceUnavailableError")
+    .acquire("1", 1.4, 1.5, 11, until=2.5),
+    "a re-entry that was held up until the next one had the lock": Script()
+    .acquire("1", 1.0, 1.1, 10, until=2.0)
+    .acquire("1", 1.2, 3.0, 10)
+    .acquire("2", 1.5, 2.2, 11, until=3.2)
+    .release("1", 3.0, 3.1, 10)
+    .release("1", 3.1, 3.2, 10),
     "an unanswered write is there": Script().write("1", 1.0, None, 10, "a", 1).final(("a", 1, 10)),
     "an unanswered write is not there": Script().write("1", 1.0, None, 10, "a", 1).final(),
     "an unknown write is there": Script().write("1", 1.0, 1.1, 10, "a", 1, outcome="info").final(("a", 1, 10)),

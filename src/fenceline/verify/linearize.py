@@ -6,7 +6,8 @@ one makes it necessary, and equal configurations are kept once. Locks are indepe
 alone.
 
 A lease may end by itself, which no process sees. So each lease has a time before which it cannot have ended: its holder
-relied on it until then, or had not begun to give it back. From that time on the next one may have the lock.
+relied on it until then, and had not begun to give it back. From that time on the next one may have the lock. A holder
+that never relied on its lease, since the process was held up until that was over, has no such time.
 
 Promise: True and False are certain; None says that the budget was spent first. An acquire of unknown outcome is left
 out, since it could only keep others out. Never: an overlap that an expired lease explains held against the lock.
@@ -174,7 +175,7 @@ def calls_of(operations: Iterable[Operation]) -> list[Call]:
 
 
 def _ends_of(operations: Iterable[Operation]) -> dict[tuple[str, int], int]:
-    """Return for each lease the time until which it was relied on: not beyond the beginning of its last release."""
+    """Return for each lease that was relied on until when: not beyond the beginning of its last release."""
     ends: dict[tuple[str, int], int] = {}
     depths: dict[tuple[str, int], int] = {}
     left: set[tuple[str, int]] = set()
@@ -185,7 +186,8 @@ def _ends_of(operations: Iterable[Operation]) -> dict[tuple[str, int], int]:
         if one.kind == RELEASE:
             depths[lease] = depths.get(lease, 1) - 1
             if depths[lease] <= 0:
-                ends[lease] = min(ends.get(lease, one.invoked_ns), one.invoked_ns)
+                if lease in ends:
+                    ends[lease] = min(ends[lease], one.invoked_ns)
                 left.add(lease)
         elif one.outcome == OK and one.kind in {ACQUIRE, READ, WRITE} and lease not in left:
             depths[lease] = depths.get(lease, 0) + (one.kind == ACQUIRE)
