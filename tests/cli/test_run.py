@@ -4,6 +4,7 @@ import os
 import signal
 import sqlite3
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 import fenceline
 from fenceline.model import Sequencer
 from tests.cli.program import PROGRAM, Program, is_gone, program, running
-from tests.helpers import wait_until
+from tests.helpers import DEADLINE_S, wait_until
 
 __all__ = ["program"]
 pytestmark = pytest.mark.process
@@ -173,6 +174,51 @@ def test_a_signal_while_waiting_leaves_the_queue(program: Program, name: str) ->
         assert (process.returncode, out, complaint) == (128 + number, "", "")
         assert source.info("x").waiters == ()
     assert not (program.folder / "ran").exists()
+
+
+SWALLOWED = {
+    "in a finalizer": """
+class Finalized:
+    def __del__(self):
+        signal.raise_signal(signal.SIGTERM)
+with told.interrupting():
+    Finalized()
+    time.sleep(600)
+""",
+    "by a client": """
+with told.interrupting():
+    try:
+        signal.raise_signal(signal.SIGTERM)
+    except BaseException:
+        time.sleep(600)
+""",
+    "in the leaving": """
+try:
+    with told.interrupting():
+        signal.raise_signal(signal.SIGTERM)
+except signals.InterruptedWait:
+    time.sleep(600)
+""",
+}
+
+
+@pytest.mark.parametrize("place", SWALLOWED)
+def test_a_signal_that_somebody_swallows_ends_the_wait(program: Program, place: str) -> None:
+    begin = """
+import signal, time
+from fenceline.cli.run import events, signals
+signals.REMINDER_S = 0.01
+signals.LEAVING_S = {leaving_s}
+told = signals.Signals(events.Events())
+"""
+    is_cut_off = place == "in the leaving"
+    program_text = begin.format(leaving_s=0.01 if is_cut_off else 60) + SWALLOWED[place]
+    # Once the wait is over, what it raised is all that there is: Python exits with 1. A leaving that hangs is cut off.
+    done = subprocess.run(
+        [sys.executable, "-c", program_text], capture_output=True, text=True, timeout=DEADLINE_S, check=False
+    )
+    assert done.returncode == (128 + signal.SIGTERM if is_cut_off else 1)
+    assert done.stderr.endswith("InterruptedWait\n") != is_cut_off
 
 
 @pytest.mark.parametrize("step", range(8))

@@ -1,16 +1,22 @@
 """What `fenceline run` does with signals: while it waits for the lock they end it, afterwards they are CMD's.
 
-Promise: a signal that was ignored when this process started stays ignored (nohup). A second signal during the
-leaving of the queue ends the process at once. SIGSTOP and SIGKILL reach nobody: the watchdog is for them.
+Promise: a signal that was ignored when this process started stays ignored (nohup). A wait that a signal is to end does
+end: what it raised is raised again each REMINDER_S, should somebody have swallowed it, and a leaving that takes
+LEAVING_S is cut off. A second signal during the leaving of the queue ends the process at once. SIGSTOP and SIGKILL
+reach nobody: the watchdog is for them.
 """
 
+import os
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from fenceline.cli.errors import SIGNALLED
 from fenceline.cli.run.events import Events
 
+REMINDER_S = 1.0
+LEAVING_S = 10.0
 FORWARDED = (
     signal.SIGTERM,
     signal.SIGINT,
@@ -35,9 +41,11 @@ class Signals:
         """The signal that came before CMD was running."""
         self._is_commands = False
         self._may_raise = False
+        self._is_waiting = False
         # Whoever started us may have SIGCHLD ignored: CMD's exit status would be lost.
         signal.signal(signal.SIGCHLD, self._handle)
         signal.signal(signal.SIGCONT, self._handle)
+        signal.signal(signal.SIGALRM, self._remind)
         _set_unless_ignored(FORWARDED, self._handle)
         events.take_signals()
 
@@ -49,21 +57,31 @@ class Signals:
         if self._may_raise:
             self._may_raise = False
             _set_unless_ignored(FORWARDED, signal.SIG_DFL)
+            signal.setitimer(signal.ITIMER_REAL, REMINDER_S, REMINDER_S)
             raise InterruptedWait
+
+    def _remind(self, _number: int, _frame: FrameType | None) -> None:
+        """Raise once more in a wait that goes on, and cut off a leaving that takes too long."""
+        if self._is_waiting:
+            raise InterruptedWait
+        if self.interrupted_by is not None:
+            os._exit(SIGNALLED + self.interrupted_by)  # With this process the gate closes: CMD never runs.
 
     @contextmanager
     def interrupting(self) -> Iterator[None]:
         """Raise InterruptedWait in this block when a signal comes; at its beginning, if one has come before.
 
-        Only in this block, since an exception out of nowhere may be swallowed: by an import, by a client's callback.
-        So it is raised at the block's end too.
+        Only in this block, since an exception out of nowhere may be swallowed: by a finalizer, by a client's callback.
+        So it is raised again while the block lasts, and at its end.
         """
-        self._may_raise = True
+        self._may_raise = self._is_waiting = True
         try:
             self._check()
             yield
         finally:
-            self._may_raise = False
+            self._may_raise = self._is_waiting = False
+            if self.interrupted_by is not None:
+                signal.setitimer(signal.ITIMER_REAL, LEAVING_S)
             self._check()
 
     def pass_to_command(self) -> None:
