@@ -1,6 +1,7 @@
 """One lease of etcd for all that a process has with one ttl: kept by one message, revoked, never left behind."""
 
 import asyncio
+import gc
 import subprocess
 import sys
 import threading
@@ -13,6 +14,7 @@ from fenceline._flows import requests as ask
 from fenceline.clock import boottime_us
 from fenceline.errors import ConfigError
 from fenceline.model import draw_claim
+from fenceline.stores.etcd.client import _CLIENTS as CLIENTS
 from tests.etcd.clients import Client, installed
 from tests.etcd.fix_etcd import Corner
 from tests.etcd.fix_server import MIN_TTL_S, EtcdCluster
@@ -102,6 +104,21 @@ def test_closing_a_source_revokes_its_lease(etcd: Corner, client: Client):
     with fenceline.connect(etcd.url) as source, source.lock("lock"):
         assert len(set(etcd.cluster.leases()) - before) == 1
     wait_until(lambda: set(etcd.cluster.leases()) <= before)
+
+
+def test_a_source_that_nobody_has_any_more_is_gone_without_the_collector(etcd: Corner, client: Client):
+    others = set(CLIENTS)
+
+    def use() -> None:
+        with fenceline.connect(etcd.url) as source, source.lock("lock", ttl=MIN_TTL_S):
+            assert source.lock("lock", ttl=MIN_TTL_S, timeout=0.1).acquire() is None  # With a stream of watches.
+
+    gc.disable()
+    try:
+        use()
+        wait_until(lambda: set(CLIENTS) <= others)
+    finally:
+        gc.enable()
 
 
 def test_closing_a_source_keeps_the_leases_that_are_held(etcd: Corner, client: Client):

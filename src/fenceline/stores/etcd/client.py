@@ -121,12 +121,18 @@ class Client:
     def _begin_anew(self) -> None:
         self._channels = _Channels(self.place)
         self._metadata: tuple[tuple[str, str], ...] = ()
-        self.on_moved: Callable[[], None] | None = None
+        self._on_moved: Callable[[], Callable[[], None] | None] = _nobody
 
     def after_fork_in_child(self) -> None:
         """Use channels of this process's own."""
         _INHERITED.append(self._channels)
         self._begin_anew()
+
+    def tell_when_moved(self, listener: Callable[[], None]) -> None:
+        """Have a method called whenever another member is spoken to, for as long as its object lives: it is not kept
+        alive from here, since that object has this client, and neither would go before the collector runs.
+        """
+        self._on_moved = weakref.WeakMethod(listener)
 
     def call(self, method: Method, request: Any, patience_s: float) -> Any:
         """Call a method and return its answer; an error of the tree if there is none."""
@@ -208,8 +214,13 @@ class Client:
         """Speak to the next member from now on."""
         if self._member == member and len(self.place.endpoints) > 1:
             self._member = (member + 1) % len(self.place.endpoints)
-            if self.on_moved is not None:
-                self.on_moved()
+            tell = self._on_moved()
+            if tell is not None:
+                tell()
+
+
+def _nobody() -> None:
+    """Stand for a listener that there is not."""
 
 
 def _tell(loop: asyncio.AbstractEventLoop, answered: asyncio.Event) -> None:

@@ -53,7 +53,7 @@ class Watcher:
         self._requests: SimpleQueue[Any] | None = None
         self._call: Any = None
         self._is_running = False
-        client.on_moved = self.reopen
+        client.tell_when_moved(self.reopen)
 
     def watch(self, key: bytes, revision: int, tell: Callable[[], None], *, is_urgent: bool) -> int:
         """Have `tell` called once when the key is gone, in the watcher's thread; return a number for `forget`.
@@ -115,6 +115,8 @@ class Watcher:
                 if self._watches:
                     known = meaning(error, self._client.place) if isinstance(error, grpc.RpcError) else error
                     logger.info("waiters look for themselves now: %s", known)
+                # gRPC raises the call itself: its frames would keep it, and it them, and both all that is here.
+                error.with_traceback(None)
             self._tell_all()
             if self._may_stop():
                 return
@@ -136,8 +138,9 @@ class Watcher:
         finally:
             with self._mutex:
                 self._requests = None
-            if self._call is not None:
-                self._call.cancel()
+            call, self._call = self._call, None
+            if call is not None:
+                call.cancel()
             requests.put(None)
             GATE.leave(under_way)
 
