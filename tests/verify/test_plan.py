@@ -3,8 +3,8 @@
 from collections import Counter
 from dataclasses import replace
 
-from fenceline.verify.history import FREEZE, KILL, STRAY
-from fenceline.verify.plan import ACQUIRED, BETWEEN, LEAVING, WRITTEN, Settings, fault_of
+from fenceline.verify.history import FREEZE, KILL, RESTORE, STRAY
+from fenceline.verify.plan import ACQUIRED, BETWEEN, CONTROL_FAULTS, LEAVING, WRITTEN, Fault, Settings, fault_of
 
 SETTINGS = Settings(source=None, guard="sqlite:///app.db", run="run", of="source", seed=7)
 
@@ -29,6 +29,14 @@ def test_a_fault_that_is_not_wanted_does_not_come() -> None:
     kinds = {fault.kind for fault in draws(replace(SETTINGS, faults=(KILL,)))}
     assert KILL in kinds
     assert FREEZE not in kinds
+
+
+def test_the_first_tenures_of_each_lock_are_aimed() -> None:
+    settings = replace(SETTINGS, faults=CONTROL_FAULTS)
+    for seed in range(20):
+        first = [fault_of(replace(settings, seed=seed), worker, 1) for worker in range(settings.workers)]
+        assert first[: settings.locks] == [Fault(FREEZE, BETWEEN, 2.4 * settings.ttl)] * settings.locks
+        assert {fault.kind for fault in first[-settings.locks :]} == {RESTORE}
 
 
 def test_most_freezes_last_past_the_ttl() -> None:

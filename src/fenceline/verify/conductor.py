@@ -18,13 +18,15 @@ from typing import Self
 
 from fenceline.errors import SourceError
 from fenceline.verify.history import QUIET, THAW
-from fenceline.verify.plan import Settings
+from fenceline.verify.plan import NAP, Settings
 from fenceline.verify.recorder import Recorder
-from fenceline.verify.worker import FREEZING, NAPPING, WORKED, orders_for
+from fenceline.verify.worker import FREEZING, NAPPING, READY, WORKED, orders_for
 
 _READ_BYTES = 65536
 _STDERR_TAIL_CHARACTERS = 2000
 _TELL_EVERY_S = 0.5
+_START_PATIENCE_S = 60.0
+"""How long processes may take to start: on a loaded machine that is seconds, which are no part of the attack."""
 
 
 class CampaignError(SourceError):
@@ -38,6 +40,7 @@ class Life:
         self.worker = worker
         self.number = number
         self.process = f"{worker}.{number}"
+        self.is_ready = False
         self.worked = 0
         self.frozen_at = 0.0
         self.unread = b""
@@ -116,6 +119,7 @@ class Conductor:
         """Attack for the settings' duration, let everything come to rest, and have all workers end."""
         for worker in range(self.settings.workers):
             self._start(worker, 0)
+        self._go_on(_START_PATIENCE_S, lambda: all(life.is_ready for life in self._lives.values()))
         self._go_on(self.settings.duration, lambda: False)
         self._calm()
         self._is_stopping = True
@@ -160,7 +164,9 @@ class Conductor:
         *lines, life.unread = (life.unread + received).split(b"\n")
         for line in lines:
             word, _, rest = line.decode().partition(" ")
-            if word == WORKED:
+            if word == READY:
+                life.is_ready = True
+            elif word == WORKED:
                 life.worked += 1
                 self._counts["tenures"] += 1
             elif word == FREEZING:
@@ -175,17 +181,22 @@ class Conductor:
         life.frozen_at = time.monotonic()
         wake_at = life.frozen_at + (0.0 if self._is_quiet else seconds)
         heapq.heappush(self._frozen, (wake_at, life.worker, life))
+        if seconds >= self.settings.ttl:
+            for other in self._lives.values():
+                if other is not life and self._has_same_lock(other, life):
+                    other.send(NAP)
 
     def _wake_predecessors(self, life: Life) -> None:
-        """Wake whoever was frozen past the lease on the same lock: now a successor is between its read and its write,
-        which is the worst moment at which a stale write can come.
+        """Wake whoever is frozen on the same lock as soon as that was for a ttl: now a successor is between its read
+        and its write, which is the worst moment at which a stale write can come.
         """
-        expired_at = time.monotonic() - self.settings.ttl
-        lock = self.settings.lock_of_worker(life.worker)
-        for at, (_, worker, other) in enumerate(self._frozen):
-            if self.settings.lock_of_worker(worker) == lock and other.frozen_at < expired_at:
-                self._frozen[at] = (0.0, worker, other)
+        for at, (wake_at, worker, other) in enumerate(self._frozen):
+            if self._has_same_lock(other, life):
+                self._frozen[at] = (min(wake_at, other.frozen_at + self.settings.ttl), worker, other)
         heapq.heapify(self._frozen)
+
+    def _has_same_lock(self, one: Life, other: Life) -> bool:
+        return self.settings.lock_of_worker(one.worker) == self.settings.lock_of_worker(other.worker)
 
     def _thaw(self) -> None:
         _, _, life = heapq.heappop(self._frozen)

@@ -17,6 +17,9 @@ COUNTERS, LIST = "counters", "list"
 """What the names of a resource's two tables end with."""
 NAP = "nap"
 """Not a fault: a process that takes its time between read and write, and goes on renewing its lease meanwhile."""
+AIMED_NAP_TTLS = 0.6
+"""How long a holder naps because another is frozen. It may have got the lock after two thirds of a ttl, as the frozen
+one's last renewal can be a third old, and that one sleeps for a whole ttl at least: both are to meet."""
 NETWORK_FAULTS = (PARTITION, DELAY, DROP)
 FAULTS = (FREEZE, KILL, STRAY, *NETWORK_FAULTS)
 CONTROL_FAULTS = (FREEZE, KILL, RESTORE)
@@ -27,7 +30,7 @@ ACQUIRED, BETWEEN, WRITTEN, LEAVING = "acquired", "between", "written", "leaving
 
 _POINTS = {ACQUIRED: 4, BETWEEN: 10, WRITTEN: 1, LEAVING: 2}
 """How often each is chosen. One that is frozen inside a write holds a whole SQLite file up, hence seldom."""
-_SHARES = {FREEZE: 0.20, KILL: 0.02, PARTITION: 0.04, DELAY: 0.04, DROP: 0.06, RESTORE: 0.05, STRAY: 0.03, NAP: 0.25}
+_SHARES = {FREEZE: 0.20, KILL: 0.02, PARTITION: 0.04, DELAY: 0.04, DROP: 0.06, RESTORE: 0.05, STRAY: 0.03, NAP: 0.15}
 """The share of tenures that each hits."""
 _FREEZE_TTLS = (1.1, 2.4)
 _SHORT_FREEZE_TTLS = (0.1, 0.9)
@@ -112,7 +115,20 @@ class Settings:
 
 
 def fault_of(settings: Settings, worker: int, tenure: int) -> Fault:
-    """Return what hits this tenure of this worker."""
+    """Return what hits this tenure of this worker: the first ones are aimed, the others drawn."""
+    return (_aimed(settings, worker) if tenure == 1 else None) or _drawn(settings, worker, tenure)
+
+
+def _aimed(settings: Settings, worker: int) -> Fault | None:
+    """Return what hits the first tenure of each lock's first worker and of its last one, so that no run is without."""
+    if FREEZE in settings.faults and worker < settings.locks:
+        return Fault(FREEZE, BETWEEN, settings.ttl * _FREEZE_TTLS[1])
+    if RESTORE in settings.faults and worker >= settings.workers - settings.locks:
+        return Fault(RESTORE)
+    return None
+
+
+def _drawn(settings: Settings, worker: int, tenure: int) -> Fault:
     chance = random.Random(f"{settings.seed}/{worker}/{tenure}")  # noqa: S311 - drawn again from its seed
     drawn = chance.random()
     (point,) = chance.choices(list(_POINTS), list(_POINTS.values()))

@@ -1,18 +1,18 @@
 """Recording: one process's file of what it asks and is told, each line written before anything else happens.
 
-Promise: a line is one write to the file, so that a process that is killed loses none. Times are those of
-CLOCK_MONOTONIC, which all processes of a machine share.
+Promise: a line is one write to the file, so that a process that is killed loses none. Times are on the clock of the
+leases, which all processes of a machine share and which counts suspend.
 """
 
 import heapq
 import json
 import os
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from fenceline.clock import boottime_ns
 from fenceline.verify.history import INVOKE, NEMESIS
 
 
@@ -25,7 +25,7 @@ class Recorder:
 
     def write(self, step: str, kind: str, **facts: Any) -> None:
         """Record one step of one operation of this process."""
-        self._append({"time": time.monotonic_ns(), "process": self.process, "type": step, "f": kind} | facts)
+        self._append({"time": boottime_ns(), "process": self.process, "type": step, "f": kind} | facts)
 
     def invoke(self, kind: str, **facts: Any) -> None:
         """Record that an operation begins."""
@@ -33,7 +33,7 @@ class Recorder:
 
     def note(self, kind: str, **facts: Any) -> None:
         """Record something that is done to a process."""
-        self._append({"time": time.monotonic_ns(), "process": NEMESIS, "type": "info", "f": kind} | facts)
+        self._append({"time": boottime_ns(), "process": NEMESIS, "type": "info", "f": kind} | facts)
 
     def _append(self, record: dict[str, Any]) -> None:
         os.write(self._descriptor, f"{json.dumps(record)}\n".encode())

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import fenceline
+from fenceline.clock import boottime_ns
 from fenceline.verify.history import (
     ACQUIRE,
     DELAY,
@@ -27,6 +28,7 @@ from fenceline.verify.history import (
     NS_PER_S,
     OK,
     PARTITION,
+    QUIET,
     READ,
     RELEASE,
     RESTORE,
@@ -36,6 +38,7 @@ from fenceline.verify.history import (
 from fenceline.verify.places import Place, Rewindable
 from fenceline.verify.plan import (
     ACQUIRED,
+    AIMED_NAP_TTLS,
     BETWEEN,
     GUARD,
     LEAVING,
@@ -55,9 +58,9 @@ if TYPE_CHECKING:
 
     from fenceline.verify.places import Seen
 
-FREEZING, NAPPING, WORKED = "freezing", "napping", "worked"
-"""What it says on standard output: that it freezes now, for how many seconds at most; that it has read, and takes its
-time before it writes; that a tenure has come to its end."""
+READY, FREEZING, NAPPING, WORKED = "ready", "freezing", "napping", "worked"
+"""What it says on standard output: that it begins; that it freezes now, for how many seconds at most; that it has read,
+and takes its time before it writes; that a tenure has come to its end."""
 _PR_SET_PDEATHSIG = 1
 _WAIT_TTLS = 8
 _REST_PARTS = 10
@@ -74,7 +77,9 @@ class Worker:
         self.process = f"{worker}.{life}"
         self._tenure = life * 1_000_000  # Each life has draws of its own.
         self._fault = Fault()
+        self._is_wanted = True
         self._is_quiet = False
+        self._is_to_nap = False
         number = settings.lock_of_worker(worker)
         self._networks: dict[str, Proxy] = {}
         settings = self._behind_proxies(settings)
@@ -103,18 +108,22 @@ class Worker:
 
     def run(self) -> None:
         """Work until standard input ends."""
-        while self._is_wanted():
+        say(READY)
+        while self._is_wanted:
             self._tenure += 1
             self._fault = Fault() if self._is_quiet else fault_of(self.settings, self.worker, self._tenure)
             self._hold()
+            self._hear_orders()
 
-    def _is_wanted(self) -> bool:
-        """Look whether there is an order: `quiet` ends the faults, the end of the input everything."""
-        while select.select([0], [], [], 0)[0]:
-            if not os.read(0, 4096):
-                return False
-            self._is_quiet = True
-        return True
+    def _hear_orders(self) -> None:
+        """Look whether there is an order: `nap` before the next write, `quiet` ends the faults, the end of the input
+        everything.
+        """
+        while self._is_wanted and select.select([0], [], [], 0)[0]:
+            orders = os.read(0, 4096).decode().split()
+            self._is_wanted = bool(orders)
+            self._is_quiet |= QUIET in orders
+            self._is_to_nap = (self._is_to_nap or NAP in orders) and not self._is_quiet
 
     def _hold(self) -> None:
         """Do everything that is done in one tenure."""
@@ -224,11 +233,12 @@ class Worker:
         """Be at a point of the tenure, where the plan may have something for this process."""
         fault = self._fault
         if fault.kind in {None, RESTORE} or fault.point != point:
+            if point == BETWEEN:
+                self._nap_if_told()
             return
         self._fault = Fault()  # With two resources a process stands at some points twice.
         if fault.kind == NAP:
-            say(NAPPING)
-            time.sleep(fault.seconds)
+            self._nap(fault.seconds)
         elif fault.kind == FREEZE:
             say(f"{FREEZING} {fault.seconds}")
             self._recorder.note(FREEZE, victim=self.process, point=point)
@@ -241,6 +251,18 @@ class Worker:
         elif fault.side in self._networks:
             self._recorder.note(fault.kind, victim=self.process, point=point, side=fault.side, seconds=fault.seconds)
             self._disturb(self._networks[fault.side], fault)
+
+    def _nap_if_told(self) -> None:
+        """Take its time while an earlier holder is frozen: it is woken into this very moment."""
+        self._hear_orders()
+        if self._is_to_nap:
+            self._is_to_nap = False
+            self._nap(AIMED_NAP_TTLS * self.settings.ttl)
+
+    @staticmethod
+    def _nap(seconds: float) -> None:
+        say(NAPPING)
+        time.sleep(seconds)
 
     @staticmethod
     def _disturb(network: Proxy, fault: Fault) -> None:
@@ -261,7 +283,7 @@ def until_of(proof: Any) -> dict[str, int]:
     if isinstance(proof, fenceline.Sequencer):
         return {}
     # The clock is read first: a process that is frozen in between claims less, never more.
-    now_ns = time.monotonic_ns()
+    now_ns = boottime_ns()
     remaining = proof.remaining()
     return {"until": now_ns + int(remaining * NS_PER_S)} if remaining > 0 else {}
 
