@@ -21,7 +21,7 @@ _GUARDING = "_flows/guarding.py"
 _ACQUIRE = "_flows/acquire.py"
 _RECORD = "_keeper/record.py"
 _KEEPER = "_keeper/keeper.py"
-_SOURCE = "stores/sqlite/source.py"
+_QUEUEING = "stores/sqlite/queueing.py"
 _SQL = "stores/sqlite/source.sql"
 _GUARD_SQL = "stores/sqlite/guard.sql"
 _MARK_SQL = "stores/sqlite/guard_schema.sql"
@@ -70,12 +70,12 @@ MUTANTS = (
     Mutant("H2 loss is not told", _KEEPER, "        self._announce_loss(record)\n", "", _KEEPING),
     Mutant("H2 expiry leaves its claim", _KEEPER, "        if record.state == EXPIRED:\n", "        if False:\n", _KEEPING),
     Mutant("H4 ended claim granted again", _SQL, "AND forgotten_us < ? AND ended_claim IS NOT ?", "AND (? OR ? OR 1)", "tests/rules/test_claims.py"),
-    Mutant("H4 late duplicate", _SOURCE, "return claim == self.ended_claim or born_us <= max(self.forgotten_us, self.born_after_us)", "return False", "tests/rules/test_claims.py"),
+    Mutant("H4 late duplicate", _QUEUEING, "return claim == self.ended_claim or born_us <= max(self.forgotten_us, self.born_after_us)", "return False", "tests/rules/test_claims.py"),
     Mutant("H4 release by an old claim", _SQL, "WHERE name = ? AND claim = ?;", "WHERE name = ? AND (? OR 1);", _STORE),
     Mutant("H5 timeout leaves its place", _ACQUIRE, "            yield from asked(Release(request.lock, request.claim))\n            return sent_ms, Busy()", "            return sent_ms, Busy()", _FLOWS),
     Mutant("H7 barging", _SQL, "\n  AND NOT EXISTS (SELECT 1 FROM fenceline_waiter AS w WHERE w.lock = fenceline_lock.name);", ";", f"{_STORE} tests/rules/test_leases.py"),
-    Mutant("H7 out of turn", _SOURCE, "is_head = look.head in (claim, None)", "is_head = True", f"{_STORE} tests/rules/test_leases.py"),
-    Mutant("T1 above the bound", _SOURCE, "return look.counter + 1 if look.counter < look.bound else None", "return look.counter + 1", f"{_STORE} tests/rules/test_tokens.py"),
+    Mutant("H7 out of turn", _QUEUEING, "is_head = look.head in (claim, None)", "is_head = True", f"{_STORE} tests/rules/test_leases.py"),
+    Mutant("T1 above the bound", _QUEUEING, "return look.counter + 1 if look.counter < look.bound else None", "return look.counter + 1", f"{_STORE} tests/rules/test_tokens.py"),
     Mutant("T1 bound not flushed", "stores/sqlite/database.py", '_set_synchronous("EXTRA")', '_set_synchronous("NORMAL")', "tests/process/test_power_cut.py"),
     Mutant("T4 an expired lease is renewed", _SQL, "AND l.claim = asked.key AND l.deadline_ms > (SELECT fenceline_now_ns() / 1000000)", "AND l.claim = asked.key", f"{_STORE} tests/rules/test_tokens.py"),
     Mutant("T7 epoch does not jump", "stores/sqlite/identity.py", "// EPOCH_STRIDE + 1) * EPOCH_STRIDE", "// EPOCH_STRIDE) * EPOCH_STRIDE + max(row.bound, seen) % EPOCH_STRIDE", f"{_STORE} tests/rules/test_tokens.py"),

@@ -15,7 +15,7 @@ from itertools import count, islice
 from typing import Any
 
 import fenceline
-from fenceline.stores.sqlite import identity, source
+from fenceline.stores.sqlite import identity, operating, source
 from fenceline.stores.sqlite.database import Database
 from fenceline.stores.sqlite.kernel import this_kernel
 
@@ -25,7 +25,7 @@ def pretend(settings: dict[str, Any]) -> None:
     fields = {name: settings[name] for name in ("boot_id", "time_namespace") if name in settings}
     kernel = this_kernel()._replace(machine_id="0" * 32, **fields)
     identity.this_kernel = source.this_kernel = lambda: kernel  # type: ignore[assignment]
-    source.BLOCK_TOKENS = settings.get("block", source.BLOCK_TOKENS)
+    operating.BLOCK_TOKENS = settings.get("block", operating.BLOCK_TOKENS)
 
 
 def leave_out(protection: str | None) -> None:

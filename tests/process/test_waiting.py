@@ -14,7 +14,7 @@ import fenceline
 from fenceline._flows import requests as ask
 from fenceline.clock import boottime_ms
 from fenceline.model import draw_claim
-from fenceline.stores.sqlite import source as sqlite_source
+from fenceline.stores.sqlite.queueing import MAX_WAITERS
 from fenceline.stores.sqlite.source import SQLiteSourceConnection
 from tests.helpers import wait_until
 from tests.process.actors import Actor, Stage
@@ -302,8 +302,8 @@ def test_what_a_request_costs_does_not_grow_with_the_queue(stage: Stage, which: 
 def test_one_waiter_more_than_the_limit_is_refused_with_the_number(stage: Stage, source: fenceline.Source) -> None:
     holder = source.lock("lock", ttl=TTL)
     holder.acquire()
-    claims = crowd(stage.path, sqlite_source.MAX_WAITERS)
-    with pytest.raises(fenceline.SourceError, match=f"'lock' has {sqlite_source.MAX_WAITERS} waiters"):
+    claims = crowd(stage.path, MAX_WAITERS)
+    with pytest.raises(fenceline.SourceError, match=f"'lock' has {MAX_WAITERS} waiters"):
         source.lock("lock").acquire()
     assert source.lock("lock").acquire(blocking=False) is None, "who does not wait is not refused"
     client = Client(stage.path)
@@ -316,7 +316,7 @@ def test_one_waiter_more_than_the_limit_is_refused_with_the_number(stage: Stage,
 def test_dead_waiters_do_not_fill_the_queue(stage: Stage, source: fenceline.Source) -> None:
     holder = source.lock("lock", ttl=TTL)
     holder.acquire()
-    crowd(stage.path, sqlite_source.MAX_WAITERS, dead=True)
+    crowd(stage.path, MAX_WAITERS, dead=True)
     waiting = threading.Thread(target=lambda: source.lock("lock", ttl=TTL).acquire())
     waiting.start()
     wait_until(lambda: len(source.info("lock").waiters) == 1)

@@ -16,7 +16,7 @@ from fenceline import LeaseLostError, SourceError
 from fenceline._flows import requests as ask
 from fenceline.clock import boottime_us
 from fenceline.model import EPOCH_STRIDE
-from fenceline.stores.sqlite import source
+from fenceline.stores.sqlite import operating
 from fenceline.stores.sqlite.kernel import this_kernel
 from tests.helpers import wait_until
 from tests.servers import need
@@ -213,7 +213,7 @@ def test_t7_reboot_of_this_machine_is_no_other_kernel(
     path: Path, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client.one_token()
-    monkeypatch.setattr(source, "BLOCK_TOKENS", 100)
+    monkeypatch.setattr(operating, "BLOCK_TOKENS", 100)
     here = this_kernel()._replace(machine_id="0" * 32)
     rows(path, "update fenceline_source set machine_id = ?", (here.machine_id,))
     last = 0

@@ -14,7 +14,7 @@ import fenceline
 from fenceline import OutcomeUnknownError, SourceError
 from fenceline._flows import requests as ask
 from fenceline.model import MAX_TOKEN, Sequencer
-from fenceline.stores.sqlite import source
+from fenceline.stores.sqlite import operating
 from fenceline.stores.sqlite.kernel import this_kernel
 from tests.helpers import wait_until
 from tests.sources import LONG_MS, Client, one_token, pretend_kernel, rows
@@ -76,7 +76,7 @@ def test_t1_undone_grant_leaves_nothing(client: Client, monkeypatch: pytest.Monk
 
 @pytest.mark.reduced
 def test_t1_counter_stays_under_the_durable_bound(path: Path, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source, "BLOCK_TOKENS", 5)
+    monkeypatch.setattr(operating, "BLOCK_TOKENS", 5)
     for expected in range(1, 30):
         assert client.one_token() == expected
         info = client.describe()

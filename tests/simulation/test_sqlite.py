@@ -6,7 +6,7 @@ import pytest
 
 from fenceline.stores.sqlite.database import Database
 from fenceline.stores.sqlite.identity import Identity
-from fenceline.stores.sqlite.source import Look, SQLiteSourceConnection
+from fenceline.stores.sqlite.queueing import Look, Queueing
 from fenceline.testing.simulate import simulate
 from fenceline.testing.simulate.__main__ import main
 from fenceline.testing.simulate.sqlite import MemoryDatabase, SQLiteWorld
@@ -56,8 +56,8 @@ _void_everything = Identity._void_everything
         (MemoryDatabase, "transact_flushed", lambda self, body, **_: Database.transact(self, body), "T1"),
         (Identity, "_void_everything", keep_the_counter, "T1"),
         (Look, "may_have_ended", lambda self, claim, born_us: False, "H4"),
-        (SQLiteSourceConnection, "_remember_ended", nothing, "H8"),
-        (SQLiteSourceConnection, "_drop_dead_waiters", nothing, "H8"),
+        (Queueing, "remember_ended", nothing, "H8"),
+        (Queueing, "_drop_dead_waiters", nothing, "H8"),
     ],
     ids=["bound not flushed", "no skip to the bound", "claims forgotten", "leavers forgotten", "dead waiters kept"],
 )

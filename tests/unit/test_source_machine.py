@@ -18,7 +18,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 
 from fenceline._flows import requests as ask
 from fenceline.model import EPOCH_STRIDE, draw_claim
-from fenceline.stores.sqlite import identity, source
+from fenceline.stores.sqlite import identity, operating, source
 from tests.sources import Client
 
 LOCKS = ("one", "two")
@@ -47,7 +47,7 @@ class SourceMachine(RuleBasedStateMachine):
     def open(self) -> None:
         self.patch = pytest.MonkeyPatch()
         self.now_us = 10_000_000_000
-        self.patch.setattr(source, "BLOCK_TOKENS", 3)
+        self.patch.setattr(operating, "BLOCK_TOKENS", 3)
         self.patch.setattr(source, "boottime_ns", lambda: self.now_us * 1000)
         self.patch.setattr(identity, "boottime_us", lambda: self.now_us)
         self.folder = Path(tempfile.mkdtemp(prefix="fl-machine-"))

@@ -14,7 +14,7 @@ import pytest
 from fenceline import OutcomeUnknownError, SchemaError, SourceError, SourceUnavailableError, UnsupportedError
 from fenceline._flows import requests as ask
 from fenceline.model import MAX_LOCK_NAME_BYTES, draw_claim
-from fenceline.stores.sqlite import inspection, kernel, source
+from fenceline.stores.sqlite import inspection, kernel, operating, queueing
 from fenceline.stores.sqlite.birth import Birth, birth_of
 from fenceline.stores.sqlite.database import Database
 from fenceline.stores.sqlite.forks import GATE
@@ -144,12 +144,12 @@ def test_repeated_reservation_raises_the_bound_once(client: Client) -> None:
     for _ in range(3):
         client.ask(ask.ReserveBlock())
     info = client.describe()
-    assert (info.last_token, info.reserved_token) == (0, source.BLOCK_TOKENS)
+    assert (info.last_token, info.reserved_token) == (0, operating.BLOCK_TOKENS)
 
 
 # --- limits ---
 def test_queue_has_a_limit_that_the_dead_do_not_count_towards(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source, "MAX_WAITERS", 3)
+    monkeypatch.setattr(queueing, "MAX_WAITERS", 3)
     client.token("lock")
     for number in range(3):
         client.acquire("lock", f"waiter {number}", may_wait=True)

@@ -18,6 +18,7 @@ from fenceline.model import SourceInfo
 from fenceline.stores.sqlite import identity, source
 from fenceline.stores.sqlite.database import Database
 from fenceline.stores.sqlite.kernel import Kernel, this_kernel
+from fenceline.stores.sqlite.queueing import Queueing
 from fenceline.stores.sqlite.source import SQLiteSource, SQLiteSourceConnection
 from fenceline.testing.simulate.source import Source
 from fenceline.testing.simulate.world import World
@@ -109,6 +110,7 @@ class SimulatedConnection(SQLiteSourceConnection):
         self.database = MemoryDatabase(path, prepare=partial(source.prepare, self._told), patience_s=0.0)
         self.database.pages = pages
         self._execute = self.database.execute
+        self._queueing = Queueing(path, self._identity, self.database)
 
     def _check_file(self, *, is_operator: bool) -> None:
         if not is_operator:
