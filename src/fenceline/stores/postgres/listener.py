@@ -12,9 +12,9 @@ import os
 import select
 import threading
 import time
-from contextlib import suppress
 
 from fenceline.errors import SourceError
+from fenceline.stores.claims import Ear
 from fenceline.stores.postgres.client import Connection, is_pooled, meaning, open_connection
 from fenceline.stores.postgres.conninfo import Place
 from fenceline.stores.postgres.forks import FORKS
@@ -28,33 +28,18 @@ MAX_RETRY_S = 5.0
 MS_PER_S = 1000
 
 
-class Ear:
-    """The channel of one waiting claim."""
+class ListeningEar(Ear):
+    """The channel of one waiting claim, of which its listener knows the digest alone."""
 
     def __init__(self, listener: "Listener", digest: str) -> None:
+        super().__init__()
         self._listener = listener
         self._digest = digest
-        self._descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-
-    def fileno(self) -> int:
-        """Return a descriptor that becomes readable when something was told."""
-        return self._descriptor
-
-    def wake(self) -> None:
-        """Tell the claim to look."""
-        os.eventfd_write(self._descriptor, 1)
-
-    def drain(self) -> None:
-        """Forget what was told until now."""
-        with suppress(BlockingIOError):
-            os.eventfd_read(self._descriptor)
 
     def close(self) -> None:
         """Stop listening; never raises."""
         self._listener.forget(self._digest)
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        super().close()
 
 
 class Listener:
@@ -86,7 +71,7 @@ class Listener:
         """Open the ear of a waiting claim."""
         self._begin_anew_in_child()
         digest = hashlib.sha256(claim.encode()).hexdigest()
-        ear = Ear(self, digest)
+        ear = ListeningEar(self, digest)
         with self._mutex:
             self._ears[digest] = ear
             if not self._is_running and not self._is_useless:
