@@ -20,16 +20,21 @@ from pathlib import Path
 from typing import Any
 
 import fenceline
+from tests.etcd.fix_etcd import EtcdFleet
 from tests.helpers import ROOT
 from tests.mysql.fix_mysql import Fleet as MySQLFleet
 from tests.postgres.fix_postgres import Fleet as PostgresFleet
+from tests.zookeeper.fix_zookeeper import Fleet as ZooKeeperFleet
 
 PAGE = ROOT / "docs" / "explanation" / "verified.md"
 POSTGRES = "15"
+TTL_S = 0.5
+SESSION_TTL_S = 1.0
+"""The shortest lease that etcd and ZooKeeper grant."""
 _HEAD = """# What `fenceline verify` found
 
 `make verify` wrote this page. It attacks each store for {duration:g} seconds, on a private server, with locks and
-guarded tables in one place ([how](../how-to/verify-a-set-up.md), [by which rules](../reference/history.md)).
+guarded data in one place ([how](../how-to/verify-a-set-up.md), [by which rules](../reference/history.md)).
 {machine}. The counts say how much happened; they are no measure of speed.
 
 """
@@ -92,10 +97,38 @@ def mariadb_place() -> Iterator[tuple[str, str, str]]:
             fleet.close()
 
 
+@contextmanager
+def etcd_place() -> Iterator[tuple[str, str, str]]:
+    """Yield the same for two prefixes on a private server."""
+    with tempfile.TemporaryDirectory(prefix="fl-verify-") as folder:
+        fleet = EtcdFleet(Path(folder))
+        try:
+            cluster = fleet.shared(1)
+            version = cluster.ctl("version").split()[2]
+            yield cluster.url("locks"), cluster.url("data"), f"etcd {version}"
+        finally:
+            fleet.close()
+
+
+@contextmanager
+def zookeeper_place() -> Iterator[tuple[str, str, str]]:
+    """Yield the same for two bases on a private server."""
+    with tempfile.TemporaryDirectory(prefix="fl-verify-") as folder:
+        fleet = ZooKeeperFleet(Path(folder))
+        try:
+            server = fleet.shared()
+            version = server.report()["Zookeeper version"].partition("-")[0]
+            yield server.url("/locks"), server.url("/data"), f"ZooKeeper {version}"
+        finally:
+            fleet.close()
+
+
 PLACES: dict[str, Callable[[], Any]] = {
     "sqlite": sqlite_place,
     "postgres": postgres_place,
     "mariadb": mariadb_place,
+    "etcd": etcd_place,
+    "zookeeper": zookeeper_place,
 }
 
 
@@ -104,7 +137,9 @@ def campaign(store: str, duration: float) -> tuple[str, dict[str, Any]]:
     with PLACES[store]() as (source_url, guard_url, name):
         with fenceline.connect(source_url) as source:
             source.install()
-        words = ["verify", "--source", source_url, "--guard", guard_url, "--duration", str(duration), "--json"]
+        ttl = SESSION_TTL_S if store in {"etcd", "zookeeper"} else TTL_S
+        words = ["verify", "--source", source_url, "--guard", guard_url, "--ttl", str(ttl)]
+        words += ["--duration", str(duration), "--json"]
         done = subprocess.run([sys.executable, "-m", "fenceline.cli", *words], stdout=subprocess.PIPE, check=False)
         if not done.stdout:
             raise SystemExit(f"{name}: the campaign ended with {done.returncode}")

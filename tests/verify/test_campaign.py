@@ -120,7 +120,7 @@ def test_a_dry_run_touches_nothing(program: Program) -> None:
     guard = file_at(program.folder)
     before = (program.folder / "app.db").read_bytes()
     told = program.json("verify", "--guard", guard, "--dry-run", "--locks", "2")
-    assert len(told["tables"]) == 6
+    assert len(told["makes"]) == 6
     assert (program.folder / "app.db").read_bytes() == before
     assert not (program.folder / "locks.db").exists()
 

@@ -61,7 +61,7 @@ def test_passwords_are_not_shown() -> None:
 
 def test_names_are_of_this_run_alone() -> None:
     other = replace(SETTINGS, run="other")
-    tables = {table for number in range(4) for table in SETTINGS.tables(number)}
-    assert tables.isdisjoint(table for number in range(4) for table in other.tables(number))
-    assert not any(table.startswith("fenceline_") for table in tables)
+    stems = {stem for number in range(4) for stem in SETTINGS.stems(number).values()}
+    assert stems.isdisjoint(stem for number in range(4) for stem in other.stems(number).values())
+    assert not any(stem.startswith("fenceline_") for stem in stems)
     assert len(SETTINGS.bindings()) == 6

@@ -96,6 +96,10 @@ def test_a_server_that_is_not_there_ends_the_connection() -> None:
         ("postgresql://[::1]:6543/app", ("::1", 6543)),
         ("postgresql://one,two/app", None),
         ("postgresql:///app", None),
+        ("etcd://user:secret@kv.example/app?locks=locks", ("kv.example", 2379)),
+        ("etcd://kv.example/app?ca=ca.pem", None),
+        ("zookeeper://zk.example/app?tick_ms=200", ("zk.example", 2181)),
+        ("zookeeper://zk.example/app?sasl=GSSAPI", None),
         ("sqlite:////srv/app.db", None),
         (None, None),
     ],
@@ -113,6 +117,8 @@ def test_only_a_url_with_one_host_has_a_network(url: str | None, address: tuple[
             "postgresql://u:p@db:{}/app?sslmode=verify-full&hostaddr=127.0.0.1",
         ),
         ("postgresql://[::1]/app", "postgresql://[::1]:{}/app?hostaddr=127.0.0.1"),
+        ("etcd://user:p%40@kv/app?locks=locks", "etcd://user:p%40@127.0.0.1:{}/app?locks=locks"),
+        ("zookeeper://zk:2182/app?tick_ms=200", "zookeeper://127.0.0.1:{}/app?tick_ms=200"),
     ],
 )
 def test_a_url_by_way_of_a_proxy_keeps_all_else(url: str, expected: str) -> None:

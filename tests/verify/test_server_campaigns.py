@@ -1,4 +1,4 @@
-"""Campaigns against private servers: locks and data in one database, and nothing of ours is left in it."""
+"""Campaigns against private servers: locks and data in one place, and nothing of ours is left in it."""
 
 import pytest
 
@@ -6,37 +6,58 @@ import fenceline
 from fenceline._api.guard import look_at
 from fenceline.verify.verdict import CLEAN
 from tests.cli.program import Program, program
+from tests.etcd.fix_etcd import Corner
 from tests.mysql.fix_mysql import Database as MySQLDatabase
 from tests.postgres.fix_postgres import Database, only
 from tests.verify.test_campaign import attack_until
+from tests.zookeeper.fix_server import ZooKeeperServer
+from tests.zookeeper.fix_zookeeper import fresh_base
 
 __all__ = ["program"]
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 
 SHORT = ("--ttl", "0.3", "--duration", "8")
+SHORT_SESSIONS = ("--ttl", "1", "--duration", "8")
+"""For stores that grant no shorter leases."""
 
 
-def check(program: Program, url: str) -> None:
-    """Attack the database at the URL, and expect that it stands."""
+def check(program: Program, url: str, guard: str, words: tuple[str, ...] = SHORT) -> None:
+    """Attack the source and the guard at the URLs, and expect that they stand."""
     with fenceline.connect(url) as source:
         source.install()
     history = program.folder / "history.jsonl"
-    words = ("--source", url, "--guard", url, "--history", str(history), *SHORT)
-    code, verdict = attack_until(CLEAN, program, *words)
+    code, verdict = attack_until(CLEAN, program, "--source", url, "--guard", guard, "--history", str(history), *words)
     assert (code, verdict["violations"], verdict["undecided"]) == (0, [], []), verdict
     assert verdict["amounts"]["refusals"] > 0
     assert verdict["amounts"]["disturbances"] > 0
-    assert look_at(url).protections == ()
+    assert look_at(guard).protections == ()
     assert program.left() == []
 
 
 @only("15")
 def test_postgres_stands(program: Program, database: Database) -> None:
-    check(program, database.url())
+    check(program, database.url(), database.url())
     tables = database.rows("SELECT count(*) FROM pg_tables WHERE tablename LIKE 'verify%%'")
     assert tables == [(0,)]
 
 
 def test_mariadb_stands(program: Program, mysql_database: MySQLDatabase) -> None:
-    check(program, mysql_database.url())
+    check(program, mysql_database.url(), mysql_database.url())
     assert len(mysql_database.rows("SHOW TABLES LIKE 'verify%%'")) == 0
+
+
+def test_etcd_stands(program: Program, etcd: Corner) -> None:
+    check(program, f"{etcd.url}/locks", f"{etcd.url}/data", SHORT_SESSIONS)
+    assert "verify_" not in etcd.cluster.ctl("get", "--prefix", "--keys-only", etcd.prefix)
+
+
+def test_zookeeper_stands(program: Program, zookeeper: ZooKeeperServer) -> None:
+    base = fresh_base()
+    data = zookeeper.url(f"{base}-data")
+    check(program, zookeeper.url(base), data, SHORT_SESSIONS)
+    client = zookeeper.client()
+    try:
+        assert client.get_children(f"{base}-data") == [".fenceline"]
+    finally:
+        client.stop()
+        client.close()

@@ -18,8 +18,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import fenceline
-from fenceline.verify.places import Place, Seen, counter_of
+from fenceline.verify.places import Seen
 from fenceline.verify.plan import Settings
+from fenceline.verify.tables import TablePlace
 
 _MAKE = (
     "CREATE TABLE IF NOT EXISTS control_mark (resource TEXT, row INTEGER, token INTEGER, PRIMARY KEY (resource, row))"
@@ -30,7 +31,7 @@ _WHOLE = 0
 """In place of a row's number: the mark of the whole resource."""
 
 
-class Unfenced(Place):
+class Unfenced(TablePlace):
     """A lock alone: whoever believes that it holds it may write."""
 
     def __init__(self, settings: Settings, number: int) -> None:
@@ -179,7 +180,7 @@ class PerRow(Unfenced):
 
     def write(self, connection: Any, resource: str, seen: Seen, name: str, token: int) -> None:
         """Check and raise the mark of the row, and write."""
-        row = counter_of(seen)
+        row = seen.row
         self.refuse_below(connection, token, resource, row)
         self.raise_mark(connection, token, resource, row)
         super().write(connection, resource, seen, name, token)

@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import fenceline
 from fenceline.verify.conductor import Conductor
 from fenceline.verify.history import BEGIN, FINAL, FORMAT, INFO, History, read_history
+from fenceline.verify.kinds import make_place
 from fenceline.verify.places import Place
 from fenceline.verify.plan import Settings
 from fenceline.verify.recorder import Recorder, merged
-from fenceline.verify.worker import make_place
 
 Tell = Callable[[str], object]
 
@@ -30,6 +31,7 @@ def run_campaign(settings: Settings, history_file: Path, tell: Tell, warn: Tell)
         recorder = Recorder(folder / "campaign.jsonl", "verify")
         try:
             with _prepared(places, warn):
+                _try_out(settings, places[0])
                 _record_begin(settings, recorder)
                 with Conductor(settings, folder, recorder, tell) as conductor:
                     conductor.run()
@@ -53,6 +55,18 @@ def _prepared(places: list[Place], warn: Tell) -> Iterator[None]:
     finally:
         for left in [one for place in places for one in place.remove()]:
             warn(f"left behind: {left}")
+
+
+def _try_out(settings: Settings, place: Place) -> None:
+    """Take a lock and read its resources as a worker does: what stops all of them is told at once, and not by a
+    campaign in which nothing happens.
+    """
+    with (
+        fenceline.connect(settings.source) as source,
+        source.lock(place.lock, ttl=settings.ttl, timeout=settings.patience) as lease,
+    ):
+        for resource in place.resources:
+            place.read(lease, resource)
 
 
 def _record_begin(settings: Settings, recorder: Recorder) -> None:

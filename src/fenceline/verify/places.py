@@ -1,22 +1,20 @@
-"""What a campaign writes to: for each resource a table of counters and a list of writes, protected by the user's guard.
+"""What a campaign writes to: for each resource some counters and a list of writes, protected by the user's guard.
 
 Promise: a write says what it was computed from, so that the list alone tells whether it was computed from everything
-below it. The tables carry the run's own name, and `remove` takes them away. What stays is what no guard gives up: the
-marks of the resources, and what the audit table says.
+below it. What is made carries the run's own name, and `remove` takes it away. What stays is what no guard gives up: the
+marks of the resources, and what the audit says.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import fenceline
-from fenceline._api.guard import look_at
-from fenceline.verify.dialects import Dialect, dialect_of
 from fenceline.verify.plan import Settings
 
 ROWS = 4
-"""Rows among which the writes take turns: a mark on each row, instead of the resource, must not be enough."""
-REASON = "fenceline verify has ended"
+"""Counters among which the writes take turns: a mark on each row, instead of the resource, must not be enough."""
 
 
 class Seen(NamedTuple):
@@ -25,10 +23,18 @@ class Seen(NamedTuple):
     position: int
     counters: dict[int, int]
 
+    @property
+    def row(self) -> int:
+        """The counter whose turn the next write is."""
+        return self.position % ROWS + 1
+
     def after_write(self) -> "Seen":
         """Return what the resource holds after one write."""
-        row = counter_of(self)
-        return Seen(self.position + 1, self.counters | {row: self.counters[row] + 1})
+        return Seen(self.position + 1, self.counters | {self.row: self.counters[self.row] + 1})
+
+
+Row = tuple[str, int, int]
+"""A write in the final list: its name, its position, and its token."""
 
 
 @runtime_checkable
@@ -42,20 +48,27 @@ class Rewindable(Protocol):
         """Put a resource back to what it held, and return how many writes that were."""
 
 
-class Place:
-    """The resources of one lock, as the workers of a campaign use them."""
+@runtime_checkable
+class Enforced(Protocol):
+    """A place whose store itself refuses a write without a token."""
+
+    def write_unfenced(self, resource: str) -> None:
+        """Write without a token, as code does that knows no guard; UnfencedWriteError if the store refuses it."""
+
+
+class Place(ABC):
+    """The resources of one lock, as the workers of a campaign use them. Making one opens nothing."""
 
     def __init__(self, settings: Settings, number: int) -> None:
         self.url = settings.guard
         self.lock = settings.lock(number)
         self.resources = settings.resources(number)
-        self.dialect: Dialect = dialect_of(self.url)
         self._stems = settings.stems(number)
         self._guard = fenceline.guard(self.url, resources=self.resources, lock=self.lock)
         self._made: list[str] = []
 
     def transaction(self, proof: Any) -> Any:
-        """Return a block that yields a connection, and commits at its end if the proof is the newest holder's."""
+        """Return the guard's block, which commits at its end if the proof is the newest holder's."""
         return self._guard.transaction(proof)
 
     def read(self, proof: Any, resource: str) -> Seen:
@@ -70,75 +83,12 @@ class Place:
             self.write(connection, resource, seen, name, token)
             yield
 
-    def write_unfenced(self, resource: str) -> None:
-        """Write without a token, as code does that knows no guard; UnfencedWriteError if the store refuses it."""
-        try:
-            with self.dialect.plain(self.url) as connection:
-                self.rows(connection, "UPDATE {counters} SET value = value - 1000 WHERE id = {}", resource, 1)
-        except Exception as error:
-            if self.dialect.refusal in str(error):
-                raise fenceline.UnfencedWriteError(str(error)) from error
-            raise
-
-    # --- the tables ---------------------------------------------------------------------------------------------------
-    def rows(self, connection: Any, statement: str, resource: str, *parameters: Any) -> list[Any]:
-        """Run a statement about the resource's tables, and return its rows."""
-        return self.dialect.rows(connection, statement, self._stems[resource], *parameters)
-
-    def look(self, connection: Any, resource: str) -> Seen:
-        """Read the resource."""
-        counters = self.rows(connection, "SELECT id, value FROM {counters}", resource)
-        last = self.rows(connection, "SELECT position FROM {list} ORDER BY serial DESC LIMIT 1", resource)
-        return Seen(last[0][0] if last else 0, dict(counters))
-
-    def write(self, connection: Any, resource: str, seen: Seen, name: str, token: int) -> None:
-        """Set the counter whose turn it is, and append to the list."""
-        row = counter_of(seen)
-        # The counter comes first: its row's lock makes the list's serial numbers grow in the order of the commits.
-        statement = "UPDATE {counters} SET value = {} WHERE id = {}"
-        self.rows(connection, statement, resource, seen.counters[row] + 1, row)
-        statement = "INSERT INTO {list} (name, position, token) VALUES ({}, {}, {})"
-        self.rows(connection, statement, resource, name, seen.position + 1, token)
-
-    def final(self, resource: str) -> tuple[list[tuple[Any, ...]], int]:
-        """Return the writes in the order of their commits, and the sum of the counters."""
-        with self.dialect.plain(self.url) as connection:
-            rows = self.rows(connection, "SELECT name, position, token FROM {list} ORDER BY serial", resource)
-            ((total,),) = self.rows(connection, "SELECT SUM(value) FROM {counters}", resource)
-        return rows, int(total)
-
-    # --- making and removing ------------------------------------------------------------------------------------------
     def create(self) -> None:
-        """Make the tables, and have the guard protect them."""
+        """Make what the resources hold, and have the guard protect it."""
         for resource in self.resources:
             self.check_unused(resource)
             self._made.append(resource)
-            with self.dialect.plain(self.url) as connection:
-                self.dialect.create(connection, self._stems[resource])
-                for row in range(1, ROWS + 1):
-                    self.rows(connection, "INSERT INTO {counters} (id, value) VALUES ({}, 0)", resource, row)
-            self.protect(resource)
-
-    def check_unused(self, resource: str) -> None:
-        """Raise GuardError if another run is using the resource, or was killed while it did."""
-        tables: list[str] = []
-        with suppress(fenceline.SchemaError):  # `protect` will make the guard's own schema.
-            tables = [one.table for one in look_at(self.url, resource).protections]
-        if tables:
-            raise fenceline.GuardError(
-                f"{self.url}: resource {resource!r} protects {', '.join(tables)}, of another run of fenceline verify. "
-                f"Wait for its end; if it was killed, run `fenceline unprotect URL --resource {resource} --reason …` "
-                f"and drop these tables"
-            )
-
-    def protect(self, resource: str) -> None:
-        """Have the guard protect a resource's tables."""
-        guard = fenceline.guard(self.url, resource=resource, lock=self.lock)
-        guard.protect(*self.tables(resource))
-
-    def tables(self, resource: str) -> tuple[str, str]:
-        """Return the names of the resource's tables."""
-        return self.dialect.tables(self._stems[resource])
+            self.make(resource)
 
     def remove(self) -> list[str]:
         """Take away what was made, and return what could not be, with the reason."""
@@ -146,19 +96,36 @@ class Place:
         while self._made:
             resource = self._made.pop()
             try:
-                self.unprotect(resource)
-                with self.dialect.plain(self.url) as connection:
-                    self.dialect.drop(connection, self._stems[resource])
+                self.take_away(resource)
             except Exception as error:
-                left.append(f"{', '.join(self.tables(resource))}: {type(error).__name__}: {error}")
+                left.append(f"{', '.join(self.made_for(resource))}: {type(error).__name__}: {error}")
         return left
 
-    def unprotect(self, resource: str) -> None:
-        """Have the guard let the resource's tables go."""
-        with suppress(fenceline.GuardError):  # It was not protected yet.
-            fenceline.guard(self.url, resource=resource, lock=self.lock).unprotect(reason=REASON)
+    # --- how the store holds them -------------------------------------------------------------------------------------
+    @abstractmethod
+    def made_for(self, resource: str) -> list[str]:
+        """Return the names of what is made for a resource, as the store's own tools show them."""
 
+    @abstractmethod
+    def check_unused(self, resource: str) -> None:
+        """Raise GuardError if another run is using the resource, or was killed while it did."""
 
-def counter_of(seen: Seen) -> int:
-    """Return the counter whose turn the next write is."""
-    return seen.position % ROWS + 1
+    @abstractmethod
+    def make(self, resource: str) -> None:
+        """Make what the resource holds, all counters 0 and the list empty, and have the guard protect it."""
+
+    @abstractmethod
+    def take_away(self, resource: str) -> None:
+        """Undo `make`, however far it got."""
+
+    @abstractmethod
+    def look(self, connection: Any, resource: str) -> Seen:
+        """Read the resource."""
+
+    @abstractmethod
+    def write(self, connection: Any, resource: str, seen: Seen, name: str, token: int) -> None:
+        """Set the counter whose turn it is, and append to the list, whatever is there by now."""
+
+    @abstractmethod
+    def final(self, resource: str) -> tuple[list[Row], int]:
+        """Return the writes in the order of their commits, and the sum of the counters."""

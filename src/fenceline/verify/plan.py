@@ -13,8 +13,6 @@ from fenceline.stores.registry import guard_store
 from fenceline.verify.history import DELAY, DROP, FREEZE, KILL, PARTITION, RESTORE, STRAY
 from fenceline.verify.proxy import address_of
 
-COUNTERS, LIST = "counters", "list"
-"""What the names of a resource's two tables end with."""
 NAP = "nap"
 """Not a fault: a process that takes its time between read and write, and goes on renewing its lease meanwhile."""
 AIMED_NAP_TTLS = 0.6
@@ -23,6 +21,8 @@ one's last renewal can be a third old, and that one sleeps for a whole ttl at le
 NETWORK_FAULTS = (PARTITION, DELAY, DROP)
 FAULTS = (FREEZE, KILL, STRAY, *NETWORK_FAULTS)
 CONTROL_FAULTS = (FREEZE, KILL, RESTORE)
+TRUSTING = ("etcd", "zookeeper")
+"""Stores that have no triggers."""
 SOURCE, GUARD = "source", "guard"
 """The two sides that a worker can be cut off from."""
 ACQUIRED, BETWEEN, WRITTEN, LEAVING = "acquired", "between", "written", "leaving"
@@ -84,12 +84,8 @@ class Settings:
         return [f"{self.lock(number)}-{letter}" for letter in "ab"[: 1 + number % 2]]
 
     def stems(self, number: int) -> dict[str, str]:
-        """Return for each resource of a lock what its tables' names begin with."""
+        """Return for each resource of a lock the part of names that is this run's own."""
         return {resource: f"verify_{self.run}_{number}_{resource[-1]}" for resource in self.resources(number)}
-
-    def tables(self, number: int) -> list[str]:
-        """Return the names of the tables behind a lock."""
-        return [f"{stem}_{kind}" for stem in self.stems(number).values() for kind in (COUNTERS, LIST)]
 
     def is_reentrant(self, number: int) -> bool:
         """Tell whether the lock's holders enter again: one lock in three, if there are so many."""
@@ -154,9 +150,11 @@ def _length(kind: str, chance: random.Random) -> float:
 def possible_faults(source: str | None, guard: str, control: str | None) -> tuple[str, ...]:
     """Return the faults that can hit this set-up.
 
-    Those of the network need a URL that names one host. A resource is restored only where nobody's data is behind it.
+    Those of the network need a URL that names one host. A resource is restored only where nobody's data is behind it. A
+    write without a token is none where nothing but access rights would refuse it.
     """
     if control is not None:
         return CONTROL_FAULTS
     has_network = address_of(source) is not None or address_of(guard) is not None
-    return FAULTS if has_network else (FREEZE, KILL, STRAY)
+    faults = FAULTS if has_network else (FREEZE, KILL, STRAY)
+    return faults if guard.partition("://")[0].lower() not in TRUSTING else tuple(one for one in faults if one != STRAY)

@@ -5,17 +5,19 @@ Promise: what is listed is all that a campaign writes to. A source's id, which i
 
 from typing import Any
 
+from fenceline.verify.kinds import make_place
 from fenceline.verify.plan import Settings
 
 
 def touched(settings: Settings) -> dict[str, Any]:
     """Return what a campaign with these settings would make, use and leave behind."""
     numbers = range(settings.locks)
+    places = [make_place(settings, number) for number in numbers]
     return {
         **settings.shown_places(),
         "locks": [settings.lock(number) for number in numbers],
-        "resources": [resource for number in numbers for resource in settings.resources(number)],
-        "tables": [table for number in numbers for table in settings.tables(number)],
+        "resources": [resource for place in places for resource in place.resources],
+        "makes": [name for place in places for resource in place.resources for name in place.made_for(resource)],
         "processes": settings.workers,
         "duration": settings.duration,
         "faults": list(settings.faults),
@@ -30,6 +32,6 @@ def preview(settings: Settings) -> str:
     """Return the same as text."""
     data = touched(settings)
     lines = [f"{what:<10} {value}" for what, value in data.items() if not isinstance(value, list)]
-    for what in ("locks", "resources", "tables", "faults", "stays"):
+    for what in ("locks", "resources", "makes", "faults", "stays"):
         lines += [f"{what:<10} {one}" for one in data[what]]
     return "\n".join(lines)

@@ -10,11 +10,20 @@ import struct
 import threading
 import time
 from contextlib import suppress
-from urllib.parse import SplitResult, parse_qsl, quote, urlencode, urlsplit
+from urllib.parse import SplitResult, parse_qs, parse_qsl, quote, urlencode, urlsplit
 
 _CHUNK_BYTES = 65536
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
-_PORTS = {"mariadb": 3306, "mysql": 3306, "postgres": 5432, "postgresql": 5432}
+_PORTS = {
+    "etcd": 2379,
+    "mariadb": 3306,
+    "mysql": 3306,
+    "postgres": 5432,
+    "postgresql": 5432,
+    "zookeeper": 2181,
+}
+_NAMED = {"etcd": {"tls", "ca", "cert", "key"}, "zookeeper": {"tls", "ca", "cert", "key", "sasl"}}
+"""Parameters with which a client checks the server's name, which a proxy does not have."""
 
 
 class Proxy:
@@ -89,11 +98,16 @@ class Proxy:
 
 
 def address_of(url: str | None) -> tuple[str, int] | None:
-    """Return the one host and port that a URL names; None where there is no network, or more than one host."""
+    """Return the one host and port that a URL names; None where there is no network, more than one host, or a client
+    that would notice.
+    """
     parts = urlsplit(url or "")
-    if parts.scheme.lower() not in _PORTS or "," in parts.netloc or not parts.hostname:
+    scheme = parts.scheme.lower()
+    if scheme not in _PORTS or "," in parts.netloc or not parts.hostname:
         return None
-    return parts.hostname, parts.port or _PORTS[parts.scheme.lower()]
+    if _NAMED.get(scheme, set()) & parse_qs(parts.query, keep_blank_values=True).keys():
+        return None
+    return parts.hostname, parts.port or _PORTS[scheme]
 
 
 def by_way_of(proxy: Proxy, url: str) -> str:

@@ -35,7 +35,8 @@ from fenceline.verify.history import (
     STRAY,
     WRITE,
 )
-from fenceline.verify.places import Place, Rewindable
+from fenceline.verify.kinds import make_place
+from fenceline.verify.places import Enforced, Rewindable
 from fenceline.verify.plan import (
     ACQUIRED,
     AIMED_NAP_TTLS,
@@ -202,9 +203,11 @@ class Worker:
 
     def _stray(self, resource: str) -> None:
         """Write without a token, and expect to be refused."""
+        place = self._place
+        assert isinstance(place, Enforced)
         self._recorder.invoke(STRAY, resource=resource)
         with self._told(STRAY, resource=resource):
-            self._place.write_unfenced(resource)
+            place.write_unfenced(resource)
 
     @contextmanager
     def _told(self, kind: str, **facts: Any) -> "Iterator[dict[str, Any]]":
@@ -286,15 +289,6 @@ def until_of(proof: Any) -> dict[str, int]:
     now_ns = boottime_ns()
     remaining = proof.remaining()
     return {"until": now_ns + int(remaining * NS_PER_S)} if remaining > 0 else {}
-
-
-def make_place(settings: Settings, number: int) -> "Place":
-    """Return the resources of one lock; those of a negative control have a broken guard."""
-    if settings.control is None:
-        return Place(settings, number)
-    from fenceline.testing.broken import CONTROLS
-
-    return CONTROLS[settings.control](settings, number)
 
 
 def orders_for(settings: Settings, worker: int, life: int, folder: Path) -> str:
