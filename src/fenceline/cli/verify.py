@@ -10,7 +10,6 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -24,12 +23,15 @@ from fenceline.cli.output import emit
 from fenceline.model import MEMORY_SOURCE_PREFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from fenceline.verify.history import History
+    from fenceline.verify.own.setup import Setup
     from fenceline.verify.plan import Settings
 
 MIN_TTL_S = 0.2
+DEFAULT_TTL_S = 0.5
+OWN = ("postgres", "mariadb", "etcd", "etcd3", "zookeeper3")
 _SOURCE_ID_CHARACTERS = 8
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -37,9 +39,20 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.command()
 @source_option
 @click.option("--guard", "guard", metavar="URL", help="Where resources are guarded: tables are made there for the run.")
+@click.option(
+    "--own",
+    type=click.Choice(OWN),
+    help="Start such servers for the run, as the source, and without --guard as the guard too, and attack them as "
+    "well: kill, freeze, restart, isolate their leader, restore a backup. The guard beside etcd and ZooKeeper is a "
+    "SQLite file.",
+)
 @click.option("--workers", type=click.IntRange(2, 200), default=12, show_default=True, help="How many processes.")
 @click.option("--locks", type=click.IntRange(1, 50), default=4, show_default=True, help="How many locks.")
-@click.option("--ttl", type=click.FloatRange(MIN_TTL_S, 60), default=0.5, show_default=True, help="Seconds of a lease.")
+@click.option(
+    "--ttl",
+    type=click.FloatRange(MIN_TTL_S, 60),
+    help="Seconds of a lease.  [default: 0.5, or the least that --own grants]",
+)
 @click.option("--duration", type=click.FloatRange(1), default=60.0, show_default=True, help="Seconds of the attack.")
 @click.option("--seed", type=int, help="Draw the faults from this number.  [default: a random one, which is shown]")
 @click.option("--faults", metavar="A,B", help="Which faults.  [default: all that can hit this set-up]")
@@ -53,9 +66,10 @@ def verify(  # noqa: PLR0913 - each is an option of its own
     *,
     source: str | None,
     guard: str | None,
+    own: str | None,
     workers: int,
     locks: int,
-    ttl: float,
+    ttl: float | None,
     duration: float,
     seed: int | None,
     faults: str | None,
@@ -80,6 +94,7 @@ def verify(  # noqa: PLR0913 - each is an option of its own
     Examples:
       fenceline verify --guard sqlite:////srv/app.db --dry-run
       fenceline verify --source sqlite:////srv/locks.db --guard sqlite:////srv/app.db
+      fenceline verify --own etcd3 --html etcd.html
       fenceline verify --check history.jsonl --html history.html
       fenceline verify --control no-seal --duration 10
     """
@@ -87,7 +102,8 @@ def verify(  # noqa: PLR0913 - each is an option of its own
         return _tell(_read(checked_file), page_file, as_json)
     from fenceline.verify.plan import Settings, possible_faults
 
-    with _set_up(source, guard, control) as (source_url, guard_url):
+    kind = _own_kind(own, source, control, ttl)
+    with _set_up(source, guard, control, kind, is_dry=dry_run) as (source_url, guard_url, servers):
         settings = Settings(
             source=source_url,
             guard=guard_url,
@@ -95,10 +111,12 @@ def verify(  # noqa: PLR0913 - each is an option of its own
             of="…" if dry_run else _source_part(source_url),
             workers=max(workers, 2 * locks),
             locks=locks,
-            ttl=ttl,
+            ttl=ttl or max(DEFAULT_TTL_S, kind.least_ttl if kind else 0),
             duration=duration,
             seed=int.from_bytes(os.urandom(4)) if seed is None else seed,
-            faults=_chosen_faults(faults, possible_faults(source_url, guard_url, control)),
+            faults=_chosen_faults(
+                faults, (*possible_faults(source_url, guard_url, control), *(kind.faults if kind else ()))
+            ),
             control=control,
         )
         if dry_run:
@@ -106,7 +124,7 @@ def verify(  # noqa: PLR0913 - each is an option of its own
 
             emit(touched(settings), as_json, preview(settings))
             return 0
-        return _attack(settings, history_file, page_file, as_json)
+        return _attack(settings, history_file, page_file, as_json, servers)
 
 
 COMMANDS = [verify]
@@ -137,13 +155,34 @@ def _tell(history: "History", page_file: Path | None, as_json: bool) -> int:
     return verdict.code
 
 
+def _own_kind(own: str | None, source: str | None, control: str | None, ttl: float | None) -> "type[Setup] | None":
+    """Return the kind of servers that the user wants to have started."""
+    if own is None:
+        return None
+    if source is not None or control is not None:
+        raise click.UsageError("--own starts the source itself: leave --source and --control out")
+    from fenceline.verify.own.known import SETUPS
+
+    kind = SETUPS[own]
+    if ttl is not None and ttl < kind.least_ttl:
+        message = f"{ttl:g} is not in the range {kind.least_ttl:g}<=x<=60: {own} grants no shorter lease"
+        raise click.BadParameter(message, param_hint="--ttl")
+    return kind
+
+
 @contextmanager
-def _set_up(source: str | None, guard: str | None, control: str | None) -> Iterator[tuple[str | None, str]]:
-    """Give the URLs to attack: the user's, or for a negative control those of files in a folder of their own."""
+def _set_up(
+    source: str | None, guard: str | None, control: str | None, own: "type[Setup] | None", *, is_dry: bool
+) -> "Iterator[tuple[str | None, str, Setup | None]]":
+    """Give the URLs to attack: the user's, those of files with a broken guard, or those of servers of our own."""
+    if own is not None:
+        with _own_servers(own, guard, is_dry=is_dry) as found:
+            yield found
+        return
     if control is None:
         if guard is None:
-            raise click.UsageError("say what to attack with --guard URL, or judge a history with --check FILE")
-        yield source, guard
+            raise click.UsageError("say what to attack with --guard URL or --own, or judge a history with --check FILE")
+        yield source, guard, None
         return
     from fenceline.testing.broken import CONTROLS
 
@@ -152,20 +191,43 @@ def _set_up(source: str | None, guard: str | None, control: str | None) -> Itera
     if control not in CONTROLS:
         raise click.BadParameter(f"{control!r} is none of {', '.join(CONTROLS)}", param_hint="--control")
     with tempfile.TemporaryDirectory(prefix="fenceline-control-") as folder:
-        yield f"sqlite:///{folder}/locks.db", f"sqlite:///{folder}/app.db"
+        yield f"sqlite:///{folder}/locks.db", f"sqlite:///{folder}/app.db", None
+
+
+@contextmanager
+def _own_servers(kind: "type[Setup]", guard: str | None, *, is_dry: bool) -> "Iterator[tuple[str, str, Setup | None]]":
+    """Start servers, and give their URLs; in a dry run only show how those would look."""
+    if is_dry:
+        yield kind.shown[0], guard or kind.shown[1], None
+        return
+    signal.signal(signal.SIGTERM, _leave)
+    complain(f"starting {kind.name}")
+    with kind() as servers:
+        yield servers.url, guard or servers.guard_url, servers
 
 
 def _chosen_faults(text: str | None, possible: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the faults that the user names, or all that are possible on this machine."""
+    from fenceline.verify.history import JUMP
+    from fenceline.verify.own.programs import FAKETIME, find, need
+
     if text is None:
+        if JUMP in possible and find(FAKETIME) is None:
+            complain("no clock will jump: libfaketime is not installed")
+            return tuple(one for one in possible if one != JUMP)
         return possible
     faults = tuple(one.strip() for one in text.split(",") if one.strip())
     if unknown := [one for one in faults if one not in possible]:
         message = f"{unknown[0]!r} is none of what can hit this set-up: {', '.join(possible)}"
         raise click.BadParameter(message, param_hint="--faults")
+    if JUMP in faults:
+        need(FAKETIME)
     return faults
 
 
-def _attack(settings: "Settings", history_file: Path | None, page_file: Path | None, as_json: bool) -> int:
+def _attack(
+    settings: "Settings", history_file: Path | None, page_file: Path | None, as_json: bool, servers: "Setup | None"
+) -> int:
     """Run the campaign; the history is kept where the user wants it, and else only if it shows a violation."""
     from fenceline.verify.campaign import run_campaign
     from fenceline.verify.verdict import VIOLATION
@@ -177,7 +239,7 @@ def _attack(settings: "Settings", history_file: Path | None, page_file: Path | N
     with tempfile.TemporaryDirectory(prefix="fenceline-verify-") as folder:
         path = history_file or Path(folder, "history.jsonl")
         with _progress(settings.seed) as tell:
-            history = run_campaign(settings, path, tell, complain)
+            history = run_campaign(settings, path, tell, complain, servers)
         code = _tell(history, page_file, as_json)
         if history_file is None and code == VIOLATION:
             path = Path(shutil.move(path, _own_file()))

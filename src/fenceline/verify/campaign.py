@@ -6,24 +6,29 @@ read back from its file, so that whoever judges that file again judges the same.
 
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import fenceline
 from fenceline.verify.conductor import Conductor
-from fenceline.verify.history import BEGIN, FINAL, FORMAT, INFO, History, read_history
+from fenceline.verify.history import BEGIN, FINAL, FORMAT, INFO, NEMESIS, History, read_history
 from fenceline.verify.kinds import make_place
 from fenceline.verify.places import Place
 from fenceline.verify.plan import Settings
 from fenceline.verify.recorder import Recorder, merged
 
+if TYPE_CHECKING:
+    from fenceline.verify.own.nemesis import Nemesis
+    from fenceline.verify.own.setup import Setup
+
 Tell = Callable[[str], object]
 
 
-def run_campaign(settings: Settings, history_file: Path, tell: Tell, warn: Tell) -> History:
+def run_campaign(settings: Settings, history_file: Path, tell: Tell, warn: Tell, own: "Setup | None" = None) -> History:
     """Attack the set-up, leave the history in the file, and return it.
 
-    `tell` hears how far it is, `warn` what could not be taken away again.
+    `tell` hears how far it is, `warn` what could not be taken away again; `own` are servers that may be attacked, too.
     """
     places = [make_place(settings, number) for number in range(settings.locks)]
     with tempfile.TemporaryDirectory(prefix="fenceline-verify-") as name:
@@ -33,7 +38,10 @@ def run_campaign(settings: Settings, history_file: Path, tell: Tell, warn: Tell)
             with _prepared(places, warn):
                 _try_out(settings, places[0])
                 _record_begin(settings, recorder)
-                with Conductor(settings, folder, recorder, tell) as conductor:
+                with (
+                    _nemesis(own, settings, folder) as nemesis,
+                    Conductor(settings, folder, recorder, tell, nemesis) as conductor,
+                ):
                     conductor.run()
                 _record_finals(places, recorder)
         finally:
@@ -43,6 +51,18 @@ def run_campaign(settings: Settings, history_file: Path, tell: Tell, warn: Tell)
     tell("judging")
     with history_file.open("rb") as lines:
         return read_history(lines)
+
+
+@contextmanager
+def _nemesis(own: "Setup | None", settings: Settings, folder: Path) -> "Iterator[Nemesis | None]":
+    """Give what attacks our own servers, if there are some, with a recording of its own: it is a thread."""
+    if own is None:
+        yield None
+        return
+    from fenceline.verify.own.nemesis import Nemesis
+
+    with closing(Recorder(folder / "servers.jsonl", NEMESIS)) as recorder, Nemesis(own, settings, recorder) as nemesis:
+        yield nemesis
 
 
 @contextmanager

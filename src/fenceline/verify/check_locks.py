@@ -95,10 +95,14 @@ def check_refusals(history: History, findings: Findings) -> None:
         ceiling = ceilings.get(history.lock_of(resource) or "")
         if ceiling is None:
             continue
+        raised = history.raised_marks(resource)
         for one in operations:
             if one.outcome != FAIL or one.error != "StaleTokenError" or one.token is None:
                 continue
-            if not ceiling.may_exceed(one.token, one.completed_ns or 0):
+            now_ns = one.completed_ns or 0
+            if any(at_ns <= now_ns and one.token <= mark for at_ns, mark in raised):
+                continue  # An operator has raised the mark, as is due after a restore.
+            if not ceiling.may_exceed(one.token, now_ns):
                 message = f"token {one.token} was refused as stale, and no higher one had been asked for"
                 findings.blame("newest-holder-refused", resource, message, one)
                 break

@@ -14,6 +14,7 @@ from fenceline.verify.history import (
     DROP,
     FAIL,
     FREEZE,
+    JUMP,
     KILL,
     NS_PER_S,
     OK,
@@ -21,6 +22,7 @@ from fenceline.verify.history import (
     QUIET,
     READ,
     RELEASE,
+    SERVER_FAULTS,
     STRAY,
     THAW,
     WRITE,
@@ -36,7 +38,7 @@ MIN_REFUSALS = 3
 class Amounts:
     """How much happened: `freezes` of a holder past the ttl, `disturbances` of a network, `refusals` as stale.
 
-    `strays` presented no token, and were refused.
+    `strays` presented no token, and were refused. `jumps` are of clocks, `server_faults` hit the run's own servers.
     """
 
     events: int = 0
@@ -50,6 +52,8 @@ class Amounts:
     freezes: int = 0
     kills: int = 0
     disturbances: int = 0
+    jumps: int = 0
+    server_faults: int = 0
     duration: float = 0.0
 
     def shortfalls(self) -> list[str]:
@@ -76,8 +80,17 @@ def amounts_of(history: History) -> Amounts:
         amounts.handoffs += sum(a.process != b.process for a, b in pairwise(granted))
     amounts.kills = sum(event.kind == KILL for event in history.events)
     amounts.disturbances = sum(event.kind in {PARTITION, DELAY, DROP} for event in history.events)
+    amounts.jumps = sum(event.kind == JUMP for event in history.events)
+    amounts.server_faults = sum(event.kind in SERVER_FAULTS for event in history.events)
     amounts.freezes = _freezes(history)
     return amounts
+
+
+def missing_faults(history: History) -> list[str]:
+    """Return which faults of servers were to come, and did not: a run without them says nothing about them."""
+    asked = [kind for kind in history.settings.get("faults", ()) if kind in SERVER_FAULTS]
+    happened = {event.kind for event in history.events}
+    return [f"no {kind}, which was to come" for kind in asked if kind not in happened]
 
 
 def _freezes(history: History) -> int:

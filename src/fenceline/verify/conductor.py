@@ -14,19 +14,25 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from fenceline.errors import SourceError
-from fenceline.verify.history import QUIET, THAW
+from fenceline.verify import clocks
+from fenceline.verify.history import JUMP, QUIET, THAW
 from fenceline.verify.plan import NAP, Settings
 from fenceline.verify.recorder import Recorder
 from fenceline.verify.worker import FREEZING, NAPPING, READY, WORKED, orders_for
+
+if TYPE_CHECKING:
+    from fenceline.verify.own.nemesis import Nemesis
 
 _READ_BYTES = 65536
 _STDERR_TAIL_CHARACTERS = 2000
 _TELL_EVERY_S = 0.5
 _START_PATIENCE_S = 60.0
 """How long processes may take to start: on a loaded machine that is seconds, which are no part of the attack."""
+_SERVERS_PATIENCE_S = 180.0
+"""How long our own servers may take to be well again after a fault: each has a deadline that is shorter."""
 
 
 class CampaignError(SourceError):
@@ -45,6 +51,7 @@ class Life:
         self.frozen_at = 0.0
         self.unread = b""
         self._errors = folder / f"{self.process}.stderr"
+        self._has_clock = JUMP in settings.faults
         with self._errors.open("wb") as errors:
             # -P: the folder that the user stands in holds no modules of ours.
             self.popen = subprocess.Popen(
@@ -52,6 +59,7 @@ class Life:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
+                env=os.environ | (clocks.variables(folder / f"{self.process}.clock") if self._has_clock else {}),
                 process_group=0,
             )
         self.send(orders_for(settings, worker, number, folder))
@@ -85,6 +93,12 @@ class Life:
         self.popen.kill()
         with self.popen:
             pass
+        self.forget()
+
+    def forget(self) -> None:
+        """Remove what it has left behind, now that it has ended."""
+        if self._has_clock:
+            clocks.forget(self.popen.pid)
 
     def complaint(self) -> str:
         """Return the end of what it wrote to standard error."""
@@ -94,8 +108,16 @@ class Life:
 class Conductor:
     """Carries out one campaign. A context manager: in the end no worker is left."""
 
-    def __init__(self, settings: Settings, folder: Path, recorder: Recorder, tell: Callable[[str], object]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        folder: Path,
+        recorder: Recorder,
+        tell: Callable[[str], object],
+        nemesis: "Nemesis | None" = None,
+    ) -> None:
         self.settings = settings
+        self._nemesis = nemesis
         self._folder = folder
         self._recorder = recorder
         self._tell = tell
@@ -120,13 +142,25 @@ class Conductor:
         for worker in range(self.settings.workers):
             self._start(worker, 0)
         self._go_on(_START_PATIENCE_S, lambda: all(life.is_ready for life in self._lives.values()))
-        self._go_on(self.settings.duration, lambda: False)
+        if self._nemesis is None:
+            self._go_on(self.settings.duration, lambda: False)
+        else:
+            self._go_on_beside(self._nemesis)
         self._calm()
         self._is_stopping = True
         for life in self._lives.values():
             assert life.popen.stdin is not None
             life.popen.stdin.close()
         self._go_on(self.settings.patience, lambda: not self._selector.get_map())
+
+    def _go_on_beside(self, nemesis: "Nemesis") -> None:
+        """Attack while something is done to the servers, too: until each fault has come, and the last to its end."""
+        nemesis.begin()
+        self._go_on(self.settings.duration, lambda: nemesis.is_over)
+        self._go_on(_SERVERS_PATIENCE_S, lambda: nemesis.is_over or nemesis.has_struck_all)
+        nemesis.end()
+        self._go_on(_SERVERS_PATIENCE_S, lambda: nemesis.is_over)
+        nemesis.check()
 
     def _calm(self) -> None:
         """End the faults, and wait until every worker has worked again: first those that may still be in one."""
@@ -217,6 +251,7 @@ class Conductor:
         self._selector.unregister(life.output)
         with life.popen:
             code = life.popen.wait()
+        life.forget()
         if code == -signal.SIGKILL and not self._is_stopping:
             self._counts["kills"] += 1
             self._start(life.worker, life.number + 1)
@@ -226,4 +261,6 @@ class Conductor:
     def _report(self, now: float) -> None:
         if now - self._told_at >= _TELL_EVERY_S:
             self._told_at = now
+            if self._nemesis is not None:
+                self._counts["server faults"] = self._nemesis.count
             self._tell(", ".join(f"{count} {what}" for what, count in self._counts.items()))

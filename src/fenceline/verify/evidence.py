@@ -8,7 +8,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fenceline.verify.findings import Violation
-from fenceline.verify.history import ACQUIRE, FREEZE, INFO, NS_PER_S, OK, READ, THAW, WRITE, Event, History, Operation
+from fenceline.verify.history import (
+    ACQUIRE,
+    FREEZE,
+    INFO,
+    NS_PER_S,
+    OK,
+    READ,
+    SERVER_EVENTS,
+    THAW,
+    WRITE,
+    Event,
+    History,
+    Operation,
+)
 
 MAX_STEPS = 16
 
@@ -26,9 +39,9 @@ def explain(history: History, violation: Violation) -> list[Step]:
     """Return the steps that lead to the violation, in the order in which they happened."""
     zero_ns = history.operations[0].invoked_ns if history.operations else 0
     told: dict[tuple[int, str, str], Step] = {}
-    for one in violation.operations:
-        for at_ns, process, text in _about(history, one):
-            told[at_ns, process, text] = Step(round((at_ns - zero_ns) / NS_PER_S, 6), process, text)
+    found = [step for one in violation.operations for step in _about(history, one)]
+    for at_ns, process, text in (*found, *_about_servers(history, violation.operations)):
+        told[at_ns, process, text] = Step(round((at_ns - zero_ns) / NS_PER_S, 6), process, text)
     return [told[key] for key in sorted(told)][-MAX_STEPS:]
 
 
@@ -43,6 +56,15 @@ def _about(history: History, one: Operation) -> Iterator[tuple[int, str, str]]:
     for event in history.events:
         if event.victim == one.process and began_ns <= event.time_ns <= ended_ns:
             yield event.time_ns, one.process, _done(event)
+
+
+def _about_servers(history: History, operations: tuple[Operation, ...]) -> Iterator[tuple[int, str, str]]:
+    """Yield what was done to servers from the first of the operations to the last."""
+    began_ns = min((one.invoked_ns for one in operations), default=history.end_ns)
+    ended_ns = max((one.completed_ns or history.end_ns for one in operations), default=0)
+    for event in history.events:
+        if event.kind in SERVER_EVENTS and began_ns <= event.time_ns <= ended_ns:
+            yield event.time_ns, ", ".join(event.facts["servers"]), _done(event)
 
 
 def _tenure_of(history: History, one: Operation) -> list[Operation]:
@@ -79,5 +101,5 @@ def _told(one: Operation) -> str:
 
 def _done(event: Event) -> str:
     texts = {FREEZE: "is frozen", THAW: "wakes up"}
-    detail = " ".join(f"{key} {value}" for key, value in event.facts.items() if key != "victim")
+    detail = " ".join(f"{key} {value}" for key, value in event.facts.items() if key not in {"victim", "servers"})
     return f"{texts.get(event.kind, event.kind)}{f' ({detail})' if detail else ''}"

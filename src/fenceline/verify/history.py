@@ -25,6 +25,12 @@ BEGIN, FINAL, QUIET = "begin", "final", "quiet"
 FREEZE, THAW, KILL = "freeze", "thaw", "kill"
 PARTITION, DELAY, DROP = "partition", "delay", "drop"
 RESTORE = "restore"
+JUMP = "jump"
+SERVER_KILL, SERVER_FREEZE, SERVER_RESTART = "server-kill", "server-freeze", "server-restart"
+SERVER_ISOLATE, SERVER_RESTORE, SERVER_BACK = "server-isolate", "server-restore", "server-back"
+SERVER_FAULTS = (SERVER_KILL, SERVER_FREEZE, SERVER_RESTART, SERVER_ISOLATE, SERVER_RESTORE)
+SERVER_EVENTS = (*SERVER_FAULTS, SERVER_BACK)
+"""What is done to the servers that a campaign started itself; the last ends each of the others."""
 NEMESIS = "nemesis"
 NS_PER_S = 1_000_000_000
 
@@ -119,6 +125,11 @@ class History:
         """Return when the resource went back in time, and to how many writes."""
         found = [one for one in self.events if one.kind == RESTORE and one.facts["resource"] == resource]
         return [(one.time_ns, int(one.facts["position"])) for one in found]
+
+    def raised_marks(self, resource: str) -> list[tuple[int, int]]:
+        """Return when the resource's mark was raised after a restore, and to which token."""
+        found = [one for one in self.events if one.kind == RESTORE and one.facts["resource"] == resource]
+        return [(one.time_ns, int(one.facts["mark"])) for one in found if "mark" in one.facts]
 
     def lock_of(self, resource: str) -> str | None:
         """Return the lock whose holder may write to the resource, if the history says so."""

@@ -16,6 +16,7 @@ from fenceline.verify.history import (
     DROP,
     FAIL,
     FREEZE,
+    JUMP,
     KILL,
     NS_PER_S,
     OK,
@@ -23,6 +24,7 @@ from fenceline.verify.history import (
     READ,
     RELEASE,
     RESTORE,
+    SERVER_BACK,
     THAW,
     WRITE,
     Event,
@@ -56,6 +58,7 @@ def page_data(history: History, verdict: Verdict) -> dict[str, Any]:
         "places": scale.places,
         "leases": list(_leases(history, scale)),
         "frozen": list(_frozen(history, scale)),
+        "struck": list(_struck(history, scale)),
         "disturbed": [row for event in history.events if (row := _disturbed(event, scale)) is not None],
         "operations": [_drawn(one, scale) for one in history.operations if _is_drawn(one)],
         "figures": figures(history, scale),
@@ -68,7 +71,8 @@ class Scale:
     def __init__(self, history: History) -> None:
         self.zero_ns = history.operations[0].invoked_ns if history.operations else 0
         names = {lane_of(one.process) for one in history.operations}
-        self.lanes = sorted(names, key=lambda name: (len(name), name))
+        servers = {name for one in history.events for name in one.facts.get("servers", ())}
+        self.lanes = [*sorted(names, key=lambda name: (len(name), name)), *sorted(servers)]
         self.places = sorted({one.place for one in history.operations})
         self._lanes = {name: number for number, name in enumerate(self.lanes)}
         self._places = {name: number for number, name in enumerate(self.places)}
@@ -121,12 +125,27 @@ def _frozen(history: History, scale: Scale) -> Iterator[tuple[int, float, float]
         yield scale.lane(victim), scale.at(began_ns), scale.at(history.end_ns)
 
 
+def _struck(history: History, scale: Scale) -> Iterator[tuple[int, float, float, str]]:
+    """Yield what was done to each server, until it was back."""
+    since: dict[str, Event] = {}
+    for event in history.events:
+        for server in event.facts.get("servers", ()):
+            if event.kind != SERVER_BACK:
+                since[server] = event
+            elif server in since:
+                begun = since.pop(server)
+                yield scale.lane(server), scale.at(begun.time_ns), scale.at(event.time_ns), begun.kind
+    for server, begun in since.items():
+        yield scale.lane(server), scale.at(begun.time_ns), scale.at(history.end_ns), begun.kind
+
+
 def _disturbed(event: Event, scale: Scale) -> tuple[int, float, float, str] | None:
-    if event.kind not in {KILL, PARTITION, DELAY, DROP, RESTORE}:
+    if event.kind not in {KILL, PARTITION, DELAY, DROP, JUMP, RESTORE}:
         return None
     lasts = float(event.facts.get("seconds", 0)) if event.kind in {PARTITION, DELAY} else 0.0
     began = scale.at(event.time_ns)
-    side = f" of the {event.facts['side']}" if "side" in event.facts else ""
+    side = f" by {event.facts['seconds']:.0f} s" if event.kind == JUMP else ""
+    side += f" of the {event.facts['side']}" if "side" in event.facts else ""
     return scale.lane(event.victim), began, round(began + lasts, 6), f"{event.kind}{side}"
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import fenceline
 from fenceline.stores.registry import guard_store
-from fenceline.verify.history import DELAY, DROP, FREEZE, KILL, PARTITION, RESTORE, STRAY
+from fenceline.verify.history import DELAY, DROP, FREEZE, JUMP, KILL, PARTITION, RESTORE, STRAY
 from fenceline.verify.proxy import address_of
 
 NAP = "nap"
@@ -19,7 +19,7 @@ AIMED_NAP_TTLS = 0.6
 """How long a holder naps because another is frozen. It may have got the lock after two thirds of a ttl, as the frozen
 one's last renewal can be a third old, and that one sleeps for a whole ttl at least: both are to meet."""
 NETWORK_FAULTS = (PARTITION, DELAY, DROP)
-FAULTS = (FREEZE, KILL, STRAY, *NETWORK_FAULTS)
+FAULTS = (FREEZE, KILL, STRAY, JUMP, *NETWORK_FAULTS)
 CONTROL_FAULTS = (FREEZE, KILL, RESTORE)
 TRUSTING = ("etcd", "zookeeper")
 """Stores that have no triggers."""
@@ -30,12 +30,22 @@ ACQUIRED, BETWEEN, WRITTEN, LEAVING = "acquired", "between", "written", "leaving
 
 _POINTS = {ACQUIRED: 4, BETWEEN: 10, WRITTEN: 1, LEAVING: 2}
 """How often each is chosen. One that is frozen inside a write holds a whole SQLite file up, hence seldom."""
-_SHARES = {FREEZE: 0.20, KILL: 0.02, PARTITION: 0.04, DELAY: 0.04, DROP: 0.06, RESTORE: 0.05, STRAY: 0.03, NAP: 0.15}
+_SHARES = {
+    FREEZE: 0.20,
+    KILL: 0.02,
+    PARTITION: 0.04,
+    DELAY: 0.04,
+    DROP: 0.06,
+    RESTORE: 0.05,
+    STRAY: 0.03,
+    NAP: 0.15,
+    JUMP: 0.05,
+}
 """The share of tenures that each hits."""
 _FREEZE_TTLS = (1.1, 2.4)
 _SHORT_FREEZE_TTLS = (0.1, 0.9)
 _SHORT_SHARE = 0.15
-_LENGTHS_TTLS = {NAP: (0.2, 0.5), PARTITION: (0.2, 2.0), DELAY: (0.2, 1.0)}
+_LENGTHS_TTLS = {NAP: (0.2, 0.5), PARTITION: (0.2, 2.0), DELAY: (0.2, 1.0), JUMP: (-7200.0, 7200.0)}
 _BEARER_SHARE = 0.8
 """The share of tenures that show a sequencer, so that the guard alone judges them: no lease looks at its clock."""
 
@@ -156,5 +166,5 @@ def possible_faults(source: str | None, guard: str, control: str | None) -> tupl
     if control is not None:
         return CONTROL_FAULTS
     has_network = address_of(source) is not None or address_of(guard) is not None
-    faults = FAULTS if has_network else (FREEZE, KILL, STRAY)
+    faults = FAULTS if has_network else (FREEZE, KILL, STRAY, JUMP)
     return faults if guard.partition("://")[0].lower() not in TRUSTING else tuple(one for one in faults if one != STRAY)

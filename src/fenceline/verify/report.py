@@ -27,6 +27,8 @@ def _amounts(verdict: Verdict) -> Iterator[str]:
     yield f"  resources  {a.reads} reads and {a.writes} writes accepted"
     yield f"  refused    {a.refusals} as stale, {a.strays} without a token"
     yield f"  faults     {a.freezes} freezes of a holder past the ttl, {a.kills} kills, {a.disturbances} of the network"
+    if a.jumps or a.server_faults:
+        yield f"             {a.jumps} jumps of a clock, {a.server_faults} faults of the servers"
     yield f"  unknown    {a.unknown} operations that nobody was told the outcome of"
     for what, times in sorted(verdict.findings.information.items()):
         if times:

@@ -12,10 +12,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from fenceline.verify.check_locks import check_exclusion, check_refusals, check_strays, check_tokens
-from fenceline.verify.check_progress import Amounts, amounts_of, check_progress
+from fenceline.verify.check_progress import Amounts, amounts_of, check_progress, missing_faults
 from fenceline.verify.check_writes import check_accepted_tokens, check_writes
 from fenceline.verify.evidence import Step, explain
 from fenceline.verify.findings import Findings, Violation
+from fenceline.verify.forgotten import shorten_leases
 from fenceline.verify.history import History
 
 CLEAN, VIOLATION, NOT_ENOUGH = 0, 1, 2
@@ -69,12 +70,13 @@ class Verdict:
 
 def judge(history: History) -> Verdict:
     """Return the verdict on a history."""
+    shorten_leases(history)
     findings = Findings()
     for check in CHECKERS:
         check(history, findings)
     findings.violations.sort(key=_rank)
     amounts = amounts_of(history)
-    shortfalls = tuple(amounts.shortfalls())
+    shortfalls = (*amounts.shortfalls(), *missing_faults(history))
     first = findings.violations[0] if findings.violations else None
     code = VIOLATION if first else NOT_ENOUGH if shortfalls or findings.undecided else CLEAN
     return Verdict(code, findings, amounts, shortfalls, tuple(explain(history, first)) if first else ())

@@ -18,12 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 import fenceline
 from fenceline.clock import boottime_ns
+from fenceline.verify import clocks
 from fenceline.verify.history import (
     ACQUIRE,
     DELAY,
     FAIL,
     FREEZE,
     INFO,
+    JUMP,
     KILL,
     NS_PER_S,
     OK,
@@ -249,6 +251,9 @@ class Worker:
         elif fault.kind == KILL:
             self._recorder.note(KILL, victim=self.process, point=point)
             os.kill(os.getpid(), signal.SIGKILL)
+        elif fault.kind == JUMP:
+            clocks.jump(fault.seconds)
+            self._recorder.note(JUMP, victim=self.process, point=point, seconds=fault.seconds)
         elif fault.kind == STRAY:
             self._stray(self._place.resources[0])
         elif fault.side in self._networks:
@@ -311,6 +316,7 @@ def die_with_the_conductor() -> None:
 def main() -> None:
     """Read the orders, and work."""
     die_with_the_conductor()
+    clocks.prepare()
     orders = json.loads(os.fdopen(0, "rb", buffering=0, closefd=False).readline())
     settings = Settings.from_json(orders["settings"])
     Worker(settings, orders["worker"], orders["life"], Path(orders["folder"])).run()
