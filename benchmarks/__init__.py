@@ -1,9 +1,11 @@
-"""How fast fenceline is, as ratios against what the raw client can do by hand, measured in one run on one machine.
+"""How fast fenceline is: against the work by hand, and against everybody else who offers locks on the same store.
 
-`make bench` runs every case; `python -m benchmarks --help` tells how to run some. Machines are noisy: the variants of
-a case take turns in short batches, and what is reported is the median over the batches, and the median of each turn's
-ratio. A ratio is a claim, a microsecond is not. Nothing here is a test: nothing fails because a machine was slow.
+`make bench` measures everything within half an hour; `python -m benchmarks --help` tells how to measure less. Machines
+are noisy: those who are compared take turns on one private server, and what is reported is the median over the turns,
+and the median of each turn's ratio. A ratio is a claim, a microsecond is not. Nothing here is a test: nothing fails
+because a machine was slow.
 
-`measure.py` takes turns, `floor.py` is the work by hand, `cases/` holds one module a question, `report.py` and
+`stores/` has a server and the work by hand for each store, `cases/` one module a question, `peers/` those who are
+compared, `guards/` guarded writes; `measure.py` takes turns, `parts.py` divides the time, `results.py`, `page.py` and
 `plots.py` write what came out.
 """

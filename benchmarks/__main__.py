@@ -1,114 +1,108 @@
-"""Run the benchmarks: `python -m benchmarks [CASE …] [--store STORE …] [--scale 0.2] [--out FOLDER]`.
+"""Run the benchmarks: `python -m benchmarks [PART …] [--store STORE …] [--minutes M] [--out FOLDER]`.
 
-Or `make bench BENCH='…'`, and `make bench STORE=postgres` for the comparison with others on one store.
+Or `make bench STORE=all`, which writes the results that the documents show, and `make bench BENCH='…'`.
 """
 
 import argparse
+import signal
+import subprocess
 import sys
-import tempfile
-from collections.abc import Iterable
-from importlib import import_module
+from collections.abc import Mapping
 from pathlib import Path
 
-from benchmarks import plots, report
-from benchmarks.measure import Result
-from benchmarks.peers.places import STORES
+from benchmarks import page, plots
+from benchmarks.parts import FULL_S, SUBJECTS, chosen
+from benchmarks.results import FOLDER, read_all, replace
 
-CASES = {
-    "cycle": "acquire and release a free lock, against the same by hand",
-    "guarded": "a guarded transaction, against an unguarded one",
-    "size": "acquire and release in files that know 10 to 1 000 000 locks",
-    "handoff": "from one process's release to the next one's return",
-    "renewal": "keep 1, 100 and 10 000 leases: share of a core, bytes a lease",
-    "startup": "import fenceline; fenceline run around a command that does nothing",
-    "mysql_guarded": "a guarded transaction on MariaDB, against one that checks by hand",
-    "mysql_cycle": "acquire and release on MariaDB, against two statements by hand",
-    "postgres_cycle": "acquire and release on PostgreSQL, against the same by hand",
-    "postgres_guarded": "a guarded transaction in PostgreSQL, against one that checks by hand",
-    "postgres_size": "acquire and release in databases that know many locks",
-    "postgres_handoff": "hand-offs between processes through PostgreSQL",
-    "postgres_renewal": "keep leases in PostgreSQL",
-    "etcd_cycle": "acquire and release on etcd, against two bare transactions",
-    "etcd_handoff": "hand-offs down a queue in etcd",
-    "zookeeper_cycle": "acquire and release on ZooKeeper, against kazoo's requests by hand",
-    "zookeeper_handoff": "hand-offs down a queue in ZooKeeper",
+S_PER_MIN = 60
+QUESTIONS = {
+    "contest": "everybody who offers locks on the store: alone, many at once, hand-off",
+    "cycle": "acquire and release, against the same by hand, step by step",
+    "guarded": "a guarded write, against one with a look by hand, and one with none",
+    "known": "acquire and release where the store knows a million locks",
+    "waiting": "up to 10 000 waiters on one lock: hand-off, memory",
+    "held": "up to 100 000 leases in one process: renewal, memory, a cycle beside them",
+    "startup": "import fenceline; fenceline run, against flock(1) and etcdctl lock",
+    "simulated": "a million leases, in virtual time: requests to the source",
 }
-_NOTES = """
-Variants of a case take turns; what is printed is the median over the turns, its quartiles, and the median of each
-turn's ratio to the first variant. Nothing fails because a machine is slow.
+_NOTES = f"""
+All of it takes {FULL_S / S_PER_MIN:.0f} minutes; --minutes divides another time in the same proportions. Those who
+are compared take turns on one private server; who is not installed is left out. Nothing fails because a machine is
+slow.
 
-  make bench BENCH='cycle guarded --scale 0.2'
-  make bench BENCH='cycle --out /tmp/bench'
-
-With --store, fenceline and everybody else who offers locks on that store take turns on the same private server; what
-one does not do is printed beside its number, and who is not installed is left out:
-
-  make bench STORE=postgres
-  make bench BENCH='--store files --scale 0.1'
+  make bench STORE=all                      everything, into benchmarks/results and the documents
+  make bench STORE=postgres                 one store
+  make bench BENCH='--store sqlite guarded --out /tmp/bench --minutes 0.5'
 """
-RESULTS = Path(__file__).parent / "results"
-"""Where comparisons are written, unless `--out` says otherwise."""
+_GRACE_S = 120.0
+_PAGE = Path(__file__).parent.parent / "docs" / "explanation" / "measured.md"
 
 
-def main() -> None:
-    """Run the cases that were named, print a report, and write it with its pictures where `--out` says."""
+def main() -> int:
+    """Measure what was asked for, and write results, page and pictures after each subject."""
+    parser = _parser()
+    options = parser.parse_args()
+    if options.parts and options.out is None:
+        parser.error("some parts of a store are not its results: say --out FOLDER")
+    if unknown := set(options.parts) - set(QUESTIONS):
+        parser.error(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join(QUESTIONS)}")
+    subjects = SUBJECTS if "all" in (options.store or ["all"]) else options.store
+    plan = chosen(subjects, options.parts)
+    weight = sum(sum(parts.values()) for parts in plan.values())
+    speed = 1.0 if options.minutes is None else options.minutes * S_PER_MIN / weight
+    folder, target = (FOLDER, _PAGE) if options.out is None else (options.out, options.out / _PAGE.name)
+    failed = []
+    for subject, parts in plan.items():
+        if not measured(subject, parts, speed, folder):
+            failed.append(subject)
+        publish(folder, target)
+    if failed:
+        print(f"not all was measured of: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
-        description="Measure fenceline in ratios against the work by hand, in one run on one machine.",
-        epilog="cases:\n" + "".join(f"  {name:18}{question}\n" for name, question in CASES.items()) + _NOTES,
+        description="Measure fenceline against the work by hand and against its peers, in turns on one machine.",
+        epilog="parts:\n" + "".join(f"  {name:12}{question}\n" for name, question in QUESTIONS.items()) + _NOTES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("cases", nargs="*", metavar="CASE", help="which to run (default: all)")
+    parser.add_argument("parts", nargs="*", metavar="PART", help="which to measure (default: all)")
     parser.add_argument(
-        "--store", action="append", choices=[*STORES, "all"], help="compare everybody on this store instead"
+        "--store", action="append", choices=[*SUBJECTS, "all"], help="which store, or other subject (default: all)"
     )
-    parser.add_argument(
-        "--scale", type=float, default=1.0, help="length of the run; 0.1 is a quick look (default: 1.0)"
-    )
-    parser.add_argument("--out", type=Path, help="write a report and a picture for each case here")
-    options = parser.parse_args()
-    unknown = set(options.cases) - set(CASES)
-    if unknown:
-        parser.error(f"no such case: {', '.join(sorted(unknown))}; there are {', '.join(CASES)}")
-    if options.store:
-        compare(STORES if "all" in options.store else options.store, options.scale, options.out or RESULTS)
-        return
-    results = run(options.cases or list(CASES), options.scale)
-    print(report.as_markdown(results))
-    if options.out is not None:
-        write(results, options.out, "report")
+    parser.add_argument("--minutes", type=float, help="how long it may take; 0: everything once, as short as it can be")
+    parser.add_argument("--out", type=Path, help="write there, and leave what the documents show as it is")
+    return parser
 
 
-def compare(stores: Iterable[str], scale: float, folder: Path) -> None:
-    """Measure everybody on each store; print and write a report of each."""
-    from benchmarks.peers.contest import Contest
-    from benchmarks.peers.places import place
-
-    for store in stores:
-        print(f"everybody on {store} …", file=sys.stderr, flush=True)
-        with place(store) as url:
-            results = Contest(store, url, scale).run()
-        print(report.as_markdown(results))
-        write(results, folder, store)
-
-
-def run(cases: list[str], scale: float) -> list[Result]:
-    """Run the cases one after another, each in a folder of its own."""
-    results = []
-    for case in cases:
-        print(f"{case} …", file=sys.stderr, flush=True)
-        with tempfile.TemporaryDirectory(prefix="fenceline-bench-") as folder:
-            results += import_module(f"benchmarks.cases.{case}").run(Path(folder), scale)
-    return results
+def measured(subject: str, parts: Mapping[str, float], speed: float, folder: Path) -> bool:
+    """Measure one subject in a process of its own, and tell whether all of it was."""
+    seconds = sum(parts.values()) * speed
+    command = [sys.executable, "-m", "benchmarks.subject", subject, str(seconds), str(folder), *parts]
+    process = subprocess.Popen(command)
+    try:
+        return process.wait(2 * seconds + _GRACE_S) == 0
+    except subprocess.TimeoutExpired:
+        print(f"{subject} takes too long, and is ended", file=sys.stderr)
+        process.send_signal(signal.SIGINT)  # It ends its server then.
+        try:
+            process.wait(_GRACE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        return False
 
 
-def write(results: list[Result], folder: Path, name: str) -> None:
-    """Write the report as Markdown and JSON, and its pictures."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{name}.md").write_text(report.as_markdown(results))
-    (folder / f"{name}.json").write_text(report.as_json(results))
-    plots.draw(results, folder)
+def publish(folder: Path, target: Path) -> None:
+    """Write the page and the pictures of all results that are in the folder."""
+    reports = read_all(folder)
+    pictures = target.with_suffix("")
+    for name, picture in plots.draw(reports).items():
+        replace(pictures / f"{name}.svg", picture)
+    replace(target, page.as_markdown(reports, pictures.name))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

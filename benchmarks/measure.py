@@ -1,21 +1,29 @@
 """Take turns between variants, and reduce what was measured to medians and ratios.
 
-Turns are short, a few milliseconds, and many: so the median is of turns that no other process has interrupted.
+Turns are short, a few milliseconds, and many: so the median is of turns that no other process has interrupted. A turn
+begins as long as there is time, and everybody has at least three.
 """
 
+import resource
 import statistics
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
-US_PER_S = 1e6
+US_PER_S, MS_PER_S = 1e6, 1e3
+NS_PER_US, NS_PER_MS = 1e3, 1e6
+MIN_TURNS = 3
+Aims = Mapping[str, float]
+"""What a variant should not be above, by its name."""
+NO_AIMS: Aims = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One variant of one case. `ratio` is against the case's first variant, `target` the ratio or value to reach, and
-    `lacks` what the variant does not do.
+    """One variant of one case. `ratio` is against the case's first variant; `aim` is the most that the ratio should be,
+    or the median where there is none; `lacks` is what the variant does not do.
     """
 
     case: str
@@ -25,12 +33,27 @@ class Result:
     low: float
     high: float
     ratio: float | None = None
-    target: str = ""
+    aim: float | None = None
     lacks: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        """Return the result as JSON carries it."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        """Return the result as JSON carries it, without what it does not have, in four digits."""
+        told = {name: value for name, value in asdict(self).items() if value not in {None, ""}}
+        return {name: float(f"{value:.4g}") if isinstance(value, float) else value for name, value in told.items()}
+
+    @property
+    def is_missed(self) -> bool:
+        """Whether it is more than it should be."""
+        return self.aim is not None and (self.median if self.ratio is None else self.ratio) > self.aim
+
+
+def turns(seconds: float, least: int = MIN_TURNS) -> Iterator[int]:
+    """Yield the number of each turn, as long as there is time."""
+    until = time.monotonic() + seconds
+    number = 0
+    while number < least or time.monotonic() < until:
+        yield number
+        number += 1
 
 
 def seconds_each(operation: Callable[[], object], count: int) -> float:
@@ -42,34 +65,51 @@ def seconds_each(operation: Callable[[], object], count: int) -> float:
 
 
 def take_turns(
-    case: str, variants: Mapping[str, Callable[[], object]], *, rounds: int, batch: int, target: str = ""
+    case: str, variants: Mapping[str, Callable[[], object]], seconds: float, *, batch: int, aims: Aims = NO_AIMS
 ) -> list[Result]:
     """Measure the variants in turns; the first is the floor that the others are compared with. Unit: microseconds."""
     for operation in variants.values():
-        seconds_each(operation, batch)
-    turns: dict[str, list[float]] = {name: [] for name in variants}
-    for _ in range(rounds):
+        operation()
+    taken: dict[str, list[float]] = {name: [] for name in variants}
+    for _ in turns(seconds):
         for name, operation in variants.items():
-            turns[name].append(seconds_each(operation, batch) * US_PER_S)
-    return compare(case, turns, "us", target)
+            taken[name].append(seconds_each(operation, batch) * US_PER_S)
+    return compare(case, taken, "us", aims)
 
 
-def compare(case: str, turns: dict[str, list[float]], unit: str, target: str = "") -> list[Result]:
+def compare(case: str, taken: Mapping[str, Sequence[float]], unit: str, aims: Aims = NO_AIMS) -> list[Result]:
     """Reduce what was measured in turns, the first variant being the floor."""
-    floor = next(iter(turns.values()))
+    floor = next(iter(taken.values()))
     results = []
-    for name, values in turns.items():
-        is_floor = values is floor
-        ratio = None if is_floor else statistics.median(value / base for value, base in zip(values, floor, strict=True))
-        results.append(summarise(case, name, unit, values, ratio, "" if is_floor else target))
+    for name, values in taken.items():
+        pairs = zip(values, floor, strict=True)
+        ratio = None if values is floor else statistics.median(value / base for value, base in pairs)
+        results.append(summarise(case, name, unit, values, ratio=ratio, aim=aims.get(name)))
     return results
 
 
 def summarise(
-    case: str, variant: str, unit: str, values: list[float], ratio: float | None = None, target: str = ""
+    case: str,
+    variant: str,
+    unit: str,
+    values: Sequence[float],
+    *,
+    ratio: float | None = None,
+    aim: float | None = None,
 ) -> Result:
     """Return the median and the quartiles of what was measured."""
     low, high = min(values), max(values)
     if len(values) > 3:
         low, _, high = statistics.quantiles(values, n=4)
-    return Result(case, variant, unit, statistics.median(values), low, high, ratio, target)
+    return Result(case, variant, unit, statistics.median(values), low, high, ratio, aim)
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """Return the value that so large a share of all is not above."""
+    ordered = sorted(values)
+    return ordered[min(int(len(ordered) * share), len(ordered) - 1)]
+
+
+def resident_bytes() -> int:
+    """Return the memory that this process has."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()

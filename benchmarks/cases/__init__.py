@@ -1,1 +1,1 @@
-"""One module a question; each has `run(folder, scale)`, which returns its results. `scale` 1.0 is the full length."""
+"""One module a question; each has `run(site, seconds)`, which takes about so long and returns its results."""

@@ -1,31 +1,43 @@
-"""Acquire and release without contention, against the same by hand."""
+"""Acquire and release without contention, against what the store's plain client takes for the same and for less."""
 
-from pathlib import Path
+import asyncio
 
 import fenceline
-from benchmarks.floor import HandWrittenLock, SameStatements
+import fenceline.aio
 from benchmarks.measure import Result, take_turns
+from benchmarks.stores import Site, by_hand
+
+BATCH = 10
+AIMS = {"sqlite": 1.3, "postgres": 1.15, "mysql": 1.2, "etcd": 1.2, "zookeeper": 1.1}
+"""What `with lock:` should not be above, against the work by hand."""
 
 
-def run(folder: Path, scale: float) -> list[Result]:
+def run(site: Site, seconds: float) -> list[Result]:
     """Measure a cycle of acquire and release."""
-    floor = HandWrittenLock(folder / "floor.db")
-    same = SameStatements(folder / "same.db")
-    with fenceline.connect(f"sqlite:///{folder / 'locks.db'}") as source:
-        lock = source.lock("bench")
-
-        def cycle() -> None:
-            lock.acquire()
-            lock.release()
+    with by_hand(site) as floors, asyncio.Runner() as runner, fenceline.connect(site.url) as source:
+        lock = source.lock("cycle")
+        async_source = fenceline.aio.connect(site.url)
+        async_lock = async_source.lock("cycle-async")
 
         def block() -> None:
             with lock:
                 pass
 
-        variants = {
-            "by hand": floor.cycle,
-            "fenceline's statements by hand": same.cycle,
-            "acquire(), release()": cycle,
+        def calls() -> None:
+            lock.acquire()
+            lock.release()
+
+        async def async_block() -> None:
+            async with async_lock:
+                pass
+
+        ours = {
             "with lock:": block,
+            "acquire(), release()": calls,
+            "async with lock:": lambda: runner.run(async_block()),
         }
-        return take_turns("acquire and release", variants, rounds=int(200 * scale) + 3, batch=40, target="1.3x")
+        aims = {"with lock:": AIMS[site.store]}
+        try:
+            return take_turns("a cycle, step by step", floors | ours, seconds, batch=BATCH, aims=aims)
+        finally:
+            runner.run(async_source.close())

@@ -1,51 +1,75 @@
-"""A guarded transaction against an unguarded one that begins, checks a mark by hand, writes one row and commits."""
+"""A guarded write, against one by hand and one without a check, by one writer and by several with one sequencer.
 
-import sqlite3
-from pathlib import Path
+Several are processes that take turns in step. What is compared is the time that one operation of theirs takes.
+"""
 
-import fenceline
-from benchmarks.measure import Result, take_turns
+import multiprocessing
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from functools import cache
+from importlib import import_module
+from multiprocessing.synchronize import Barrier
+from typing import TYPE_CHECKING, Any
 
-_INSERT = "INSERT INTO report (text) VALUES ('x')"
+from benchmarks.child import Child, serve
+from benchmarks.guards import GUARDED, Kind
+from benchmarks.measure import MIN_TURNS, NO_AIMS, US_PER_S, Result, compare, seconds_each, turns
+from benchmarks.stores import Operation, Site
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+CASE = "a guarded write"
+TURN_S = 60.0
 
 
-def run(folder: Path, scale: float) -> list[Result]:
-    """Measure one guarded transaction, in both of SQLite's common journal modes."""
+def run(site: Site, seconds: float) -> list[Result]:
+    """Measure each kind that the store's guard has."""
+    guards = import_module(f"benchmarks.guards.{site.store}")
+    guards.prepare(site.url)
     results = []
-    for mode in ("wal", "delete"):
-        place = folder / mode
-        place.mkdir()
-        batch = 20 if mode == "wal" else 5
-        results += _compare(place, mode, rounds=int(120 * scale) + 3, batch=batch)
+    for kind in guards.KINDS:
+        results += _measure(site, kind, seconds / len(guards.KINDS))
     return results
 
 
-def _compare(folder: Path, mode: str, *, rounds: int, batch: int) -> list[Result]:
-    plain = _file(folder / "plain.db", mode)
-    plain.execute("CREATE TABLE mark (resource TEXT PRIMARY KEY, token INTEGER) WITHOUT ROWID")
-    plain.execute("INSERT INTO mark VALUES ('reports', 1)")
-    _file(folder / "guarded.db", mode).close()
-    guard = fenceline.guard(f"sqlite:///{folder / 'guarded.db'}", resource="reports", lock="bench")
-    guard.protect("report")
-
-    def unguarded() -> None:
-        plain.execute("BEGIN IMMEDIATE")
-        assert plain.execute("SELECT token FROM mark WHERE resource = ?", ("reports",)).fetchone() == (1,)
-        plain.execute(_INSERT)
-        plain.execute("COMMIT")
-
-    with fenceline.connect(f"sqlite:///{folder / 'locks.db'}") as source, source.lock("bench", ttl=600) as lease:
-
-        def guarded() -> None:
-            with guard.transaction(lease) as connection:
-                connection.execute(_INSERT)
-
-        variants = {"unguarded, checked by hand": unguarded, "guard.transaction": guarded}
-        return take_turns(f"transaction, journal {mode}", variants, rounds=rounds, batch=batch, target="1.25x")
+def _measure(site: Site, kind: Kind, seconds: float) -> list[Result]:
+    context = multiprocessing.get_context("spawn")
+    barrier = context.Barrier(kind.writers)
+    with ExitStack() as stack:
+        writers = [
+            stack.enter_context(closing(Child(context, _write, site.store, site.url, kind, barrier)))
+            for _ in range(kind.writers)
+        ]
+        taken = _take_turns(writers, seconds)
+    aims = NO_AIMS if kind.aim is None else {GUARDED: kind.aim}
+    return compare(f"{CASE}, {kind.name}", taken, "us", aims)
 
 
-def _file(path: Path, mode: str) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, isolation_level=None)
-    connection.execute(f"PRAGMA journal_mode = {mode}")
-    connection.execute("CREATE TABLE report (id INTEGER PRIMARY KEY, text TEXT)")
-    return connection
+def _take_turns(writers: Sequence[Child], seconds: float) -> dict[str, list[float]]:
+    taken: dict[str, list[float]] = {}
+    for _ in turns(seconds, MIN_TURNS + 1):
+        for writer in writers:
+            writer.tell()
+        told = [dict(writer.hear(TURN_S)) for writer in writers]
+        for name in told[0]:
+            taken.setdefault(name, []).append(sum(one[name] for one in told) / len(told))
+    return {name: values[1:] for name, values in taken.items()}  # The first turn has connected.
+
+
+def _write(store: str, url: str, kind: Kind, barrier: Barrier, line: "Connection[Any, Any]") -> None:
+    """Take a turn with each variant whenever it is told to, in step with the other writers."""
+
+    @cache
+    def variants() -> dict[str, Operation]:
+        made: dict[str, Operation] = import_module(f"benchmarks.guards.{store}").variants(url, kind)
+        return made
+
+    def take_a_turn() -> list[tuple[str, float]]:
+        taken = []
+        for name, operation in variants().items():
+            barrier.wait(TURN_S)
+            taken.append((name, seconds_each(operation, kind.batch) * US_PER_S))
+        return taken
+
+    serve(line, take_a_turn)

@@ -1,38 +1,62 @@
-"""What a program pays for fenceline before it does anything: imports, and `fenceline run` around a command."""
+"""What a program pays for fenceline before it does anything: imports, and a command run under a lock.
+
+Beside it what others take to run the same command: `flock(1)` on a file, `etcdctl lock` on the same etcd.
+"""
 
 import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from urllib.parse import urlsplit
 
-from benchmarks.measure import Result, compare, seconds_each
+from benchmarks.measure import MS_PER_S, NO_AIMS, Aims, Result, compare, seconds_each, turns
+from benchmarks.stores import Site
+from tests.etcd.fix_server import ctl_environment
 
-MS_PER_S = 1000
+IMPORT, RUN = "import", "hold a lock around `true`"
+FLOOR = "python -c pass"
+AIMS = {"fenceline run, SQLite": 10.0}
+"""Against an interpreter that does nothing."""
 
 
-def run(folder: Path, scale: float) -> list[Result]:
-    """Measure whole processes, in turns."""
-    python = [sys.executable, "-I", "-c"]
-    rounds = int(20 * scale) + 3
-    imports = {
-        "python -c pass": [*python, "pass"],
-        "import fenceline": [*python, "import fenceline"],
-        "import and connect": [*python, f"import fenceline; fenceline.connect('sqlite:///{folder / 'a.db'}')"],
+def run(site: Site, seconds: float) -> list[Result]:
+    """Measure whole processes, in turns; the site is etcd's."""
+    python = [sys.executable, "-c"]
+    floor = {FLOOR: [*python, "pass"]}
+    with tempfile.TemporaryDirectory(prefix="fl-bench-") as folder:
+        imports = {
+            "import fenceline": [*python, "import fenceline"],
+            "import and connect": [*python, f"import fenceline; fenceline.connect('sqlite:///{folder}/a.db')"],
+        }
+        return [
+            *_processes(IMPORT, floor | imports, seconds * 0.3, NO_AIMS),
+            *_processes(RUN, floor | _commands(site.url, folder), seconds * 0.7, AIMS),
+        ]
+
+
+def _commands(url: str, folder: str) -> dict[str, list[str]]:
+    """Return who holds a lock around a command; those that are there."""
+    script = Path(sys.executable).with_name("fenceline")
+    ours = [str(script)] if script.exists() else [sys.executable, "-m", "fenceline.cli"]
+    run = [*ours, "run", "bench", "--source"]
+    commands = {
+        "true": ["true"],
+        "flock(1)": ["flock", f"{folder}/flock", "true"],
+        "fenceline run, SQLite": [*run, f"sqlite:///{folder}/run.db", "--", "true"],
+        "etcdctl lock": ["etcdctl", f"--endpoints={urlsplit(url).netloc}", "lock", "bench-ctl", "true"],
+        "fenceline run, etcd": [*run, url, "--", "true"],
     }
-    results = _processes("import", imports, rounds, target="+30 ms")
-    fenceline = shutil.which("fenceline", path=str(Path(sys.executable).parent))
-    if fenceline is not None:
-        url = f"sqlite:///{folder / 'run.db'}"
-        commands = {"true": ["true"], "fenceline run": [fenceline, "run", "--source", url, "bench", "--", "true"]}
-        results += _processes("fenceline run true", commands, rounds, target="+150 ms")
-    return results
+    return {name: command for name, command in commands.items() if shutil.which(command[0])}
 
 
-def _processes(case: str, commands: dict[str, list[str]], rounds: int, target: str) -> list[Result]:
-    turns: dict[str, list[float]] = {name: [] for name in commands}
-    for _ in range(rounds):
+def _processes(case: str, commands: Mapping[str, Sequence[str]], seconds: float, aims: Aims) -> list[Result]:
+    taken: dict[str, list[float]] = {name: [] for name in commands}
+    for _ in turns(seconds):
         for name, command in commands.items():
-            elapsed_s = seconds_each(partial(subprocess.run, command, check=True), 1)
-            turns[name].append(elapsed_s * MS_PER_S)
-    return compare(case, turns, "ms", target)
+            environment = ctl_environment() if name.startswith("etcdctl") else None
+            done = partial(subprocess.run, command, check=True, capture_output=True, env=environment)
+            taken[name].append(seconds_each(done, 1) * MS_PER_S)
+    return compare(case, taken, "ms", aims)

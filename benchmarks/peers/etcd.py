@@ -9,35 +9,11 @@ from benchmarks.peers.ours import OURS
 TTL_S = 30
 
 
-def _by_hand(url: str, name: str) -> Lock:
-    """Two transactions on one channel, under one lease that somebody else would keep alive."""
-    import grpc
+def _by_hand(url: str, _name: str) -> Lock:
+    from benchmarks.stores.etcd import BareTransactions
 
-    from fenceline.stores.etcd import messages as say
-    from fenceline.stores.etcd import operations as do
-    from fenceline.stores.etcd.client import LEASE_GRANT, TXN
-
-    channel = grpc.insecure_channel(urlsplit(url).netloc)
-
-    def caller(method: Any) -> Any:
-        serialise = lambda message: message.SerializeToString()  # noqa: E731
-        return channel.unary_unary(method.path, serialise, method.reply.FromString)
-
-    txn, key = caller(TXN), f"by-hand/{name}".encode()
-    lease = caller(LEASE_GRANT)(say.LeaseGrantRequest(ttl=3600)).id
-    revisions: list[int] = []
-
-    def acquire() -> None:
-        put = say.RequestOp(request_put=say.PutRequest(key=key, value=b"bench", lease=lease))
-        taken = txn(say.TxnRequest(compare=[do.is_absent(key)], success=[put]))
-        assert taken.succeeded
-        revisions.append(taken.header.revision)
-
-    def release() -> None:
-        delete = say.RequestOp(request_delete_range=say.DeleteRangeRequest(key=key))
-        assert txn(say.TxnRequest(compare=[do.was_created(key, revisions.pop())], success=[delete])).succeeded
-
-    return Calls(acquire, release)
+    lock = BareTransactions(url)
+    return Calls(lock.take, lock.free)
 
 
 def _aetcd(url: str, name: str) -> Lock:
@@ -64,6 +40,7 @@ def _tooz(url: str, name: str) -> Lock:
     return Calls(lock.acquire, lock.release)
 
 
+IMPORTS = ("aetcd", "grpc", "tooz.coordination", "tooz.drivers.etcd3gw")
 CONTENDERS = [
     Contender(
         "two transactions by hand",

@@ -8,7 +8,7 @@ from benchmarks.peers.postgres import _tooz
 
 
 def _by_hand(url: str, _name: str) -> Lock:
-    from benchmarks.mysql import HandWrittenLock
+    from benchmarks.stores.mysql import HandWrittenLock
 
     lock = HandWrittenLock(url)
     return Calls(lock.take, lock.free)
@@ -28,6 +28,7 @@ def _get_lock(url: str, name: str) -> Lock:
     )
 
 
+IMPORTS = ("pymysql", "tooz.coordination", "tooz.drivers.mysql")
 CONTENDERS = [
     Contender("two statements by hand", _by_hand, "no waiting, no renewal, no rights", can_wait=False),
     *OURS,

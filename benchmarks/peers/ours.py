@@ -24,4 +24,5 @@ def _async(url: str, name: str) -> Coroutines:
     return Coroutines(lock.acquire, lock.release)
 
 
-OURS = [Contender("fenceline", _sync), Contender("fenceline, asyncio", _async)]
+FENCELINE = "fenceline"
+OURS = [Contender(FENCELINE, _sync), Contender(f"{FENCELINE}, asyncio", _async)]

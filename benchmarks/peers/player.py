@@ -1,21 +1,23 @@
-"""One contender in a process of its own, and the other end of its line.
+"""One contender in a process of its own.
 
-Run as `python -m benchmarks.peers.player STORE CONTENDER URL LOCK`. It reads one command a line, as JSON, and answers
-each by one line when it is done; times are nanoseconds of CLOCK_MONOTONIC, the same for all processes.
+Processes are forked from one that has imported what everybody needs, and has used none of it: so 64 of them are there
+in a second. Times are nanoseconds of CLOCK_MONOTONIC, the same for all processes.
 """
 
-import json
+import multiprocessing
 import os
-import subprocess
-import sys
 import time
+from functools import cache
 from importlib import import_module
-from pathlib import Path
-from typing import IO, Any
+from typing import TYPE_CHECKING, Any
 
+from benchmarks.child import Child, serve
 from benchmarks.peers.contender import Contender, Lock
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+_context = multiprocessing.get_context("forkserver")
 
 
 def contenders(store: str) -> list[Contender]:
@@ -24,69 +26,40 @@ def contenders(store: str) -> list[Contender]:
     return found
 
 
-class Player:
+def prepare(store: str) -> None:
+    """Have all players of this store begin with what they need. Who is not installed says so when it is asked."""
+    peers = f"benchmarks.peers.{store}"
+    own = (__name__, peers, f"benchmarks.stores.{store}", f"fenceline.stores.{store}.source", "fenceline.aio")
+    _context.set_forkserver_preload([*own, *import_module(peers).IMPORTS])
+
+
+class Player(Child):
     """A contender's process, as the one who tells it what to do sees it."""
 
     def __init__(self, store: str, contender: Contender, url: str, lock: str) -> None:
+        super().__init__(_context, main, contender.name, store, url, lock)
         self.contender = contender
-        command = [sys.executable, "-m", "benchmarks.peers.player", store, contender.name, url, lock]
-        self._process = subprocess.Popen(
-            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        )
-
-    @property
-    def output(self) -> IO[str]:
-        """Where its answers come."""
-        assert self._process.stdout is not None
-        return self._process.stdout
-
-    def tell(self, *command: Any) -> None:
-        """Have it do something."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(command) + "\n")
-        self._process.stdin.flush()
-
-    def hear(self) -> Any:
-        """Wait until it is done; ChildProcessError with what it says if it failed."""
-        line = self.output.readline()
-        answer = json.loads(line) if line else {"error": f"ended with {self._process.wait()}"}
-        if isinstance(answer, dict):
-            raise ChildProcessError(f"{self.contender.name}: {answer['error']}")
-        return answer
-
-    def ask(self, *command: Any) -> Any:
-        """Have it do something, and wait until it is done."""
-        self.tell(*command)
-        return self.hear()
-
-    def close(self) -> None:
-        """End it, whatever it does."""
-        self._process.kill()
-        self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout):
-            assert stream is not None
-            stream.close()
 
 
-def play(lock: Lock, command: list[Any]) -> Any:
+def play(lock: Lock, *command: Any) -> Any:
     """Do what one command says, and return the answer."""
     match command:
-        case ["cycles", count]:
+        case ("cycles", count):
             return lock.cycles(count)
-        case ["acquire"]:
+        case ("acquire",):
             lock.acquire()
             return time.monotonic_ns()
-        case ["release"]:
+        case ("release",):
             released_ns = time.monotonic_ns()
             lock.release()
             return released_ns
-        case ["contend", seconds]:
+        case ("contend", seconds):
             return _contend(lock, seconds)
         case _:
             raise ValueError(command)
 
 
-def _contend(lock: Lock, seconds: float) -> list[int]:
+def _contend(lock: Lock, seconds: float) -> tuple[int, int]:
     """Take and free the lock for some time; return how often, and the longest wait in nanoseconds."""
     count = longest_ns = 0
     end_ns = time.monotonic_ns() + int(seconds * 1e9)
@@ -95,26 +68,19 @@ def _contend(lock: Lock, seconds: float) -> list[int]:
         longest_ns = max(longest_ns, time.monotonic_ns() - began_ns)
         lock.release()
         count += 1
-    return [count, longest_ns]
+    return count, longest_ns
 
 
-def main(store: str, name: str, url: str, lock_name: str) -> None:
-    """Answer commands until there are no more."""
-    # What a library prints is not an answer.
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)
-    lock: Lock | None = None
-    for line in sys.stdin:
-        try:
-            if lock is None:
-                (contender,) = [one for one in contenders(store) if one.name == name]
-                lock = contender.make(url, lock_name)
-            answer = play(lock, json.loads(line))
-        except Exception as error:
-            answer = {"error": f"{type(error).__name__}: {error}"[:300]}
-        answers.write(json.dumps(answer) + "\n")
+def main(name: str, store: str, url: str, lock_name: str, line: "Connection[Any, Any]") -> None:
+    """Play the contender of this name. What a library prints is of no interest."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in (1, 2):
+        os.dup2(nowhere, descriptor)
+
+    @cache
+    def lock() -> Lock:
+        (contender,) = [one for one in contenders(store) if one.name == name]
+        return contender.make(url, lock_name)
+
+    serve(line, lambda *command: play(lock(), *command))
     os._exit(0)  # Some have threads that never end.
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -10,7 +10,7 @@ _ADVISORY = "no token, no lease: held by a connection that nothing watches"
 
 
 def _by_hand(url: str, _name: str) -> Lock:
-    from benchmarks.postgres import HandWrittenLock
+    from benchmarks.stores.postgres import HandWrittenLock
 
     lock = HandWrittenLock(url)
     return Calls(lock.take, lock.free)
@@ -109,6 +109,16 @@ def _sentinel(url: str, name: str) -> Lock:
     return Calls(acquire, release)
 
 
+IMPORTS = (
+    "django",
+    "pals",
+    "pglock",
+    "psycopg",
+    "psycopg2",
+    "sentinel.core",
+    "tooz.coordination",
+    "tooz.drivers.pgsql",
+)
 CONTENDERS = [
     Contender("two statements by hand", _by_hand, "no waiting, no renewal, no crash detection", can_wait=False),
     *OURS,

@@ -61,6 +61,7 @@ def _tooz(url: str, name: str) -> Lock:
     return Calls(lock.acquire, lock.release)
 
 
+IMPORTS = ("portalocker", "pottery", "redis", "redis_lock", "sherlock", "tooz.coordination", "tooz.drivers.redis")
 CONTENDERS = [
     Contender("redis-py Lock", _redis_py, f"{_LOSES}; no renewal; polls every 0.1 s"),
     Contender("python-redis-lock, renewing", _redis_lock, f"{_LOSES}; a thread for each lock"),

@@ -1,39 +1,21 @@
 """Who offers locks on ZooKeeper."""
 
-from typing import Any
 from urllib.parse import urlsplit
 
 from benchmarks.peers.contender import Calls, Contender, Lock
 from benchmarks.peers.ours import OURS
 
-SESSION_S = 30.0
 
+def _by_hand(url: str, _name: str) -> Lock:
+    from benchmarks.stores.zookeeper import HandWrittenLock
 
-def client_of(url: str) -> Any:
-    """Return a started client."""
-    from kazoo.client import KazooClient
-
-    client = KazooClient(urlsplit(url).netloc, timeout=SESSION_S)
-    client.start()
-    return client
-
-
-def _by_hand(url: str, name: str) -> Lock:
-    client = client_of(url)
-    folder = f"/by-hand-{name}"
-    client.ensure_path(folder)
-    paths: list[str] = []
-
-    def acquire() -> None:
-        path, stat = client.create(f"{folder}/n-", b"bench", ephemeral=True, sequence=True, include_data=True)
-        assert stat.czxid
-        assert client.get_children(folder)
-        paths.append(path)
-
-    return Calls(acquire, lambda: client.delete(paths.pop()))
+    lock = HandWrittenLock(url)
+    return Calls(lock.take, lock.free)
 
 
 def _kazoo(url: str, name: str) -> Lock:
+    from benchmarks.stores.zookeeper import client_of
+
     lock = client_of(url).Lock(f"/kazoo-{name}", "bench")
     return Calls(lock.acquire, lock.release)
 
@@ -47,6 +29,7 @@ def _tooz(url: str, name: str) -> Lock:
     return Calls(lock.acquire, lock.release)
 
 
+IMPORTS = ("kazoo.client", "tooz.coordination", "tooz.drivers.zookeeper")
 CONTENDERS = [
     Contender(
         "create, get_children, delete by hand",

@@ -1,1 +1,1 @@
-"""The comparison with others: that it measures what it says, with whoever is installed here."""
+"""The benchmarks: that each case works, that the time is divided, and that pages and pictures say what was measured."""

@@ -1,13 +1,17 @@
 """Contenders take turns in processes of their own; who is not installed is left out, and everybody else is measured."""
 
+from collections.abc import Iterator
+from contextlib import closing
+
 import pytest
 
 from benchmarks.measure import Result
 from benchmarks.peers import contest
-from benchmarks.peers.contest import Contest
-from benchmarks.peers.places import STORES, place
+from benchmarks.peers.contest import ALONE, FAIRNESS, RATE, handing_over, many
 from benchmarks.peers.player import Player, contenders
-from benchmarks.report import as_markdown
+from benchmarks.stores import site
+
+STORES = ("etcd", "mysql", "postgres", "redis", "sqlite", "zookeeper")
 
 
 @pytest.mark.parametrize("store", STORES)
@@ -18,34 +22,34 @@ def test_everybody_on_a_store_is_named_once_and_says_what_it_lacks(store: str) -
 
 
 def test_a_contest_measures_who_is_there(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    for name, value in {"TURNS": 1, "BATCH": 5, "HAND_OFFS": 3, "CONTEND_S": 0.2, "SETTLE_S": 0.05}.items():
+    for name, value in {"BATCH": 5, "HAND_OFFS": 3, "CONTEND_S": 0.2, "SETTLE_S": 0.05}.items():
         monkeypatch.setattr(contest, name, value)
-    with place("files") as url:
-        results = Contest("files", url, 0.1).run()
-    measured = {result.case: _variants(results, result.case) for result in results}
-    assert measured["files: acquire and release"] >= {
-        "two SQLite transactions by hand",
-        "fenceline",
-        "flock(2) by hand",
-    }
-    assert measured["files: hand-off, 1 waiting"] >= {"fenceline", "flock(2) by hand"}
+    with site("sqlite") as place:
+        results = contest.run(place, 0)
+    assert _variants(results, ALONE) >= {"two SQLite transactions by hand", "fenceline", "flock(2) by hand"}
+    for case in (many(RATE, 2), many(FAIRNESS, 2), handing_over(1)):
+        assert _variants(results, case) >= {"fenceline", "flock(2) by hand"}, case
     assert all(result.median > 0 for result in results)
-    assert "freed by the kernel" in as_markdown(results)
+    (flock,) = [one for one in results if one.variant == "flock(2) by hand" and one.case == ALONE]
+    assert "freed by the kernel" in flock.lacks
     left_out = capsys.readouterr().err
-    everybody = {one.name for one in contenders("files")}
-    for name in everybody - measured["files: acquire and release"]:
-        assert f"left out: {name}: ModuleNotFoundError" in left_out
+    for one in contenders("sqlite"):
+        if one.name not in _variants(results, ALONE):
+            assert f"left out: {one.name}: ModuleNotFoundError" in left_out
 
 
 def _variants(results: list[Result], case: str) -> set[str]:
     return {result.variant for result in results if result.case == case}
 
 
-def test_a_contender_that_fails_says_why() -> None:
-    (one,) = [each for each in contenders("files") if each.name == "fenceline"]
-    player = Player("files", one, "redis://127.0.0.1", "alone")
-    try:
-        with pytest.raises(ChildProcessError, match="UnsafeSourceError"):
-            player.ask("acquire")
-    finally:
-        player.close()
+@pytest.fixture
+def refused() -> Iterator[Player]:
+    """A contender whose store is refused."""
+    (one,) = [each for each in contenders("sqlite") if each.name == "fenceline"]
+    with closing(Player("sqlite", one, "redis://127.0.0.1", "alone")) as player:
+        yield player
+
+
+def test_a_contender_that_fails_says_why(refused: Player) -> None:
+    with pytest.raises(ChildProcessError, match="UnsafeSourceError"):
+        refused.ask("acquire")

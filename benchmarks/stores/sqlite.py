@@ -1,4 +1,5 @@
-"""The work by hand: what somebody who knows SQLite well would write for one lock with a token, and nothing around it.
+"""A folder for SQLite, and the work by hand on it: what somebody who knows SQLite well would write for one lock with a
+token, and nothing around it.
 
 The same durability as fenceline's: write-ahead log, `synchronous = NORMAL`, the same page size, a counter under a
 bound that is durable already (T1), the clock read under the write lock (H1). What it lacks: waiting, renewal, the
@@ -7,18 +8,66 @@ user passes. A second variant runs fenceline's own statements by hand: what is l
 """
 
 import sqlite3
+import tempfile
 from collections import deque
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import fenceline
+from benchmarks.stores import Operation, Site
 from fenceline.clock import boottime_ms, boottime_us
 from fenceline.model import draw_claim
+from fenceline.stores.sqlite.database import Database
 from fenceline.stores.sqlite.identity import PAGE_BYTES, SQL
 from fenceline.stores.sqlite.source import prepare
 
 TTL_MS = 30_000
 _MANY_TOKENS = 1 << 60
+
+
+@contextmanager
+def site() -> Iterator[Site]:
+    """Yield a file in a folder that is gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="fl-bench-", ignore_cleanup_errors=True) as folder:
+        yield Site("sqlite", f"SQLite {sqlite3.sqlite_version}", f"sqlite:///{folder}/locks.db")
+
+
+def folder_of(url: str) -> Path:
+    """Return the folder of a source's file."""
+    return Path(url.removeprefix("sqlite:///")).parent
+
+
+@contextmanager
+def by_hand(site: Site) -> Iterator[dict[str, Operation]]:
+    """Yield two transactions by hand, and fenceline's own statements."""
+    folder = folder_of(site.url)
+    floor, same = HandWrittenLock(folder / "by-hand.db"), SameStatements(folder / "same.db")
+    with closing(floor.connection), closing(same.connection):
+        yield {"two transactions by hand": floor.cycle, "fenceline's statements by hand": same.cycle}
+
+
+def fill(url: str, count: int) -> str:
+    """Write rows as free locks leave them; by hand, since acquiring each would take a minute."""
+    path = folder_of(url) / f"{count}-locks.db"
+    with fenceline.connect(f"sqlite:///{path}") as source, source.lock("lock-0"):
+        pass
+    rows = ((f"lock-{number}", number + 2) for number in range(1, count))
+    with closing(Database(path)) as database:
+        database.transact_flushed(
+            lambda: (
+                database.execute(
+                    "UPDATE fenceline_source SET reserved = :bound, bound = :bound", {"bound": count + 1_000_000}
+                ),
+                database.native.executemany(
+                    "INSERT INTO fenceline_lock (name, token, ttl_ms, deadline_ms, ended)"
+                    " VALUES (?, ?, 30000, 0, 'it was released')",
+                    rows,
+                ),
+            )
+        )
+    return f"sqlite:///{path}"
 
 
 def connect(path: Path) -> sqlite3.Connection:

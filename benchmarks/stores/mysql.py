@@ -6,12 +6,11 @@ lacks: a counter that outlives the row, so that the tokens of a lock that is del
 the refusal of late duplicates, errors, and rights: whoever may update the row may give himself any token.
 """
 
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import closing, contextmanager
 from typing import Any
 
+from benchmarks.stores import Operation, Site, fleet_on_disk
 from fenceline._flows.requests import Acquire
 from fenceline.clock import boottime_us
 from fenceline.model import draw_claim
@@ -25,12 +24,12 @@ from tests.mysql.fix_mysql import Fleet
 TTL_US = 30_000_000
 _BY_HAND = (
     """
-    CREATE TABLE by_hand (name VARBINARY(512) PRIMARY KEY, token BIGINT NOT NULL, claim VARCHAR(64),
-                          holder VARCHAR(512), deadline_us BIGINT NOT NULL)
+    CREATE TABLE IF NOT EXISTS by_hand (name VARBINARY(512) PRIMARY KEY, token BIGINT NOT NULL, claim VARCHAR(64),
+                                        holder VARCHAR(512), deadline_us BIGINT NOT NULL)
     """,
-    "INSERT INTO by_hand VALUES ('bench', 0, NULL, NULL, 0)",
-    "CREATE TABLE by_hand_counter (token BIGINT NOT NULL)",
-    "INSERT INTO by_hand_counter VALUES (0)",
+    "INSERT IGNORE INTO by_hand VALUES ('bench', 0, NULL, NULL, 0)",
+    "CREATE TABLE IF NOT EXISTS by_hand_counter (id INT PRIMARY KEY, token BIGINT NOT NULL)",
+    "INSERT IGNORE INTO by_hand_counter VALUES (1, 0)",
 )
 _TAKE = """
     UPDATE by_hand SET token = LAST_INSERT_ID(token + 1), claim = %s, holder = %s,
@@ -41,19 +40,33 @@ _FREE = "UPDATE by_hand SET claim = NULL, holder = NULL WHERE name = %s AND clai
 
 
 @contextmanager
-def private_server() -> Iterator[str]:
-    """Yield the URL of a database with fenceline's schema, on a server on a disk that is gone afterwards."""
-    with tempfile.TemporaryDirectory(prefix="fl-bench-") as folder:
-        Path(folder).chmod(0o755)
-        fleet = Fleet(Path(folder))
-        try:
-            server = fleet.shared()
-            server.rows("CREATE DATABASE bench")
-            url = server.url(database="bench")
-            MySQLSource(url).install()
-            yield url
-        finally:
-            fleet.close()
+def site() -> Iterator[Site]:
+    """Yield a database with fenceline's schema, on a server on a disk that is gone afterwards."""
+    with fleet_on_disk(Fleet) as fleet:
+        server = fleet.shared()
+        server.rows("CREATE DATABASE bench")
+        url = server.url(database="bench")
+        MySQLSource(url).install()
+        ((version,),) = server.rows("SELECT VERSION()")
+
+        def asked() -> int:
+            ((_, count),) = server.rows("SHOW GLOBAL STATUS LIKE 'Questions'")
+            return int(count)
+
+        yield Site("mysql", f"MariaDB {version.split('-')[0]}", url, server, asked)
+
+
+@contextmanager
+def by_hand(site: Site) -> Iterator[dict[str, Operation]]:
+    """Yield what the server takes for nothing, for less, and for fenceline's own calls."""
+    with closing(HandWrittenLock(site.url)) as floor, closing(SameCalls(site.url)) as same:
+        yield {
+            "two statements by hand": floor.cycle,
+            "five by hand, with a counter for all locks": floor.cycle_with_counter,
+            "fenceline's two calls by hand": same.cycle,
+            "two empty trips": floor.empty_trips,
+            "GET_LOCK: no token, no lease": floor.user_lock,
+        }
 
 
 class HandWrittenLock:

@@ -7,13 +7,12 @@ rights, errors, and every check of what the user passes.
 """
 
 import os
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import closing, contextmanager
 
 import psycopg
 
+from benchmarks.stores import Operation, Site, fleet_on_disk
 from fenceline._flows.requests import Acquire, ReserveBlock
 from fenceline.clock import boottime_us
 from fenceline.model import draw_claim
@@ -24,13 +23,13 @@ from tests.postgres.fix_postgres import Fleet
 VERSION = os.environ.get("BENCH_POSTGRES", "15")
 TTL_MS = 30_000
 _BY_HAND = """
-CREATE SEQUENCE by_hand_token;
-CREATE TABLE by_hand_bound (bound bigint NOT NULL);
-INSERT INTO by_hand_bound VALUES (1 << 30);
-CREATE TABLE by_hand (name bytea PRIMARY KEY, token bigint, claim text, holder text, deadline timestamptz)
+CREATE SEQUENCE IF NOT EXISTS by_hand_token;
+CREATE TABLE IF NOT EXISTS by_hand_bound (bound bigint PRIMARY KEY);
+INSERT INTO by_hand_bound VALUES (1 << 30) ON CONFLICT DO NOTHING;
+CREATE TABLE IF NOT EXISTS by_hand (name bytea PRIMARY KEY, token bigint, claim text, holder text, deadline timestamptz)
 WITH (fillfactor = 50);
-INSERT INTO by_hand (name) VALUES ('bench');
-CREATE FUNCTION by_hand_take(p_name bytea, p_claim text, p_holder text, p_ttl_ms bigint) RETURNS bigint
+INSERT INTO by_hand (name) VALUES ('bench') ON CONFLICT DO NOTHING;
+CREATE OR REPLACE FUNCTION by_hand_take(p_name bytea, p_claim text, p_holder text, p_ttl_ms bigint) RETURNS bigint
 LANGUAGE sql VOLATILE AS $$
     UPDATE by_hand SET token = nextval('by_hand_token'), claim = p_claim, holder = p_holder,
                        deadline = clock_timestamp() + p_ttl_ms * interval '1 ms'
@@ -38,24 +37,53 @@ LANGUAGE sql VOLATILE AS $$
     WHERE name = p_name AND (claim IS NULL OR deadline <= clock_timestamp()) AND b.bound > 0
     RETURNING token
 $$;
-CREATE FUNCTION by_hand_free(p_name bytea, p_claim text) RETURNS boolean LANGUAGE sql VOLATILE AS $$
+CREATE OR REPLACE FUNCTION by_hand_free(p_name bytea, p_claim text) RETURNS boolean LANGUAGE sql VOLATILE AS $$
     UPDATE by_hand SET claim = NULL WHERE name = p_name AND claim = p_claim RETURNING true
 $$;
 """
 
 
+_FILL = """
+INSERT INTO fenceline.lock (name, token, ended)
+SELECT convert_to('lock-' || number, 'UTF8'), number + 1, 'it was released' FROM generate_series(0, {count}) AS number;
+SELECT setval('fenceline.token', {count} + 2);
+"""
+
+
 @contextmanager
-def private_server() -> Iterator[str]:
-    """Yield the URL of a database with fenceline's schema, on a server that is gone afterwards."""
-    with tempfile.TemporaryDirectory(prefix="fl-bench-") as folder:
-        Path(folder).chmod(0o755)
-        fleet = Fleet(Path(folder))
-        try:
-            url = fleet.shared(VERSION).url(dbname="postgres")
-            PostgresSource(url).install()
-            yield url
-        finally:
-            fleet.close()
+def site() -> Iterator[Site]:
+    """Yield a database with fenceline's schema, on a server that is gone afterwards."""
+    with fleet_on_disk(Fleet) as fleet:
+        server = fleet.shared(VERSION)
+        url = server.url(dbname="postgres")
+        PostgresSource(url).install()
+        ((version,),) = server.rows("SHOW server_version")
+        yield Site("postgres", f"PostgreSQL {version.split()[0]}", url, server)
+
+
+@contextmanager
+def by_hand(site: Site) -> Iterator[dict[str, Operation]]:
+    """Yield what the server takes for nothing, for less, and for fenceline's own statements."""
+    floor, same = HandWrittenLock(site.url), SameCalls(site.url)
+    with closing(floor.connection), closing(same.connection):
+        yield {
+            "two statements by hand": floor.cycle,
+            "fenceline's two statements by hand": same.cycle,
+            "two empty trips": floor.empty_trips,
+            "an advisory lock: no token, no lease": floor.advisory,
+        }
+
+
+def fill(url: str, count: int) -> str:
+    """Fill a database of its own."""
+    name = f"with_{count}"
+    with psycopg.connect(url, autocommit=True) as admin:
+        admin.execute(f"CREATE DATABASE {name}".encode())
+    url = url.rpartition("/")[0] + f"/{name}"
+    PostgresSource(url).install()
+    with psycopg.connect(url, autocommit=True) as admin:
+        admin.execute(_FILL.format(count=count).encode())
+    return url
 
 
 class HandWrittenLock:

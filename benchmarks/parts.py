@@ -1,0 +1,42 @@
+"""What is measured in one run, and how the time is divided among it.
+
+Each subject, a store or another question, is measured in a process of its own: one that fails takes nobody's results
+along. A part gets its share of what is left, so that one that ended early leaves its time to those after it.
+"""
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+
+_QUESTIONS = {"contest": 100.0, "cycle": 8.0, "guarded": 20.0, "waiting": 40.0, "held": 35.0}
+SUBJECTS: Mapping[str, Mapping[str, float]] = {
+    "sqlite": {**_QUESTIONS, "known": 15.0, "waiting": 60.0, "held": 60.0},
+    "postgres": {**_QUESTIONS, "known": 20.0, "waiting": 60.0, "held": 80.0},
+    "mysql": _QUESTIONS,
+    "etcd": _QUESTIONS,
+    "zookeeper": _QUESTIONS,
+    "redis": {"contest": 60.0},
+    "startup": {"startup": 50.0},
+    "simulated": {"simulated": 40.0},
+}
+"""The parts of each, in their order, with the seconds of each in a full run."""
+FULL_S = sum(sum(parts.values()) for parts in SUBJECTS.values())
+
+
+def shares(parts: Mapping[str, float], seconds: float) -> Iterator[tuple[str, float]]:
+    """Yield each part with the time that it may take now, in proportion to its weight."""
+    until = time.monotonic() + seconds
+    weights = dict(parts)
+    for part, weight in parts.items():
+        left = max(until - time.monotonic(), 0.0)
+        yield part, left * weight / sum(weights.values())
+        del weights[part]
+
+
+def chosen(subjects: Iterable[str], cases: Iterable[str]) -> dict[str, dict[str, float]]:
+    """Return the parts of these subjects that are asked for; all of them if none is named."""
+    wanted = set(cases)
+    found = {
+        subject: {part: weight for part, weight in SUBJECTS[subject].items() if not wanted or part in wanted}
+        for subject in subjects
+    }
+    return {subject: parts for subject, parts in found.items() if parts}
