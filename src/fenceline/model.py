@@ -229,11 +229,14 @@ class Protection:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that `fenceline doctor` found: a stable code, what is wrong, and what to do about it."""
+    """One thing that `fenceline doctor` found: a stable code, what is wrong, and what to do about it; `resource` is
+    the one that it is about, if it is about one.
+    """
 
     code: str
     message: str
     remedy: str
+    resource: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,12 @@
 """Campaigns against private servers: locks and data in one place, and nothing of ours is left in it."""
 
+import json
+
 import pytest
 
 import fenceline
 from fenceline._api.guard import look_at
+from fenceline.verify.plan import OWN_NAMES
 from fenceline.verify.verdict import CLEAN
 from tests.cli.program import Program, program
 from tests.etcd.fix_etcd import Corner
@@ -31,6 +34,8 @@ def check(program: Program, url: str, guard: str, words: tuple[str, ...] = SHORT
     assert verdict["amounts"]["refusals"] > 0
     assert verdict["amounts"]["disturbances"] > 0
     assert look_at(guard).protections == ()
+    told = json.loads(program("doctor", "--source", url, "--guard", guard, "--json").stdout)
+    assert [one for one in told["findings"] if (one["resource"] or "").startswith(OWN_NAMES)] == []
     assert program.left() == []
 
 

@@ -15,7 +15,9 @@ from fenceline.cli.errors import NO
 from fenceline.cli.options import guard_option, json_option, source_option
 from fenceline.cli.output import emit, printable
 from fenceline.stores.registry import guard_store
+from fenceline.verify.plan import OWN_NAMES
 
+SOURCE_WENT_BACK = "source-went-back"
 UNSEEN = (
     "a backup that was copied over a file in place while it held the same tokens or more",
     "a server's data folder that was copied while the server was stopped, and is older or runs twice now",
@@ -43,17 +45,21 @@ def doctor(source: str | None, guards: tuple[str, ...], as_json: bool) -> int:
         findings = list(connected.examine())
         is_open = not findings or all(finding.code != "source-refused" for finding in findings)
         for url in guards:
-            findings += [one for one in guard_store(url).examine() if not _is_left_by_verify(one)]
+            found = guard_store(url).examine()
             if is_open:
-                findings += _disagreements(url, connected.describe())
+                found += _disagreements(url, connected.describe())
+            findings += [one for one in found if not _is_left_by_verify(one)]
     data = {"findings": [asdict(finding) for finding in findings], "unseen": list(UNSEEN)}
     emit(data, as_json, _story(findings))
     return NO if findings else 0
 
 
 def _is_left_by_verify(finding: fenceline.Finding) -> bool:
-    """Tell whether it is about a mark that `fenceline verify` could not take away: nothing is behind it."""
-    return finding.code == "unprotected" and finding.message.startswith("resource 'fenceline-verify-")
+    """Tell whether it is about a mark that `fenceline verify` could not take away: nothing is behind it, and it says
+    nothing but that a source has gone back.
+    """
+    is_of_verify = finding.resource is not None and finding.resource.startswith(OWN_NAMES)
+    return is_of_verify and finding.code != SOURCE_WENT_BACK
 
 
 def _disagreements(url: str, source: fenceline.SourceInfo) -> Iterator[fenceline.Finding]:
@@ -67,12 +73,14 @@ def _disagreements(url: str, source: fenceline.SourceInfo) -> Iterator[fenceline
                 "other-source",
                 f"{where} is bound to the source {mark.source_id}, and this one is {source.source_id}",
                 "name the right source with --source, or move the resource with `fenceline rebind`",
+                mark.resource,
             )
         elif mark.token > source.last_token:
             yield fenceline.Finding(
-                "source-went-back",
+                SOURCE_WENT_BACK,
                 f"{where} has the mark {mark.token}, and the source has only issued tokens up to {source.last_token}",
                 "the source lost its history: run `fenceline epoch --raise --reason …` before anybody uses it",
+                mark.resource,
             )
 
 

@@ -13,6 +13,8 @@ from fenceline.stores.registry import guard_store
 from fenceline.verify.history import DELAY, DROP, FREEZE, JUMP, KILL, PARTITION, RESTORE, STRAY
 from fenceline.verify.proxy import address_of
 
+OWN_NAMES = "fenceline-verify-"
+"""What the names of a campaign's locks and resources begin with, and nobody else's."""
 NAP = "nap"
 """Not a fault: a process that takes its time between read and write, and goes on renewing its lease meanwhile."""
 AIMED_NAP_TTLS = 0.6
@@ -87,7 +89,7 @@ class Settings:
 
     def lock(self, number: int) -> str:
         """Return the name of a lock."""
-        return f"fenceline-verify-{self.of}-{number}"
+        return f"{OWN_NAMES}{self.of}-{number}"
 
     def resources(self, number: int) -> list[str]:
         """Return the names of what a lock protects: one resource, or two for every other lock."""

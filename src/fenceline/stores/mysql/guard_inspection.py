@@ -56,20 +56,18 @@ def _of_tables(entries: list[Entry], marks: Rows, rows: Rows, place: Place) -> I
                 f"{named} was protected, and {there} writes meet a trigger of ours now: it was dropped, made anew, or "
                 f"its triggers were"
             )
-            yield Finding("lost-protection", message, again)
+            yield Finding("lost-protection", message, again, entry.resource)
         elif entry.mode == "observe":
             message = f"{named} is only observed: stale writes are counted and let through"
-            yield Finding(
-                "only-observed", message, f"see `fenceline marks {place.url}`, then protect it with --mode enforce"
-            )
+            remedy = f"see `fenceline marks {place.url}`, then protect it with --mode enforce"
+            yield Finding("only-observed", message, remedy, entry.resource)
         elif entry.other_than(entry.mode) is not None:
             message = f"{named} is between two modes: a switch was broken off, and enforcing is in force"
-            yield Finding(
-                "broken-off", message, f"run `fenceline protect {place.url} …` again, in the mode that you want"
-            )
+            remedy = f"run `fenceline protect {place.url} …` again, in the mode that you want"
+            yield Finding("broken-off", message, remedy, entry.resource)
         if any(row[0] == entry.id and str(row[6]) != _STARTS_ALL for row in rows if row[4] is not None and entry.mode):
             message = f"another trigger of {named} sees a row before ours: what it does in other engines is not undone"
-            yield Finding("late-trigger", message, again)
+            yield Finding("late-trigger", message, again, entry.resource)
     known = {entry.resource for entry in entries}
     for resource in (bytes(mark[0]).decode() for mark in marks):
         if resource not in known:
@@ -77,7 +75,7 @@ def _of_tables(entries: list[Entry], marks: Rows, rows: Rows, place: Place) -> I
             remedy = (
                 f"run `fenceline protect {place.url} --resource … --lock … --table …`, unless its data is elsewhere"
             )
-            yield Finding("unprotected", message, remedy)
+            yield Finding("unprotected", message, remedy, resource)
 
 
 def _of_the_rest(ask: Callable[[str], Rows], entries: list[Entry], place: Place) -> Iterator[Finding]:
@@ -93,7 +91,7 @@ def _of_the_rest(ask: Callable[[str], Rows], entries: list[Entry], place: Place)
             message = (
                 f"table {table} of resource {resources[table]!r} is of the engine {engine} now, which undoes nothing"
             )
-            yield Finding("not-transactional", message, "ALTER TABLE … ENGINE = InnoDB")
+            yield Finding("not-transactional", message, "ALTER TABLE … ENGINE = InnoDB", resources[table])
     yield from _rights(ask, resources)
     for name, value, why in ask(SQL.settings):
         yield Finding("unflushed" if "flush" in name else "replication", f"{name} is {value}: {why}", f"see to {name}")
@@ -104,7 +102,8 @@ def _cascade(table: str, parent: str, rule: str, resource: str) -> Finding:
         f"a foreign key of table {table} of resource {resource!r} changes its rows ({rule}) when {parent} changes, and "
         f"cascades meet no trigger: whoever writes {parent} writes here"
     )
-    return Finding("open-cascade", message, f"protect {parent} by the same resource, or make the key RESTRICT")
+    remedy = f"protect {parent} by the same resource, or make the key RESTRICT"
+    return Finding("open-cascade", message, remedy, resource)
 
 
 def _reference(table: str, parent: str, resource: str, place: Place) -> Finding:
@@ -112,7 +111,8 @@ def _reference(table: str, parent: str, resource: str, place: Place) -> Finding:
         f"table {table} is not protected and has a foreign key to {parent} of resource {resource!r}: whoever writes it "
         f"can keep the holder from deleting there, and its rows follow the holder's"
     )
-    return Finding("open-reference", message, f"protect it too: `fenceline protect {place.url} --table {table} …`")
+    remedy = f"protect it too: `fenceline protect {place.url} --table {table} …`"
+    return Finding("open-reference", message, remedy, resource)
 
 
 def _rights(ask: Callable[[str], Rows], resources: dict[str, str]) -> Iterator[Finding]:

@@ -32,14 +32,15 @@ def findings(native: psycopg.Connection[Any], place: Place) -> list[Finding]:
         message = f"{place.url}: this role may not use the schema fenceline, so it can present no token"
         return [Finding("guard-refused", message, "as the schema's owner: GRANT USAGE ON SCHEMA fenceline TO …")]
     return [
-        Finding(code, message, remedy)
+        Finding(code, message, remedy, resource)
         for code, statement, say in _EXAMINATIONS
         for row in ask(statement)
-        for message, remedy in say(place.url, *row)
+        for message, remedy, resource in say(place.url, *row)
     ]
 
 
-Said = list[tuple[str, str]]
+Said = list[tuple[str, str, str | None]]
+"""What is wrong, what to do about it, and the resource that it is about."""
 
 
 def _lost(url: str, table: str, resource: str) -> Said:
@@ -48,28 +49,30 @@ def _lost(url: str, table: str, resource: str) -> Said:
         f"was dropped or made anew, or ALTER TABLE … DISABLE TRIGGER was run"
     )
     remedy = f"run `fenceline protect {url} …` again, as the last step of every migration that remakes a table"
-    return [(message, remedy)]
+    return [(message, remedy, resource)]
 
 
 def _observed(url: str, table: str, resource: str) -> Said:
     message = f"table {table} of resource {resource!r} is only observed: stale writes are counted and let through"
-    return [(message, f"see `fenceline marks {url}`, then protect it with --mode enforce")]
+    return [(message, f"see `fenceline marks {url}`, then protect it with --mode enforce", resource)]
 
 
 def _truncatable(url: str, table: str, resource: str, partitions: str) -> Said:
     message = f"partitions of table {table} of resource {resource!r} can be emptied by TRUNCATE: {partitions}"
-    return [(message, f"run `fenceline protect {url} …` again, as the last step of whatever makes partitions")]
+    return [
+        (message, f"run `fenceline protect {url} …` again, as the last step of whatever makes partitions", resource)
+    ]
 
 
 def _unprotected(url: str, resource: str) -> Said:
     message = f"resource {resource!r} protects no table: only code that uses the guard is checked"
     remedy = f"run `fenceline protect {url} --resource … --lock … --table …`, unless all its data is elsewhere"
-    return [(message, remedy)]
+    return [(message, remedy, resource)]
 
 
 def _became_unprotectable(_: str, table: str, resource: str, reason: str) -> Said:
     message = f"table {table} of resource {resource!r} has a way past its triggers: {reason}"
-    return [(message, "end that, or unprotect the table and protect the one that is written")]
+    return [(message, "end that, or unprotect the table and protect the one that is written", resource)]
 
 
 def _references(url: str, table: str, protected: str, resource: str) -> Said:
@@ -77,7 +80,8 @@ def _references(url: str, table: str, protected: str, resource: str) -> Said:
         f"table {table} is not protected, and has a foreign key to {protected} of resource {resource!r}: whoever "
         f"writes it can keep the holder from deleting there, and its rows follow the holder's"
     )
-    return [(message, f"protect it by the same resource: `fenceline protect {url} --table {table} …`, or drop the key")]
+    remedy = f"protect it by the same resource: `fenceline protect {url} --table {table} …`, or drop the key"
+    return [(message, remedy, resource)]
 
 
 def _powers(_: str, role: str, is_superuser: bool, owned: list[str]) -> Said:
@@ -86,31 +90,31 @@ def _powers(_: str, role: str, is_superuser: bool, owned: list[str]) -> Said:
         "its URL"
     )
     if is_superuser:
-        return [(f"the role {role} of this URL is a superuser: it can disable triggers and write the marks", remedy)]
+        message = f"the role {role} of this URL is a superuser: it can disable triggers and write the marks"
+        return [(message, remedy, None)]
     if owned:
         tables = ", ".join(owned)
-        return [
-            (f"the role {role} of this URL owns {tables}: it can disable triggers, drop, detach and rewrite", remedy)
-        ]
+        message = f"the role {role} of this URL owns {tables}: it can disable triggers, drop, detach and rewrite"
+        return [(message, remedy, None)]
     return []
 
 
 def _readers(_: str, role: str, table: str) -> Said:
     message = f"the role {role} has rights on fenceline.{table}, which shows claims or takes marks from anybody"
     remedy = f"REVOKE ALL ON fenceline.{table} FROM {role}; see to ALTER DEFAULT PRIVILEGES, too"
-    return [(message, remedy)]
+    return [(message, remedy, None)]
 
 
 def _prepared(_: str, name: str, resource: str, since: str) -> Said:
     message = (
         f"the prepared transaction {name!r} of {since} holds the mark of resource {resource!r}: every seal waits for it"
     )
-    return [(message, f"COMMIT PREPARED or ROLLBACK PREPARED '{name}'")]
+    return [(message, f"COMMIT PREPARED or ROLLBACK PREPARED '{name}'", resource)]
 
 
 def _settings(_: str, setting: str) -> Said:
     message = f"{setting} is off: after a power cut marks and data may be older than what was confirmed, or damaged"
-    return [(message, f"ALTER SYSTEM SET {setting} = on, and restart the server")]
+    return [(message, f"ALTER SYSTEM SET {setting} = on, and restart the server", None)]
 
 
 _EXAMINATIONS: tuple[tuple[str, str, Callable[..., Said]], ...] = (

@@ -117,7 +117,7 @@ def _findings(marks: Marks, url: str) -> list[Finding]:
         if mark.resource not in guarded:
             message = f"resource {mark.resource!r} protects no table: only code that uses the guard is checked"
             remedy = f"run `fenceline protect {url} --resource … --lock … --table …`, unless all its data is elsewhere"
-            findings.append(Finding("unprotected", message, remedy))
+            findings.append(Finding("unprotected", message, remedy, mark.resource))
     if marks.ask(SQL.count_seals)[0][0]:
         message = f"{url} holds a committed seal: some client presented a token without PRAGMA foreign_keys = ON"
         remedy = "find that client; the next guarded transaction of the resource removes the seal"
@@ -132,10 +132,11 @@ def _entry_findings(entry: Entry, url: str) -> list[Finding]:
             f"table {name!r} of resource {entry.resource!r} was protected, and its triggers are gone: it was dropped"
         )
         remedy = f"run `fenceline protect {url} …` again, as the last step of every migration that remakes a table"
-        return [Finding("lost-protection", f"{message} or remade", remedy)]
+        return [Finding("lost-protection", f"{message} or remade", remedy, entry.resource)]
     if entry.mode == OBSERVE:
         message = (
             f"table {name!r} of resource {entry.resource!r} is only observed: stale writes are counted and let through"
         )
-        return [Finding("only-observed", message, f"see `fenceline marks {url}`, then protect it with --mode enforce")]
+        remedy = f"see `fenceline marks {url}`, then protect it with --mode enforce"
+        return [Finding("only-observed", message, remedy, entry.resource)]
     return []

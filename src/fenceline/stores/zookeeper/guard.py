@@ -79,6 +79,7 @@ class ZooKeeperGuard:
                 f"refuses nobody",
                 "name a user in the URLs of the applications that use the guard, and give the nodes to that user alone "
                 "(setAcl -R)",
+                resource,
             )
         ]
 
