@@ -43,15 +43,14 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     "--own",
     type=click.Choice(OWN),
     help="Start such servers for the run, as the source, and without --guard as the guard too, and attack them as "
-    "well: kill, freeze, restart, isolate their leader, restore a backup. The guard beside etcd and ZooKeeper is a "
-    "SQLite file.",
+    "well: kill, freeze, restart, isolate their leader, restore a backup.",
 )
 @click.option("--workers", type=click.IntRange(2, 200), default=12, show_default=True, help="How many processes.")
 @click.option("--locks", type=click.IntRange(1, 50), default=4, show_default=True, help="How many locks.")
 @click.option(
     "--ttl",
     type=click.FloatRange(MIN_TTL_S, 60),
-    help="Seconds of a lease.  [default: 0.5, or the least that --own grants]",
+    help="Seconds of a lease.  [default: 0.5; 1 for etcd, 2 for zookeeper3]",
 )
 @click.option("--duration", type=click.FloatRange(1), default=60.0, show_default=True, help="Seconds of the attack.")
 @click.option("--seed", type=int, help="Draw the faults from this number.  [default: a random one, which is shown]")
@@ -111,7 +110,7 @@ def verify(  # noqa: PLR0913 - each is an option of its own
             of="…" if dry_run else _source_part(source_url),
             workers=max(workers, 2 * locks),
             locks=locks,
-            ttl=ttl or max(DEFAULT_TTL_S, kind.least_ttl if kind else 0),
+            ttl=ttl or (kind.ttl if kind else DEFAULT_TTL_S),
             duration=duration,
             seed=int.from_bytes(os.urandom(4)) if seed is None else seed,
             faults=_chosen_faults(

@@ -78,9 +78,9 @@ class EtcdSetup(Setup):
     """One member. A restored snapshot is not noticed: the operator raises the epoch."""
 
     name = "etcd"
-    shown = ("etcd://127.0.0.1/verify", "sqlite:///app.db")
+    shown = ("etcd://127.0.0.1/locks", "etcd://127.0.0.1/app")
     least_ttl = 1.0
-    is_guard = False
+    ttl = 1.0
     servers: list[EtcdServer]  # type: ignore[assignment]
 
     def make(self, number: int) -> EtcdServer:
@@ -102,7 +102,15 @@ class EtcdSetup(Setup):
     @property
     def url(self) -> str:
         """The URL of a source with all members in it."""
-        return f"etcd://{','.join(f'{HOST}:{server.port}' for server in self.servers)}/verify"
+        return self._url("locks")
+
+    @property
+    def guard_url(self) -> str:
+        """The URL of a guard beside the locks."""
+        return self._url("app")
+
+    def _url(self, prefix: str) -> str:
+        return f"etcd://{','.join(f'{HOST}:{server.port}' for server in self.servers)}/{prefix}"
 
     def leads(self, server: Server) -> bool:
         """Tell whether a member leads, or believes so."""

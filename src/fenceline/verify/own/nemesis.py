@@ -38,6 +38,7 @@ class Nemesis:
         self._setup = setup
         self._settings = settings
         self._recorder = recorder
+        self._is_guard = settings.guard == setup.guard_url
         self._faults = tuple(kind for kind in settings.faults if kind in SERVER_FAULTS)
         self._is_ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="fenceline-nemesis", daemon=True)
@@ -160,10 +161,10 @@ class Nemesis:
             epoch = source.describe().epoch + self._setup.notices_restores
             while epoch <= lost:
                 epoch = source.raise_epoch(reason=REASON).epoch
-            if self._settings.guard != self._settings.source:
+            if not self._is_guard:
                 return  # The resources are elsewhere, and have not gone back.
             for number in range(self._settings.locks):
-                self._remedy_resources(make_place(replace(self._settings, guard=url), number), source)
+                self._remedy_resources(make_place(replace(self._settings, guard=self._setup.guard_url), number), source)
 
     def _remedy_resources(self, place: Place, source: fenceline.Source) -> None:
         guard = fenceline.guard(place.url, resources=place.resources, lock=place.lock)

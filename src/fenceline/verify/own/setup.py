@@ -5,12 +5,10 @@ done. A set-up that is closed leaves neither process nor file, and neither does 
 """
 
 import shutil
-import sqlite3
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -34,13 +32,13 @@ class Setup:
     """The source and the guard as they look before there are any servers."""
     least_ttl: ClassVar[float] = 0.2
     """The shortest lease that these servers grant."""
+    ttl: ClassVar[float] = 0.5
+    """What a campaign takes unless it is told another."""
     faults: ClassVar[tuple[str, ...]] = (SERVER_KILL, SERVER_FREEZE, SERVER_RESTART, SERVER_RESTORE)
     notices_restores: ClassVar[bool] = False
     """Whether the source tells by itself that it went back, so that nobody need raise its epoch."""
     forgets_s: ClassVar[float] = 0.0
     """How much of what was granted last a crash of the server may take with it: the store's reference says so."""
-    is_guard: ClassVar[bool] = True
-    """Whether a campaign's resources can be at these servers."""
     size: ClassVar[int] = 1
 
     def __init__(self) -> None:
@@ -60,8 +58,6 @@ class Setup:
             self.start()
             with fenceline.connect(self.url) as source:
                 source.install()
-            if not self.is_guard:
-                _create_database(self._file)
         except BaseException:
             self.close()
             raise
@@ -92,12 +88,8 @@ class Setup:
 
     @property
     def guard_url(self) -> str:
-        """Where resources are guarded unless the user says otherwise: at the same servers, or in a file beside them."""
-        return self.url if self.is_guard else f"sqlite:///{self._file}"
-
-    @property
-    def _file(self) -> Path:
-        return self.folder / "app.db"
+        """Where resources are guarded unless the user says otherwise: at the same servers."""
+        return self.url
 
     def leads(self, server: Server) -> bool:
         """Tell whether a server leads, or believes so; one that is alone does."""
@@ -159,9 +151,3 @@ class Setup:
     def _hide(self, *, is_hidden: bool) -> None:
         for server in self.servers:
             server.hide(is_hidden=is_hidden)
-
-
-def _create_database(path: Path) -> None:
-    """Make a database, as a user has one before there is a guard."""
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("CREATE TABLE users_own (value)")

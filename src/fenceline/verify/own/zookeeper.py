@@ -78,9 +78,9 @@ class ZooKeeper3Setup(Setup):
     """An ensemble of three. Restored data are not noticed: the operator raises the epoch."""
 
     name = "zookeeper3"
-    shown = ("zookeeper://127.0.0.1/verify", "sqlite:///app.db")
+    shown = ("zookeeper://127.0.0.1/locks", "zookeeper://127.0.0.1/app")
     least_ttl = 1.0
-    is_guard = False
+    ttl = 2.0
     size = THREE
     faults = (*Setup.faults, SERVER_ISOLATE)
     servers: list[ZooKeeperServer]  # type: ignore[assignment]
@@ -135,8 +135,16 @@ class ZooKeeper3Setup(Setup):
     @property
     def url(self) -> str:
         """The URL of a source with all servers in it."""
+        return self._url("locks")
+
+    @property
+    def guard_url(self) -> str:
+        """The URL of a guard beside the locks."""
+        return self._url("app")
+
+    def _url(self, base: str) -> str:
         hosts = ",".join(f"{HOST}:{server.port}" for server in self.servers)
-        return f"zookeeper://{hosts}/verify?tick_ms={TICK_MS}"
+        return f"zookeeper://{hosts}/{base}?tick_ms={TICK_MS}"
 
     def leads(self, server: Server) -> bool:
         """Tell whether a server leads."""
