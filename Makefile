@@ -4,7 +4,7 @@
 #   PYTHON=python3.12 make test     choose the interpreter (3.11 or newer)
 #   make test PYTEST='-k lease'     hand arguments to pytest, under one Python only
 #   make bench BENCH='--help'       hand arguments to the harness
-#   make bench STORE=postgres       measure everybody who offers locks on a store
+#   make bench STORE=all            measure everything, and write what the documents show
 #   make mutants MUTANTS='--help'   hand arguments to the mutants' runner
 #   make verify VERIFY='--help'     hand arguments to the campaigns
 #   make demo DEMO='--svg out.svg'  hand arguments to `fenceline demo`
@@ -30,7 +30,7 @@ lint: ## ruff, mypy --strict, pyright
 
 ifneq ($(wildcard benchmarks/__main__.py),)
 .PHONY: bench
-bench: ## measure, against the wheel
+bench: ## measure fenceline and everybody else, and write the page of what came out
 	@scripts/bench
 endif
 

@@ -35,7 +35,7 @@ slow.
   make bench BENCH='--store sqlite guarded --out /tmp/bench --minutes 0.5'
 """
 _GRACE_S = 120.0
-_PAGE = Path(__file__).parent.parent / "docs" / "explanation" / "measured.md"
+PAGE = Path(__file__).parent.parent / "docs" / "explanation" / "measured.md"
 
 
 def main() -> int:
@@ -50,7 +50,10 @@ def main() -> int:
     plan = chosen(subjects, options.parts)
     weight = sum(sum(parts.values()) for parts in plan.values())
     speed = 1.0 if options.minutes is None else options.minutes * S_PER_MIN / weight
-    folder, target = (FOLDER, _PAGE) if options.out is None else (options.out, options.out / _PAGE.name)
+    folder, target = (FOLDER, PAGE) if options.out is None else (options.out, options.out / PAGE.name)
+    if options.publish:
+        publish(folder, target)
+        return 0
     failed = []
     for subject, parts in plan.items():
         if not measured(subject, parts, speed, folder):
@@ -73,6 +76,9 @@ def _parser() -> argparse.ArgumentParser:
         "--store", action="append", choices=[*SUBJECTS, "all"], help="which store, or other subject (default: all)"
     )
     parser.add_argument("--minutes", type=float, help="how long it may take; 0: everything once, as short as it can be")
+    parser.add_argument(
+        "--publish", action="store_true", help="measure nothing: write page and pictures of what is there"
+    )
     parser.add_argument("--out", type=Path, help="write there, and leave what the documents show as it is")
     return parser
 

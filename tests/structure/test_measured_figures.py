@@ -1,0 +1,51 @@
+"""No figure of speed or size in README or the documents that `make bench STORE=all` did not write.
+
+Decisions are left out: they keep what was measured on the day on which they were made.
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from benchmarks import page
+from benchmarks.__main__ import PAGE
+from benchmarks.results import FOLDER, read_all
+from tests.helpers import ROOT
+
+_FIGURE = re.compile(
+    r"\d ?(?:us|µs|microseconds)\b"
+    r"|(?<![\w.])\d+(?:\.\d+)?x(?![\w.])"
+    r"|% of a core"
+    r"|\d (?:ms|bytes|MB) (?:a|an|per|for each|each) \w+"
+    r"|/s\b"
+)
+WRITTEN = [
+    path
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+    if path != PAGE and "decisions" not in path.parts
+]
+
+
+def figures(text: str) -> list[str]:
+    """Return the figures of a page."""
+    return _FIGURE.findall(text)
+
+
+def test_the_page_says_what_the_results_say() -> None:
+    assert PAGE.read_text() == page.as_markdown(read_all(FOLDER), PAGE.stem), "run: python -m benchmarks --publish"
+
+
+def test_every_picture_on_the_page_is_there() -> None:
+    for picture in re.findall(r"!\[[^]]*\]\(([^)]*)\)", PAGE.read_text()):
+        assert (PAGE.parent / picture).is_file(), picture
+
+
+@pytest.mark.parametrize("path", WRITTEN, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_other_page_has_figures_of_its_own(path: Path) -> None:
+    assert figures(path.read_text()) == []
+
+
+@pytest.mark.parametrize("text", ["it took 80 us", "1.3x of the floor", "3 % of a core", "900 bytes a lease", "900/s"])
+def test_a_figure_is_found(text: str) -> None:
+    assert figures(text)
