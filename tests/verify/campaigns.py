@@ -1,9 +1,10 @@
 """`make verify`: one campaign for each store, on private servers, and the page of what came out.
 
-    python -m tests.verify.campaigns [--duration S] [--store NAME]… [--page FILE]
+    python -m tests.verify.campaigns [--duration S] [--store NAME]… [--own NAME]… [--page FILE]
 
-Exits with the worst exit code of all. The page says what this very run has shown, on which machine and with which
-versions; it is written even if a campaign finds a violation.
+Without --store and --own all campaigns run: at the stores as a user has them, and at servers that `verify` starts
+itself, which it attacks as well. Exits with the worst exit code of all. The page says what this very run has shown, on
+which machine and with which versions; it is written even if a campaign finds a violation.
 """
 
 import argparse
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import fenceline
+from fenceline.verify.own.known import SETUPS
 from tests.etcd.fix_etcd import EtcdFleet
 from tests.helpers import ROOT
 from tests.mysql.fix_mysql import Fleet as MySQLFleet
@@ -38,6 +40,13 @@ guarded data in one place ([how](../how-to/verify-a-set-up.md), [by which rules]
 {machine}. The counts say how much happened; they are no measure of speed.
 
 """
+_OWN_HEAD = """
+## With attacks on the servers
+
+The same by `fenceline verify --own`, which starts the servers itself. They are killed, frozen and restarted, a backup
+of them is brought back while processes run on, and in a cluster of three the leader is cut off from the others.
+
+"""
 _ROWS = (
     ("verdict", lambda told: told["verdict"]),
     ("violations", lambda told: told["violations_in_all"]),
@@ -50,6 +59,8 @@ _ROWS = (
     ("freezes of a holder past its ttl", lambda told: told["amounts"]["freezes"]),
     ("kills", lambda told: told["amounts"]["kills"]),
     ("disturbances of the network", lambda told: told["amounts"]["disturbances"]),
+    ("jumps of a clock", lambda told: told["amounts"]["jumps"]),
+    ("faults of the servers", lambda told: told["amounts"]["server_faults"]),
     (
         "overlaps that an expired lease explains",
         lambda told: told["information"].get("overlaps that an expired lease explains", 0),
@@ -140,20 +151,38 @@ def campaign(store: str, duration: float) -> tuple[str, dict[str, Any]]:
         ttl = SESSION_TTL_S if store in {"etcd", "zookeeper"} else TTL_S
         words = ["verify", "--source", source_url, "--guard", guard_url, "--ttl", str(ttl)]
         words += ["--duration", str(duration), "--json"]
-        done = subprocess.run([sys.executable, "-m", "fenceline.cli", *words], stdout=subprocess.PIPE, check=False)
-        if not done.stdout:
-            raise SystemExit(f"{name}: the campaign ended with {done.returncode}")
-        return name, json.loads(done.stdout)
+        return name, verdict(name, words)
 
 
-def page(found: dict[str, dict[str, Any]], duration: float) -> str:
-    """Return the page of what was found, by the stores' names."""
+def own_campaign(kind: str, duration: float) -> dict[str, Any]:
+    """Attack servers of this kind, which the command starts itself, and return the verdict."""
+    return verdict(f"own {kind}", ["verify", "--own", kind, "--duration", str(duration), "--json"])
+
+
+def verdict(name: str, words: list[str]) -> dict[str, Any]:
+    """Run a campaign, and return its verdict."""
+    done = subprocess.run([sys.executable, "-m", "fenceline.cli", *words], stdout=subprocess.PIPE, check=False)
+    if not done.stdout:
+        raise SystemExit(f"{name}: the campaign ended with {done.returncode}")
+    told: dict[str, Any] = json.loads(done.stdout)
+    print(f"{name}: {told['verdict']}", flush=True)
+    return told
+
+
+def page(found: dict[str, dict[str, Any]], own: dict[str, dict[str, Any]], duration: float) -> str:
+    """Return the page of what was found, by the names of the stores and of the kinds of servers."""
     machine = f"Linux {platform.release().split('-')[0]}, {os.cpu_count()} cores, Python {platform.python_version()}"
+    head = _HEAD.format(duration=duration, machine=machine)
+    return head + (table(found) if found else "") + (_OWN_HEAD + table(own) if own else "")
+
+
+def table(found: dict[str, dict[str, Any]]) -> str:
+    """Return a table with a column for each campaign."""
     lines = [f"| | {' | '.join(found)} |", f"|---{'|---' * len(found)}|"]
     for label, value in _ROWS:
         cells = (f"{one:,}" if isinstance(one := value(told), int) else one for told in found.values())
         lines.append(f"| {label} | {' | '.join(cells)} |")
-    return _HEAD.format(duration=duration, machine=machine) + "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n"
 
 
 def main() -> int:
@@ -161,15 +190,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make verify")
     parser.add_argument("--duration", type=float, default=60.0)
     parser.add_argument("--store", action="append", choices=list(PLACES))
+    parser.add_argument("--own", action="append", choices=list(SETUPS))
     parser.add_argument("--page", type=Path, default=PAGE)
     wanted = parser.parse_args()
-    found = {}
-    for store in wanted.store or PLACES:
-        name, told = campaign(store, wanted.duration)
-        print(f"{name}: {told['verdict']}", flush=True)
-        found[name] = told
-    wanted.page.write_text(page(found, wanted.duration))
-    return max(told["exit_code"] for told in found.values())
+    is_all = not (wanted.store or wanted.own)
+    found = dict(campaign(store, wanted.duration) for store in (PLACES if is_all else wanted.store or ()))
+    kinds = SETUPS if is_all else wanted.own or ()
+    own = {kind: own_campaign(kind, wanted.duration) for kind in kinds}
+    wanted.page.write_text(page(found, own, wanted.duration))
+    return max(told["exit_code"] for told in (*found.values(), *own.values()))
 
 
 if __name__ == "__main__":
