@@ -12,6 +12,7 @@ import fenceline.aio
 from fenceline import StaleTokenError
 from fenceline.stores.postgres.source import PostgresSource
 from tests.guards import LOCK, RESOURCE
+from tests.postgres.fix_copies import Copies
 from tests.postgres.fix_postgres import Database, only
 from tests.postgres.fix_server import PostgresServer
 from tests.postgres.guarded import Guarded
@@ -151,3 +152,31 @@ def test_a_token_survives_a_crash_of_the_server_only_until_the_next_holder(
         native.execute("UPDATE reports SET value = 'unfenced'")
     assert refused.value.sqlstate == "FL001"
     assert own_postgres.value("SELECT value FROM reports") == "before after"
+
+
+def test_t7_a_lease_from_before_a_restore_of_both_is_refused_once_the_epoch_and_then_the_mark_are_raised(
+    own_postgres: PostgresServer, copies: Copies
+) -> None:
+    """The process that shows its sequencer is another one, which remembers no seal. In this order: a source that
+    recovered notices it at its next grant, and until then knows no token that was issued after the backup.
+    """
+    url = own_postgres.url()
+    PostgresSource(url).install()
+    own_postgres.rows("CREATE TABLE reports (value text)")
+    guard = fenceline.guard(url, resource=RESOURCE, lock=LOCK)
+    guard.protect("reports")
+    with fenceline.connect(url) as source:
+        with source.lock(LOCK, ttl=30.0) as lease:
+            guard.seal(lease)
+        backup = copies.base_backup(own_postgres)
+        late = source.lock(LOCK, ttl=30.0).acquire()
+        assert late is not None
+        guard.seal(late)
+    restored = copies.started(backup, own_postgres).url()
+    other = fenceline.guard(restored, resource=RESOURCE, lock=LOCK)
+    with fenceline.connect(restored) as operator:
+        assert operator.describe().last_token < late.token, "it has not noticed yet"
+        operator.raise_epoch(reason="restored")
+        other.raise_to(operator, reason="restored")
+    with pytest.raises(StaleTokenError):
+        other.seal(late.sequencer)

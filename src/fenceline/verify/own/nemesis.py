@@ -158,7 +158,9 @@ class Nemesis:
         that is lost, and refuse one that is not above it.
         """
         with fenceline.connect(url) as source:
-            epoch = source.describe().epoch + self._setup.notices_restores
+            # A source notices by itself at its next grant, which is too late to raise a mark to its last token.
+            is_noticed = self._setup.notices_restores and not self._is_guard
+            epoch = source.describe().epoch + is_noticed
             while epoch <= lost:
                 epoch = source.raise_epoch(reason=REASON).epoch
             if not self._is_guard:
