@@ -74,7 +74,8 @@ def _lines(axes: Any, report: Report, colours: dict[str, str], cases: dict[int, 
     for name, colour in colours.items():
         points = [(number, of[name].median) for number, of in found.items() if name in of]
         if points:
-            axes.plot(*zip(*points, strict=True), color=colour, marker="o", markersize=3)
+            style = "--" if name.endswith("asyncio") else "-"
+            axes.plot(*zip(*points, strict=True), style, color=colour, marker="o", markersize=3)
     axes.set_xscale("log", base=2)
     axes.set_xticks(list(cases), [str(number) for number in cases])
 

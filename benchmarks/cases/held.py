@@ -5,6 +5,7 @@ If they are not all taken in time, those that are there are measured.
 """
 
 import multiprocessing
+import sys
 import time
 from contextlib import closing
 from functools import cache
@@ -47,7 +48,11 @@ def run(site: Site, seconds: float) -> list[Result]:
     until = time.monotonic() + seconds
     with closing(Child(multiprocessing.get_context("spawn"), _hold, site.url)) as child:
         for count in COUNTS:
-            results += _measure(site, child, count, until)
+            try:
+                results += _measure(site, child, count, until)
+            except ChildProcessError as error:
+                print(f"{count:,} leases: {error}", file=sys.stderr)
+                break
             if time.monotonic() > until - BEATS * BEAT_S:
                 break
     return results

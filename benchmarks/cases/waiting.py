@@ -6,6 +6,7 @@ server tells at once. If the queue is not full in time, it is measured as long a
 
 import asyncio
 import multiprocessing
+import sys
 import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
@@ -36,7 +37,11 @@ def run(site: Site, seconds: float) -> list[Result]:
     results: list[Result] = []
     for count in COUNTS:
         share = 0.7 if count == max(COUNTS) else 0.3 / (len(COUNTS) - 1)
-        measured = _measure(site, count, seconds * share)
+        try:
+            measured = _measure(site, count, seconds * share)
+        except ChildProcessError as error:
+            print(f"{count:,} waiters: {error}", file=sys.stderr)
+            break
         results += measured
         if measured[0].variant != _name(count):
             break  # A longer queue takes longer to fill.

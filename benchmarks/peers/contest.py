@@ -57,13 +57,8 @@ class Contest:
     def run(self, seconds: float) -> list[Result]:
         """Measure everything."""
         results = self._alone(seconds * _SHARES["alone"])
-        for measure, share, sizes in (
-            (self._many, _SHARES["many"], PROCESSES),
-            (self._hand_off, _SHARES["hand-off"], WAITERS),
-        ):
-            # Without any time the smallest must do.
-            for size in sizes if seconds else sizes[:1]:
-                results += self._in_turns(partial(measure, size), seconds * share / len(sizes))
+        results += self._growing(self._many, PROCESSES, seconds * _SHARES["many"])
+        results += self._growing(self._hand_off, WAITERS, seconds * _SHARES["hand-off"])
         lacks = {one.name: one.lacks for one in self._contenders}
         return [replace(result, lacks=lacks[result.variant]) for result in results]
 
@@ -91,6 +86,20 @@ class Contest:
         return results
 
     # --- together -----------------------------------------------------------------------------------------------------
+    def _growing(
+        self, measure: Callable[[int, Contender], Measured], sizes: Sequence[int], seconds: float
+    ) -> list[Result]:
+        """Measure with more and more processes; the next number is begun only while there is time."""
+        results: list[Result] = []
+        until = time.monotonic() + seconds
+        for index, size in enumerate(sizes):
+            left = until - time.monotonic()
+            if index and left <= 0:
+                print(f"{self._site.title}: no time was left for {sizes[index:]} processes", file=sys.stderr)
+                break
+            results += self._in_turns(partial(measure, size), max(left, 0.0) / (len(sizes) - index))
+        return results
+
     def _in_turns(self, measure: Callable[[Contender], Measured], seconds: float) -> list[Result]:
         """Have each take turns at one case, who waits by himself; who fails in one of them is out."""
         left = [one for one in self._contenders if one.can_wait]
