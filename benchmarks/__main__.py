@@ -7,7 +7,7 @@ import argparse
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from benchmarks import page, plots
@@ -52,13 +52,13 @@ def main() -> int:
     speed = 1.0 if options.minutes is None else options.minutes * S_PER_MIN / weight
     folder, target = (FOLDER, PAGE) if options.out is None else (options.out, options.out / PAGE.name)
     if options.publish:
-        publish(folder, target)
+        publish(folder, target, SUBJECTS)
         return 0
     failed = []
     for subject, parts in plan.items():
         if not measured(subject, parts, speed, folder):
             failed.append(subject)
-        publish(folder, target)
+        publish(folder, target, [subject])
     if failed:
         print(f"not all was measured of: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
@@ -101,11 +101,11 @@ def measured(subject: str, parts: Mapping[str, float], speed: float, folder: Pat
         return False
 
 
-def publish(folder: Path, target: Path) -> None:
-    """Write the page and the pictures of all results that are in the folder."""
+def publish(folder: Path, target: Path, fresh: Collection[str]) -> None:
+    """Write the page of all results that are in the folder, and the pictures of those that are fresh."""
     reports = read_all(folder)
     pictures = target.with_suffix("")
-    for name, picture in plots.draw(reports).items():
+    for name, picture in plots.draw(reports, fresh).items():
         replace(pictures / f"{name}.svg", picture)
     replace(target, page.as_markdown(reports, pictures.name))
 

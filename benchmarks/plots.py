@@ -4,7 +4,7 @@ Promise: the same results give the same picture, byte for byte, so that a run th
 """
 
 import io
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from benchmarks.cases import held, waiting
@@ -22,9 +22,9 @@ _INK, _OURS, _FLOOR = "#57606a", "#1a7f37", "#8c959f"
 _OTHERS = ("#0969da", "#bc4c00", "#8250df", "#bf3989", "#9a6700", "#1b7c83", "#cf222e", "#6639ba")
 
 
-def draw(reports: Sequence[Report]) -> dict[str, str]:
-    """Return the pictures by their names."""
-    pictures = {report.subject: _store(report) for report in reports if report.find(ALONE)}
+def draw(reports: Sequence[Report], fresh: Collection[str]) -> dict[str, str]:
+    """Return the pictures by their names: of the subjects that are fresh, and the one of them all."""
+    pictures = {one.subject: _store(one) for one in reports if one.subject in fresh and one.find(ALONE)}
     if any(report.find(case) for report in reports for case in SCALE):
         pictures["scale"] = _scale(reports)
     return pictures
@@ -92,19 +92,15 @@ def _colours(names: Sequence[str]) -> dict[str, str]:
 def _scale(reports: Sequence[Report]) -> str:
     figure, panels = _figure(len(SCALE), 2.8)
     colours = dict(zip((report.subject for report in reports), (_OURS, *_OTHERS), strict=False))
+    lines = {}
     for axes, (case, title) in zip(panels, SCALE.items(), strict=True):
         for report in reports:
             points = sorted((_count(result.variant), result.median) for result in report.find(case))
             if points:
-                axes.plot(
-                    *zip(*points, strict=True),
-                    color=colours[report.subject],
-                    marker="o",
-                    markersize=3,
-                    label=report.title,
-                )
+                drawn = axes.plot(*zip(*points, strict=True), color=colours[report.subject], marker="o", markersize=3)
+                lines[report.title] = drawn[0]
         axes.set(xscale="log", yscale="log", title=title)
-    panels[0].legend(frameon=False)
+    figure.legend(lines.values(), lines.keys(), loc="outside right", frameon=False)
     return _svg(figure)
 
 
