@@ -14,7 +14,9 @@ from fenceline._flows import requests as ask
 from fenceline.clock import boottime_us
 from fenceline.errors import ConfigError
 from fenceline.model import draw_claim
+from fenceline.stores.etcd import messages as say
 from fenceline.stores.etcd.client import _CLIENTS as CLIENTS
+from fenceline.stores.etcd.client import LEASE_KEEP_ALIVE
 from tests.etcd.clients import Client, installed
 from tests.etcd.fix_etcd import Corner
 from tests.etcd.fix_server import MIN_TTL_S, EtcdCluster
@@ -176,6 +178,22 @@ def test_a_ttl_below_the_clusters_own_is_an_error_with_both_numbers(etcd_fleet):
 def test_a_ttl_is_a_whole_number_of_seconds(etcd: Corner):
     with pytest.raises(ConfigError, match="1"):
         fenceline.connect(etcd.url).lock("lock", ttl=1.5)
+
+
+def test_a_keepalive_that_is_confirmed_too_late_confirms_nothing(etcd: Corner, client: Client):
+    neighbour = Client(etcd.url)
+    client.token("lock", ttl_ms=1000)
+    session = client.presence.sessions[1000]
+
+    def is_over() -> bool:  # By our own account: a neighbour keeps the lease alive at etcd.
+        request = say.LeaseKeepAliveRequest(id=session.lease)
+        assert neighbour.presence.client.call(LEASE_KEEP_ALIVE, request, DEADLINE_S).ttl == 1
+        return not session.remaining_ms()
+
+    wait_until(is_over)
+    client.token("another", ttl_ms=1000)
+    assert client.presence.sessions[1000].lease != session.lease
+    wait_until(lambda: f"{session.lease:016x}" not in etcd.cluster.leases())
 
 
 def test_a_claim_that_nobody_asks_for_ends_by_its_ttl_though_its_session_lives(etcd: Corner, client: Client):

@@ -188,13 +188,17 @@ class Presence:
         return answer
 
     def hear_keepalive(self, session: Session, answer: Any, sent_ms: int) -> None:
-        """Know of a session what etcd says of it: a lease without time left is gone."""
+        """Know of a session what etcd says of it: a lease without time left is gone, and so is one whose answer came
+        too late.
+        """
         if answer is None:
             return
-        if answer.ttl > 0:
-            session.confirm(sent_ms)
-        else:
+        if answer.ttl <= 0:
             self.lose(session)
+        elif session.is_overdue():
+            self._revoke(session)
+        else:
+            session.confirm(sent_ms)
 
     def lose(self, session: Session) -> None:
         """Take note that etcd has ended a session, and with it every place that hung on it."""

@@ -2,7 +2,7 @@
 
 Promise: the time left is counted from when the last confirmed keepalive was sent, so that it is never more than what
 etcd still gives. Its id is drawn here: a grant whose reply was lost is asked for again under the same id, and none is
-left behind. A lease that etcd has ended is never used again.
+left behind. A lease that etcd has ended, or may have begun to end, is never used again.
 """
 
 import itertools
@@ -51,6 +51,13 @@ class Session:
         if self.is_lost or self.confirmed_ms is None:
             return 0
         return max(0, self.confirmed_ms + self.ttl_ms - boottime_ms())
+
+    def is_overdue(self) -> bool:
+        """Tell whether all the time is over that etcd has confirmed, so that it may have begun to end the lease.
+
+        Until it has ended it, it may say of a keepalive that it came in time (etcd's issues 14758 and 15247).
+        """
+        return self.confirmed_ms is not None and not self.remaining_ms()
 
     def is_due(self) -> bool:
         """Tell whether it is time for a keepalive which nobody else has just sent."""
