@@ -20,8 +20,7 @@ is the median of each turn's ratio to the first row. *missed*: more than was aim
 How to read the columns: *p50*, *p99* and *p99.9* of acquiring and releasing a free lock; *cycles a second* of so many
 processes together that want one lock all the time, and how *fair* that was among the most of them (Jain's index, 1: all
 had the same), with the longest wait that anybody had; *hand-off* from the call of release to the next one's return,
-with so many processes waiting. An empty cell: it is not made for that, it failed, or no
-time was left.
+with so many processes waiting. An empty cell: it is not made for that, it failed, or no time was left.
 """
 _CONTEST = (
     "who",

@@ -32,7 +32,7 @@ class Report:
 
     subject: str
     title: str
-    seconds: float
+    seconds: float = 0.0
     machine: str = field(default_factory=machine)
     measured: str = field(default_factory=lambda: datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"))
     results: list[Result] = field(default_factory=list)
