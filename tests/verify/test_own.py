@@ -12,11 +12,11 @@ import pytest
 from fenceline.verify.own import programs
 from fenceline.verify.own.known import SETUPS
 from fenceline.verify.own.watcher import processes_in
-from fenceline.verify.verdict import CLEAN
+from fenceline.verify.verdict import CLEAN, NOT_ENOUGH
 from tests.cli.program import Program, program
 from tests.helpers import wait_until
 from tests.servers import need
-from tests.verify.test_campaign import attack_until
+from tests.verify.test_campaign import attack
 
 __all__ = ["program"]
 pytestmark = [pytest.mark.process, pytest.mark.slow]
@@ -33,7 +33,7 @@ SHORT = {
     "mariadb": ("--ttl", "0.3", "--duration", "4", "--faults", "freeze,server-freeze,server-restore"),
     "etcd": ("--duration", "5", "--faults", "freeze,server-kill,server-restore"),
     "etcd3": ("--duration", "5", "--faults", "freeze,server-isolate,server-restart"),
-    "zookeeper3": ("--duration", "5", "--faults", "freeze,server-isolate"),
+    "zookeeper3": ("--ttl", "1", "--duration", "5", "--faults", "freeze,server-isolate"),
 }
 """For each kind a few of its faults, so that all of them come within seconds."""
 
@@ -58,15 +58,20 @@ def need_all(kind: str) -> None:
         need(each)
 
 
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("kind", SHORT)
 def test_own_servers_stand(program: Program, place: Path, kind: str) -> None:
+    """On a loaded machine too little may happen for a verdict: what has happened is judged here, all the same."""
     need_all(kind)
     history = program.folder / "history.jsonl"
-    code, verdict = attack_until(CLEAN, program, "--own", kind, "--history", str(history), *SHORT[kind])
-    assert (code, verdict["violations"], verdict["undecided"]) == (0, [], []), verdict
+    code, verdict = attack(program, "--own", kind, "--history", str(history), *SHORT[kind])
+    assert (verdict["violations"], verdict["undecided"]) == ([], []), verdict
+    assert code in {CLEAN, NOT_ENOUGH}
+    assert verdict["amounts"]["writes"] > 0
     asked = [one for one in SHORT[kind][-1].split(",") if one.startswith("server-")]
     assert verdict["amounts"]["server_faults"] >= len(asked)
-    assert all(f'"f": "{kind_of_fault}"' in history.read_text() for kind_of_fault in asked)
+    assert not any("which was to come" in one for one in verdict["shortfalls"]), verdict
+    assert all(f'"f": "{fault}"' in history.read_text() for fault in asked)
     assert program.left() == []
     assert is_clean(place)
 

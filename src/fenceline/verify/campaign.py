@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from fenceline.verify.own.nemesis import Nemesis
     from fenceline.verify.own.setup import Setup
 
+_TRIAL_TTL_S = 10.0
+"""Of the lease by which a set-up is tried: that a machine is slow is no reason to refuse it."""
 Tell = Callable[[str], object]
 
 
@@ -83,7 +85,7 @@ def _try_out(settings: Settings, place: Place) -> None:
     """
     with (
         fenceline.connect(settings.source) as source,
-        source.lock(place.lock, ttl=settings.ttl, timeout=settings.patience) as lease,
+        source.lock(place.lock, ttl=max(settings.ttl, _TRIAL_TTL_S), timeout=settings.patience) as lease,
     ):
         for resource in place.resources:
             place.read(lease, resource)

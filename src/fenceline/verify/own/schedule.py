@@ -8,7 +8,7 @@ import random
 from collections.abc import Iterator
 from typing import NamedTuple
 
-_PAUSES_S = (0.5, 2.0)
+_PAUSES_S = (1.0, 3.0)
 _LENGTHS_TTLS = (0.3, 2.5)
 """Shorter than a lease and longer: servers that come back in time, and such that do not."""
 
