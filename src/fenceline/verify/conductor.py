@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -21,7 +22,7 @@ from fenceline.verify import clocks
 from fenceline.verify.history import JUMP, QUIET, THAW
 from fenceline.verify.plan import NAP, Settings
 from fenceline.verify.recorder import Recorder
-from fenceline.verify.worker import FREEZING, NAPPING, READY, WORKED, orders_for
+from fenceline.verify.worker import ENDED, FREEZING, NAPPING, READY, WORKED, orders_for
 
 if TYPE_CHECKING:
     from fenceline.verify.own.nemesis import Nemesis
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 _READ_BYTES = 65536
 _STDERR_TAIL_CHARACTERS = 2000
 _TELL_EVERY_S = 0.5
+_HOPELESS_TENURES = 5
+"""After so many tenures of each worker in which nothing was accepted it is not waited for any longer."""
 _START_PATIENCE_S = 60.0
 """How long processes may take to start: on a loaded machine that is seconds, which are no part of the attack."""
 _SERVERS_PATIENCE_S = 180.0
@@ -47,6 +50,7 @@ class Life:
         self.number = number
         self.process = f"{worker}.{number}"
         self.is_ready = False
+        self.ended = 0
         self.worked = 0
         self.frozen_at = 0.0
         self.unread = b""
@@ -60,6 +64,8 @@ class Life:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 env=os.environ | (clocks.variables(folder / f"{self.process}.clock") if self._has_clock else {}),
+                # Unbuffered: an order that one who has just died did not take is not tried again at the end.
+                bufsize=0,
                 process_group=0,
             )
         self.send(orders_for(settings, worker, number, folder))
@@ -73,11 +79,8 @@ class Life:
     def send(self, line: str) -> None:
         """Give an order; one that has just died gets none."""
         assert self.popen.stdin is not None
-        try:
+        with suppress(BrokenPipeError):
             self.popen.stdin.write(f"{line}\n".encode())
-            self.popen.stdin.flush()
-        except BrokenPipeError:
-            pass
 
     def wait_until_stopped(self) -> bool:
         """Return whether it has really stopped; False if it has died instead."""
@@ -173,10 +176,16 @@ class Conductor:
             if is_announced:
                 self._recorder.note(QUIET, patience=self.settings.patience)
             before = {worker: life.worked for worker, life in self._lives.items()}
+            for life in self._lives.values():
+                life.ended = 0
             self._go_on(self.settings.patience, partial(self._have_worked, before))
 
     def _have_worked(self, before: dict[int, int]) -> bool:
-        return all(life.worked > before[worker] for worker, life in self._lives.items())
+        """Tell whether all have, or whether none ever will, since everybody is refused again and again."""
+        lives = self._lives.values()
+        return all(life.worked > before[life.worker] for life in lives) or all(
+            life.ended >= _HOPELESS_TENURES for life in lives
+        )
 
     # --- what workers tell --------------------------------------------------------------------------------------------
     def _go_on(self, seconds: float, is_enough: Callable[[], bool]) -> None:
@@ -200,6 +209,8 @@ class Conductor:
             word, _, rest = line.decode().partition(" ")
             if word == READY:
                 life.is_ready = True
+            elif word == ENDED:
+                life.ended += 1
             elif word == WORKED:
                 life.worked += 1
                 self._counts["tenures"] += 1

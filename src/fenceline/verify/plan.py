@@ -85,11 +85,12 @@ class Settings:
 
     @property
     def patience(self) -> float:
-        """How long everything may stand still after the faults have ended.
+        """How long everything may stand still after the faults have ended: long enough for a machine that has too much
+        to do.
 
         Who has asked a server that was struck may wait for its answer first, and then look for another.
         """
-        return 3 * self.ttl + 5.0 + (_SERVERS_BACK_S if {*self.faults} & {*SERVER_FAULTS} else 0.0)
+        return 3 * self.ttl + 30.0 + (_SERVERS_BACK_S if {*self.faults} & {*SERVER_FAULTS} else 0.0)
 
     def lock(self, number: int) -> str:
         """Return the name of a lock."""

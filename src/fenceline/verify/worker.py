@@ -61,9 +61,9 @@ if TYPE_CHECKING:
 
     from fenceline.verify.places import Seen
 
-READY, FREEZING, NAPPING, WORKED = "ready", "freezing", "napping", "worked"
+READY, FREEZING, NAPPING, WORKED, ENDED = "ready", "freezing", "napping", "worked", "ended"
 """What it says on standard output: that it begins; that it freezes now, for how many seconds at most; that it has read,
-and takes its time before it writes; that a tenure has come to its end."""
+and takes its time before it writes; that all of a tenure's writes were accepted; that a tenure is over."""
 _PR_SET_PDEATHSIG = 1
 _WAIT_TTLS = 8
 _REST_PARTS = 10
@@ -116,6 +116,7 @@ class Worker:
             self._tenure += 1
             self._fault = Fault() if self._is_quiet else fault_of(self.settings, self.worker, self._tenure)
             self._hold()
+            say(ENDED)
             self._hear_orders()
 
     def _hear_orders(self) -> None:
