@@ -276,15 +276,17 @@ def crowd(path: Path, count: int, *, dead: bool = False) -> list[str]:
     return claims
 
 
-@pytest.mark.parametrize("which", ["release", "acquire"])
+@pytest.mark.parametrize("which", ["release", "acquire", "look of the first", "look of the last"])
 def test_what_a_request_costs_does_not_grow_with_the_queue(stage: Stage, which: str) -> None:
     def steps(path: Path, count: int) -> int:
         client = Client(path)
         holder = draw_claim()
         client.token("lock", holder)
-        crowd(path, count)
+        claims = crowd(path, count)
         request = {
             "release": ask.Release("lock", holder),
+            "look of the first": ask.Poll("lock", claims[0]),
+            "look of the last": ask.Poll("lock", claims[-1]),
             "acquire": ask.Acquire("lock", draw_claim(), "me", 1000, 10**18, False),
         }[which]
         try:

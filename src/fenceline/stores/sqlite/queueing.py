@@ -15,6 +15,7 @@ from fenceline.stores.sqlite.database import Database
 from fenceline.stores.sqlite.identity import SQL, Identity, lost_source
 
 MAX_WAITERS = 10_000
+LAST_TICKET = 2**63 - 1
 HEAD_WAIT_MS = 1000
 """How long the head of a queue sleeps at most: covers a releaser killed between its commit and its bell."""
 
@@ -122,7 +123,7 @@ class Queueing:
     # --- wait -------------------------------------------------------------------------------------
     def _enqueue(self, look: Look, request: ask.Acquire) -> ask.SourceReply:
         if self._is_queue_full(request.lock):
-            self._drop_dead_waiters(look, request.lock)
+            self._drop_dead_waiters(look, request.lock, LAST_TICKET)
         if self._is_queue_full(request.lock):
             raise SourceError(
                 f"lock {request.lock!r} has {MAX_WAITERS} waiters, the most that it may have: try again later"
@@ -147,12 +148,14 @@ class Queueing:
         return self._decide_poll(look, request.lock, request.claim)
 
     def _decide_poll(self, look: Look, lock: str, claim: str) -> ask.SourceReply:
-        self._drop_dead_waiters(look, lock)
         waiter = self._execute(SQL.read_waiter, {"lock": lock, "claim": claim}).fetchone()
         if waiter is None:
             return ask.ClaimEnded()
-        ticket, holder, ttl_ms, _ = waiter
+        ticket, holder, ttl_ms, kept_until_ms = waiter
         is_head = look.head in (claim, None)
+        # All before the head are dead: so this never reads the living, and costs the same however many wait.
+        if (is_head or kept_until_ms <= look.now_ms) and claim in self._drop_dead_waiters(look, lock, ticket):
+            return ask.ClaimEnded()
         if is_head and look.remaining_ms() <= 0:
             reply = self._grant(look, lock, claim, holder, ttl_ms)
             if isinstance(reply, ask.Granted):
@@ -167,10 +170,13 @@ class Queueing:
         patience_ms = predecessor[0] - look.now_ms if predecessor else HEAD_WAIT_MS
         return ask.Queued(min(patience_ms, ttl_ms // 3))
 
-    def _drop_dead_waiters(self, look: Look, lock: str) -> None:
-        for (claim,) in self._execute(SQL.drop_dead_waiters, {"lock": lock, "now_ms": look.now_ms}).fetchall():
+    def _drop_dead_waiters(self, look: Look, lock: str, ticket: int) -> list[str]:
+        places = {"lock": lock, "ticket": ticket, "now_ms": look.now_ms}
+        dead = [claim for (claim,) in self._execute(SQL.drop_dead_waiters, places).fetchall()]
+        for claim in dead:
             self.remember_ended(lock, claim)
             wake.remove(self._path, claim)
+        return dead
 
     def remember_ended(self, lock: str, claim: str) -> None:
         """Never grant this claim from now on."""

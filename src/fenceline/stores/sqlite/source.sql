@@ -83,8 +83,9 @@ WHERE lock = :lock AND ticket < :ticket AND deadline_ms > :now_ms ORDER BY ticke
 DELETE FROM fenceline_waiter WHERE claim = :claim;
 
 -- name: drop_dead_waiters
--- Waiters whose own time is up are passed over (H7), and do not come back (H8).
-DELETE FROM fenceline_waiter WHERE lock = :lock AND deadline_ms <= :now_ms RETURNING claim;
+-- Waiters up to this place whose own time is up are passed over (H7), and do not come back (H8).
+DELETE FROM fenceline_waiter
+WHERE lock = :lock AND ticket <= :ticket AND deadline_ms <= :now_ms RETURNING claim;
 
 -- name: drop_every_dead_waiter
 -- The same for all locks, when everything that is over is forgotten.
