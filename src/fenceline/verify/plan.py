@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import fenceline
 from fenceline.stores.registry import guard_store
-from fenceline.verify.history import DELAY, DROP, FREEZE, JUMP, KILL, PARTITION, RESTORE, SERVER_FAULTS, STRAY
+from fenceline.verify.history import DELAY, DROP, FREEZE, JUMP, KILL, PARTITION, RESTORE, STRAY
 from fenceline.verify.proxy import address_of
 
 OWN_NAMES = "fenceline-verify-"
@@ -48,7 +48,6 @@ _FREEZE_TTLS = (1.1, 2.4)
 _SHORT_FREEZE_TTLS = (0.1, 0.9)
 _SHORT_SHARE = 0.15
 _LENGTHS_TTLS = {NAP: (0.2, 0.5), PARTITION: (0.2, 2.0), DELAY: (0.2, 1.0), JUMP: (-7200.0, 7200.0)}
-_SERVERS_BACK_S = 10.0
 _BEARER_SHARE = 0.8
 """The share of tenures that show a sequencer, so that the guard alone judges them: no lease looks at its clock."""
 
@@ -86,11 +85,9 @@ class Settings:
     @property
     def patience(self) -> float:
         """How long everything may stand still after the faults have ended: long enough for a machine that has too much
-        to do.
-
-        Who has asked a server that was struck may wait for its answer first, and then look for another.
+        to do, and for who has asked a server that was struck, waits for its answer, and then looks for another.
         """
-        return 3 * self.ttl + 30.0 + (_SERVERS_BACK_S if {*self.faults} & {*SERVER_FAULTS} else 0.0)
+        return 3 * self.ttl + 30.0
 
     def lock(self, number: int) -> str:
         """Return the name of a lock."""
