@@ -54,6 +54,7 @@ _ALLOWED_CLIENTS = {
     "fenceline.stores.postgres": {"psycopg"},
     "fenceline.testing.simulate.postgres": {"psycopg"},
     "fenceline.testing.simulate.postgres_database": {"psycopg"},
+    "fenceline.verify.nodes": {"kazoo"},
 }
 """Each package with clients of its own, and which."""
 
