@@ -3,7 +3,7 @@
 Promise: a token is minted by the transaction that decides the holder, from the one counter of the source, and flushed
 with it before any reply, where `innodb_flush_log_at_trx_commit` is 1 (T1). Every decision is made at READ COMMITTED on
 the server's clock, read after the lock's row is held (H1). A server that went back, as far as this process can know, is
-refused (T7). Waiters look for themselves, every 5 to 250 ms. Never: a schema made without
+refused (T7). Waiters look for themselves, the first of them every 5 to 250 ms. Never: a schema made without
 `install`; a request repeated here, but for one that the server itself rolled back to end a deadlock.
 """
 

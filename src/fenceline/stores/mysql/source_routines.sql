@@ -154,11 +154,12 @@ deciding: BEGIN
             END IF;
             -- The first looks soon at first, and less and less often; the others so much more seldom as there are before them.
             IF v_head <> v_own THEN
-                SET v_ahead = v_own - v_head;
+                -- Tickets are missing where somebody has left.
+                SET v_ahead = LEAST(v_own - v_head, v_waiting);
                 SELECT headed_us INTO v_headed_us FROM fenceline_waiter WHERE lock_name = p_lock AND ticket = v_head;
             END IF;
-            SET v_time_ms = GREATEST(5 * (1 + v_ahead), IF(v_headed_us = 0, 0, (v_now_us - v_headed_us) DIV 8000));
-            SET v_time_ms = LEAST(250, v_time_ms);
+            SET v_time_ms = IF(v_headed_us = 0, 0, LEAST(250, (v_now_us - v_headed_us) DIV 8000));
+            SET v_time_ms = GREATEST(5 * (1 + v_ahead), v_time_ms);
             IF v_ahead = 0 THEN
                 SET v_time_ms = LEAST(v_time_ms, v_remaining_us DIV 1000);
             END IF;
