@@ -46,7 +46,8 @@ class MySQLServer(PrivateServer):
         """Return the command that starts it."""
         listen: dict[str, str | int] = {"bind_address": "127.0.0.1", "port": self.port, "socket": str(self.socket)}
         options = [f"--{name.replace('_', '-')}={value}" for name, value in (listen | self.settings).items()]
-        folder = [f"--datadir={self.data}", f"--pid-file={self.data / LOCK_FILE}"]
+        # A starting server removes other servers' temporary tables from the folder for those.
+        folder = [f"--datadir={self.data}", f"--tmpdir={self.folder}", f"--pid-file={self.data / LOCK_FILE}"]
         return [need(PROGRAM), "--no-defaults", "--skip-name-resolve", *folder, *options]
 
     def is_ready(self) -> bool:
@@ -97,6 +98,7 @@ def initialise(folder: Path) -> None:
     need(PROGRAM)
     options = ["--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve"]
     command = ["mariadb-install-db", "--no-defaults", f"--datadir={folder / 'data'}", "--innodb-log-file-size=8M"]
+    command += [f"--tmpdir={folder}"]
     done = subprocess.run(
         as_runner([*command, *options]),
         cwd=folder,

@@ -24,6 +24,8 @@ class MariaDBServer(Server):
         """Return the command that starts it."""
         options = {
             "datadir": self.data,
+            # A starting server removes other servers' temporary tables from this folder.
+            "tmpdir": self.folder,
             "socket": self.folder / "socket",
             "pid-file": self.folder / "pid",
             "bind-address": HOST,
@@ -57,7 +59,7 @@ class MariaDBSetup(Setup):
     def prepare(self, server: Server) -> None:
         """Make an empty server's data."""
         options = ["--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve"]
-        folder = [f"--datadir={server.data}", "--innodb-log-file-size=8M"]
+        folder = [f"--datadir={server.data}", f"--tmpdir={server.folder}", "--innodb-log-file-size=8M"]
         run([need("mariadb-install-db"), "--no-defaults", *folder, *options], server.folder)
 
     def start(self) -> None:
