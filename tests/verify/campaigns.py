@@ -23,6 +23,7 @@ from typing import Any
 import fenceline
 from fenceline.verify.own.known import SETUPS
 from tests.etcd.fix_etcd import EtcdFleet
+from tests.fleet import fleet_of
 from tests.helpers import ROOT
 from tests.mysql.fix_mysql import Fleet as MySQLFleet
 from tests.postgres.fix_postgres import Fleet as PostgresFleet
@@ -30,6 +31,7 @@ from tests.zookeeper.fix_zookeeper import Fleet as ZooKeeperFleet
 
 PAGE = ROOT / "docs" / "explanation" / "verified.md"
 POSTGRES = "15"
+PREFIX = "fl-verify-"
 TTL_S = 0.5
 SESSION_TTL_S = 1.0
 """The shortest lease that etcd and ZooKeeper grant."""
@@ -71,7 +73,7 @@ _ROWS = (
 @contextmanager
 def sqlite_place() -> Iterator[tuple[str, str, str]]:
     """Yield the URLs of a source and of a guarded file, and what they are called."""
-    with tempfile.TemporaryDirectory(prefix="fl-verify-") as folder:
+    with tempfile.TemporaryDirectory(prefix=PREFIX) as folder:
         with closing(sqlite3.connect(f"{folder}/app.db")) as connection:
             connection.execute("CREATE TABLE users_own (value)")
         yield f"sqlite:///{folder}/locks.db", f"sqlite:///{folder}/app.db", f"SQLite {sqlite3.sqlite_version}"
@@ -80,58 +82,40 @@ def sqlite_place() -> Iterator[tuple[str, str, str]]:
 @contextmanager
 def postgres_place() -> Iterator[tuple[str, str, str]]:
     """Yield the same for a database on a private server."""
-    with tempfile.TemporaryDirectory(prefix="fl-verify-") as folder:
-        Path(folder).chmod(0o755)
-        fleet = PostgresFleet(Path(folder))
-        try:
-            server = fleet.shared(POSTGRES)
-            ((version,),) = server.rows("SHOW server_version")
-            url = server.url(dbname="postgres")
-            yield url, url, f"PostgreSQL {version.split()[0]}"
-        finally:
-            fleet.close()
+    with fleet_of(PostgresFleet, PREFIX) as fleet:
+        server = fleet.shared(POSTGRES)
+        ((version,),) = server.rows("SHOW server_version")
+        url = server.url(dbname="postgres")
+        yield url, url, f"PostgreSQL {version.split()[0]}"
 
 
 @contextmanager
 def mariadb_place() -> Iterator[tuple[str, str, str]]:
     """Yield the same for a database on a private server."""
-    with tempfile.TemporaryDirectory(prefix="fl-verify-") as folder:
-        Path(folder).chmod(0o755)
-        fleet = MySQLFleet(Path(folder))
-        try:
-            server = fleet.shared()
-            server.rows("CREATE DATABASE app")
-            ((version,),) = server.rows("SELECT VERSION()")
-            url = server.url(database="app")
-            yield url, url, f"MariaDB {version.split('-')[0]}"
-        finally:
-            fleet.close()
+    with fleet_of(MySQLFleet, PREFIX) as fleet:
+        server = fleet.shared()
+        server.rows("CREATE DATABASE app")
+        ((version,),) = server.rows("SELECT VERSION()")
+        url = server.url(database="app")
+        yield url, url, f"MariaDB {version.split('-')[0]}"
 
 
 @contextmanager
 def etcd_place() -> Iterator[tuple[str, str, str]]:
     """Yield the same for two prefixes on a private server."""
-    with tempfile.TemporaryDirectory(prefix="fl-verify-") as folder:
-        fleet = EtcdFleet(Path(folder))
-        try:
-            cluster = fleet.shared(1)
-            version = cluster.ctl("version").split()[2]
-            yield cluster.url("locks"), cluster.url("data"), f"etcd {version}"
-        finally:
-            fleet.close()
+    with fleet_of(EtcdFleet, PREFIX) as fleet:
+        cluster = fleet.shared(1)
+        version = cluster.ctl("version").split()[2]
+        yield cluster.url("locks"), cluster.url("data"), f"etcd {version}"
 
 
 @contextmanager
 def zookeeper_place() -> Iterator[tuple[str, str, str]]:
     """Yield the same for two bases on a private server."""
-    with tempfile.TemporaryDirectory(prefix="fl-verify-") as folder:
-        fleet = ZooKeeperFleet(Path(folder))
-        try:
-            server = fleet.shared()
-            version = server.report()["Zookeeper version"].partition("-")[0]
-            yield server.url("/locks"), server.url("/data"), f"ZooKeeper {version}"
-        finally:
-            fleet.close()
+    with fleet_of(ZooKeeperFleet, PREFIX) as fleet:
+        server = fleet.shared()
+        version = server.report()["Zookeeper version"].partition("-")[0]
+        yield server.url("/locks"), server.url("/data"), f"ZooKeeper {version}"
 
 
 PLACES: dict[str, Callable[[], Any]] = {
