@@ -85,7 +85,7 @@ def test_a_hand_off_costs_the_same_however_long_the_queue_is(counted: Counted, w
         counted.connection.perform(Release("lock", holder))
         reply = counted.connection.perform(Poll("lock", queue[0]))
     assert isinstance(reply, Granted)
-    assert statements == ["UPDATE", "BEGIN", "SELECT", "DELETE", "SELECT", "INSERT", "DELETE", "COMMIT"]
+    assert statements == ["UPDATE", "BEGIN", "SELECT", "SELECT", "DELETE", "INSERT", "DELETE", "COMMIT"]
 
 
 def test_inspection_takes_no_write_lock(counted: Counted) -> None:
