@@ -42,7 +42,7 @@ def run(_site: Site | None, seconds: float) -> list[Result]:
     until, took = time.monotonic() + seconds, 0.0
     for queue, leases in zip(QUEUES, LEASES, strict=True):
         begun = time.monotonic()
-        if begun + GROWTH * took > until:
+        if results and begun + GROWTH * took > until:
             break
         results += [_hand_offs(*queue), _beats(leases)]
         took = time.monotonic() - begun
