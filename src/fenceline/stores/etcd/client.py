@@ -121,7 +121,7 @@ class Client:
     def _begin_anew(self) -> None:
         self._channels = _Channels(self.place)
         self._metadata: tuple[tuple[str, str], ...] = ()
-        self._on_moved: Callable[[], Callable[[], None] | None] = _nobody
+        self._on_moved: weakref.WeakMethod[Callable[[], None]] | None = None
 
     def after_fork_in_child(self) -> None:
         """Use channels of this process's own."""
@@ -214,13 +214,9 @@ class Client:
         """Speak to the next member from now on."""
         if self._member == member and len(self.place.endpoints) > 1:
             self._member = (member + 1) % len(self.place.endpoints)
-            tell = self._on_moved()
+            tell = self._on_moved() if self._on_moved is not None else None
             if tell is not None:
                 tell()
-
-
-def _nobody() -> None:
-    """Stand for a listener that there is not."""
 
 
 def _tell(loop: asyncio.AbstractEventLoop, answered: asyncio.Event) -> None:

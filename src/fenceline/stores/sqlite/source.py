@@ -73,13 +73,15 @@ class SQLiteSource:
 class SQLiteSourceConnection:
     """Answers requests, each in one transaction."""
 
+    database_type: ClassVar[type[Database]] = Database
+
     def __init__(self, store: SQLiteSource, patience_s: float) -> None:
         self._path = store.path
         self._identity = store.identity
         self._checked_opening = _NEVER
         self._look_again_s = 0.0
         self._told: deque[Any] = deque(maxlen=1)
-        self.database = Database(store.path, prepare=partial(prepare, self._told), patience_s=patience_s)
+        self.database = self.database_type(store.path, prepare=partial(prepare, self._told), patience_s=patience_s)
         self._execute = self.database.execute
         self._queueing = Queueing(store.path, store.identity, self.database)
 

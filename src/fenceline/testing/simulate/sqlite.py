@@ -9,7 +9,7 @@ import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -18,7 +18,6 @@ from fenceline.model import SourceInfo
 from fenceline.stores.sqlite import identity, source
 from fenceline.stores.sqlite.database import Database
 from fenceline.stores.sqlite.kernel import Kernel, this_kernel
-from fenceline.stores.sqlite.queueing import Queueing
 from fenceline.stores.sqlite.source import SQLiteSource, SQLiteSourceConnection
 from fenceline.testing.simulate.source import Source
 from fenceline.testing.simulate.world import World
@@ -102,15 +101,13 @@ class MemoryDatabase(Database):
 class SimulatedConnection(SQLiteSourceConnection):
     """A connection to pages in memory; schema and identity are checked when it is opened, as ever."""
 
+    database_type = MemoryDatabase
     database: MemoryDatabase
 
     def __init__(self, pages: bytes) -> None:
         _, path, _ = _template()
         super().__init__(SQLiteSource(f"{URL_PREFIX}{path}"), patience_s=0.0)
-        self.database = MemoryDatabase(path, prepare=partial(source.prepare, self._told), patience_s=0.0)
         self.database.pages = pages
-        self._execute = self.database.execute
-        self._queueing = Queueing(path, self._identity, self.database)
 
     def _check_file(self, *, is_operator: bool) -> None:
         if not is_operator:
