@@ -13,7 +13,7 @@ from pathlib import Path
 from fenceline.verify.history import SERVER_ISOLATE
 from fenceline.verify.own.programs import ETCD, ETCDCTL, need, run
 from fenceline.verify.own.server import HOST, Server
-from fenceline.verify.own.setup import Setup
+from fenceline.verify.own.setup import TreeSetup
 
 HEARTBEAT_MS = 50
 ELECTION_MS = 500
@@ -74,7 +74,7 @@ class EtcdServer(Server):
             return told
 
 
-class EtcdSetup(Setup):
+class EtcdSetup(TreeSetup):
     """One member. A restored snapshot is not noticed: the operator raises the epoch."""
 
     name = "etcd"
@@ -99,18 +99,9 @@ class EtcdSetup(Setup):
         urls = found[1].decode() if found else ""
         return next((server.name for server in self.servers if server.peer_url in urls), ""), first
 
-    @property
-    def url(self) -> str:
-        """The URL of a source with all members in it."""
-        return self._url("locks")
-
-    @property
-    def guard_url(self) -> str:
-        """The URL of a guard beside the locks."""
-        return self._url("app")
-
-    def _url(self, prefix: str) -> str:
-        return f"etcd://{','.join(f'{HOST}:{server.port}' for server in self.servers)}/{prefix}"
+    def url_below(self, base: str) -> str:
+        """Return the URL of a prefix, with all members in it."""
+        return f"etcd://{self.hosts}/{base}"
 
     def leads(self, server: Server) -> bool:
         """Tell whether a member leads, or believes so."""

@@ -17,7 +17,7 @@ from fenceline.verify.history import SERVER_FREEZE, SERVER_KILL, SERVER_RESTART,
 from fenceline.verify.own import watcher
 from fenceline.verify.own.links import Links
 from fenceline.verify.own.programs import new_folder
-from fenceline.verify.own.server import Server, wait_for
+from fenceline.verify.own.server import HOST, Server, wait_for
 
 Remedy = Callable[[str], None]
 """What an operator does at a restored set-up, whose URL it is given, before anybody else may use it."""
@@ -151,3 +151,26 @@ class Setup:
     def _hide(self, *, is_hidden: bool) -> None:
         for server in self.servers:
             server.hide(is_hidden=is_hidden)
+
+
+class TreeSetup(Setup):
+    """Servers that keep one tree of keys: the locks and the guarded data are beside each other in it."""
+
+    @property
+    def hosts(self) -> str:
+        """All servers, as a URL names them."""
+        return ",".join(f"{HOST}:{server.port}" for server in self.servers)
+
+    def url_below(self, base: str) -> str:
+        """Return the URL of a part of the tree."""
+        raise NotImplementedError
+
+    @property
+    def url(self) -> str:
+        """The URL of the source."""
+        return self.url_below("locks")
+
+    @property
+    def guard_url(self) -> str:
+        """The URL of a guard beside the locks."""
+        return self.url_below("app")

@@ -17,7 +17,7 @@ from fenceline.verify.history import SERVER_ISOLATE
 from fenceline.verify.own.links import Introduce
 from fenceline.verify.own.programs import JAVA, ZOOKEEPER, need, run
 from fenceline.verify.own.server import HOST, Server
-from fenceline.verify.own.setup import Setup
+from fenceline.verify.own.setup import TreeSetup
 
 TICK_MS = 200
 MAX_SESSION_MS = 700_000
@@ -74,7 +74,7 @@ class ZooKeeperServer(Server):
         return ""
 
 
-class ZooKeeper3Setup(Setup):
+class ZooKeeper3Setup(TreeSetup):
     """An ensemble of three. Restored data are not noticed: the operator raises the epoch."""
 
     name = "zookeeper3"
@@ -82,7 +82,7 @@ class ZooKeeper3Setup(Setup):
     least_ttl = 1.0
     ttl = 2.0
     size = THREE
-    faults = (*Setup.faults, SERVER_ISOLATE)
+    faults = (*TreeSetup.faults, SERVER_ISOLATE)
     servers: list[ZooKeeperServer]  # type: ignore[assignment]
 
     def make(self, number: int) -> ZooKeeperServer:
@@ -132,19 +132,9 @@ class ZooKeeper3Setup(Setup):
 
         return introduce
 
-    @property
-    def url(self) -> str:
-        """The URL of a source with all servers in it."""
-        return self._url("locks")
-
-    @property
-    def guard_url(self) -> str:
-        """The URL of a guard beside the locks."""
-        return self._url("app")
-
-    def _url(self, base: str) -> str:
-        hosts = ",".join(f"{HOST}:{server.port}" for server in self.servers)
-        return f"zookeeper://{hosts}/{base}?tick_ms={TICK_MS}"
+    def url_below(self, base: str) -> str:
+        """Return the URL of a base, with all servers in it."""
+        return f"zookeeper://{self.hosts}/{base}?tick_ms={TICK_MS}"
 
     def leads(self, server: Server) -> bool:
         """Tell whether a server leads."""
