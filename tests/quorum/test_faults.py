@@ -111,7 +111,9 @@ def endure(quorum: Quorum, table: Table, folder: Path, fault: Callable[[Quorum],
         arena.wait_for_turns()
         fault(quorum)
         arena.wait_for_turns()
-    arena.check()
+    # etcd 3.4.23: a leader that wakes ends leases that others have kept meanwhile (docs/reference/stores/etcd.md).
+    is_known = fault is freeze_the_leader and quorum.url.startswith("etcd:")
+    arena.check(overlap_s=TTL_S if is_known else 0.0)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Generator
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 from fenceline.clock import boottime_ms, boottime_us
@@ -19,9 +18,10 @@ from fenceline.stores.claims import EndedClaims
 from fenceline.stores.etcd import messages as say
 from fenceline.stores.etcd import operations as op
 from fenceline.stores.etcd.client import LEASE_GRANT, LEASE_KEEP_ALIVE, LEASE_REVOKE, TXN, Client, Method
-from fenceline.stores.etcd.client_errors import LeaseExistsError
+from fenceline.stores.etcd.client_errors import LeaseExistsError, LeaseGoneError
 from fenceline.stores.etcd.conninfo import Place
 from fenceline.stores.etcd.layout import Layout, Record, place_value, record_of
+from fenceline.stores.etcd.partings import Partings, wait_for_all
 from fenceline.stores.etcd.session import Session
 from fenceline.stores.etcd.standing import Standing
 from fenceline.stores.etcd.watcher import Watcher
@@ -30,7 +30,6 @@ from fenceline.stores.identity import Identity, Seen
 MS_PER_S = 1000
 MAX_OPERATIONS = 100
 """Of one transaction; etcd takes 128 unless it was told otherwise."""
-REVOKE_S = 1.0
 EXPIRED = "it expired at the source before it was renewed"
 
 
@@ -74,10 +73,11 @@ class Presence:
         self.standing: dict[str, Standing] = {}
         self.ended = EndedClaims()
         self.watcher = Watcher(self.client)
+        self.partings = Partings(self.client)
 
     def after_fork_in_child(self) -> None:
         """Forget what is the parent's."""
-        _INHERITED.append(self.watcher)
+        _INHERITED.append((self.watcher, self.partings))
         self._begin_anew()
 
     # --- what is heard ------------------------------------------------------------------------------------------------
@@ -193,16 +193,20 @@ class Presence:
         """
         if answer is None:
             return
-        if answer.ttl <= 0:
+        if answer.ttl <= 0 or session.is_overdue():
             self.lose(session)
-        elif session.is_overdue():
-            self._revoke(session)
         else:
             session.confirm(sent_ms)
 
     def lose(self, session: Session) -> None:
-        """Take note that etcd has ended a session, and with it every place that hung on it."""
-        session.is_lost = True
+        """Use a session no more, and have it end with every place that hangs on it.
+
+        Also one that etcd said to be gone: a member may say so before it has heard of the session.
+        """
+        if not session.is_lost:
+            session.is_lost = True
+            if session.confirmed_ms is not None:
+                self.partings.part(session.lease)
 
     # --- claims -------------------------------------------------------------------------------------------------------
     def settle(self, standing: Standing, session: Session, holder: str) -> None:
@@ -236,9 +240,23 @@ class Presence:
 
     def clear(self, standings: list[Standing]) -> Talk:
         """Take the places of claims away, as far as their sessions have not done so."""
+        for one in standings:
+            # First, so that a request to place it that is sent from now on sees this, and one that was is in doubt.
+            one.is_over = True
         placed = [one for one in standings if one.session is not None and not one.session.is_lost]
         for batch in batches(placed):
-            yield from self.ask(op.txn([], [op.within(self.farewell(one)) for one in batch]))
+            try:
+                yield from self.ask(op.txn([], [op.within(self.farewell(one)) for one in batch]))
+            except LeaseGoneError:
+                for one in batch:
+                    yield from self._clear_alone(one)
+
+    def _clear_alone(self, standing: Standing) -> Talk:
+        assert standing.session is not None
+        try:
+            yield from self.ask(self.farewell(standing))
+        except LeaseGoneError:
+            standing.session.is_lost = True
 
     def farewell(self, standing: Standing, *more: Any) -> Any:
         """Take a claim's place away, and do what else is to be done if it was there.
@@ -255,6 +273,7 @@ class Presence:
 
     def end_overdue(self) -> Talk:
         """End the claims that nobody has asked for during a whole ttl: their threads are gone."""
+        self.partings.part_again()
         now_ms = boottime_ms()
         overdue = [one for one in list(self.standing.values()) if one.session and one.deadline_ms < now_ms]
         yield from self.clear(overdue)
@@ -268,22 +287,13 @@ class Presence:
         for ttl_ms, session in list(self.sessions.items()):
             if session not in used:
                 self.sessions.pop(ttl_ms, None)
-                self._revoke(session)
+                self.lose(session)
         self.watcher.close()
 
     def leave(self) -> None:
         """End all sessions, without waiting for etcd."""
         for session in list(self.sessions.values()):
-            self._revoke(session)
-
-    def _revoke(self, session: Session) -> None:
-        if session.confirmed_ms is not None and not session.is_lost:
-            session.is_lost = True
-            with suppress(Exception):
-                revocation = self.client.begin(LEASE_REVOKE, say.LeaseRevokeRequest(id=session.lease), REVOKE_S)
-                # The client lives until it is done: a source may be forgotten as soon as it is closed.
-                _REVOCATIONS[revocation] = self.client
-                revocation.add_done_callback(_REVOCATIONS.pop)
+            self.lose(session)
 
 
 def batches(standings: list[Standing]) -> list[list[Standing]]:
@@ -296,8 +306,6 @@ def _keepalive(session: Session) -> Call:
 
 
 def _after_fork_in_child() -> None:
-    _INHERITED.append(dict(_REVOCATIONS))
-    _REVOCATIONS.clear()
     for presence in list(_PRESENCES):
         presence.after_fork_in_child()
 
@@ -306,14 +314,10 @@ def leave_all() -> None:
     """End the sessions of this process at the interpreter's end, with all that hangs on them."""
     for presence in list(_PRESENCES):
         presence.leave()
-    for revocation in list(_REVOCATIONS):
-        with suppress(Exception):
-            revocation.result(REVOKE_S)
+    wait_for_all()
 
 
 _INHERITED: list[Any] = []
 """What a forked child has of its parent's: to let go of it would be to use it."""
-_REVOCATIONS: dict[Any, Client] = {}
-"""Those under way, each with what it is said over."""
 _PRESENCES: "weakref.WeakSet[Presence]" = weakref.WeakSet()
 os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -63,9 +63,13 @@ def acquire(here: Presence, request: ask.Acquire) -> Talk:
 
 def _place(here: Presence, standing: Standing, session: Session, request: ask.Acquire, record: Record) -> Talk:
     """Make the claim's place in the queue; return the reply, or None if that is to be tried anew."""
-    here.settle(standing, session, request.holder)
+    # Before it has a session: whoever ends the claims that nobody asks for looks at both.
     standing.keep(boottime_ms())
+    here.settle(standing, session, request.holder)
     standing.sent += 1
+    if standing.is_over:
+        standing.answered += 1
+        return ask.ClaimEnded()
     before = here.highest
     try:
         answer = yield from here.ask_and_keep(_placing(here.layout, standing, request, record), session)

@@ -1,0 +1,125 @@
+"""A claim or a session that one thread ends while another uses it, and endings that fail: nothing is left behind (H4).
+
+What is left behind would stand in the way for as long as the process lives, since its session is kept.
+"""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fenceline._flows import requests as ask
+from fenceline._flows.driving import drive
+from fenceline.model import draw_claim
+from fenceline.stores.etcd import messages as say
+from fenceline.stores.etcd.client import LEASE_REVOKE
+from fenceline.stores.etcd.presence import Presence
+from fenceline.stores.etcd.session import Session
+from fenceline.stores.etcd.standing import Standing
+from tests.etcd.clients import Client, installed
+from tests.etcd.fix_etcd import Corner
+from tests.etcd.wire import Wire
+from tests.helpers import DEADLINE_S, wait_until
+
+TTL_MS = 60_000
+
+
+@pytest.fixture
+def client(etcd: Corner) -> Client:
+    return installed(etcd.url)
+
+
+def elsewhere(work: Callable[[], object]) -> None:
+    """Have another thread do something, and wait for it."""
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join(DEADLINE_S)
+    assert not thread.is_alive()
+
+
+def places(corner: Corner) -> list[str]:
+    found = corner.keys()
+    return [key for key in found if key.startswith(("lock/", "gone/"))]
+
+
+def test_a_claim_is_not_taken_for_forgotten_while_it_is_placed(
+    etcd: Corner, client: Client, monkeypatch: pytest.MonkeyPatch
+):
+    """Between two lines of the thread that acquires, the keeper ends what nobody asks for."""
+    settle = Presence.settle
+
+    def settle_slowly(here: Presence, *details: Any) -> None:
+        settle(here, *details)
+        elsewhere(lambda: drive(here.end_overdue(), client.connection.say))
+
+    monkeypatch.setattr(Presence, "settle", settle_slowly)
+    claim = draw_claim()
+    client.token("lock", claim, ttl_ms=TTL_MS)
+    assert client.ask(ask.Renew((("lock", claim),))).remaining_ms
+    assert client.ask(ask.Release("lock", claim)).was_held
+    assert places(etcd) == []
+
+
+def test_a_claim_whose_end_has_begun_is_not_placed(etcd: Corner, client: Client, monkeypatch: pytest.MonkeyPatch):
+    keep = Standing.keep
+
+    def keep_slowly(standing: Standing, sent_ms: int) -> None:
+        keep(standing, sent_ms)
+        other = client.store.connect(patience_s=DEADLINE_S)
+        elsewhere(lambda: other.perform(ask.Release("lock", standing.claim)))
+
+    monkeypatch.setattr(Standing, "keep", keep_slowly)
+    assert isinstance(client.acquire("lock", draw_claim()), ask.ClaimEnded)
+    assert places(etcd) == []
+
+
+def revoke(client: Client, session: Session) -> None:
+    """End a session at etcd, as an operator may."""
+    client.presence.client.call(LEASE_REVOKE, say.LeaseRevokeRequest(id=session.lease), DEADLINE_S)
+
+
+def test_a_claim_in_doubt_whose_session_is_gone_holds_up_no_other(etcd: Corner, client: Client):
+    gone, living = draw_claim(), draw_claim()
+    client.token("gone", gone, ttl_ms=1000)
+    client.token("lock", living, ttl_ms=TTL_MS)
+    standing = client.presence.standing[gone]
+    standing.sent += 1
+    standing.deadline_ms = 0
+    assert standing.session is not None
+    revoke(client, standing.session)
+    assert client.ask(ask.Renew((("lock", living),))).remaining_ms
+    assert gone not in client.presence.standing
+    assert standing.session.is_lost
+
+
+def test_a_session_whose_end_was_not_confirmed_is_ended_again(etcd: Corner):
+    with Wire(etcd.cluster.servers[0].port) as wire:
+        client = installed(f"etcd://127.0.0.1:{wire.port}/{etcd.prefix}")
+        claim = draw_claim()
+        client.token("lock", claim, ttl_ms=TTL_MS)
+        session = client.presence.sessions[TTL_MS]
+        wire.lose("requests")
+        client.presence.lose(session)
+        wait_until(wire.is_quiet)
+        wire.cut()
+        assert places(etcd) != []
+
+        def has_ended() -> bool:
+            client.ask(ask.Renew(()))
+            return places(etcd) == []
+
+        wait_until(has_ended)
+        assert client.ask(ask.Renew((("lock", claim),))).lost
+
+
+def test_a_session_that_etcd_has_ended_is_asked_to_end_once(etcd: Corner, client: Client):
+    client.token("lock", draw_claim(), ttl_ms=TTL_MS)
+    session = client.presence.sessions[TTL_MS]
+    revoke(client, session)
+    before = etcd.cluster.servers[0].calls()["LeaseRevoke"]
+    client.presence.lose(session)
+    for _ in range(10):
+        client.ask(ask.Renew(()))
+    wait_until(lambda: not client.presence.partings._asked or client.ask(ask.Renew(())) is None)
+    assert etcd.cluster.servers[0].calls()["LeaseRevoke"] == before + 1
