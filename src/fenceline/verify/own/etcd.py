@@ -5,6 +5,7 @@ as a second.
 """
 
 import re
+import secrets
 import shutil
 import urllib.request
 from contextlib import suppress
@@ -113,13 +114,17 @@ class EtcdSetup(TreeSetup):
         run([need(ETCDCTL), endpoint, "snapshot", "save", backup / "snapshot"], backup, ETCDCTL_API="3")
 
     def put_back(self, backup: Path) -> None:
-        """Make each member anew from the snapshot, as the manual says."""
+        """Make each member anew from the snapshot, of a cluster with a new token, as the manual says: what a member of
+        the old one may still say is not for these.
+        """
+        token = secrets.token_hex(8)
         for server in self.servers:
             shutil.rmtree(server.data)
             options = {
                 "data-dir": server.data,
                 "name": server.name,
                 "initial-cluster": self.members,
+                "initial-cluster-token": token,
                 "initial-advertise-peer-urls": server.peer_url,
             }
             named = (f"--{name}={value}" for name, value in options.items())

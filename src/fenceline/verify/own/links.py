@@ -25,6 +25,8 @@ class Links:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._isolated: str | None = None
+        self._age = 0
+        """How often all was forgotten."""
         self._is_closed = False
         self._listeners: list[socket.socket] = []
 
@@ -33,6 +35,11 @@ class Links:
         with self._changed:
             self._isolated = member
             self._changed.notify_all()
+
+    def forget(self) -> None:
+        """Pass nothing on any more of what was said until now: the members are down, and their history is to go back."""
+        with self._changed:
+            self._age += 1
 
     def close(self) -> None:
         """Take no connection any more. What is open ends with the members."""
@@ -58,11 +65,14 @@ class Links:
 
     def _connect(self, client: socket.socket, member: str, port: int, introduce: Introduce) -> None:
         """Find out who calls, and pass everything on, both ways, until a side ends."""
+        age = self._age
         with client, suppress(OSError):
             first = client.recv(_CHUNK_BYTES)
             caller, first = introduce(first)
             self._wait(caller, member)
             with _opened(port) as server:
+                if age != self._age:
+                    return
                 for one in (client, server):
                     one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 server.sendall(first)

@@ -138,6 +138,7 @@ class Setup:
 
     def restore(self, remedy: Remedy) -> None:
         """Bring the servers back from the backup; they are down. The remedy is applied before clients find them."""
+        self.links.forget()
         self.put_back(self._backup)
         self._hide(is_hidden=True)
         self.start()
