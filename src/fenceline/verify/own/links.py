@@ -37,7 +37,7 @@ class Links:
             self._changed.notify_all()
 
     def forget(self) -> None:
-        """Pass nothing on any more of what was said until now: the members are down, and their history is to go back."""
+        """Pass on nothing of what was said until now: the members are down, and their history is to go back."""
         with self._changed:
             self._age += 1
 
