@@ -96,7 +96,7 @@ def test_however_a_child_ends_its_parents_lease_is_untouched(
         FORKING
         + f"""
 lost = []
-lock = source.lock("a", ttl=0.5, on_lost=lost.append)
+lock = source.lock("a", ttl=2.0, on_lost=lost.append)
 lease = lock.acquire()
 child = os.fork()
 if not child:
