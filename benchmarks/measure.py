@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 US_PER_S, MS_PER_S = 1e6, 1e3
-NS_PER_US, NS_PER_MS = 1e3, 1e6
+NS_PER_US, NS_PER_MS, NS_PER_S = 1e3, 1e6, 1e9
 MIN_TURNS = 3
 Aims = Mapping[str, float]
 """What a variant should not be above, by its name."""

@@ -1,15 +1,18 @@
 """Measure all contenders of one store in turns: alone, many at once, and handing over from one to the next."""
 
+import itertools
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
+from operator import itemgetter
 from selectors import EVENT_READ, DefaultSelector
 
-from benchmarks.measure import NS_PER_MS, NS_PER_US, Result, compare, quantile, summarise, turns
+from benchmarks.child import PATIENCE_S
+from benchmarks.measure import NS_PER_MS, NS_PER_S, NS_PER_US, Result, compare, quantile, summarise, turns
 from benchmarks.peers.contender import Contender
 from benchmarks.peers.player import Player, contenders, prepare
 from benchmarks.stores import Site
@@ -26,7 +29,8 @@ HAND_OFFS = 10
 """In each turn."""
 SETTLE_S = 0.3
 """How long those who wait are left alone before the lock is freed, so that all of them do wait."""
-_SHARES = {"alone": 0.25, "many": 0.45, "hand-off": 0.3}
+ALONE_SHARE = 0.25
+"""Of the time; the rest is for many at once."""
 Measured = Mapping[str, Sequence[float]]
 """What one turn brought, by the case."""
 
@@ -55,23 +59,23 @@ class Contest:
         self._contenders = contenders(site.store)
 
     def run(self, seconds: float) -> list[Result]:
-        """Measure everything."""
-        results = self._alone(seconds * _SHARES["alone"])
-        results += self._growing(self._many, PROCESSES, seconds * _SHARES["many"])
-        results += self._growing(self._hand_off, WAITERS, seconds * _SHARES["hand-off"])
+        """Measure everything, if only once; what time is left then goes to further turns."""
+        until = time.monotonic() + seconds
+        results = self._alone(seconds * ALONE_SHARE)
+        results += self._together(until)
         lacks = {one.name: one.lacks for one in self._contenders}
         return [replace(result, lacks=lacks[result.variant]) for result in results]
 
-    def _player(self, one: Contender, stack: ExitStack, what: str) -> Player:
-        # A lock of each one's own: whoever is ended while he holds one leaves it behind until its lease is over.
-        lock = f"{what}-{self._contenders.index(one)}"
-        return stack.enter_context(closing(Player(self._site.store, one, self._site.url, lock)))
+    def _player(self, one: Contender, what: str) -> Player:
+        # A lock of each one's own, and of each turn: whoever is ended while he holds one, or waits for one, leaves that
+        # behind until his lease is over.
+        return Player(self._site.store, one, self._site.url, f"{what}-{self._contenders.index(one)}")
 
     # --- alone --------------------------------------------------------------------------------------------------------
     def _alone(self, seconds: float) -> list[Result]:
         """Take turns of a few cycles each: the median, and the slowest in a hundred and in a thousand."""
         with ExitStack() as stack:
-            players = [self._player(one, stack, "alone") for one in self._contenders]
+            players = [stack.enter_context(closing(self._player(one, "alone"))) for one in self._contenders]
             players = [player for player in players if _is_able(player)]
             taken: dict[str, list[list[int]]] = {player.contender.name: [] for player in players}
             for _ in turns(seconds):
@@ -86,78 +90,93 @@ class Contest:
         return results
 
     # --- together -----------------------------------------------------------------------------------------------------
-    def _growing(
-        self, measure: Callable[[int, Contender], Measured], sizes: Sequence[int], seconds: float
-    ) -> list[Result]:
-        """Measure with more and more processes; the next number is begun only while there is time."""
-        results: list[Result] = []
-        until = time.monotonic() + seconds
-        for index, size in enumerate(sizes):
-            left = until - time.monotonic()
-            if index and left <= 0:
-                print(f"{self._site.title}: no time was left for {sizes[index:]} processes", file=sys.stderr)
-                break
-            results += self._in_turns(partial(measure, size), max(left, 0.0) / (len(sizes) - index))
-        return results
-
-    def _in_turns(self, measure: Callable[[Contender], Measured], seconds: float) -> list[Result]:
-        """Have each take turns at one case, who waits by himself; who fails in one of them is out."""
+    def _together(self, until: float) -> list[Result]:
+        """Have each who waits by himself take turns at all sizes; another turn begins only if there is time for it."""
         left = [one for one in self._contenders if one.can_wait]
         samples: dict[str, dict[str, list[float]]] = {}
-        for _ in turns(seconds, 1):
+        for number in itertools.count():
+            began = time.monotonic()
             for one in tuple(left):
                 try:
-                    found = measure(one)
+                    for case, values in self._turn(one, number):
+                        samples.setdefault(case, {}).setdefault(one.name, []).extend(values)
                 except ChildProcessError as error:
-                    print(f"left out: {error}", file=sys.stderr)
+                    print(f"left out from here on: {error}", file=sys.stderr)
                     left.remove(one)
-                    continue
-                for case, values in found.items():
-                    samples.setdefault(case, {}).setdefault(one.name, []).extend(values)
+            if 2 * time.monotonic() - began > until:
+                break
         return [
             summarise(case, name, _unit(case), values) for case, own in samples.items() for name, values in own.items()
         ]
 
-    def _many(self, processes: int, one: Contender) -> Measured:
-        """Let them all take the lock as often as they can: how often together, and how evenly."""
+    def _turn(self, one: Contender, number: int) -> Iterator[tuple[str, Sequence[float]]]:
+        """Measure one contender with more and more processes, each of which is started once."""
+        steps = [(size, partial(_contend, size)) for size in PROCESSES]
+        steps += [(waiters + 1, partial(_hand_over, waiters)) for waiters in WAITERS]
+        players: list[Player] = []
         with ExitStack() as stack:
-            players = [self._player(one, stack, f"many-{processes}") for _ in range(processes)]
-            for player in players:
-                player.tell("cycles", 1)
-            for player in players:
-                player.hear()
-            for player in players:
-                player.tell("contend", CONTEND_S)
-            answers = [player.hear() for player in players]
-        counts = [count for count, _ in answers]
-        # Jain's index: 1 when all had the same number of turns, 1/n when one had them all.
-        fairness = sum(counts) ** 2 / (len(counts) * sum(count**2 for count in counts))
-        longest = max(longest_ns for _, longest_ns in answers) / NS_PER_MS
-        found = {RATE: sum(counts) / CONTEND_S, FAIRNESS: fairness, LONGEST: longest}
-        return {many(what, processes): [value] for what, value in found.items()}
+            for size, measure in sorted(steps, key=itemgetter(0)):
+                fresh = [self._player(one, f"turn-{number}") for _ in range(size - len(players))]
+                for player in fresh:
+                    stack.callback(player.close)
+                    player.tell("cycles", 1)
+                for player in fresh:
+                    player.hear()
+                players += fresh
+                yield from measure(players[:size]).items()
 
-    def _hand_off(self, waiters: int, one: Contender) -> Measured:
-        """Have one hold and the others wait, again and again: from the call of release to the next one's return."""
-        taken: list[float] = []
-        with ExitStack() as stack, DefaultSelector() as selector:
-            players = [self._player(one, stack, f"hand-off-{waiters}") for _ in range(waiters + 1)]
-            for player in players:
-                player.ask("cycles", 1)
-                selector.register(player, EVENT_READ, player)
-            holder, *others = players
-            holder.ask("acquire")
-            for other in others:
-                other.tell("acquire")
-            time.sleep(SETTLE_S)
-            for _ in range(HAND_OFFS):
-                released_ns = holder.ask("release")
-                ((key, _), *_rest) = selector.select()
-                successor: Player = key.data
-                taken.append((successor.hear() - released_ns) / NS_PER_MS)
-                holder.tell("acquire")
-                holder = successor
-                time.sleep(SETTLE_S / 10)
-        return {handing_over(waiters): taken}
+
+def _contend(size: int, players: Sequence[Player]) -> Measured:
+    """Let them all take the lock as often as they can: how often together, and how evenly."""
+    began_ns = time.monotonic_ns()
+    for player in players:
+        player.tell("contend", CONTEND_S)
+    counts, longest_ns, ended_ns = zip(*(player.hear() for player in players), strict=True)
+    rate = sum(counts) / (max(ended_ns) - began_ns) * NS_PER_S
+    # Jain's index: 1 when all had the same number of turns, 1/n when one had them all.
+    fairness = sum(counts) ** 2 / (len(counts) * sum(count**2 for count in counts))
+    found = {RATE: rate, FAIRNESS: fairness, LONGEST: max(longest_ns) / NS_PER_MS}
+    return {many(what, size): [value] for what, value in found.items()}
+
+
+def _hand_over(waiters: int, players: Sequence[Player]) -> Measured:
+    """Have one hold and the others wait, again and again: from the call of release to the next one's return."""
+    taken: list[float] = []
+    with DefaultSelector() as selector:
+        for player in players:
+            selector.register(player, EVENT_READ, player)
+        holder, *others = players
+        holder.ask("acquire")
+        for other in others:
+            other.tell("acquire")
+        time.sleep(SETTLE_S)
+        for _ in range(HAND_OFFS):
+            released_ns = holder.ask("release")
+            successor = _first(selector, holder.name)
+            taken.append((successor.hear() - released_ns) / NS_PER_MS)
+            holder.tell("acquire")
+            holder = successor
+            time.sleep(SETTLE_S / 10)
+    _let_go(holder, [player for player in players if player is not holder])
+    return {handing_over(waiters): taken}
+
+
+def _first(selector: DefaultSelector, name: str) -> Player:
+    """Return the player who is the first to answer."""
+    for key, _ in selector.select(PATIENCE_S):
+        player: Player = key.data
+        return player
+    raise ChildProcessError(f"{name}: nobody who waited was granted the lock within {PATIENCE_S:g} s")
+
+
+def _let_go(holder: Player, others: Sequence[Player]) -> None:
+    """Have everybody who waits take the lock once and free it at once."""
+    for other in others:
+        other.tell("release")
+    holder.ask("release")
+    for other in others:
+        other.hear()
+        other.hear()
 
 
 def _unit(case: str) -> str:

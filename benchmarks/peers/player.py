@@ -59,8 +59,11 @@ def play(lock: Lock, *command: Any) -> Any:
             raise ValueError(command)
 
 
-def _contend(lock: Lock, seconds: float) -> tuple[int, int]:
-    """Take and free the lock for some time; return how often, and the longest wait in nanoseconds."""
+def _contend(lock: Lock, seconds: float) -> tuple[int, int, int]:
+    """Take and free the lock for some time; return how often, the longest wait in nanoseconds, and when it ended.
+
+    Whoever waits when the time is over still has his turn.
+    """
     count = longest_ns = 0
     end_ns = time.monotonic_ns() + int(seconds * 1e9)
     while (began_ns := time.monotonic_ns()) < end_ns:
@@ -68,7 +71,7 @@ def _contend(lock: Lock, seconds: float) -> tuple[int, int]:
         longest_ns = max(longest_ns, time.monotonic_ns() - began_ns)
         lock.release()
         count += 1
-    return count, longest_ns
+    return count, longest_ns, time.monotonic_ns()
 
 
 def main(name: str, store: str, url: str, lock_name: str, line: "Connection[Any, Any]") -> None:

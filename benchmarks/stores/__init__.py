@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from tests.fleet import Closable
     from tests.private_server import PrivateServer
 
+CONNECTIONS = 500
+"""A server takes so many: 64 processes have several each, and it may not have missed those measured before yet."""
 Operation = Callable[[], object]
 AnyFleet = TypeVar("AnyFleet", bound="Closable")
 

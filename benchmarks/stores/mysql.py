@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
-from benchmarks.stores import Operation, Site, fleet_on_disk
+from benchmarks.stores import CONNECTIONS, Operation, Site, fleet_on_disk
 from fenceline._flows.requests import Acquire
 from fenceline.clock import boottime_us
 from fenceline.model import draw_claim
@@ -43,7 +43,9 @@ _FREE = "UPDATE by_hand SET claim = NULL, holder = NULL WHERE name = %s AND clai
 def site() -> Iterator[Site]:
     """Yield a database with fenceline's schema, on a server on a disk that is gone afterwards."""
     with fleet_on_disk(Fleet) as fleet:
-        server = fleet.shared()
+        server = fleet.new_server()
+        server.settings["max_connections"] = CONNECTIONS
+        server.start()
         server.rows("CREATE DATABASE bench")
         url = server.url(database="bench")
         MySQLSource(url).install()

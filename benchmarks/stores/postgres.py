@@ -12,7 +12,7 @@ from contextlib import closing, contextmanager
 
 import psycopg
 
-from benchmarks.stores import Operation, Site, fleet_on_disk
+from benchmarks.stores import CONNECTIONS, Operation, Site, fleet_on_disk
 from fenceline._flows.requests import Acquire, ReserveBlock
 from fenceline.clock import boottime_us
 from fenceline.model import draw_claim
@@ -54,7 +54,9 @@ SELECT setval('fenceline.token', {count} + 2);
 def site() -> Iterator[Site]:
     """Yield a database with fenceline's schema, on a server that is gone afterwards."""
     with fleet_on_disk(Fleet) as fleet:
-        server = fleet.shared(VERSION)
+        server = fleet.new_server(VERSION)
+        server.settings["max_connections"] = CONNECTIONS
+        server.start()
         url = server.url(dbname="postgres")
         PostgresSource(url).install()
         ((version,),) = server.rows("SHOW server_version")

@@ -8,6 +8,7 @@ from benchmarks import subject
 from benchmarks.cases import known
 from benchmarks.parts import SUBJECTS
 from benchmarks.peers import contest
+from tests.benchmarks.test_contest import SHORT
 
 SERVED = [one for one in SUBJECTS if one != "redis"]
 """Nobody whom the tests install offers locks on Redis."""
@@ -17,7 +18,7 @@ SERVED = [one for one in SUBJECTS if one != "redis"]
 @pytest.mark.parametrize("name", SERVED)
 def test_every_case_works(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(known, "COUNTS", (10, 1_000))
-    for constant, value in {"BATCH": 5, "HAND_OFFS": 3, "CONTEND_S": 0.2, "SETTLE_S": 0.05}.items():
+    for constant, value in {**SHORT, "PROCESSES": (2, 4), "WAITERS": (1, 3)}.items():
         monkeypatch.setattr(contest, constant, value)
     report = subject.measure(name, 0, [])
     assert not report.failed

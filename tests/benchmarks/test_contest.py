@@ -11,6 +11,7 @@ from benchmarks.peers.contest import ALONE, FAIRNESS, RATE, handing_over, many
 from benchmarks.peers.player import Player, contenders
 from benchmarks.stores import site
 
+SHORT: dict[str, object] = {"BATCH": 5, "HAND_OFFS": 3, "CONTEND_S": 0.2, "SETTLE_S": 0.05}
 STORES = ("etcd", "mysql", "postgres", "redis", "sqlite", "zookeeper")
 
 
@@ -22,12 +23,12 @@ def test_everybody_on_a_store_is_named_once_and_says_what_it_lacks(store: str) -
 
 
 def test_a_contest_measures_who_is_there(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    for name, value in {"BATCH": 5, "HAND_OFFS": 3, "CONTEND_S": 0.2, "SETTLE_S": 0.05}.items():
+    for name, value in {**SHORT, "PROCESSES": (2, 5), "WAITERS": (1, 3)}.items():
         monkeypatch.setattr(contest, name, value)
     with site("sqlite") as place:
         results = contest.run(place, 0)
     assert _variants(results, ALONE) >= {"two SQLite transactions by hand", "fenceline", "flock(2) by hand"}
-    for case in (many(RATE, 2), many(FAIRNESS, 2), handing_over(1)):
+    for case in (many(RATE, 2), many(FAIRNESS, 5), handing_over(1), handing_over(3)):
         assert _variants(results, case) >= {"fenceline", "flock(2) by hand"}, case
     assert all(result.median > 0 for result in results)
     (flock,) = [one for one in results if one.variant == "flock(2) by hand" and one.case == ALONE]
