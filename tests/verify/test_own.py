@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from fenceline.cli.verify import DEFAULT_TTL_S, OWN
 from fenceline.verify.own import programs
 from fenceline.verify.own.known import SETUPS
 from fenceline.verify.own.watcher import processes_in
@@ -79,8 +80,9 @@ def test_own_servers_stand(program: Program, place: Path, kind: str) -> None:
     assert is_clean(place)
 
 
-def test_every_kind_has_its_campaign() -> None:
-    assert set(SHORT) == set(NEEDS) == set(SETUPS)
+def test_every_kind_has_its_campaign_and_is_offered() -> None:
+    assert set(SHORT) == set(NEEDS) == set(SETUPS) == set(OWN)
+    assert SETUPS["postgres"].ttl == DEFAULT_TTL_S
 
 
 def begun(program: Program, place: Path, *words: str) -> subprocess.Popen[str]:
