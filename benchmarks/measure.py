@@ -110,6 +110,12 @@ def quantile(values: Sequence[float], share: float) -> float:
     return ordered[min(int(len(ordered) * share), len(ordered) - 1)]
 
 
+def amount(number: int, wanted: int, what: str) -> str:
+    """Return so many of something in words, and how many it should have been if time was over before."""
+    said = f"{number:,} {what}"
+    return said if number == wanted else f"{said}: time was over before {wanted:,}"
+
+
 def resident_bytes() -> int:
     """Return the memory that this process has."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()

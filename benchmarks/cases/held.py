@@ -1,12 +1,14 @@
 """Up to 100 000 leases in one process: the memory of each, what renewing all of them takes of a core, in the process
 and in the server, and what a lock costs beside them.
 
-If they are not all taken in time, those that are there are measured.
+If they are not all taken in time, those that are there are measured, and their number says so.
 """
 
 import multiprocessing
 import sys
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -15,7 +17,7 @@ import psutil  # type: ignore[import-untyped]
 
 import fenceline
 from benchmarks.child import Child, serve
-from benchmarks.measure import US_PER_S, Result, resident_bytes, seconds_each, summarise
+from benchmarks.measure import US_PER_S, Result, amount, resident_bytes, seconds_each, summarise
 from benchmarks.stores import Site
 
 if TYPE_CHECKING:
@@ -34,11 +36,15 @@ TTL_S = 10.0
 BEAT_S = TTL_S / 3
 BEATS = 2
 """How many beats are measured at each size."""
-BATCH = 50
+BATCH, TURNS = 50, 5
 AIMS = {RENEWAL: 3.0, MEMORY: 2048.0}
 AIMED = 10_000
 """The number of leases that the aims are about."""
 LEAST_S = 0.2
+TAKERS = 8
+"""Threads that take leases: a server flushes for several at once. A file has one writer, and so one thread."""
+GROWTH = 2
+"""Fewer leases than so many times those that were measured before say nothing new."""
 _SLACK_S = 60.0
 
 
@@ -46,32 +52,36 @@ def run(site: Site, seconds: float) -> list[Result]:
     """Take more and more leases, and measure at each size; the next is begun only while there is time."""
     results: list[Result] = []
     until = time.monotonic() + seconds
-    with closing(Child(multiprocessing.get_context("spawn"), _hold, site.url)) as child:
+    held, takers = 0, 1 if site.server is None else TAKERS
+    with closing(Child(multiprocessing.get_context("spawn"), _hold, site.url, takers)) as child:
         for count in COUNTS:
+            left, before = max(until - time.monotonic() - BEATS * BEAT_S, 0.0), held
             try:
-                results += _measure(site, child, count, until)
+                if left or not held:
+                    held, bytes_each = child.ask("take", count, left, patience_s=left + _SLACK_S)
+                    if held >= GROWTH * before:
+                        results += _measure(site, child, held, count, until, bytes_each)
             except ChildProcessError as error:
                 print(f"{count:,} leases: {error}", file=sys.stderr)
                 break
-            if time.monotonic() > until - BEATS * BEAT_S:
+            if held < count:
+                print(f"{site.title}: time was over at {held:,} leases of {count:,}", file=sys.stderr)
                 break
     return results
 
 
-def _measure(site: Site, child: Child, count: int, until: float) -> list[Result]:
-    left = max(until - time.monotonic(), 0.0)
-    held, bytes_each = child.ask("take", count, max(left - 2 * BEATS * BEAT_S, 0.0), patience_s=left + _SLACK_S)
+def _measure(site: Site, child: Child, held: int, wanted: int, until: float, bytes_each: float) -> list[Result]:
+    name = amount(held, wanted, "lease" if held == 1 else "leases")
     served = _cpu_s(site.server)
-    seconds = max(min(BEATS * BEAT_S, left), LEAST_S)
+    seconds = max(min(BEATS * BEAT_S, until - time.monotonic()), LEAST_S)
     share = child.ask("keep", seconds, patience_s=seconds + _SLACK_S)
-    name = f"{held:,} lease{'s' * (held > 1)}"
     is_aimed = held == AIMED
     results = [summarise(RENEWAL, name, "% of a core", [share * 100], aim=AIMS[RENEWAL] if is_aimed else None)]
     if site.server is not None:
         results.append(summarise(SERVING, name, "% of a core", [(_cpu_s(site.server) - served) / seconds * 100]))
     if held >= COUNTS[1]:
         results.append(summarise(MEMORY, name, "bytes", [bytes_each], aim=AIMS[MEMORY] if is_aimed else None))
-    return [*results, summarise(BESIDE, name, "us", child.ask("cycles", 5, patience_s=_SLACK_S))]
+    return [*results, summarise(BESIDE, name, "us", child.ask("cycles", TURNS, patience_s=_SLACK_S))]
 
 
 def _cpu_s(server: "PrivateServer | None") -> float:
@@ -87,29 +97,45 @@ def _times(process: psutil.Process) -> tuple[float, float]:
     return user, system
 
 
-class _Holder:
+class Holder:
     """Holds leases of one source."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, takers: int) -> None:
         self._source = fenceline.connect(url)
-        self._leases: list[Any] = []
+        self.leases: list[Any] = []
         self._other = self._source.lock("beside", ttl=TTL_S)
+        self._takers = ThreadPoolExecutor(takers)
+        self._threads = range(takers)
         self.cycles(1)
+        # Each thread connects now: its connection is no part of what a lease takes.
+        list(self._takers.map(self._warm_up, self._threads))
         self._before = resident_bytes()
+
+    def _warm_up(self, thread: int) -> None:
+        for turn in range(BATCH):
+            with self._source.lock(f"warm-up-{thread}-{turn}", ttl=TTL_S):
+                pass
 
     def take(self, count: int, seconds: float) -> tuple[int, float]:
         """Hold so many leases if there is time; return how many they are, and the bytes that each takes."""
         until = time.monotonic() + seconds
-        while len(self._leases) < count and (len(self._leases) < COUNTS[0] or time.monotonic() < until):
-            self._leases.append(self._source.lock(f"held-{len(self._leases)}", ttl=TTL_S).acquire())
-        return len(self._leases), (resident_bytes() - self._before) / len(self._leases)
+        # All threads take the next number from it: the iterator of a range is one of those that allow that.
+        numbers = iter(range(len(self.leases), count))
+        list(self._takers.map(lambda _: self._take_some(numbers, until), self._threads))
+        return len(self.leases), (resident_bytes() - self._before) / len(self.leases)
+
+    def _take_some(self, numbers: Iterator[int], until: float) -> None:
+        for number in numbers:
+            self.leases.append(self._source.lock(f"held-{number}", ttl=TTL_S).acquire())
+            if time.monotonic() > until:
+                return
 
     def keep(self, seconds: float) -> float:
         """Do nothing else for some time; return the share of a core that it took."""
         began_s, cpu_s = time.monotonic(), time.process_time()
         time.sleep(seconds)
         share = (time.process_time() - cpu_s) / (time.monotonic() - began_s)
-        assert all(lease.is_valid for lease in self._leases), "a lease was lost"
+        assert all(lease.is_valid for lease in self.leases), "a lease was lost"
         return share
 
     def cycles(self, turns: int) -> list[float]:
@@ -122,6 +148,6 @@ class _Holder:
         return [seconds_each(cycle, BATCH) * US_PER_S for _ in range(turns)]
 
 
-def _hold(url: str, line: "Connection[Any, Any]") -> None:
-    holder = cache(lambda: _Holder(url))
+def _hold(url: str, takers: int, line: "Connection[Any, Any]") -> None:
+    holder = cache(lambda: Holder(url, takers))
     serve(line, lambda what, *how: getattr(holder(), what)(*how))

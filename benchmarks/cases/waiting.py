@@ -1,7 +1,7 @@
 """Up to 10 000 waiters on one lock, tasks of one process: what a hand-off takes, and what each of them costs.
 
 A hand-off is from the call of release to the next one's return. What the server is asked for it is counted where the
-server tells at once. If the queue is not full in time, it is measured as long as it is.
+server tells at once. If the queue is not full in time, it is measured as long as it is, and its length says so.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import fenceline.aio
 from benchmarks.child import Child, serve
-from benchmarks.measure import MS_PER_S, Result, resident_bytes, summarise
+from benchmarks.measure import MS_PER_S, Result, amount, resident_bytes, summarise
 from benchmarks.stores import Site
 
 if TYPE_CHECKING:
@@ -24,55 +24,62 @@ COUNTS = (1, 100, 1_000, 10_000)
 MANY = 1_000
 """So many must wait before the memory of one says something."""
 TTL_S = 600.0
-SETTLE_S = 0.5
+SETTLE_S, _SETTLING = 0.5, 0.1
+LOOK_S = 0.05
+ARRIVING_S = 20.0
+"""How long those who come at once may take; a queue that grows no more is measured as long as it is."""
 _SLICE = 250
 """Waiters that come at once."""
-_QUEUEING = 0.6
-"""The share of the time that the queue may take to fill; the rest is for hand-offs."""
+_QUEUEING = 0.7
+"""The share of what time is left that a queue may take to fill."""
+_PASSING_ON = 0.15
+"""The share of all the time that each may then pass the lock on."""
+GROWTH = 2
+"""A queue not so many times as long as the one before says nothing new."""
 _SLACK_S = 60.0
 
 
 def run(site: Site, seconds: float) -> list[Result]:
-    """Measure queues of growing length; the longest has most of the time."""
+    """Measure queues of growing length; the longest has what time the others leave."""
     results: list[Result] = []
+    until, waiting = time.monotonic() + seconds, 0
     for count in COUNTS:
-        share = 0.7 if count == max(COUNTS) else 0.3 / (len(COUNTS) - 1)
+        left, before = max(until - time.monotonic(), 0.0), waiting
         try:
-            measured = _measure(site, count, seconds * share)
+            if left or not waiting:
+                waiting, found = _measure(site, count, left * _QUEUEING, seconds * _PASSING_ON)
+                results += found if waiting >= GROWTH * before else []
         except ChildProcessError as error:
             print(f"{count:,} waiters: {error}", file=sys.stderr)
             break
-        results += measured
-        if measured[0].variant != _name(count):
-            break  # A longer queue takes longer to fill.
+        if waiting < count:  # A longer queue takes longer to fill.
+            print(f"{site.title}: time was over at {waiting:,} waiters of {count:,}", file=sys.stderr)
+            break
     return results
 
 
-def _name(waiting: int) -> str:
-    return f"{waiting:,} waiting"
-
-
-def _measure(site: Site, count: int, seconds: float) -> list[Result]:
+def _measure(site: Site, count: int, queueing_s: float, passing_on_s: float) -> tuple[int, list[Result]]:
     with closing(Child(multiprocessing.get_context("spawn"), _wait, site.url, f"queue-{count}")) as child:
-        waiting, bytes_each = child.ask("queue", count, seconds * _QUEUEING, patience_s=seconds + _SLACK_S)
+        waiting, bytes_each = child.ask("queue", count, queueing_s, patience_s=queueing_s + _SLACK_S)
         before = site.asked() if site.asked else 0
-        gaps = child.ask("pass on", seconds * (1 - _QUEUEING), patience_s=seconds + _SLACK_S)
+        gaps = child.ask("pass on", passing_on_s, patience_s=passing_on_s + _SLACK_S)
         asked = site.asked() - before if site.asked else 0
-    name = _name(waiting)
+    name = amount(waiting, count, "waiting")
     results = [summarise(HAND_OFF, name, "ms", gaps)]
     if site.asked:
         results.append(summarise(ASKED, name, "requests", [asked / len(gaps)]))
     if waiting >= MANY:
         results.append(summarise(MEMORY, name, "bytes", [bytes_each]))
-    return results
+    return waiting, results
 
 
 class _Queue:
     """Tasks that wait for one lock, and pass it on as soon as they have it."""
 
     def __init__(self, url: str, name: str) -> None:
-        self._source = fenceline.aio.connect(url)
-        self._lock = self._source.lock(name, ttl=TTL_S)
+        self._lock = fenceline.aio.connect(url).lock(name, ttl=TTL_S)
+        # Who looks how many wait has connections of his own, and stands in nobody's way.
+        self._looker = fenceline.aio.connect(url)
         self._first: Any = None
         self._tasks: list[asyncio.Task[None]] = []
         self._moments: list[tuple[float, float]] = []
@@ -80,17 +87,27 @@ class _Queue:
 
     async def fill(self, count: int, seconds: float) -> tuple[int, float]:
         """Have so many wait, if there is time; return how many do, and the bytes that each takes."""
-        until = time.monotonic() + seconds
+        began = time.monotonic()
         self._first = await self._lock.acquire()
         before = resident_bytes()
-        while len(self._tasks) < count and (not self._tasks or time.monotonic() < until):
-            wanted = min(len(self._tasks) + _SLICE, count)
-            self._tasks += [asyncio.create_task(self._wait()) for _ in range(wanted - len(self._tasks))]
-            while len((await self._source.info(self._lock.name)).waiters) < wanted:  # noqa: ASYNC110 - the source is asked
-                await asyncio.sleep(0.02)
+        waiting = 0
+        while waiting == len(self._tasks) < count and (not waiting or time.monotonic() < began + seconds):
+            wanted = min(waiting + _SLICE, count)
+            self._tasks += [asyncio.create_task(self._wait()) for _ in range(wanted - waiting)]
+            waiting = await self._arrived(wanted)
         taken = resident_bytes() - before
-        await asyncio.sleep(SETTLE_S)
-        return len(self._tasks), taken / len(self._tasks)
+        # The last have been told their places when a few moments have passed, more of them on a slow machine.
+        await asyncio.sleep(SETTLE_S + (time.monotonic() - began) * _SETTLING)
+        return waiting, taken / waiting
+
+    async def _arrived(self, wanted: int) -> int:
+        """Wait until the source knows so many waiters, or for ARRIVING_S; return how many it knows."""
+        until = time.monotonic() + ARRIVING_S
+        while (waiting := len((await self._looker.info(self._lock.name)).waiters)) < wanted:
+            if time.monotonic() > until:
+                break
+            await asyncio.sleep(LOOK_S)
+        return waiting
 
     async def _wait(self) -> None:
         lease = await self._lock.acquire()
@@ -107,6 +124,8 @@ class _Queue:
         released = time.perf_counter()
         await self._first.release()
         await asyncio.wait(self._tasks, timeout=max(seconds, SETTLE_S))
+        while not self._moments:  # noqa: ASYNC110 - one at least, however slow the store is
+            await asyncio.sleep(LOOK_S)
         gaps = []
         for returned, next_released in self._moments:
             gaps.append((returned - released) * MS_PER_S)

@@ -11,7 +11,7 @@ import pytest
 from benchmarks import __main__ as command
 from benchmarks import page, plots
 from benchmarks.cases import held, waiting
-from benchmarks.measure import Result, compare, quantile, summarise, turns
+from benchmarks.measure import Result, amount, compare, quantile, summarise, turns
 from benchmarks.parts import SUBJECTS, chosen, shares
 from benchmarks.peers.contest import ALONE, RATE, handing_over, many
 from benchmarks.results import Report, read, read_all, write
@@ -93,6 +93,11 @@ def test_a_ratio_is_the_median_of_each_turns_ratio() -> None:
     assert not replace(other, aim=2.0).is_missed
     assert quantile([float(number) for number in range(1, 101)], 0.99) == 100.0
     assert summarise("case", "one", "ms", [3.0]).high == 3.0
+
+
+def test_a_number_that_time_cut_says_so() -> None:
+    assert amount(1_000, 1_000, "leases") == "1,000 leases"
+    assert amount(43_071, 100_000, "leases") == "43,071 leases: time was over before 100,000"
 
 
 def test_time_that_is_left_over_goes_to_the_parts_that_follow() -> None:
