@@ -4,6 +4,12 @@ import gc
 from collections.abc import Iterator
 
 import pytest
+from kazoo.client import KazooClient
+
+from fenceline._flows import requests as ask
+from tests.zookeeper.fix_client import Client
+from tests.zookeeper.fix_server import ZooKeeperServer
+from tests.zookeeper.proxy import ZooKeeperProxy
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -13,3 +19,29 @@ def _connections_of_a_module_end_with_it() -> Iterator[None]:
     """
     yield
     gc.collect()
+
+
+@pytest.fixture
+def client(zookeeper_url: str) -> Iterator[Client]:
+    made = Client(zookeeper_url)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def proxied(zookeeper_url: str, zookeeper_proxy: ZooKeeperProxy) -> Iterator[Client]:
+    """A client behind the proxy, whose session is open."""
+    made = Client(zookeeper_proxy.url(zookeeper_url))
+    made.perform(ask.Release("opening", made.acquire("opening")))
+    made.perform(ask.Release("lock", made.acquire("lock")))
+    zookeeper_proxy.sent.clear()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def kazoo(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
+    made = zookeeper.client()
+    yield made
+    made.stop()
+    made.close()

@@ -44,6 +44,8 @@ class ZooKeeperProxy:
         self.sent: Counter[str] = Counter()
         """How many requests of each kind have come."""
         self.connections = 0
+        self.piece: int | None = None
+        """How many bytes are passed on at a time; None: whole messages."""
         self._flowing = threading.Event()
         self._flowing.set()
         self._loss: Loss | None = None
@@ -116,7 +118,9 @@ class ZooKeeperProxy:
                 if not is_first and is_lost(message[4:]):  # type: ignore[operator]
                     break
                 is_first = False
-                target.sendall(message)
+                size = self.piece or len(message)
+                for first in range(0, len(message), size):
+                    target.sendall(message[first : first + size])
             _end(source)
             _end(target)
         with self._mutex:

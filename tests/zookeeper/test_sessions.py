@@ -1,10 +1,7 @@
 """Sessions: what one costs, what its end means, what is told of a node that somebody removes."""
 
-import os
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
@@ -16,65 +13,12 @@ from fenceline._flows.acquire import Attempt, acquire
 from fenceline.clock import boottime_us
 from fenceline.model import draw_claim
 from fenceline.stores.zookeeper.session import Session
-from fenceline.stores.zookeeper.source import ZooKeeperConnection, ZooKeeperSource
 from tests.helpers import wait_until
+from tests.zookeeper.fix_client import TTL_MS, Client
 from tests.zookeeper.fix_server import ZooKeeperServer
 from tests.zookeeper.proxy import ZooKeeperProxy
 
-TTL_MS = 2000
 MANY = 10_000
-
-
-class Client:
-    """A store and one connection, asked request by request."""
-
-    def __init__(self, url: str) -> None:
-        self.store = ZooKeeperSource(url)
-        self.connection: ZooKeeperConnection = self.store.connect(patience_s=5.0)
-
-    def perform(self, request: Any) -> Any:
-        return self.connection.perform(request)
-
-    def acquire(self, lock: str, *, claim: str | None = None, ttl_ms: int = TTL_MS, may_wait: bool = True) -> str:
-        claim = claim or draw_claim()
-        self.reply = self.perform(ask.Acquire(lock, claim, "tester", ttl_ms, boottime_us(), may_wait))
-        return claim
-
-    def renew(self, *leases: tuple[str, str]) -> ask.Renewed:
-        return self.perform(ask.Renew(leases))  # type: ignore[no-any-return]
-
-    @property
-    def session(self) -> Session:
-        (session,) = self.store.sessions.all()
-        return session
-
-
-@pytest.fixture
-def client(zookeeper_url: str) -> Iterator[Client]:
-    made = Client(zookeeper_url)
-    yield made
-    for session in made.store.sessions.all():
-        session.close()
-
-
-@pytest.fixture
-def proxied(zookeeper_url: str, zookeeper_proxy: ZooKeeperProxy) -> Iterator[Client]:
-    """A client behind the proxy, whose session is open."""
-    made = Client(zookeeper_proxy.url(zookeeper_url))
-    made.perform(ask.Release("opening", made.acquire("opening")))
-    made.perform(ask.Release("lock", made.acquire("lock")))
-    zookeeper_proxy.sent.clear()
-    yield made
-    for session in made.store.sessions.all():
-        session.close()
-
-
-@pytest.fixture
-def kazoo(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
-    made = zookeeper.client()
-    yield made
-    made.stop()
-    made.close()
 
 
 def end_session(server: ZooKeeperServer, session: Session) -> None:
@@ -126,23 +70,6 @@ def test_ten_thousand_held_locks_cost_one_beat(client: Client, zookeeper: ZooKee
     before = int(zookeeper.report()["Received"])
     assert len(client.renew(*leases).remaining_ms) == MANY
     assert int(zookeeper.report()["Received"]) - before < 20
-
-
-def test_h7_a_waiter_watches_its_predecessor_alone(proxied: Client, zookeeper_proxy: ZooKeeperProxy) -> None:
-    claims = [proxied.acquire("lock") for _ in range(5)]
-    channel = proxied.store.listen("lock", claims[4])
-    assert isinstance(proxied.perform(ask.Poll("lock", claims[4])), ask.Queued)
-    for first in claims[:3]:
-        proxied.perform(ask.Release("lock", first))
-    zookeeper_proxy.sent.clear()
-    with pytest.raises(BlockingIOError):
-        os.eventfd_read(channel.fileno())
-    proxied.perform(ask.Release("lock", claims[3]))
-    wait_until(lambda: os.eventfd_read(channel.fileno()))
-    zookeeper_proxy.sent.clear()
-    assert isinstance(proxied.perform(ask.Poll("lock", claims[4])), ask.Granted)
-    assert zookeeper_proxy.sent == {"sync": 1, "exists": 1, "get_children": 1}
-    channel.close()
 
 
 def test_all_locks_of_one_ttl_share_a_session(client: Client, zookeeper: ZooKeeperServer) -> None:

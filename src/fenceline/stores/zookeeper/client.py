@@ -7,7 +7,6 @@ send is noted, which is what `touched_ms` rests on. Errors become those of the t
 Never: a password, a session's or a user's, in a log.
 """
 
-import logging
 import threading
 import time
 from collections.abc import Iterator
@@ -15,112 +14,28 @@ from typing import Any
 
 from kazoo import exceptions as said
 from kazoo.client import CLOSED_STATES, KazooClient
-from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
-from kazoo.protocol.connection import ConnectionHandler
-from kazoo.protocol.serialization import CloseInstance, Connect
+from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.protocol.serialization import CloseInstance
 from kazoo.protocol.states import KeeperState
 from kazoo.retry import KazooRetry
 
-from fenceline.clock import boottime_ms
 from fenceline.errors import ConfigError, FencelineError, OutcomeUnknownError, SourceError, SourceUnavailableError
 from fenceline.stores.naming import NamingErrors
+from fenceline.stores.zookeeper.connection import LOG, MAX_HELD, PINGS_PER_TIMEOUT, Connection, Handler
 from fenceline.stores.zookeeper.conninfo import Place
 from fenceline.stores.zookeeper.forks import FORKS
 
-PINGS_PER_TIMEOUT = 10
-"""A session that is not used is touched this often, and one touch that stays without an answer ends the connection."""
 MIN_ATTEMPT_S = 0.5
 """A server gets as long as a touch takes to come round to make a connection, or to answer on it, and no less than this;
 then the next one is tried. kazoo would wait for the whole timeout.
 """
-SHORTEST_WAIT_S = 0.25
-"""kazoo draws its waits around a ping at random; in one that is shorter a busy server may not answer."""
 RETRY_S, MAX_RETRY_S = 0.02, 0.5
 """Between two rounds over the servers while none can be reached."""
-MAX_HELD = 500
-"""Requests that are handed over in one go."""
 _MS_PER_S = 1000
-LOG = logging.getLogger("fenceline.kazoo")
-# Below that, kazoo logs requests with all that is in them, credentials and passwords of sessions included.
-LOG.setLevel(logging.WARNING)
-# Who has configured no logging is not to find each lost connection on the standard error.
-LOG.addHandler(logging.NullHandler())
 
 
 class PatienceOverError(Exception):
     """The servers did not answer in time; never leaves this package."""
-
-
-class Handler(SequentialThreadingHandler):
-    """Runs every callback where it arises, so that nothing is told late or out of order."""
-
-    def __init__(self, attempt_s: float) -> None:
-        super().__init__()
-        self._attempt_s = attempt_s
-
-    def start(self) -> None:
-        """No thread is needed."""
-
-    def stop(self) -> None:
-        """No thread was started."""
-
-    def dispatch_callback(self, callback: Any) -> None:
-        """Tell a watcher, at once."""
-        try:
-            callback.func(*callback.args)
-        except Exception:
-            LOG.exception("a watcher of ZooKeeper's failed")
-
-    def select(self, *args: Any, **kwargs: Any) -> Any:
-        """Wait for the sockets."""
-        *sockets, wait_s = args
-        if sockets[0] and wait_s is not None:
-            wait_s = max(wait_s, SHORTEST_WAIT_S)
-        return super().select(*sockets, wait_s, **kwargs)
-
-    def create_connection(self, *args: Any, **kwargs: Any) -> Any:
-        """Connect to one server."""
-        return super().create_connection(*args, **{**kwargs, "timeout": self._attempt_s})
-
-
-class Connection(ConnectionHandler):
-    """kazoo's connection, which notes when it touched its session, and does so more often."""
-
-    def __init__(self, client: "Client", place: Place) -> None:
-        self._place = place
-        # A dictionary of kazoo's own, which completes it.
-        sasl = dict(place.sasl) if place.sasl is not None else None
-        super().__init__(client, client.connection_retry, logger=LOG, sasl_options=sasl)
-
-    def zk_loop(self) -> None:
-        """Run until the client is stopped. kazoo leaves it to whoever has stopped it, and waited, to close the pipe."""
-        try:
-            super().zk_loop()
-        finally:
-            self.close()
-
-    def wake(self, requests: int) -> None:
-        """Have the thread take so many requests; OSError once it is closed."""
-        writing = self._write_sock
-        if writing is None:
-            raise ConnectionAbortedError
-        writing.sendall(b"\0" * requests)
-
-    def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
-        sent_ms = boottime_ms()
-        reply = super()._invoke(min(timeout, self.client.attempt_s), request, xid)
-        if isinstance(request, Connect):
-            self.client.on_connected(sent_ms, reply[0].time_out)
-        return reply
-
-    def _connect(self, *where: Any) -> tuple[float, float]:
-        _, connect_timeout = super()._connect(*where)
-        # kazoo pings after half of this, and leaves the server if the next ping finds the last one unanswered.
-        return 2 * self.client.timeout_ms / PINGS_PER_TIMEOUT, connect_timeout
-
-    def _submit(self, request: Any, timeout: float, xid: int | None = None) -> None:
-        self.client.touch(boottime_ms())
-        super()._submit(request, timeout, xid)
 
 
 class Client(KazooClient):

@@ -144,7 +144,8 @@ def _break(
     transaction = session.client.transaction()
     transaction.check(store.layout.source, record.version)
     transaction.create(store.layout.break_of(request.claim), done.value(), acl=list(store.place.acl))
-    for name in nodes:
+    # The last one first, so that no waiter is told of its predecessor's end before its own.
+    for name in reversed(nodes):
         transaction.delete(f"{parent}/{name}")
     if nodes:
         transaction.set_data(parent, done.value())
@@ -236,10 +237,9 @@ def raise_epoch(
 def _remove_older(session: Session, queue: Queue, zxid: int, patience_s: float) -> None:
     """Remove the contenders that were made before a transaction."""
     client, parent = session.client, session.layout.lock(queue.lock)
+    older = [contender.name for contender, _, stat in queue.found if stat.czxid < zxid]
     with client:
-        asked = [
-            client.delete_async(f"{parent}/{contender.name}") for contender, _, stat in queue.found if stat.czxid < zxid
-        ]
+        asked = [client.delete_async(f"{parent}/{name}") for name in reversed(older)]  # As in `_break`.
     session.answers(asked, patience_s)
 
 

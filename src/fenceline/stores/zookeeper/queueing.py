@@ -1,11 +1,15 @@
 """Take a place in a lock's queue, and learn whose turn it is.
 
 Promise: an uncontended acquire waits for one round trip: the node is made and the queue is read behind it, on one
-connection, whose order ZooKeeper keeps. A waiter watches its own node and its predecessor's, and no other. A claim
-whose reply was lost finds its own node instead of making another (CURATOR-604); one that is over is not granted.
+connection, whose order ZooKeeper keeps. A waiter watches its predecessor's node, its own too once it is next, and no
+other. Whoever is next is granted the lock by what it is told, without a question, as long as its session surely lives:
+`docs/decisions/zookeeper-queue.md` says why that suffices. A claim whose reply was lost finds its own node instead of
+making another (CURATOR-604); one that is over is not granted.
 Never: a claim granted under a history that is not the record's at that transaction: the change of the record is told
 before the reply to whatever came after it.
 """
+
+from typing import Any
 
 from kazoo.exceptions import NoNodeError
 
@@ -96,6 +100,7 @@ class Queueing:
         if isinstance(made, NoNodeError):
             return None
         session.expect_value(made)
+        session.confirm(sending)
         if standing.over is not None:
             return self._ended(session, standing)
         session.extend(standing, sending)
@@ -127,35 +132,71 @@ class Queueing:
         for _ in range(MAX_TRIES):
             if standing.over is not None or standing.path is None:
                 return self._ended(session, standing)
-            client, sending, predecessor = session.client, session.sending(), standing.predecessor
-            with client:
-                asked = [client.sync_async(standing.queue_path), *session.missing_record()]
-                asked.append(client.exists_async(standing.path, watch=standing.on_event))
-                if predecessor is not None:
-                    asked.append(client.exists_async(predecessor, watch=standing.on_event))
-                else:
-                    asked.append(client.get_children_async(standing.queue_path))
-            _, *record, own, other = session.answers(asked, self._patience_s)
-            standing.watched_over = sending.connection
-            if record:
-                self._check_record(session, record[0])
-            if session.expect_value(own) is None:
-                return self._vanished(session, standing)
-            if isinstance(other, NoNodeError):
-                return self._vanished(session, standing)
-            if (reply := self._heard(session, standing, session.expect_value(other), sending)) is not None:
+            sending = session.sending()
+            reply = self._told(session, standing, sending) or self._ask(session, standing, sending)
+            if reply is not None:
                 return reply
         raise SourceUnavailableError(f"lock {standing.lock!r}: its queue changed {MAX_TRIES} times: try again")
 
-    def _heard(self, session: Session, standing: Standing, other: object, sending: Sending) -> ask.SourceReply | None:
-        """Return what the queue, or the predecessor's node, means; None if the queue is to be read (again)."""
-        if isinstance(other, list):
-            reply = self._turn(session, standing, other, sending)
-            # Its predecessor is to be watched before the claim may sleep.
-            return None if isinstance(reply, ask.Queued) else reply
+    def _told(self, session: Session, standing: Standing, sending: Sending) -> ask.SourceReply | None:
+        """Decide by what ZooKeeper has told, without asking; None if that does not suffice."""
+        # Looked at first: what befell its own node or the record before its turn came has been noted by then.
+        is_first = standing.is_next and standing.predecessor is None
+        if standing.is_gone:
+            return self._vanished(session, standing)
+        record = session.record
+        is_told = is_first and standing.watched_over == sending.connection and session.is_sure(sending)
+        return self._granted(session, standing, record, sending) if is_told and record is not None else None
+
+    def _ask(self, session: Session, standing: Standing, sending: Sending) -> ask.SourceReply | None:
+        """Look at the predecessor's node or at the queue; None if there is more to be looked at."""
+        asked = self._questions(session, standing, sending)
+        found = dict(zip(asked, session.answers(list(asked.values()), self._patience_s), strict=True))
+        if "sync" in found:
+            session.expect_value(found["sync"])
+            session.confirm(sending)
+        if "record" in found:
+            self._check_record(session, found["record"])
+        if "queue" in found:
+            return self._read(session, standing, found["queue"], sending)
+        return self._heard(session, standing, found, sending)
+
+    def _questions(self, session: Session, standing: Standing, sending: Sending) -> dict[str, Any]:
+        client, asked = session.client, dict[str, Any]()
+        with client:
+            if not session.is_sure(sending):
+                asked["sync"] = client.sync_async(standing.queue_path)
+            if session.record is None:
+                asked["record"] = session.ask_record()
+            if standing.predecessor is None:
+                asked["queue"] = client.get_children_async(standing.queue_path)
+                return asked
+            if standing.is_next or not standing.was_seen:
+                asked["own"] = session.watch(standing)
+            standing.was_seen = False
+            asked["predecessor"] = client.exists_async(standing.predecessor, watch=standing.on_event)
+        return asked
+
+    def _read(self, session: Session, standing: Standing, queue: object, sending: Sending) -> ask.SourceReply | None:
+        if isinstance(queue, NoNodeError):
+            return self._vanished(session, standing)
+        reply = self._turn(session, standing, session.expect_value(queue), sending)
+        # Its predecessor is to be watched before the claim may sleep.
+        return None if isinstance(reply, ask.Queued) else reply
+
+    def _heard(
+        self, session: Session, standing: Standing, found: dict[str, Any], sending: Sending
+    ) -> ask.SourceReply | None:
+        """Take in what was found of its own node and of its predecessor's."""
+        own, other = session.expect_value(found.get("own")), session.expect_value(found["predecessor"])
+        if standing.is_gone:
+            return self._vanished(session, standing)
         if other is None:
             standing.predecessor = None
             return None
+        if standing.is_next and own.ephemeralOwner == other.ephemeralOwner:
+            # The end of their session would remove both in one step, in whichever order it tells that.
+            standing.is_next = False
         session.extend(standing, sending)
         return self._queued(standing)
 
@@ -178,12 +219,18 @@ class Queueing:
             self._leave(session, standing, "it was refused a place")
             raise
         if place:
+            standing.was_seen, standing.is_next = True, place == 1
             standing.predecessor = f"{standing.queue_path}/{queue[place - 1].name}"
             return self._queued(standing)
+        return self._granted(session, standing, record, sending)
+
+    def _granted(self, session: Session, standing: Standing, record: SourceRecord, sending: Sending) -> ask.SourceReply:
+        if standing.zxid < record.zxid:
+            return self._leave(session, standing, record.why_ended())
         if not standing.is_granted:
             session.extend(standing, sending)
             standing.is_granted = True
-        remaining_ms = max(0, min(sending.lives_until_ms, standing.deadline_ms) - sending.sent_ms)
+        remaining_ms = max(0, min(session.lives_until_ms, standing.deadline_ms) - sending.sent_ms)
         return ask.Granted(record.token(standing.zxid), remaining_ms, record.source_id, record.history_id)
 
     def _queued(self, standing: Standing) -> ask.Queued:

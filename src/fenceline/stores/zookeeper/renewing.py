@@ -45,17 +45,16 @@ def _beat(session: Session, identity: Identity, leases: list[Standing], patience
     client, sending, before = session.client, session.sending(), identity.seen
     unwatched = [lease for lease in leases if lease.watched_over != sending.connection]
     with client:
-        asked = [client.exists_async(lease.path, watch=lease.on_event) for lease in unwatched]
+        asked = [session.watch(lease) for lease in unwatched]
         asked += [client.sync_async(session.layout.source), session.ask_record()]
     *looked_at, synced, found = session.answers(asked, patience_s + LOOK_S * len(unwatched))
     session.expect_value(synced)
+    session.confirm(sending)
     record = session.heard_record(found)
     identity.check(record.seen, before)
-    for lease, stat in zip(unwatched, looked_at, strict=True):
-        if session.expect_value(stat) is None:
-            lease.is_gone = True
-        lease.watched_over = sending.connection
-    left_ms = max(0, sending.lives_until_ms - sending.sent_ms)
+    for stat in looked_at:
+        session.expect_value(stat)
+    left_ms = max(0, session.lives_until_ms - sending.sent_ms)
     return {lease.claim: left_ms for lease in leases if _lives_on(session, lease, record, sending)}
 
 

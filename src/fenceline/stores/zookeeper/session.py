@@ -32,6 +32,10 @@ UNREACHABLE_TTLS = 2
 """A session that has had no connection for so many of its timeouts is given up, once no claim stands on it."""
 
 
+SURE_SHARE = 0.75
+"""With so much of its ttl left at least, a claim whose turn has come is granted without the leader's word."""
+
+
 class Sending(NamedTuple):
     """The moment at which something is sent: over which connection, and until when the session surely lives if there
     is a reply.
@@ -55,6 +59,8 @@ class Session:
         """The source's record as of the last reply; None when it is to be read (again)."""
         self._ended = ended
         self._naming_errors = naming_errors(place)
+        self.lives_until_ms = 0
+        """Until when the session surely lives, by what the leader has confirmed."""
         self._earliest_ms = MAX_MS
         self._suspended_ms: int | None = None
         self._connection = 0
@@ -85,6 +91,14 @@ class Session:
         """Return this moment; to be asked for before the request is sent."""
         connection, now_ms = self._connection, boottime_ms()
         return Sending(now_ms, self.client.touched_ms(now_ms) + self.ttl_ms, connection)
+
+    def confirm(self, sending: Sending) -> None:
+        """Take note of a reply that came from the leader, to `sync` or to a write."""
+        self.lives_until_ms = max(self.lives_until_ms, sending.lives_until_ms)
+
+    def is_sure(self, sending: Sending) -> bool:
+        """Tell whether so much time is surely left that the leader need not be asked before a grant."""
+        return self.lives_until_ms - sending.sent_ms >= self.ttl_ms * SURE_SHARE
 
     def make_path(self, path: str, patience_s: float) -> None:
         """Make a node and all above it, where they are missing."""
@@ -159,6 +173,18 @@ class Session:
             is_forgotten = standing.over is not None
         if is_forgotten:
             self.remove_later(standing)
+
+    def watch(self, standing: Standing) -> Any:
+        """Ask for a claim's node, whose deletion is told from then on; to be used where requests are held back."""
+        asked = self.client.exists_async(standing.path, watch=standing.on_event)
+        # Taken in by the client's thread: in any other, it might be taken in after a change was told.
+        asked.rawlink(lambda done: self._on_watched(standing, done))
+        return asked
+
+    def _on_watched(self, standing: Standing, done: Any) -> None:
+        if done.successful():
+            standing.is_gone = standing.is_gone or done.value is None
+            standing.watched_over = self._connection
 
     def overdue(self) -> list[Standing]:
         """Return the claims that nobody has renewed for their ttl; they are over from now on."""

@@ -1,9 +1,10 @@
 """The source of tokens in a ZooKeeper ensemble, in the layout of kazoo's `Lock`: a token is the czxid of its node.
 
 Promise: a token is minted by the transaction that takes the place in the queue, which is first in, first out; a claim
-whose turn comes is granted only once `sync`, or its own write, has gone through the leader. One session holds all locks
-of one ttl in a process, and one beat keeps them, `sync` and a read of the source's record; each node that is held is
-watched. The time left is counted from what the leader surely knew of the session, not from the last reply.
+whose turn comes is granted only in a session of which the leader was heard so lately that it surely lives. One session
+holds all locks of one ttl in a process, and one beat keeps them, `sync` and a read of the source's record; each node
+that is held is watched. The time left is counted from what the leader surely knew of the session, not from the last
+reply.
 Never: a schema made without `install`; an end of a claim forgotten while its node may still come.
 """
 

@@ -15,8 +15,8 @@ class Standing:
     """One claim that stands, or may stand, in ZooKeeper. Times are on this process's clock."""
 
     __slots__ = (
-        "claim", "deadline_ms", "ear", "is_gone", "is_granted", "lock", "over", "path", "predecessor", "queue_path",
-        "ttl_ms", "was_asked_for", "watched_over", "zxid",
+        "claim", "deadline_ms", "ear", "is_gone", "is_granted", "is_next", "lock", "over", "path", "predecessor",
+        "queue_path", "ttl_ms", "was_asked_for", "was_seen", "watched_over", "zxid",
     )  # fmt: skip
 
     def __init__(self, lock: str, claim: str, queue_path: str, ttl_ms: int, deadline_ms: int) -> None:
@@ -34,6 +34,12 @@ class Standing:
         """Whether its node was asked for, with whatever outcome."""
         self.predecessor: str | None = None
         """The node of whoever is next before it in the queue; None: the queue is to be read."""
+        self.is_next = False
+        """Whether its turn has come once the deletion of `predecessor` is told: nobody stood before that one, and both
+        nodes cannot go in one step. Nobody can come to stand before it later.
+        """
+        self.was_seen = False
+        """Whether its own node stood in the queue when that was read, and neither was asked about since."""
         self.is_granted = False
         self.watched_over = 0
         """The number of the connection over which the deletion of its node would be told."""
@@ -50,6 +56,8 @@ class Standing:
                 self.is_gone = True
             elif event.path == self.predecessor:
                 self.predecessor = None
+        elif event.path == self.path:
+            self.watched_over = 0  # ZooKeeper tells one thing of a node, and then no more.
         self.wake()
 
     def wake(self) -> None:

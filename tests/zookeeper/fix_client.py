@@ -1,0 +1,43 @@
+"""A store that is asked request by request, as a driver asks it."""
+
+from typing import Any
+
+from fenceline._flows import requests as ask
+from fenceline.clock import boottime_us
+from fenceline.model import draw_claim
+from fenceline.stores.zookeeper.session import Session
+from fenceline.stores.zookeeper.source import ZooKeeperConnection, ZooKeeperSource
+
+TTL_MS = 2000
+
+
+class Client:
+    """A store and one connection, asked request by request."""
+
+    def __init__(self, url: str) -> None:
+        self.store = ZooKeeperSource(url)
+        self.connection: ZooKeeperConnection = self.store.connect(patience_s=5.0)
+
+    def perform(self, request: Any) -> Any:
+        return self.connection.perform(request)
+
+    def acquire(self, lock: str, *, claim: str | None = None, ttl_ms: int = TTL_MS, may_wait: bool = True) -> str:
+        claim = claim or draw_claim()
+        self.reply = self.perform(ask.Acquire(lock, claim, "tester", ttl_ms, boottime_us(), may_wait))
+        return claim
+
+    def renew(self, *leases: tuple[str, str]) -> ask.Renewed:
+        return self.perform(ask.Renew(leases))  # type: ignore[no-any-return]
+
+    @property
+    def session(self) -> Session:
+        (session,) = self.store.sessions.all()
+        return session
+
+    def poll(self, lock: str, claim: str) -> Any:
+        return self.perform(ask.Poll(lock, claim))
+
+    def close(self) -> None:
+        """End its sessions."""
+        for session in self.store.sessions.all():
+            session.close()

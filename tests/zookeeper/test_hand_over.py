@@ -1,0 +1,207 @@
+"""From one holder to the next: what that asks of the servers, and what is no proof of a turn that has come."""
+
+import select
+
+import pytest
+from kazoo.client import KazooClient
+
+from fenceline._flows import requests as ask
+from fenceline.model import draw_claim
+from fenceline.stores.zookeeper.record import record_in
+from fenceline.stores.zookeeper.session import Session
+from fenceline.stores.zookeeper.standing import Standing
+from tests.helpers import wait_until
+from tests.zookeeper.fix_client import Client
+from tests.zookeeper.proxy import ZooKeeperProxy
+
+LONG_MS = 60_000
+"""A ttl of which no test uses up the quarter after which a leader is asked."""
+ENDING_MS = 4000
+"""One whose quarter passes soon."""
+
+HEARD_MS = 30_000
+
+
+def queue_up(holder: Client, waiter: Client, *, before: int = 1, ttl_ms: int = LONG_MS) -> tuple[list[str], str]:
+    """Have so many claims stand before the waiter's, which is told what it watches; return all of them."""
+    claims = [holder.acquire("lock", ttl_ms=LONG_MS) for _ in range(before)]
+    claim = waiter.acquire("lock", ttl_ms=ttl_ms)
+    assert isinstance(waiter.poll("lock", claim), ask.Queued)
+    return claims, claim
+
+
+def place_of(waiter: Client, claim: str) -> tuple[Session, Standing]:
+    found = waiter.store.sessions.of_claim(claim)
+    assert found is not None
+    return found
+
+
+def wait_until_told(waiter: Client, claim: str) -> None:
+    """Wait until the waiter knows that its predecessor is gone."""
+    _, standing = place_of(waiter, claim)
+    wait_until(lambda: standing.predecessor is None)
+
+
+def test_h7_who_is_next_has_the_lock_once_the_holder_is_seen_to_go(
+    client: Client, proxied: Client, zookeeper_proxy: ZooKeeperProxy
+) -> None:
+    (held,), claim = queue_up(client, proxied)
+    zookeeper_proxy.sent.clear()
+    client.perform(ask.Release("lock", held))
+    wait_until_told(proxied, claim)
+    granted = proxied.poll("lock", claim)
+    assert isinstance(granted, ask.Granted)
+    assert granted.token > client.reply.token
+    assert LONG_MS * 3 / 4 <= granted.remaining_ms <= LONG_MS
+    assert not zookeeper_proxy.sent
+
+
+def test_h7_who_stands_further_back_watches_its_predecessor_alone_and_reads_the_queue_once(
+    client: Client, proxied: Client, zookeeper_proxy: ZooKeeperProxy
+) -> None:
+    claims, claim = queue_up(client, proxied, before=4)
+    channel = proxied.store.listen("lock", claim)
+    zookeeper_proxy.sent.clear()
+    for first in claims[:3]:
+        client.perform(ask.Release("lock", first))
+    ear = select.poll()
+    ear.register(channel, select.POLLIN)
+    assert not ear.poll(0)
+    client.perform(ask.Release("lock", claims[3]))
+    assert ear.poll(HEARD_MS)
+    assert isinstance(proxied.poll("lock", claim), ask.Granted)
+    assert zookeeper_proxy.sent == {"get_children": 1}
+    channel.close()
+
+
+def test_a_waiter_whose_predecessor_gives_up_waits_for_the_next_one(
+    client: Client, proxied: Client, zookeeper_proxy: ZooKeeperProxy
+) -> None:
+    (held, waits), claim = queue_up(client, proxied, before=2)
+    client.perform(ask.Release("lock", waits))
+    wait_until_told(proxied, claim)
+    assert isinstance(proxied.poll("lock", claim), ask.Queued)
+    zookeeper_proxy.sent.clear()
+    client.perform(ask.Release("lock", held))
+    wait_until_told(proxied, claim)
+    assert isinstance(proxied.poll("lock", claim), ask.Granted)
+    assert not zookeeper_proxy.sent
+
+
+def test_h9_the_end_of_a_predecessor_in_the_same_session_proves_nothing(
+    proxied: Client, zookeeper_proxy: ZooKeeperProxy
+) -> None:
+    """The end of a session removes all its nodes in one step, and tells of them in any order."""
+    (held,), claim = queue_up(proxied, proxied)
+    zookeeper_proxy.sent.clear()
+    proxied.perform(ask.Release("lock", held))
+    wait_until_told(proxied, claim)
+    assert isinstance(proxied.poll("lock", claim), ask.Granted)
+    assert zookeeper_proxy.sent == {"delete": 1, "get_children": 1}
+
+
+def test_a_break_tells_a_waiter_of_its_own_end_before_its_predecessors(
+    client: Client, proxied: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    hear = Standing.on_event
+
+    def on_event(self: Standing, event: object) -> None:
+        told.append(event.path)  # type: ignore[attr-defined]
+        hear(self, event)
+
+    monkeypatch.setattr(Standing, "on_event", on_event)
+    _, claim = queue_up(client, proxied)
+    _, standing = place_of(proxied, claim)
+    expected = [standing.path, standing.predecessor]
+    client.perform(ask.Break("lock", draw_claim(), "tester", "a test"))
+    wait_until_told(proxied, claim)
+    assert told == expected
+    assert proxied.poll("lock", claim) == ask.ClaimEnded()
+
+
+@pytest.mark.parametrize("is_written_to", [False, True], ids=["", "written to"])
+def test_a_waiter_whose_node_went_before_its_predecessors_is_not_granted(
+    is_written_to: bool, client: Client, proxied: Client, kazoo: KazooClient
+) -> None:
+    """Its end is told first; or not at all, since a watch tells one thing, and is gone."""
+    _, claim = queue_up(client, proxied)
+    _, standing = place_of(proxied, claim)
+    if is_written_to:
+        kazoo.set(standing.path, b"somebody was here")
+        wait_until(lambda: not standing.watched_over)
+    removal = kazoo.transaction()
+    removal.delete(standing.path)
+    removal.delete(standing.predecessor)
+    assert removal.commit() == [True, True]
+    wait_until(lambda: standing.predecessor is None)
+    assert proxied.poll("lock", claim) == ask.ClaimEnded()
+
+
+@pytest.mark.parametrize("is_known", [False, True], ids=["", "which is known"])
+def test_t7_a_waiter_whose_turn_comes_after_the_epoch_was_raised_is_not_granted(
+    is_known: bool, client: Client, proxied: Client, kazoo: KazooClient
+) -> None:
+    """The contenders of the old history are removed after the raise, one by one: here the waiter's is left."""
+    _, claim = queue_up(client, proxied)
+    session, standing = place_of(proxied, claim)
+    path, predecessor = proxied.store.layout.source, standing.predecessor
+    record = record_in(*kazoo.get(path), "here")
+    kazoo.set(path, record.raised(kazoo.last_zxid, 0, "a test").value())
+    wait_until(lambda: session.record is None)
+    if is_known:
+        proxied.acquire("other", ttl_ms=LONG_MS)
+        assert isinstance(proxied.reply, ask.Granted)
+    kazoo.delete(predecessor)
+    wait_until(lambda: standing.predecessor is None)
+    assert proxied.poll("lock", claim) == ask.ClaimEnded()
+    assert kazoo.exists(standing.path) is None
+
+
+def test_h8_the_leader_is_asked_before_a_grant_once_a_quarter_of_the_ttl_has_passed(
+    client: Client, proxied: Client, zookeeper_proxy: ZooKeeperProxy
+) -> None:
+    (held,), claim = queue_up(client, proxied, ttl_ms=ENDING_MS)
+    session, _ = place_of(proxied, claim)
+    wait_until(lambda: not session.is_sure(session.sending()))
+    client.perform(ask.Release("lock", held))
+    wait_until_told(proxied, claim)
+    zookeeper_proxy.sent.clear()
+    assert isinstance(proxied.poll("lock", claim), ask.Granted)
+    assert zookeeper_proxy.sent == {"sync": 1, "get_children": 1}
+
+
+def test_what_was_told_over_a_connection_that_is_lost_is_looked_at_again(
+    client: Client, proxied: Client, zookeeper_proxy: ZooKeeperProxy
+) -> None:
+    (held,), claim = queue_up(client, proxied)
+    session, _ = place_of(proxied, claim)
+    client.perform(ask.Release("lock", held))
+    wait_until_told(proxied, claim)
+    zookeeper_proxy.cut()
+    wait_until(lambda: session.record is None and session.client.connected)
+    zookeeper_proxy.sent.clear()
+    assert isinstance(proxied.poll("lock", claim), ask.Granted)
+    assert zookeeper_proxy.sent == {"get": 1, "get_children": 1}
+
+
+def test_h2_a_node_that_somebody_wrote_to_is_watched_anew(client: Client, kazoo: KazooClient) -> None:
+    """A watch tells one thing and is gone: what comes after it would not be heard."""
+    lease = ("lock", client.acquire("lock", ttl_ms=LONG_MS))
+    _, standing = place_of(client, lease[1])
+    assert client.renew(lease).lost == {}
+    kazoo.set(standing.path, b"somebody was here")
+    wait_until(lambda: not standing.watched_over)
+    assert client.renew(lease).lost == {}
+    kazoo.delete(standing.path)
+    wait_until(lambda: standing.is_gone)
+    assert list(client.renew(lease).lost) == [lease[1]]
+
+
+def test_messages_may_come_in_pieces(proxied: Client, zookeeper_proxy: ZooKeeperProxy) -> None:
+    zookeeper_proxy.piece = 3
+    claims = [proxied.acquire("lock", ttl_ms=LONG_MS) for _ in range(3)]
+    for claim in claims:
+        assert isinstance(proxied.poll("lock", claim), ask.Granted)
+        assert proxied.renew(("lock", claim)).lost == {}
+        proxied.perform(ask.Release("lock", claim))
