@@ -67,7 +67,8 @@ def test_a_frozen_job_is_refused_after_its_successor(empty: Where, source: str) 
     frozen = manage(empty, "nightly", "stale", "--freeze", source=source)
     try:
         assert frozen.stdout is not None
-        assert frozen.stdout.readline() == "frozen\n"
+        said = frozen.stdout.readline()
+        assert said == "frozen\n", said + frozen.communicate(timeout=60)[1]
         wait_until(lambda: _state(frozen.pid) == "T")
         assert managed(empty, "nightly", "newer", source=source) == (0, "")
         os.kill(frozen.pid, signal.SIGCONT)

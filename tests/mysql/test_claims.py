@@ -192,7 +192,7 @@ def test_h4_an_acquire_that_arrives_after_its_release_is_refused(
     """It hangs in the network while its client goes on: repeats it, releases, and lets others come and go."""
     client.one_token()
     claim = draw_claim()
-    hasty = Client(proxy.url(url), patience_s=0.1)
+    hasty = Client(proxy.url(url), patience_s=0.5)
     hasty.describe()
     hasty.one_token("another")
     assert hasty.connection._native is not None

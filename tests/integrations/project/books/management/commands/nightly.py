@@ -16,7 +16,7 @@ class Command(BaseCommand):
         parser.add_argument("--freeze", action="store_true")
 
     def handle(self, *_: Any, value: str, freeze: bool, **__: Any) -> None:
-        with lock("nightly-report", ttl=2.0) as lease:
+        with lock("nightly-report", ttl=4.0) as lease:
             with fenced(lease, resource="reports"):
                 before = Report.objects.get(pk=1).value
             if freeze:
