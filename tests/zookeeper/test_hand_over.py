@@ -134,7 +134,7 @@ def test_a_waiter_whose_node_went_before_its_predecessors_is_not_granted(
     removal.delete(standing.path)
     removal.delete(standing.predecessor)
     assert removal.commit() == [True, True]
-    wait_until(lambda: standing.predecessor is None)
+    wait_until_told(proxied, claim)
     assert proxied.poll("lock", claim) == ask.ClaimEnded()
 
 
@@ -153,7 +153,7 @@ def test_t7_a_waiter_whose_turn_comes_after_the_epoch_was_raised_is_not_granted(
         proxied.acquire("other", ttl_ms=LONG_MS)
         assert isinstance(proxied.reply, ask.Granted)
     kazoo.delete(predecessor)
-    wait_until(lambda: standing.predecessor is None)
+    wait_until_told(proxied, claim)
     assert proxied.poll("lock", claim) == ask.ClaimEnded()
     assert kazoo.exists(standing.path) is None
 

@@ -10,7 +10,6 @@ import fenceline
 from fenceline import SourceError
 from fenceline.stores.zookeeper import layout
 from tests.helpers import DEADLINE_S, wait_until
-from tests.zookeeper.fix_server import ZooKeeperServer
 
 NAME = "nightly-report"
 TTL = 10.0
@@ -21,14 +20,6 @@ ROUNDS = 15
 def source(zookeeper_url: str) -> Iterator[fenceline.Source]:
     with fenceline.connect(zookeeper_url) as made:
         yield made
-
-
-@pytest.fixture
-def kazoo(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
-    client = zookeeper.client()
-    yield client
-    client.stop()
-    client.close()
 
 
 @pytest.fixture

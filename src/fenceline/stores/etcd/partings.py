@@ -12,9 +12,9 @@ import grpc
 
 from fenceline.stores.etcd import messages as say
 from fenceline.stores.etcd.client import LEASE_REVOKE, Client
+from fenceline.stores.etcd.client_errors import LeaseGoneError, meaning
 
 REVOKE_S = 1.0
-_IS_GONE = "lease not found"
 
 
 class Partings:
@@ -39,12 +39,12 @@ class Partings:
             if not revocation.done():
                 continue
             self._asked.pop(lease, None)
-            if not _has_ended(revocation):
+            if not self._has_ended(revocation):
                 self.part(lease)
 
-
-def _has_ended(revocation: Any) -> bool:
-    return revocation.code() is grpc.StatusCode.OK or _IS_GONE in (revocation.details() or "")
+    def _has_ended(self, revocation: Any) -> bool:
+        is_done = revocation.code() is grpc.StatusCode.OK
+        return is_done or isinstance(meaning(revocation, self._client.place), LeaseGoneError)
 
 
 def wait_for_all() -> None:
