@@ -76,12 +76,17 @@ def test_t1_no_token_comes_twice_over_kills_in_the_middle_of_load(server: MySQLS
     assert one_token(url, "another") > max(tokens)
 
 
-def _grant(server: MySQLServer, told: list[int], count: int) -> None:
+class ToldTooLateError(AssertionError):
+    """A token was told after one that is as high or higher."""
+
+
+def _grant(server: MySQLServer, told: list[int], count: int, *, locks: str = "lock") -> None:
     """Grant and release so many times, and note what was told."""
     client = Client(server.url(database="shop"))
     for number in range(count):
-        token = client.one_token(f"lock{number % 7}")
-        assert token > max(told, default=0), f"token {token} was told after {max(told)}"
+        token = client.one_token(f"{locks}{number % 7}")
+        if token <= max(told, default=0):
+            raise ToldTooLateError(f"token {token} was told after {max(told)}")
         told.append(token)
     client.close()
 
@@ -117,9 +122,19 @@ def test_t1_a_server_that_keeps_commits_to_itself_tells_a_token_again(disk_fleet
     server.rows("set global innodb_flush_log_at_trx_commit = 0")
     with fenceline.connect(server.url(database="shop")) as source:
         assert "not-flushed" in {finding.code for finding in source.examine()}
-    _grant(server, told, 30)
-    with _survivor(disk_fleet, server) as left, pytest.raises(AssertionError, match="was told after"):
-        _grant(left, told, 3)
+
+    def is_told_again() -> bool:
+        _grant(server, told, 30)
+        with _survivor(disk_fleet, server) as left:
+            try:
+                # A cut may lie between a grant and its release: that lock stays with a lease that nobody has.
+                _grant(left, list(told), 3, locks="another")
+            except ToldTooLateError:
+                return True
+        return False
+
+    # The server may write at any time what nobody asked it to, the last grant with it: then that cut takes nothing.
+    assert any(is_told_again() for _ in range(5))
 
 
 @contextmanager
