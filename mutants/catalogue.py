@@ -66,7 +66,7 @@ MUTANTS = (
     Mutant("H1 margin", _ACQUIRE, "return sent_ms + min(remaining_ms, ttl_ms) - margin_ms(ttl_ms)", "return sent_ms + min(remaining_ms, ttl_ms)", _FLOWS),
     Mutant("H1 time left beyond the ttl", _ACQUIRE, "min(remaining_ms, ttl_ms) - margin", "remaining_ms - margin", _FLOWS),
     Mutant("H1 late grant is used", _ACQUIRE, "    if now_ms >= until_ms:", "    if False:", _FLOWS),
-    Mutant("H2 late renewal revives", _RECORD, "if self._was_seen_over or boottime_ms() >= self.deadline_ms:", "if False:", _KEEPING),
+    Mutant("H2 late renewal revives", _RECORD, "if self._was_seen_over or heard_ms >= self.deadline_ms:", "if False:", _KEEPING),
     Mutant("H2 loss is not told", _KEEPER, "        self._announce_loss(record)\n", "", _KEEPING),
     Mutant("H2 expiry leaves its claim", _KEEPER, "        if record.state == EXPIRED:\n", "        if False:\n", _KEEPING),
     Mutant("H4 ended claim granted again", _SQL, "AND forgotten_us < ? AND ended_claim IS NOT ?", "AND (? OR ? OR 1)", "tests/rules/test_claims.py"),

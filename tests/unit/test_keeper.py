@@ -239,7 +239,7 @@ def test_a_lease_that_was_seen_over_is_not_revived_by_a_renewal_under_way(stage:
     stage.clock.pass_ms(TTL_MS)
     assert holding.record.is_over()
     stage.clock.pass_ms(-BEAT_MS)  # What the keeper's stale reading of the clock would say.
-    assert not holding.record.renewed_until(stage.clock.ms + TTL_MS)
+    assert not holding.record.renewed_until(stage.clock.ms + TTL_MS, stage.clock.ms)
     stage.clock.pass_ms(BEAT_MS)
     assert holding.record.is_over()
     assert holding.record.remaining_ms() == 0
@@ -248,7 +248,7 @@ def test_a_lease_that_was_seen_over_is_not_revived_by_a_renewal_under_way(stage:
 def test_a_look_in_the_middle_of_a_renewal_does_not_end_a_lease(stage: Stage) -> None:
     holding = stage.hold()
     stage.clock.pass_ms(TTL_MS - MARGIN_MS - 1)
-    assert holding.record.renewed_until(stage.clock.ms + TTL_MS)
+    assert holding.record.renewed_until(stage.clock.ms + TTL_MS, stage.clock.ms)
     stage.clock.pass_ms(1)
     assert not holding.record.is_over()
 

@@ -235,11 +235,12 @@ class Keeper:
 
     def _settle(self, beat: keep.Beat, records: list[LeaseRecord]) -> None:
         sent_ms, (remaining, lost) = beat
+        heard_ms = self._now_ms()
         for record in records:
             remaining_ms = remaining.get(record.claim)
             if remaining_ms is None:
                 self._end(record, LOST, lost.get(record.claim, "the source did not name it"))
-            elif not record.renewed_until(acquire.deadline_ms(sent_ms, remaining_ms, record.ttl_ms)):
+            elif not record.renewed_until(acquire.deadline_ms(sent_ms, remaining_ms, record.ttl_ms), heard_ms):
                 self._end(record, EXPIRED, "its deadline passed before the source confirmed the renewal")
             elif record.audience.hooks.on_renewed is not None and record.is_held:
                 self._announcer.announce(partial(record.audience.tell, record, "renewed"))

@@ -190,10 +190,12 @@ class LeaseRecord:
             self._was_seen_over = True
             return 0
 
-    def renewed_until(self, deadline_ms: int) -> bool:
-        """Move the deadline forward after a confirmed renewal; return False, and leave it, if the lease is over."""
+    def renewed_until(self, deadline_ms: int, heard_ms: int) -> bool:
+        """Move the deadline forward after a renewal whose reply was heard at `heard_ms`; return False, and leave it, if
+        the lease was over by then.
+        """
         with PROCESS.mutex:
-            if self._was_seen_over or boottime_ms() >= self.deadline_ms:
+            if self._was_seen_over or heard_ms >= self.deadline_ms:
                 return False
             # What was confirmed before stays true.
             self.deadline_ms = max(self.deadline_ms, deadline_ms)

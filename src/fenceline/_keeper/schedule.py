@@ -66,8 +66,9 @@ class Schedule:
 
     def drop_ended(self) -> None:
         """Forget the leases that their holders released since the last beat."""
-        for record in [record for record in self if record.state != HELD]:
-            self.remove(record)
+        for group in list(self._groups.values()):
+            for record in [record for record in group.records.values() if record.state != HELD]:
+                self.remove(record)
 
     def is_due(self, now_ms: int) -> bool:
         """Tell whether some lease is to be renewed now."""

@@ -140,7 +140,8 @@ class SQLiteSourceConnection:
 
     def _decide_renew(self, request: ask.Renew) -> ask.Renewed:
         self._identity.check_unmoved(read_source(self.database))
-        leases = {claim: lock for lock, claim in request.leases}
+        # In the order of the table: neighbours lie on one page.
+        leases = {claim: lock for lock, claim in sorted(request.leases)}
         renewed = dict(self._execute(SQL.renew, {"leases": json.dumps(leases)}).fetchall())
         not_renewed = leases.keys() - renewed if len(renewed) < len(leases) else ()
         return ask.Renewed(renewed, {claim: self._why_lost(leases[claim], claim) for claim in not_renewed})
