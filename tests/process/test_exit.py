@@ -56,14 +56,14 @@ def test_a_thread_that_still_works_is_waited_for_with_its_lease(stage: Stage, so
     """Python joins threads that are no daemons first: until then nothing has ended, and renewals go on."""
     actor = stage.actor("""
         def work():
-            with source.lock("a", ttl=0.4) as lease:
+            with source.lock("a", ttl=1.0) as lease:
                 say("working")
                 hear()
                 say([lease.is_valid, lease.token])
         threading.Thread(target=work).start()
     """)
     assert actor.hear() == "working"
-    end = time.monotonic() + 0.8
+    end = time.monotonic() + 2.0
     while time.monotonic() < end:
         assert source.lock("a").acquire(blocking=False) is None
         time.sleep(0.02)

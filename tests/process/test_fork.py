@@ -144,7 +144,7 @@ def test_a_child_acquires_renews_and_loses_leases_of_its_own(stage: Stage, sourc
         FORKING
         + """
 held = source.lock("held", ttl=30.0).acquire()
-lock, rlock = source.lock("a", ttl=0.4), source.rlock("b", ttl=0.4)
+lock, rlock = source.lock("a", ttl=1.5), source.rlock("b", ttl=1.5)
 with lock, rlock:
     pass
 def use():
@@ -152,7 +152,7 @@ def use():
     with lock as first, rlock as second:
         before = first.deadline_ms, second.deadline_ms
         until(lambda: first.deadline_ms > before[0] and second.deadline_ms > before[1])
-    third = source.lock("c", ttl=0.4, on_lost=lost.append).acquire()
+    third = source.lock("c", ttl=1.5, on_lost=lost.append).acquire()
     source.break_lock("c", reason="test")
     until(lambda: lost)
     return [first.token, source.lock("held").acquire(blocking=False), first.holder.split(":")[1] == str(os.getpid())]
@@ -332,7 +332,7 @@ def test_a_subprocess_of_a_holder_is_no_fork(stage: Stage, source: fenceline.Sou
     """`subprocess` execs: it closes nothing of ours, and the lease stays with its holder."""
     actor = stage.actor("""
         import subprocess
-        with source.lock("a", ttl=0.5) as lease:
+        with source.lock("a", ttl=2.0) as lease:
             for _ in range(20):
                 subprocess.run(["/bin/true"], check=True)
             say(lease.is_valid)

@@ -125,7 +125,7 @@ def test_killed_while_holding_the_lock_is_free_after_the_ttl(stage: Stage, sourc
 
 
 WAITER = """
-lock = source.lock("a", ttl=0.6, holder=sys.argv[1] and "HOLDER")
+lock = source.lock("a", ttl=1.5, holder=sys.argv[1] and "HOLDER")
 say("waiting")
 with lock as lease:
     say(lease.token)

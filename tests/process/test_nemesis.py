@@ -19,6 +19,7 @@ import fenceline
 
 WORKERS = 32
 DURATION_S = 20.0
+MAX_DURATION_S = 90.0
 MIN_ACKNOWLEDGED = 50
 FREEZE_S = (0.05, 1.5)
 """From shorter than a lease to more than twice its length (`nemesis_worker.TTL_S`)."""
@@ -69,12 +70,21 @@ class Arena:
         path = self.folder / f"{name}.journal"
         return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
 
+    def acknowledged(self) -> int:
+        """Return how many increments were acknowledged so far."""
+        journals = [self.journal(name) for name in {*self.workers, *self.killed}]
+        return sum(verdict == "ok" for journal in journals for verdict, *_ in journal)
+
 
 def torment(arena: Arena, chance: random.Random) -> None:
-    """Freeze and kill at random for DURATION_S; whoever is frozen wakes, whoever is killed is replaced."""
-    end = time.monotonic() + DURATION_S
+    """Freeze and kill at random for DURATION_S, on a busy machine until enough has happened; whoever is frozen wakes,
+    whoever is killed is replaced.
+    """
+    begun = time.monotonic()
     frozen: list[tuple[float, Worker]] = []
-    while time.monotonic() < end:
+    while (passed := time.monotonic() - begun) < DURATION_S or (
+        passed < MAX_DURATION_S and arena.acknowledged() < MIN_ACKNOWLEDGED
+    ):
         time.sleep(chance.uniform(0.01, 0.1))
         for wake_at, worker in [entry for entry in frozen if entry[0] <= time.monotonic()]:
             worker.process.send_signal(signal.SIGCONT)

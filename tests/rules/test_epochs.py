@@ -100,7 +100,7 @@ def test_t7_raise_that_comes_second_is_told_so(url: str, monkeypatch: pytest.Mon
 def test_t7_raise_ends_every_lease_and_its_holder_is_told_the_reason(url: str, path: Path) -> None:
     told: list[str] = []
     with fenceline.connect(url) as connected:
-        lock = connected.lock("lock", ttl=0.6, on_lost=told.append)
+        lock = connected.lock("lock", ttl=1.5, on_lost=told.append)
         lease = lock.acquire()
         assert lease is not None
         Client(path).raise_epoch("restored from yesterday")
@@ -118,7 +118,7 @@ def test_t7_raise_ends_every_wait_and_the_waiter_queues_anew(url: str, path: Pat
     client.token("lock", "holder")
     with fenceline.connect(url) as connected:
         leases: list[Any] = []
-        thread = threading.Thread(target=lambda: leases.append(connected.lock("lock", ttl=0.5).acquire(timeout=30)))
+        thread = threading.Thread(target=lambda: leases.append(connected.lock("lock", ttl=1.5).acquire(timeout=30)))
         thread.start()
         wait_until(lambda: client.ask(ask.Inspect("lock")).waiters)
         client.raise_epoch()

@@ -22,7 +22,7 @@ from tests.helpers import wait_until, wait_until_async
 pytestmark = pytest.mark.reduced
 
 TTL = 30.0
-SHORT_TTL = 0.4
+SHORT_TTL = 1.5
 
 
 @pytest_asyncio.fixture

@@ -497,7 +497,7 @@ def test_a_callback_that_blocks_holds_up_no_renewal(running: Keeper, monkeypatch
     assert blocked.wait(10)
     source = FakeSource()
     audience = Audience(Hooks())
-    record = real_lease(SyncDriver(source), audience, ttl_ms=150)
+    record = real_lease(SyncDriver(source), audience, ttl_ms=600)
     running.adopt(record)
     wait_until(lambda: len(source.requests(Renew)) >= 5)
     assert not may_go_on.is_set()
