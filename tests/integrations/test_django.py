@@ -11,7 +11,7 @@ from asgiref.sync import sync_to_async
 from django.core.checks import run_checks
 from django.core.exceptions import SynchronousOnlyOperation
 from django.core.management import CommandError, call_command
-from django.db import DatabaseError, IntegrityError, connection, models, transaction
+from django.db import DatabaseError, IntegrityError, connection, connections, models, transaction
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
@@ -227,6 +227,16 @@ def test_g3_the_block_cannot_end_its_own_transaction(lease: HandmadeLease, end: 
     with pytest.raises(transaction.TransactionManagementError):
         work(lease, lambda: write("new"), end)
     assert value() == FIRST
+
+
+def test_g3_a_block_that_closes_its_connection_is_told_that_nothing_was_written(lease: HandmadeLease) -> None:
+    with pytest.raises(GuardError, match="closed the connection"):
+        work(lease, lambda: write("lost"), connections.close_all)
+    assert value() == FIRST
+    with pytest.raises(ZeroDivisionError):
+        work(lease, connections.close_all, fail)
+    work(lease, lambda: write("new"))
+    assert value() == "new"
 
 
 def test_g3_a_rollback_that_was_asked_for_is_one(lease: HandmadeLease) -> None:

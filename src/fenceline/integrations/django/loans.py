@@ -10,7 +10,7 @@ from typing import Any
 from django.db import Error, InterfaceError, OperationalError
 
 from fenceline._flows.guard_requests import Withdraw
-from fenceline.errors import FencelineError, OutcomeUnknownError, SourceError, SourceUnavailableError
+from fenceline.errors import FencelineError, GuardError, OutcomeUnknownError, SourceError, SourceUnavailableError
 from fenceline.stores.contract import SQLGuardStore
 
 
@@ -27,6 +27,8 @@ class Loan:
     def perform(self, request: Any) -> Any:
         """Answer one request."""
         if isinstance(request, Withdraw) and self.connection.needs_rollback:
+            if self.connection.closed_in_transaction:
+                raise closed_inside()
             # Django undoes the transaction, and what was presented with it.
             return None
         with self._asking():
@@ -70,3 +72,11 @@ class Loan:
                 f"{self._url} broke off at COMMIT ({first}): whether the block was written is unknown"
             )
         return None
+
+
+def closed_inside() -> GuardError:
+    """Return the error for a block that closed its own connection, of which Django itself says nothing at its end."""
+    return GuardError(
+        "the block closed the connection of its own guarded transaction (connection.close(), connections.close_all()): "
+        "nothing of it was written. Leave the connection open until the block has ended"
+    )
