@@ -1,5 +1,6 @@
 """What the commands about locks and sources show and do; guards' own commands are in test_guards_cli.py."""
 
+import json
 import sqlite3
 
 import pytest
@@ -54,6 +55,30 @@ def test_show_of_an_unknown_lock_is_a_no(program: Program) -> None:
     done = program("show", "nobody's")
     assert (done.returncode, done.stdout) == (1, "")
     assert "no such lock: nobody's" in done.stderr
+
+
+@pytest.mark.parametrize("words", [("show", "nobody's"), ("break", "nobody's", "--reason", "a test")])
+def test_an_unknown_lock_is_an_error_in_json_too(program: Program, words: tuple[str, ...]) -> None:
+    done = program(*words, "--json")
+    assert (done.returncode, done.stdout) == (1, "")
+    error = json.loads(done.stderr)["error"]
+    assert (error["type"], error["exit_code"]) == ("NoSuchLockError", 1)
+    assert "no such lock: nobody's" in error["message"]
+
+
+def test_break_makes_tokens_stale_of_a_lock_that_the_source_has_forgotten(
+    program: Program, guard: fenceline.Guard
+) -> None:
+    """What was purged at the source may still be about: whoever held the lock last has its token."""
+    breaking = ("break", "x", "--reason", "a test")
+    with program.source() as source:
+        with source.lock("x") as lease:
+            old = lease.sequencer
+        source.purge()
+        assert program(*breaking).returncode == 1
+        assert program.json(*breaking, "--guard", guard.url)["guarded"]
+    with pytest.raises(fenceline.StaleTokenError):
+        guard.seal(old)
 
 
 def test_purge_forgets_what_is_free_and_no_token(program: Program) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import fenceline
+from fenceline.cli import doctor
 from tests.cli.program import Program
 from tests.guards import ask, make_file, plain, url_of, write
 
@@ -231,3 +232,11 @@ def test_names_that_could_move_a_cursor_are_shown_escaped(program: Program, app:
     assert done.returncode == 0
     assert "a\\x1b[2Jb" in done.stdout + program("marks", app).stdout
     assert "\x1b" not in done.stdout + program("marks", app).stdout
+
+
+def test_doctor_goes_on_where_marks_cannot_be_looked_at(program: Program) -> None:
+    """One who may examine the tables need not have the right to the marks."""
+    with program.source() as source:
+        (finding,) = doctor._disagreements("postgresql://127.0.0.1:1/nowhere", source.describe())
+    assert finding.code == "guard-refused"
+    assert "cannot be compared with the source: " in finding.message

@@ -56,6 +56,22 @@ def test_commands_install_show_break_and_raise(commands: Commands) -> None:
     assert commands("run", "nightly report", "--ttl", "2", "--", "true")[0] == 0
 
 
+def test_a_lock_that_nobody_holds_can_be_shown_and_broken(commands: Commands) -> None:
+    """ZooKeeper keeps its place, and no token; whoever held it last may still have its own."""
+    assert commands("install")[0] == 0
+    with fenceline.connect(commands.url) as source, source.lock("idle", ttl=2.0) as lease:
+        token = lease.token
+    assert commands.json("show", "idle")["lock"] == "idle"
+    assert int(commands.json("break", "idle", "--reason", "a test")["token"]) > token
+    assert commands("show", "another")[0] == 1
+
+
+def test_run_says_once_that_no_server_is_there(program: Program) -> None:
+    done = program("run", "x", "--source", "zookeeper://127.0.0.1:1/app", "--ttl", "10", "--", "true")
+    assert done.returncode == 69
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+
+
 def test_without_install_each_command_says_so(commands: Commands) -> None:
     for command, code in (("locks", 69), ("epoch", 69), ("doctor", 1)):
         ended, output = commands(command)

@@ -9,7 +9,10 @@ from kazoo.client import KazooClient
 import fenceline
 from fenceline import SourceError
 from fenceline.stores.zookeeper import layout
+from tests.cli.program import Program, program
 from tests.helpers import DEADLINE_S, wait_until
+
+__all__ = ["program"]
 
 NAME = "nightly-report"
 TTL = 10.0
@@ -47,6 +50,20 @@ def test_ours_keeps_kazoos_lock_out(source: fenceline.Source, kazoo: KazooClient
     theirs = kazoo.Lock(path)
     assert theirs.acquire(timeout=5)
     theirs.release()
+
+
+def test_the_commands_tell_of_kazoos_lock_what_they_know(
+    program: Program, zookeeper_url: str, kazoo: KazooClient, path: str
+) -> None:
+    """How long its session lives, nobody else is told; and its name may be anything."""
+    with kazoo.Lock(path, "the other \x1b[2J program"):
+        assert "unknown" in program("show", NAME, "--source", zookeeper_url).stdout
+        assert program.json("show", NAME, "--source", zookeeper_url)["remaining"] is None
+        assert "unknown" in program("locks", "--source", zookeeper_url).stdout
+        done = program("run", NAME, "--source", zookeeper_url, "--wait", "0", "--", "true")
+        assert done.returncode == 75, done.stderr
+        assert "it is not known for how long" in done.stderr
+        assert "\x1b" not in done.stderr
 
 
 @pytest.mark.parametrize("kind", ["Lock", "WriteLock", "ReadLock"])

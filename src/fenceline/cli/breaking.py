@@ -8,10 +8,10 @@ import click
 
 import fenceline
 from fenceline._api.guard import Guard, guards_of
-from fenceline.cli.errors import NO, complain
-from fenceline.cli.locks import is_known
+from fenceline.cli.locks import check_known
 from fenceline.cli.options import guard_option, json_option, reason_option, source_option
 from fenceline.cli.output import emit, printable
+from fenceline.stores.registry import guard_url
 
 _GUARD_HELP = "Refuse the old token at the resources of this URL that are bound to NAME."
 
@@ -22,12 +22,13 @@ _GUARD_HELP = "Refuse the old token at the resources of this URL that are bound 
 @reason_option(is_required=True)
 @guard_option(_GUARD_HELP)
 @json_option
-def break_(name: str, source: str | None, reason: str, guards: tuple[str, ...], as_json: bool) -> int:
+def break_(name: str, source: str | None, reason: str, guards: tuple[str, ...], as_json: bool) -> None:
     """End the lease on the lock NAME, whoever has it.
 
     The lock is free at once, and a token is minted. With --guard the resources bound to the lock refuse
     every older token from then on. Without it the old holder can still write until it hears of
-    the break, at its next renewal. Exits with 1 if there is no such lock.
+    the break, at its next renewal. Exits with 1 if there is no such lock, neither at the source nor at
+    the guards.
 
     \b
     Example:
@@ -35,9 +36,8 @@ def break_(name: str, source: str | None, reason: str, guards: tuple[str, ...], 
     """
     found = [guard for url in guards for guard in _bound(url, name)]
     with fenceline.connect(source) as connected:
-        if not is_known(connected.info(name)):
-            complain(f"no such lock: {printable(name)} (`fenceline locks` lists those there are)")
-            return NO
+        if not found:  # Else a resource is bound to it: a source may have forgotten a lock whose tokens are about.
+            check_known(connected, name)
         broken = connected.break_lock(name, reason=reason)
     sealed: list[dict[str, str]] = []
     for guard in found:
@@ -45,13 +45,12 @@ def break_(name: str, source: str | None, reason: str, guards: tuple[str, ...], 
         sealed += [{"guard": guard.url, "resource": resource} for resource in guard.resources]
     data = {"lock": name, "token": str(broken.token), "holder": broken.holder, "guarded": sealed}
     emit(data, as_json, _story(broken, sealed))
-    return 0
 
 
 def _bound(url: str, lock: str) -> list[Guard]:
     found = guards_of(url, lock)
     if not found:
-        raise fenceline.GuardError(f"{url}: no resource there is bound to lock {lock!r}; nothing was broken")
+        raise fenceline.GuardError(f"{guard_url(url)}: no resource there is bound to lock {lock!r}; nothing was broken")
     return found
 
 

@@ -14,10 +14,11 @@ from fenceline._api.guard import look_at
 from fenceline.cli.errors import NO
 from fenceline.cli.options import guard_option, json_option, source_option
 from fenceline.cli.output import emit, printable
-from fenceline.stores.registry import guard_store
+from fenceline.stores.registry import guard_store, guard_url
 from fenceline.verify.plan import OWN_NAMES
 
 SOURCE_WENT_BACK = "source-went-back"
+GUARD_REFUSED = "guard-refused"
 UNSEEN = (
     "a backup that was copied over a file in place while it held the same tokens or more",
     "a server's data folder that was copied while the server was stopped, and is older or runs twice now",
@@ -46,7 +47,7 @@ def doctor(source: str | None, guards: tuple[str, ...], as_json: bool) -> int:
         is_open = not findings or all(finding.code != "source-refused" for finding in findings)
         for url in guards:
             found = guard_store(url).examine()
-            if is_open:
+            if is_open and all(one.code != GUARD_REFUSED for one in found):
                 found += _disagreements(url, connected.describe())
             findings += [one for one in found if not _is_left_by_verify(one)]
     data = {"findings": [asdict(finding) for finding in findings], "unseen": list(UNSEEN)}
@@ -64,8 +65,14 @@ def _is_left_by_verify(finding: fenceline.Finding) -> bool:
 
 def _disagreements(url: str, source: fenceline.SourceInfo) -> Iterator[fenceline.Finding]:
     """Yield where a resource knows of tokens that its source does not, or of another source."""
-    for mark in look_at(url).marks:
-        where = f"resource {mark.resource!r} at {url}"
+    try:
+        marks = look_at(url).marks
+    except fenceline.FencelineError as error:
+        message = f"the marks at {guard_url(url)} cannot be compared with the source: {error}"
+        yield fenceline.Finding(GUARD_REFUSED, message, "run `fenceline doctor` as somebody who may look at them")
+        return
+    for mark in marks:
+        where = f"resource {mark.resource!r} at {guard_url(url)}"
         if mark.source_id is None:
             continue
         if mark.source_id != source.source_id:

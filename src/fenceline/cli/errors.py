@@ -28,6 +28,12 @@ SIGNALLED = 128
 BROKEN_PIPE = SIGNALLED + signal.SIGPIPE
 DEBUG_VARIABLE = "FENCELINE_DEBUG"
 
+
+
+class NoSuchLockError(click.ClickException):
+    """A command was asked about a lock that its source does not know."""
+
+
 # From the special to the general: the first that fits counts.
 _CODES: tuple[tuple[type[BaseException], int], ...] = (
     (tree.AcquireTimeoutError, NOT_OBTAINED),

@@ -14,6 +14,7 @@ from fenceline._api.guard import look_at
 from fenceline._flows.guard_requests import ENFORCE, OBSERVE, Observation, Seen
 from fenceline.cli.options import json_option, reason_option, source_option
 from fenceline.cli.output import emit, printable, table, token_text
+from fenceline.stores.registry import guard_url
 
 
 def resource_option(help_text: str, *, is_required: bool = True) -> Callable[[Any], Any]:
@@ -183,7 +184,7 @@ def _check_move(resource: str | None, lower_to: int | None, raise_to: str | None
 def _check_known(url: str, seen: Seen, resource: str) -> None:
     if not seen.marks:
         raise fenceline.GuardError(
-            f"{url} knows no resource {resource!r}: `fenceline marks {url}` lists those there are, and `fenceline "
+            f"{guard_url(url)} knows no resource {resource!r}: `fenceline marks` lists those there are, and `fenceline "
             f"protect` makes one"
         )
 
@@ -192,7 +193,7 @@ def _all_resources(url: str, seen: Seen, resource: str | None) -> list[str]:
     if resource is not None:
         return [resource]
     if not seen.marks:
-        raise fenceline.GuardError(f"{url} knows no resource: there is no mark to raise")
+        raise fenceline.GuardError(f"{guard_url(url)} knows no resource: there is no mark to raise")
     return [mark.resource for mark in seen.marks]
 
 
@@ -248,7 +249,7 @@ def _counted(one: Observation) -> dict[str, Any]:
 
 def _story(url: str, seen: Seen) -> str:
     if not seen.marks:
-        return f"{url} holds no marks: `fenceline protect`, or the first seal, makes one"
+        return f"{guard_url(url)} holds no marks: `fenceline protect`, or the first seal, makes one"
     rows = [
         (mark.resource, str(mark.token or "-"), _owner(mark), mark.lock, _tables(seen, mark)) for mark in seen.marks
     ]

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 import fenceline
-from fenceline.cli.errors import NO, complain
+from fenceline.cli.errors import NoSuchLockError
 from fenceline.cli.options import json_option, source_option
 from fenceline.cli.output import emit, printable, table, token_text
 
@@ -33,7 +33,7 @@ def locks(source: str | None, as_json: bool) -> None:
 @click.argument("name")
 @source_option
 @json_option
-def show(name: str, source: str | None, as_json: bool) -> int:
+def show(name: str, source: str | None, as_json: bool) -> None:
     """Show one lock: who holds it, for how long, and who waits.
 
     Exits with 1 if there is no such lock.
@@ -43,12 +43,9 @@ def show(name: str, source: str | None, as_json: bool) -> int:
       fenceline show nightly-report --json
     """
     with fenceline.connect(source) as connected:
+        check_known(connected, name)
         info = connected.info(name)
-    if not is_known(info):
-        complain(f"no such lock: {printable(name)} (`fenceline locks` lists those there are)")
-        return NO
     emit(_described(info), as_json, _story(info))
-    return 0
 
 
 @click.command()
@@ -64,9 +61,17 @@ def purge(source: str | None, as_json: bool) -> None:
     emit({"purged": count}, as_json, f"{count} forgotten")
 
 
-def is_known(info: fenceline.LockInfo) -> bool:
-    """Tell whether the source has ever heard of this lock, as far as it remembers."""
-    return info.token is not None or info.is_held or bool(info.waiters)
+def check_known(source: fenceline.Source, name: str) -> None:
+    """Raise NoSuchLockError unless the source has ever heard of this lock, as far as it remembers."""
+    info = source.info(name)
+    # ZooKeeper keeps the place of a lock that nobody holds, and no token of it: only the list has it.
+    if info.token is None and not info.is_held and not info.waiters and all(one.name != name for one in source.locks()):
+        raise NoSuchLockError(f"no such lock: {printable(name)} (`fenceline locks` lists those there are)")
+
+
+def time_left(info: fenceline.LockInfo) -> str:
+    """Return for how long a held lock is held yet; other programs' locks may have no lease that could tell."""
+    return "unknown" if info.ttl is None else f"{info.remaining:.1f} s"
 
 
 def _described(info: fenceline.LockInfo) -> dict[str, Any]:
@@ -74,18 +79,17 @@ def _described(info: fenceline.LockInfo) -> dict[str, Any]:
         "lock": info.name,
         "token": token_text(info.token),
         "holder": info.holder,
-        "remaining": info.remaining,
+        "remaining": None if info.is_held and info.ttl is None else info.remaining,
         "ttl": info.ttl,
         "waiters": list(info.waiters),
     }
 
 
 def _row(info: fenceline.LockInfo) -> tuple[str, ...]:
-    left = f"{info.remaining:.1f} s" if info.is_held else "-"
     return (
         info.name,
         token_text(info.token) or "-",
-        left,
+        time_left(info) if info.is_held else "-",
         str(len(info.waiters)),
         info.holder or "-",
     )
@@ -94,7 +98,8 @@ def _row(info: fenceline.LockInfo) -> tuple[str, ...]:
 def _story(info: fenceline.LockInfo) -> str:
     lines = [("lock", info.name), ("token", token_text(info.token) or "-")]
     if info.holder is not None:
-        lines += [("holder", info.holder), ("left", f"{info.remaining:.1f} s of {info.ttl:g} s")]
+        of_ttl = "" if info.ttl is None else f" of {info.ttl:g} s"
+        lines += [("holder", info.holder), ("left", time_left(info) + of_ttl)]
     else:
         lines += [("holder", "nobody")]
     lines += [("waiter", waiter) for waiter in info.waiters]

@@ -70,6 +70,11 @@ def guard_store(url: str) -> GuardStore:
     return cast("GuardStore", _load(_scheme(url), GUARDS, GUARD_GROUP)(url))
 
 
+def guard_url(url: str) -> str:
+    """Return a guard's URL as it may be shown: without user, password and options."""
+    return shown_url(guard_store(url).url)
+
+
 def _scheme(url: object) -> str:
     if not isinstance(url, str):
         raise ConfigError(f"a URL must be a str, not {type(url).__name__}")
@@ -80,14 +85,15 @@ def _scheme(url: object) -> str:
 
 
 def shown_url(url: str) -> str:
-    """Return the URL as it may be shown: without user and password, which only a URL with a host can have."""
+    """Return the URL as it may be shown: without user, password and options, which only a URL with a host can have."""
     scheme, separator, rest = url.partition("://")
     if not separator:
         scheme, rest = "", url
     if rest.startswith("/"):
         return url
     _, at, place = rest.rpartition("@")
-    return f"{scheme}{separator}{'…@' if at else ''}{place}"
+    place, mark, _ = place.partition("?")
+    return f"{scheme}{separator}{'…@' if at else ''}{place}{'?…' if mark else ''}"
 
 
 def _load(scheme: str, table: dict[str, str], group: str) -> Any:

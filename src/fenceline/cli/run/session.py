@@ -106,6 +106,7 @@ class Session:
         if not self._terms.guards:
             return True
         from fenceline._api.guard import guards_of
+        from fenceline.stores.registry import guard_url
 
         is_closed = True
         for url in self._terms.guards:
@@ -113,7 +114,8 @@ class Session:
                 for guard in guards_of(url, lease.lock):
                     guard.close(lease.sequencer)
             except fenceline.FencelineError as error:
-                complain(f"the guard {url} was not closed, so whoever has CMD's token can still write there: {error}")
+                where = guard_url(url)
+                complain(f"the guard {where} was not closed, so whoever has CMD's token can still write there: {error}")
                 is_closed = False
         return is_closed
 
@@ -146,19 +148,24 @@ def _check_guards(urls: tuple[str, ...]) -> None:
 
 
 def _who_has_it(source: fenceline.Source, terms: Terms) -> str:
+    from fenceline.cli.output import printable
+
     info = source.info(terms.name)
     waited = f" within {terms.wait:g} s" if terms.wait else ""
-    if not info.is_held:
+    if info.holder is None:
         return f"lock {terms.name!r} was not obtained{waited}; it is free or promised to a waiter now: try again"
+    left = "it is not known for how long" if info.ttl is None else f"{info.remaining:.1f} s left of its lease"
     return (
-        f"lock {terms.name!r} was not obtained{waited}: {info.holder} holds it with token {info.token}, "
-        f"{info.remaining:.1f} s left of its lease; waiting: {len(info.waiters)}"
+        f"lock {terms.name!r} was not obtained{waited}: {printable(info.holder)} holds it with token {info.token}, "
+        f"{left}; waiting: {len(info.waiters)}"
     )
 
 
 def _show_warnings() -> None:
-    """Show the library's warnings as lines of this command; its events are told at the end."""
+    """Show the library's warnings as lines of this command; its events are told at the end, and what a client says of
+    its connections is said by the library too.
+    """
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("fenceline: %(message)s"))
-    handler.addFilter(lambda record: not hasattr(record, "fenceline_event"))
+    handler.addFilter(lambda record: record.name == "fenceline" and not hasattr(record, "fenceline_event"))
     logging.getLogger("fenceline").addHandler(handler)
