@@ -42,11 +42,12 @@ def doctor(source: str | None, guards: tuple[str, ...], as_json: bool) -> int:
     Example:
       fenceline doctor --guard sqlite:////srv/app.db
     """
+    stores = {url: guard_store(url) for url in guards}
     with fenceline.connect(source) as connected:
         findings = list(connected.examine())
         is_open = not findings or all(finding.code != "source-refused" for finding in findings)
-        for url in guards:
-            found = guard_store(url).examine()
+        for url, store in stores.items():
+            found = store.examine()
             if is_open and all(one.code != GUARD_REFUSED for one in found):
                 found += _disagreements(url, connected.describe())
             findings += [one for one in found if not _is_left_by_verify(one)]
