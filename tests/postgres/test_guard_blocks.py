@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import psycopg
@@ -418,6 +419,54 @@ def test_a_block_that_throws_away_the_guards_statements_is_not_written_and_the_n
         in_block(guarded, lambda native: native.execute("DEALLOCATE ALL"))
     assert guarded.value() == "first"
     in_block(guarded, lambda native: native)
+    assert guarded.value() == "mine"
+
+
+def throw_away_by_rollback(native: psycopg.Connection) -> None:
+    with suppress(psycopg.errors.UniqueViolation), native.transaction():
+        native.execute("INSERT INTO reports VALUES (1, 'twice')")
+
+
+def throw_away_by_ddl(native: psycopg.Connection) -> None:
+    native.execute("CREATE TEMPORARY TABLE passing (id int) ON COMMIT DROP")
+    native.execute("ALTER TABLE passing ADD COLUMN more int")
+
+
+def throw_away_in_a_pipeline(native: psycopg.Connection) -> None:
+    with native.pipeline():
+        throw_away_by_ddl(native)
+
+
+@pytest.mark.parametrize("throw_away", [throw_away_by_rollback, throw_away_by_ddl, throw_away_in_a_pipeline])
+def test_a_block_commits_after_psycopg_has_thrown_away_what_it_prepared(
+    guarded: Guarded, throw_away: Callable[[psycopg.Connection], None]
+) -> None:
+    """It says DEALLOCATE ALL before the statement that follows, and would mean the guard's statements too."""
+    guard = guarded.guard()
+    backends = set()
+    for value in ("one", "two", "three"):
+        with guard.transaction(HandmadeLease(5)) as native:
+            backends.add(native.info.backend_pid)
+            for _ in range(native.prepare_threshold + 1):
+                write(native, value)
+            throw_away(native)
+            native.execute("SELECT 1")
+        assert guarded.value() == value
+    assert len(backends) == 1
+
+
+def test_an_async_block_commits_after_psycopg_has_thrown_away_what_it_prepared(guarded: Guarded) -> None:
+    async def work() -> None:
+        guard = aio_guard(guarded)
+        for _ in range(3):
+            async with guard.transaction(HandmadeLease(5)) as native:
+                await native.execute("UPDATE reports SET value = 'mine'", prepare=True)
+                with suppress(psycopg.errors.UniqueViolation):
+                    async with native.transaction():
+                        await native.execute("INSERT INTO reports VALUES (1, 'twice')")
+                await native.execute("SELECT 1")
+
+    asyncio.run(work())
     assert guarded.value() == "mine"
 
 

@@ -3,7 +3,7 @@
 Promise: while a block runs, `commit()`, `rollback()` and `with connection:` are GuardError, and the error is
 remembered, so that the block's end can say what happened; `connection.transaction()` is a savepoint. A statement may
 take its time. COMMIT in plain SQL is found at the end of the block; a transaction that was begun after it is not
-committed.
+committed. psycopg may prepare what the block says, and throw it away again.
 """
 
 import select
@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import psycopg
 from psycopg import AsyncCursor, Cursor, OperationalError
+from psycopg.abc import PQGen
 from psycopg.errors import InvalidSqlStatementName
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
@@ -31,23 +32,32 @@ class Lending:
     """Who has the connection: the guard, or a block."""
 
     is_lent = False
-    is_pooled = False
+    may_prepare = True
     attempt: GuardError | None = None
     _usual_cursor: ClassVar[type]
 
     def exchange(self: Any, statements: Sequence[Statement]) -> Trip[list[Answer]]:
         """Say statements of the guard's own in one round trip; those of each block are prepared at the first one."""
         encoding = self.info.encoding
-        if not self.prepared and not self.is_pooled and statements[-1].text == OF_EACH_BLOCK[0]:
+        if self.may_prepare and not self.prepared and statements[-1].text == OF_EACH_BLOCK[0]:
             ((which, _),) = yield from exchange(self.pgconn, _WHICH_BACKEND, encoding)
-            self.is_pooled = is_pooled(self, which[0][0])
-            for text in () if self.is_pooled else OF_EACH_BLOCK:
+            self.may_prepare = not is_pooled(self, which[0][0])
+            for text in OF_EACH_BLOCK if self.may_prepare else ():
                 yield from prepare(self.pgconn, text, self.prepared, encoding)
         try:
             return (yield from exchange(self.pgconn, statements, encoding, self.prepared))
         except InvalidSqlStatementName:
             self.prepared.clear()  # The block's own code has thrown them away.
             raise
+
+    def note_deallocation(self: Any, name: bytes | None) -> None:
+        """Say everything by its text from now on if psycopg throws away all that the session has prepared.
+
+        It does so after ROLLBACK TO, DROP and ALTER when it has prepared anything of the block's, and means its own.
+        """
+        if name is None:
+            self.may_prepare = False
+            self.prepared.clear()
 
     def lend(self) -> None:
         """Hand the open transaction over to the block."""
@@ -121,6 +131,11 @@ class LentConnection(Lending, Connection):
             return psycopg.Connection.wait(self, gen, *limits, **named_limits)
         return super().wait(gen, *limits, **named_limits)
 
+    def _deallocate(self, name: bytes | None) -> PQGen[None]:
+        """Throw away one of psycopg's prepared statements, or all that the session has."""
+        self.note_deallocation(name)
+        return super()._deallocate(name)
+
     def commit(self) -> None:
         """Refuse, while it is lent."""
         self.refuse("commit(), `with connection:`")
@@ -142,6 +157,11 @@ class AsyncLentConnection(Lending, AsyncConnection):
         if self.is_lent:
             return await psycopg.AsyncConnection.wait(self, gen, *limits, **named_limits)
         return await super().wait(gen, *limits, **named_limits)
+
+    def _deallocate(self, name: bytes | None) -> PQGen[None]:
+        """Throw away one of psycopg's prepared statements, or all that the session has."""
+        self.note_deallocation(name)
+        return super()._deallocate(name)
 
     async def commit(self) -> None:
         """Refuse, while it is lent."""
