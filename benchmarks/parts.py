@@ -7,11 +7,11 @@ along. A part gets its share of what is left, so that one that ended early leave
 import time
 from collections.abc import Iterable, Iterator, Mapping
 
-_QUESTIONS = {"cycle": 8.0, "guarded": 20.0, "waiting": 50.0, "held": 80.0}
+_QUESTIONS = {"cycle": 8.0, "guarded": 20.0, "waiting": 50.0, "held": 65.0}
 SUBJECTS: Mapping[str, Mapping[str, float]] = {
     "sqlite": {"contest": 110.0, **_QUESTIONS, "known": 15.0},
-    "postgres": {"contest": 110.0, **_QUESTIONS, "known": 20.0, "held": 95.0},
-    "mysql": {"contest": 60.0, **_QUESTIONS, "held": 95.0},
+    "postgres": {"contest": 110.0, **_QUESTIONS, "known": 20.0, "held": 80.0},
+    "mysql": {"contest": 60.0, **_QUESTIONS, "held": 80.0},
     "etcd": {"contest": 50.0, **_QUESTIONS},
     "zookeeper": {"contest": 75.0, **_QUESTIONS},
     "redis": {"contest": 85.0},

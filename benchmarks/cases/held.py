@@ -55,7 +55,7 @@ def run(site: Site, seconds: float) -> list[Result]:
     held, takers = 0, 1 if site.server is None else TAKERS
     with closing(Child(multiprocessing.get_context("spawn"), _hold, site.url, takers)) as child:
         for count in COUNTS:
-            left, before = max(until - time.monotonic() - (1 + BEATS) * BEAT_S, 0.0), held
+            left, before = max(until - time.monotonic() - BEATS * BEAT_S, 0.0), held
             try:
                 if left or not held:
                     held, bytes_each = child.ask("take", count, left, patience_s=left + _SLACK_S)
@@ -72,7 +72,6 @@ def run(site: Site, seconds: float) -> list[Result]:
 
 def _measure(site: Site, child: Child, held: int, wanted: int, until: float, bytes_each: float) -> list[Result]:
     name = amount(held, wanted, "lease" if held == 1 else "leases")
-    child.ask("settle", max(min(BEAT_S, until - time.monotonic()), 0.0), patience_s=_SLACK_S)
     served = _cpu_s(site.server)
     seconds = max(min(BEATS * BEAT_S, until - time.monotonic()), LEAST_S)
     share = child.ask("keep", seconds, patience_s=seconds + _SLACK_S)
@@ -130,10 +129,6 @@ class Holder:
             self.leases.append(self._source.lock(f"held-{number}", ttl=TTL_S).acquire())
             if time.monotonic() > until:
                 return
-
-    def settle(self, seconds: float) -> None:
-        """Let the first beat pass: it may do what belongs to acquiring, and was put off until then."""
-        time.sleep(seconds)
 
     def keep(self, seconds: float) -> float:
         """Do nothing else for some time; return the share of a core that it took."""
