@@ -3,16 +3,21 @@
 import json
 import signal
 import sqlite3
+import subprocess
+import sys
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import fenceline
 from fenceline._api.guard import look_at
 from fenceline.testing.broken import CONTROLS, SOUND
-from fenceline.verify.verdict import CLEAN, VIOLATION
+from fenceline.verify.verdict import CLEAN, NOT_ENOUGH, VIOLATION
 from tests.cli.program import Program, program
+from tests.etcd.fix_etcd import Corner
 from tests.helpers import wait_until
 
 __all__ = ["program"]
@@ -125,14 +130,21 @@ def test_a_dry_run_touches_nothing(program: Program) -> None:
     assert not (program.folder / "locks.db").exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_campaign_cleans_up(program: Program, number: signal.Signals) -> None:
+    """Whoever is impatient meanwhile interrupts nothing."""
     guard = file_at(program.folder)
     process = program.start("verify", "--guard", guard, "--ttl", "0.3", "--duration", "60")
     wait_until(lambda: look_at(guard).marks and look_at(guard).marks[0].token)
     process.send_signal(number)
-    assert process.wait(PATIENCE_S) == 128 + number
+    end = time.monotonic() + PATIENCE_S
+    while process.poll() is None and time.monotonic() < end:
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.01)
+    assert process.returncode == 128 + number
     assert tables(guard) == {"users_own"}
+    assert look_at(guard).protections == ()
+    assert "left behind" not in process.stderr.read()  # type: ignore[union-attr]
     wait_until(lambda: not program.left())  # One that was only just started ends when it finds no orders.
 
 
@@ -145,8 +157,27 @@ def test_no_worker_outlives_a_killed_conductor(program: Program) -> None:
     process.wait()
     wait_until(lambda: not program.left())
     refused = program("verify", "--guard", guard, "--duration", "1")
-    assert refused.returncode == 1
+    assert (refused.returncode, refused.stdout) == (69, "")  # 1 is for a promise that was broken.
     assert "of another run of fenceline verify" in refused.stderr
+    assert "left behind" not in refused.stderr
+
+
+def test_a_hangup_that_is_ignored_stays_ignored(program: Program) -> None:
+    """As under nohup."""
+    guard = file_at(program.folder)
+    ignoring = f"trap '' HUP; exec {sys.executable} -m fenceline.cli verify --guard {guard} --ttl 0.3 --duration 2"
+    with subprocess.Popen(["sh", "-c", ignoring], env=program.environment, stdout=subprocess.DEVNULL) as process:
+        wait_until(lambda: look_at(guard).marks and look_at(guard).marks[0].token)
+        process.send_signal(signal.SIGHUP)
+        assert process.wait(PATIENCE_S) in {CLEAN, NOT_ENOUGH}
+
+
+def test_a_place_that_the_guard_refuses_is_no_verdict(program: Program, etcd: Corner) -> None:
+    with fenceline.connect(etcd.url) as source:
+        source.install()
+    refused = program("verify", "--source", etcd.url, "--guard", etcd.url, "--ttl", "1", "--duration", "1")
+    assert (refused.returncode, refused.stdout) == (69, "")
+    assert "could not be carried out" in refused.stderr
 
 
 def test_a_control_is_never_let_loose_on_a_users_file(program: Program) -> None:

@@ -1,8 +1,9 @@
 """`fenceline verify`: attack a set-up with real processes, and judge what they were told.
 
 Promise: the verdict goes to stdout, progress and the place of the history to stderr. Exits with 0 if the history is
-clean, 1 if a promise was broken, 2 if too little happened to tell. What was made is taken away again, also after Ctrl-C
-or SIGTERM; `--dry-run` makes nothing and asks nobody.
+clean, 1 if a promise was broken, 2 if too little happened to tell, and never with one of these for any other reason: a
+campaign that could not be carried out is 69. What was made is taken away again, also after Ctrl-C, SIGTERM or SIGHUP;
+`--dry-run` makes nothing and asks nobody.
 """
 
 import os
@@ -199,7 +200,7 @@ def _own_servers(kind: "type[Setup]", guard: str | None, *, is_dry: bool) -> "It
     if is_dry:
         yield kind.shown[0], guard or kind.shown[1], None
         return
-    signal.signal(signal.SIGTERM, _leave)
+    _hear_endings()
     complain(f"starting {kind.name}")
     with kind() as servers:
         yield servers.url, guard or servers.guard_url, servers
@@ -234,7 +235,7 @@ def _attack(
     for path in filter(None, (history_file, page_file)):
         if not os.access(path.absolute().parent, os.W_OK):
             raise click.BadParameter(f"the folder of {path} cannot be written to")
-    signal.signal(signal.SIGTERM, _leave)
+    _hear_endings()
     with tempfile.TemporaryDirectory(prefix="fenceline-verify-") as folder:
         path = history_file or Path(folder, "history.jsonl")
         with _progress(settings.seed) as tell:
@@ -254,8 +255,21 @@ def _own_file() -> Path:
     return Path(name)
 
 
+def _hear_endings() -> None:
+    """Have the signals that end a command end it by way of everything that cleans up."""
+    from fenceline.verify.signals import ENDING
+
+    for number in ENDING:
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, _leave)
+
+
 def _leave(number: int, _frame: object) -> NoReturn:
-    """End as Ctrl-C does: by way of everything that cleans up."""
+    """End by way of everything that cleans up, which nothing that comes later is to interrupt."""
+    from fenceline.verify.signals import ENDING
+
+    for each in ENDING:
+        signal.signal(each, signal.SIG_IGN)
     sys.exit(SIGNALLED + number)
 
 

@@ -1,7 +1,8 @@
 """A campaign from its beginning to its end: make the resources, attack, look at what is left, clean up.
 
-Promise: what was made is taken away again, also after an error or Ctrl-C; what cannot be is named. The history is
-read back from its file, so that whoever judges that file again judges the same.
+Promise: what was made is taken away again, also after an error or Ctrl-C, which cannot interrupt that; what cannot be
+is named. The history is read back from its file, so that whoever judges that file again judges the same. Never: a
+guard's error passed on as it is, since that would look like a verdict.
 """
 
 import tempfile
@@ -11,12 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import fenceline
-from fenceline.verify.conductor import Conductor
+from fenceline.verify.conductor import CampaignError, Conductor
 from fenceline.verify.history import BEGIN, FINAL, FORMAT, INFO, NEMESIS, History, read_history
 from fenceline.verify.kinds import make_place
 from fenceline.verify.places import Place
 from fenceline.verify.plan import Settings
 from fenceline.verify.recorder import Recorder, merged
+from fenceline.verify.signals import held_back
 
 if TYPE_CHECKING:
     from fenceline.verify.own.nemesis import Nemesis
@@ -28,10 +30,20 @@ Tell = Callable[[str], object]
 
 
 def run_campaign(settings: Settings, history_file: Path, tell: Tell, warn: Tell, own: "Setup | None" = None) -> History:
-    """Attack the set-up, leave the history in the file, and return it.
+    """Attack the set-up, leave the history in the file, and return it; CampaignError if that could not be done.
 
     `tell` hears how far it is, `warn` what could not be taken away again; `own` are servers that may be attacked, too.
     """
+    try:
+        _carry_out(settings, history_file, tell, warn, own)
+    except (fenceline.GuardError, fenceline.LeaseError, fenceline.AcquireTimeoutError) as error:
+        raise CampaignError(f"the campaign could not be carried out: {error}") from error
+    tell("judging")
+    with history_file.open("rb") as lines:
+        return read_history(lines)
+
+
+def _carry_out(settings: Settings, history_file: Path, tell: Tell, warn: Tell, own: "Setup | None") -> None:
     places = [make_place(settings, number) for number in range(settings.locks)]
     with tempfile.TemporaryDirectory(prefix="fenceline-verify-") as name:
         folder = Path(name)
@@ -50,9 +62,6 @@ def run_campaign(settings: Settings, history_file: Path, tell: Tell, warn: Tell,
             recorder.close()
         with history_file.open("wb") as file:
             file.writelines(merged(sorted(folder.glob("*.jsonl"))))
-    tell("judging")
-    with history_file.open("rb") as lines:
-        return read_history(lines)
 
 
 @contextmanager
@@ -75,8 +84,10 @@ def _prepared(places: list[Place], warn: Tell) -> Iterator[None]:
             place.create()
         yield
     finally:
-        for left in [one for place in places for one in place.remove()]:
-            warn(f"left behind: {left}")
+        with held_back():
+            left = [one for place in places for one in place.remove()]
+        for each in left:
+            warn(f"left behind: {each}")
 
 
 def _try_out(settings: Settings, place: Place) -> None:

@@ -22,6 +22,7 @@ from fenceline.verify import clocks
 from fenceline.verify.history import JUMP, QUIET, THAW
 from fenceline.verify.plan import NAP, Settings
 from fenceline.verify.recorder import Recorder
+from fenceline.verify.signals import held_back
 from fenceline.verify.worker import ENDED, FREEZING, NAPPING, READY, WORKED, orders_for
 
 if TYPE_CHECKING:
@@ -136,8 +137,9 @@ class Conductor:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        for life in self._lives.values():
-            life.end()
+        with held_back():  # A worker that is left would keep what it holds from being taken away.
+            for life in self._lives.values():
+                life.end()
         self._selector.close()
 
     def run(self) -> None:

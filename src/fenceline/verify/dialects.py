@@ -18,13 +18,14 @@ PATIENCE_S = 10.0
 class Dialect:
     """One kind of store. A resource's tables have names that begin with its `stem`.
 
-    `refusal` is a part of what the store says to a write that presents no token.
+    `refusal` is a part of what the store says to a write that presents no token; `finds` asks for a table by its name.
     """
 
     connect: Callable[[str], Any]
     parameter: str
     serial: str
     refusal: str
+    finds: str
 
     @contextmanager
     def plain(self, url: str) -> Iterator[Any]:
@@ -51,9 +52,13 @@ class Dialect:
         self.rows(connection, f"CREATE TABLE {{list}} (serial {self.serial}, {columns})", stem)
 
     def drop(self, connection: Any, stem: str) -> None:
-        """Take a resource's two tables away."""
-        self.rows(connection, "DROP TABLE {counters}", stem)
-        self.rows(connection, "DROP TABLE {list}", stem)
+        """Take a resource's two tables away, as far as they were made."""
+        self.rows(connection, "DROP TABLE IF EXISTS {counters}", stem)
+        self.rows(connection, "DROP TABLE IF EXISTS {list}", stem)
+
+    def has_tables(self, connection: Any, stem: str) -> bool:
+        """Tell whether one of a resource's two tables is there."""
+        return any(self.rows(connection, self.finds, stem, table) for table in self.tables(stem))
 
 
 def _sqlite(url: str) -> Any:
@@ -78,9 +83,27 @@ def _mysql(url: str) -> Any:
     return open_connection(place_of(url), PATIENCE_S)
 
 
-_SQLITE = Dialect(_sqlite, "?", "INTEGER PRIMARY KEY AUTOINCREMENT", "fenceline:")
-_POSTGRES = Dialect(_postgres, "%s", "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY", "holder of its lock")
-_MYSQL = Dialect(_mysql, "%s", "BIGINT AUTO_INCREMENT PRIMARY KEY", "FL001")
+_SQLITE = Dialect(
+    connect=_sqlite,
+    parameter="?",
+    serial="INTEGER PRIMARY KEY AUTOINCREMENT",
+    refusal="fenceline:",
+    finds="SELECT 1 FROM sqlite_master WHERE name = {}",
+)
+_POSTGRES = Dialect(
+    connect=_postgres,
+    parameter="%s",
+    serial="bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
+    refusal="holder of its lock",
+    finds="SELECT 1 WHERE to_regclass({}::text) IS NOT NULL",
+)
+_MYSQL = Dialect(
+    connect=_mysql,
+    parameter="%s",
+    serial="BIGINT AUTO_INCREMENT PRIMARY KEY",
+    refusal="FL001",
+    finds="SELECT 1 FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = {}",
+)
 DIALECTS: dict[str, Dialect] = {
     "mariadb": _MYSQL,
     "mysql": _MYSQL,

@@ -4,7 +4,7 @@ Promise: the keys carry the run's own name, below each resource's part of the gu
 that of etcd's revisions.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -59,18 +59,17 @@ class EtcdPlace(Place):
         return [self._all(resource)]
 
     def check_unused(self, resource: str) -> None:
-        """Leave it to `make`, which looks and writes at once."""
+        """Raise GuardError if there are keys of another run."""
+        self._do_if_unused(resource, ())
 
     def make(self, resource: str) -> None:
-        """Make the counters; GuardError if there are keys of another run."""
-        area = self._store.layout.area(resource)
+        """Make the counters; GuardError if there are keys of another run by now."""
         state = self._state(resource)
-        keys = [f"{state}{name}" for name in (_LAST, *range(1, ROWS + 1))]
-        if not self._done(txn((is_empty(area),), [put(key.encode(), b"0") for key in keys])).succeeded:
-            raise fenceline.GuardError(
-                f"{self._store.url}: there are keys that begin with {area.decode()!r}, of another run of fenceline "
-                f"verify. Wait for its end; if it was killed, delete them: etcdctl del --prefix {area.decode()}"
-            )
+        self._do_if_unused(resource, [put(f"{state}{name}".encode(), b"0") for name in (_LAST, *range(1, ROWS + 1))])
+
+    def is_there(self, resource: str) -> bool:
+        """Tell whether there is one of the run's keys."""
+        return next(self._below(self._all(resource)), None) is not None
 
     def take_away(self, resource: str) -> None:
         """Delete the run's keys."""
@@ -91,6 +90,14 @@ class EtcdPlace(Place):
     def _client(self) -> Client:
         """A client that knows no guard, for before and after the attack."""
         return Client(self._store.place)
+
+    def _do_if_unused(self, resource: str, operations: Sequence[Any]) -> None:
+        area = self._store.layout.area(resource)
+        if not self._done(txn((is_empty(area),), operations)).succeeded:
+            raise fenceline.GuardError(
+                f"{self._store.url}: there are keys that begin with {area.decode()!r}, of another run of fenceline "
+                f"verify. Wait for its end; if it was killed, delete them: etcdctl del --prefix {area.decode()}"
+            )
 
     def _done(self, request: Any) -> Any:
         return self._client.call(TXN, request, PATIENCE_S)

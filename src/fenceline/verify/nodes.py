@@ -76,6 +76,10 @@ class ZooKeeperPlace(Place):
         zeros = [f"{node}/{name}" for name in (_LAST, *range(1, ROWS + 1))]
         self._do([Create(path, b"0", self._client.acl, 0) for path in (node, f"{node}/{_LIST}", *zeros)])
 
+    def is_there(self, resource: str) -> bool:
+        """Tell whether the resource has its own node."""
+        return self._client.exists(self._store.layout.root(resource)) is not None
+
     def take_away(self, resource: str) -> None:
         """Delete the run's nodes, and the resource's own."""
         node = self._node(resource)

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import fenceline
+from fenceline.stores.registry import guard_store
 from fenceline.verify.plan import Settings
 
 ROWS = 4
@@ -88,7 +89,14 @@ class Place(ABC):
         for resource in self.resources:
             self.check_unused(resource)
             self._made.append(resource)
-            self.make(resource)
+            try:
+                self.make(resource)
+            except fenceline.FencelineError:
+                raise
+            except Exception as error:  # What a client says, for example that the right to make a table is missing.
+                made = ", ".join(self.made_for(resource))
+                message = f"{self.shown_url}: {made} could not be made: {type(error).__name__}: {error}"
+                raise fenceline.GuardError(message) from error
 
     def remove(self) -> list[str]:
         """Take away what was made, and return what could not be, with the reason."""
@@ -98,8 +106,21 @@ class Place(ABC):
             try:
                 self.take_away(resource)
             except Exception as error:
-                left.append(f"{', '.join(self.made_for(resource))}: {type(error).__name__}: {error}")
+                if self._may_be_there(resource):
+                    left.append(f"{', '.join(self.made_for(resource))}: {type(error).__name__}: {error}")
         return left
+
+    def _may_be_there(self, resource: str) -> bool:
+        """Tell whether something of the resource is there, for all that can be known."""
+        try:
+            return self.is_there(resource)
+        except Exception:
+            return True
+
+    @property
+    def shown_url(self) -> str:
+        """The guard's URL as it may be shown: without users and passwords."""
+        return guard_store(self.url).url
 
     # --- how the store holds them -------------------------------------------------------------------------------------
     @abstractmethod
@@ -117,6 +138,10 @@ class Place(ABC):
     @abstractmethod
     def take_away(self, resource: str) -> None:
         """Undo `make`, however far it got."""
+
+    @abstractmethod
+    def is_there(self, resource: str) -> bool:
+        """Tell whether something of what `make` makes is there."""
 
     @abstractmethod
     def look(self, connection: Any, resource: str) -> Seen:

@@ -69,9 +69,9 @@ class TablePlace(Place):
             tables = [one.table for one in look_at(self.url, resource).protections]
         if tables:
             raise fenceline.GuardError(
-                f"{self.url}: resource {resource!r} protects {', '.join(tables)}, of another run of fenceline verify. "
-                f"Wait for its end; if it was killed, run `fenceline unprotect URL --resource {resource} --reason …` "
-                f"and drop these tables"
+                f"{self.shown_url}: resource {resource!r} protects {', '.join(tables)}, of another run of fenceline "
+                f"verify. Wait for its end; if it was killed, run `fenceline unprotect URL --resource {resource} "
+                f"--reason …` and drop these tables"
             )
 
     def make(self, resource: str) -> None:
@@ -87,6 +87,11 @@ class TablePlace(Place):
         self.unprotect(resource)
         with self.dialect.plain(self.url) as connection:
             self.dialect.drop(connection, self._stems[resource])
+
+    def is_there(self, resource: str) -> bool:
+        """Tell whether one of the tables is there."""
+        with self.dialect.plain(self.url) as connection:
+            return self.dialect.has_tables(connection, self._stems[resource])
 
     def protect(self, resource: str) -> None:
         """Have the guard protect a resource's tables."""
