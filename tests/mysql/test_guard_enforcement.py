@@ -1,5 +1,6 @@
 """G6 on MySQL: the database itself refuses a write that presents no token in its transaction, from any client."""
 
+import base64
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,12 @@ import pytest
 
 import fenceline
 from fenceline import GuardError, StaleTokenError, UnfencedWriteError
+from fenceline._api.guard import look_at
 from tests.guards import LOCK, RESOURCE, HandmadeLease, sequencer
 from tests.mysql.fix_mysql import Database
 from tests.mysql.guarded import UNFENCED, Guarded, code_of, run
 
+LOCK_ENCODED = base64.urlsafe_b64encode(LOCK.encode()).rstrip(b"=").decode()
 SET_UP = (
     "CREATE TABLE other (id int PRIMARY KEY, value varchar(64))",
     "INSERT INTO other VALUES (1, 'a')",
@@ -226,6 +229,37 @@ def test_every_lock_name_survives_the_sequencer(guarded: Guarded, lock: str) -> 
     with guarded.database.connect(autocommit=False) as native:
         run(native, "CALL fenceline_present(%s, 'r')", str(sequencer(5, lock=lock)))
     assert guard.mark().lock == lock
+
+
+NOT_NAMES = (b"\xff", b"a\xed\xa0\x80", b"\xc3", b"\xf4\x90\x80\x80", b"a\0b", b"", b"x" * 513)
+
+
+@pytest.mark.parametrize("name", NOT_NAMES)
+def test_a_name_that_no_client_could_read_is_kept_in_no_mark(guarded: Guarded, name: bytes) -> None:
+    """Or whoever may seal could break every operator's command for good, since a mark is never deleted."""
+    lock = base64.urlsafe_b64encode(name).rstrip(b"=").decode()
+    good, bad = f"fl1.source.history.x.5.claim-5.{LOCK_ENCODED}", f"fl1.source.history.x.5.claim-5.{lock}"
+    before = guarded.database.rows("SELECT * FROM fenceline_mark")
+    calls = (
+        ("CALL fenceline_seal(%s, 'r')", (bad,)),
+        ("CALL fenceline_seal(%s, %s)", (good, name)),
+        ("CALL fenceline_begin(HEX(%s), 'claim', 'alone', 5)", (name or b"\0",)),
+        ("CALL fenceline_write_and_commit(HEX('r'), %s, 5, 'claim', 'source', 'history', FALSE)", (name,)),
+        ("CALL fenceline_write_and_commit(HEX('r'), 'lock', 5, 'claim', %s, 'history', FALSE)", (name or b".",)),
+    )
+    with guarded.database.connect() as native:
+        for call, values in calls:
+            with pytest.raises(pymysql.Error, match=r"utf8|letters|not a sequencer|[Tt]oo long|character string"):
+                run(native, call, *values)
+            run(native, "CALL fenceline_rollback()")
+    assert guarded.database.rows("SELECT * FROM fenceline_mark") == before
+
+
+def test_what_was_observed_is_shown_whatever_its_program_calls_itself(guarded: Guarded) -> None:
+    guarded.database.rows("CALL fenceline_record_refusal(x'ff', 'stale')")
+    guarded.database.rows("CALL fenceline_observe('reports', CONVERT(x'EDA080' USING utf8mb4), 'insert')")
+    seen = look_at(guarded.database.url()).observations
+    assert [(one.resource, one.table) for one in seen] == [("reports", "\\xed\\xa0\\x80"), ("\\xff", "")]
 
 
 @pytest.mark.parametrize("resource", ["a,b", "r.1", "'\"\\%_`", "nächtlich-ü", "x" * 512, "\U0001f512"])

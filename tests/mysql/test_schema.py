@@ -130,6 +130,36 @@ def test_locks_are_listed_page_by_page_in_the_order_of_their_bytes(mysql_url: st
     client.close()
 
 
+NOT_NAMES = (b"\xff", b"a\xed\xa0\x80", b"\xc3", b"\xf4\x90\x80\x80", b"a\0b", b"", None)
+
+
+def call_acquire(database: Database, lock: bytes | None, holder: bytes | None, claim: str = "claim") -> None:
+    """Acquire as a role does that only has the right to call the routine."""
+    parameters = lock, claim, holder, 9_000_000_000_000_000
+    with database.connect() as native, native.cursor() as cursor:
+        cursor.execute("set time_zone = '+00:00', tx_isolation = 'READ-COMMITTED'")
+        cursor.execute(
+            "call fenceline_acquire(%s, %s, %s, 600000, %s, 'wait', 9, 1, (select history_id from fenceline_source))",
+            parameters,
+        )
+
+
+@pytest.mark.parametrize("name", NOT_NAMES)
+def test_a_name_that_no_client_could_read_is_neither_granted_nor_queued(
+    mysql_url: str, mysql_database: Database, name: bytes | None
+) -> None:
+    """Or whoever may acquire could break every listing for the operator."""
+    one_token(mysql_url, "free")
+    for lock, holder in ((name, b"holder"), (b"new", name), (b"free", name)):
+        with pytest.raises(pymysql.Error, match=r"1 to 512 bytes of UTF-8|Incorrect string value"):
+            call_acquire(mysql_database, lock, holder)
+    call_acquire(mysql_database, b"free", b" ")
+    with pytest.raises(pymysql.Error, match=r"1 to 512 bytes of UTF-8|Incorrect string value"):
+        call_acquire(mysql_database, b"free", name, "another")
+    with fenceline.connect(mysql_url) as source:
+        assert [(info.name, info.holder, info.waiters) for info in source.locks()] == [("free", " ", ())]
+
+
 def test_t2_at_the_end_of_the_range_the_source_refuses(mysql_url: str, mysql_database: Database) -> None:
     mysql_database.rows("update fenceline_source set token = %s", 2**63 - 2)
     assert one_token(mysql_url) == 2**63 - 1

@@ -546,11 +546,12 @@ WHERE p_resource IS NULL OR protection.resource = p_resource
 ORDER BY protection.id, made.TRIGGER_NAME;
 
 -- name: fenceline_show_observations
--- What observe mode let pass.
+-- What observe mode let pass; as bytes, since programs call themselves what they like.
 CREATE PROCEDURE fenceline_show_observations(p_resource VARBINARY(512))
 READS SQL DATA SQL SECURITY DEFINER
-SELECT resource, table_name, kind, SUM(times), DATE_FORMAT(MIN(first_at), '%Y-%m-%dT%H:%i:%s.%fZ'),
-    DATE_FORMAT(MAX(last_at), '%Y-%m-%dT%H:%i:%s.%fZ'), account, program
+SELECT resource, CAST(table_name AS BINARY), CAST(kind AS BINARY), SUM(times),
+    DATE_FORMAT(MIN(first_at), '%Y-%m-%dT%H:%i:%s.%fZ'), DATE_FORMAT(MAX(last_at), '%Y-%m-%dT%H:%i:%s.%fZ'),
+    CAST(account AS BINARY), CAST(program AS BINARY)
 FROM fenceline_observation WHERE p_resource IS NULL OR resource = p_resource
 GROUP BY resource, table_name, kind, account, program ORDER BY resource, table_name, kind, account, program;
 

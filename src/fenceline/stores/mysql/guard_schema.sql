@@ -28,7 +28,8 @@ CREATE TABLE IF NOT EXISTS fenceline_guard_audit (
 -- name: create_mark
 -- The highest token that each resource has promised (NULL: none yet), and the lease that it belongs to (no claim: an
 -- operator's). `audit_id` names the entry by which an operator changed the mark last. A row without a lock is no mark yet:
--- it is what two first seals of one resource wait for.
+-- it is what two first seals of one resource wait for. Whoever may seal may send what it likes, and a mark cannot be deleted:
+-- so names are such that every client can read them. (This server takes U+D800 to U+DFFF for UTF-8, which they are not.)
 CREATE TABLE IF NOT EXISTS fenceline_mark (
     resource   VARBINARY(512)  PRIMARY KEY,
     lock_name  VARBINARY(512),
@@ -37,7 +38,16 @@ CREATE TABLE IF NOT EXISTS fenceline_mark (
     history_id VARBINARY(64),
     claim      VARBINARY(64),
     is_closed  BOOLEAN         NOT NULL DEFAULT FALSE,
-    audit_id   BIGINT UNSIGNED
+    audit_id   BIGINT UNSIGNED,
+    CONSTRAINT fenceline_a_resource_has_1_to_512_bytes_of_utf8 CHECK (
+        resource <> '' AND CAST(CONVERT(resource USING utf8mb4) AS BINARY) <=> resource
+        AND HEX(resource) NOT REGEXP '^(..)*(00|ED[AB])'),
+    CONSTRAINT fenceline_a_lock_has_1_to_512_bytes_of_utf8 CHECK (
+        lock_name IS NULL OR (
+            lock_name <> '' AND CAST(CONVERT(lock_name USING utf8mb4) AS BINARY) <=> lock_name
+            AND HEX(lock_name) NOT REGEXP '^(..)*(00|ED[AB])')),
+    CONSTRAINT fenceline_ids_and_claims_are_of_letters_digits_and_dashes CHECK (
+        CONVERT(CONCAT_WS('', source_id, history_id, claim) USING latin1) NOT REGEXP '[^A-Za-z0-9_-]')
 ) ENGINE = InnoDB;
 
 -- name: create_protection

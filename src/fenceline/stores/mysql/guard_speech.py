@@ -292,7 +292,12 @@ def _observation(row: Row) -> ask.Observation:
 
 
 def _text(value: Any) -> str:
-    return bytes(value).decode() if isinstance(value, (bytes, bytearray, memoryview)) else str(value)
+    """Return a value as text; what an observed program sent that is none is shown by its bytes."""
+    return (
+        bytes(value).decode(errors="backslashreplace")
+        if isinstance(value, (bytes, bytearray, memoryview))
+        else str(value)
+    )
 
 
 def _text_or_none(value: Any) -> str | None:

@@ -10,14 +10,25 @@ BEGIN
         'fenceline: a session needs time_zone +00:00 and READ COMMITTED';
 END;
 
+-- name: create_refuse_name
+-- Refuse what no client of ours sends: a name is text that every client can read.
+CREATE PROCEDURE fenceline_refuse_name() SQL SECURITY INVOKER NO SQL
+SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT =
+    'fenceline: the name of a lock or of a holder has 1 to 512 bytes of UTF-8, and no U+0000';
+
 -- name: create_hold_lock
--- Hold a lock's row still until the end of the transaction; it is made if there is none.
+-- Hold a lock's row still until the end of the transaction; it is made if there is none, and the name is one. (This server
+-- takes U+D800 to U+DFFF for UTF-8, which they are not.)
 CREATE PROCEDURE fenceline_hold_lock(IN p_lock VARBINARY(512)) SQL SECURITY DEFINER MODIFIES SQL DATA
 BEGIN
     DECLARE v_waiting BIGINT;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET v_waiting = NULL;
     SELECT waiting INTO v_waiting FROM fenceline_lock WHERE name = p_lock FOR UPDATE;
     IF v_waiting IS NULL THEN
+        IF p_lock IS NULL OR p_lock = '' OR NOT CAST(CONVERT(p_lock USING utf8mb4) AS BINARY) <=> p_lock
+           OR HEX(p_lock) REGEXP '^(..)*(00|ED[AB])' THEN
+            CALL fenceline_refuse_name();
+        END IF;
         INSERT INTO fenceline_lock (name) VALUES (p_lock) ON DUPLICATE KEY UPDATE waiting = waiting;
     END IF;
 END;
@@ -92,6 +103,10 @@ deciding: BEGIN
     DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
     DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
 
+    IF p_mode <> 'poll' AND (COALESCE(LENGTH(p_holder), 0) NOT BETWEEN 1 AND 512
+                             OR HEX(p_holder) REGEXP '^(..)*(00|ED[AB])') THEN
+        CALL fenceline_refuse_name();
+    END IF;
     START TRANSACTION;
     CALL fenceline_hold_lock(p_lock);
     -- After the row is held: what the row does not remember any more, the source does (see fenceline_purge).
@@ -215,7 +230,8 @@ acquiring: BEGIN
             claim = p_claim, epoch = p_epoch, holder = p_holder, ended = NULL, ttl_ms = p_ttl_ms, born_us = p_born_us,
             deadline_us = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) + p_ttl_ms * 1000
         WHERE name = p_lock AND claim IS NULL AND waiting = 0
-          AND NOT p_claim <=> ended_claim AND forgotten_us < p_born_us;
+          AND NOT p_claim <=> ended_claim AND forgotten_us < p_born_us
+          AND LENGTH(p_holder) BETWEEN 1 AND 512 AND HEX(p_holder) NOT REGEXP '^(..)*(00|ED[AB])';
         IF ROW_COUNT() = 1 THEN
             UPDATE fenceline_source SET token = LAST_INSERT_ID(token + 1)
             WHERE id = 1 AND history_id = p_history_id AND epoch = p_epoch AND born_after_us < p_born_us;
