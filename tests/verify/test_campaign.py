@@ -193,6 +193,13 @@ def test_a_control_is_never_let_loose_on_a_users_file(program: Program) -> None:
         (("--guard", "sqlite:///app.db", "--faults", "flood"), "'flood' is none of what can hit"),
         (("--guard", "sqlite:///app.db", "--source", "memory://here"), "a source in memory"),
         (("--control", "nonesuch"), "'nonesuch' is none of unfenced"),
+        (("--guard", "sqlite:///app.db", "--duration", "nan"), "'--duration': nan is no number of seconds"),
+        (("--guard", "sqlite:///app.db", "--duration", "inf"), "'--duration': inf is no number of seconds"),
+        (("--guard", "sqlite:///app.db", "--ttl", "nan"), "'--ttl': nan is no number of seconds"),
+        (("--guard", "sqlite:///app.db", "--ttl", "inf"), "'--ttl'"),
+        (("--guard", "sqlite:///app.db", "--source", "etcd://host/l", "--ttl", "0.5"), "--ttl: lock"),
+        (("--guard", "sqlite:///app.db", "--source", "etcd://host/l", "--ttl", "1.5"), "in steps of 1"),
+        (("--guard", "sqlite:///app.db", "--source", "zookeeper://host/l", "--ttl", "0.5"), "--ttl: lock"),
     ],
 )
 def test_a_mistake_is_told_with_what_to_write(program: Program, words: tuple[str, ...], complaint: str) -> None:

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from fenceline.cli.verify import DEFAULT_TTL_S, OWN
+from fenceline.cli.verify import OWN
 from fenceline.verify.own import programs
 from fenceline.verify.own.known import SETUPS
 from fenceline.verify.own.watcher import processes_in
+from fenceline.verify.plan import USUAL_TTL_S
 from fenceline.verify.verdict import CLEAN, NOT_ENOUGH
 from tests.cli.program import Program, program
 from tests.helpers import wait_until
@@ -79,7 +80,7 @@ def test_own_servers_stand(program: Program, place: Path, kind: str) -> None:
 
 def test_every_kind_has_its_campaign_and_is_offered() -> None:
     assert set(SHORT) == set(NEEDS) == set(SETUPS) == set(OWN)
-    assert SETUPS["postgres"].ttl == DEFAULT_TTL_S
+    assert SETUPS["postgres"].ttl == USUAL_TTL_S
 
 
 def begun(program: Program, place: Path, *words: str) -> subprocess.Popen[str]:

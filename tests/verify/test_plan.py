@@ -3,8 +3,20 @@
 from collections import Counter
 from dataclasses import replace
 
+import pytest
+
 from fenceline.verify.history import FREEZE, KILL, RESTORE, STRAY
-from fenceline.verify.plan import ACQUIRED, BETWEEN, CONTROL_FAULTS, LEAVING, WRITTEN, Fault, Settings, fault_of
+from fenceline.verify.plan import (
+    ACQUIRED,
+    BETWEEN,
+    CONTROL_FAULTS,
+    LEAVING,
+    WRITTEN,
+    Fault,
+    Settings,
+    fault_of,
+    usual_ttl,
+)
 
 SETTINGS = Settings(source=None, guard="sqlite:///app.db", run="run", of="source", seed=7)
 
@@ -65,3 +77,17 @@ def test_names_are_of_this_run_alone() -> None:
     assert stems.isdisjoint(stem for number in range(4) for stem in other.stems(number).values())
     assert not any(stem.startswith("fenceline_") for stem in stems)
     assert len(SETTINGS.bindings()) == 6
+
+
+@pytest.mark.parametrize(
+    ("source", "ttl"),
+    [
+        ("sqlite:///locks.db", 0.5),
+        ("postgres://host/db", 0.5),
+        ("etcd://host/locks", 2.0),
+        ("zookeeper://host/locks?tick_ms=100", 2.0),
+        ("zookeeper://host/locks?tick_ms=2000", 8.0),
+    ],
+)
+def test_each_source_has_leases_that_it_grants(source: str, ttl: float) -> None:
+    assert usual_ttl(source) == ttl

@@ -1,15 +1,17 @@
 """Campaigns against private servers: locks and data in one place, and nothing of ours is left in it."""
 
 import json
+from collections.abc import Iterator
 
 import pytest
 
 import fenceline
 from fenceline._api.guard import look_at
 from fenceline.verify.plan import OWN_NAMES
-from fenceline.verify.verdict import CLEAN
+from fenceline.verify.verdict import CLEAN, NOT_ENOUGH
 from tests.cli.program import Program, program
-from tests.etcd.fix_etcd import Corner
+from tests.etcd.fix_etcd import Corner, EtcdFleet
+from tests.etcd.fix_server import EtcdCluster
 from tests.mysql.fix_mysql import Database as MySQLDatabase
 from tests.postgres.fix_postgres import Database, only
 from tests.verify.test_campaign import attack_until
@@ -54,6 +56,29 @@ def test_mariadb_stands(program: Program, mysql_database: MySQLDatabase) -> None
 def test_etcd_stands(program: Program, etcd: Corner) -> None:
     check(program, f"{etcd.url}/locks", f"{etcd.url}/data", SHORT_SESSIONS)
     assert "verify_" not in etcd.cluster.ctl("get", "--prefix", "--keys-only", etcd.prefix)
+
+
+@pytest.fixture
+def usual_etcd(etcd_fleet: EtcdFleet) -> Iterator[EtcdCluster]:
+    """Yield a member with the election timeout that etcd has unless somebody changes it: it grants no ttl below 2 s."""
+    cluster = etcd_fleet.new_cluster(1)
+    cluster.servers[0].settings |= {"heartbeat-interval": 100, "election-timeout": 1000}
+    with cluster:
+        yield cluster
+
+
+def test_a_ttl_that_only_the_server_refuses_is_a_mistake(program: Program, usual_etcd: EtcdCluster) -> None:
+    url = usual_etcd.url("locks")
+    with fenceline.connect(url) as source:
+        source.install()
+    words = ("verify", "--source", url, "--guard", usual_etcd.url("data"))
+    done = program(*words, "--ttl", "1", "--duration", "1")
+    assert (done.returncode, done.stdout) == (64, "")
+    assert "--ttl 1 cannot be had: " in done.stderr
+    assert "ask for 2 s" in done.stderr
+    assert "verify_" not in usual_etcd.ctl("get", "--prefix", "--keys-only", "data")
+    done = program(*words, "--duration", "1")
+    assert done.returncode in {CLEAN, NOT_ENOUGH}, done.stderr
 
 
 def test_zookeeper_stands(program: Program, zookeeper: ZooKeeperServer) -> None:

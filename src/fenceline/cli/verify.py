@@ -6,6 +6,7 @@ campaign that could not be carried out is 69. What was made is taken away again,
 `--dry-run` makes nothing and asks nobody.
 """
 
+import math
 import os
 import shutil
 import signal
@@ -13,7 +14,7 @@ import sys
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -31,10 +32,20 @@ if TYPE_CHECKING:
     from fenceline.verify.plan import Settings
 
 MIN_TTL_S = 0.2
-DEFAULT_TTL_S = 0.5
 OWN = ("postgres", "mariadb", "etcd", "etcd3", "zookeeper3")
 _SOURCE_ID_CHARACTERS = 8
 _FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+class Seconds(click.FloatRange):
+    """A number of seconds within a range; of the floats that are no numbers, none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number."""
+        seconds = float(super().convert(value, param, ctx))
+        if not math.isfinite(seconds):
+            self.fail(f"{value} is no number of seconds", param, ctx)
+        return seconds
 
 
 @click.command()
@@ -50,10 +61,11 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--locks", type=click.IntRange(1, 50), default=4, show_default=True, help="How many locks.")
 @click.option(
     "--ttl",
-    type=click.FloatRange(MIN_TTL_S, 60),
-    help="Seconds of a lease.  [default: 0.5; 1 for etcd, 2 for zookeeper3]",
+    type=Seconds(MIN_TTL_S, 60),
+    help="Seconds of a lease.  [default: 0.5; for etcd and ZooKeeper 2, with --own etcd and etcd3 1; the least that "
+    "the source grants, if that is more]",
 )
-@click.option("--duration", type=click.FloatRange(1), default=60.0, show_default=True, help="Seconds of the attack.")
+@click.option("--duration", type=Seconds(1), default=60.0, show_default=True, help="Seconds of the attack.")
 @click.option("--seed", type=int, help="Draw the faults from this number.  [default: a random one, which is shown]")
 @click.option("--faults", metavar="A,B", help="Which faults.  [default: all that can hit this set-up]")
 @click.option("--history", "history_file", type=_FILE, metavar="FILE", help="Keep the history in FILE.")
@@ -107,11 +119,11 @@ def verify(  # noqa: PLR0913 - each is an option of its own
         settings = Settings(
             source=source_url,
             guard=guard_url,
+            ttl=_chosen_ttl(ttl, kind, source_url),
             run=os.urandom(3).hex(),
             of="…" if dry_run else _source_part(source_url),
             workers=max(workers, 2 * locks),
             locks=locks,
-            ttl=ttl or (kind.ttl if kind else DEFAULT_TTL_S),
             duration=duration,
             seed=int.from_bytes(os.urandom(4)) if seed is None else seed,
             faults=_chosen_faults(
@@ -204,6 +216,21 @@ def _own_servers(kind: "type[Setup]", guard: str | None, *, is_dry: bool) -> "It
     complain(f"starting {kind.name}")
     with kind() as servers:
         yield servers.url, guard or servers.guard_url, servers
+
+
+def _chosen_ttl(asked: float | None, own: "type[Setup] | None", source_url: str | None) -> float:
+    """Return the length of the leases; BadParameter if it is known that the source grants none of that length."""
+    from fenceline.verify.plan import OWN_NAMES, usual_ttl
+
+    if own is not None:
+        return asked or own.ttl
+    ttl = asked or usual_ttl(source_url)
+    with fenceline.connect(source_url) as source:
+        try:
+            source.lock(OWN_NAMES, ttl=ttl)
+        except fenceline.ConfigError as error:
+            raise click.BadParameter(str(error), param_hint="--ttl") from error
+    return ttl
 
 
 def _chosen_faults(text: str | None, possible: tuple[str, ...]) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ guard's error passed on as it is, since that would look like a verdict.
 
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -94,12 +94,22 @@ def _try_out(settings: Settings, place: Place) -> None:
     """Take a lock and read its resources as a worker does: what stops all of them is told at once, and not by a
     campaign in which nothing happens.
     """
-    with (
-        fenceline.connect(settings.source) as source,
-        source.lock(place.lock, ttl=max(settings.ttl, _TRIAL_TTL_S), timeout=settings.patience) as lease,
-    ):
-        for resource in place.resources:
-            place.read(lease, resource)
+    with fenceline.connect(settings.source) as source:
+        _try_ttl(settings, source, place.lock)
+        with source.lock(place.lock, ttl=max(settings.ttl, _TRIAL_TTL_S), timeout=settings.patience) as lease:
+            for resource in place.resources:
+                place.read(lease, resource)
+
+
+def _try_ttl(settings: Settings, source: fenceline.Source, name: str) -> None:
+    """Take the lock for as long as a worker does: how long that must be only the server knows, of some stores."""
+    lock = source.lock(name, ttl=settings.ttl, timeout=settings.patience)
+    try:
+        lock.acquire()
+    except fenceline.ConfigError as error:
+        raise fenceline.ConfigError(f"--ttl {settings.ttl:g} cannot be had: {error}") from error
+    with suppress(fenceline.LeaseError):  # On a busy machine it may be over by now.
+        lock.release()
 
 
 def _record_begin(settings: Settings, recorder: Recorder) -> None:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import fenceline
-from fenceline.stores.registry import guard_store
+from fenceline._api.terms import resolve_url
+from fenceline.stores.registry import guard_store, source_store
 from fenceline.verify.history import DELAY, DROP, FREEZE, JUMP, KILL, PARTITION, RESTORE, STRAY
 from fenceline.verify.proxy import address_of
 
@@ -25,11 +26,16 @@ FAULTS = (FREEZE, KILL, STRAY, JUMP, *NETWORK_FAULTS)
 CONTROL_FAULTS = (FREEZE, KILL, RESTORE)
 TRUSTING = ("etcd", "zookeeper")
 """Stores that have no triggers."""
+MS_PER_S = 1000
+USUAL_TTL_S = 0.5
+"""The length of the leases unless a source has reasons for another."""
 SOURCE, GUARD = "source", "guard"
 """The two sides that a worker can be cut off from."""
 ACQUIRED, BETWEEN, WRITTEN, LEAVING = "acquired", "between", "written", "leaving"
 """Where a fault hits: after the acquire, between read and write, between write and commit, before the release."""
 
+_USUAL_TTLS_S = {"etcd": 2.0, "zookeeper": 2.0}
+"""etcd's shortest lease is one and a half of its election timeout, which is a second unless somebody changed it."""
 _POINTS = {ACQUIRED: 4, BETWEEN: 10, WRITTEN: 1, LEAVING: 2}
 """How often each is chosen. One that is frozen inside a write holds a whole SQLite file up, hence seldom."""
 _SHARES = {
@@ -76,7 +82,7 @@ class Settings:
     of: str
     workers: int = 12
     locks: int = 4
-    ttl: float = 0.5
+    ttl: float = USUAL_TTL_S
     duration: float = 60.0
     seed: int = 0
     faults: tuple[str, ...] = (FREEZE, KILL, STRAY)
@@ -159,6 +165,13 @@ def _length(kind: str, chance: random.Random) -> float:
         is_short = chance.random() < _SHORT_SHARE
         return chance.uniform(*(_SHORT_FREEZE_TTLS if is_short else _FREEZE_TTLS))
     return chance.uniform(*_LENGTHS_TTLS.get(kind, (0, 0)))
+
+
+def usual_ttl(source: str | None) -> float:
+    """Return how many seconds leases of this source last unless the user says otherwise."""
+    url = resolve_url(source)
+    least = source_store(url).capabilities.ttl_min_ms / MS_PER_S
+    return max(least, _USUAL_TTLS_S.get(url.partition("://")[0].lower(), USUAL_TTL_S))
 
 
 def possible_faults(source: str | None, guard: str, control: str | None) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ def touched(settings: Settings) -> dict[str, Any]:
         "resources": [resource for place in places for resource in place.resources],
         "makes": [name for place in places for resource in place.resources for name in place.made_for(resource)],
         "processes": settings.workers,
+        "ttl": settings.ttl,
         "duration": settings.duration,
         "faults": list(settings.faults),
         "stays": [
