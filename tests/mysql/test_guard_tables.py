@@ -378,6 +378,33 @@ def test_doctor_names_accounts_that_go_past_the_triggers(guarded: Guarded) -> No
         guarded.database.rows(f"DROP USER {name}")
 
 
+def test_doctor_names_the_tables_that_an_account_has_rights_on_and_no_others(guarded: Guarded) -> None:
+    database, name = guarded.database.name, f"dropper_{guarded.database.name}"
+    for table in ("orders", "plain"):
+        guarded.database.rows(f"CREATE TABLE {table} (id int)")
+    guarded.guard().protect("orders")
+    guarded.database.rows(f"CREATE USER {name}")
+
+    def powers() -> list[str]:
+        found = MySQLGuard(guarded.database.url()).examine()
+        return [one.message for one in found if one.code == "powerful-role" and f"'{name}'@" in one.message]
+
+    try:
+        guarded.database.rows(f"GRANT DROP, ALTER, TRIGGER ON `{database}`.plain TO {name}")
+        assert powers() == []
+        for table, named in (("reports", "reports"), ("orders", "orders, reports")):
+            guarded.database.rows(f"GRANT DROP ON `{database}`.{table} TO {name}")
+            [said] = powers()
+            assert f"the triggers of {named}, by DROP:" in said
+        guarded.database.rows(f"REVOKE DROP ON `{database}`.orders FROM {name}")
+        guarded.database.rows(f"GRANT ALTER ON `{database}`.* TO {name}")
+        on_all, on_one = powers()
+        assert "the triggers of orders, reports, by ALTER:" in on_all
+        assert "the triggers of reports, by DROP:" in on_one
+    finally:
+        guarded.database.rows(f"DROP USER {name}")
+
+
 BROKEN = {
     "lost-protection": (("DROP TRIGGER fenceline_1_delete_enforce",), "insert, update writes meet a trigger of ours"),
     "open-cascade": (

@@ -119,9 +119,9 @@ def _rights(ask: Callable[[str], Rows], resources: dict[str, str]) -> Iterator[F
     """Tell which accounts can go past the triggers, as far as this one is shown them."""
     if not resources:
         return
-    tables = ", ".join(sorted(resources))
-    for account, rights in ask(SQL.powers):
-        message = f"{account} can go past the triggers of {tables}, by {rights}: TRUNCATE, DROP and ALTER meet none"
+    for (account, rights), tables in _powers(ask(SQL.powers), set(resources)).items():
+        named = ", ".join(sorted(tables))
+        message = f"{account} can go past the triggers of {named}, by {rights}: TRUNCATE, DROP and ALTER meet none"
         remedy = (
             "let the application use an account with no more than SELECT, INSERT, UPDATE and DELETE on its own tables "
             "and EXECUTE on the routines fenceline_…"
@@ -130,3 +130,12 @@ def _rights(ask: Callable[[str], Rows], resources: dict[str, str]) -> Iterator[F
     for account, rights, table in ask(SQL.readers):
         message = f"{account} has {rights} on {table}, where claims and marks are"
         yield Finding("open-marks", message, "grant rights on single tables, not on the database: REVOKE these")
+
+
+def _powers(rows: Rows, protected: set[str]) -> dict[tuple[str, str], set[str]]:
+    """Return which protected tables an account reaches by which rights."""
+    powers: dict[tuple[str, str], set[str]] = {}
+    for account, rights, table in rows:
+        if reached := protected if table is None else protected & {table}:
+            powers.setdefault((account, rights), set()).update(reached)
+    return powers

@@ -15,19 +15,19 @@ SELECT TABLE_NAME, ENGINE FROM information_schema.TABLES
 WHERE TABLE_SCHEMA = CONVERT({database} USING utf8mb4) AND ENGINE <> 'InnoDB' ORDER BY 1;
 
 -- name: powers
--- Accounts that can do what meets no trigger, with the rights by which they can.
-SELECT found.GRANTEE, GROUP_CONCAT(DISTINCT found.PRIVILEGE_TYPE ORDER BY found.PRIVILEGE_TYPE SEPARATOR ', ') FROM (
-    SELECT GRANTEE, PRIVILEGE_TYPE FROM information_schema.USER_PRIVILEGES
+-- Accounts that can do what meets no trigger, with the rights by which they can, and on which table; NULL: on all.
+SELECT found.GRANTEE, GROUP_CONCAT(DISTINCT found.PRIVILEGE_TYPE ORDER BY found.PRIVILEGE_TYPE SEPARATOR ', '), found.place FROM (
+    SELECT GRANTEE, PRIVILEGE_TYPE, NULL AS place FROM information_schema.USER_PRIVILEGES
     UNION ALL
-    SELECT GRANTEE, PRIVILEGE_TYPE FROM information_schema.SCHEMA_PRIVILEGES
+    SELECT GRANTEE, PRIVILEGE_TYPE, NULL FROM information_schema.SCHEMA_PRIVILEGES
     WHERE CONVERT({database} USING utf8mb4) COLLATE utf8mb4_bin LIKE CONVERT(TABLE_SCHEMA USING utf8mb4) COLLATE utf8mb4_bin
     UNION ALL
-    SELECT GRANTEE, PRIVILEGE_TYPE FROM information_schema.TABLE_PRIVILEGES
-    WHERE TABLE_SCHEMA = CONVERT({database} USING utf8mb4) AND TABLE_NAME NOT LIKE 'fenceline\_%'
+    SELECT GRANTEE, PRIVILEGE_TYPE, TABLE_NAME FROM information_schema.TABLE_PRIVILEGES
+    WHERE TABLE_SCHEMA = CONVERT({database} USING utf8mb4)
 ) AS found
 WHERE found.PRIVILEGE_TYPE IN ('DROP', 'ALTER', 'TRIGGER', 'SUPER', 'BINLOG REPLAY', 'CREATE ROUTINE', 'ALTER ROUTINE')
     AND found.GRANTEE NOT LIKE '''mysql.%' AND found.GRANTEE NOT LIKE '''mariadb.sys''%'
-GROUP BY found.GRANTEE ORDER BY 1;
+GROUP BY found.GRANTEE, found.place ORDER BY 1, 3;
 
 -- name: readers
 -- Accounts with rights on our tables, by a grant on each, or on the whole database.
