@@ -98,6 +98,8 @@ def test_a_url_is_understood(url: str, hosts: str, base: str) -> None:
         ("zookeeper://", "names no host"),
         ("zookeeper://a:port", "a port is a number"),
         ("zookeeper://a:99999", "a port is a number"),
+        ("zookeeper://[::1/p", "stands in brackets"),
+        ("zookeeper://::1/p", "stands in brackets"),
         ("zookeeper://a/x?tick=1", "no parameter 'tick'"),
         ("zookeeper://a/x?tick_ms=fast", "tick_ms is"),
         ("zookeeper://a/x?tick_ms", "name=value"),

@@ -11,7 +11,10 @@ import grpc
 from fenceline.errors import OutcomeUnknownError, SourceError, SourceUnavailableError, UnsupportedError
 from fenceline.stores.etcd.conninfo import Place
 
-_UNREACHED = ("failed to connect to all addresses", "DNS resolution failed", "empty address list")
+_UNREACHED = ("failed to connect to all addresses", "DNS resolution failed", "errors resolving", "empty address list")
+"""How gRPC's details begin when it had no connection to send a request over. Of a name that cannot be resolved older
+versions say `DNS resolution failed`, and 1.85 says `errors resolving`.
+"""
 _STALE_LOGIN = ("invalid auth token", "revision of auth store is old")
 _ELSEWHERE = {
     grpc.StatusCode.UNAVAILABLE,
@@ -89,6 +92,12 @@ def was_unreached(error: Any) -> bool:
 def is_stale_login(error: Any) -> bool:
     """Tell whether etcd wants a newer token for the URL's user; nothing was done."""
     return _said(error).endswith(_STALE_LOGIN)
+
+
+def is_not_permitted(error: SourceError) -> bool:
+    """Tell whether an error of the tree means that etcd's roles forbid it to the URL's user."""
+    cause = error.__cause__
+    return isinstance(cause, grpc.RpcError) and cause.code() is grpc.StatusCode.PERMISSION_DENIED
 
 
 def may_work_elsewhere(error: Any) -> bool:

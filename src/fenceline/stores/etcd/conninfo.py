@@ -14,6 +14,7 @@ from typing import NamedTuple
 from urllib.parse import parse_qs, quote, unquote
 
 from fenceline.errors import ConfigError
+from fenceline.stores.members import AddressError, address_of
 
 SCHEME = "etcd"
 DEFAULT_PORT = 2379
@@ -75,12 +76,10 @@ def prefix_of(path: str) -> bytes:
 
 def _endpoint(host: str) -> str:
     """Return a member's host and port."""
-    name, colon, port = host.rpartition(":")
-    if not colon or port.endswith("]"):
-        name, port = host, str(DEFAULT_PORT)
-    if not name or not port.isdigit():
-        raise ConfigError(f"an etcd URL's host {host!r} is not understood: {_FORM}")
-    return f"{name}:{port}"
+    try:
+        return address_of(host, DEFAULT_PORT)
+    except AddressError as error:
+        raise ConfigError(f"an etcd URL is not understood ({error}): {_FORM}") from None
 
 
 def _tls(query: str) -> Tls | None:

@@ -24,6 +24,7 @@ from urllib.parse import parse_qsl, quote, unquote
 from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, Id, Permissions
 
 from fenceline.errors import ConfigError, MissingDependencyError
+from fenceline.stores.members import AddressError, address_of
 
 DEFAULT_PORT = 2181
 DEFAULT_BASE = "/fenceline"
@@ -129,15 +130,10 @@ def _parameters(query: str) -> tuple[dict[str, str], list[str], list[tuple[str, 
 
 def _address(server: str) -> str:
     """Return one `host:port` or `[IPv6 address]:port`."""
-    host, separator, port = server.rpartition(":")
-    if not separator or server.endswith("]"):
-        host, port = server, str(DEFAULT_PORT)
-    if not host:
-        raise ConfigError(_FORM.format(reason="it names no host"))
-    if not port.isascii() or not port.isdigit() or not 0 < int(port) < 2**16:
-        # What stands for a port may be a piece of a password with an @ or / in it: it is not repeated.
-        raise ConfigError(_FORM.format(reason="a port is a number from 1 to 65535"))
-    return f"{host}:{port}"
+    try:
+        return address_of(server, DEFAULT_PORT)
+    except AddressError as error:
+        raise ConfigError(_FORM.format(reason=error)) from None
 
 
 def base_of(path: str) -> str:
