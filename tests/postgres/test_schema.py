@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from psycopg.errors import CharacterNotInRepertoire, InvalidParameterValue
 
 import fenceline
 from fenceline import SchemaError, SourceError, SourceUnavailableError
@@ -190,6 +191,21 @@ def test_a_role_that_may_use_the_schema_can_do_what_a_holder_does_and_no_more(ow
         owned.rows("truncate fenceline.witness")  # A recovery: whoever comes first begins the history.
         assert voice.do(voice.source.lock("another").acquire()).token > lease.token
         assert voice.do(voice.source.describe()).epoch == 2
+
+
+@only("18")
+@pytest.mark.parametrize("name", [b"\xff\xff", b"a\0", b"\xed\xa0\x80", b"", b"x" * 513])
+def test_a_role_cannot_make_a_lock_that_operators_cannot_read(owned: Database, name: bytes) -> None:
+    with owned.connect(user="worker") as connection:
+        for call in (
+            "select fenceline.acquire(%s, 'claim', 'me', 1000, 1, 'wait', 'told', 1000, 10)",
+            "select fenceline.acquire(%s, 'claim', 'me', 1000, 1, 'poll', 'told', 1000, 10)",
+            "select fenceline.release(%s, 'claim', 1)",
+        ):
+            with pytest.raises((InvalidParameterValue, CharacterNotInRepertoire)):
+                connection.execute(call.encode(), (name,))
+    with fenceline.connect(owned.url()) as source:
+        assert list(source.locks()) == []
 
 
 @only("18")

@@ -103,6 +103,35 @@ BEGIN
 END
 $$;
 
+-- name: create_check_name
+-- Refuse a name that no client could read. (Conversion to the same encoding is the server's check of it.)
+CREATE FUNCTION fenceline.check_name(p_what text, p_name bytea) RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS
+$$
+BEGIN
+    IF coalesce(octet_length(convert(p_name, 'UTF8', 'UTF8')), 0) NOT BETWEEN 1 AND 512 THEN
+        RAISE 'the name of a % has 1 to 512 bytes of UTF-8, and not %', p_what, coalesce(octet_length(p_name), 0)
+            USING ERRCODE = '22023';
+    END IF;
+END
+$$;
+
+-- name: create_check_names
+-- Nobody makes a mark, which nobody could take away again, with names that cannot be read.
+CREATE FUNCTION fenceline.check_names() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS
+$$
+BEGIN
+    PERFORM fenceline.check_name('resource', convert_to(NEW.resource, 'UTF8'));
+    PERFORM fenceline.check_name('lock', NEW.lock);
+    RETURN NEW;
+END
+$$;
+
+-- name: create_check_names_row
+-- An operator's move is an INSERT ... ON CONFLICT too, and so is looked at.
+CREATE TRIGGER check_names BEFORE INSERT ON fenceline.mark
+FOR EACH ROW EXECUTE FUNCTION fenceline.check_names();
+
 -- name: create_keep_mark_row
 -- Marks keep themselves, also from their owner's slips.
 CREATE TRIGGER keep_mark BEFORE UPDATE OR DELETE ON fenceline.mark

@@ -28,7 +28,8 @@ END
 $$;
 
 -- name: create_hold_lock
--- Hold a lock's row still until the end of the transaction; it is made if there is none.
+-- Hold a lock's row still until the end of the transaction; it is made if there is none, and nowhere else, so here is where
+-- a name is refused that no client could read. (Conversion to the same encoding is the server's check of it.)
 CREATE FUNCTION fenceline.hold_lock(p_lock bytea) RETURNS fenceline.lock LANGUAGE plpgsql AS
 $$
 DECLARE
@@ -38,6 +39,9 @@ BEGIN
         SELECT * INTO held FROM fenceline.lock WHERE name = p_lock FOR UPDATE;
         IF FOUND THEN
             RETURN held;
+        END IF;
+        IF octet_length(convert(p_lock, 'UTF8', 'UTF8')) NOT BETWEEN 1 AND 512 THEN
+            RAISE 'the name of a lock has 1 to 512 bytes of UTF-8, and not %', octet_length(p_lock) USING ERRCODE = '22023';
         END IF;
         INSERT INTO fenceline.lock (name) VALUES (p_lock) ON CONFLICT (name) DO NOTHING;
     END LOOP;
