@@ -205,6 +205,7 @@ def test_g10_a_closed_mark_is_refused_and_an_operators(guarded: Guarded) -> None
 @pytest.mark.parametrize(
     "text",
     [
+        None,
         "",
         "fl1",
         "fl2.source.history.x.5.claim-5.bmlnaHRseS1yZXBvcnQ",
@@ -217,9 +218,10 @@ def test_g10_a_closed_mark_is_refused_and_an_operators(guarded: Guarded) -> None
         "fl1.source.history.x.5.claim-5.bmlnaHRseS1yZXBvcnQ.more",
     ],
 )
-def test_what_is_no_sequencer_is_refused_without_showing_it(guarded: Guarded, text: str) -> None:
+@pytest.mark.parametrize("function", ["present", "seal"])
+def test_what_is_no_sequencer_is_refused_without_showing_it(guarded: Guarded, function: str, text: str | None) -> None:
     with guarded.database.connect() as native, pytest.raises(psycopg.Error, match="not a sequencer") as caught:
-        native.execute("SELECT fenceline.present(%s, 'reports')", (text,))
+        native.execute(f"SELECT fenceline.{function}(%s, 'reports')".encode(), (text,))
     assert caught.value.sqlstate == "22023"
     assert "claim-5" not in str(caught.value)
 

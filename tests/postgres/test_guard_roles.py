@@ -1,14 +1,20 @@
 """Least privilege on PostgreSQL: what a holder's role needs, and what it cannot do with it."""
 
+from base64 import urlsafe_b64encode
+
 import psycopg
 import pytest
-from psycopg.errors import InsufficientPrivilege
+from psycopg.errors import CharacterNotInRepertoire, InsufficientPrivilege, InvalidParameterValue
 
 import fenceline
 from fenceline import GuardError
+from fenceline.stores.postgres import source
+from fenceline.stores.postgres.guard import FUNCTIONS, PROTECTION, SCHEMA
 from fenceline.stores.postgres.source import PostgresSource
 from fenceline.stores.registry import guard_store
 from tests.guards import LOCK, RESOURCE, HandmadeLease, sequencer
+from tests.postgres.fix_postgres import Database
+from tests.postgres.fix_server import PostgresServer
 from tests.postgres.guarded import REFUSED, Guarded
 
 APPLICATION = "application"
@@ -140,6 +146,99 @@ def test_a_holder_cannot_lower_or_move_a_mark(application: Guarded) -> None:
             assert caught.value.sqlstate == "FL009"
         with pytest.raises(psycopg.Error, match="a lease's mark has a token, a claim"):
             native.execute(write, (LOCK.encode(), 9, "source", "history", None))
+
+
+SETTINGS = [
+    "bytea_output=escape",
+    "standard_conforming_strings=off",
+    "search_path=pg_temp",
+    "timezone=Asia/Kathmandu",
+    "datestyle=German",
+    "intervalstyle=sql_standard",
+    "quote_all_identifiers=on",
+]
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("lock", ["zz6162", "ünï\\x", "\\x6162"])
+def test_what_a_role_has_set_by_default_changes_nothing(database: Database, setting: str, lock: str) -> None:
+    url = database.url(options=f"-c {setting}")
+    guard, lease = fenceline.guard(url, resource="re\\port", lock=lock), HandmadeLease(5, lock=lock)
+    with database.connect() as native:
+        native.execute("CREATE SCHEMA pgapp; CREATE TABLE pgapp.reports (id int) PARTITION BY RANGE (id)")
+        native.execute("CREATE TABLE pgapp.report_1 PARTITION OF pgapp.reports DEFAULT")
+    guard.protect("pgapp.reports")
+    assert [finding.message for finding in guard_store(url).examine() if finding.code != "powerful-role"] == []
+    for number in range(2):
+        with guard.transaction(lease) as own:
+            own.execute("INSERT INTO pgapp.reports VALUES (%s)", (number,))
+    with psycopg.connect(url) as own, guard.check(lease, connection=own):
+        own.execute("DELETE FROM pgapp.reports WHERE id = 0")
+    with psycopg.connect(url, autocommit=True) as native, native.transaction():
+        native.execute("SELECT fenceline.present(%s, %s)", (str(lease.sequencer), "re\\port"))
+        native.execute("INSERT INTO pgapp.report_1 VALUES (7)")
+    mark = guard.mark()
+    assert (mark.lock, mark.resource, mark.token) == (lock, "re\\port", 5)
+    [protection] = fenceline._api.guard.look_at(url).protections
+    assert protection.resource == "re\\port"
+    guard.raise_to(9, reason="a test")
+    with psycopg.connect(url, autocommit=True) as native:
+        with pytest.raises(psycopg.Error, match=REFUSED):
+            native.execute("DELETE FROM pgapp.reports")
+        with pytest.raises(InvalidParameterValue, match="not a sequencer"):
+            native.execute("SELECT fenceline.present(%s, 'r')", (str(lease.sequencer).replace(".", "-"),))
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_a_setting_made_inside_a_transaction_changes_nothing(guarded: Guarded, setting: str) -> None:
+    with guarded.guard().transaction(HandmadeLease(5)) as native:
+        native.execute("SELECT set_config(%s, %s, true)", tuple(setting.split("=")))
+        native.execute("UPDATE public.reports SET value = %s", (setting,))
+    assert guarded.value() == setting
+
+
+def test_no_function_has_a_backslash_which_settings_could_give_another_meaning() -> None:
+    for texts in (SCHEMA, FUNCTIONS, PROTECTION, source.SCHEMA, source.FUNCTIONS):
+        assert [name for name in texts if "\\" in texts[name]] == []
+
+
+NO_NAMES = [b"\xff\xff", b"a\0", b"\xed\xa0\x80", b"", b"x" * 513]
+"""No UTF-8, U+0000, a lone surrogate, nothing, too much: no client could use these."""
+
+
+@pytest.mark.parametrize("encoding", ["UTF8", "LATIN1", "SQL_ASCII"])
+def test_a_holder_cannot_make_a_mark_that_operators_cannot_read(postgres: PostgresServer, encoding: str) -> None:
+    name = f"in_{encoding.lower()}"
+    postgres.rows(f"create database {name} encoding '{encoding}' template template0")
+    database = Database(postgres, name)
+    guard = fenceline.guard(database.url(), resource="nächtlich", lock="bücher")
+    with database.connect() as native:
+        native.execute("CREATE TABLE reports (id int)")
+    guard.protect("reports")
+    guard.seal(HandmadeLease(5, lock="bücher"))
+    with database.connect() as native:
+        for bad in NO_NAMES:
+            if bad:
+                poisoned = str(sequencer(6)).rpartition(".")[0] + "." + urlsafe_b64encode(bad).decode().rstrip("=")
+                refuse(native, "SELECT fenceline.seal(%s, 'new')", poisoned)
+            refuse(native, "SELECT fenceline.write_mark('new', %s, 6, 'source', 'history', 'mine', false)", bad)
+        for bad in ("", "x" * 513):
+            refuse(native, "SELECT fenceline.seal(%s, %s)", str(sequencer(6)), bad)
+            refuse(native, "SELECT fenceline.record_refusal(%s, 'stale')", bad)
+        if encoding == "SQL_ASCII":
+            refuse(native, "SELECT fenceline.seal(%s, E'\\xff')", str(sequencer(6)))
+            refuse(native, "SELECT fenceline.record_refusal(E'\\xff', 'stale')")
+            refuse(native, "SELECT fenceline.write_mark('new', 'a', 6, E'\\xff', 'history', 'mine', false)")
+    assert [(mark.resource, mark.lock, mark.token) for mark in fenceline._api.guard.look_at(database.url()).marks] == [
+        ("nächtlich", "bücher", 5)
+    ]
+    postgres.rows(f"drop database {name} with (force)")
+
+
+def refuse(native: psycopg.Connection, statement: str, *parameters: object) -> None:
+    with pytest.raises((InvalidParameterValue, CharacterNotInRepertoire)) as caught:
+        native.execute(statement.encode(), parameters)
+    assert sequencer(6).claim not in str(caught.value)
 
 
 def test_operators_work_needs_the_owner_and_says_so(application: Guarded) -> None:

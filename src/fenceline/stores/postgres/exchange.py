@@ -149,7 +149,7 @@ def _boolean(value: bytes, _: str) -> bool:
 
 
 def _bytes(value: bytes, _: str) -> bytes:
-    return bytes.fromhex(value[2:].decode())
+    return bytes(pq.Escaping().unescape_bytea(value))  # whatever the session's bytea_output is
 
 
 def _numbers(value: bytes, _: str) -> list[int]:

@@ -30,9 +30,9 @@ $$ SELECT secret FROM fenceline.guard $$;
 -- session or an earlier one has set is worth nothing, nor is anything that was set by hand.
 CREATE FUNCTION fenceline.note(p_resource text) RETURNS text LANGUAGE sql VOLATILE AS
 $$
-    SELECT pg_catalog.sha256(pg_catalog.convert_to(
+    SELECT pg_catalog.encode(pg_catalog.sha256(pg_catalog.convert_to(
         pg_catalog.concat_ws(' ', fenceline.secret(), pg_catalog.pg_current_xact_id_if_assigned(), p_resource),
-        pg_catalog.getdatabaseencoding()))::pg_catalog.text
+        pg_catalog.getdatabaseencoding())), 'hex')
 $$;
 
 -- name: create_looks_back
@@ -106,7 +106,7 @@ $$;
 CREATE FUNCTION fenceline.check_unmarked(p_resource text) RETURNS void LANGUAGE plpgsql AS
 $$
 BEGIN
-    INSERT INTO fenceline.mark (resource, lock) VALUES (p_resource, '');
+    INSERT INTO fenceline.mark (resource, lock) VALUES (p_resource, 'any');
     RAISE 'undone' USING ERRCODE = 'FL000';
 EXCEPTION
     WHEN SQLSTATE 'FL000' THEN
@@ -311,6 +311,7 @@ BEGIN
     IF p_kind NOT IN ('stale', 'collision', 'wrong-lock', 'seal-lost') THEN
         RAISE 'a refusal is stale, collision, wrong-lock or seal-lost, not %', p_kind USING ERRCODE = '22023';
     END IF;
+    PERFORM fenceline.check_name('resource', convert_to(p_resource, 'UTF8'));
     PERFORM fenceline.count_observed(p_resource, '', p_kind);
 END
 $$;
@@ -385,14 +386,15 @@ RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_
 $$
 DECLARE
     ignored text := set_config(fenceline.note_name(p_resource), '', true);
+    form constant text := '^[A-Za-z0-9_-]{1,64}$';
 BEGIN
     IF fenceline.looks_back() THEN
         RAISE 'a mark is raised at READ COMMITTED, and this transaction looks at the past (%)',
             current_setting('transaction_isolation')
             USING ERRCODE = 'FL006', HINT = 'Seal in a transaction of its own, before this one begins.';
     END IF;
-    IF p_token IS NULL OR p_claim IS NULL OR p_source_id IS NULL OR p_history_id IS NULL THEN
-        RAISE 'a lease''s mark has a token, a claim, a source and a history' USING ERRCODE = '22004';
+    IF (p_token > 0 AND p_claim ~ form AND p_source_id ~ form AND p_history_id ~ form) IS NOT TRUE THEN
+        RAISE 'a lease''s mark has a token, a claim, a source and a history' USING ERRCODE = '22023';
     END IF;
     IF current_setting('synchronous_commit') = 'off' THEN
         ignored := set_config('synchronous_commit', 'on', true);
@@ -417,7 +419,7 @@ DECLARE
     part constant text[] := string_to_array(p_sequencer, '.');
     padded constant text := rpad(part[7], (length(part[7]) + 3) / 4 * 4, '=');
 BEGIN
-    IF p_sequencer !~ '^fl1(\.[A-Za-z0-9_-]{1,64}){2}\.x\.[1-9][0-9]{0,18}\.[A-Za-z0-9_-]{1,64}\.[A-Za-z0-9_-]+$'
+    IF p_sequencer IS NULL OR p_sequencer !~ '^fl1([.][A-Za-z0-9_-]{1,64}){2}[.]x[.][1-9][0-9]{0,18}[.][A-Za-z0-9_-]{1,64}[.][A-Za-z0-9_-]+$'
         OR part[5]::numeric > 9223372036854775807 OR length(part[7]) % 4 = 1 THEN
         RAISE 'not a sequencer: expected fl1.<source-id>.<history-id>.<mode>.<token>.<claim>.<lock, base64url>'
             USING ERRCODE = '22023';

@@ -10,7 +10,8 @@
 CREATE FUNCTION fenceline.first_argument(p_tgargs bytea) RETURNS text LANGUAGE sql STABLE AS
 $$
     SELECT pg_catalog.convert_from(
-        pg_catalog.substring(p_tgargs, 1, pg_catalog.position(p_tgargs, '\x00'::bytea) - 1), pg_catalog.getdatabaseencoding())
+        pg_catalog.substring(p_tgargs, 1, pg_catalog.position(p_tgargs, pg_catalog.decode('00', 'hex')) - 1),
+        pg_catalog.getdatabaseencoding())
 $$;
 
 -- name: create_our_trigger
@@ -59,7 +60,7 @@ CREATE FUNCTION fenceline.why_not(p_table regclass) RETURNS text LANGUAGE sql ST
 SET search_path = pg_catalog, pg_temp AS
 $$
     SELECT CASE
-        WHEN namespace.nspname IN ('fenceline', 'information_schema') OR namespace.nspname LIKE 'pg\_%'
+        WHEN namespace.nspname IN ('fenceline', 'information_schema') OR starts_with(namespace.nspname, 'pg_')
             THEN 'a table of the system''s own, or a temporary one'
         WHEN class.relkind = 'v' THEN 'a view: protect the tables that it shows'
         WHEN class.relkind = 'm' THEN 'a materialised view, which nobody writes: protect the tables that it shows'
@@ -150,7 +151,8 @@ REVOKE ALL ON FUNCTION
     fenceline.refuse, fenceline.refuse_write, fenceline.check_unmarked, fenceline.is_of, fenceline.hold_mark, fenceline.offer, fenceline.withdraw, fenceline.refuse_end, fenceline.confirm, fenceline.is_presented, fenceline.enforce,
     fenceline.count_observed, fenceline.observe, fenceline.record_refusal, fenceline.read_marks, fenceline.show_marks,
     fenceline.show_observations, fenceline.write_mark, fenceline.parse, fenceline.present, fenceline.seal,
-    fenceline.make_mark, fenceline.write_audit, fenceline.change_mark, fenceline.keep_mark, fenceline.keep_audit, fenceline.first_argument,
+    fenceline.make_mark, fenceline.write_audit, fenceline.change_mark, fenceline.keep_mark, fenceline.keep_audit,
+    fenceline.check_name, fenceline.check_names, fenceline.first_argument,
     fenceline.tree, fenceline.why_not, fenceline.protect_table, fenceline.unprotect_table
 FROM PUBLIC;
 
