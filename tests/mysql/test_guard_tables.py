@@ -95,6 +95,27 @@ def test_another_schema_is_refused(guarded: Guarded) -> None:
             attempt()
 
 
+def test_an_installation_is_not_done_where_a_table_is_somebody_elses(unprotected: Guarded) -> None:
+    unprotected.database.rows("CREATE TABLE fenceline_observation (name varchar(40), colour int)")
+    for _ in range(2):
+        with pytest.raises(SchemaError, match=r"a table fenceline_observation that is not fenceline's own .*rename"):
+            unprotected.guard().protect("reports")
+    unprotected.database.rows("RENAME TABLE fenceline_observation TO theirs")
+    unprotected.guard().protect("reports")
+    unprotected.sealed(5)
+
+
+def test_a_guard_whose_account_is_gone_says_so(unprotected: Guarded) -> None:
+    name = f"keeper_{unprotected.database.name}"
+    unprotected.database.rows(f"CREATE USER {name}")
+    unprotected.database.rows(f"GRANT ALL ON `{unprotected.database.name}`.* TO {name}")
+    unprotected.guard(user=name).protect("reports")
+    unprotected.database.rows(f"DROP USER {name}")
+    with pytest.raises(SchemaError, match=r"account that is gone .*have it made again"):
+        unprotected.sealed(5)
+    assert "account that is gone" in findings(unprotected)["guard-refused"].message
+
+
 def test_a_database_without_a_schema_says_what_to_run(unprotected: Guarded) -> None:
     for attempt in (unprotected.guard().mark, lambda: unprotected.sealed(5)):
         with pytest.raises(SchemaError, match=r"run `fenceline protect mysql://.*--resource"):

@@ -261,6 +261,48 @@ def test_a_role_is_told_which_of_its_rights_are_too_many(owned: Database) -> Non
     assert found("worker") == set()
 
 
+def test_routines_whose_account_is_gone_are_made_anew_by_the_next_installation(owned: Database) -> None:
+    """What was granted on them is kept."""
+    url = owned.url(user="worker")
+    assert one_token(url) == 1
+    owned.rows("drop user installer")
+    try:
+        with fenceline.connect(url) as source:
+            with pytest.raises(SchemaError, match=r"account that is gone .*run `fenceline install`") as caught:
+                source.lock("lock").acquire()
+            assert caught.value.definite
+            [finding] = source.examine()
+            assert (finding.code, "fenceline install" in finding.message) == ("source-refused", True)
+        MySQLSource(owned.url()).install()
+        assert one_token(url) == 2
+    finally:
+        owned.rows("create user installer")
+
+
+def test_routines_that_were_dropped_are_made_anew_by_the_next_installation(
+    mysql_url: str, mysql_database: Database
+) -> None:
+    assert one_token(mysql_url) == 1
+    for routine in ("describe", "acquire"):
+        mysql_database.rows(f"drop procedure fenceline_{routine}")
+    MySQLSource(mysql_url).install()
+    assert one_token(mysql_url) == 2
+
+
+def test_an_installation_is_not_done_where_a_table_is_somebody_elses(mysql_database: Database) -> None:
+    mysql_database.rows("create table fenceline_lock (name varchar(40), colour int)")
+    store = MySQLSource(mysql_database.url())
+    for _ in range(2):
+        with pytest.raises(SchemaError, match=r"fenceline_lock that is not fenceline's own .*colour, name.*rename"):
+            store.install()
+    mysql_database.rows("rename table fenceline_lock to theirs")
+    store.install()
+    assert one_token(mysql_database.url()) == 1
+    mysql_database.rows("drop table fenceline_waiter")
+    with pytest.raises(SchemaError, match="lost its table fenceline_waiter"):
+        store.install()
+
+
 # --- settings -------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("setting", "code"),

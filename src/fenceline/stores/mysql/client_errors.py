@@ -32,6 +32,11 @@ _DEFINITE: tuple[tuple[set[int], type[SourceError], str], ...] = (
         "{url} holds no fenceline schema, or another version's ({said}): as its owner, run `fenceline install` on it",
     ),
     (
+        {ER.NO_SUCH_USER},
+        SchemaError,
+        "{url} has routines of an account that is gone ({said}): run `fenceline install` on it as one that stays",
+    ),
+    (
         {ER.OPTION_PREVENTS_STATEMENT, _READ_ONLY_TRANSACTION, _READ_ONLY_MODE},
         SourceUnavailableError,
         "{url} takes no writes ({said}): it is a replica, or was made read-only",

@@ -37,6 +37,7 @@ CUT_OFF = {1053, 1927, 2006, 2013, 4031}
 """The connection ended: by the server, which ends an idle one, by an operator, or on its way."""
 _NO_RIGHTS = {1044, 1142, 1143, 1227, 1370}
 _BINARY_LOG = 1419
+_NO_ACCOUNT = 1449
 _READ_ONLY_SERVER = {1290, 1836}
 _NUMBER_AND_TEXT = 2
 _NO_ROUTINE = {1305, 1146, 1318, 1054}
@@ -144,6 +145,11 @@ def _told(report: Report, place: Place) -> FencelineError | None:
         return GuardError(
             f"{place.url} has its binary log on, and lets this account make no triggers ({said}): grant it SUPER, or "
             f"have an administrator SET GLOBAL log_bin_trust_function_creators = 1"
+        )
+    if number == _NO_ACCOUNT:
+        return SchemaError(
+            f"{place.url} runs the guard's routines and triggers with the rights of an account that is gone ({said}): "
+            f"have it made again, with the rights that it had"
         )
     if number in _READ_ONLY_SERVER:
         return SourceUnavailableError(

@@ -20,6 +20,7 @@ from fenceline.stores.mysql.guard_errors import report_of, translated
 from fenceline.stores.mysql.guard_speech import SCHEMA_NUMBER, check_schema
 from fenceline.stores.mysql.lent import PATIENCE_S
 from fenceline.stores.mysql.literals import literal
+from fenceline.stores.mysql.own_tables import check_tables
 from fenceline.stores.statements import statements
 
 SCHEMA = statements(__package__, "guard_schema.sql")
@@ -69,6 +70,7 @@ def _install(native: Connection, place: Place) -> None:
         return
     for name in SCHEMA:
         results(native, SCHEMA[name])
+    check_tables(native, place, SCHEMA)
     for name in ROUTINES:
         results(native, INSTALLING.drop_routine.format(routine=name))
         results(native, ROUTINES[name])

@@ -1,8 +1,9 @@
 """Make fenceline's schema in a database, whose statements MySQL commits one by one.
 
 Promise: safe when run concurrently and again; what was broken off in the middle is finished by the next run, since the
-one row that says that a part is whole comes last. A part of another version is refused, never changed. Never: run by
-anything but an explicit order of somebody who may make a schema.
+one row that says that a part is whole comes last. Run again it sees whether what is there can be used, and makes the
+routines anew if it has to. A part of another version is refused, never changed. Never: run by anything but an explicit
+order of somebody who may make a schema.
 """
 
 import hashlib
@@ -17,6 +18,7 @@ from fenceline.stores.mysql.client import Connection, open_connection
 from fenceline.stores.mysql.client_errors import error_number, naming_errors
 from fenceline.stores.mysql.conninfo import Place
 from fenceline.stores.mysql.forks import FORKS
+from fenceline.stores.mysql.own_tables import check_tables
 from fenceline.stores.statements import Statements
 
 PATIENCE_S = 60.0
@@ -30,26 +32,50 @@ def install(
     number: int,
     tables: Statements,
     routines: Statements,
+    probe: str,
     finish: tuple[str, Sequence[Any]],
 ) -> None:
-    """Make a part of the schema, unless it is there with the same number already.
+    """Make a part of the schema, unless it is there with the same number already, and can be used.
 
     `table` is the part's own, with a column `schema_number`, which the statement `finish` fills. A routine's statement
-    bears the routine's own name behind `create_`.
+    bears the routine's own name behind `create_`; `probe` calls one. SchemaError if a table is not fenceline's.
     """
     native = open_connection(place, PATIENCE_S)
     try:
         with naming_errors(place):
             _lock(native, place)
-            if not _is_installed(native, place, part, table, number):
+            is_there = _is_installed(native, place, part, table, number)
+            if not is_there:
                 for name in tables:
                     _run(native, tables[name])
-                for name in routines:
-                    _run(native, f"DROP PROCEDURE IF EXISTS {name.replace('create_', 'fenceline_', 1)}")
-                    _run(native, routines[name])
+            check_tables(native, place, tables)
+            if not (is_there and _is_answered(native, probe)):
+                _make_routines(native, routines)
+            if not is_there:
                 _run(native, *finish)
     finally:
         FORKS.close(native)
+
+
+def _is_answered(native: Connection, probe: str) -> bool:
+    """Tell whether there are routines, whose account is there too: they run with its rights."""
+    try:
+        _run(native, probe)
+    except pymysql.Error as error:
+        if error_number(error) not in {ER.SP_DOES_NOT_EXIST, ER.NO_SUCH_USER}:
+            raise
+        return False
+    return True
+
+
+def _make_routines(native: Connection, routines: Statements) -> None:
+    """Make the routines as this account's, whatever there is of them. MariaDB can keep what was granted on them."""
+    can_replace = "MariaDB" in native.get_server_info()
+    for name in routines:
+        if not can_replace:
+            _run(native, f"DROP PROCEDURE IF EXISTS {name.replace('create_', 'fenceline_', 1)}")
+        create = "CREATE OR REPLACE PROCEDURE" if can_replace else "CREATE PROCEDURE"
+        _run(native, routines[name].replace("CREATE PROCEDURE", create, 1))
 
 
 def _run(native: Connection, statement: str, parameters: Sequence[Any] | None = None) -> tuple[tuple[Any, ...], ...]:

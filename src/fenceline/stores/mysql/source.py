@@ -76,7 +76,9 @@ class MySQLSource:
         return Silence()
 
     def install(self) -> None:
-        """Make the schema if there is none; safe when run concurrently."""
+        """Make the schema if there is none, and its routines if nobody's rights are behind them any more; safe when
+        run concurrently. SchemaError if a table of such a name is somebody else's.
+        """
         finish = SQL.finish, (SCHEMA_NUMBER, draw_id(), draw_id())
         install.install(
             self.place,
@@ -85,6 +87,7 @@ class MySQLSource:
             number=SCHEMA_NUMBER,
             tables=SCHEMA,
             routines=ROUTINES,
+            probe=SQL.describe,
             finish=finish,
         )
 
