@@ -190,6 +190,25 @@ def test_values_are_bytes(scene: Scene) -> None:
                 use(scene.node("b"), "text")
 
 
+def test_what_is_no_version_no_access_list_and_no_path_is_refused_at_once(scene: Scene) -> None:
+    node = scene.node("b")
+    with scene.guard.transaction(scene.lease) as txn:
+        for wrong in ("1", 2**31, None, 1.5):
+            for use in (lambda wrong: txn.set(node, b"", wrong), lambda wrong: txn.delete(node, wrong)):
+                with pytest.raises(ConfigError, match="int of 32 bits"):
+                    use(wrong)
+            with pytest.raises(ConfigError, match="int of 32 bits"):
+                txn.check(node, wrong)
+        for acl in ([("world", "anyone")], 5, [5]):
+            with pytest.raises(ConfigError, match="kazoo's ACL"):
+                txn.create(node, b"", acl)
+        with pytest.raises(ConfigError, match="a path must be str"):
+            txn.get(node.encode())
+        with pytest.raises(ConfigError, match="a path is text"):
+            txn.create(scene.node("\ud800"))
+    assert scene.value("b") is None
+
+
 def test_no_transaction_of_the_callers_own_can_be_checked(scene: Scene) -> None:
     for use in (scene.guard.seal, scene.guard.check):
         with pytest.raises(GuardError, match="ZooKeeper has no transaction that stays open"):

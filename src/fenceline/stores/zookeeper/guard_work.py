@@ -5,6 +5,7 @@ since. Nothing outside of the guard's resources is read or written. Paths are wh
 and arguments, and what kazoo raises about a node passes unchanged. Never: a write before the end of the block.
 """
 
+import struct
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
@@ -128,12 +129,12 @@ class ZooKeeperTransaction(Collecting):
         """Have the block refused if a node, wherever it is, has another version at its end."""
         self._check_open()
         _check_path(path)
-        self._writes.append(CheckVersion(path, version))
+        self._writes.append(_sendable(CheckVersion(path, version)))
 
     def _write(self, path: str, operation: Any) -> None:
         self._check_within(path)
+        self._writes.append(_sendable(operation))
         self._written.add(path)
-        self._writes.append(operation)
 
     # --- what is allowed ----------------------------------------------------------------------------------------------
     def _check_readable(self, path: str) -> None:
@@ -179,9 +180,23 @@ def is_cause(result: Any) -> bool:
 
 def _check_path(path: str) -> None:
     """Raise ConfigError unless the path is written in the one way that leads nowhere else."""
+    if not isinstance(path, str):
+        raise ConfigError(f"a path must be str, not {type(path).__name__}")
     parts = path.split("/")
     if not path or parts[0] or any(part in ("", ".", "..") for part in parts[1:]):
         raise ConfigError(f"{path!r} is no whole path of a node: write it as /a/b, without //, . and ..")
+
+
+def _sendable(operation: Any) -> Any:
+    """Return an operation that kazoo can write; ConfigError if something in it is no part of one."""
+    try:
+        Transaction([operation]).serialize()
+    except (struct.error, AttributeError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"this cannot be said to ZooKeeper ({error}): a path is text, a version is an int of 32 bits, an access "
+            f"list a list of kazoo's ACL"
+        ) from error
+    return operation
 
 
 def _checked_value(value: bytes) -> bytes:
