@@ -184,6 +184,13 @@ class LockInfo:
     remaining: float
     ttl: float | None
     waiters: tuple[str, ...]
+    is_kept: bool = False
+    """True where the source keeps the lock, but can tell no token of it, as ZooKeeper of one that nobody holds."""
+
+    @property
+    def is_known(self) -> bool:
+        """True if the source has ever heard of the lock, as far as it remembers."""
+        return self.is_kept or self.token is not None or self.is_held or bool(self.waiters)
 
     @property
     def is_held(self) -> bool:

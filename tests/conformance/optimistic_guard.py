@@ -65,8 +65,8 @@ class Speech(OptimisticSpeech):
     def _read_all(self):
         return (yield lambda place: {key[1]: one for key, one in place.values.items() if key[0] == "mark"})
 
-    def _has_locks(self):
-        return (yield lambda place: "locks" in place.values)
+    def _find_clash(self):
+        return (yield lambda place: "is the place of a source of locks" if "locks" in place.values else None)
 
     def _write(self, changes):
         writes = {("mark", name): mark_value(mark) for name, mark in changes.marks.items()}

@@ -137,7 +137,17 @@ def test_a_mark_shows_a_digest_of_its_claim_which_is_no_claim(kit):
     assert ":" in kit.mark().claim  # No claim has one, so nobody can present it.
 
 
-@pytest.mark.parametrize("value", [b"", b"{}", b"[1]", b"\xff", b'{"schema":1,"lock":"lock","token":"x"}'])
+MARK = b'{"schema":1,"lock":"lock","token":"5","source_id":"s","history_id":"h","claim":null,"closed":false}'
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"", b"{}", b"[1]", b"\xff", b"[" * 100_000, b'{"schema":1,"lock":"lock","token":"x"}',
+        MARK.replace(b'"5"', b"5"), MARK.replace(b'"5"', b"Infinity"), MARK.replace(b'"lock",', b"[],"),
+        MARK.replace(b',"closed":false', b""),
+    ],
+)  # fmt: skip
 def test_what_is_no_mark_admits_nobody(kit, value):
     kit.make_store(kit.url).place.swap({}, {("mark", "r"): value})
     with pytest.raises(SchemaError, match="as the mark of resource 'r' is none"):

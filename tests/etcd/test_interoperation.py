@@ -11,6 +11,8 @@ import fenceline
 from fenceline._flows import requests as ask
 from fenceline.clock import boottime_us
 from fenceline.model import draw_claim
+from fenceline.stores.etcd import operations as op
+from fenceline.stores.etcd.client import TXN
 from tests.etcd.clients import Client, installed
 from tests.etcd.fix_etcd import Corner
 from tests.etcd.fix_server import ctl_environment
@@ -123,6 +125,30 @@ def test_all_exclude_each_other_under_contention(etcd: Corner):
         thread.join(DEADLINE_S)
     assert int(etcd.cluster.ctl("get", "--print-value-only", counter)) == 3 * ROUNDS
     source.close()
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (b'{"holder": "\\ud800x"}', "\\ud800x"),
+        (b'{"holder": "\xed\xa0\x80"}', "\\ud800"),
+        (b'{"holder": "\\u001b[2J"}', "\x1b[2J"),
+        (b'{"holder": 5}', "etcd lease"),
+        (b'{"holder": ' + b"[" * 5000, "etcd lease"),
+        (b"\xff\x00", "etcd lease"),
+        (b'{"holder": "' + b"x" * 1_000_000 + b'"}', "x" * 511 + "…"),
+    ],
+)
+def test_whatever_a_foreign_holder_says_it_is_shown_and_broken(etcd: Corner, client: Client, value: bytes, shown: str):
+    with etcdctl_lock(etcd) as theirs:
+        key, lease = is_granted(theirs), int(places(etcd)[0].rpartition("/")[2], 16)
+        client.presence.client.call(TXN, op.txn((), (op.put(key.encode(), value, lease),)), 5.0)
+        assert isinstance(client.acquire("lock"), ask.Busy)
+        holder = client.ask(ask.Inspect("lock")).holder
+        assert holder.startswith(shown)
+        holder.encode()
+        assert client.ask(ask.Break("lock", draw_claim(), "an operator", "a test")).holder == holder
+        assert client.token("lock")
 
 
 def test_a_broken_foreign_holder_is_out(etcd: Corner, client: Client):

@@ -8,6 +8,7 @@ from fenceline.model import EPOCH_STRIDE, draw_claim
 from tests.etcd.clients import Client, installed
 from tests.etcd.fix_etcd import Corner
 from tests.etcd.fix_server import EtcdCluster
+from tests.etcd.guarded import Direct
 from tests.helpers import wait_until
 from tests.private_server import give
 
@@ -120,6 +121,25 @@ def test_a_record_of_another_format_is_refused(etcd: Corner):
     etcd.cluster.ctl("put", f"{etcd.prefix}/.fenceline/source/record", '{"format": 2}')
     with pytest.raises(SchemaError, match="format 2"):
         Client(etcd.url).acquire()
+
+
+RECORD = '{"format": 1, "source_id": "s", "epoch": 1, "history_id": "h", "floor": "0"}'
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "", "[]", "other", '{"format": 1}', '{"format": "x"}', "[" * 5000, RECORD.replace('"0"', "0"),
+        RECORD.replace('"0"', '"-1"'), RECORD.replace('"epoch": 1', '"epoch": "1"'), RECORD.replace('"s"', "null"),
+    ],
+)  # fmt: skip
+def test_what_is_no_record_is_refused(etcd: Corner, value: str):
+    Direct(etcd.url).put(f"{etcd.prefix}/.fenceline/source/record", value)
+    client = Client(etcd.url)
+    for attempt in (client.acquire, client.describe, client.store.install):
+        with pytest.raises(SchemaError, match="put the record back"):
+            attempt()
+    assert [one.code for one in client.store.examine()] == ["source-refused"]
 
 
 def test_a_raised_epoch_ends_what_other_processes_hold(etcd: Corner):

@@ -77,7 +77,16 @@ def test_install_may_be_run_again_and_changes_nothing(source: fenceline.Source, 
     assert (after.source_id, after.history_id, after.epoch) == (before.source_id, before.history_id, before.epoch)
 
 
-@pytest.mark.parametrize("value", [b"", b"[]", b"{}", b"other"])
+RECORD = new_record().value()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"", b"[]", b"{}", b"other", b'{"schema": 1}', b"[" * 5000, RECORD.replace(b'"0"', b"0"),
+        RECORD.replace(b'"0"', b'"x"'), RECORD.replace(b'"epoch": 1', b'"epoch": null'),
+    ],
+)  # fmt: skip
 def test_what_is_no_record_is_refused(zookeeper: ZooKeeperServer, value: bytes) -> None:
     _require_refused(zookeeper, value, "name another base")
 

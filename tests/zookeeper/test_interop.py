@@ -43,6 +43,68 @@ def test_kazoos_lock_keeps_ours_out_and_is_shown(source: fenceline.Source, kazoo
     assert lock.acquire(blocking=False) is not None
 
 
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (b"", "somebody"),
+        (b"\xff", "\ufffd"),
+        (b'{"holder": "\\ud800x", "ttl_ms": 1000}', "\\ud800x"),
+        (b'{"holder": "x", "ttl_ms": Infinity}', '{"holder"'),
+        (b'{"holder": "x", "ttl_ms": 1' + b"0" * 400 + b"}", '{"holder"'),
+        (b'{"holder": ' + b"[" * 5000, '{"holder"'),
+        (b'{"holder": "' + b"\x1b" * 900_000, '{"holder": "\x1b'),
+    ],
+    ids=range(7),
+)
+def test_whatever_a_foreign_holder_says_it_is_shown_and_broken(
+    source: fenceline.Source, kazoo: KazooClient, path: str, value: bytes, shown: str
+) -> None:
+    kazoo.ensure_path(path)
+    kazoo.create(f"{path}/theirs__lock__", value, ephemeral=True, sequence=True)
+    lock = source.lock(NAME, ttl=TTL)
+    assert lock.acquire(blocking=False) is None
+    holder = source.info(NAME).holder
+    assert holder is not None
+    assert holder.startswith(shown)
+    assert len(holder.encode()) < 10_000
+    assert source.break_lock(NAME, reason="a test").holder == holder
+    with lock:
+        pass
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b'{"by": 1, "why": 2, "lock": "x", "holder": null, "nodes": [3], "at": ""}',
+        b'{"by": "\\ud800", "why": "", "lock": "x", "holder": null, "nodes": ["a"], "at": ""}',
+        b'{"nodes": []}',
+        b"[" * 5000,
+    ],
+)
+def test_whatever_a_locks_own_node_says_a_loss_is_told(
+    source: fenceline.Source, kazoo: KazooClient, path: str, value: bytes
+) -> None:
+    lease = source.lock(NAME, ttl=1.0).acquire()
+    assert lease is not None
+    kazoo.set(path, value)
+    (node,) = kazoo.get_children(path)
+    kazoo.delete(f"{path}/{node}")
+    assert lease.lost.wait(DEADLINE_S)
+    assert source.info(NAME).holder is None
+
+
+def test_a_lock_that_nobody_holds_is_known_until_it_is_purged(source: fenceline.Source) -> None:
+    assert not source.info(NAME).is_known
+    with source.lock(NAME, ttl=TTL) as lease:
+        assert source.info(NAME).is_known
+    info = source.info(NAME)
+    assert (info.token, info.is_kept, info.is_known) == (None, True, True)
+    assert list(source.locks()) == [info]
+    assert source.break_lock(NAME, reason="a test").token > lease.token
+    source.purge()
+    assert not source.info(NAME).is_known
+
+
 def test_ours_keeps_kazoos_lock_out(source: fenceline.Source, kazoo: KazooClient, path: str) -> None:
     with source.lock(NAME, ttl=TTL) as lease:
         assert not kazoo.Lock(path).acquire(blocking=False)

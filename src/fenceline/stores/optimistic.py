@@ -10,6 +10,7 @@ Never: a decision about a token.
 
 import json
 import os
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -21,9 +22,20 @@ from fenceline._flows import guard_requests as ask
 from fenceline._flows.guarding import sealed_mark
 from fenceline.errors import GuardError, SchemaError, UnsupportedError
 from fenceline.model import Mark, Sequencer
+from fenceline.stores.foreign import fits, json_object
 from fenceline.stores.unprotecting import nothing_protected
 
 SCHEMA_NUMBER = 1
+_KINDS = {
+    "schema": int,
+    "lock": str,
+    "token": str,
+    "source_id": str | None,
+    "history_id": str | None,
+    "claim": str | None,
+    "closed": bool,
+}
+_TOKEN = re.compile(r"[0-9]{1,19}")
 RESERVED = ".fenceline"
 """The part of a place that belongs to the guard: no name of a lock or a resource is spelt like this."""
 Talk = Generator[Any, Any, Any]
@@ -76,8 +88,8 @@ class OptimisticSpeech(ABC):
         """Return what is stored of every resource's mark."""
 
     @abstractmethod
-    def _has_locks(self) -> Talk:
-        """Return whether a source of locks is at the guard's own place."""
+    def _find_clash(self) -> Talk:
+        """Return what the guard's own place is to a source of locks that would be in its way; None if there is none."""
 
     @abstractmethod
     def _write(self, changes: Changes) -> Talk:
@@ -126,11 +138,13 @@ class OptimisticSpeech(ABC):
     def _commit(self, _: ask.Commit) -> Talk:
         changes = self._changes
         self.forget()
-        if any(changes.seen[name].value is None for name in changes.marks) and (yield from self._has_locks()):
-            raise GuardError(
-                f"{self._url} is the place of a source of locks, whose queues and the guarded data would be in each "
-                f"other's way: name another place for the guard, in its URL's path"
-            )
+        if any(changes.seen[name].value is None for name in changes.marks):
+            clash: str | None = yield from self._find_clash()
+            if clash is not None:
+                raise GuardError(
+                    f"{self._url} {clash}, and queues and guarded data would be in each other's way: name another "
+                    f"place for the guard, in its URL's path"
+                )
         if changes.marks or changes.entries:
             yield from self._write(changes)
 
@@ -221,22 +235,21 @@ def mark_in(url: str, resource: str, value: bytes, claim: str | None) -> Mark:
     """Return the mark that is stored as this; SchemaError if it is none. Its claim is `claim` if the mark is of that
     one, and else a digest, which nobody can present as a claim.
     """
-    try:
-        said = json.loads(value)
-        if (number := said["schema"]) != SCHEMA_NUMBER:
-            raise SchemaError(
-                f"{url}: the mark of resource {resource!r} has schema {number}, and this fenceline knows schema "
-                f"{SCHEMA_NUMBER} only: use the version of fenceline that made it"
-            )
-        mark = Mark(resource, said["lock"], int(said["token"]), said["source_id"], said["history_id"])
-        digest = said["claim"]
-        is_this = claim is not None and digest == _digest(claim)
-        return replace(mark, claim=claim if is_this else digest, is_closed=said["closed"])
-    except (ValueError, TypeError, KeyError) as error:
+    said = json_object(value)
+    if (number := said.get("schema")) != SCHEMA_NUMBER and isinstance(number, int):
+        raise SchemaError(
+            f"{url}: the mark of resource {resource!r} has schema {number}, and this fenceline knows schema "
+            f"{SCHEMA_NUMBER} only: use the version of fenceline that made it"
+        )
+    if not fits(said, _KINDS) or not _TOKEN.fullmatch(said["token"]):
         raise SchemaError(
             f"{url}: what is kept as the mark of resource {resource!r} is none, so nobody can tell whom it refuses: "
             f"find out who wrote there, and put the mark back from a backup"
-        ) from error
+        )
+    mark = Mark(resource, said["lock"], int(said["token"]), said["source_id"], said["history_id"])
+    digest = said["claim"]
+    is_this = claim is not None and digest == _digest(claim)
+    return replace(mark, claim=claim if is_this else digest, is_closed=said["closed"])
 
 
 def entry_value(entry: ask.AuditEntry) -> bytes:

@@ -6,6 +6,7 @@ the guard: its roles have to, and `examine` says where nobody has to prove who t
 
 from typing import Any
 
+from fenceline._flows.driving import drive
 from fenceline._flows.guard_requests import Look
 from fenceline.errors import FencelineError, GuardError, SourceError
 from fenceline.model import Finding
@@ -14,7 +15,7 @@ from fenceline.stores.etcd.client import Client
 from fenceline.stores.etcd.conninfo import place_of, prefix_of
 from fenceline.stores.etcd.guard_connection import AsyncGuardConnection, GuardConnection, answer
 from fenceline.stores.etcd.guard_owner import LocksBeside
-from fenceline.stores.etcd.guard_speech import GuardLayout
+from fenceline.stores.etcd.guard_speech import GuardLayout, find_source_around
 from fenceline.stores.etcd.operations import delete, txn, was_modified
 
 
@@ -51,12 +52,14 @@ class EtcdGuard:
         """Do nothing: the first seal makes what it needs."""
 
     def examine(self) -> list[Finding]:
-        """Return whether anybody may write past the marks."""
+        """Return whether a source of locks is in the way, and whether anybody may write past the marks."""
         try:
             self.connect().perform(Look(None))
+            clash: str | None = drive(find_source_around(self.layout), lambda trip: answer(self._client, trip))
         except FencelineError as error:
             return [Finding("guard-refused", str(error), "do what the message says, then run doctor again")]
-        return [] if self._asks_who_it_is() else [_open_to_all(self.url)]
+        shared = [] if clash is None else [_shared(self.url, clash)]
+        return shared if self._asks_who_it_is() else [*shared, _open_to_all(self.url)]
 
     def _asks_who_it_is(self) -> bool:
         """Tell whether etcd refuses a write from a client that says no name; nothing is written either way."""
@@ -74,6 +77,14 @@ def _no_transaction(native: Any) -> GuardError:
     return GuardError(
         f"etcd has no transaction that stays open, so nothing can be checked inside {type(native).__name__}: write "
         f"inside `with guard.transaction(lease) as txn:`, or call guard.seal(lease) without a connection"
+    )
+
+
+def _shared(url: str, clash: str) -> Finding:
+    return Finding(
+        "shared-place",
+        f"{url} {clash}, so that locks may be held up by guarded data, and no new resource is sealed here",
+        "keep data and locks behind prefixes of which neither begins with the other",
     )
 
 

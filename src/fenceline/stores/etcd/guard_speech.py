@@ -15,7 +15,7 @@ from fenceline._flows import guard_requests as ask
 from fenceline.stores.escaping import escaped, unescaped
 from fenceline.stores.etcd.guard_owner import LocksBeside
 from fenceline.stores.etcd.guard_work import Condition, Draft, changes_in, has_kept, unchanged
-from fenceline.stores.etcd.layout import Layout
+from fenceline.stores.etcd.neighbours import around_a_guard, find_clash, marks_below
 from fenceline.stores.etcd.operations import get, get_prefix, put, txn
 from fenceline.stores.optimistic import RESERVED, Changes, OptimisticSpeech, Stored, Talk, entry_value, mark_value
 
@@ -30,7 +30,7 @@ class GuardLayout(NamedTuple):
     @property
     def marks(self) -> bytes:
         """What the key of each mark begins with."""
-        return self.prefix + f"{RESERVED}/marks/".encode()
+        return marks_below(self.prefix)
 
     def new_entry(self) -> bytes:
         """Return a new key for an audit entry."""
@@ -68,9 +68,8 @@ class Speech(OptimisticSpeech):
                 found[name] = _stored([one])
         return found
 
-    def _has_locks(self) -> Talk:
-        answer = yield txn((), (get(Layout(self._layout.prefix).record),))
-        return bool(answer.responses[0].response_range.kvs)
+    def _find_clash(self) -> Talk:
+        return (yield from find_source_around(self._layout))
 
     def _write(self, changes: Changes) -> Talk:
         conditions = self._marks_unchanged(changes.seen)
@@ -93,6 +92,15 @@ class Speech(OptimisticSpeech):
 
     def _write_work(self, work: Draft) -> Talk:
         changes_in((yield work.request()), work.conditions)
+
+
+def find_source_around(layout: GuardLayout) -> Talk:
+    """Return what the guard's prefix is to a source of locks in whose way it is; None if there is none."""
+    return (yield from find_clash(around_a_guard(layout.prefix), _ask))
+
+
+def _ask(request: Any) -> Talk:
+    return (yield request)
 
 
 def _mark_of(resource: str) -> str:

@@ -2,11 +2,13 @@
 
 from typing import TYPE_CHECKING
 
+from fenceline._flows.driving import drive
 from fenceline._flows.requests import ReadSource
 from fenceline.errors import FencelineError
 from fenceline.model import Finding
 from fenceline.stores.etcd import messages as say
 from fenceline.stores.etcd.client import STATUS, Client
+from fenceline.stores.etcd.operating import UNBLOCKING, find_blocked
 
 if TYPE_CHECKING:
     from fenceline.stores.etcd.source import EtcdSource
@@ -16,11 +18,22 @@ OLDEST = (3, 4)
 
 
 def examine(store: "EtcdSource") -> list[Finding]:
-    """Return what is wrong with the members that the URL names, and with the source's record."""
+    """Return what is wrong with the members that the URL names, with the source's record, and in its queues."""
+    connection = store.connect(patience_s=PATIENCE_S)
     try:
-        store.connect(patience_s=PATIENCE_S).perform(ReadSource())
+        connection.perform(ReadSource())
+        blocked: list[tuple[str, str]] = drive(find_blocked(store.presence), connection.say)
     except FencelineError as error:
         return [Finding("source-refused", str(error), "do what the message says, then run doctor again")]
+    return [*(_blocked(*one) for one in blocked), *_members(store)]
+
+
+def _blocked(lock: str, what: str) -> Finding:
+    message = f"nobody can get lock {lock!r}: first in its queue stands {what}"
+    return Finding("blocked-queue", message, UNBLOCKING)
+
+
+def _members(store: "EtcdSource") -> list[Finding]:
     findings, clusters = [], set()
     for endpoint in store.place.endpoints:
         alone = store.place._replace(endpoints=(endpoint,), url=f"etcd://{endpoint}")

@@ -22,8 +22,11 @@ from typing import Any, NamedTuple
 from fenceline.errors import SchemaError
 from fenceline.model import MAX_TOKEN, SourceInfo
 from fenceline.stores.escaping import escaped, unescaped
+from fenceline.stores.foreign import fits, json_object, shown
 
 FORMAT = 1
+_KINDS = {"format": int, "source_id": str, "epoch": int, "history_id": str, "floor": str}
+_FLOOR = re.compile(r"[0-9]{1,19}")
 _OURS = re.compile(rb"[0-9a-f]{1,16}-[0-9]+")
 
 
@@ -96,11 +99,16 @@ def record_value(source_id: str, epoch: int, history_id: str, floor: int) -> byt
 
 def record_of(value: bytes, revision: int, url: str) -> Record:
     """Return the record that was written at this revision; SchemaError if it is none of this version's."""
-    said = unpacked(value)
-    if said.get("format") != FORMAT:
+    said = json_object(value)
+    if (number := said.get("format")) != FORMAT and isinstance(number, int):
         raise SchemaError(
-            f"{url} holds fenceline's source of tokens in format {said.get('format')}, and this version of fenceline "
-            f"has format {FORMAT}: use the version that made it"
+            f"{url} holds fenceline's source of tokens in format {number}, and this version of fenceline has format "
+            f"{FORMAT}: use the version that made it"
+        )
+    if not fits(said, _KINDS) or not _FLOOR.fullmatch(said["floor"]):
+        raise SchemaError(
+            f"{url}: what is kept as the record of a source of tokens is none, so no token can be told: find out who "
+            f"wrote there, and put the record back from a backup"
         )
     floor = int(said["floor"])
     return Record(said["source_id"], said["epoch"], said["history_id"], floor - revision if floor else 0, revision)
@@ -111,18 +119,16 @@ def packed(**said: Any) -> bytes:
     return json.dumps(said, ensure_ascii=False).encode()
 
 
-def unpacked(value: bytes) -> dict[str, Any]:
-    """Return what a value of ours says; nothing if it is somebody else's."""
-    try:
-        said = json.loads(value)
-    except ValueError:
-        return {}
-    return said if isinstance(said, dict) else {}
+def is_ours(queue: bytes, key: bytes) -> bool:
+    """Tell whether a key that begins as a queue's do is one of our places."""
+    return _OURS.fullmatch(key.removeprefix(queue)) is not None
 
 
-def is_ours(key: bytes) -> bool:
-    """Tell whether a place is one of ours."""
-    return _OURS.fullmatch(key.rpartition(b"/")[2]) is not None
+def is_place(queue: bytes, kv: Any) -> bool:
+    """Tell whether a key that begins as a queue's do is somebody's place: those end with a lease, and nothing is below
+    them. Any other is kept there by somebody who knows of no lock.
+    """
+    return kv.lease != 0 and b"/" not in kv.key.removeprefix(queue)
 
 
 def place_value(claim: str, holder: str) -> bytes:
@@ -132,10 +138,12 @@ def place_value(claim: str, holder: str) -> bytes:
 
 def claim_of(kv: Any) -> str | None:
     """Return the claim whose place it is; None if it is somebody else's."""
-    return unpacked(kv.value).get("claim")
+    return json_object(kv.value).get("claim")
 
 
-def holder_of(kv: Any) -> str:
-    """Return who has a place, for people."""
-    holder = unpacked(kv.value).get("holder")
-    return holder if isinstance(holder, str) and holder else f"etcd lease {kv.lease:x}"
+def holder_of(queue: bytes, kv: Any) -> str:
+    """Return who has a place, for people; a key that is none is named itself."""
+    if not is_place(queue, kv):
+        return f"key {shown(kv.key.decode(errors='backslashreplace'))}, which is no place in a queue"
+    holder = json_object(kv.value).get("holder")
+    return shown(holder) if isinstance(holder, str) and holder else f"etcd lease {kv.lease:x}"

@@ -3,22 +3,30 @@
 Promise: a break ends whoever holds the lock and mints its token by a revision of its own; whoever waits came before
 that, so its claim ends when its turn comes, and it queues up anew: no later holder has a lower token (G10). A break
 asked again under the same claim says the same. An epoch is raised by compare-and-swap. Both leave an audit entry.
-Never: a key deleted that fenceline did not make, but for the place of the holder that is broken.
+Never: a key deleted that fenceline did not make, but for the place of the holder that is broken; one that is no place,
+a guard's mark above all, stays.
 """
 
 from typing import Any
 
 from fenceline._flows import requests as ask
-from fenceline.errors import SourceUnavailableError
+from fenceline.errors import SourceError, SourceUnavailableError
 from fenceline.model import LockInfo, SourceInfo, default_holder, draw_claim
 from fenceline.stores.etcd import messages as say
 from fenceline.stores.etcd import operations as op
 from fenceline.stores.etcd.client import LEASE_TIME_TO_LIVE, RANGE, TXN
-from fenceline.stores.etcd.layout import Record, holder_of, is_ours, packed, record_value, unpacked
+from fenceline.stores.etcd.layout import Record, holder_of, is_ours, is_place, packed, record_value
+from fenceline.stores.etcd.neighbours import around_a_source, find_clash
 from fenceline.stores.etcd.presence import MAX_OPERATIONS, Call, Presence, Talk
+from fenceline.stores.foreign import json_object
 from fenceline.stores.identity import next_beginning
 
 PAGE_LOCKS = MAX_OPERATIONS
+UNBLOCKING = (
+    "keep nothing there but locks. If it is guarded data, stop their writers and copy them to another prefix together "
+    "with their marks; delete no key with /.fenceline/ in it before that. Once it is gone the lock can be had again"
+)
+"""What to do about a key in a lock's queue that is no place."""
 MAX_ROUNDS = 20
 """How often a break looks who holds the lock, while that changes."""
 
@@ -26,9 +34,17 @@ MAX_ROUNDS = 20
 # --- the source -------------------------------------------------------------------------------------------------------
 def install(here: Presence) -> Talk:
     """Make the source's record if there is none, and know it."""
-    value = record_value(draw_claim()[:16], 1, draw_claim()[:16], 0)
     key = here.layout.record
-    yield from here.ask(op.txn([op.is_absent(key)], [op.put(key, value)]))
+    answer = yield from here.ask(op.txn([], [op.get(key)]))
+    if not answer.responses[0].response_range.kvs:
+        clash = yield from find_clash(around_a_source(here.layout.prefix), here.ask)
+        if clash is not None:
+            raise SourceError(
+                f"{here.url} {clash}, and its locks' queues would be in the way of that: nothing was installed. Name "
+                f"another prefix, in the URL's path"
+            )
+        value = record_value(draw_claim()[:16], 1, draw_claim()[:16], 0)
+        yield from here.ask(op.txn([op.is_absent(key)], [op.put(key, value)]))
     yield from here.read_record()
 
 
@@ -68,9 +84,15 @@ def _end_places(here: Presence, revision: int) -> Talk:
     """Delete the places of ours that were made before the revision."""
     after = None
     while names := (yield from _names(here, after)):
-        queues = [op.get_prefix(here.layout.queue(name), created_by=revision - 1) for name in names]
-        answer = yield from here.ask(op.txn([], queues))
-        found = [kv.key for response in answer.responses for kv in response.response_range.kvs if is_ours(kv.key)]
+        queues = [here.layout.queue(name) for name in names]
+        looks = [op.get_prefix(queue, created_by=revision - 1) for queue in queues]
+        answer = yield from here.ask(op.txn([], looks))
+        found = [
+            kv.key
+            for queue, response in zip(queues, answer.responses, strict=True)
+            for kv in response.response_range.kvs
+            if is_ours(queue, kv.key)
+        ]
         for begin in range(0, len(found), MAX_OPERATIONS):
             keys = found[begin : begin + MAX_OPERATIONS]
             yield from here.ask(op.txn([], [op.delete(key) for key in keys]))
@@ -86,29 +108,38 @@ def break_lock(here: Presence, request: ask.Break) -> Talk:
         answer = yield from here.ask(op.txn([], [op.get(audit), op.get_prefix(queue, limit=1, is_oldest_first=True)]))
         done, heads = (response.response_range.kvs for response in answer.responses)
         if done:
-            said = unpacked(done[0].value)
+            said = json_object(done[0].value)
             token = int(said["offset"]) + done[0].create_revision
             return ask.Broken(token, record.source_id, record.history_id, said["holder"])
         head = heads[0] if heads else None
+        if head is not None and not is_place(queue, head):
+            raise _is_blocked(request.lock, queue, head)
+        holder = None if head is None else holder_of(queue, head)
         before = here.highest
-        answer = yield from here.ask(_breaking(here, request, record, head))
+        answer = yield from here.ask(_breaking(here, request, record, head, holder))
         if answer.succeeded:
             here.note_minted(answer.header, before)
-            token, holder = record.token(answer.header.revision), holder_of(head) if head is not None else None
-            return ask.Broken(token, record.source_id, record.history_id, holder)
+            return ask.Broken(record.token(answer.header.revision), record.source_id, record.history_id, holder)
     raise SourceUnavailableError(
         f"lock {request.lock!r} changed hands {MAX_ROUNDS} times while it was to be broken: try again"
     )
 
 
-def _breaking(here: Presence, request: ask.Break, record: Record, head: Any) -> Any:
+def _is_blocked(lock: str, queue: bytes, kv: Any) -> SourceError:
+    return SourceError(
+        f"lock {lock!r} cannot be broken, for nobody holds it: first in its queue stands {holder_of(queue, kv)}, such "
+        f"as guarded data that are kept below the lock's own prefix. Nothing was done: {UNBLOCKING}"
+    )
+
+
+def _breaking(here: Presence, request: ask.Break, record: Record, head: Any, holder: str | None) -> Any:
     """Break the lock if its head is still this one."""
     entry = packed(
         action="break",
         lock=request.lock,
         who=request.holder,
         reason=request.reason,
-        holder=holder_of(head) if head is not None else None,
+        holder=holder,
         offset=str(record.offset),
     )
     audit = here.layout.audit(f"break-{request.claim}")
@@ -163,10 +194,15 @@ def _infos(here: Presence, names: list[str]) -> Talk:
     for lease in {kvs[0].lease for kvs in places if kvs} - {0}:
         left = yield Call(LEASE_TIME_TO_LIVE, say.LeaseTimeToLiveRequest(id=lease))
         times[lease] = (left.ttl, left.granted_ttl)
-    return [_info(record, name, kvs, minted.get(name), times) for name, kvs in zip(names, places, strict=True)]
+    return [
+        _info(record, name, layout.queue(name), kvs, minted.get(name), times)
+        for name, kvs in zip(names, places, strict=True)
+    ]
 
 
-def _info(record: Record, name: str, kvs: Any, minted: int | None, times: dict[int, tuple[int, int]]) -> LockInfo:
+def _info(
+    record: Record, name: str, queue: bytes, kvs: Any, minted: int | None, times: dict[int, tuple[int, int]]
+) -> LockInfo:
     if not kvs:
         token = None if minted is None else record.token(minted)
         return LockInfo(name, token=token, holder=None, remaining=0.0, ttl=None, waiters=())
@@ -175,12 +211,30 @@ def _info(record: Record, name: str, kvs: Any, minted: int | None, times: dict[i
     return LockInfo(
         name,
         token=record.token(head.create_revision),
-        holder=holder_of(head),
+        holder=holder_of(queue, head),
         # etcd tells whole seconds, rounded down: the lock may be held for so long.
         remaining=float(min(left_s + 1, ttl_s)),
         ttl=float(ttl_s) if ttl_s else None,
-        waiters=tuple(map(holder_of, others)),
+        waiters=tuple(holder_of(queue, other) for other in others),
     )
+
+
+def find_blocked(here: Presence) -> Talk:
+    """Return the locks in whose queue something stands first that is no place, each with what that is."""
+    blocked: list[tuple[str, str]] = []
+    after = None
+    while names := (yield from _names(here, after)):
+        queues = [here.layout.queue(name) for name in names]
+        looks = [op.get_prefix(queue, limit=1, is_oldest_first=True) for queue in queues]
+        answer = yield from here.ask(op.txn([], looks))
+        blocked += [
+            (name, holder_of(queue, kv))
+            for name, queue, response in zip(names, queues, answer.responses, strict=True)
+            for kv in response.response_range.kvs
+            if not is_place(queue, kv)
+        ]
+        after = names[-1]
+    return blocked
 
 
 # --- tidying up -------------------------------------------------------------------------------------------------------

@@ -19,10 +19,11 @@ from fenceline.model import MAX_TOKEN
 from fenceline.stores.etcd import operations as op
 from fenceline.stores.etcd.client import TXN
 from fenceline.stores.etcd.client_errors import LeaseGoneError
-from fenceline.stores.etcd.layout import Layout, Record, holder_of, unpacked
+from fenceline.stores.etcd.layout import Layout, Record, holder_of
 from fenceline.stores.etcd.presence import EXPIRED, Call, Presence, Talk, batches
 from fenceline.stores.etcd.session import BEATS_PER_TTL, Session
 from fenceline.stores.etcd.standing import Standing
+from fenceline.stores.foreign import json_object, shown
 
 MAX_ROUNDS = 5
 """How often an acquire begins anew because the source's history or its own session has ended meanwhile."""
@@ -219,8 +220,8 @@ def _drop(here: Presence, standing: Standing, reason: str) -> Talk:
 
 
 def _break_reason(kv: Any) -> str:
-    said = unpacked(kv.value)
-    return f"{said.get('who')} broke it: {said.get('reason')}"
+    said = json_object(kv.value)
+    return shown(f"{said.get('who')} broke it: {said.get('reason')}")
 
 
 # --- release ----------------------------------------------------------------------------------------------------------
@@ -329,8 +330,8 @@ def _explain(here: Presence, gone: list[Standing]) -> Talk:
     reasons = {}
     for one, broken, head in zip(explained, found[::2], found[1::2], strict=True):
         if head and head[0].create_revision > one.revision:
-            token = record.token(head[0].create_revision)
-            reasons[one.claim] = f"{holder_of(head[0])} holds the lock now, with token {token}"
+            token, holder = record.token(head[0].create_revision), holder_of(here.layout.queue(one.lock), head[0])
+            reasons[one.claim] = f"{holder} holds the lock now, with token {token}"
         elif broken and broken[0].mod_revision > one.revision:
             reasons[one.claim] = _break_reason(broken[0])
     return reasons

@@ -66,10 +66,11 @@ class Speech(OptimisticSpeech):
         children: list[str] = yield lambda client: client.names_below(parent)
         return (yield from self._read(filter(None, map(unescaped, children))))
 
-    def _has_locks(self) -> Talk:
+    def _find_clash(self) -> Talk:
+        """Only at the base itself: below a source's, no node of a guard is taken for one of a queue."""
         record = Layout(self._layout.base).source
         found: list[Stored] = yield lambda client: client.read([record])
-        return found[0].value is not None
+        return "is the place of a source of locks" if found[0].value is not None else None
 
     def _write(self, changes: Changes) -> Talk:
         if any(changes.seen[name].value is None for name in changes.marks) or changes.entries:

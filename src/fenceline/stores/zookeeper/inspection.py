@@ -16,7 +16,7 @@ from fenceline._flows.requests import ReadSource
 from fenceline.clock import boottime_ms
 from fenceline.errors import FencelineError, SourceError
 from fenceline.model import Finding, LockInfo
-from fenceline.stores.zookeeper.layout import Contender, break_in, contenders, holder_in
+from fenceline.stores.zookeeper.layout import Contender, break_in, contenders, holder_in, is_queue
 from fenceline.stores.zookeeper.record import SourceRecord
 from fenceline.stores.zookeeper.session import Session
 from fenceline.stores.zookeeper.sessions import Sessions
@@ -34,6 +34,8 @@ class Queue(NamedTuple):
 
     lock: str
     found: tuple[tuple[Contender, bytes, Any], ...]
+    is_kept: bool = False
+    """Whether its node says that it is a lock's, though nobody may be there."""
 
     @property
     def holder(self) -> str | None:
@@ -46,15 +48,20 @@ def read_queues(session: Session, locks: Sequence[str], patience_s: float) -> li
     client, layout = session.client, session.layout
     with client:
         asked = [client.sync_async(layout.base), *(client.get_children_async(layout.lock(lock)) for lock in locks)]
+        asked += [client.get_async(layout.lock(lock)) for lock in locks]
     _, *found = session.answers(asked, patience_s)
-    queues = [[] if isinstance(one, NoNodeError) else contenders(session.expect_value(one)) for one in found]
-    paired = list(zip(locks, queues, strict=True))
+    nodes, parents = found[: len(locks)], found[len(locks) :]
+    queues = [[] if isinstance(one, NoNodeError) else contenders(session.expect_value(one)) for one in nodes]
+    kept = [not isinstance(one, NoNodeError) and is_queue(session.expect_value(one)[0]) for one in parents]
+    paired = list(zip(locks, queues, kept, strict=True))
     with client:
-        reading = [client.get_async(f"{layout.lock(lock)}/{one.name}") for lock, queue in paired for one in queue]
+        reading = [client.get_async(f"{layout.lock(lock)}/{one.name}") for lock, queue, _ in paired for one in queue]
     values = iter(session.answers(reading, patience_s))
     return [
-        Queue(lock, tuple((one, *value) for one in queue if not isinstance(value := next(values), NoNodeError)))
-        for lock, queue in paired
+        Queue(
+            lock, tuple((one, *value) for one in queue if not isinstance(value := next(values), NoNodeError)), is_kept
+        )
+        for lock, queue, is_kept in paired
     ]
 
 
@@ -67,7 +74,7 @@ def own_nodes(sessions: Sessions) -> dict[str, Standing]:
 def lock_info(record: SourceRecord, queue: Queue, own: Mapping[str, Standing]) -> LockInfo:
     """Return a queue as people see it."""
     if not queue.found:
-        return LockInfo(queue.lock, token=None, holder=None, remaining=0.0, ttl=None, waiters=())
+        return LockInfo(queue.lock, token=None, holder=None, remaining=0.0, ttl=None, waiters=(), is_kept=queue.is_kept)
     holders = [holder_in(value) for _, value, _ in queue.found]
     (first, _, stat), (holder, ttl_ms) = queue.found[0], holders[0]
     standing = own.get(first.name)

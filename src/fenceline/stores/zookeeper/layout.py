@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from fenceline.errors import SourceError
 from fenceline.stores.escaping import escaped, unescaped
+from fenceline.stores.foreign import fits, json_object, shown
 from fenceline.stores.optimistic import RESERVED
 
 NODE_NAME = "__lock__"
@@ -25,6 +26,8 @@ _CONTENDER = re.compile(r"(?:__lock__|__rlock__)(-?\d{10})$")
 COUNTER_LIMIT = 2**31 - 2**20
 """Numbers that a lock's queue may use; each attempt takes one, those that are refused for this included."""
 _DIGEST_CHARACTERS = 32
+_MAX_TTL_MS = 2**31 - 1
+"""A session's timeout is told in 32 bits."""
 QUEUE_VALUE = b'{"fenceline": "lock"}'
 """What the parent of a lock's contenders says, so that it is known for one when it is empty."""
 
@@ -114,11 +117,13 @@ def node_value(holder: str, ttl_ms: int) -> bytes:
 
 def holder_in(value: bytes) -> tuple[str, int | None]:
     """Return the holder and the ttl that a node tells of; what another program wrote is shown as it is."""
-    try:
-        told = json.loads(value)
-        return str(told["holder"]), int(told["ttl_ms"])
-    except (ValueError, TypeError, KeyError):
-        return value.decode(errors="replace") or "somebody", None
+    told = json_object(value)
+    if not fits(told, {"holder": str, "ttl_ms": int}) or not 0 < told["ttl_ms"] <= _MAX_TTL_MS:
+        return shown(value.decode(errors="replace")) or "somebody", None
+    return shown(told["holder"]) or "somebody", told["ttl_ms"]
+
+
+_BREAK = {"by": str, "why": str, "lock": str, "holder": str | None, "nodes": list, "at": str}
 
 
 class Break(NamedTuple):
@@ -133,7 +138,7 @@ class Break(NamedTuple):
 
     def reason(self) -> str:
         """Return what the old holder is told."""
-        return f"{self.by} broke it: {self.why}"
+        return shown(f"{self.by} broke it: {self.why}")
 
     def ended(self, claim: str) -> bool:
         """Tell whether this claim was ended by it."""
@@ -146,8 +151,9 @@ class Break(NamedTuple):
 
 def break_in(value: bytes) -> Break | None:
     """Return the break that a node tells of; None if it tells of none."""
-    try:
-        told = json.loads(value)
-        return Break(**{**told, "nodes": tuple(told["nodes"])})
-    except (ValueError, TypeError, KeyError):
+    told = json_object(value)
+    if told.keys() != set(Break._fields) or not fits(told, _BREAK):
         return None
+    if not all(isinstance(name, str) for name in told["nodes"]):
+        return None
+    return Break(**{**told, "nodes": tuple(told["nodes"])})

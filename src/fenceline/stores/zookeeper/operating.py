@@ -3,6 +3,7 @@
 Promise: a break mints its token in one transaction with the removal of every contender, so that it lies above their
 tokens and below every later one's; waiters are ended as well, and enqueue anew. A break that is asked again finds its
 own node. An epoch is raised by compare-and-swap on the record. Both leave a node that says who, when and why.
+Never: a node removed that ends with no session: it is no contender, whatever its name, and may be guarded.
 """
 
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from kazoo.exceptions import (
 )
 
 from fenceline._flows import requests as ask
-from fenceline.errors import SourceUnavailableError
+from fenceline.errors import SourceError, SourceUnavailableError
 from fenceline.model import LockInfo, SourceInfo
 from fenceline.stores.zookeeper.inspection import Queue, lock_info, own_nodes, read_queues
 from fenceline.stores.zookeeper.layout import Break, break_in, is_queue, lock_names
@@ -78,15 +79,7 @@ def list_locks(
 
 def _queues(session: Session, names: list[str], patience_s: float) -> list[Queue]:
     """Return the queues among the nodes of these names; others may keep things of their own beside them."""
-    with session.client:
-        asked = [session.client.get_async(session.layout.lock(name)) for name in names]
-    parents = session.answers(asked, patience_s)
-    queues = read_queues(session, names, patience_s)
-    return [
-        queue
-        for queue, parent in zip(queues, parents, strict=True)
-        if queue.found or (not isinstance(parent, Exception) and is_queue(parent[0]))
-    ]
+    return [queue for queue in read_queues(session, names, patience_s) if queue.found or queue.is_kept]
 
 
 def all_names(session: Session, patience_s: float) -> list[str]:
@@ -138,6 +131,7 @@ def _break(
     patience_s: float,
 ) -> bool:
     """Remove the queue and leave the break's node, all or nothing; False if something has changed."""
+    _check_contenders(queue)
     nodes = tuple(contender.name for contender, _, _ in queue.found)
     done = Break(request.holder, request.reason, request.lock, queue.holder, nodes, _now())
     parent = store.layout.lock(request.lock)
@@ -154,6 +148,17 @@ def _break(
         return False
     _end_own(store, done)
     return True
+
+
+def _check_contenders(queue: Queue) -> None:
+    """Raise SourceError if a node in the queue is nobody's place: each of those is its session's."""
+    for contender, _, stat in queue.found:
+        if not stat.ephemeralOwner:
+            raise SourceError(
+                f"lock {queue.lock!r} cannot be broken: node {contender.name!r} in its queue is called like a "
+                f"contender's, but ends with no session, so it is something else that is kept below the lock's own "
+                f"node, guarded data for instance. Nothing was done: keep it elsewhere, and the lock can be had again"
+            )
 
 
 def _is_refused(session: Session, results: list[Any]) -> bool:
@@ -237,7 +242,7 @@ def raise_epoch(
 def _remove_older(session: Session, queue: Queue, zxid: int, patience_s: float) -> None:
     """Remove the contenders that were made before a transaction."""
     client, parent = session.client, session.layout.lock(queue.lock)
-    older = [contender.name for contender, _, stat in queue.found if stat.czxid < zxid]
+    older = [contender.name for contender, _, stat in queue.found if stat.ephemeralOwner and stat.czxid < zxid]
     with client:
         asked = [client.delete_async(f"{parent}/{name}") for name in reversed(older)]  # As in `_break`.
     session.answers(asked, patience_s)

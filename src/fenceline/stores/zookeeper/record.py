@@ -4,14 +4,18 @@ Promise: what is read is checked; a record of another schema is refused with the
 """
 
 import json
+import re
 from typing import Any, NamedTuple
 
 from fenceline.errors import SchemaError, SourceError
 from fenceline.model import MAX_TOKEN, SourceInfo, default_holder, draw_claim
+from fenceline.stores.foreign import fits, json_object
 from fenceline.stores.identity import Seen, next_beginning
 
 SCHEMA_NUMBER = 1
 _HISTORY_CHARACTERS = 16
+_KINDS = {"schema": int, "source_id": str, "epoch": int, "history_id": str, "offset": str, "reason": str}
+_OFFSET = re.compile(r"-?[0-9]{1,19}")
 
 
 class SourceRecord(NamedTuple):
@@ -73,17 +77,18 @@ def new_record() -> SourceRecord:
 
 def record_in(value: bytes, stat: Any, url: str) -> SourceRecord:
     """Return the record that a node's value says; SchemaError if it is none of this version's."""
-    try:
-        told: dict[str, Any] = json.loads(value)
-        number = told["schema"]
-    except (ValueError, TypeError, KeyError):
-        raise SchemaError(f"{url} holds something that is no record of fenceline's: name another base") from None
-    if number != SCHEMA_NUMBER:
+    told = json_object(value)
+    if (number := told.get("schema")) != SCHEMA_NUMBER and isinstance(number, int):
         raise SchemaError(
             f"{url} holds fenceline's source with schema {number}, and this version of fenceline has schema "
             f"{SCHEMA_NUMBER}: use the version that made it"
         )
-    told = {name: told[name] for name in ("source_id", "epoch", "history_id", "offset", "reason")}
+    if not fits(told, _KINDS) or not _OFFSET.fullmatch(told["offset"]):
+        raise SchemaError(
+            f"{url} holds something that is no record of fenceline's: name another base, or find out who wrote there, "
+            f"and put the record back from a backup"
+        )
+    told = {name: told[name] for name in _KINDS if name != "schema"}
     return SourceRecord(**{**told, "offset": int(told["offset"]), "version": stat.version, "zxid": stat.mzxid})
 
 

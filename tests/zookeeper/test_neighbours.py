@@ -1,0 +1,69 @@
+"""Guards and sources at one place, and nodes that only look like contenders: refused, and never removed."""
+
+import pytest
+from kazoo.client import KazooClient
+
+import fenceline
+from fenceline import SourceError, StaleTokenError
+from fenceline._flows import requests as ask
+from fenceline.model import draw_claim
+from fenceline.stores.zookeeper.source import ZooKeeperSource
+from tests.guards import LOCK, RESOURCE, HandmadeLease
+from tests.zookeeper.fix_client import Client
+from tests.zookeeper.fix_server import ZooKeeperServer
+from tests.zookeeper.fix_zookeeper import fresh_base
+
+STRANGER = "data__lock__0000000000"
+
+
+@pytest.fixture
+def base(zookeeper: ZooKeeperServer) -> str:
+    base = fresh_base()
+    ZooKeeperSource(zookeeper.url(base)).install()
+    return base
+
+
+def sealed(url: str, resource: str = RESOURCE, token: int = 5) -> fenceline.Guard:
+    guard = fenceline.guard(url, resource=resource, lock=LOCK)
+    guard.seal(HandmadeLease(token))
+    return guard
+
+
+def test_a_break_and_a_purge_spare_the_marks_of_a_guard_below_the_locks_node(
+    zookeeper: ZooKeeperServer, base: str, client: Client
+) -> None:
+    guard = sealed(zookeeper.url(f"{base}/billing"))
+    with fenceline.connect(zookeeper.url(base)) as source:
+        with source.lock("billing", ttl=2.0):
+            source.break_lock("billing", reason="a test")
+        source.purge()
+        source.raise_epoch(reason="a test")
+    assert guard.mark().token == 5
+    with pytest.raises(StaleTokenError):
+        guard.seal(HandmadeLease(4))
+
+
+def test_what_is_only_called_like_a_contender_is_never_removed(
+    zookeeper: ZooKeeperServer, base: str, kazoo: KazooClient
+) -> None:
+    guard = sealed(zookeeper.url(f"{base}/billing"), STRANGER)
+    with guard.transaction(HandmadeLease(5)) as txn:
+        txn.create(f"{base}/billing/{STRANGER}", b"100")
+    made = Client(zookeeper.url(base))
+    with pytest.raises(SourceError, match=f"{STRANGER}.*Nothing was done"):
+        made.perform(ask.Break("billing", draw_claim(), "an operator", "a test"))
+    history = made.perform(ask.ReadSource()).history_id
+    made.perform(ask.RaiseEpoch(history, "a test"))
+    made.close()
+    assert kazoo.get(f"{base}/billing/{STRANGER}")[0] == b"100"
+
+
+@pytest.mark.parametrize(
+    ("below", "says"), [("", "is the place of a guard"), (f"/{RESOURCE}", "within a resource"), (f"/{RESOURCE}/x", "")]
+)
+def test_no_source_is_installed_where_guarded_nodes_are(zookeeper: ZooKeeperServer, below: str, says: str) -> None:
+    base = fresh_base()
+    sealed(zookeeper.url(base))
+    with pytest.raises(SourceError, match=f"{says}.*nothing was installed"):
+        ZooKeeperSource(zookeeper.url(f"{base}{below}")).install()
+    ZooKeeperSource(zookeeper.url(f"{base}/another")).install()
