@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,20 @@ def test_a_project_from_migrate_to_a_refused_script(empty: Where, source: str) -
     assert code != 0
     assert empty.refused in said
     assert value(empty) == "first, then"
+
+
+def test_a_database_that_cannot_be_asked_is_told_without_a_traceback(empty: Where) -> None:
+    elsewhere = {"NAME": "/nowhere/app.db"} if empty.kind == "sqlite" else {"PORT": "1"}
+    gone = replace(empty, settings=empty.settings | elsewhere)
+    told = [managed(gone, "fenceline_protect", *words) for words in ((), ("--check",))]
+    told.append(managed(empty, "fenceline_protect", "--database", "nope"))
+    assert ["Traceback" in said for _, said in told] == [False] * 3
+    assert all(code == 1 and "CommandError: Django cannot ask database 'default' (" in said for code, said in told[:2])
+    assert told[2][0] != 0
+    assert "invalid choice: 'nope'" in told[2][1]
+    if empty.kind != "mysql":  # There Django's own check does not get further than this.
+        code, said = managed(gone, "check", "--database", "default")
+        assert (code, "fenceline.W002) database 'default': Django cannot ask" in said) == (0, True), said
 
 
 def test_observed_first_and_enforced_then(empty: Where, source: str) -> None:

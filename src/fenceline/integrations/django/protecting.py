@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from django.apps import apps
-from django.db import connections, router
+from django.db import Error, connections, router
 
 from fenceline._api.guard import look_at
-from fenceline.errors import ConfigError, SchemaError
+from fenceline.errors import ConfigError, SchemaError, SourceUnavailableError
 from fenceline.integrations.django.places import name_at_guard, url_of
 from fenceline.model import Mark, Protection, check_lock_name, check_resource_name
 
@@ -73,9 +73,11 @@ class Table:
 
 
 def tables_of(alias: str) -> list[Table]:
-    """Return the tables that ask for protection in a database, as it is at the moment."""
+    """Return the tables that ask for protection in a database, as it is at the moment. SourceUnavailableError if Django
+    cannot look into it.
+    """
     wanted = [(model, asked, model._meta.db_table) for model, asked in _wanted(alias)]  # noqa: SLF001
-    names = {name: name_at_guard(connections[alias], name) for _, _, name in wanted}
+    names = _names_there(alias, [name for _, _, name in wanted])
     url = url_of(alias) if wanted else ""
     # Before the first migration there may be no database to look into.
     marks, protections = _seen(url) if any(names.values()) else ({}, {})
@@ -85,6 +87,14 @@ def tables_of(alias: str) -> list[Table]:
         found = protections.get(names[name] or "")
         tables.append(Table(model, name, names[name], asked, found, mark.lock if mark else None))
     return tables
+
+
+def _names_there(alias: str, names: list[str]) -> dict[str, str | None]:
+    try:
+        return {name: name_at_guard(connections[alias], name) for name in names}
+    except Error as error:
+        first = str(error).partition("\n")[0] or type(error).__name__
+        raise SourceUnavailableError(f"Django cannot ask database {alias!r} ({first})") from error
 
 
 def _wanted(alias: str) -> Iterator[tuple[Any, Asked]]:

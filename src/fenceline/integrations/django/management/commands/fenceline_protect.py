@@ -25,7 +25,12 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Add the options."""
-        parser.add_argument("--database", default=DEFAULT_DB_ALIAS, help='Which database; "default" unless said.')
+        parser.add_argument(
+            "--database",
+            choices=tuple(connections),
+            default=DEFAULT_DB_ALIAS,
+            help='Which database; "default" unless said.',
+        )
         parser.add_argument(
             "--mode", choices=(ENFORCE, OBSERVE), default=ENFORCE, help="Refuse writes without a token, or count them."
         )
