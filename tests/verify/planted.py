@@ -35,7 +35,7 @@ class Script:
     def release(self, process: str, start: float, end: float, token: int) -> "Script":
         return self.call(process, "release", start, end, token=str(token))
 
-    def read(self, process: str, start: float, end: float, token: int, position: int) -> "Script":
+    def read(self, process: str, start: float, end: float | None, token: int, position: int) -> "Script":
         return self.call(process, "read", start, end, token=str(token), position=position)
 
     def write(

@@ -31,7 +31,7 @@ def busy(freezes: int = MIN_FREEZES) -> Script:
             rows.append((f"w{number}", len(rows) + 1, token))
             script.write(process, at + 0.3, at + 0.4, token, f"w{number}", len(rows))
         script.release(process, at + 0.91, at + 0.95, token)
-    return script.final(*rows)
+    return script.event(MIN_HANDOFFS + 0.99, "quiet", patience=5.0).final(*rows)
 
 
 def file_of(script: Script, folder: Path) -> str:

@@ -4,7 +4,7 @@ import pytest
 
 from fenceline.verify.evidence import explain
 from fenceline.verify.verdict import judge
-from tests.verify.planted import RESOURCE, Script, stale_writer, two_tenures
+from tests.verify.planted import LOCK, RESOURCE, Script, stale_writer, two_tenures
 
 
 def rules(script: Script) -> set[str]:
@@ -164,13 +164,29 @@ def test_an_overlap_that_expiry_explains_is_counted() -> None:
 
 
 def test_a_history_without_a_final_state_is_undecided() -> None:
-    verdict = judge(two_tenures().history())
+    verdict = judge(two_tenures().event(1.65, "quiet", patience=5.0).history())
     assert [(one.rule, one.place) for one in verdict.findings.undecided] == [("lost-write", RESOURCE)]
+
+
+def undecided(script: Script) -> list[tuple[str, str]]:
+    """Return what cannot be decided, and where."""
+    return [(one.rule, one.place) for one in judge(script.history()).findings.undecided]
 
 
 def test_a_history_that_ends_too_early_is_undecided() -> None:
     script = Script().acquire("1", 0.1, 0.2, 10).event(1.0, "quiet", patience=5.0).event(1.5, "thaw", victim="1")
-    assert [one.rule for one in judge(script.history()).findings.undecided] == ["no-progress"]
+    assert undecided(script.final(at=2.0)) == [("no-progress", LOCK), ("no-progress", RESOURCE)]
+
+
+def test_a_history_that_was_broken_off_before_its_faults_had_ended_is_undecided() -> None:
+    script = two_tenures().final(("a", 1, 10), ("b", 2, 11))
+    assert undecided(script) == [("no-progress", LOCK), ("no-progress", RESOURCE)]
+
+
+def test_a_resource_that_nobody_wrote_to_is_judged_all_the_same() -> None:
+    script = Script().acquire("1", 0.1, 0.2, 10).event(1.0, "quiet", patience=2.0).acquire("2", 1.5, 1.6, 11)
+    assert undecided(script) == [("lost-write", RESOURCE), ("no-progress", RESOURCE)]
+    assert rules(script.final(("c", 1, 11), at=5.0)) == {"invented-write", "no-progress"}
 
 
 def test_an_explanation_tells_the_steps_in_order() -> None:

@@ -110,7 +110,7 @@ class Campaign:
                 deadline = sent + TTL - MARGIN if self._now < deadline else deadline
             until = self._until(deadline)
             yield self._pause()
-            self._script.call(name, "read", asked, self._now, token=str(token), **until)
+            self._script.call(name, "read", asked, self._now, token=str(token), position=0, **until)
         return deadline
 
     def _enter_again(self, name: str, token: int, deadline: int) -> Iterator[int]:

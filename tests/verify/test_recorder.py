@@ -9,7 +9,7 @@ from fenceline.verify.recorder import Recorder, merged
 
 def test_recordings_are_merged_by_time(tmp_path: Path) -> None:
     begin = Recorder(tmp_path / "a", "verify")
-    begin.write("info", "begin", format=1, ttl=1.0)
+    begin.write("info", "begin", format=1, ttl=1.0, resources={"r": "l"})
     recorders = [Recorder(tmp_path / name, name) for name in "bcd"]
     for _ in range(20):
         for one in recorders:

@@ -26,7 +26,9 @@ from fenceline.verify.history import (
     STRAY,
     THAW,
     WRITE,
+    Event,
     History,
+    Operation,
 )
 
 MIN_HANDOFFS = 20
@@ -127,15 +129,23 @@ def _tenures(history: History) -> dict[str, list[tuple[float, float]]]:
 def check_progress(history: History, findings: Findings) -> None:
     """Each lock is granted and each resource written again, soon after the faults have ended."""
     quiet = next((event for event in history.events if event.kind == QUIET), None)
-    if quiet is None:
-        return
-    patience_ns = int(float(quiet.facts["patience"]) * NS_PER_S)
-    for kind in (ACQUIRE, WRITE):
-        for place, operations in history.by_place(kind).items():
-            ends = [one.ended_ns for one in operations if one.outcome == OK and one.ended_ns > quiet.time_ns]
-            waited_ns = min(ends, default=history.end_ns) - quiet.time_ns
-            if waited_ns > patience_ns:
-                message = f"{waited_ns / NS_PER_S:.1f} s after the faults had ended there was no {kind} yet"
-                findings.blame("no-progress", place, message, *operations[-1:])
-            elif not ends:
-                findings.doubt("no-progress", place, f"the history ends before a {kind} after the last fault")
+    for kind, places in ((ACQUIRE, history.locks), (WRITE, history.resources)):
+        asked = history.by_place(kind)
+        for place in dict.fromkeys((*places, *asked)):
+            if quiet is None:
+                findings.doubt("no-progress", place, "the history does not tell when the faults had ended")
+            else:
+                _check_again(kind, place, asked.get(place, []), quiet, history.end_ns, findings)
+
+
+def _check_again(
+    kind: str, place: str, operations: list[Operation], quiet: Event, end_ns: int, findings: Findings
+) -> None:
+    patience_ns = int(quiet.facts["patience"] * NS_PER_S)
+    ends = [one.ended_ns for one in operations if one.outcome == OK and one.ended_ns > quiet.time_ns]
+    waited_ns = min(ends, default=end_ns) - quiet.time_ns
+    if waited_ns > patience_ns:
+        message = f"{waited_ns / NS_PER_S:.1f} s after the faults had ended there was no {kind} yet"
+        findings.blame("no-progress", place, message, *operations[-1:])
+    elif not ends:
+        findings.doubt("no-progress", place, f"the history ends before a {kind} after the last fault")

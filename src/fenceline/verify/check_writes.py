@@ -17,8 +17,9 @@ from fenceline.verify.history import FAIL, OK, READ, WRITE, Final, History, Oper
 
 def check_writes(history: History, findings: Findings) -> None:
     """Compare what processes were told of their writes with what is there in the end."""
-    for resource, operations in history.by_place(WRITE).items():
-        final = history.finals.get(resource)
+    made = history.by_place(WRITE)
+    for resource in history.resources:
+        operations, final = made.get(resource, []), history.finals.get(resource)
         if final is None:
             findings.doubt("lost-write", resource, "the history has no final state of this resource")
             continue
