@@ -426,6 +426,15 @@ def test_doctor_names_the_tables_that_an_account_has_rights_on_and_no_others(gua
         guarded.database.rows(f"DROP USER {name}")
 
 
+def test_doctor_names_who_may_empty_the_table_of_marks(guarded: Guarded, clerk: str) -> None:
+    """TRUNCATE needs DROP, and no trigger of ours keeps it from the marks."""
+    guarded.database.rows(f"GRANT DROP ON {guarded.database.name}.fenceline_mark TO {clerk}")
+    assert f"'{clerk}'@'%' has DROP on fenceline_mark" in findings(guarded, user=clerk)["open-marks"].message
+    with guarded.database.connect(user=clerk) as native:
+        run(native, "TRUNCATE fenceline_mark")
+    assert guarded.database.rows("SELECT * FROM fenceline_mark") == []
+
+
 BROKEN = {
     "lost-protection": (("DROP TRIGGER fenceline_1_delete_enforce",), "insert, update writes meet a trigger of ours"),
     "open-cascade": (

@@ -30,7 +30,7 @@ WHERE found.PRIVILEGE_TYPE IN ('DROP', 'ALTER', 'TRIGGER', 'SUPER', 'BINLOG REPL
 GROUP BY found.GRANTEE, found.place ORDER BY 1, 3;
 
 -- name: readers
--- Accounts with rights on our tables, by a grant on each, or on the whole database.
+-- Accounts with rights on our tables, by a grant on each, or on the whole database (where the other rights are `powers`).
 SELECT found.GRANTEE, GROUP_CONCAT(DISTINCT found.PRIVILEGE_TYPE ORDER BY found.PRIVILEGE_TYPE SEPARATOR ', '), found.place FROM (
     SELECT GRANTEE, PRIVILEGE_TYPE, 'all tables of the database' AS place FROM information_schema.SCHEMA_PRIVILEGES
     WHERE CONVERT({database} USING utf8mb4) COLLATE utf8mb4_bin LIKE CONVERT(TABLE_SCHEMA USING utf8mb4) COLLATE utf8mb4_bin
@@ -39,7 +39,9 @@ SELECT found.GRANTEE, GROUP_CONCAT(DISTINCT found.PRIVILEGE_TYPE ORDER BY found.
     WHERE TABLE_SCHEMA = CONVERT({database} USING utf8mb4)
         AND TABLE_NAME IN ('fenceline_mark', 'fenceline_guard', 'fenceline_guard_audit', 'fenceline_observation')
 ) AS found
-WHERE found.PRIVILEGE_TYPE IN ('SELECT', 'INSERT', 'UPDATE', 'DELETE') GROUP BY found.GRANTEE, found.place ORDER BY 1, 3;
+WHERE found.PRIVILEGE_TYPE IN ('SELECT', 'INSERT', 'UPDATE', 'DELETE')
+    OR (found.PRIVILEGE_TYPE IN ('DROP', 'ALTER', 'TRIGGER') AND found.place LIKE 'fenceline\_%')
+GROUP BY found.GRANTEE, found.place ORDER BY 1, 3;
 
 -- name: settings
 -- Settings of the server without which a commit is not on the disk, or is not what triggers have seen.
