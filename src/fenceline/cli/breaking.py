@@ -37,7 +37,7 @@ def break_(name: str, source: str | None, reason: str, guards: tuple[str, ...], 
     found = [guard for url in guards for guard in _bound(url, name)]
     with fenceline.connect(source) as connected:
         if not found:  # Else a resource is bound to it: a source may have forgotten a lock whose tokens are about.
-            check_known(connected, name)
+            check_known(connected.info(name))
         broken = connected.break_lock(name, reason=reason)
     sealed: list[dict[str, str]] = []
     for guard in found:

@@ -43,8 +43,8 @@ def show(name: str, source: str | None, as_json: bool) -> None:
       fenceline show nightly-report --json
     """
     with fenceline.connect(source) as connected:
-        check_known(connected, name)
         info = connected.info(name)
+    check_known(info)
     emit(_described(info), as_json, _story(info))
 
 
@@ -61,12 +61,10 @@ def purge(source: str | None, as_json: bool) -> None:
     emit({"purged": count}, as_json, f"{count} forgotten")
 
 
-def check_known(source: fenceline.Source, name: str) -> None:
+def check_known(info: fenceline.LockInfo) -> None:
     """Raise NoSuchLockError unless the source has ever heard of this lock, as far as it remembers."""
-    info = source.info(name)
-    # ZooKeeper keeps the place of a lock that nobody holds, and no token of it: only the list has it.
-    if info.token is None and not info.is_held and not info.waiters and all(one.name != name for one in source.locks()):
-        raise NoSuchLockError(f"no such lock: {printable(name)} (`fenceline locks` lists those there are)")
+    if not info.is_known:
+        raise NoSuchLockError(f"no such lock: {printable(info.name)} (`fenceline locks` lists those there are)")
 
 
 def time_left(info: fenceline.LockInfo) -> str:
