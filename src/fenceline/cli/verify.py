@@ -8,7 +8,6 @@ campaign that could not be carried out is 69. What was made is taken away again,
 
 import math
 import os
-import shutil
 import signal
 import sys
 import tempfile
@@ -19,9 +18,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 import fenceline
-from fenceline.cli.errors import SIGNALLED, complain
+from fenceline.cli.errors import SIGNALLED, UNAVAILABLE, complain
 from fenceline.cli.options import json_option, source_option
 from fenceline.cli.output import emit
+from fenceline.cli.verify_files import is_copied, is_drawn, set_aside, try_files
 from fenceline.model import MEMORY_SOURCE_PREFIX
 
 if TYPE_CHECKING:
@@ -110,8 +110,10 @@ def verify(  # noqa: PLR0913 - each is an option of its own
       fenceline verify --check history.jsonl --html history.html
       fenceline verify --control no-seal --duration 10
     """
+    try_files(checked_file, history_file, page_file)
     if checked_file is not None:
-        return _tell(_read(checked_file), page_file, as_json)
+        code, is_whole = _tell(_read(checked_file), page_file, as_json)
+        return _exit_code(code, is_whole=is_whole)
     from fenceline.verify.plan import Settings, possible_faults
 
     kind = _own_kind(own, source, control, ttl)
@@ -152,19 +154,22 @@ def _read(path: Path) -> "History":
         raise click.BadParameter(f"{path}: {error.strerror}", param_hint="--check") from error
 
 
-def _tell(history: "History", page_file: Path | None, as_json: bool) -> int:
-    """Judge, draw the page, print the verdict, and return its exit code."""
+def _tell(history: "History", page_file: Path | None, as_json: bool) -> tuple[int, bool]:
+    """Judge, draw the page, and print the verdict; return its exit code, and whether everything was written."""
     from fenceline.verify.report import story
     from fenceline.verify.verdict import judge
 
     verdict = judge(history)
-    if page_file is not None:
-        from fenceline.verify.page import write_page
-
-        write_page(page_file, history, verdict)
-        complain(f"drew {page_file}")
+    is_whole = page_file is None or is_drawn(page_file, history, verdict)
     emit(verdict.to_json(), as_json, story(verdict))
-    return verdict.code
+    return verdict.code, is_whole
+
+
+def _exit_code(code: int, *, is_whole: bool) -> int:
+    """Return the exit code of a verdict: a file that could not be written outranks all but a violation."""
+    from fenceline.verify.verdict import VIOLATION
+
+    return code if is_whole or code == VIOLATION else UNAVAILABLE
 
 
 def _own_kind(own: str | None, source: str | None, control: str | None, ttl: float | None) -> "type[Setup] | None":
@@ -259,27 +264,19 @@ def _attack(
     from fenceline.verify.campaign import run_campaign
     from fenceline.verify.verdict import VIOLATION
 
-    for path in filter(None, (history_file, page_file)):
-        if not os.access(path.absolute().parent, os.W_OK):
-            raise click.BadParameter(f"the folder of {path} cannot be written to")
     _hear_endings()
     with tempfile.TemporaryDirectory(prefix="fenceline-verify-") as folder:
-        path = history_file or Path(folder, "history.jsonl")
+        made = Path(folder, "history.jsonl")
         with _progress(settings.seed) as tell:
-            history = run_campaign(settings, path, tell, complain, servers)
-        code = _tell(history, page_file, as_json)
-        if history_file is None and code == VIOLATION:
-            path = Path(shutil.move(path, _own_file()))
-    if history_file is not None or code == VIOLATION:
-        complain(f"the history is in {path}")
-    return code
-
-
-def _own_file() -> Path:
-    """Make an empty file that stays when the command has ended."""
-    descriptor, name = tempfile.mkstemp(prefix="fenceline-history-", suffix=".jsonl")
-    os.close(descriptor)
-    return Path(name)
+            history = run_campaign(settings, made, tell, complain, servers)
+        kept = history_file if history_file is not None and is_copied(made, history_file) else None
+        code, is_whole = _tell(history, page_file, as_json)
+        is_whole = is_whole and kept == history_file
+        if kept is None and (history_file is not None or code == VIOLATION):
+            kept = set_aside(made)
+    if kept is not None:
+        complain(f"the history is in {kept}")
+    return _exit_code(code, is_whole=is_whole)
 
 
 def _hear_endings() -> None:
