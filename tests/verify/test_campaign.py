@@ -212,3 +212,4 @@ def test_a_guard_that_a_campaign_cannot_write_to_is_refused(program: Program) ->
     done = program("verify", "--guard", "nonesuch://place/x")
     assert done.returncode in {64, 69}
     assert "nonesuch" in done.stderr
+    assert not (program.folder / "locks.db").exists()  # The source is not made for nothing.

@@ -12,6 +12,7 @@ import signal
 import sys
 import tempfile
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -114,6 +115,7 @@ def verify(  # noqa: PLR0913 - each is an option of its own
     if checked_file is not None:
         code, is_whole = _tell(_read(checked_file), page_file, as_json)
         return _exit_code(code, is_whole=is_whole)
+    from fenceline.verify.kinds import make_place
     from fenceline.verify.plan import Settings, possible_faults
 
     kind = _own_kind(own, source, control, ttl)
@@ -123,7 +125,7 @@ def verify(  # noqa: PLR0913 - each is an option of its own
             guard=guard_url,
             ttl=_chosen_ttl(ttl, kind, source_url),
             run=os.urandom(3).hex(),
-            of="…" if dry_run else _source_part(source_url),
+            of="…",
             workers=max(workers, 2 * locks),
             locks=locks,
             duration=duration,
@@ -138,6 +140,8 @@ def verify(  # noqa: PLR0913 - each is an option of its own
 
             emit(touched(settings), as_json, preview(settings))
             return 0
+        make_place(settings, 0)  # A guard that cannot be attacked is told of before the source is made.
+        settings = replace(settings, of=_source_part(source_url))
         return _attack(settings, history_file, page_file, as_json, servers)
 
 
