@@ -228,7 +228,7 @@ def test_a_signal_at_any_moment_of_the_start_ends_everything(program: Program, s
     process.terminate()
     process.communicate()
     assert process.returncode in {-signal.SIGTERM, 128 + signal.SIGTERM}
-    assert program.left() == []
+    wait_until(lambda: program.left() == [])  # Behind its gate CMD ends a moment after who was to open it.
     assert not program.source().info("x").is_held
     assert not (program.folder / "ran").exists()
 
