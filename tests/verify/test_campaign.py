@@ -139,9 +139,10 @@ def test_an_interrupted_campaign_cleans_up(program: Program, number: signal.Sign
     process.send_signal(number)
     end = time.monotonic() + PATIENCE_S
     while process.poll() is None and time.monotonic() < end:
-        process.send_signal(signal.SIGINT)
         time.sleep(0.01)
-    assert process.returncode == 128 + number
+        process.send_signal(signal.SIGINT)
+    # On a busy machine both come before the process looks, and Python tells it of the lower number first.
+    assert process.returncode in {128 + number, 128 + signal.SIGINT}
     assert tables(guard) == {"users_own"}
     assert look_at(guard).protections == ()
     assert "left behind" not in process.stderr.read()  # type: ignore[union-attr]
