@@ -29,7 +29,6 @@ BROKEN_PIPE = SIGNALLED + signal.SIGPIPE
 DEBUG_VARIABLE = "FENCELINE_DEBUG"
 
 
-
 class NoSuchLockError(click.ClickException):
     """A command was asked about a lock that its source does not know."""
 
