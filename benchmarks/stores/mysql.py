@@ -137,7 +137,8 @@ class SameCalls:
         """Take the lock and free it."""
         seen, claim = self._store.identity.seen, draw_claim()
         assert seen is not None
-        born_us = self._store.identity.clock.at(boottime_us())
+        # Later than any claim that has ended, however late the server told its time when the connection was made.
+        born_us = self._store.identity.clock.at(boottime_us()) + TTL_US
         ttl_ms = TTL_US // 1000
         told = (b"bench-same", claim, "somebody", ttl_ms, born_us, "wait", MAX_WAITERS, seen.epoch, seen.history_id)
         ((outcome, *_),) = self.connection.run(SQL.acquire, told)

@@ -171,13 +171,13 @@ def test_the_bell_of_a_killed_waiter_is_taken_away_by_the_next(stage: Stage, sou
 
 # --- cost -----------------------------------------------------------------------------------------
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Count the requests of this process by their kind."""
+def asked(monkeypatch: pytest.MonkeyPatch, source: fenceline.Source) -> Counter[str]:
+    """Count the requests of this process to its source by their kind; what earlier tests left may go on beside it."""
     counter: Counter[str] = Counter()
     perform = SQLiteSourceConnection.perform
 
     def counting(self: Any, request: Any) -> Any:
-        counter[type(request).__name__] += 1
+        counter[type(request).__name__] += source.url.endswith(str(self._path))
         return perform(self, request)
 
     monkeypatch.setattr(SQLiteSourceConnection, "perform", counting)
