@@ -1,14 +1,18 @@
 """The client speaks to the members of a URL, goes on to the next when one fails, and says truly what was not done."""
 
 import asyncio
+import gc
 
+import psutil
 import pytest
 
+import fenceline
 from fenceline.errors import ConfigError, OutcomeUnknownError, SourceUnavailableError
 from fenceline.stores.etcd import messages as say
 from fenceline.stores.etcd import operations as op
 from fenceline.stores.etcd.client import RANGE, STATUS, TXN, Client
 from fenceline.stores.etcd.conninfo import place_of
+from fenceline.stores.etcd.source import EtcdSource
 from tests.etcd.fix_etcd import Corner
 from tests.etcd.fix_server import EtcdCluster
 from tests.helpers import wait_until
@@ -92,3 +96,20 @@ def test_a_frozen_member_leaves_the_outcome_unknown_and_the_next_call_goes_elsew
     with pytest.raises(OutcomeUnknownError):
         client.call(RANGE, say.RangeRequest(key=b"x"), SHORT_S)
     assert client.call(RANGE, say.RangeRequest(key=b"x"), PATIENCE_S).header.revision
+
+
+def test_what_nobody_has_any_more_leaves_no_connection(own_etcd: EtcdCluster):
+    """A process that makes a source and a guard for each of its jobs does not run out of descriptors."""
+    EtcdSource(own_etcd.url("locks")).install()
+    port = own_etcd.servers[0].port
+
+    def connections() -> int:
+        gc.collect()
+        found = psutil.Process().net_connections(kind="tcp")
+        return sum(bool(one.raddr) and one.raddr.port == port for one in found)
+
+    for _ in range(5):
+        with fenceline.connect(own_etcd.url("locks")) as source, source.lock("a", ttl=5.0) as lease:
+            fenceline.guard(own_etcd.url("data"), resource="r", lock="a").seal(lease)
+    del source, lease
+    wait_until(lambda: connections() == 0)

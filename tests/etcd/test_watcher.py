@@ -67,8 +67,8 @@ def test_who_has_looked_after_its_watch_began_need_not_begin_another(scene: Scen
     assert scene.watcher.has_seen(watch_id, seen)
     assert not scene.watcher.has_seen(watch_id, 1), "the watch tells of nothing that was so long ago"
     scene.do(op.delete(scene.key))
-    assert told.wait(DEADLINE_S)
-    assert not scene.watcher.has_seen(watch_id, seen), "it has told, and tells no more"
+    assert told.wait(DEADLINE_S)  # It may have told for nothing when it began.
+    wait_until(lambda: not scene.watcher.has_seen(watch_id, seen))
 
 
 def test_a_stream_that_breaks_is_told_to_all(scene: Scene) -> None:

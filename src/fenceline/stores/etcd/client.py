@@ -81,11 +81,14 @@ Attempts = Generator[Attempt, Any, Any]
 
 
 class _Channels:
-    """The channels to all members; each opens with its first call."""
+    """The channels to all members; each opens with its first call, and all close when nobody has them any more: gRPC
+    keeps every channel that was not closed, for the sake of forks.
+    """
 
     def __init__(self, place: Place) -> None:
         self._place = place
         self._open: dict[int, Any] = {}
+        weakref.finalize(self, _close_all, self._open).atexit = False
         self._callables: dict[tuple[int, Method], Any] = {}
 
     def callable(self, member: int, method: Method) -> Any:
@@ -107,6 +110,11 @@ class _Channels:
                 self._open[member] = grpc.secure_channel(target, credentials, options=_OPTIONS)
             GATE.register()
         return self._open[member]
+
+
+def _close_all(channels: dict[int, Any]) -> None:
+    for channel in channels.values():
+        channel.close()
 
 
 class Client:
