@@ -66,14 +66,15 @@ def _is_left_by_verify(finding: fenceline.Finding) -> bool:
 
 def _disagreements(url: str, source: fenceline.SourceInfo) -> Iterator[fenceline.Finding]:
     """Yield where a resource knows of tokens that its source does not, or of another source."""
+    shown = guard_url(url)
     try:
         marks = look_at(url).marks
     except fenceline.FencelineError as error:
-        message = f"the marks at {guard_url(url)} cannot be compared with the source: {error}"
+        message = f"the marks at {shown} cannot be compared with the source: {error}"
         yield fenceline.Finding(GUARD_REFUSED, message, "run `fenceline doctor` as somebody who may look at them")
         return
     for mark in marks:
-        where = f"resource {mark.resource!r} at {guard_url(url)}"
+        where = f"resource {mark.resource!r} at {shown}"
         if mark.source_id is None:
             continue
         if mark.source_id != source.source_id:

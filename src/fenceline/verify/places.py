@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import fenceline
-from fenceline.stores.registry import guard_store
+from fenceline.stores.registry import guard_url
 from fenceline.verify.plan import Settings
 
 ROWS = 4
@@ -119,8 +119,8 @@ class Place(ABC):
 
     @property
     def shown_url(self) -> str:
-        """The guard's URL as it may be shown: without users and passwords."""
-        return guard_store(self.url).url
+        """The guard's URL as it may be shown."""
+        return guard_url(self.url)
 
     # --- how the store holds them -------------------------------------------------------------------------------------
     @abstractmethod

@@ -7,7 +7,7 @@ Promise: the prefix itself is looked at, and every one that it is below, as far 
 what is below the prefix looked for, which would be to read all of it.
 """
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from fenceline.errors import SourceError
@@ -15,9 +15,7 @@ from fenceline.stores.escaping import unescaped
 from fenceline.stores.etcd import operations as op
 from fenceline.stores.etcd.client_errors import is_not_permitted
 from fenceline.stores.etcd.layout import Layout
-from fenceline.stores.optimistic import RESERVED
-
-Talk = Generator[Any, Any, Any]
+from fenceline.stores.optimistic import RESERVED, Talk
 
 
 class Neighbour(NamedTuple):
