@@ -32,6 +32,7 @@ CLIENT_MESSAGES = {b"Q": "Query", b"P": "Parse", b"B": "Bind", b"D": "Describe",
 COPY_MESSAGES = (b"d", b"c", b"f")
 """A client's data to a COPY, their end, their failure: parts of the request that began the COPY."""
 
+RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 REMEMBERED_REQUESTS = 10_000
 ROUNDS_TO_BEGIN = 10
 """Of the loop: what was accepted at the last moment has begun by then, and can be ended."""
@@ -99,7 +100,8 @@ class _Wire:
 
     def reset(self) -> None:
         """End both connections; the client sees a reset, without what was not sent to it yet."""
-        self.client.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        with suppress(OSError):  # The client's end may have closed the socket a round of the loop ago.
+            self.client.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
         self.close()
 
     def close(self) -> None:

@@ -73,7 +73,7 @@ def test_a_holder_frozen_past_its_ttl_knows_at_once_that_it_is_over(
     else:
         assert raised == outcome
         assert len(notes) == 1
-        assert notes[0].startswith("fenceline: the lease on lock 'a' with token 1")
+        assert notes[0].startswith(f"fenceline: the lease on lock 'a' with token {first} ")
     (reason,) = actor.hear()
     assert reason
     assert actor.hear() is False, "it was not its own any more"
