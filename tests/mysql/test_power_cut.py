@@ -18,7 +18,7 @@ import pytest
 
 import fenceline
 from fenceline.stores.mysql.source import MySQLSource
-from tests.helpers import wait_until
+from tests.helpers import ONE_TRY, wait_until
 from tests.mysql.clients import Client, one_token
 from tests.mysql.fix_mysql import Fleet
 from tests.mysql.fix_server import MySQLServer
@@ -55,6 +55,7 @@ def server(disk_fleet: Fleet, request: pytest.FixtureRequest) -> Iterator[MySQLS
         yield server
 
 
+@ONE_TRY
 def test_t1_no_token_comes_twice_over_kills_in_the_middle_of_load(server: MySQLServer) -> None:
     url = server.url(database="shop")
     granters = [Granter(url, number) for number in range(3)]

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import pytest
 
 import fenceline
+from tests.helpers import ONE_TRY
 
 WORKERS = 32
 DURATION_S = 20.0
@@ -103,6 +104,7 @@ def torment(arena: Arena, chance: random.Random) -> None:
         worker.process.send_signal(signal.SIGCONT)
 
 
+@ONE_TRY
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_no_acknowledged_increment_is_lost_under_freezes_and_kills(tmp_path: Path) -> None:

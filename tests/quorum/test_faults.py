@@ -14,11 +14,12 @@ import psycopg
 import pytest
 
 from fenceline.stores.registry import source_store
+from tests.helpers import ONE_TRY
 from tests.postgres.fix_postgres import Database, only
 from tests.quorum.arena import Arena, Table, in_folder
 from tests.quorum.network import Network
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
+pytestmark = [ONE_TRY, pytest.mark.process, pytest.mark.timeout(180)]
 TTL_S = 2.0
 SIZE = 3
 STORES = ("etcd", "zookeeper")

@@ -18,7 +18,7 @@ from fenceline.testing.broken import CONTROLS, SOUND
 from fenceline.verify.verdict import CLEAN, NOT_ENOUGH, VIOLATION
 from tests.cli.program import Program, program
 from tests.etcd.fix_etcd import Corner
-from tests.helpers import wait_until
+from tests.helpers import ONE_TRY, wait_until
 
 __all__ = ["program"]
 pytestmark = [pytest.mark.process, pytest.mark.slow]
@@ -72,6 +72,7 @@ def attack_until(wanted: int, program: Program, *words: str) -> tuple[int, Any]:
     return code, verdict
 
 
+@ONE_TRY
 def test_a_sound_set_up_passes_and_nothing_is_left_behind(program: Program) -> None:
     guard = file_at(program.folder)
     history = program.folder / "history.jsonl"
@@ -104,6 +105,7 @@ def test_every_broken_guard_has_its_telling_rules() -> None:
     assert {*TELLING, SOUND} == set(CONTROLS)
 
 
+@ONE_TRY
 def test_a_sound_guard_whose_resources_are_restored_passes(program: Program) -> None:
     history = program.folder / "history.jsonl"
     words = ("--control", SOUND, "--history", str(history), *SHORT)

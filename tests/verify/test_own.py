@@ -16,7 +16,7 @@ from fenceline.verify.own.watcher import processes_in
 from fenceline.verify.plan import USUAL_TTL_S
 from fenceline.verify.verdict import CLEAN, NOT_ENOUGH
 from tests.cli.program import Program, program
-from tests.helpers import wait_until
+from tests.helpers import ONE_TRY, wait_until
 from tests.servers import need
 from tests.verify.test_campaign import attack
 
@@ -60,6 +60,7 @@ def need_all(kind: str) -> None:
         need(each)
 
 
+@ONE_TRY
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("kind", SHORT)
 def test_own_servers_stand(program: Program, place: Path, kind: str) -> None:

@@ -12,6 +12,7 @@ from fenceline.verify.verdict import CLEAN, NOT_ENOUGH
 from tests.cli.program import Program, program
 from tests.etcd.fix_etcd import Corner, EtcdFleet
 from tests.etcd.fix_server import EtcdCluster
+from tests.helpers import ONE_TRY
 from tests.mysql.fix_mysql import Database as MySQLDatabase
 from tests.postgres.fix_postgres import Database, only
 from tests.verify.test_campaign import attack_until
@@ -41,6 +42,7 @@ def check(program: Program, url: str, guard: str, words: tuple[str, ...] = SHORT
     assert program.left() == []
 
 
+@ONE_TRY
 @only("15")
 def test_postgres_stands(program: Program, database: Database) -> None:
     check(program, database.url(), database.url())
@@ -48,11 +50,13 @@ def test_postgres_stands(program: Program, database: Database) -> None:
     assert tables == [(0,)]
 
 
+@ONE_TRY
 def test_mariadb_stands(program: Program, mysql_database: MySQLDatabase) -> None:
     check(program, mysql_database.url(), mysql_database.url())
     assert len(mysql_database.rows("SHOW TABLES LIKE 'verify%%'")) == 0
 
 
+@ONE_TRY
 def test_etcd_stands(program: Program, etcd: Corner) -> None:
     check(program, f"{etcd.url}/locks", f"{etcd.url}/data", SHORT_SESSIONS)
     assert "verify_" not in etcd.cluster.ctl("get", "--prefix", "--keys-only", etcd.prefix)
@@ -81,6 +85,7 @@ def test_a_ttl_that_only_the_server_refuses_is_a_mistake(program: Program, usual
     assert done.returncode in {CLEAN, NOT_ENOUGH}, done.stderr
 
 
+@ONE_TRY
 def test_zookeeper_stands(program: Program, zookeeper: ZooKeeperServer) -> None:
     base = fresh_base()
     data = zookeeper.url(f"{base}-data")
