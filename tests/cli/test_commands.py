@@ -253,6 +253,7 @@ def test_help_lists_every_command(program: Program) -> None:
         *("protect", "unprotect", "rebind", "marks", "verify", "doctor"),
     ]
     assert all(len(line.split()) > 3 for line in listed if line)
+    assert not [line for line in listed if line.endswith("...")], "each fits into its line"
 
 
 def test_version(program: Program) -> None:

@@ -34,7 +34,7 @@ UNSEEN = (
 @guard_option("Examine the resources of this URL too, and compare them with the source.")
 @json_option
 def doctor(source: str | None, guards: tuple[str, ...], as_json: bool) -> int:
-    """Name what in this set-up would break the promise, with the remedy.
+    """Name what in a set-up would break the promise, and a remedy.
 
     Exits with 1 if it found something. It also says what it cannot see.
 

@@ -40,7 +40,7 @@ def table_option(*, is_required: bool, help_text: str) -> Callable[[Any], Any]:
 def protect(
     url: str, resource: str, lock: str, tables: tuple[str, ...], mode: str, source: str | None, as_json: bool
 ) -> None:
-    """Have the database at URL itself refuse writes that present no token.
+    """Have the database at URL refuse writes without a token.
 
     From then on the tables take writes only inside `with guard.transaction(lease)`, from whatever
     language or console they come. With --mode observe the writes that would be refused are only

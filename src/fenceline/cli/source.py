@@ -30,11 +30,11 @@ def install(source: str | None, as_json: bool) -> None:
 @reason_option(is_required=False)
 @json_option
 def epoch(source: str | None, is_raise: bool, reason: str | None, as_json: bool) -> None:
-    """Show the source's id, epoch, history and tokens; with --raise, begin a new history.
+    """Show the source's history and tokens, or begin a new one.
 
     After a source was restored from a backup, moved, or failed over, it may issue tokens that
-    it has issued before. Raise its epoch then, before anybody uses it: the counter jumps above
-    every token ever issued, and every lease ends.
+    it has issued before. Raise its epoch then (--raise), before anybody uses it: the counter
+    jumps above every token ever issued, and every lease ends.
 
     \b
     Examples:

@@ -93,7 +93,7 @@ def verify(  # noqa: PLR0913 - each is an option of its own
     control: str | None,
     as_json: bool,
 ) -> int:
-    """Attack a source and a guard, and judge whether stale writes get through.
+    """Attack a set-up, and judge whether stale writes get through.
 
     Processes compete for locks and add to tables made for the run at --guard, while they are frozen past
     their leases and killed. Everything that they ask and are told is kept in a history, and judged. Exits with
