@@ -112,6 +112,11 @@ class LateRequest:
             return str(cursor.fetchone()[0])
 
 
+# --- what is shown of a lease's end ---------------------------------------------------------------
+def test_h1_a_lock_that_is_shown_as_free_can_be_taken(client: Client) -> None:
+    client.check_free_is_free()
+
+
 # --- H4: a claim is granted once ------------------------------------------------------------------
 @pytest.mark.parametrize("end", ENDS, ids=lambda end: end.__name__)
 @pytest.mark.parametrize("is_fresh", [False, True], ids=["same process", "new process"])

@@ -36,6 +36,11 @@ def url(path: Path) -> str:
     return f"sqlite:///{path}"
 
 
+# --- what is shown of a lease's end ---
+def test_h1_a_lock_that_is_shown_as_free_can_be_taken(client: Client) -> None:
+    client.check_free_is_free()
+
+
 # --- H4: a claim is granted once ---
 def end_by_release(client: Client) -> None:
     client.token("lock", "claim")

@@ -465,7 +465,7 @@ END;
 
 -- name: create_inspect
 -- Locks as people see them, in the order of their names: one, or a page of those after a name. One row for each lock, and
--- for each of its waiters, in the order of the queue.
+-- for each of its waiters, in the order of the queue. A time left is rounded up: what has less than a millisecond left is held.
 CREATE PROCEDURE fenceline_inspect(IN p_lock VARBINARY(512), IN p_after VARBINARY(512), IN p_page BIGINT)
 SQL SECURITY DEFINER READS SQL DATA
 BEGIN
@@ -473,7 +473,7 @@ BEGIN
     SELECT epoch, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) INTO v_epoch, v_now_us FROM fenceline_source WHERE id = 1;
     SELECT l.name, l.token, l.holder,
            IF(l.claim IS NULL OR l.epoch <> v_epoch, 0,
-              GREATEST(0, LEAST(l.deadline_us - v_now_us, l.ttl_ms * 1000)) DIV 1000),
+              (GREATEST(0, LEAST(l.deadline_us - v_now_us, l.ttl_ms * 1000)) + 999) DIV 1000),
            l.ttl_ms, q.holder
     FROM (SELECT name, token, holder, claim, epoch, deadline_us, ttl_ms FROM fenceline_lock
           WHERE token IS NOT NULL AND (name = p_lock OR name > p_after) ORDER BY name LIMIT p_page) AS l

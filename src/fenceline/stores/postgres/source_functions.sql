@@ -585,13 +585,13 @@ $$;
 
 -- name: create_inspect
 -- Locks as people see them, in the order of their names: one, or a page of those after a name. Waiters in the order of the
--- queue.
+-- queue. A time left is rounded up: what has less than a millisecond left is held.
 CREATE FUNCTION fenceline.inspect(p_lock bytea, p_after bytea, p_page bigint)
 RETURNS TABLE (name bytea, token bigint, holder text, remaining_ms bigint, ttl_ms bigint, waiters text[])
 LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
 $$
     SELECT l.name, l.token, l.holder,
-           CASE WHEN l.claim IS NULL THEN 0 ELSE greatest(0, least(l.deadline_us - now_us, l.ttl_ms * 1000)) / 1000 END,
+           CASE WHEN l.claim IS NULL THEN 0 ELSE (greatest(0, least(l.deadline_us - now_us, l.ttl_ms * 1000)) + 999) / 1000 END,
            l.ttl_ms,
            ARRAY (SELECT w.holder FROM fenceline.waiter AS w
                   WHERE w.lock = l.name AND w.deadline_us > now_us ORDER BY w.ticket)
