@@ -240,39 +240,6 @@ def test_every_lock_name_survives_the_sequencer(database: Database, lock: str) -
 
 
 # --- nothing else counts as presenting ------------------------------------------------------------
-def set_and_delete(native: psycopg.Connection, name: str, note: str, *, is_local: bool) -> None:
-    with native.transaction():
-        native.execute("SELECT set_config(%s, %s, %s)", (name, note, is_local))
-        native.execute("DELETE FROM reports")
-
-
-def note_of(native: psycopg.Connection) -> tuple[str, str]:
-    name = native.execute("SELECT fenceline.note_name('reports')").fetchone()[0]
-    return name, native.execute("SELECT current_setting(%s, true)", (name,)).fetchone()[0]
-
-
-def test_g6_a_setting_of_the_session_or_of_an_earlier_transaction_counts_for_nothing(guarded: Guarded) -> None:
-    guarded.sealed(5)
-    with guarded.database.connect() as native:
-        with native.transaction():
-            guarded.present(native, 5)
-            name, note = note_of(native)
-            assert note
-        for is_local in (False, True):
-            with pytest.raises(psycopg.Error, match=REFUSED):
-                set_and_delete(native, name, note, is_local=is_local)
-
-
-def test_g6_a_setting_made_by_hand_counts_for_nothing(guarded: Guarded) -> None:
-    guarded.sealed(5)
-    with guarded.database.connect() as native, native.transaction():
-        name, _ = note_of(native)
-        xid = native.execute("SELECT pg_current_xact_id()::text").fetchone()[0]
-        for note in (xid, f"{xid} 5 claim-5", f"{xid} reports", "claim-5", str(sequencer(5))):
-            with pytest.raises(psycopg.Error, match=REFUSED):
-                set_and_delete(native, name, note, is_local=True)
-
-
 def test_g6_a_rolled_back_savepoint_takes_the_token_back(guarded: Guarded) -> None:
     guarded.sealed(5)
 

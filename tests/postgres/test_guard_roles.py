@@ -63,7 +63,8 @@ FORBIDDEN = [
     "SELECT claim FROM fenceline.mark",
     "SELECT secret FROM fenceline.guard",
     "SELECT fenceline.secret()",
-    "SELECT fenceline.note('reports')",
+    "SELECT fenceline.note_name('reports')",
+    "SELECT fenceline.is_presented('reports')",
     "SELECT * FROM fenceline.guard_audit",
     "SELECT * FROM fenceline.observation",
     "INSERT INTO fenceline.mark (resource, lock) VALUES ('mine', 'x')",
@@ -98,10 +99,10 @@ def test_every_function_that_runs_with_its_owners_rights_has_a_fixed_path_or_com
     application: Guarded,
 ) -> None:
     rows = application.database.rows(
-        "SELECT proname FROM pg_proc WHERE pronamespace = 'fenceline'::regnamespace AND prosecdef AND proconfig IS NULL"
-        " AND proname IN (SELECT proname FROM pg_proc WHERE pronamespace = 'fenceline'::regnamespace) ORDER BY 1"
+        "SELECT proname FROM pg_proc WHERE pronamespace = 'fenceline'::regnamespace AND prosecdef"
+        " AND coalesce(array_to_string(proconfig, ' '), '') NOT LIKE '%%search_path=%%' ORDER BY 1"
     )
-    assert [name for (name,) in rows] == ["enforce", "observe", "offer"]
+    assert [name for (name,) in rows] == ["confirm", "enforce", "note_name", "observe", "offer"]
 
 
 def test_nobody_but_the_owner_may_call_what_is_not_for_holders(application: Guarded) -> None:
@@ -111,9 +112,39 @@ def test_nobody_but_the_owner_may_call_what_is_not_for_holders(application: Guar
         APPLICATION,
     )
     assert [name for (name,) in rows] == [
-        *("confirm", "first_argument", "mark_key", "note_name", "offer", "present", "read_marks", "record_refusal"),
-        *("refuse_end", "seal", "show_marks", "show_observations", "withdraw", "write_mark"),
+        *("confirm", "first_argument", "mark_key", "offer", "present", "read_marks", "record_refusal"),
+        *("seal", "show_marks", "show_observations", "withdraw", "write_mark"),
     ]
+
+
+def test_g6_the_name_of_what_presenting_leaves_is_told_to_nobody(application: Guarded) -> None:
+    # Whoever could read it would put it back after a savepoint had undone it, and the lock of the mark with it.
+    application.sealed(5)
+    with application.database.connect(user=APPLICATION) as native, native.transaction():
+        application.present(native, 5)
+        for listed in ("SHOW ALL", "SELECT name FROM pg_settings"):
+            assert not [name for name, *_ in native.execute(listed) if name.startswith("fenceline")]
+        with pytest.raises(InsufficientPrivilege):
+            native.execute("SELECT fenceline.note_name('reports')")
+
+
+def test_g6_no_plan_that_a_session_may_see_holds_the_secret(application: Guarded) -> None:
+    application.sealed(5)
+    seen: list[str] = []
+    with application.database.connect(user=APPLICATION) as native:
+        native.add_notice_handler(lambda said: seen.append(f"{said.message_primary} {said.message_detail}"))
+        native.execute("SET client_min_messages = log; SET debug_print_plan = on")
+        with native.transaction():
+            application.present(native, 5)
+            native.execute("DELETE FROM reports")
+            native.execute("SELECT fenceline.confirm('reports'), fenceline.withdraw('reports')")
+        native.execute("SELECT fenceline.seal(%s, 'reports')", (str(sequencer(6)),))
+    assert seen
+    secret = application.database.value("SELECT secret FROM fenceline.guard")
+    name = application.database.value("SELECT fenceline.note_name('reports')")
+    for hidden in (secret, name):
+        # A plan shows the bytes of a constant as numbers, and breaks its lines within them.
+        assert "".join(map(str, hidden.encode())) not in "".join("".join(seen).split())
 
 
 def test_a_claim_is_shown_to_whoever_knows_it_and_to_nobody_else(application: Guarded) -> None:

@@ -1,7 +1,8 @@
 -- What the guard does inside the database, after guard_schema.sql. A transaction that holds a lease presents it: it takes
--- the resource's advisory lock, shared, compares the mark, and leaves a note in a setting that is local to the transaction. It
--- is undone together with the lock, by a savepoint too. A seal takes the same lock alone, so it waits for all who have presented, and they for it, in the order in which they came. So a mark that was presented
--- stays what it was until the transaction ends, and the triggers of protected tables need not read it.
+-- the resource's advisory lock, shared, compares the mark, and leaves a note: a setting that is local to the transaction, and
+-- whose name nobody else knows. It is undone together with the lock, by a savepoint too. A seal takes the same lock alone, so
+-- it waits for all who have presented, and they for it, in the order in which they came. So a mark that was presented stays
+-- what it was until the transaction ends, and the triggers of protected tables need not read it.
 --
 -- Errors: FL001 unfenced write, FL002 stale token, FL003 collision, FL004 wrong lock or source, FL005 not sealed, FL006
 -- a transaction that cannot do it, FL009 a mark that would not be kept, FL010 a table that cannot be protected. Those of a
@@ -13,11 +14,6 @@
 CREATE FUNCTION fenceline.mark_key(p_resource text) RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
 $$ SELECT pg_catalog.hashtextextended(p_resource COLLATE pg_catalog."C", 7378697628973295216) $$;
 
--- name: create_note_name
--- The setting that holds what was presented to a resource in this transaction.
-CREATE FUNCTION fenceline.note_name(p_resource text) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
-$$ SELECT 'fenceline.presented_' OPERATOR(pg_catalog.||) pg_catalog.to_hex(fenceline.mark_key(p_resource)) $$;
-
 -- name: create_secret
 -- What nobody but these functions knows. It never changes, and is called immutable so that each session reads it once: the
 -- triggers do not have to read a table for each statement.
@@ -25,14 +21,17 @@ CREATE FUNCTION fenceline.secret() RETURNS text LANGUAGE sql IMMUTABLE SECURITY 
 SET search_path = pg_catalog, pg_temp AS
 $$ SELECT secret FROM fenceline.guard $$;
 
--- name: create_note
--- What the setting of a transaction holds that has presented the resource's mark. It is of this transaction alone: what the
--- session or an earlier one has set is worth nothing, nor is anything that was set by hand.
-CREATE FUNCTION fenceline.note(p_resource text) RETURNS text LANGUAGE sql VOLATILE AS
+-- name: create_note_name
+-- The setting that holds the note of a resource. Nobody else knows its name, and no list of settings shows it, so that nobody
+-- sets it by hand. The secret is a constant of this function's plan, which debug_print_plan would show to whoever asks; it is
+-- called volatile so that the name is a constant of nobody's.
+CREATE FUNCTION fenceline.note_name(p_resource text) RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET debug_print_plan = off AS
 $$
-    SELECT pg_catalog.encode(pg_catalog.sha256(pg_catalog.convert_to(
-        pg_catalog.concat_ws(' ', fenceline.secret(), pg_catalog.pg_current_xact_id_if_assigned(), p_resource),
-        pg_catalog.getdatabaseencoding())), 'hex')
+BEGIN
+    RETURN 'fenceline.n' OPERATOR(pg_catalog.||) pg_catalog.encode(pg_catalog.sha256(pg_catalog.convert_to(
+        fenceline.secret() OPERATOR(pg_catalog.||) p_resource, pg_catalog.getdatabaseencoding())), 'hex');
+END
 $$;
 
 -- name: create_looks_back
@@ -150,7 +149,7 @@ DECLARE
     place pg_catalog.int4 := 0;
     wanted pg_catalog.text;
     not_ours pg_catalog.int4[] := '{}';
-    xid constant pg_catalog.xid8 := pg_catalog.pg_current_xact_id();  -- The note is made with it.
+    xid constant pg_catalog.xid8 := pg_catalog.pg_current_xact_id();  -- A standby, which lags, has none to give.
 BEGIN
     IF p_limit_ms IS NULL THEN
     ELSIF pg_catalog.current_setting('idle_in_transaction_session_timeout') OPERATOR(pg_catalog.<>) '0' THEN
@@ -170,7 +169,7 @@ BEGIN
             AND mark.history_id OPERATOR(pg_catalog.=) p_history_id AND NOT mark.is_closed;
         IF NOT FOUND THEN
             not_ours := pg_catalog.array_append(not_ours, place);
-        ELSIF pg_catalog.set_config(fenceline.note_name(wanted), fenceline.note(wanted), true) IS NULL THEN
+        ELSIF pg_catalog.set_config(fenceline.note_name(wanted), 'presented', true) IS NULL THEN
         END IF;
     END LOOP;
     RETURN not_ours;
@@ -179,7 +178,7 @@ $$;
 
 -- name: create_withdraw
 -- Take back what was presented to these resources, whose mark stays held.
-CREATE FUNCTION fenceline.withdraw(VARIADIC p_resources text[]) RETURNS void LANGUAGE plpgsql
+CREATE FUNCTION fenceline.withdraw(VARIADIC p_resources text[]) RETURNS void LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS
 $$
 DECLARE
@@ -202,25 +201,22 @@ BEGIN
 END
 $$;
 
--- name: create_confirm
--- Make sure, before COMMIT, that this is the transaction in which the resource was presented: code that ended it, and began
--- another, must not have that one committed as a guarded one. Whether the note is the right one is looked at where it
--- admits a write; here it is enough that there is one, since the end of a transaction takes it away.
-CREATE FUNCTION fenceline.confirm(p_resource text) RETURNS boolean LANGUAGE sql VOLATILE AS
-$$
-    SELECT CASE
-        WHEN pg_catalog.current_setting(fenceline.note_name(p_resource), true) OPERATOR(pg_catalog.<>) '' THEN true
-        ELSE fenceline.refuse_end(p_resource)
-    END
-$$;
-
 -- name: create_is_presented
 -- Whether this transaction has presented the mark of the resource, and so holds it still. Every name in it is complete: the
 -- triggers call it with whatever search_path their session has, since setting one takes them longer than all the rest.
 CREATE FUNCTION fenceline.is_presented(p_resource text) RETURNS boolean LANGUAGE sql VOLATILE AS
 $$
-    SELECT pg_catalog.current_setting(fenceline.note_name(p_resource), true) OPERATOR(pg_catalog.=) fenceline.note(p_resource)
-        IS TRUE
+    SELECT pg_catalog.current_setting(fenceline.note_name(p_resource), true) OPERATOR(pg_catalog.=) 'presented' IS TRUE
+$$;
+
+-- name: create_confirm
+-- Make sure, before COMMIT, that this is the transaction in which the resource was presented: code that ended it, and began
+-- another, must not have that one committed as a guarded one. Names are complete, as in `offer`.
+CREATE FUNCTION fenceline.confirm(p_resource text) RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER AS
+$$
+BEGIN
+    RETURN fenceline.is_presented(p_resource) OR fenceline.refuse_end(p_resource);
+END
 $$;
 
 -- name: create_refuse_write

@@ -13,14 +13,14 @@ SELECT set_config('synchronous_commit', 'off', false), set_config('default_trans
 
 -- name: examine
 -- What of the server's settings, and of this role's rights, would break the promise. Of the functions without a search_path
--- three are the guard's, where it is in the same database: every name in them is complete.
+-- some are the guard's, where it is in the same database: every name in them is complete.
 SELECT pg_is_in_recovery(), current_setting('fsync') = 'on', current_setting('full_page_writes') = 'on',
        has_table_privilege('fenceline.lock', 'INSERT, UPDATE, DELETE, TRUNCATE'),
        has_schema_privilege('fenceline', 'CREATE'),
        (SELECT rolsuper FROM pg_roles WHERE rolname = current_user),
        ARRAY (SELECT p.proname::text FROM pg_proc AS p
               WHERE p.pronamespace = 'fenceline'::regnamespace AND p.prosecdef
-                AND p.proname <> ALL ('{enforce,observe,offer}')
+                AND p.proname <> ALL ('{confirm,enforce,note_name,observe,offer}')
                 AND NOT coalesce(p.proconfig, '{}') @> ARRAY['search_path=pg_catalog, pg_temp'] ORDER BY 1),
        pg_backend_pid();
 
