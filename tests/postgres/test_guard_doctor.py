@@ -6,6 +6,7 @@ import pytest
 import fenceline
 from fenceline.stores.registry import guard_store
 from tests.guards import LOCK, RESOURCE, HandmadeLease
+from tests.helpers import wait_until
 from tests.postgres.fix_postgres import Database, only
 from tests.postgres.fix_server import PostgresServer
 from tests.postgres.guarded import TABLE, Guarded, Step
@@ -36,7 +37,11 @@ WAYS = {
     "ALTER TABLE reports ENABLE TRIGGER fenceline": "lost-protection",
     "ALTER TABLE reports ENABLE REPLICA TRIGGER fenceline": "lost-protection",
     "DROP TABLE reports": "lost-protection",
+    "ALTER TABLE reports RENAME TO before; CREATE TABLE reports (LIKE before)": "lost-protection",
     "CREATE TABLE heir () INHERITS (reports)": "open-side-door",
+    "CREATE TABLE legator (LIKE reports); ALTER TABLE reports INHERIT legator": "open-side-door",
+    "CREATE TABLE whole (LIKE reports) PARTITION BY RANGE (id); "
+    "ALTER TABLE whole ATTACH PARTITION reports FOR VALUES FROM (0) TO (9)": "open-side-door",
     "CREATE TABLE follower (id int REFERENCES reports ON DELETE CASCADE)": "open-reference",
     "GRANT SELECT ON fenceline.mark TO pg_monitor": "open-marks",
     "GRANT UPDATE ON fenceline.mark TO PUBLIC": "open-marks",
@@ -87,6 +92,17 @@ def test_a_role_that_could_disable_triggers_is_named(guarded: Guarded) -> None:
     assert (found.code, "owns public.reports" in found.message) == ("powerful-role", True)
 
 
+def test_a_role_that_could_read_claims_or_write_marks_is_named(guarded: Guarded) -> None:
+    with guarded.database.connect() as native:
+        for role in ("pg_read_all_data", "pg_write_all_data"):
+            native.execute(
+                f"DO $$ BEGIN CREATE ROLE of_{role} LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$;"
+                f"GRANT {role} TO of_{role}; GRANT USAGE ON SCHEMA fenceline TO of_{role}"
+            )
+            [found] = guard_store(guarded.database.url(user=f"of_{role}")).examine()
+            assert (found.code, "may read claims or write marks" in found.message) == ("powerful-role", True)
+
+
 def test_a_role_without_usage_is_told(guarded: Guarded) -> None:
     with guarded.database.connect() as native:
         native.execute("DO $$ BEGIN CREATE ROLE stranger LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$")
@@ -120,9 +136,9 @@ def test_an_unprotected_follower_keeps_the_holder_from_deleting(guarded: Guarded
 # --- a server of the test's own -------------------------------------------------------------------
 @pytest.fixture
 def preparing(own_postgres: PostgresServer) -> Guarded:
-    """A server that prepares transactions, and does not flush what it commits."""
+    """A server that prepares transactions, publishes tables, and does not flush what it commits."""
     own_postgres.stop()
-    own_postgres.settings |= {"max_prepared_transactions": 4, "fsync": "off"}
+    own_postgres.settings |= {"max_prepared_transactions": 4, "wal_level": "logical", "fsync": "off"}
     own_postgres.start()
     database = Database(own_postgres, "postgres")
     with database.connect() as native:
@@ -145,3 +161,34 @@ def test_g3_a_prepared_transaction_holds_the_mark_and_is_found(preparing: Guarde
         native.execute("COMMIT PREPARED 'left behind'")
         sealing.end()
     assert (preparing.value(), preparing.guard().mark().token) == ("prepared", 6)
+
+
+def subscribe(guarded: Guarded, table: str) -> None:
+    """Have the database `publisher` feed a table, without a first copy; the subscription ends with its first error."""
+    server = guarded.database.server
+    server.rows(f"CREATE PUBLICATION {table} FOR TABLE {table}", dbname="publisher")
+    # By hand: a server that makes the slot for a subscription of its own waits for itself.
+    server.rows("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", table, dbname="publisher")
+    guarded.database.rows(
+        f"CREATE SUBSCRIPTION {table} CONNECTION 'host=127.0.0.1 port={server.port} dbname=publisher user=postgres'"
+        f" PUBLICATION {table} WITH (create_slot = false, copy_data = false, disable_on_error = true)"
+    )
+
+
+def test_a_subscription_writes_past_the_triggers_of_an_ordinary_table(preparing: Guarded) -> None:
+    """A named way past the guard: for its rows the server fires no statement's triggers."""
+    rows, server = preparing.database.rows, preparing.database.server
+    rows("CREATE TABLE log (day int) PARTITION BY RANGE (day)")
+    rows("CREATE TABLE log_1 PARTITION OF log FOR VALUES FROM (1) TO (9)")
+    preparing.guard().protect("log")
+    server.rows("CREATE DATABASE publisher")
+    server.rows("CREATE TABLE reports (id int PRIMARY KEY, value text)", dbname="publisher")
+    server.rows("CREATE TABLE log (day int)", dbname="publisher")
+    subscribe(preparing, "reports")
+    subscribe(preparing, "log")
+    assert codes(preparing.database.url()) == ["open-side-door", "open-side-door", "unflushed"]
+    server.rows("INSERT INTO log VALUES (1)", dbname="publisher")
+    wait_until(lambda: rows("SELECT 1 FROM pg_subscription WHERE subname = 'log' AND NOT subenabled"))
+    assert rows("SELECT * FROM log") == []
+    server.rows("INSERT INTO reports VALUES (2, 'fed')", dbname="publisher")
+    wait_until(lambda: rows("SELECT 1 FROM reports WHERE value = 'fed'"))

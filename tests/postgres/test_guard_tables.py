@@ -7,7 +7,8 @@ import pytest
 
 import fenceline
 from fenceline import GuardError, SourceUnavailableError
-from tests.guards import LOCK, HandmadeLease, HandmadeSource
+from fenceline.stores.registry import guard_store
+from tests.guards import LOCK, RESOURCE, HandmadeLease, HandmadeSource
 from tests.postgres.fix_postgres import Database
 from tests.postgres.guarded import REFUSED, Guarded, Step
 
@@ -92,6 +93,35 @@ def test_a_table_that_was_protected_alone_can_be_attached(guarded: Guarded, log:
         refused(native, "INSERT INTO old VALUES (41, 'x')")
     with log.transaction(HandmadeLease(5)) as own:
         own.execute("INSERT INTO log VALUES (41, 'x')")
+
+
+def test_a_partition_that_was_protected_alone_stays_with_its_resource(guarded: Guarded) -> None:
+    """The other table is protected, and takes it over, by the same resource only."""
+    with guarded.database.connect() as native:
+        native.execute("CREATE TABLE whole (LIKE reports) PARTITION BY RANGE (id)")
+        native.execute("ALTER TABLE whole ATTACH PARTITION reports FOR VALUES FROM (0) TO (9)")
+        with pytest.raises(GuardError, match="reports belongs to resource reports already"):
+            guarded.guard("elsewhere").protect("whole")
+        refused(native, "DELETE FROM reports")
+        guarded.guard().protect("whole")
+        refused(native, "DELETE FROM whole")
+        assert [found.code for found in guard_store(guarded.database.url()).examine()] == ["powerful-role"]
+        guarded.guard().unprotect(reason="a test")
+        native.execute("TRUNCATE whole")
+
+
+def test_an_attached_table_that_was_protected_alone_is_unprotected_too(guarded: Guarded, log: fenceline.Guard) -> None:
+    with guarded.database.connect() as native:
+        native.execute("CREATE TABLE a_first (day int, text text)")
+        log.protect("a_first")
+        native.execute("ALTER TABLE log ATTACH PARTITION a_first FOR VALUES FROM (40) TO (50)")
+        log.unprotect(reason="a test")
+        native.execute("INSERT INTO a_first VALUES (41, 'x'); TRUNCATE log")
+
+
+def test_triggers_of_others_are_no_hindrance_to_whoever_asks_for_a_resource(guarded: Guarded) -> None:
+    asked = "SELECT relation::regclass::text FROM fenceline.our_trigger WHERE resource = %s"
+    assert guarded.database.value(asked, RESOURCE) == "reports"
 
 
 def test_a_detached_partition_is_free_but_for_truncate(guarded: Guarded, log: fenceline.Guard) -> None:

@@ -46,7 +46,7 @@ Said = list[tuple[str, str, str | None]]
 def _lost(url: str, table: str, resource: str) -> Said:
     message = (
         f"table {table} of resource {resource!r} was protected, and its triggers are gone, disabled or incomplete: it "
-        f"was dropped or made anew, or ALTER TABLE … DISABLE TRIGGER was run"
+        f"was dropped or made anew, another table has its name now, or ALTER TABLE … DISABLE TRIGGER was run"
     )
     remedy = f"run `fenceline protect {url} …` again, as the last step of every migration that remakes a table"
     return [(message, remedy, resource)]
@@ -84,7 +84,7 @@ def _references(url: str, table: str, protected: str, resource: str) -> Said:
     return [(message, remedy, resource)]
 
 
-def _powers(_: str, role: str, is_superuser: bool, owned: list[str]) -> Said:
+def _powers(_: str, role: str, is_superuser: bool, owned: list[str], may_touch_marks: bool) -> Said:
     remedy = (
         "let the application use a role that owns nothing and has USAGE on the schema fenceline, and run doctor with "
         "its URL"
@@ -95,6 +95,9 @@ def _powers(_: str, role: str, is_superuser: bool, owned: list[str]) -> Said:
     if owned:
         tables = ", ".join(owned)
         message = f"the role {role} of this URL owns {tables}: it can disable triggers, drop, detach and rewrite"
+        return [(message, remedy, None)]
+    if may_touch_marks:
+        message = f"the role {role} of this URL may read claims or write marks: it is what their holders are"
         return [(message, remedy, None)]
     return []
 

@@ -7,10 +7,15 @@ SELECT EXISTS (SELECT FROM pg_class WHERE relnamespace = namespace.oid AND relna
 FROM pg_namespace AS namespace WHERE nspname = 'fenceline';
 
 -- name: lost
--- Tables that were protected, and are not, or not wholly: dropped, made anew, triggers dropped or disabled.
+-- Tables that were protected, and are not, or not wholly: dropped, made anew, triggers dropped or disabled; or it was renamed,
+-- and another table has its name now.
 SELECT protection.name, protection.resource FROM fenceline.protection
 LEFT JOIN fenceline.protected_table AS protected USING (relation)
-WHERE protected.is_whole IS NOT TRUE ORDER BY 1;
+WHERE protected.is_whole IS NOT TRUE OR EXISTS (
+    SELECT FROM pg_class AS class JOIN pg_namespace AS namespace ON namespace.oid = class.relnamespace
+    WHERE format('%I.%I', namespace.nspname, class.relname) = protection.name AND class.relkind IN ('r', 'p')
+        AND NOT EXISTS (SELECT FROM fenceline.protected_table AS namesake WHERE namesake.relation = class.oid))
+ORDER BY 1;
 
 -- name: observed
 -- Tables that are only observed.
@@ -27,19 +32,22 @@ SELECT resource FROM fenceline.show_marks(NULL) AS mark
 WHERE NOT EXISTS (SELECT FROM fenceline.protection WHERE protection.resource = mark.resource) ORDER BY 1;
 
 -- name: became_unprotectable
--- Protected tables that could not be protected today: in an inheritance tree, fed by a subscription, a partition.
-SELECT protected.name, protected.resource,
-    CASE
-        WHEN EXISTS (SELECT FROM pg_subscription_rel WHERE srrelid = protected.relation) THEN 'it is fed by a subscription'
-        WHEN EXISTS (SELECT FROM pg_inherits JOIN pg_class ON oid = inhparent
-                     WHERE inhparent = protected.relation AND relkind = 'r')
-            THEN 'another table inherits from it, and can be written by its own name'
-    END AS reason
-FROM fenceline.protected_table AS protected
-WHERE EXISTS (SELECT FROM pg_subscription_rel WHERE srrelid = protected.relation)
-    OR EXISTS (SELECT FROM pg_inherits JOIN pg_class ON oid = inhparent
-               WHERE inhparent = protected.relation AND relkind = 'r')
-ORDER BY 1;
+-- Protected tables that could not be protected today: in an inheritance tree, fed by a subscription, a partition of a table
+-- that is not protected by the same resource.
+SELECT protected.name, protected.resource, way.reason
+FROM fenceline.protected_table AS protected CROSS JOIN LATERAL (
+    SELECT 'it is fed by a subscription' FROM pg_subscription_rel WHERE srrelid = protected.relation
+    UNION
+    SELECT 'another table inherits from it, and can be written by its own name'
+    FROM pg_inherits JOIN pg_class ON oid = inhparent WHERE inhparent = protected.relation AND relkind = 'r'
+    UNION
+    SELECT format('%s has it among its heirs or partitions, and is written past them', inhparent::regclass)
+    FROM pg_inherits WHERE inhrelid = protected.relation AND NOT EXISTS (
+        SELECT FROM fenceline.our_trigger AS rows
+        WHERE rows.relation = protected.relation AND rows.covers = 31 AND rows.is_on
+            AND rows.resource = protected.resource)
+) AS way (reason)
+ORDER BY 1, 3;
 
 -- name: references
 -- Tables that anybody may write, with a foreign key to a protected one: their rows keep its rows from being deleted, and
@@ -52,10 +60,12 @@ WHERE made.contype = 'f' AND made.conparentid = 0
 ORDER BY 1, 2;
 
 -- name: powers
--- What this role could do past the triggers: a superuser, or the owner of these tables.
+-- What this role could do past the triggers: a superuser, the owner of these tables, or one that may read or write the
+-- marks: the schema's owner, a member of pg_read_all_data or pg_write_all_data.
 SELECT current_user::text, rolsuper, ARRAY(
     SELECT protected.name FROM fenceline.protected_table AS protected JOIN pg_class ON oid = protected.relation
-    WHERE pg_has_role(relowner, 'USAGE') ORDER BY 1)
+    WHERE pg_has_role(relowner, 'USAGE') ORDER BY 1),
+    has_table_privilege('fenceline.mark', 'SELECT, INSERT, UPDATE, DELETE, TRUNCATE')
 FROM pg_roles WHERE rolname = current_user;
 
 -- name: readers

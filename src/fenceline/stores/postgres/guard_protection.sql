@@ -6,11 +6,11 @@
 -- one for TRUNCATE on every partition, which it does not. All fire whatever session_replication_role is (ENABLE ALWAYS).
 
 -- name: create_first_argument
--- The resource that a trigger was made for.
+-- The resource that a trigger was made for; NULL for one without arguments, since the planner may ask of others' triggers too.
 CREATE FUNCTION fenceline.first_argument(p_tgargs bytea) RETURNS text LANGUAGE sql STABLE AS
 $$
     SELECT pg_catalog.convert_from(
-        pg_catalog.substring(p_tgargs, 1, pg_catalog.position(p_tgargs, pg_catalog.decode('00', 'hex')) - 1),
+        pg_catalog.substring(p_tgargs, 1, nullif(pg_catalog.position(p_tgargs, pg_catalog.decode('00', 'hex')), 0) - 1),
         pg_catalog.getdatabaseencoding())
 $$;
 
@@ -87,17 +87,20 @@ $$
 DECLARE
     part regclass;
     before fenceline.protected_table;
+    other fenceline.our_trigger;
     reason constant text := fenceline.why_not(p_table);
     is_plain constant boolean := (SELECT relkind = 'r' FROM pg_class WHERE oid = p_table);
 BEGIN
     IF reason IS NOT NULL THEN
         RAISE 'table % cannot be protected: it is %', p_table, reason USING ERRCODE = 'FL010';
     END IF;
-    SELECT * INTO before FROM fenceline.protected_table WHERE relation = p_table;
-    IF before.resource <> p_resource THEN
+    SELECT * INTO other FROM fenceline.our_trigger
+    WHERE relation IN (SELECT fenceline.tree(p_table)) AND resource <> p_resource LIMIT 1;
+    IF FOUND THEN
         RAISE 'table % belongs to resource % already, and a table has one resource: unprotect it there first, or name that '
-            'resource', p_table, before.resource USING ERRCODE = 'FL010';
+            'resource', other.relation::regclass, other.resource USING ERRCODE = 'FL010';
     END IF;
+    SELECT * INTO before FROM fenceline.protected_table WHERE relation = p_table;
     IF before.mode = p_mode AND before.is_whole AND before.truncatable = '{}' THEN
         RETURN p_mode;
     END IF;
@@ -119,8 +122,8 @@ BEGIN
         END IF;
         EXECUTE format('ALTER TABLE ONLY %s ENABLE ALWAYS TRIGGER fenceline', part);
     END LOOP;
-    -- The table may have been dropped, with its triggers, and made again under its old name.
-    DELETE FROM fenceline.protection WHERE relation = p_table OR name = p_table::text;
+    -- The table may have been dropped, with its triggers, and made again under its old name; a partition, protected alone before.
+    DELETE FROM fenceline.protection WHERE relation IN (SELECT fenceline.tree(p_table)) OR name = p_table::text;
     INSERT INTO fenceline.protection (relation, name, resource) VALUES (p_table, p_table::text, p_resource);
     RETURN before.mode;
 END
@@ -135,7 +138,9 @@ DECLARE
     part regclass;
 BEGIN
     IF EXISTS (SELECT FROM pg_class WHERE oid = p_table) THEN
-        EXECUTE format('DROP TRIGGER IF EXISTS fenceline_rows ON %s', p_table);
+        IF EXISTS (SELECT FROM fenceline.our_trigger WHERE relation = p_table AND covers = 31 AND NOT is_inherited) THEN
+            EXECUTE format('DROP TRIGGER fenceline_rows ON %s', p_table);
+        END IF;
         FOR part IN SELECT fenceline.tree(p_table) LOOP
             EXECUTE format('DROP TRIGGER IF EXISTS fenceline ON %s', part);
         END LOOP;
