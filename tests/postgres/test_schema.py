@@ -13,6 +13,7 @@ import fenceline
 from fenceline import SchemaError, SourceError, SourceUnavailableError
 from fenceline._flows import requests as ask
 from fenceline.stores.postgres.source import PostgresSource
+from fenceline.stores.registry import guard_store
 from tests.helpers import wait_until
 from tests.postgres.clients import Client, Voice, one_token
 from tests.postgres.fix_postgres import Database, only
@@ -247,6 +248,22 @@ def test_what_a_role_has_set_by_default_changes_nothing(owned: Database, setting
                 owned.rows("truncate fenceline.witness")
         assert tokens == sorted(set(tokens))
         assert source.describe().epoch == 2
+
+
+def test_the_schema_is_made_where_slips_of_plpgsql_are_errors(database: Database) -> None:
+    url = database.url(options="-c plpgsql.extra_errors=all")
+    PostgresSource(url).install()
+    guard_store(url).install()
+    with fenceline.connect(url) as source, source.lock("lock") as lease:
+        assert lease.token == 1
+
+
+def test_t7_whoever_raises_the_epoch_is_told_the_new_one_however_the_planner_joins(database: Database) -> None:
+    PostgresSource(database.url()).install()
+    with fenceline.connect(database.url(options="-c geqo_threshold=2")) as source:
+        before = source.describe()
+        after = source.raise_epoch(reason="a test")
+        assert (after.epoch, after) == (before.epoch + 1, source.describe())
 
 
 SEARCH_EVIL = "alter role worker set search_path = evil, pg_catalog"

@@ -42,9 +42,11 @@ SELECT claim, remaining_ms, reason FROM fenceline.renew(%s, %s);
 SELECT fenceline.reserve(%s);
 
 -- name: raise_epoch
--- Begin a new history if the old one is still the one that was read, and tell what it is; no row if it is not.
+-- Begin a new history if the old one is still the one that was read, and tell what it is; no row if it is not. (OFFSET 0 keeps
+-- the planner from describing it first.)
 SELECT d.source_id, d.epoch, d.history_id, d.last_token, d.bound
-FROM fenceline.raise_epoch(%s, %s, %s, %s) AS was_raised CROSS JOIN LATERAL fenceline.describe() AS d WHERE was_raised;
+FROM fenceline.raise_epoch(%s, %s, %s, %s) AS was_raised
+CROSS JOIN LATERAL (SELECT * FROM fenceline.describe() WHERE was_raised OFFSET 0) AS d;
 
 -- name: break_lease
 -- Free a lock, whoever holds it, and mint the breaker's token.

@@ -472,15 +472,15 @@ CREATE FUNCTION fenceline.reserve(p_who text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
 $$
 DECLARE
-    found record;
+    state record;
 BEGIN
     PERFORM fenceline.begin_flushed();
-    SELECT * INTO STRICT found FROM fenceline.describe();
-    IF NOT found.is_whole THEN
+    SELECT * INTO STRICT state FROM fenceline.describe();
+    IF NOT state.is_whole THEN
         PERFORM fenceline.begin_history(0, true, p_who, 'the server has recovered, or this is another place');
-    ELSIF found.bound - found.last_token <= 33554432 THEN
+    ELSIF state.bound - state.last_token <= 33554432 THEN
         UPDATE fenceline.source
-        SET bound = greatest(bound, found.last_token) + 67108864, xid = pg_current_xact_id()::xid;
+        SET bound = greatest(bound, state.last_token) + 67108864, xid = pg_current_xact_id()::xid;
     END IF;
 END
 $$;
