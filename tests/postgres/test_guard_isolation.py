@@ -11,8 +11,8 @@ import pytest
 from psycopg.errors import SerializationFailure
 
 import fenceline
-from fenceline import Guard, GuardError, StaleTokenError
-from fenceline.stores.postgres import guard_connection
+from fenceline import Guard, GuardError, SourceUnavailableError, StaleTokenError
+from fenceline.stores.postgres import guard_connection, guard_speech
 from tests.guards import LOCK, RESOURCE, HandmadeLease, sequencer
 from tests.postgres.guarded import Guarded, Step
 
@@ -318,6 +318,23 @@ def test_g3_resources_are_held_in_one_order(guarded: Guarded) -> None:
         guarded.wait_for_anybody()
     sealing.end()
     assert guarded.guard("a").mark().token == 6
+
+
+def test_g3_a_seal_that_gives_up_leaves_no_session_that_waits(
+    guarded: Guarded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server does not see that a client has gone whose session waits; each attempt would leave one more."""
+    monkeypatch.setattr(guard_speech, "WAITING_MS", 50)
+    guarded.sealed(5)
+    with guarded.client() as native, native.transaction():
+        guarded.present(native, 5)
+        for setting in ("0", "1min", "10ms"):
+            guard = guarded.guard(options=f"-c lock_timeout={setting}")
+            with pytest.raises(SourceUnavailableError, match="an open transaction holds what was waited for") as caught:
+                guard.seal(HandmadeLease(6))
+            assert caught.value.definite
+        assert guarded.database.rows("SELECT pid FROM pg_locks WHERE NOT granted") == []
+    guarded.guard().seal(HandmadeLease(6))
 
 
 # --- round trips ----------------------------------------------------------------------------------

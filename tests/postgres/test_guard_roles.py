@@ -112,7 +112,7 @@ def test_nobody_but_the_owner_may_call_what_is_not_for_holders(application: Guar
         APPLICATION,
     )
     assert [name for (name,) in rows] == [
-        *("confirm", "first_argument", "mark_key", "offer", "present", "read_marks", "record_refusal"),
+        *("confirm", "first_argument", "limit_time", "mark_key", "offer", "present", "read_marks", "record_refusal"),
         *("seal", "show_marks", "show_observations", "withdraw", "write_mark"),
     ]
 

@@ -112,7 +112,7 @@ def _limited(gen: Generator[Any, Any, Result], patience_s: float) -> Generator[A
         while True:
             ready = yield wanted
             if not ready and time.monotonic() >= end_s:
-                raise PatienceOverError
+                raise PatienceOverError("no answer in time")
             wanted = gen.send(ready)
     except StopIteration as done:
         return done.value  # type: ignore[no-any-return]

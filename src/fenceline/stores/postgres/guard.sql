@@ -5,6 +5,10 @@
 -- The guard's own transaction, whatever the session's defaults are.
 BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;
 
+-- name: limit_waiting
+-- Give up waiting for a lock before the client does, whose going a server that waits does not see.
+SELECT fenceline.limit_time('lock_timeout', $1::integer);
+
 -- name: begin
 -- The user's transaction, as the session's defaults have it.
 BEGIN;

@@ -33,6 +33,13 @@ _ENDED = "FL007"
 _IDLE = "25P03"
 _NO_TRANSACTION_LEFT = "25P02"
 _DEFINITE: dict[str, tuple[type[FencelineError], str]] = {
+    "55P03": (
+        SourceUnavailableError,
+        (
+            "{url}: an open transaction holds what was waited for ({said}), and nothing was done: try again. If it "
+            "stays so, see whose it is (pg_locks, pg_prepared_xacts), and end it"
+        ),
+    ),
     "22P05": (GuardError, "{url} cannot have such a name ({said}): use one that the database's encoding has"),
     "25006": (
         SourceUnavailableError,

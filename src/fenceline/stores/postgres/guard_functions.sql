@@ -40,19 +40,19 @@ $$;
 CREATE FUNCTION fenceline.looks_back() RETURNS boolean LANGUAGE sql STABLE AS
 $$ SELECT pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.=) ANY ('{"repeatable read","serializable"}') $$;
 
--- name: create_limit_idleness
--- Have the server end this transaction once it was idle for so long: a holder that is frozen inside it must not keep its
--- successor waiting (G3). A limit of the session's own that is lower stays.
-CREATE FUNCTION fenceline.limit_idleness(p_limit_ms integer) RETURNS text LANGUAGE plpgsql
+-- name: create_limit_time
+-- Have the server end what takes longer in this transaction, for which `p_setting` is the limit: a holder that is frozen
+-- inside it must not keep its successor waiting (G3). A limit of the session's own that is lower stays.
+CREATE FUNCTION fenceline.limit_time(p_setting text, p_limit_ms integer) RETURNS text LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp AS
 $$
 DECLARE
-    usual constant text := current_setting('idle_in_transaction_session_timeout');
+    usual constant text := current_setting(p_setting);
 BEGIN
     IF usual <> '0' AND usual::interval <= make_interval(secs => p_limit_ms / 1000.0) THEN
         RETURN usual;
     END IF;
-    RETURN set_config('idle_in_transaction_session_timeout', p_limit_ms::text, true);
+    RETURN set_config(p_setting, p_limit_ms::text, true);
 END
 $$;
 
@@ -153,7 +153,7 @@ DECLARE
 BEGIN
     IF p_limit_ms IS NULL THEN
     ELSIF pg_catalog.current_setting('idle_in_transaction_session_timeout') OPERATOR(pg_catalog.<>) '0' THEN
-        IF fenceline.limit_idleness(p_limit_ms) IS NULL THEN END IF;
+        IF fenceline.limit_time('idle_in_transaction_session_timeout', p_limit_ms) IS NULL THEN END IF;
     ELSIF pg_catalog.set_config('idle_in_transaction_session_timeout', p_limit_ms::pg_catalog.text, true) IS NULL THEN
     END IF;
     FOREACH wanted IN ARRAY p_resources LOOP
@@ -330,7 +330,7 @@ DECLARE
     wanted text;
 BEGIN
     IF p_limit_ms IS NOT NULL THEN
-        PERFORM fenceline.limit_idleness(p_limit_ms);
+        PERFORM fenceline.limit_time('idle_in_transaction_session_timeout', p_limit_ms);
     END IF;
     FOREACH wanted IN ARRAY p_resources LOOP
         PERFORM fenceline.hold_mark(

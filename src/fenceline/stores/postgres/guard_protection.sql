@@ -152,7 +152,7 @@ $$;
 -- name: revoke_functions
 -- Nobody may call any of it, but for what follows.
 REVOKE ALL ON FUNCTION
-    fenceline.mark_key, fenceline.note_name, fenceline.secret, fenceline.looks_back, fenceline.limit_idleness,
+    fenceline.mark_key, fenceline.note_name, fenceline.secret, fenceline.looks_back, fenceline.limit_time,
     fenceline.refuse, fenceline.refuse_write, fenceline.check_unmarked, fenceline.is_of, fenceline.hold_mark, fenceline.offer, fenceline.withdraw, fenceline.refuse_end, fenceline.confirm, fenceline.is_presented, fenceline.enforce,
     fenceline.count_observed, fenceline.observe, fenceline.record_refusal, fenceline.read_marks, fenceline.show_marks,
     fenceline.show_observations, fenceline.write_mark, fenceline.parse, fenceline.present, fenceline.seal,
@@ -165,7 +165,7 @@ FROM PUBLIC;
 -- What a holder needs, for every role that is given USAGE on the schema. None of it lowers a mark, shows a claim, or admits
 -- a transaction that has not shown the mark's own.
 GRANT EXECUTE ON FUNCTION
-    fenceline.mark_key, fenceline.offer, fenceline.withdraw, fenceline.confirm, fenceline.record_refusal,
+    fenceline.mark_key, fenceline.limit_time, fenceline.offer, fenceline.withdraw, fenceline.confirm, fenceline.record_refusal,
     fenceline.read_marks, fenceline.show_marks, fenceline.show_observations, fenceline.write_mark, fenceline.present,
     fenceline.seal, fenceline.first_argument
 TO PUBLIC;

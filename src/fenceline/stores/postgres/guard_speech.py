@@ -27,6 +27,10 @@ SQL = statements(__package__, "guard.sql")
 SCHEMA_NUMBER = 1
 BRIEF_MS = 5_000
 """How long the guard's own transaction may be idle: whoever is frozen inside it must not keep others from the marks."""
+WAITING_MS = 50_000
+"""How long the guard's own transaction waits for a mark: less than the patience of its connections, so that the session
+does not go on waiting when its client has gone.
+"""
 UNKNOWN_MS = 30_000
 """How long a guarded transaction may be idle whose lease is somewhere else: as long as a lease is by default."""
 MAX_OPENS = 5
@@ -76,7 +80,7 @@ class OwnSpeech(Speech):
 
     # --- transactions ---
     def _begin(self, _: ask.Begin) -> Talk:
-        self._unsent = [Statement(SQL.begin_briefly), _WHICH_SCHEMA]
+        self._unsent = [Statement(SQL.begin_briefly), _WHICH_SCHEMA, Statement(SQL.limit_waiting, (WAITING_MS,))]
         self._is_brief = True
         yield from ()
 
