@@ -38,6 +38,8 @@ _CALLS = {
     "present": f"SELECT fenceline.present('{sequencer(5)}', 'reports')",
     "offer": "SELECT fenceline.offer(ARRAY['reports'], 'reports-lock'::bytea, 5, 'claim', 'source', 'history', 1000)",
     "seal": f"SELECT fenceline.seal('{sequencer(5)}', 'reports')",
+    "confirm": "SELECT fenceline.confirm('reports')",
+    "withdraw": "SELECT fenceline.withdraw('reports')",
     "write": "INSERT INTO public.reports VALUES (7, 'x')",
     "observed write": "INSERT INTO public.seen VALUES (7)",
 }

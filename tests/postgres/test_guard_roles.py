@@ -15,7 +15,7 @@ from fenceline.stores.registry import guard_store
 from tests.guards import LOCK, RESOURCE, HandmadeLease, sequencer
 from tests.postgres.fix_postgres import Database
 from tests.postgres.fix_server import PostgresServer
-from tests.postgres.guarded import REFUSED, Guarded
+from tests.postgres.guarded import REFUSED, TABLE, Guarded
 
 APPLICATION = "application"
 
@@ -91,6 +91,25 @@ def test_a_holder_can_neither_read_claims_nor_change_what_protects(application: 
     application.sealed(5)
     with application.database.connect(user=APPLICATION) as native:
         for statement in FORBIDDEN:
+            with pytest.raises(InsufficientPrivilege):
+                native.execute(statement)
+
+
+def test_the_default_privileges_of_the_database_give_nothing_away(database: Database) -> None:
+    with database.connect() as native:
+        native.execute(
+            f"DO $$ BEGIN CREATE ROLE {APPLICATION} LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$"
+        )
+        for kind in ("SCHEMAS", "TABLES", "SEQUENCES", "FUNCTIONS"):
+            native.execute(f"ALTER DEFAULT PRIVILEGES GRANT ALL ON {kind} TO {APPLICATION}")
+        native.execute(TABLE)
+        PostgresSource(database.url()).install()
+        fenceline.guard(database.url(), resource=RESOURCE, lock=LOCK).protect("reports")
+        native.execute(f"GRANT USAGE ON SCHEMA fenceline TO {APPLICATION}")
+    assert guard_store(database.url(user=APPLICATION)).examine() == []
+    assert PostgresSource(database.url(user=APPLICATION)).examine() == []
+    with database.connect(user=APPLICATION) as native:
+        for statement in (*FORBIDDEN, "SELECT setval('fenceline.token', 1)", "SELECT fenceline.purge()"):
             with pytest.raises(InsufficientPrivilege):
                 native.execute(statement)
 

@@ -61,11 +61,14 @@ ORDER BY 1, 2;
 
 -- name: powers
 -- What this role could do past the triggers: a superuser, the owner of these tables, or one that may read or write the
--- marks: the schema's owner, a member of pg_read_all_data or pg_write_all_data.
+-- marks, or the secret: the schema's owner, a member of pg_read_all_data or pg_write_all_data.
 SELECT current_user::text, rolsuper, ARRAY(
     SELECT protected.name FROM fenceline.protected_table AS protected JOIN pg_class ON oid = protected.relation
     WHERE pg_has_role(relowner, 'USAGE') ORDER BY 1),
     has_table_privilege('fenceline.mark', 'SELECT, INSERT, UPDATE, DELETE, TRUNCATE')
+    OR has_table_privilege('fenceline.guard', 'SELECT') OR has_schema_privilege('fenceline', 'CREATE')
+    OR has_function_privilege('fenceline.secret()', 'EXECUTE')
+    OR has_function_privilege('fenceline.note_name(text)', 'EXECUTE')
 FROM pg_roles WHERE rolname = current_user;
 
 -- name: readers

@@ -1,18 +1,20 @@
 """Make fenceline's schema in a database: all of one part, or nothing.
 
-Promise: safe when run concurrently and again; a part of another version is refused, never changed. Never: run by
-anything but an explicit order of somebody who may make a schema.
+Promise: safe when run concurrently and again; a part of another version is refused, never changed; whatever the
+database's default privileges are, no other role is given a right on what is made. Never: run by anything but an
+explicit order of somebody who may make a schema.
 """
 
 import psycopg
-from psycopg.sql import SQL, Identifier
+from psycopg import sql
 
 from fenceline.errors import SchemaError
 from fenceline.stores.postgres.client import naming_errors, open_connection
 from fenceline.stores.postgres.conninfo import Place
 from fenceline.stores.postgres.forks import FORKS
-from fenceline.stores.statements import Statements
+from fenceline.stores.statements import Statements, statements
 
+SQL = statements(__package__, "install.sql")
 PATIENCE_S = 60.0
 _KEY = 7378697628973295215
 """The advisory lock that lets one installation run at a time."""
@@ -31,9 +33,11 @@ def install(place: Place, *, part: str, table: str, number: int, parts: tuple[St
             connection.execute("SELECT set_config('synchronous_commit', 'on', true), pg_advisory_xact_lock(%s)", [_KEY])
             if not _is_installed(connection, place, part, table, number):
                 connection.execute("CREATE SCHEMA IF NOT EXISTS fenceline")
-                for statements in parts:
-                    for name in statements:
-                        connection.execute(statements[name].encode())
+                for each in parts:
+                    for name in each:
+                        connection.execute(each[name].encode())
+                for (order,) in connection.execute(SQL.find_given_away.encode()).fetchall():
+                    connection.execute(order.encode())
             connection.execute("COMMIT")
     finally:
         FORKS.close(connection)
@@ -44,7 +48,7 @@ def _is_installed(
 ) -> bool:
     if connection.execute(_FIND_TABLE, [f"fenceline.{table}"]).fetchone() != (True,):
         return False
-    row = connection.execute(SQL("SELECT schema FROM fenceline.{}").format(Identifier(table))).fetchone()
+    row = connection.execute(sql.SQL("SELECT schema FROM fenceline.{}").format(sql.Identifier(table))).fetchone()
     check_number(place, part, row[0] if row else None, number)
     return True
 

@@ -15,7 +15,8 @@ SELECT set_config('synchronous_commit', 'off', false), set_config('default_trans
 -- What of the server's settings, and of this role's rights, would break the promise. Of the functions without a search_path
 -- some are the guard's, where it is in the same database: every name in them is complete.
 SELECT pg_is_in_recovery(), current_setting('fsync') = 'on', current_setting('full_page_writes') = 'on',
-       has_table_privilege('fenceline.lock', 'INSERT, UPDATE, DELETE, TRUNCATE'),
+       has_table_privilege('fenceline.lock', 'INSERT, UPDATE, DELETE, TRUNCATE')
+       OR has_sequence_privilege('fenceline.token', 'USAGE, UPDATE'),
        has_schema_privilege('fenceline', 'CREATE'),
        (SELECT rolsuper FROM pg_roles WHERE rolname = current_user),
        ARRAY (SELECT p.proname::text FROM pg_proc AS p

@@ -1,0 +1,17 @@
+-- What `install.py` asks besides making the schema.
+
+-- name: find_given_away
+-- What this transaction has made, and the database's default privileges have given to other roles at once: the orders that
+-- take it back. Nobody else is to read a claim, set the counter or call what decides for others.
+SELECT pg_catalog.format('REVOKE ALL ON %s FROM %s', made.what, given.grantee::regrole)
+FROM (
+    SELECT 'SCHEMA fenceline', nspacl, nspowner, xmin FROM pg_catalog.pg_namespace WHERE nspname = 'fenceline'
+    UNION ALL
+    SELECT CASE relkind WHEN 'S' THEN 'SEQUENCE ' ELSE 'TABLE ' END || oid::regclass, relacl, relowner, xmin
+    FROM pg_catalog.pg_class WHERE relnamespace = 'fenceline'::regnamespace
+    UNION ALL
+    SELECT 'FUNCTION ' || oid::regprocedure, proacl, proowner, xmin
+    FROM pg_catalog.pg_proc WHERE pronamespace = 'fenceline'::regnamespace
+) AS made (what, rights, owner, xid) CROSS JOIN LATERAL pg_catalog.aclexplode(made.rights) AS given
+WHERE made.xid = pg_catalog.pg_current_xact_id()::xid AND given.grantee NOT IN (0, made.owner)
+GROUP BY made.what, given.grantee;
