@@ -260,6 +260,32 @@ def test_g6_a_rolled_back_savepoint_takes_the_token_back(guarded: Guarded) -> No
     assert guarded.value() == "after a released savepoint"
 
 
+DEFERRED = """
+    CREATE TABLE queue (id int);
+    CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS
+    $$ BEGIN UPDATE reports SET value = 'deferred'; RETURN NULL; END $$;
+    CREATE CONSTRAINT TRIGGER note AFTER INSERT ON queue DEFERRABLE INITIALLY DEFERRED
+    FOR EACH ROW EXECUTE FUNCTION note();
+"""
+
+
+def test_g6_a_deferred_trigger_has_to_run_before_the_end_of_a_block_that_does_not_commit(guarded: Guarded) -> None:
+    lease, guard = guarded.sealed(5), guarded.guard()
+    with guarded.database.connect() as native:
+        native.execute(DEFERRED)
+        with (
+            pytest.raises(psycopg.Error, match=REFUSED),
+            native.transaction(),
+            guard.check(lease, connection=native),
+        ):
+            native.execute("INSERT INTO queue VALUES (1)")
+        with native.transaction(), guard.check(lease, connection=native):
+            native.execute("INSERT INTO queue VALUES (2)")
+            native.execute("SET CONSTRAINTS ALL IMMEDIATE")
+    assert guarded.database.rows("SELECT id FROM queue") == [(2,)]
+    assert guarded.value() == "deferred"
+
+
 def test_g6_a_token_that_was_withdrawn_admits_nothing(guarded: Guarded) -> None:
     guarded.sealed(5)
     with guarded.client() as native:
