@@ -21,9 +21,10 @@ from tests.mysql.fix_server import MySQLServer
 
 SETTINGS = (
     "select @@tx_isolation, @@time_zone, @@autocommit, @@character_set_client, @@completion_type, "
-    "@@sql_mode like '%STRICT_ALL_TABLES%', @@innodb_lock_wait_timeout"
+    "@@sql_mode, @@sql_safe_updates, @@innodb_lock_wait_timeout"
 )
-WANTED = ("READ-COMMITTED", "+00:00", 1, "utf8mb4", "NO_CHAIN", 1, 4)
+MODES = "STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION"
+WANTED = ("READ-COMMITTED", "+00:00", 1, "utf8mb4", "NO_CHAIN", MODES, 0, 4)
 
 
 def test_each_connection_begins_with_the_settings_that_decisions_need(mysql_server: MySQLServer) -> None:

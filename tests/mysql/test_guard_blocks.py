@@ -130,7 +130,8 @@ def test_an_error_of_the_users_statement_stays_the_clients(guarded: Guarded) -> 
 
 
 def test_the_block_meets_the_servers_own_defaults_without_autocommit(guarded: Guarded) -> None:
-    look = "SELECT @@{0}.sql_mode, @@{0}.time_zone, @@{0}.tx_isolation, @@{0}.innodb_lock_wait_timeout"
+    names = ("sql_mode", "sql_safe_updates", "time_zone", "tx_isolation", "innodb_lock_wait_timeout")
+    look = f"SELECT {', '.join(f'@@{{0}}.{name}' for name in names)}"
     with guarded.guard().transaction(HandmadeLease(5)) as native:
         assert run(native, look.format("session")) == run(native, look.format("global"))
         assert not native.get_autocommit()

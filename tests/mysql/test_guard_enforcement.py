@@ -226,7 +226,7 @@ def test_what_is_no_sequencer_is_refused_without_showing_it(guarded: Guarded, te
 def test_every_lock_name_survives_the_sequencer(guarded: Guarded, lock: str) -> None:
     guard = fenceline.guard(guarded.database.url(), resource="r", lock=lock)
     guard.seal(HandmadeLease(5, lock=lock))
-    with guarded.database.connect(autocommit=False) as native:
+    with guarded.database.connect(autocommit=False, init_command="SET div_precision_increment = 0") as native:
         run(native, "CALL fenceline_present(%s, 'r')", str(sequencer(5, lock=lock)))
     assert guard.mark().lock == lock
 

@@ -347,8 +347,10 @@ def test_what_doctor_cannot_see_is_no_finding(mysql_url: str) -> None:
         {"character_set_server": "latin1", "collation_server": "latin1_swedish_ci", "lower_case_table_names": 1},
         {"log_bin": "on", "binlog_format": "MIXED", "sync_binlog": 1},
         {"group_concat_max_len": 4, "max_sp_recursion_depth": 0},
+        {"sql_mode": "ORACLE,HIGH_NOT_PRECEDENCE", "sql_safe_updates": 1},
+        {"character_set_server": "utf16", "collation_server": "utf16_bin"},
     ],
-    ids=["isolation", "modes", "characters", "binary log", "limits"],
+    ids=["isolation", "modes", "characters", "binary log", "limits", "other modes", "wide characters"],
 )
 def test_what_a_server_has_set_by_default_changes_nothing(mysql_fleet: Fleet, settings: dict[str, str | int]) -> None:
     server = mysql_fleet.new_server()

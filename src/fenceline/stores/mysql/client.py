@@ -27,10 +27,14 @@ MAX_CONNECT_S = 5.0
 """How long one address is tried."""
 _SETTLE = (
     "SET NAMES utf8mb4, autocommit = 1, completion_type = 0, time_zone = '+00:00', "
-    "sql_mode = CONCAT(@@sql_mode, ',STRICT_ALL_TABLES'), innodb_lock_wait_timeout = {lock_wait_s}, "
+    "sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', sql_safe_updates = 0, "
+    "innodb_lock_wait_timeout = {lock_wait_s}, "
     "/*M! tx_isolation = 'READ-COMMITTED' */ /*!80003 transaction_isolation = 'READ-COMMITTED' */"
 )
-"""The two servers name the isolation level differently, and each reads the comment that is meant for it."""
+"""The two servers name the isolation level differently, and each reads the comment that is meant for it. The modes are
+these and none of the server's: a routine keeps those under which it was made, and in some of them `NOT a <=> b` means
+something else.
+"""
 _IS_WRITABLE = "SELECT CONCAT(@@global.read_only) IN ('0', 'OFF')"
 _QUIT = struct.pack("<iB", 1, COMMAND.COM_QUIT)
 Rows = Sequence[tuple[Any, ...]]

@@ -118,11 +118,11 @@ DELETE FROM {here}.fenceline_protection WHERE id = {id};
 DROP TRIGGER IF EXISTS {here}.{trigger};
 
 -- name: prepare_aside
--- Wait for open writers no longer than this, and have text mean the same whatever the server's modes are.
-SET SESSION lock_wait_timeout = {limit_s}, sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION';
+-- Wait for open writers no longer than this.
+SET SESSION lock_wait_timeout = {limit_s};
 
 -- name: settle_lent
 -- What the user's statements meet is as the server's defaults have it, but for autocommit.
 SET SESSION autocommit = 0, time_zone = @@global.time_zone, sql_mode = @@global.sql_mode,
-    innodb_lock_wait_timeout = @@global.innodb_lock_wait_timeout,
+    sql_safe_updates = @@global.sql_safe_updates, innodb_lock_wait_timeout = @@global.innodb_lock_wait_timeout,
     /*M! tx_isolation = @@global.tx_isolation */ /*!80003 transaction_isolation = @@global.transaction_isolation */;

@@ -453,7 +453,7 @@ BEGIN
     SET p_token = SUBSTRING_INDEX(SUBSTRING_INDEX(p_sequencer, '.', 5), '.', -1);
     SET p_claim = SUBSTRING_INDEX(SUBSTRING_INDEX(p_sequencer, '.', 6), '.', -1);
     SET encoded = SUBSTRING_INDEX(p_sequencer, '.', -1);
-    SET p_lock = FROM_BASE64(REPLACE(REPLACE(RPAD(encoded, CEILING(LENGTH(encoded) / 4) * 4, '='), '-', '+'), '_', '/'));
+    SET p_lock = FROM_BASE64(REPLACE(REPLACE(RPAD(encoded, (LENGTH(encoded) + 3) DIV 4 * 4, '='), '-', '+'), '_', '/'));
 END;
 
 -- name: fenceline_present

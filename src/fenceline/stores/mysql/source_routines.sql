@@ -307,7 +307,8 @@ BEGIN
     END IF;
     START TRANSACTION;
     SELECT epoch, began_because INTO v_epoch, v_began_because FROM fenceline_source WHERE id = 1;
-    UPDATE JSON_TABLE(p_leases, '$[*]' COLUMNS (name VARCHAR(1024) PATH '$[0]', claim VARCHAR(64) PATH '$[1]')) AS asked
+    UPDATE JSON_TABLE(p_leases, '$[*]' COLUMNS (
+        name VARCHAR(1024) CHARACTER SET ascii PATH '$[0]', claim VARCHAR(64) CHARACTER SET ascii PATH '$[1]')) AS asked
     STRAIGHT_JOIN fenceline_lock AS l ON l.name = UNHEX(asked.name) AND l.claim = asked.claim
     SET l.deadline_us = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) + l.ttl_ms * 1000
     WHERE l.epoch = v_epoch AND l.deadline_us > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6));
@@ -318,7 +319,8 @@ BEGIN
                 WHEN l.claim = asked.claim THEN 'it expired at the source before it was renewed'
                 WHEN l.claim IS NOT NULL THEN CONCAT(l.holder, ' holds the lock now, with token ', l.token)
                 ELSE COALESCE(l.ended, 'it ended at the source') END
-    FROM JSON_TABLE(p_leases, '$[*]' COLUMNS (name VARCHAR(1024) PATH '$[0]', claim VARCHAR(64) PATH '$[1]')) AS asked
+    FROM JSON_TABLE(p_leases, '$[*]' COLUMNS (
+        name VARCHAR(1024) CHARACTER SET ascii PATH '$[0]', claim VARCHAR(64) CHARACTER SET ascii PATH '$[1]')) AS asked
     LEFT JOIN fenceline_lock AS l ON l.name = UNHEX(asked.name);
     COMMIT;
 END;
