@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import aiomysql
@@ -52,6 +53,8 @@ ENDS: dict[str, Callable[[Any], Any]] = {
     "ROLLBACK": lambda native: run(native, "ROLLBACK"),
     "XA": lambda native: run(native, "XA START 'x'"),
     "SET autocommit": lambda native: run(native, "SET SESSION autocommit = 1"),
+    "SET LOCAL autocommit": lambda native: run(native, "SET LOCAL autocommit = 1"),
+    "SET of several": lambda native: run(native, "SET @x = 1,\n autocommit = 1"),
 }
 
 
@@ -98,6 +101,49 @@ def test_what_slips_past_the_watch_is_told_and_what_follows_is_not_committed(gua
     with pytest.raises(GuardError, match="ended inside its block"):
         in_block(guarded, body)
     assert guarded.value() == "mine", "what came before was written under the mark"
+    assert guarded.database.rows("SELECT * FROM free") == []
+
+
+def test_g6_what_a_block_writes_after_a_routine_has_set_autocommit_is_compared_with_the_mark(guarded: Guarded) -> None:
+    """The server takes it, and commits it at once: nothing at the block's end would undo it."""
+    guarded.database.rows("CREATE PROCEDURE sets() SET autocommit = 1")
+
+    def body(native: Any) -> None:
+        run(native, "CALL sets()")
+        Step(lambda: guarded.sealed(6)).end()
+        with pytest.raises(pymysql.Error, match="FL002"):
+            write(native, "stale")
+
+    with pytest.raises(GuardError, match="ended inside its block"):
+        in_block(guarded, body)
+    assert guarded.value() == "mine"
+
+
+@pytest.mark.filterwarnings("ignore:The 'reconnect' argument is deprecated")
+def test_g3_a_block_gets_no_other_connection_in_the_place_of_its_own(guarded: Guarded) -> None:
+    """It would be in autocommit mode: what it wrote to any table but a protected one would be written."""
+
+    def body(native: Any) -> None:
+        guarded.kill(native)
+        with pytest.raises(GuardError, match="was closed inside its block"):
+            native.ping(reconnect=True)
+        with suppress(pymysql.Error):
+            run(native, "INSERT INTO free VALUES (1)")
+
+    async def work() -> None:
+        guard = fenceline.aio.guard(guarded.database.url(), resource=RESOURCE, lock=LOCK)
+        async with guard.transaction(HandmadeLease(5)) as native:
+            guarded.kill(native)
+            with pytest.raises(GuardError, match="was closed inside its block"):
+                await native.ping()
+            with suppress(pymysql.Error):
+                async with native.cursor() as cursor:
+                    await cursor.execute("INSERT INTO free VALUES (1)")
+
+    guarded.database.rows("CREATE TABLE free (id int)")
+    for attempt in (lambda: in_block(guarded, body), lambda: asyncio.run(work())):
+        with pytest.raises(GuardError, match="was closed inside its block"):
+            attempt()
     assert guarded.database.rows("SELECT * FROM free") == []
 
 

@@ -9,12 +9,13 @@
 -- READ ONLY: after a stray COMMIT, an implicit one or a deadlock, the server itself refuses every write, until what was
 -- presented is taken back. Both servers have both, and neither writes anything.
 --
--- The second has gaps: after a deadlock, SET autocommit or COMMIT AND CHAIN a session goes on read-write, without its share of
--- the mark. So a note is of one of two kinds. That of `fenceline_present` and `fenceline_offer` is token and claim, and the
--- triggers compare them with the mark, read anew and locked, for each row. That of `fenceline_open`, which begins the
--- transaction on a connection that only ever ends it by `fenceline_commit`, is a hash that only this connection can have, and
--- only from here; the triggers compare it without reading a table. What such a session writes after one of those gaps is
--- uncommitted when `fenceline_commit` misses the savepoint, and is undone.
+-- The second has gaps: after a deadlock, SET autocommit, COMMIT AND CHAIN or START TRANSACTION READ WRITE a session goes on
+-- read-write, without its share of the mark. So a note is of one of two kinds. That of `fenceline_present` and
+-- `fenceline_offer` is token and claim, and the triggers compare them with the mark, read anew and locked, for each row. That
+-- of `fenceline_open`, which begins the transaction on a connection that only ever ends it by `fenceline_finish`, is a hash
+-- that only this connection can have, and only from here; the triggers compare it without reading a table, unless each
+-- statement commits itself. What such a session writes after another of those gaps is uncommitted when `fenceline_finish`
+-- misses the savepoint, and is undone; it is written if the block has ended that transaction, too, past the client's watch.
 --
 -- Errors, each with its SQLSTATE at the beginning of its text: FL001 unfenced write, FL002 stale token, FL003 collision,
 -- FL004 wrong lock or source, FL005 not sealed, FL006 a transaction where none may be, or none where one must be, FL007 a

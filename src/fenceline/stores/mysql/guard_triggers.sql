@@ -6,7 +6,7 @@
 -- Refuse a change of a row unless this transaction has presented the open mark of the resource.
 CREATE TRIGGER {trigger} BEFORE {kind} ON {table} FOR EACH ROW {order}
 IF NOT COALESCE(
-    /*M! @@session.tx_read_only */ /*!80003 @@session.transaction_read_only */
+    NOT @@session.autocommit AND /*M! @@session.tx_read_only */ /*!80003 @@session.transaction_read_only */
     AND LOCATE(CONCAT(',{resource}.', SHA2(CONCAT('{secret}.', CONNECTION_ID(), '.{resource}'), 256), ','), @fenceline_presented),
     FALSE) THEN
     CALL fenceline_admit_write(x'{resource}');
@@ -16,7 +16,7 @@ END IF;
 -- Count a change of a row that enforcement would refuse.
 CREATE TRIGGER {trigger} BEFORE {kind} ON {table} FOR EACH ROW {order}
 IF NOT COALESCE(
-    /*M! @@session.tx_read_only */ /*!80003 @@session.transaction_read_only */
+    NOT @@session.autocommit AND /*M! @@session.tx_read_only */ /*!80003 @@session.transaction_read_only */
     AND LOCATE(CONCAT(',{resource}.', SHA2(CONCAT('{secret}.', CONNECTION_ID(), '.{resource}'), 256), ','), @fenceline_presented),
     FALSE) THEN
     CALL fenceline_observe_write(x'{resource}', {table_text}, '{kind}');

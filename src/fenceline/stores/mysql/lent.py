@@ -1,8 +1,8 @@
 """The PyMySQL and aiomysql connections that a guard lends to its users: nobody but the guard ends their transaction.
 
-Promise: while a block runs, `commit()`, `rollback()`, `begin()`, `autocommit()` and the same in plain SQL are
-GuardError before anything is sent, and the error is remembered, so that the block's end can say what happened. A
-statement may take its time. What slips past, in a routine or behind a comment, is refused by the server, and found at
+Promise: while a block runs, `commit()`, `rollback()`, `begin()`, `autocommit()`, the same in plain SQL, and connecting
+anew are GuardError before anything is sent, and the error is remembered, so that the block's end can say what happened.
+A statement may take its time. What slips past, in a routine or behind a comment, is refused by the server, and found at
 the end of the block.
 """
 
@@ -24,8 +24,8 @@ from fenceline.stores.mysql.guard_errors import cut_off, ended_inside
 PATIENCE_S = 60.0
 """How long the guard waits for an answer of its own: longer than any lock that its routines wait for."""
 _ENDS = re.compile(
-    r"\s*(commit|begin(?!\s+not)|start\s+transaction|rollback(?!(\s+work)?\s+to)|xa|set\s+(session\s+|@@(session\.)?)?autocommit)\b",
-    re.IGNORECASE,
+    r"\s*(?:(commit|begin(?!\s+not)|start\s+transaction|rollback(?!(?:\s+work)?\s+to)|xa)|set\b.*\b(autocommit))\b",
+    re.IGNORECASE | re.DOTALL,
 )
 
 
@@ -58,6 +58,12 @@ class Lending:
             )
             raise self.attempt
 
+    def refuse_another(self) -> None:
+        """Raise GuardError if the block would have another connection in the place of its own, in no transaction."""
+        if self.is_lent:
+            self.attempt = cut_off()
+            raise self.attempt
+
     def look_at(self, statement: str | bytes) -> None:
         """Raise GuardError if a statement of the block's is an end of its transaction, or comes after one."""
         if self.is_lent:
@@ -65,7 +71,7 @@ class Lending:
                 raise ended_inside()
             text = statement.decode(errors="replace") if isinstance(statement, (bytes, bytearray)) else str(statement)
             if (found := _ENDS.match(text)) is not None:
-                self.refuse(found.group(1).upper())
+                self.refuse(found[found.lastindex or 0].upper())
 
     def learn_from(self, error: pymysql.Error) -> None:
         """Remember that the server has undone the transaction: it would take what follows for the next one."""
@@ -107,6 +113,11 @@ class LentConnection(Lending, Connection):
 
     _usual_cursor = Cursor
 
+    def connect(self, sock: Any = None) -> None:
+        """Refuse, while it is lent; `ping(reconnect=True)` comes here too."""
+        self.refuse_another()
+        super().connect(sock)
+
     def query(self, sql: str | bytes, unbuffered: bool = False) -> Any:
         """Run a statement, unless it would end the block's transaction."""
         self.look_at(sql)
@@ -141,6 +152,11 @@ class AsyncLentConnection(Lending, AsyncConnection):
     """An asynchronous connection of a guard's own."""
 
     _usual_cursor = aiomysql.Cursor
+
+    async def _connect(self) -> None:
+        """Refuse, while it is lent; `ping()` comes here too."""
+        self.refuse_another()
+        await super()._connect()
 
     def is_cut_off(self) -> bool:
         """Tell the same, also where the loop has read the end already."""
