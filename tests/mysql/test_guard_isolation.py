@@ -197,6 +197,10 @@ def look(native: pymysql.Connection) -> None:
     run(native, "SELECT * FROM reports")
 
 
+SERVER_SAYS_SO = ("DO 1", "/*M!101108 SET SESSION innodb_snapshot_isolation = 1 */")
+"""As MariaDB has it by default, before 11.6 and since: the server itself refuses to lock a row that is younger."""
+
+
 @pytest.mark.parametrize("token", [5, 6])
 def test_g2_a_snapshot_older_than_the_raise_is_refused(guarded: Guarded, level: str, token: int) -> None:
     """By the old holder's token, and by the new one's: it would not see what the old holder has committed meanwhile."""
@@ -213,9 +217,10 @@ def test_g2_a_snapshot_older_than_the_raise_is_refused(guarded: Guarded, level: 
     assert code_of(caught.value) == ("FL002" if token == 5 else "FL008")
 
 
-def test_g2_a_check_on_an_old_snapshot_says_what_to_do(guarded: Guarded) -> None:
+@pytest.mark.parametrize("says_so", SERVER_SAYS_SO)
+def test_g2_a_check_on_an_old_snapshot_says_what_to_do(guarded: Guarded, says_so: str) -> None:
     guarded.sealed(5)
-    with guarded.client(LOOKS_BACK) as native:
+    with guarded.client(LOOKS_BACK, init_command=says_so) as native:
         look(native)
         lease = guarded.sealed(6)
         with pytest.raises(GuardError, match=r"as it was before the mark was raised.*begin it anew"):
@@ -368,6 +373,25 @@ def deadlocked(guarded: Guarded, first: Any, second: Any) -> Any:
             victims += [native] * (error.args[0] == DEADLOCK)
     [victim] = victims
     return victim
+
+
+def test_g6_a_guarded_block_writes_nothing_after_the_server_has_undone_it(guarded: Guarded) -> None:
+    guarded.database.rows("CREATE TABLE free (id int)")
+    guarded.database.rows("INSERT INTO free VALUES (1)")
+
+    def work() -> None:
+        with guarded.guard().transaction(HandmadeLease(5)) as own:
+            run(own, SERVER_SAYS_SO[1])
+            run(own, "SELECT * FROM free")
+            guarded.database.rows("UPDATE free SET id = 2")
+            with pytest.raises(pymysql.OperationalError):
+                run(own, "UPDATE free SET id = 3")
+            with pytest.raises(GuardError, match="ended inside its block"):
+                write(own, "after")
+
+    with pytest.raises(GuardError, match="ended inside its block"):
+        work()
+    assert guarded.value() == "first"
 
 
 @pytest.mark.parametrize("mode", [0, 1])

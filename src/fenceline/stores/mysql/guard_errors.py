@@ -33,6 +33,10 @@ _KINDS: dict[str, type[GuardError]] = {
 }
 READ_ONLY = 1792
 """A write in a transaction of a session that was bound: another transaction than the one that presented."""
+RECORD_CHANGED = 1020
+"""What MariaDB says, with innodb_snapshot_isolation, of a row to be locked that is younger than the snapshot: it has
+undone the transaction.
+"""
 CUT_OFF = {1053, 1927, 2006, 2013, 4031}
 """The connection ended: by the server, which ends an idle one, by an operator, or on its way."""
 _NO_RIGHTS = {1044, 1142, 1143, 1227, 1370}
@@ -71,14 +75,19 @@ def refusal(error: BaseException) -> GuardError | None:
     if code == _ENDED:
         return ended_inside()
     if code == _LOOKS_BACK:
-        return GuardError(
-            f"{said}. The transaction looks at the database as it was before the mark was raised, perhaps by this very "
-            f"lease: roll it back, and begin it anew after guard.seal(lease)"
-        )
+        return looks_back(said)
     if code == _STALE and (numbers := _NUMBERS.search(said)):
         token, mark, resource = numbers.groups()
         return StaleTokenError(said, token=int(token), mark=int(mark), resource=resource)
     return _KINDS.get(code, GuardError)(said)
+
+
+def looks_back(said: str) -> GuardError:
+    """Return the error for a transaction that does not see a mark as it is."""
+    return GuardError(
+        f"{said}. The transaction looks at the database as it was before the mark was raised, perhaps by this very "
+        f"lease: roll it back, and begin it anew after guard.seal(lease)"
+    )
 
 
 def ended_inside() -> GuardError:
@@ -141,6 +150,8 @@ def translated(error: BaseException, place: Place, *, is_commit: bool) -> Fencel
 def _told(report: Report, place: Place) -> FencelineError | None:
     """Return what the server says where it has done nothing, and a guard has a remedy of its own."""
     number, said = report
+    if number == RECORD_CHANGED:
+        return looks_back(said)
     if number == _BINARY_LOG:
         return GuardError(
             f"{place.url} has its binary log on, and lets this account make no triggers ({said}): grant it SUPER, or "

@@ -19,7 +19,7 @@ from pymysql.cursors import Cursor
 from fenceline.errors import GuardError
 from fenceline.stores.mysql.client import AsyncConnection, Connection
 from fenceline.stores.mysql.client_errors import error_number
-from fenceline.stores.mysql.guard_errors import cut_off, ended_inside
+from fenceline.stores.mysql.guard_errors import RECORD_CHANGED, cut_off, ended_inside
 
 PATIENCE_S = 60.0
 """How long the guard waits for an answer of its own: longer than any lock that its routines wait for."""
@@ -27,6 +27,7 @@ _ENDS = re.compile(
     r"\s*(?:(commit|begin(?!\s+not)|start\s+transaction|rollback(?!(?:\s+work)?\s+to)|xa)|set\b.*\b(autocommit))\b",
     re.IGNORECASE | re.DOTALL,
 )
+_UNDOING = {ER.LOCK_DEADLOCK, RECORD_CHANGED}
 
 
 class Lending:
@@ -75,7 +76,7 @@ class Lending:
 
     def learn_from(self, error: pymysql.Error) -> None:
         """Remember that the server has undone the transaction: it would take what follows for the next one."""
-        self.is_undone = self.is_undone or error_number(error) == ER.LOCK_DEADLOCK
+        self.is_undone = self.is_undone or error_number(error) in _UNDOING
 
     def problem(self: Any) -> GuardError | None:
         """Return why the block, which ended well, cannot be committed."""
