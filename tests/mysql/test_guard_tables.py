@@ -399,6 +399,22 @@ def test_doctor_names_accounts_that_go_past_the_triggers(guarded: Guarded) -> No
         guarded.database.rows(f"DROP USER {name}")
 
 
+def test_doctor_names_who_may_hide_the_marks_behind_a_temporary_table(guarded: Guarded, clerk: str) -> None:
+    guarded.sealed(5)
+    assert "powerful-role" not in findings(guarded, user=clerk)
+    guarded.database.rows(f"GRANT CREATE TEMPORARY TABLES ON `{guarded.database.name}`.* TO {clerk}")
+    assert "by CREATE TEMPORARY TABLES:" in findings(guarded, user=clerk)["powerful-role"].message
+    with guarded.database.connect(user=clerk) as native:
+        run(
+            native,
+            "CREATE TEMPORARY TABLE fenceline_mark SELECT x'7265706f727473' AS resource, 1 AS token, 'mine' AS claim",
+        )
+        run(native, "ALTER TABLE fenceline_mark ADD is_closed BOOLEAN NOT NULL DEFAULT FALSE")
+        run(native, "SET @fenceline_presented = ',7265706F727473.1.mine,'")
+        run(native, "UPDATE reports SET value = 'forged'")
+    assert guarded.value() == "forged"
+
+
 def test_doctor_names_the_tables_that_an_account_has_rights_on_and_no_others(guarded: Guarded) -> None:
     database, name = guarded.database.name, f"dropper_{guarded.database.name}"
     for table in ("orders", "plain"):

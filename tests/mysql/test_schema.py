@@ -253,7 +253,9 @@ def test_a_role_is_told_which_of_its_rights_are_too_many(owned: Database) -> Non
 
     assert found("worker") == set()
     assert found("root") == found("installer") == {"too-many-rights"}
-    for grant in (f"update on {owned.name}.fenceline_lock", "insert on *.*", f"drop on {owned.name}.*"):
+    everywhere = f"{owned.name}.*"
+    temporary = f"create temporary tables on {everywhere}"
+    for grant in (f"update on {owned.name}.fenceline_lock", "insert on *.*", f"drop on {everywhere}", temporary):
         owned.rows(f"grant {grant} to worker")
         assert found("worker") == {"too-many-rights"}, grant
         owned.rows(f"revoke {grant.replace(' on ', ' on ')} from worker")

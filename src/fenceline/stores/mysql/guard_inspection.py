@@ -121,7 +121,10 @@ def _rights(ask: Callable[[str], Rows], resources: dict[str, str]) -> Iterator[F
         return
     for (account, rights), tables in _powers(ask(SQL.powers), set(resources)).items():
         named = ", ".join(sorted(tables))
-        message = f"{account} can go past the triggers of {named}, by {rights}: TRUNCATE, DROP and ALTER meet none"
+        message = (
+            f"{account} can go past the triggers of {named}, by {rights}: TRUNCATE, DROP, ALTER and DELETE HISTORY "
+            f"meet none, and a temporary table fenceline_mark of a session's own hides the marks from it"
+        )
         remedy = (
             "let the application use an account with no more than SELECT, INSERT, UPDATE and DELETE on its own tables "
             "and EXECUTE on the routines fenceline_…"

@@ -16,8 +16,13 @@ if TYPE_CHECKING:
     from fenceline.stores.mysql.source import MySQLSource
 
 PATIENCE_S = 5.0
-_CHANGING = {"ALL PRIVILEGES", "INSERT", "UPDATE", "DELETE", "DROP", "ALTER", "TRIGGER", "ALTER ROUTINE", "SUPER"}
-"""Rights by which somebody can give himself any token, or take the rules away."""
+_CHANGING = {
+    *("ALL PRIVILEGES", "INSERT", "UPDATE", "DELETE", "DROP", "ALTER", "TRIGGER", "ALTER ROUTINE", "SUPER"),
+    "CREATE TEMPORARY TABLES",
+}
+"""Rights by which somebody can give himself any token, or take the rules away: a routine, too, finds a session's own
+temporary table in the place of another of that name.
+"""
 _GRANT = re.compile(r"GRANT (?P<rights>.+?) ON (?P<what>\S+) TO ")
 _ON = {"ON", "1"}
 
