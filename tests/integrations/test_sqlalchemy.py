@@ -7,7 +7,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import delete, insert, select, text, update
+from sqlalchemy import delete, event, insert, select, text, update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import async_scoped_session, async_sessionmaker, create_async_engine
 
@@ -233,6 +233,21 @@ def test_g3_a_commit_whose_error_is_swallowed_writes_nothing(stack: Stack, where
     assert where.value() == "first"
 
 
+def test_g3_a_block_that_goes_on_without_its_connection_is_told(
+    stack: Stack, where: Where, lease: HandmadeLease
+) -> None:
+    def lose(target: Any) -> None:
+        write("lost")(target)
+        (target.connection() if stack.is_session else target).invalidate()
+
+    with pytest.raises(GuardError, match="was lost, or invalidated, and the error was caught"):
+        stack.fenced(lease, lose)
+    assert where.value() == "first"
+    stack.reset()
+    stack.fenced(lease, write("again"))
+    assert where.value() == "again"
+
+
 def test_savepoints_work(stack: Stack, where: Where, lease: HandmadeLease) -> None:
     def body(target: Any) -> None:
         write("kept")(target)
@@ -353,6 +368,18 @@ def test_what_is_pending_is_written_at_the_end(orm: Stack, where: Where, lease: 
 
     orm.fenced(lease, body)
     assert where.rows("SELECT id, value FROM reports ORDER BY id") == [(1, "changed"), (2, "pending")]
+
+
+@pytest.mark.parametrize("moment", ["before_flush", "before_commit"])
+def test_what_a_listener_writes_at_the_end_is_fenced(
+    orm: Stack, where: Where, lease: HandmadeLease, moment: str
+) -> None:
+    session = orm.run(lambda session: session)
+    event.listen(session, moment, lambda session, *_: write("listened")(session), once=True)
+    orm.fenced(lease, lambda session: session.add(Report(id=2)))
+    assert where.value() == "listened"
+    with pytest.raises(DBAPIError, match=where.refused):
+        orm.alone(write("unfenced"))
 
 
 def test_autoflush_writes_what_a_query_has_to_see(orm: Stack, where: Where, lease: HandmadeLease) -> None:

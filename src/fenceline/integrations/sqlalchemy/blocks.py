@@ -44,23 +44,22 @@ class Terms(TypedDict, total=False):
 def _guarded(unit: Unit, fencing: Fencing) -> Iterator[None]:
     """Begin, present, and at the end withdraw and commit; the resources are sealed already."""
     loan: Loan | None = None
-    is_commit = False
     try:
         with unit.connected() as connection:
             loan = Loan(connection, fencing.store)
             try:
                 loan.prepare()
-                with unit.begun(connection):
+                with loan.until_commit() as stack, unit.begun(connection):
                     loan.check_transaction()
-                    with fencing.presented(loan.perform), loan.kept_open():
+                    stack.enter_context(fencing.presented(loan.perform))
+                    with loan.kept_open():
                         yield
                         loan.check_kept()
                         unit.finish()
-                    is_commit = True
             finally:
                 loan.restore()
     except Exception as error:
-        meaning = None if loan is None else loan.meaning(error, is_commit=is_commit)
+        meaning = None if loan is None else loan.meaning(error)
         if meaning is None:
             raise
         raise meaning from error

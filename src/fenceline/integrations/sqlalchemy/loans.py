@@ -5,7 +5,7 @@ invalidated, as SQLAlchemy does for its own statements; while it is lent, nobody
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from sqlalchemy import Connection, event
@@ -22,6 +22,7 @@ class Loan:
         self.connection = connection
         self._url = store.url
         self._is_ended = False
+        self._is_commit = False
         self._fairy: Any = connection.connection
         self._borrowed = store.borrow(self._fairy, self._fairy.driver_connection, connection.dialect.paramstyle)
 
@@ -54,12 +55,12 @@ class Loan:
         except FencelineError:
             self.connection.invalidate()
 
-    def meaning(self, error: Exception, *, is_commit: bool) -> FencelineError | None:
+    def meaning(self, error: Exception) -> FencelineError | None:
         """Return the error of the tree for one that leaves the block; None: it is the user's own."""
-        explain = self._borrowed.explain_commit if is_commit else self._borrowed.explain
+        explain = self._borrowed.explain_commit if self._is_commit else self._borrowed.explain
         if said := next(filter(None, map(explain, _driver_errors(error))), None):
             return said
-        if is_commit and isinstance(error, DBAPIError) and error.connection_invalidated:
+        if self._is_commit and isinstance(error, DBAPIError) and error.connection_invalidated:
             return OutcomeUnknownError(
                 f"{self._url} broke off at COMMIT ({_first_line(error)}): whether the block was written is unknown"
             )
@@ -101,11 +102,34 @@ class Loan:
             )
 
     @contextmanager
+    def until_commit(self) -> Iterator[ExitStack]:
+        """Yield a stack that is left right before COMMIT is sent: listeners of the user's to a session's own commit may
+        write. After an exception it is not left at all.
+        """
+        stack = ExitStack()
+
+        def leave(connection: Connection, *_: object) -> None:
+            try:
+                stack.close()
+            except BaseException:
+                self._give_up(connection)
+                raise
+            self._is_commit = True
+
+        for name in ("commit", "prepare_twophase"):
+            event.listen(self.connection, name, leave)
+        try:
+            yield stack
+        finally:
+            for name in ("commit", "prepare_twophase"):
+                event.remove(self.connection, name, leave)
+
+    @contextmanager
     def kept_open(self) -> Iterator[None]:
         """Refuse each COMMIT of the transaction within the block; what ends it, close() too, takes back what was
         presented: the connection may be in the pool a moment later.
         """
-        event.listen(self.connection, "commit", self._refuse)
+        event.listen(self.connection, "commit", self._refuse, insert=True)
         event.listen(self.connection, "rollback", self._give_up)
         try:
             yield
@@ -129,9 +153,14 @@ class Loan:
         self._clean()
 
     def check_kept(self) -> None:
-        """Raise GuardError if the block has tried to commit, though it swallowed the error."""
+        """Raise GuardError if the block has tried to commit, or lost its connection, though it swallowed the error."""
         if self._is_ended:
             raise ended_inside()
+        if self.connection.invalidated:
+            raise GuardError(
+                "the connection of the guarded block was lost, or invalidated, and the error was caught: nothing of "
+                "the block was written. Let the error leave the block, and call it again"
+            )
 
 
 def ended_inside() -> GuardError:
