@@ -255,6 +255,28 @@ def test_g2_a_mark_is_raised_in_no_transaction_of_the_callers(guarded: Guarded, 
     assert not guarded.database.rows("SELECT * FROM fenceline_protection WHERE table_name = 'none'")
 
 
+def test_g3_an_xa_transaction_presents_nothing(guarded: Guarded, level: str) -> None:
+    """XA PREPARE gives the share of the mark back at some levels, and a server that was restarted has it at none."""
+    lease = guarded.sealed(5)
+    with guarded.client(level) as native:
+        run(native, "XA START 'one', 'two', 3")
+        with pytest.raises(pymysql.Error, match="in an XA transaction") as caught:
+            guarded.present(native, 5)
+        assert code_of(caught.value) == "FL006"
+        with pytest.raises(GuardError, match="in an XA transaction"):
+            guarded.guard().check(lease, connection=native)
+        with pytest.raises(pymysql.Error, match=UNFENCED):
+            write(native, "prepared")
+        run(native, "XA END 'one', 'two', 3")
+        run(native, "XA ROLLBACK 'one', 'two', 3")
+        # From then on the session is as any other.
+        run(native, "START TRANSACTION")
+        guarded.present(native, 5)
+        write(native, "mine")
+        run(native, "CALL fenceline_commit()")
+    assert guarded.value() == "mine"
+
+
 def test_g2_a_holder_may_check_and_seal_again_in_its_own_transaction(guarded: Guarded, level: str) -> None:
     lease, guard = guarded.sealed(5), guarded.guard()
     with guarded.client(level) as native:

@@ -18,7 +18,7 @@
 -- misses the savepoint, and is undone; it is written if the block has ended that transaction, too, past the client's watch.
 --
 -- Errors, each with its SQLSTATE at the beginning of its text: FL001 unfenced write, FL002 stale token, FL003 collision,
--- FL004 wrong lock or source, FL005 not sealed, FL006 a transaction where none may be, or none where one must be, FL007 a
+-- FL004 wrong lock or source, FL005 not sealed, FL006 a transaction where none may be, or none, or XA's, where one must be, FL007 a
 -- transaction that ended before, FL008 a snapshot from before the seal, FL009 a mark that would not be kept, FL011 no
 -- sequencer. Lists of resources are hexadecimal, with commas, in the order of their bytes.
 
@@ -149,12 +149,19 @@ BEGIN
 END;
 
 -- name: fenceline_check_transaction
--- Refuse a session that is in no transaction: a savepoint does not outlive its statement there.
+-- Refuse a session that is in no transaction: a savepoint does not outlive its statement there. And one that is in an XA
+-- transaction, where XA END has another name than ours: PREPARE lets go of what is locked to be shared, and the marks are.
 CREATE PROCEDURE fenceline_check_transaction()
 MODIFIES SQL DATA SQL SECURITY DEFINER
 BEGIN
     DECLARE EXIT HANDLER FOR 1305
         SIGNAL SQLSTATE 'FL006' SET MESSAGE_TEXT = 'FL006 in no transaction: a check is worth nothing a moment later. START TRANSACTION first';
+    DECLARE EXIT HANDLER FOR 1397
+        SIGNAL SQLSTATE 'FL006' SET MESSAGE_TEXT = 'FL006 in an XA transaction, which holds no mark once it is prepared: use START TRANSACTION';
+    BEGIN
+        DECLARE EXIT HANDLER FOR 1399 BEGIN END;
+        XA END 'fenceline looks';
+    END;
     SAVEPOINT fenceline_probe;
     RELEASE SAVEPOINT fenceline_probe;
 END;
