@@ -113,6 +113,21 @@ def test_callbacks_run_after_the_commit(empty: Where, lease: HandmadeLease) -> N
     assert seen == [[("new",)]]
 
 
+def test_a_callback_is_outside_of_the_block(lease: HandmadeLease) -> None:
+    """It may release the lease, which waits for open blocks, and enter another."""
+
+    def follow() -> None:
+        assert lease.open_transactions == 0
+        with fenced(lease, resource="reports"):
+            write("followed")
+
+    with fenced(lease, resource="reports"):
+        write("new")
+        transaction.on_commit(follow)
+        assert lease.open_transactions == 1
+    assert value() == "followed"
+
+
 def test_atomic_inside_is_a_savepoint(lease: HandmadeLease) -> None:
     with fenced(lease, resource="reports"):
         write("kept")

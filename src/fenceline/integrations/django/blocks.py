@@ -52,9 +52,12 @@ class Fenced:
         self._is_used = True
         _check_idle(self._alias)
         with ExitStack() as stack:
-            stack.enter_context(self._fencing.entered())
+            entered = stack.enter_context(ExitStack())
+            entered.enter_context(self._fencing.entered())
             self._fencing.seal()
             stack.enter_context(_guarded(self._alias, self._fencing))
+            # The first callback of all: those of the block may release the lease, or enter a block of their own.
+            transaction.on_commit(entered.close, using=self._alias)
             self._stack = stack.pop_all()
 
     def __exit__(
