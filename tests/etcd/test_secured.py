@@ -11,6 +11,7 @@ from fenceline.model import draw_claim
 from tests.etcd.clients import Client, installed
 from tests.etcd.fix_server import EtcdCluster
 from tests.etcd.fix_tls import ROOT, TlsMember
+from tests.helpers import wait_until
 
 PASSWORD = "p%40ss%2Fword"
 
@@ -95,6 +96,24 @@ def test_a_token_that_etcd_has_forgotten_is_renewed(guarded_etcd: EtcdCluster):
         except fenceline.SourceError:
             continue
     assert client.one_token() > token
+
+
+def test_h2_a_place_that_is_watched_after_the_login_of_the_stream_ended_is_watched_all_the_same(
+    guarded_etcd: EtcdCluster,
+):
+    """A stream of watches keeps the login that it began with, and etcd watches nothing more for one that is over."""
+    client = installed(app_url(guarded_etcd))
+    first, second = ("first", draw_claim()), ("second", draw_claim())
+    client.token(*first)
+    client.ask(ask.Renew((first,)))
+    wait_until(lambda: guarded_etcd.servers[0].metrics().get("etcd_debugging_mvcc_watcher_total"))
+    guarded_etcd.ctl("auth", "disable", user=ROOT)
+    guarded_etcd.ctl("auth", "enable")
+    client.token(*second)
+    client.ask(ask.Renew((first, second)))
+    guarded_etcd.ctl("del", "--prefix", "app/second/", user=ROOT)
+    lost = wait_until(lambda: client.ask(ask.Renew((first, second))).lost)
+    assert lost == {second[1]: "its place in etcd was deleted"}
 
 
 def test_neither_claims_nor_passwords_are_shown(guarded_etcd: EtcdCluster, caplog: pytest.LogCaptureFixture):

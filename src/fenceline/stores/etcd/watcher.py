@@ -145,7 +145,11 @@ class Watcher:
             GATE.leave(under_way)
 
     def _hear(self, response: Any) -> None:
-        if response.created and not response.canceled:
+        if response.created and response.canceled:
+            # Refused, as for a login that is over: etcd does not always say which watch it was, and may hear of no
+            # other on this stream.
+            self.reopen()
+        elif response.created:
             self._begin(response)
         # A watch that was cancelled by etcd, for its revision is not kept any more, has missed something.
         if response.canceled or any(event.type == _DELETED for event in response.events):
