@@ -154,3 +154,23 @@ def test_a_role_for_the_prefix_is_enough_and_leaves_nothing_to_find(own_etcd: Et
 
 def test_a_guard_outlives_an_outage(own_etcd: EtcdCluster) -> None:
     outlive_an_outage(EtcdFace(Corner(own_etcd, "app")), own_etcd.kill, own_etcd.start)
+
+
+def test_what_etcd_has_no_room_for_may_have_been_done(etcd_fleet: EtcdFleet) -> None:
+    """A member that runs out of room while a request is under way does it, and answers that there was no room."""
+    cluster = etcd_fleet.new_cluster(1)
+    cluster.servers[0].settings["quota-backend-bytes"] = 5_000_000
+    with cluster:
+        guard = fenceline.guard(cluster.url("app"), resource=RESOURCE, lock=LOCK)
+        lease = HandmadeLease(5)
+
+        def fill() -> None:
+            for number in range(10):
+                with guard.transaction(lease) as txn:
+                    txn.put(f"app/{RESOURCE}/{number}", b"x" * 1_000_000)
+
+        with pytest.raises(OutcomeUnknownError, match="has no room") as caught:
+            fill()
+        assert not caught.value.definite
+        with guard.transaction(lease) as txn:
+            assert txn.get_prefix(f"app/{RESOURCE}/")

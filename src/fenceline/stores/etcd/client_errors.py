@@ -43,9 +43,9 @@ _DEFINITE: tuple[tuple[grpc.StatusCode, str, type[SourceError], str], ...] = (
     (grpc.StatusCode.OUT_OF_RANGE, "compacted", CompactedError, "{url} has compacted that revision"),
     (
         grpc.StatusCode.RESOURCE_EXHAUSTED,
-        "",
+        "too many requests",
         SourceUnavailableError,
-        "{url} could not do it now ({said}): make room in it, or try again",
+        "{url} could not do it now ({said}): try again",
     ),
     (
         grpc.StatusCode.PERMISSION_DENIED,
@@ -113,6 +113,11 @@ def meaning(error: Any, place: Place) -> SourceError:
     for known, part, kind, message in _DEFINITE:
         if code is known and part in said:
             return kind(message.format(url=place.url, said=said))
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        return OutcomeUnknownError(
+            f"{place.url} has no room ({said}), and says so of what it has just done as well: whether it did what was "
+            f"asked is unknown. Make room in it"
+        )
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return OutcomeUnknownError(f"{place.url} did not answer in time: whether it did what was asked is unknown")
     return OutcomeUnknownError(f"{place.url} broke off ({said}): whether it did what was asked is unknown")
