@@ -256,8 +256,38 @@ def test_g10_a_block_whose_own_holder_closes_writes_nothing(scene: Scene) -> Non
 
 def test_g9_a_mark_that_is_gone_is_told_at_the_end(scene: Scene) -> None:
     with pytest.raises(SealLostError, match="now its mark is 0"):
-        late(scene, lambda: scene.direct.delete(f"{scene.base}/.fenceline/marks/{RESOURCE}"))
+        late(scene, lambda: delete_mark(scene))
     assert scene.value("late") is None
+
+
+def delete_mark(scene: Scene) -> None:
+    scene.direct.delete(f"{scene.base}/.fenceline/marks/{RESOURCE}", recursive=True)
+
+
+def test_g1_a_mark_that_was_made_anew_does_not_pass_for_the_old_one(scene: Scene) -> None:
+    """Its version is what the old one's was."""
+    later = fenceline.guard(scene.url, resource=RESOURCE, lock=LOCK)
+
+    def take_over() -> None:
+        delete_mark(scene)
+        later.seal(HandmadeLease(6))
+
+    with pytest.raises(StaleTokenError, match="its mark is 6"):
+        late(scene, take_over)
+    assert scene.value("late") is None
+
+
+def test_a_mark_that_was_put_back_by_hand_is_one(scene: Scene) -> None:
+    mark = f"{scene.base}/.fenceline/marks/{RESOURCE}"
+    scene.guard.seal(HandmadeLease(4))
+    backup, _ = scene.direct.get(mark)
+    late(scene, lambda: None)
+    scene.direct.set(mark, backup)
+    following = HandmadeLease(6)
+    with scene.guard.transaction(following) as txn:
+        txn.set(scene.node("late"), b"6")
+    assert scene.value("late") == b"6"
+    assert len(scene.direct.get_children(mark)) == 1
 
 
 @pytest.mark.parametrize("how", ["get", "exists"])
@@ -370,8 +400,8 @@ def test_g2_marks_are_read_after_a_sync(scene: Scene, monkeypatch: pytest.Monkey
     monkeypatch.setattr(KazooClient, "_call", note)
     scene.write(lambda txn: txn.set(scene.node("a"), b"2"))
     scene.write(lambda txn: txn.set(scene.node("a"), b"3"))
-    assert sent[:2] == ["Sync", "GetData"]
-    assert sent[-3:] == ["Sync", "GetData", "Transaction"]
+    assert sent[:3] == ["Sync", "GetData", "GetChildren"]
+    assert sent[-4:] == ["Sync", "GetData", "GetChildren", "Transaction"]
     sent.clear()
     scene.guard.mark()
-    assert sent == ["Sync", "GetData"]
+    assert sent == ["Sync", "GetData", "GetChildren"]

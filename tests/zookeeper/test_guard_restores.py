@@ -2,6 +2,9 @@
 
 import gc
 import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +24,14 @@ def write(server: ZooKeeperServer, lease: HandmadeLease, value: bytes) -> None:
         (txn.set if txn.exists(NODE) else txn.create)(NODE, value)
 
 
+def begin_from(server: ZooKeeperServer, older: Path) -> None:
+    """Stop the server, put the older data in the place of its own, and start it."""
+    server.stop()
+    shutil.rmtree(server.data)
+    copy_folder(older, server.data)
+    server.start()
+
+
 def test_g9_a_tenure_that_had_sealed_finds_its_seal_lost(own_zookeeper: ZooKeeperServer) -> None:
     server = own_zookeeper
     before, after, following = HandmadeLease(5), HandmadeLease(6), HandmadeLease(7)
@@ -30,10 +41,7 @@ def test_g9_a_tenure_that_had_sealed_finds_its_seal_lost(own_zookeeper: ZooKeepe
     copy_folder(server.data, older)
     server.start()
     write(server, after, b"two")
-    server.stop()
-    shutil.rmtree(server.data)
-    copy_folder(older, server.data)
-    server.start()
+    begin_from(server, older)
     for _ in range(2):
         with pytest.raises(SealLostError, match="sealed it with token 6, and now its mark is 5"):
             write(server, after, b"late")
@@ -47,3 +55,45 @@ def test_g9_a_tenure_that_had_sealed_finds_its_seal_lost(own_zookeeper: ZooKeepe
     client.stop()
     client.close()
     gc.collect()
+
+
+def test_versions_that_come_again_do_not_pass_for_the_old_ones(own_zookeeper: ZooKeeperServer) -> None:
+    """The mark that an operator raises gets the very version that the seal of an open block had before the restore."""
+    server = own_zookeeper
+    write(server, HandmadeLease(4), b"initial")
+    server.stop()
+    older = server.data.with_name("older")
+    copy_folder(server.data, older)
+    server.start()
+    guard = fenceline.guard(server.url("/app"), resource="r", lock=LOCK)
+
+    def write_across() -> None:
+        with guard.transaction(HandmadeLease(5)) as txn:
+            txn.set(NODE, b"late")
+            begin_from(server, older)
+            in_another_thread(lambda: raise_above(server, 8))
+
+    with pytest.raises(StaleTokenError, match="its mark is 8"):
+        write_across()
+    client = server.client()
+    assert client.get(NODE)[0] == b"initial"
+    client.stop()
+    client.close()
+    gc.collect()
+
+
+def raise_above(server: ZooKeeperServer, token: int) -> None:
+    """Do what an operator does after a restore, and let the servers pass what clients had seen before it."""
+    fenceline.guard(server.url("/app"), resource="r", lock=LOCK).raise_to(HandmadeSource(token), reason="restored")
+    client = server.client()
+    for _ in range(30):
+        client.create("/passing", sequence=True)
+    client.stop()
+    client.close()
+
+
+def in_another_thread(function: Callable[[], None]) -> None:
+    """A thread that has a block open seals nothing else."""
+    thread = threading.Thread(target=function)
+    thread.start()
+    thread.join(30)

@@ -66,6 +66,18 @@ class GuardClient:
         found = self._asked(lambda client: [client.sync_async("/"), *map(client.get_async, paths)])
         return [_stored(one) for one in _without_sync(found)]
 
+    def read_with_children(self, paths: Sequence[str]) -> tuple[list[Stored], list[list[str]]]:
+        """Return the values of nodes as of now, and the paths of each one's children."""
+        found = self._asked(
+            lambda client: [
+                client.sync_async("/"), *map(client.get_async, paths), *map(client.get_children_async, paths)
+            ]
+        )  # fmt: skip
+        answered = _without_sync(found)
+        values, names = answered[: len(paths)], answered[len(paths) :]
+        below = [[f"{path}/{name}" for name in _names(one)] for path, one in zip(paths, names, strict=True)]
+        return [_stored(one) for one in values], below
+
     def look(self, paths: Sequence[str]) -> list[tuple[bytes, ZnodeStat] | None]:
         """Return the values and stats of nodes as of the last `read`, or later; None for those that are not there."""
         found = self._asked(lambda client: [*map(client.get_async, paths)])
@@ -74,8 +86,7 @@ class GuardClient:
     def names_below(self, path: str) -> list[str]:
         """Return the names of a node's children as of now; none if there is no such node."""
         found = self._asked(lambda client: [client.sync_async("/"), client.get_children_async(path)])
-        (names,) = _without_sync(found)
-        return [] if isinstance(names, NoNodeError) else _raised(names)
+        return _names(*_without_sync(found))
 
     def make(self, *paths: str) -> None:
         """Make nodes, and those above them, unless they are there."""
@@ -156,6 +167,10 @@ def _stored(answer: Any) -> Stored:
         return Stored(None, 0)
     value, stat = _raised(answer)
     return Stored(value, stat.version)
+
+
+def _names(answer: Any) -> list[str]:
+    return [] if isinstance(answer, NoNodeError) else _raised(answer)
 
 
 def _raised(answer: Any) -> Any:

@@ -1,26 +1,33 @@
 """What is said to ZooKeeper for each request of a guard, and where it keeps what: pure.
 
-    <base>/<resource>                     the guarded nodes of a resource: this one, and all below it
-    <base>/.fenceline/marks/<resource>    its mark
-    <base>/.fenceline/audit/<number>      what operators did, in its order
+    <base>/<resource>                              the guarded nodes of a resource: this one, and all below it
+    <base>/.fenceline/marks/<resource>             its mark
+    <base>/.fenceline/marks/<resource>/<digest>    which mark that is
+    <base>/.fenceline/audit/<number>               what operators did, in its order
+
+ZooKeeper compares versions and never values, and versions come again: in servers that began from older data, and for a
+node that was deleted and made anew. So a mark has a node that is called after it, which is exchanged with it, and a
+block relies on both.
 
 Each trip is a call with the guard's client. Promise: names are escaped, so that no two resources share a node. Never: a
 decision about a token.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from hashlib import sha256
 from typing import Any, NamedTuple
 
-from kazoo.protocol.serialization import CheckVersion, Create, SetData
+from kazoo.protocol.serialization import CheckVersion, Create, Delete, SetData
 
 from fenceline._flows import guard_requests as ask
 from fenceline.stores.escaping import escaped, unescaped
 from fenceline.stores.optimistic import RESERVED, Changes, OptimisticSpeech, Stored, Talk, entry_value, mark_value
 from fenceline.stores.zookeeper.guard_owner import LocksBeside
-from fenceline.stores.zookeeper.guard_work import Condition, ZooKeeperTransaction, is_cause
+from fenceline.stores.zookeeper.guard_work import ANY_VERSION, Condition, ZooKeeperTransaction, is_cause
 from fenceline.stores.zookeeper.layout import Layout
 
 _SEQUENTIAL = 2
+_DIGEST_CHARACTERS = 32
 
 
 class GuardLayout(NamedTuple):
@@ -42,6 +49,10 @@ class GuardLayout(NamedTuple):
         """Return the node of a mark."""
         return f"{self.marks}/{escaped(resource)}"
 
+    def called_after(self, resource: str, value: bytes) -> str:
+        """Return the node that says which mark is stored."""
+        return f"{self.mark(resource)}/{sha256(value).hexdigest()[:_DIGEST_CHARACTERS]}"
+
     def root(self, resource: str) -> str:
         """Return the node at and below which a resource's own nodes are."""
         return f"{self.base}/{escaped(resource)}"
@@ -54,11 +65,14 @@ class Speech(OptimisticSpeech):
         super().__init__(url)
         self._layout = layout
         self._locks = locks
+        self._below: dict[str, list[str]] = {}
+        """The nodes below marks, by their resources, as they were read last."""
 
     def _read(self, resources: Iterable[str]) -> Talk:
         names = tuple(resources)
         paths = [self._layout.mark(name) for name in names]
-        found: list[Stored] = yield lambda client: client.read(paths)
+        found, below = yield lambda client: client.read_with_children(paths)
+        self._below.update(zip(names, below, strict=True))
         return dict(zip(names, found, strict=True))
 
     def _read_all(self) -> Talk:
@@ -86,10 +100,11 @@ class Speech(OptimisticSpeech):
                 raise result
 
     def _operations(self, changes: Changes, compared: Iterable[str], acl: Any) -> list[Any]:
-        """Return one operation for each of these marks, in their order, and then the entries'."""
+        """Return one operation for each of these marks, in their order, and then the others."""
         marks = [self._operation(name, changes.seen[name], changes, acl) for name in compared]
         audit = f"{self._layout.audit}/"
-        return marks + [Create(audit, entry_value(entry), acl, _SEQUENTIAL) for entry in changes.entries]
+        entries = [Create(audit, entry_value(entry), acl, _SEQUENTIAL) for entry in changes.entries]
+        return [*marks, *self._exchanges(changes, acl), *entries]
 
     def _operation(self, name: str, stored: Stored, changes: Changes, acl: Any) -> Any:
         path = self._layout.mark(name)
@@ -100,15 +115,28 @@ class Speech(OptimisticSpeech):
             return Create(path, mark_value(mark), acl, 0)
         return SetData(path, mark_value(mark), stored.version)
 
+    def _exchanges(self, changes: Changes, acl: Any) -> Iterator[Any]:
+        """Yield the operations after which only the nodes called after the new marks are below them."""
+        for name, mark in changes.marks.items():
+            for old in self._below[name]:
+                yield Delete(old, ANY_VERSION)
+            yield Create(self._layout.called_after(name, mark_value(mark)), b"", acl, 0)
+
     def _lend(self, request: ask.Open, seen: Mapping[str, Stored]) -> Talk:
-        relied = [
-            Condition(self._layout.mark(name), stored.version, f"the mark of resource {name!r}")
-            for name, stored in seen.items()
-        ]
+        relied = [one for name, stored in seen.items() for one in self._unchanged(name, stored)]
         if self._locks is not None:
             relied += yield from self._locks.conditions(request.sequencer)
         roots = {name: self._layout.root(name) for name in request.resources}
         return (yield lambda client: ZooKeeperTransaction(client, roots, relied))
+
+    def _unchanged(self, name: str, stored: Stored) -> Iterator[Condition]:
+        """Yield what is as it was as long as a mark is the one that was read."""
+        what = f"the mark of resource {name!r}"
+        yield Condition(self._layout.mark(name), stored.version, what)
+        called_after = self._layout.called_after(name, stored.value or b"")
+        # Whoever has written a mark by hand has made no such node; the next seal does.
+        if called_after in self._below[name]:
+            yield Condition(called_after, ANY_VERSION, what)
 
     def _write_work(self, work: ZooKeeperTransaction) -> Talk:
         request = work.request()

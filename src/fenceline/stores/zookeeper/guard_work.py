@@ -20,7 +20,7 @@ from fenceline.stores.collecting import Collecting, outside, too_large, was_writ
 
 MAX_REQUEST_BYTES = 1_000_000
 """A server drops the connection of whoever sends it more than its jute.maxbuffer, which is 1 048 575 by default."""
-_ANY_VERSION = -1
+ANY_VERSION = -1
 
 
 class Client(Protocol):
@@ -115,11 +115,11 @@ class ZooKeeperTransaction(Collecting):
         """Create a node at the end of the block; kazoo's NodeExistsError or NoNodeError leaves it then."""
         self._write(path, Create(path, _checked_value(value), self._client.acl if acl is None else acl, 0))
 
-    def set(self, path: str, value: bytes, version: int = _ANY_VERSION) -> None:
+    def set(self, path: str, value: bytes, version: int = ANY_VERSION) -> None:
         """Set a node's value at the end of the block; kazoo's NoNodeError or BadVersionError leaves it then."""
         self._write(path, SetData(path, _checked_value(value), version))
 
-    def delete(self, path: str, version: int = _ANY_VERSION) -> None:
+    def delete(self, path: str, version: int = ANY_VERSION) -> None:
         """Delete a node without children at the end of the block; kazoo's NotEmptyError, NoNodeError or
         BadVersionError leaves it then.
         """
