@@ -225,6 +225,18 @@ def test_a_waiter_that_gives_up_while_suspended_leaves_no_node(
     assert proxied.perform(ask.Release("lock", waiting)) == ask.Released(was_held=False)
 
 
+def test_a_waiter_that_gave_up_leaves_no_watcher(client: Client) -> None:
+    """The holder's node may stay for days, and kazoo keeps whoever watches it for as long."""
+    client.acquire("lock")
+    for _ in range(3):
+        waiting = client.acquire("lock")
+        client.poll("lock", waiting)
+        (predecessor,) = (one.predecessor for one in client.session.standing.values() if one.predecessor is not None)
+        assert len(client.session.client._data_watchers[predecessor]) == 1
+        client.perform(ask.Release("lock", waiting))
+    assert not client.session.client._data_watchers[predecessor]
+
+
 def test_a_node_that_is_made_after_its_claim_was_given_up_is_removed(
     proxied: Client, zookeeper_proxy: ZooKeeperProxy, kazoo: KazooClient
 ) -> None:

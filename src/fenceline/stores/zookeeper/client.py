@@ -132,6 +132,14 @@ class Client(KazooClient):
         """Tell whether its thread still looks for servers."""
         return not self._connection.connection_stopped.is_set()
 
+    def forget_watcher(self, path: str | None, watcher: Any) -> None:
+        """Tell a watcher no more of a node. kazoo keeps each until there is something to be told, which at a lock that
+        is held for long may be never.
+        """
+        watchers = self._data_watchers.get(path)
+        if watchers is not None:
+            watchers.discard(watcher)
+
     def sockets(self) -> Iterator[Any]:
         """Yield what a forked child inherits of it."""
         connection = self._connection

@@ -204,6 +204,7 @@ class Session:
         with self.mutex:
             standing.over = standing.over or reason
             self._ended.remember(standing.claim, boottime_us(), reason)
+        self.client.forget_watcher(standing.predecessor, standing.on_event)
         standing.wake()
 
     def remove(self, ended: Iterable[Standing], patience_s: float) -> bool:
