@@ -175,6 +175,13 @@ def test_keys_and_values_are_text_or_bytes(scene: Scene, wrong: Any) -> None:
                 use()
 
 
+def test_text_that_utf8_cannot_carry_is_refused(scene: Scene) -> None:
+    with scene.block() as txn:
+        for use in (lambda: txn.get(scene.key("\ud800")), lambda: txn.put(scene.key("a"), "\ud800")):
+            with pytest.raises(ConfigError, match="contains a lone surrogate"):
+                use()
+
+
 def test_no_transaction_of_the_callers_own_can_be_checked(scene: Scene) -> None:
     for use in (scene.guard.seal, scene.guard.check):
         with pytest.raises(GuardError, match="etcd has no transaction that stays open"):
@@ -310,6 +317,12 @@ def test_a_block_may_compare_what_it_likes_and_where(scene: Scene, said: dict[st
 def test_a_comparison_is_of_one_thing(scene: Scene, said: dict[str, Any]) -> None:
     with scene.block() as txn, pytest.raises(ConfigError, match="one of value, version, create_revision"):
         txn.compare(scene.key("a"), **said)
+
+
+@pytest.mark.parametrize("number", ["1", 1.5, 2**63])
+def test_a_comparison_is_with_a_number_of_64_bits(scene: Scene, number: Any) -> None:
+    with scene.block() as txn, pytest.raises(ConfigError, match="a version of etcd must be an int of 64 bits"):
+        txn.compare(scene.key("a"), version=number)
 
 
 # --- tasks ------------------------------------------------------------------------------------------------------------

@@ -104,12 +104,11 @@ class Draft(Collecting):
         if len(given) + (value is not None) != 1:
             raise ConfigError("compare needs one of value, version, create_revision and mod_revision")
         where = _bytes(key, "key")
-        target = {"version": _VERSION, "create_revision": _CREATE, "mod_revision": _MOD}
         if value is not None:
             compare = say.Compare(target=_VALUE, key=where, value=_bytes(value, "value"))
         else:
             ((name, number),) = given.items()
-            compare = say.Compare(target=target[name], key=where, **{name: number})
+            compare = _number_is(where, name, number)
         self._conditions["compared", compare.SerializeToString()] = Condition(compare, look_at(where), lambda _: None)
 
     # --- reads: what is asked, and what the answer means --------------------------------------------------------------
@@ -204,10 +203,23 @@ def changes_in(answer: Any, conditions: Iterable[Condition]) -> None:
     raise ConflictError(next(filter(None, said), "something that the block itself compares is not as it says"))
 
 
+def _number_is(key: bytes, name: str, number: int) -> Any:
+    target = {"version": _VERSION, "create_revision": _CREATE, "mod_revision": _MOD}
+    try:
+        return say.Compare(target=target[name], key=key, **{name: number})
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"a {name} of etcd must be an int of 64 bits, not {number!r}") from error
+
+
 def _bytes(text: str | bytes, what: str) -> bytes:
     if not isinstance(text, (str, bytes)):
         raise ConfigError(f"a {what} of etcd must be str or bytes, not {type(text).__name__}")
-    return text.encode() if isinstance(text, str) else text
+    try:
+        return text.encode() if isinstance(text, str) else text
+    except UnicodeEncodeError:
+        raise ConfigError(
+            f"a {what} of etcd contains a lone surrogate: use text that UTF-8 can carry, or bytes"
+        ) from None
 
 
 def _shown(key: bytes) -> str:

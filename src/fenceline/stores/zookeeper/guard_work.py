@@ -182,6 +182,11 @@ def _check_path(path: str) -> None:
     """Raise ConfigError unless the path is written in the one way that leads nowhere else."""
     if not isinstance(path, str):
         raise ConfigError(f"a path must be str, not {type(path).__name__}")
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        # kazoo would meet it in its own thread, and that would end.
+        raise ConfigError(f"path {path!r} contains a lone surrogate: use text that UTF-8 can carry") from None
     parts = path.split("/")
     if not path or parts[0] or any(part in ("", ".", "..") for part in parts[1:]):
         raise ConfigError(f"{path!r} is no whole path of a node: write it as /a/b, without //, . and ..")
