@@ -21,7 +21,8 @@ class EtcdTransaction(Draft):
 
     Keys and values are str or bytes; what is read is bytes. Keys are whole keys, the guard's prefix included. What was
     read is compared at the end: if another client has written it since, nothing of the block is written. Of a prefix
-    that was read, a key that another client has deleted since is not noticed: no fenced writer can do that meanwhile.
+    that was read, a key that has been deleted since is not noticed: of fenced writers, only another block of the same
+    lease can do that meanwhile.
     """
 
     def __init__(self, client: Client, *terms: Any) -> None:

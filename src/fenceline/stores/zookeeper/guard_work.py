@@ -56,8 +56,9 @@ class ZooKeeperTransaction(Collecting):
     """One guarded block's reads and writes. One thread at a time.
 
     What `get` and `exists` have found is compared at the end: if another client has written it since, nothing of the
-    block is written. What is not there, and which children a node has, is not compared: no fenced writer can change it
-    meanwhile, and ZooKeeper has no such comparison against others.
+    block is written. What is not there, which children a node has, and whether a node was deleted and made anew, is not
+    compared, since ZooKeeper has no such comparison: of fenced writers, only another block of the same lease can change
+    it meanwhile.
     """
 
     def __init__(self, client: Client, roots: Mapping[str, str], relied: Iterable[Condition]) -> None:
