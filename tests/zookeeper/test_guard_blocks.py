@@ -15,6 +15,7 @@ from kazoo.security import make_acl
 import fenceline
 import fenceline.aio
 from fenceline import ConfigError, GuardError, Hooks, SealLostError, SourceUnavailableError, StaleTokenError
+from fenceline.stores.zookeeper.guard_speech import Speech
 from fenceline.stores.zookeeper.guard_work import MAX_REQUEST_BYTES
 from tests.guards import LOCK, RESOURCE, HandmadeLease
 from tests.helpers import wait_until
@@ -381,6 +382,22 @@ def test_g2_what_a_later_session_reads_is_not_relied_on(zookeeper: ZooKeeperServ
         scene.write(act)
     scene.write(lambda txn: txn.create(scene.node("next")))
     assert (scene.value("late"), scene.value("next")) == (None, b"")
+
+
+def test_g2_what_is_read_in_a_later_session_than_the_marks_is_not_relied_on(
+    zookeeper: ZooKeeperServer, scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The session ends between a block's look at the marks and its first read; only the former came after a sync."""
+    scene.guard.seal(scene.lease)
+    lend = Speech._lend
+
+    def end_session_and_lend(*terms: Any) -> Any:
+        end_session(zookeeper, scene)
+        return lend(*terms)
+
+    monkeypatch.setattr(Speech, "_lend", end_session_and_lend)
+    with pytest.raises(SourceUnavailableError, match="ended inside the guarded block"):
+        scene.write(lambda txn: txn.get(scene.node("a")))
 
 
 def test_g2_a_block_that_read_nothing_later_outlives_its_session(zookeeper: ZooKeeperServer, scene: Scene) -> None:

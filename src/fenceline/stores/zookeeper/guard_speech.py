@@ -67,11 +67,13 @@ class Speech(OptimisticSpeech):
         self._locks = locks
         self._below: dict[str, list[str]] = {}
         """The nodes below marks, by their resources, as they were read last."""
+        self._session: object = None
+        """In which that was."""
 
     def _read(self, resources: Iterable[str]) -> Talk:
         names = tuple(resources)
         paths = [self._layout.mark(name) for name in names]
-        found, below = yield lambda client: client.read_with_children(paths)
+        found, below, self._session = yield lambda client: (*client.read_with_children(paths), client.session)
         self._below.update(zip(names, below, strict=True))
         return dict(zip(names, found, strict=True))
 
@@ -127,7 +129,7 @@ class Speech(OptimisticSpeech):
         if self._locks is not None:
             relied += yield from self._locks.conditions(request.sequencer)
         roots = {name: self._layout.root(name) for name in request.resources}
-        return (yield lambda client: ZooKeeperTransaction(client, roots, relied))
+        return (yield lambda client: ZooKeeperTransaction(client, self._session, roots, relied))
 
     def _unchanged(self, name: str, stored: Stored) -> Iterator[Condition]:
         """Yield what is as it was as long as a mark is the one that was read."""

@@ -61,10 +61,10 @@ class ZooKeeperTransaction(Collecting):
     it meanwhile.
     """
 
-    def __init__(self, client: Client, roots: Mapping[str, str], relied: Iterable[Condition]) -> None:
+    def __init__(self, client: Client, session: object, roots: Mapping[str, str], relied: Iterable[Condition]) -> None:
         super().__init__()
         self._client = client
-        self._session = client.session
+        self._session = session
         self._roots = roots
         self._relied = list(relied)
         self._read: dict[str, Condition] = {}
