@@ -1,6 +1,7 @@
 """TLS by the URL's files, a user who may only touch one prefix, and secrets that nobody is shown."""
 
 import logging
+from typing import Any
 
 import pytest
 
@@ -8,6 +9,7 @@ import fenceline
 from fenceline._flows import requests as ask
 from fenceline.errors import ConfigError, SourceError, SourceUnavailableError
 from fenceline.model import draw_claim
+from fenceline.stores.etcd import client as etcd_client
 from tests.etcd.clients import Client, installed
 from tests.etcd.fix_server import EtcdCluster
 from tests.etcd.fix_tls import ROOT, TlsMember
@@ -96,6 +98,28 @@ def test_a_token_that_etcd_has_forgotten_is_renewed(guarded_etcd: EtcdCluster):
         except fenceline.SourceError:
             continue
     assert client.one_token() > token
+
+
+def test_a_member_that_is_down_is_passed_over_before_the_login_too(guarded_etcd: EtcdCluster):
+    _, _, hosts = app_url(guarded_etcd).partition("@")
+    assert installed(f"etcd://app:{PASSWORD}@127.0.0.1:1,{hosts}").one_token()
+
+
+def test_a_login_that_becomes_old_twice_within_a_call_is_renewed_twice(guarded_etcd: EtcdCluster, monkeypatch):
+    """Operators make a role and then a user, and each of the two ends the logins before it."""
+    client = installed(app_url(guarded_etcd))
+    log_in, changes = etcd_client.Client._log_in, iter([("disable", ROOT), ("enable", None)])
+
+    def change_auth_and_log_in(self: etcd_client.Client, *terms: Any) -> Any:
+        login = yield from log_in(self, *terms)
+        for word, user in changes:
+            guarded_etcd.ctl("auth", word, user=user)
+        return login
+
+    monkeypatch.setattr(etcd_client.Client, "_log_in", change_auth_and_log_in)
+    guarded_etcd.ctl("auth", "disable", user=ROOT)
+    guarded_etcd.ctl("auth", "enable")
+    assert client.one_token()
 
 
 def test_h2_a_place_that_is_watched_after_the_login_of_the_stream_ended_is_watched_all_the_same(

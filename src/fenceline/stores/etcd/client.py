@@ -47,6 +47,11 @@ _NEEDS_LEADER = ("hasleader", "true")
 """etcd ends a stream that says so when its member has lost the leader, and with it sight of what happens."""
 
 
+MAX_RENEWED_LOGINS = 3
+"""For one call: each change of users or roles may make a login old, and operators make several at once."""
+Metadata = tuple[tuple[str, str], ...]
+
+
 class Method(NamedTuple):
     """One method of etcd's API: its path, and what it answers with."""
 
@@ -73,7 +78,7 @@ class Attempt(NamedTuple):
     method: Method
     request: Any
     patience_s: float
-    metadata: tuple[tuple[str, str], ...]
+    metadata: Metadata
 
 
 Attempts = Generator[Attempt, Any, Any]
@@ -128,7 +133,7 @@ class Client:
 
     def _begin_anew(self) -> None:
         self._channels = _Channels(self.place)
-        self._metadata: tuple[tuple[str, str], ...] = ()
+        self._metadata: Metadata = ()
         self._on_moved: weakref.WeakMethod[Callable[[], None]] | None = None
 
     def after_fork_in_child(self) -> None:
@@ -194,29 +199,31 @@ class Client:
     def _attempts(self, method: Method, request: Any, patience_s: float) -> Attempts:
         end_s = time.monotonic() + patience_s
         untried = len(self.place.endpoints)
-        may_log_in = self.place.user is not None
+        renewals_left = MAX_RENEWED_LOGINS if self.place.user is not None else 0
         while True:
-            member, left_s = self._member, max(0.0, end_s - time.monotonic())
+            member, left_s, login = self._member, max(0.0, end_s - time.monotonic()), self._metadata
             try:
-                if may_log_in and not self._metadata:
-                    may_log_in = False
-                    yield from self._log_in(member, left_s)
-                return (yield Attempt(member, method, request, left_s, self._metadata))
+                if self.place.user is not None and not login:
+                    login = yield from self._log_in(member, left_s)
+                return (yield Attempt(member, method, request, left_s, login))
             except grpc.RpcError as error:
-                untried -= 1
-                if may_log_in and is_stale_login(error):
-                    self._metadata = ()
+                if renewals_left and is_stale_login(error):
+                    renewals_left -= 1
+                    if self._metadata is login:  # Else another thread has renewed it.
+                        self._metadata = ()
                     continue
+                untried -= 1
                 if may_work_elsewhere(error):
                     self._leave(member)
                     if was_unreached(error) and untried:
                         continue
                 raise meaning(error, self.place) from error
 
-    def _log_in(self, member: int, patience_s: float) -> Generator[Attempt, Any, None]:
+    def _log_in(self, member: int, patience_s: float) -> Generator[Attempt, Any, Metadata]:
         request = say.AuthenticateRequest(name=self.place.user, password=self.place.password)
         reply = yield Attempt(member, _AUTHENTICATE, request, patience_s, ())
-        self._metadata = (("token", reply.token),)
+        login = self._metadata = (("token", reply.token),)
+        return login
 
     def _leave(self, member: int) -> None:
         """Speak to the next member from now on."""
