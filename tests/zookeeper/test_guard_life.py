@@ -10,7 +10,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 
 import fenceline
-from fenceline.errors import OutcomeUnknownError, SourceError, SourceUnavailableError
+from fenceline.errors import ConfigError, OutcomeUnknownError, SourceError, SourceUnavailableError
 from fenceline.stores.registry import guard_store
 from tests.cli.program import program
 from tests.guard_beside_locks import BesideLocks
@@ -127,3 +127,10 @@ def test_a_guard_outlives_an_outage(own_zookeeper: ZooKeeperServer, monkeypatch:
     gc.collect()
     direct.stop()
     direct.close()
+
+
+def test_a_session_that_the_servers_would_change_leads_to_their_tick(zookeeper: ZooKeeperServer) -> None:
+    """Whoever uses a guard asked for no ttl that could be another."""
+    guard = fenceline.guard(zookeeper.url(fresh_base(), tick_ms=10), resource=RESOURCE, lock=LOCK)
+    with pytest.raises(ConfigError, match=r"0.1 s was asked for.*0.2 s instead.*tick_ms=…: it is taken for 10 ms"):
+        guard.seal(HandmadeLease(5))

@@ -69,9 +69,9 @@ class Client(KazooClient):
         if granted_ms != self.timeout_ms:
             bound = "minSessionTimeout" if granted_ms > self.timeout_ms else "maxSessionTimeout"
             self.refusal = ConfigError(
-                f"{self.place.url}: a ttl of {self.timeout_ms / _MS_PER_S:g} s was asked for, and the servers keep a "
-                f"session for {granted_ms / _MS_PER_S:g} s instead, their {bound}: ask for a ttl within their limits, "
-                f"or have that setting changed"
+                f"{self.place.url}: a session of {self.timeout_ms / _MS_PER_S:g} s was asked for, and the servers keep "
+                f"it for {granted_ms / _MS_PER_S:g} s instead, their {bound}: ask for a ttl within their limits. If "
+                f"you asked for none, say their tickTime in the URL, tick_ms=…: it is taken for {self.place.tick_ms} ms"
             )
 
     def touch(self, now_ms: int) -> None:
