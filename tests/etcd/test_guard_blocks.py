@@ -281,6 +281,22 @@ def test_an_unfenced_write_below_a_prefix_that_was_read_refuses_the_block(scene:
     assert scene.value("a") is None
 
 
+@pytest.mark.parametrize("thin", [lambda txn, key: txn.delete(key), lambda txn, key: txn.delete_prefix(key)])
+def test_what_another_block_of_the_lease_deletes_below_a_prefix_that_was_read_refuses_the_block(
+    scene: Scene, thin: Callable[[Any, str], None]
+) -> None:
+    scene.write(lambda txn: txn.put(scene.key("all/1"), "x"))
+
+    def delete() -> None:
+        scene.write(lambda txn: thin(txn, scene.key("all/1")))
+
+    with pytest.raises(GuardError, match=r"resource 'reports', in which another block has deleted, has changed"):
+        late(scene, delete, read=lambda txn: txn.get_prefix(scene.key("all/")))
+    assert scene.value("late") is None
+    scene.write(lambda txn: txn.put(scene.key("count"), str(len(txn.get_prefix(scene.key("all/"))))))
+    assert scene.value("count") == "0"
+
+
 def test_what_the_block_did_not_read_is_nobodys_business(scene: Scene) -> None:
     with scene.block() as txn:
         txn.get(scene.key("read"))

@@ -21,8 +21,7 @@ class EtcdTransaction(Draft):
 
     Keys and values are str or bytes; what is read is bytes. Keys are whole keys, the guard's prefix included. What was
     read is compared at the end: if another client has written it since, nothing of the block is written. Of a prefix
-    that was read, a key that has been deleted since is not noticed: of fenced writers, only another block of the same
-    lease can do that meanwhile.
+    that was read, a key that has been deleted since past the guard is not noticed.
     """
 
     def __init__(self, client: Client, *terms: Any) -> None:

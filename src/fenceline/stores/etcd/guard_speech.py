@@ -14,12 +14,12 @@ from uuid import uuid4
 from fenceline._flows import guard_requests as ask
 from fenceline.stores.escaping import escaped, unescaped
 from fenceline.stores.etcd.guard_owner import LocksBeside
-from fenceline.stores.etcd.guard_work import Condition, Draft, changes_in, has_kept, unchanged
+from fenceline.stores.etcd.guard_work import Area, Condition, Draft, changes_in, has_kept, unchanged
 from fenceline.stores.etcd.neighbours import around_a_guard, find_clash, marks_below
 from fenceline.stores.etcd.operations import get, get_prefix, put, txn
 from fenceline.stores.optimistic import RESERVED, Changes, OptimisticSpeech, Stored, Talk, entry_value, mark_value
 
-MakeWork = Callable[[Mapping[str, bytes], Iterable[Condition]], Draft]
+MakeWork = Callable[[Mapping[str, Area], Iterable[Condition]], Draft]
 
 
 class GuardLayout(NamedTuple):
@@ -83,12 +83,15 @@ class Speech(OptimisticSpeech):
 
     def _lend(self, request: ask.Open, seen: Mapping[str, Stored]) -> Talk:
         relied = [
-            has_kept(self._layout.mark(name), stored.value or b"", stored.version, _mark_of(name))
-            for name, stored in seen.items()
+            has_kept(self._layout.mark(name), stored.value or b"", _mark_of(name)) for name, stored in seen.items()
         ]
         if self._locks is not None:
             relied += yield from self._locks.conditions(request.sequencer)
-        return self._make_work({name: self._layout.area(name) for name in request.resources}, relied)
+        areas = {
+            name: Area(self._layout.area(name), self._layout.mark(name), stored.value or b"", stored.version)
+            for name, stored in seen.items()
+        }
+        return self._make_work(areas, relied)
 
     def _write_work(self, work: Draft) -> Talk:
         changes_in((yield work.request()), work.conditions)

@@ -12,7 +12,7 @@ from fenceline._flows.guard_requests import ConflictError
 from fenceline.errors import ConfigError
 from fenceline.stores.collecting import Collecting, outside, too_large, was_written
 from fenceline.stores.etcd import messages as say
-from fenceline.stores.etcd.operations import delete, get, get_prefix, prefix_end, put, txn, was_modified
+from fenceline.stores.etcd.operations import delete, get, get_prefix, has_value, prefix_end, put, txn, was_modified
 
 MAX_OPERATIONS = 128
 """etcd's --max-txn-ops: so many comparisons, and so many writes, go into one Txn by default."""
@@ -42,13 +42,33 @@ def unchanged(key: bytes, revision: int, name: str) -> Condition:
     return Condition(was_modified(key, revision), look_at(key), says)
 
 
-def has_kept(key: bytes, value: bytes, revision: int, name: str) -> Condition:
-    """Return the condition that a key has the value that was read at this revision.
+def has_kept(key: bytes, value: bytes, name: str) -> Condition:
+    """Return the condition that a key has the value that was read.
 
     By the value: in a cluster that went back in time revisions come again, and the same lease may write its mark again.
     """
-    compare = say.Compare(target=_VALUE, key=key, value=value)
-    return unchanged(key, revision, name)._replace(compare=compare)
+
+    def says(found: Sequence[Any]) -> str | None:
+        return None if found and found[0].value == value else f"{name} has changed"
+
+    return Condition(has_value(key, value), get(key), says)
+
+
+class Area(NamedTuple):
+    """What a block may touch of one resource, and the resource's mark as the block found it.
+
+    A block that deletes writes the mark once more, as it is. That is how another one of the same lease notices it which
+    has read behind a prefix: in what etcd compares of a range, a key that is gone leaves no trace.
+    """
+
+    prefix: bytes
+    mark: bytes
+    value: bytes
+    revision: int
+
+    def nothing_deleted(self, name: str) -> Condition:
+        """Return the condition that no other block has deleted in it."""
+        return unchanged(self.mark, self.revision, f"resource {name!r}, in which another block has deleted,")
 
 
 def look_at(key: bytes, range_end: bytes = b"", since: int = 0) -> Any:
@@ -60,12 +80,13 @@ def look_at(key: bytes, range_end: bytes = b"", since: int = 0) -> Any:
 class Draft(Collecting):
     """What both kinds of a block's transaction collect."""
 
-    def __init__(self, areas: Mapping[str, bytes], relied: Iterable[Condition]) -> None:
+    def __init__(self, areas: Mapping[str, Area], relied: Iterable[Condition]) -> None:
         super().__init__()
         self._areas = areas
         self._conditions: dict[Any, Condition] = dict(enumerate(relied))
         self._writes: dict[bytes, bytes | None] = {}
         self._emptied: list[bytes] = []
+        self._thinned: set[str] = set()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {', '.join(map(repr, self._areas))}: {len(self._writes)} writes>"
@@ -77,13 +98,16 @@ class Draft(Collecting):
 
     def delete(self, key: str | bytes) -> None:
         """Delete a key at the end of the block, if it is there."""
-        self._writes[self._within(key)] = None
+        where = self._within(key)
+        self._writes[where] = None
+        self._thinned.add(self._resource(where))
 
     def delete_prefix(self, prefix: str | bytes) -> None:
         """Delete at the end of the block all keys that begin with the prefix, whoever wrote them."""
         start = self._within(prefix)
         self._writes = {key: value for key, value in self._writes.items() if not key.startswith(start)}
         self._emptied.append(start)
+        self._thinned.add(self._resource(start))
 
     def compare(
         self,
@@ -140,6 +164,8 @@ class Draft(Collecting):
         look = look_at(start, end, revision + 1)
         condition = Condition(compare, look, lambda found: f"{name} has changed" if found else None)
         self._conditions.setdefault((start, end), condition)
+        resource = self._resource(start)
+        self._conditions.setdefault(("thinned", resource), self._areas[resource].nothing_deleted(resource))
         return {one.key: one.value for one in answer.responses[0].response_range.kvs}
 
     def _readable(self, key: bytes) -> bytes:
@@ -155,10 +181,13 @@ class Draft(Collecting):
         """Return the key, or prefix, as bytes; GuardError if it is not the guard's."""
         self._check_open()
         where = _bytes(key, "key")
-        if not any(where.startswith(area) for area in self._areas.values()):
-            areas = (f"{_shown(area)}… for resource {name!r}" for name, area in self._areas.items())
+        if not any(where.startswith(area.prefix) for area in self._areas.values()):
+            areas = (f"{_shown(area.prefix)}… for resource {name!r}" for name, area in self._areas.items())
             raise outside(f"key {_shown(where)}", areas)
         return where
+
+    def _resource(self, key: bytes) -> str:
+        return next(name for name, area in self._areas.items() if key.startswith(area.prefix))
 
     # --- the end ------------------------------------------------------------------------------------------------------
     @property
@@ -190,6 +219,8 @@ class Draft(Collecting):
                     yield delete(start, key)
                 start = key + b"\0"
             yield delete(start, prefix_end(prefix))
+        for name in self._thinned:
+            yield put(self._areas[name].mark, self._areas[name].value)
         for key, value in self._writes.items():
             yield delete(key) if value is None else put(key, value)
 
