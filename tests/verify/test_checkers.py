@@ -110,6 +110,10 @@ VIOLATIONS = {
     .write("2", 2.5, 2.6, 11, "c", 1)
     .final(counter=0),
     "duplicated-write": two_tenures().final(("a", 1, 10), ("a", 2, 10), ("b", 3, 11)),
+    "invented-write: another number than its process gave it": two_tenures()
+    .write("3", 3.0, 3.1, 12, "c", 1)
+    .final(("a", 1, 10), ("b", 2, 11), ("c", 3, 12)),
+    "invented-write: another token than its process gave it": two_tenures().final(("a", 1, 11), ("b", 2, 11)),
     "invented-write": two_tenures().final(("a", 1, 10), ("b", 2, 11), ("c", 3, 11)),
     "refused-write-is-there": refused(two_tenures(), "1", 3.0, 3.1, 10, 11).final(
         ("a", 1, 10), ("b", 2, 11), ("1-refused", 3, 11)

@@ -61,6 +61,14 @@ def _check_presence(
             findings.blame("refused-write-is-there", resource, message, one)
         elif one.outcome != OK:
             findings.count("unanswered writes that are there")
+    for row in final.rows:
+        one = told.get(row.write)
+        if one is not None and (row.position, row.token) != (one.position, one.token):
+            message = (
+                f"write {row.write} is there as number {row.position} with token {row.token}, and its process made it "
+                f"as number {one.position} with token {one.token}"
+            )
+            findings.blame("invented-write", resource, message, one)
     for write, one in told.items():
         if one.outcome == OK and write not in present and write not in undone:
             message = f"write {write} was acknowledged with token {one.token}, and is not there"
