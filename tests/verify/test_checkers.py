@@ -18,6 +18,12 @@ def refused(script: Script, process: str, start: float, end: float, token: int, 
     )
 
 
+def second_unanswered() -> Script:
+    """Process 2 has a newer token, and nobody knows whether its first read has sealed the resource."""
+    script = Script().acquire("0", 0.1, 0.2, 9).acquire("1", 1.0, 1.1, 10).acquire("2", 1.5, 2.1, 11)
+    return script.call("2", "read", 2.2, 2.3, outcome="info", token="11")
+
+
 BENIGN = {
     "two tenures": two_tenures().final(("a", 1, 10), ("b", 2, 11)),
     "a stale write is refused": refused(stale_writer(), "1", 2.9, 3.0, 10, 11)
@@ -97,6 +103,19 @@ BENIGN = {
     .restore(2.5, 0)
     .write("1", 2.9, 3.0, 10, "a", 1)
     .final(("a", 1, 10)),
+    "an unanswered write that came after a restore": stale_writer()
+    .read("2", 2.4, 2.5, 11, 0)
+    .write("1", 2.9, None, 10, "a", 1)
+    .restore(3.0, 0)
+    .final(("a", 1, 10)),
+    "a refusal whose mark a restore has lowered": refused(stale_writer(), "1", 2.9, 3.0, 10, 11)
+    .restore(3.1, 0)
+    .read("1", 3.2, 3.3, 10, 0)
+    .final(),
+    "the mark's own token after a refusal that named it": refused(stale_writer(), "1", 2.9, 3.0, 10, 11)
+    .read("2", 3.1, 3.2, 11, 0)
+    .final(),
+    "what began at the moment of a restore": two_tenures().restore(1.8, 1).final(("a", 1, 10)),
     "a write without a token is refused": Script().call("1", "stray", 1.0, 1.1, outcome="fail", error="Error"),
 }
 
@@ -128,6 +147,18 @@ VIOLATIONS = {
     .write("1", 2.9, 3.0, 10, "a", 2)
     .final(("b", 1, 11), ("a", 2, 10)),
     "stale-token-accepted: a read": stale_writer().read("1", 2.9, 3.0, 10, 0),
+    "stale-token-accepted: nobody was told of the write, which is there": stale_writer()
+    .write("1", 2.9, None, 10, "a", 1)
+    .final(("a", 1, 10)),
+    "stale-token-accepted: after it had been refused": refused(second_unanswered(), "1", 2.9, 3.0, 10, 11)
+    .write("1", 3.1, 3.2, 10, "a", 1)
+    .final(("a", 1, 10)),
+    "stale-token-accepted: below a mark that had refused another": refused(second_unanswered(), "1", 2.9, 3.0, 10, 11)
+    .read("0", 3.1, 3.2, 9, 0)
+    .final(),
+    "stale-token-accepted: closed by its own holder, as its refusal said": refused(
+        Script().acquire("1", 1.0, 1.1, 10), "1", 1.2, 1.3, 10, 10
+    ).read("1", 1.4, 1.5, 10, 0),
     "token-granted-twice": Script().acquire("1", 1.0, 1.1, 10).acquire("2", 1.05, 1.2, 10),
     "token-went-back": Script().acquire("1", 1.0, 1.1, 11).acquire("2", 1.2, 1.3, 10),
     "lock-not-exclusive": Script().acquire("1", 1.0, 1.1, 10, until=2.0).acquire("2", 1.5, 1.9, 11, until=2.9),

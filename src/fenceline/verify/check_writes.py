@@ -6,13 +6,12 @@ final state of a resource tells of each write whether it was computed from every
 Promise: a write of unknown outcome may be there or not. A write that was refused must not be there.
 """
 
-from bisect import bisect_right
-from collections import Counter, deque
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections import Counter
 from itertools import accumulate
 
 from fenceline.verify.findings import Findings
-from fenceline.verify.history import FAIL, OK, READ, WRITE, Final, History, Operation
+from fenceline.verify.history import FAIL, OK, WRITE, Final, History, Operation
 
 
 def check_writes(history: History, findings: Findings) -> None:
@@ -40,7 +39,7 @@ def _undone(told: dict[str, Operation], restores: list[tuple[int, int]]) -> set[
     least = list(accumulate((position for _, position in reversed(restores)), min))[::-1]
     undone = set()
     for name, one in told.items():
-        at = bisect_right(times, one.invoked_ns)
+        at = bisect_left(times, one.invoked_ns)
         if at < len(times) and (one.position or 0) > least[at]:
             undone.add(name)
     return undone
@@ -110,55 +109,3 @@ def _check_ground(resource: str, final: Final, told: dict[str, Operation], findi
                 f"top of {expected - 1}: {row.position - expected} that its process had read are not there"
             )
             findings.blame("lost-write", resource, message, other, one)
-
-
-def check_accepted_tokens(history: History, findings: Findings) -> None:
-    """No resource accepts a token below one that it had accepted before."""
-    for resource, final in history.finals.items():
-        _check_rows(resource, final, history, findings)
-    for resource, operations in history.by_place(READ, WRITE).items():
-        _check_real_time(resource, operations, history.restores(resource), findings)
-
-
-def _check_rows(resource: str, final: Final, history: History, findings: Findings) -> None:
-    highest = None
-    for row in final.rows:
-        if highest is not None and row.token < highest.token:
-            message = (
-                f"write {row.write} was accepted with token {row.token}, and write {highest.write} before it with "
-                f"{highest.token}"
-            )
-            shown = [one for one in history.operations if one.write in {row.write, highest.write}]
-            findings.blame("stale-token-accepted", resource, message, *shown)
-            return  # The first is the one that explains; those behind it follow from it.
-        if highest is None or row.token > highest.token:
-            highest = row
-
-
-def _check_real_time(
-    resource: str, operations: Iterable[Operation], restores: list[tuple[int, int]], findings: Findings
-) -> None:
-    """Judge those that one process was told of before another began: their order needs no final state.
-
-    A restored resource knows nothing of the tokens that it had accepted since.
-    """
-    era_ns = 0
-    moments = deque(at_ns for at_ns, _ in restores)
-    accepted = [one for one in operations if one.outcome == OK and one.token is not None]
-    ended = sorted(accepted, key=lambda one: one.ended_ns)
-    highest: Operation | None = None
-    next_ended = 0
-    for one in accepted:  # In the order of their beginnings.
-        while moments and moments[0] < one.invoked_ns:
-            era_ns, highest = moments.popleft(), None
-        while next_ended < len(ended) and ended[next_ended].ended_ns < one.invoked_ns:
-            candidate = ended[next_ended]
-            if candidate.invoked_ns < era_ns:
-                pass
-            elif highest is None or (candidate.token or 0) > (highest.token or 0):
-                highest = candidate
-            next_ended += 1
-        if highest is not None and (one.token or 0) < (highest.token or 0):
-            message = f"a {one.kind} was accepted with token {one.token} after a {highest.kind} with {highest.token}"
-            findings.blame("stale-token-accepted", resource, message, highest, one)
-            return

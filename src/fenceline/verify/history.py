@@ -155,6 +155,11 @@ class History:
         lock: str | None = self.settings["resources"].get(resource)
         return lock
 
+    def beside(self, resource: str) -> list[str]:
+        """Return all resources of this one's lock."""
+        bindings = self.settings["resources"]
+        return [other for other in bindings if bindings[other] == bindings[resource]]
+
 
 _AT_RESOURCES = frozenset({READ, WRITE, STRAY})
 _ONCE = (("token", form.token), ("write", form.text), ("position", form.whole))

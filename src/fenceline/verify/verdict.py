@@ -11,9 +11,10 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from fenceline.verify.check_accepted import check_accepted_tokens
 from fenceline.verify.check_locks import check_exclusion, check_refusals, check_strays, check_tokens
 from fenceline.verify.check_progress import Amounts, amounts_of, check_progress, missing_faults
-from fenceline.verify.check_writes import check_accepted_tokens, check_writes
+from fenceline.verify.check_writes import check_writes
 from fenceline.verify.evidence import Step, explain
 from fenceline.verify.findings import Findings, Violation
 from fenceline.verify.forgotten import shorten_leases
