@@ -24,6 +24,11 @@ def second_unanswered() -> Script:
     return script.call("2", "read", 2.2, 2.3, outcome="info", token="11")
 
 
+def unanswered() -> Script:
+    """Process 1 is not told of its write, and process 2 sees it."""
+    return Script().write("1", 1.0, None, 10, "a", 1).acquire("2", 2.0, 2.1, 11).read("2", 2.2, 2.3, 11, 1)
+
+
 BENIGN = {
     "two tenures": two_tenures().final(("a", 1, 10), ("b", 2, 11)),
     "a stale write is refused": refused(stale_writer(), "1", 2.9, 3.0, 10, 11)
@@ -116,6 +121,13 @@ BENIGN = {
     .read("2", 3.1, 3.2, 11, 0)
     .final(),
     "what began at the moment of a restore": two_tenures().restore(1.8, 1).final(("a", 1, 10)),
+    "a read while a write is under way": Script()
+    .write("1", 1.0, 1.5, 10, "a", 1)
+    .read("2", 1.1, 1.6, 10, 0)
+    .read("3", 1.2, 1.3, 10, 1)
+    .final(("a", 1, 10)),
+    "a read of what a restore has undone since": two_tenures().read("2", 2.1, 2.2, 11, 2).restore(2.5, 0).final(),
+    "a read after a restore": two_tenures().restore(2.5, 1).read("2", 2.6, 2.7, 11, 1).final(("a", 1, 10)),
     "a write without a token is refused": Script().call("1", "stray", 1.0, 1.1, outcome="fail", error="Error"),
 }
 
@@ -159,6 +171,12 @@ VIOLATIONS = {
     "stale-token-accepted: closed by its own holder, as its refusal said": refused(
         Script().acquire("1", 1.0, 1.1, 10), "1", 1.2, 1.3, 10, 10
     ).read("1", 1.4, 1.5, 10, 0),
+    "stale-read": two_tenures().read("2", 3.0, 3.1, 11, 1).final(("a", 1, 10), ("b", 2, 11)),
+    "stale-read: another read had seen more": unanswered().read("2", 2.5, 2.6, 11, 0).final(("a", 1, 10)),
+    "lost-write: nobody was told of it, but a read had seen it": unanswered().final(),
+    "lost-write: another stands where one was that a read had seen": unanswered()
+    .write("2", 2.5, 2.6, 11, "b", 1)
+    .final(("b", 1, 11)),
     "token-granted-twice": Script().acquire("1", 1.0, 1.1, 10).acquire("2", 1.05, 1.2, 10),
     "token-went-back": Script().acquire("1", 1.0, 1.1, 11).acquire("2", 1.2, 1.3, 10),
     "lock-not-exclusive": Script().acquire("1", 1.0, 1.1, 10, until=2.0).acquire("2", 1.5, 1.9, 11, until=2.9),

@@ -14,6 +14,7 @@ from typing import Any
 from fenceline.verify.check_accepted import check_accepted_tokens
 from fenceline.verify.check_locks import check_exclusion, check_refusals, check_strays, check_tokens
 from fenceline.verify.check_progress import Amounts, amounts_of, check_progress, missing_faults
+from fenceline.verify.check_reads import check_reads
 from fenceline.verify.check_writes import check_writes
 from fenceline.verify.evidence import Step, explain
 from fenceline.verify.findings import Findings, Violation
@@ -28,6 +29,7 @@ MAX_SHOWN = 20
 CHECKERS: tuple[Callable[[History, Findings], None], ...] = (
     check_writes,
     check_accepted_tokens,
+    check_reads,
     check_tokens,
     check_exclusion,
     check_refusals,
