@@ -84,6 +84,7 @@ def test_what_is_written_here_is_a_history() -> None:
         (Script().call("1", "read", 1, 2, token="1").lines(), "line 3 .*the read lacks 'position'"),
         (two_tenures().write("1", 3, 4, 12, "a", 3).lines(), "there was a write 'a' before"),
         (two_tenures().final(at=1.75).lines(), "line 15 .*the final state of resource 'r' was told before"),
+        (Script().write("1", 1, 3, 1, "a", 1).final(at=2).lines(), "line 4 .*the final state of resource 'r'"),
         (Script().call("1", "write", 1, 2, write="a", position=1).lines(), "line 2 .*the write lacks 'token'"),
         (Script().call("1", "write", 1, 2, token="1", position=1).lines(), "line 2 .*the write lacks 'write'"),
         (Script().call("1", "write", 1, 2, token="1", write="a").lines(), "line 2 .*the write lacks 'position'"),

@@ -228,6 +228,8 @@ class Reader:
             raise form.FormError(f"it ends what was invoked at {begun.place!r}")
         begun.completed_ns = time_ns
         begun.outcome = sys.intern(step)
+        if kind == WRITE:
+            self._check_not_over(begun.place)
         _learn(begun, record)
         _check_said(begun, _SAID_IN_OK if step == OK else {})
 
@@ -252,9 +254,12 @@ class Reader:
     def _check_write(self, operation: Operation) -> None:
         if operation.write in self._writes:
             raise form.FormError(f"there was a write {operation.write!r} before")
-        if operation.place in self.history.finals:
-            raise form.FormError(f"the final state of resource {operation.place!r} was told before")
+        self._check_not_over(operation.place)
         self._writes.add(operation.write or "")
+
+    def _check_not_over(self, resource: str) -> None:
+        if resource in self.history.finals:
+            raise form.FormError(f"the final state of resource {resource!r} was told before")
 
     def _event(self, kind: str, time_ns: int, record: dict[str, Any]) -> None:
         if kind not in _NEEDED:
@@ -271,8 +276,7 @@ class Reader:
     def _end(self, record: dict[str, Any]) -> None:
         resource = form.text("resource", record["resource"])
         self._check_bound(resource)
-        if resource in self.history.finals:
-            raise form.FormError(f"the final state of resource {resource!r} was told before")
+        self._check_not_over(resource)
         self.history.finals[resource] = _final_of(record)
 
     def _refuse(self, reason: str) -> NoReturn:
