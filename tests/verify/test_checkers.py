@@ -18,6 +18,10 @@ def refused(script: Script, process: str, start: float, end: float, token: int, 
     )
 
 
+def alarmed(script: Script, error: str) -> Script:
+    return script.call("2", "read", 3.0, 3.1, outcome="fail", token="11", error=error)
+
+
 def second_unanswered() -> Script:
     """Process 2 has a newer token, and nobody knows whether its first read has sealed the resource."""
     script = Script().acquire("0", 0.1, 0.2, 9).acquire("1", 1.0, 1.1, 10).acquire("2", 1.5, 2.1, 11)
@@ -128,6 +132,10 @@ BENIGN = {
     .final(("a", 1, 10)),
     "a read of what a restore has undone since": two_tenures().read("2", 2.1, 2.2, 11, 2).restore(2.5, 0).final(),
     "a read after a restore": two_tenures().restore(2.5, 1).read("2", 2.6, 2.7, 11, 1).final(("a", 1, 10)),
+    "a seal that is gone after a restore": alarmed(two_tenures().restore(2.5, 1), "SealLostError"),
+    "locks that count each for itself": Script()
+    .acquire("1", 1.0, 1.1, 10)
+    .call("2", "acquire", 1.0, 1.1, token="10", lock="other"),
     "a write without a token is refused": Script().call("1", "stray", 1.0, 1.1, outcome="fail", error="Error"),
 }
 
@@ -178,6 +186,9 @@ VIOLATIONS = {
     .write("2", 2.5, 2.6, 11, "b", 1)
     .final(("b", 1, 11)),
     "token-granted-twice": Script().acquire("1", 1.0, 1.1, 10).acquire("2", 1.05, 1.2, 10),
+    "token-granted-twice: a resource has noticed": alarmed(two_tenures(), "TokenCollisionError"),
+    "seal-lost": alarmed(two_tenures(), "SealLostError"),
+    "seal-lost: before a restore": alarmed(two_tenures(), "SealLostError").restore(4.0, 0),
     "token-went-back": Script().acquire("1", 1.0, 1.1, 11).acquire("2", 1.2, 1.3, 10),
     "lock-not-exclusive": Script().acquire("1", 1.0, 1.1, 10, until=2.0).acquire("2", 1.5, 1.9, 11, until=2.9),
     "lock-not-exclusive: relied on longer": Script()

@@ -12,9 +12,9 @@ from fenceline.verify.linearize import Call, FencedMutex, Found, Mutex, Reentran
 
 
 def check_tokens(history: History, findings: Findings) -> None:
-    """Tokens are unique, and grow from each grant to the ones that were asked for after it."""
-    owners: dict[int, Operation] = {}
+    """A lock's tokens are unique, and grow from each grant to the ones that were asked for after it."""
     for lock, operations in history.by_place(ACQUIRE).items():
+        owners: dict[int, Operation] = {}
         granted = [one for one in operations if one.outcome == OK and one.token is not None]
         fresh: list[Operation] = []
         for one in granted:
@@ -22,7 +22,7 @@ def check_tokens(history: History, findings: Findings) -> None:
             owner = owners.setdefault(token, one)
             if owner is one:
                 fresh.append(one)
-            elif owner.process != one.process or owner.place != one.place:
+            elif owner.process != one.process:
                 message = f"token {token} was granted to process {owner.process} and to process {one.process}"
                 findings.blame("token-granted-twice", lock, message, owner, one)
         _check_growth(lock, fresh, findings)
@@ -106,6 +106,21 @@ def check_refusals(history: History, findings: Findings) -> None:
                 message = f"token {one.token} was refused as stale, and no higher one had been asked for"
                 findings.blame("newest-holder-refused", resource, message, one)
                 break
+
+
+def check_alarms(history: History, findings: Findings) -> None:
+    """No guard had to say that a token has two leases, or that a seal is gone from a resource that was not restored."""
+    for resource, operations in history.by_place(READ, WRITE).items():
+        restored_ns = [at_ns for other in history.beside(resource) for at_ns, _ in history.restores(other)]
+        for one in operations:
+            if one.outcome != FAIL:
+                continue
+            if one.error == "TokenCollisionError":
+                message = f"token {one.token} was refused, since another lease had sealed the resource with it"
+                findings.blame("token-granted-twice", resource, message, one)
+            elif one.error == "SealLostError" and one.ended_ns < min(restored_ns, default=float("inf")):
+                message = f"the seal with token {one.token} is gone, and nobody had restored the resource"
+                findings.blame("seal-lost", resource, message, one)
 
 
 class Ceiling:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from fenceline.verify.check_accepted import check_accepted_tokens
-from fenceline.verify.check_locks import check_exclusion, check_refusals, check_strays, check_tokens
+from fenceline.verify.check_locks import check_alarms, check_exclusion, check_refusals, check_strays, check_tokens
 from fenceline.verify.check_progress import Amounts, amounts_of, check_progress, missing_faults
 from fenceline.verify.check_reads import check_reads
 from fenceline.verify.check_writes import check_writes
@@ -33,6 +33,7 @@ CHECKERS: tuple[Callable[[History, Findings], None], ...] = (
     check_tokens,
     check_exclusion,
     check_refusals,
+    check_alarms,
     check_strays,
     check_progress,
 )
