@@ -1,7 +1,6 @@
 """Fixtures of the rules' tests."""
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 import pytest
 
 from fenceline import OutcomeUnknownError
-from fenceline._api.proofs import MEMORY
+from fenceline._api.proofs import MEMORY, TenureMemory
 from fenceline._flows import guard_requests as ask_for
 from fenceline.stores.sqlite.guard_connection import GuardConnection
 from tests.guards import Opener, make_file
@@ -40,7 +39,8 @@ def file(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def no_remembered_tenures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no test find what another one's bare sequencers have sealed: they have the same claims."""
-    monkeypatch.setattr(MEMORY, "_tenures", OrderedDict())
+    for name, value in vars(TenureMemory()).items():
+        monkeypatch.setattr(MEMORY, name, value)
 
 
 @pytest.fixture

@@ -199,6 +199,20 @@ def test_g9_a_bare_sequencers_tenure_remembers_its_seal_too(open_guard: Opener, 
         write(open_guard(file), sequencer(5))
 
 
+@pytest.mark.parametrize("is_lease_first", [True, False])
+def test_g9_a_lease_and_its_sequencer_are_one_tenure(
+    open_guard: Opener, source: fenceline.Source, tmp_path: Path, is_lease_first: bool
+) -> None:
+    file = make_file(tmp_path / "app.db", journal="delete")
+    backup = Path(shutil.copy(file, tmp_path / "backup.db"))
+    with source.lock(LOCK) as lease:
+        proofs = (lease, lease.sequencer) if is_lease_first else (lease.sequencer, lease)
+        write(open_guard(file), proofs[0])
+        restore(backup, file, "renamed over")
+        with pytest.raises(SealLostError):
+            write(open_guard(file), proofs[1])
+
+
 def test_g9_a_mark_that_an_operator_lowered_is_a_lost_seal(open_guard: Opener, file: Path) -> None:
     guard, lease = open_guard(file), HandmadeLease(5)
     guard.seal(lease)

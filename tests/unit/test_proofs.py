@@ -13,20 +13,34 @@ from tests.guards import HandmadeLease, sequencer
 
 def test_one_sequencer_has_one_memory() -> None:
     memory = TenureMemory()
-    assert memory.of(sequencer(5)) is memory.of(sequencer(5))
-    assert memory.of(sequencer(5)) is not memory.of(sequencer(6))
-    assert memory.of(sequencer(5)) is not memory.of(sequencer(5, claim="another"))
+    assert memory.kept(sequencer(5)) is memory.kept(sequencer(5))
+    assert memory.kept(sequencer(5)) is not memory.kept(sequencer(6))
+    assert memory.kept(sequencer(5)) is not memory.kept(sequencer(5, claim="another"))
 
 
 def test_the_least_recently_used_memory_is_forgotten() -> None:
     memory = TenureMemory()
-    first, second = memory.of(sequencer(1)), memory.of(sequencer(2))
+    memory.kept(sequencer(1)).has_read = memory.kept(sequencer(2)).has_read = True
     for token in range(3, MAX_REMEMBERED_TENURES + 1):
-        memory.of(sequencer(token))
-    assert memory.of(sequencer(1)) is first
-    memory.of(sequencer(MAX_REMEMBERED_TENURES + 1))
-    assert memory.of(sequencer(1)) is first
-    assert memory.of(sequencer(2)) is not second
+        memory.kept(sequencer(token))
+    assert memory.kept(sequencer(1)).has_read
+    memory.kept(sequencer(MAX_REMEMBERED_TENURES + 1))
+    assert memory.kept(sequencer(1)).has_read
+    assert not memory.kept(sequencer(2)).has_read
+
+
+def test_a_tenure_is_remembered_as_long_as_somebody_keeps_it() -> None:
+    memory = TenureMemory()
+    tenure = memory.of(sequencer(1))
+    tenure.has_read = True
+    assert memory.kept(sequencer(1)) is tenure
+    for token in range(2, MAX_REMEMBERED_TENURES + 2):
+        memory.kept(sequencer(token))
+    assert memory.kept(sequencer(1)) is tenure
+    del tenure
+    for token in range(2, MAX_REMEMBERED_TENURES + 2):
+        memory.kept(sequencer(token))
+    assert not memory.kept(sequencer(1)).has_read
 
 
 def test_a_lease_is_its_own_proof() -> None:
@@ -42,12 +56,12 @@ def test_what_shows_no_sequencer_is_no_proof(lease: object) -> None:
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_forked_child_remembers_a_copy_and_can_use_it() -> None:
-    tenure = MEMORY.of(sequencer(5, claim="forked"))
+    tenure = MEMORY.kept(sequencer(5, claim="forked"))
     tenure.has_read = True
     with MEMORY._lock:  # As if another thread were inside at the fork.
         child = os.fork()
         if child == 0:
-            os._exit(0 if MEMORY.of(sequencer(5, claim="forked")).has_read else 1)
+            os._exit(0 if MEMORY.kept(sequencer(5, claim="forked")).has_read else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 

@@ -4,6 +4,7 @@ Promise: every answer is true at the moment of asking, by the state and by the c
 always be read. A lease that nobody refers to any more is abandoned (H2). `repr` shows no claim.
 """
 
+from fenceline._api.proofs import MEMORY
 from fenceline._flows.admit import Tenure
 from fenceline._keeper.lifecycle import keeper
 from fenceline._keeper.record import EXPIRED, RELEASED, Audience, LeaseRecord
@@ -99,7 +100,7 @@ class BaseLease:
         """What guards remember of this lease: which resources it sealed."""
         record = self._record
         if record.tenure is None:
-            record.tenure = Tenure()
+            record.tenure = MEMORY.of(self.sequencer)
         return record.tenure
 
     def _begin_release(self) -> str | None:

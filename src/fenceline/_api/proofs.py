@@ -1,15 +1,16 @@
 """What a guard takes as proof: a lease of this process, or a sequencer of anybody's.
 
-Promise: a lease is asked whether it is still valid, and counts the guarded transactions that it must
-wait for; a bare sequencer is judged by the mark alone. Either way one tenure has one memory in this
-process of what it has sealed (G9), for a sequencer as long as MAX_REMEMBERED_TENURES others do not
-push it out. A forked child goes on with a copy of that memory.
+Promise: a lease is asked whether it is still valid, and counts the guarded transactions that it must wait for; a bare
+sequencer is judged by the mark alone. One tenure has one memory in this process of what it has sealed (G9), which a
+lease shares with its sequencers. It lasts as long as the lease, and for a sequencer without one as long as
+MAX_REMEMBERED_TENURES others do not push it out. A forked child goes on with a copy of that memory.
 """
 
 import os
 import threading
 from collections import OrderedDict
 from typing import Protocol
+from weakref import WeakValueDictionary
 
 from fenceline._flows.admit import Tenure
 from fenceline.errors import ConfigError
@@ -67,10 +68,11 @@ class Bearer:
 
 
 class TenureMemory:
-    """The tenures of bare sequencers, the most recently used last."""
+    """All tenures that somebody uses, and those of bare sequencers, the most recently used last."""
 
     def __init__(self) -> None:
-        self._tenures: OrderedDict[Sequencer, Tenure] = OrderedDict()
+        self._known: WeakValueDictionary[Sequencer, Tenure] = WeakValueDictionary()
+        self._kept: OrderedDict[Sequencer, Tenure] = OrderedDict()
         self.renew_lock()
 
     def renew_lock(self) -> None:
@@ -78,13 +80,19 @@ class TenureMemory:
         self._lock = threading.Lock()
 
     def of(self, sequencer: Sequencer) -> Tenure:
-        """Return what is remembered of the sequencer's tenure."""
+        """Return what is remembered of the sequencer's tenure, for as long as somebody keeps it."""
         with self._lock:
-            tenure = self._tenures.setdefault(sequencer, Tenure())
-            self._tenures.move_to_end(sequencer)
-            if len(self._tenures) > MAX_REMEMBERED_TENURES:
-                self._tenures.popitem(last=False)
-            return tenure
+            return self._known.setdefault(sequencer, Tenure())
+
+    def kept(self, sequencer: Sequencer) -> Tenure:
+        """Return the same, and keep it."""
+        tenure = self.of(sequencer)
+        with self._lock:
+            self._kept[sequencer] = tenure
+            self._kept.move_to_end(sequencer)
+            if len(self._kept) > MAX_REMEMBERED_TENURES:
+                self._kept.popitem(last=False)
+        return tenure
 
 
 MEMORY = TenureMemory()
@@ -100,4 +108,4 @@ def proof_of(lease: object) -> Proof:
         raise ConfigError(
             f"a guard needs a lease, as lock.acquire() returns, or a Sequencer; not {type(lease).__name__}"
         )
-    return Bearer(sequencer, MEMORY.of(sequencer))
+    return Bearer(sequencer, MEMORY.kept(sequencer))

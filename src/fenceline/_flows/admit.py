@@ -95,7 +95,7 @@ class Tenure:
     nothing is ever taken back.
     """
 
-    __slots__ = ("has_read", "opened", "sealed")
+    __slots__ = ("__weakref__", "has_read", "opened", "sealed")
 
     def __init__(self) -> None:
         self.opened: set[tuple[str, str]] = set()
