@@ -27,7 +27,7 @@ class HandmadeLease:
         self.sequencer = sequencer(token, **changes)
         self.tenure = Tenure()
         self.problem: Exception | None = None
-        self.open_transactions = 0
+        self._blocks: set[object] = set()
 
     def check_valid(self) -> None:
         if self.problem is not None:
@@ -36,14 +36,16 @@ class HandmadeLease:
     def remaining(self) -> float:
         return 30.0
 
-    def enter_guarded(self) -> int:
-        self.check_valid()
-        self.open_transactions += 1
-        return 0
+    @property
+    def open_transactions(self) -> int:
+        return len(self._blocks)
 
-    def leave_guarded(self, who: int) -> None:
-        self.open_transactions -= 1
-        assert self.open_transactions >= 0
+    def enter_guarded(self, block: object) -> None:
+        self.check_valid()
+        self._blocks.add(block)
+
+    def leave_guarded(self, block: object) -> None:
+        self._blocks.discard(block)
 
 
 class HandmadeSource:

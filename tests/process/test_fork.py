@@ -65,7 +65,7 @@ def look():
         "repr": repr(lease),
         "refused": [outcome(ask) for ask in (
             lambda: lease.is_valid, lease.remaining, lambda: lease.lost, lease.release, lease.release_soon,
-            lease.check_valid, lambda: lease.deadline_ms, lease.enter_guarded,
+            lease.check_valid, lambda: lease.deadline_ms, lambda: lease.enter_guarded(lease),
         )],
     }
 say(in_child(look))

@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -165,3 +166,50 @@ def test_a_guard_that_nobody_holds_any_more_leaves_no_connection_open(file: Path
             connection.execute("SELECT 1")
     with plain(file, timeout=0) as other:
         assert other.execute("PRAGMA journal_mode = delete").fetchone() == ("delete",)
+
+
+class Shot(BaseException):
+    """What a signal handler raises."""
+
+
+def shot_at(call: int, act: Callable[[], Any]) -> bool:
+    """Have the call of one function of fenceline's, so many after the first, end before its first line, which is where
+    Python runs signal handlers; return whether it came to that.
+    """
+    calls = iter(range(10**6))
+    was_shot = False
+
+    def trace(frame: Any, event: str, argument: Any) -> None:
+        nonlocal was_shot
+        if "fenceline" in frame.f_code.co_filename and next(calls) == call:
+            was_shot = True
+            raise Shot
+
+    try:
+        sys.settrace(trace)
+        act()
+    except (Shot, fenceline.FencelineError, sqlite3.Error):
+        pass  # What a handler raises inside a callback of sqlite3's, that replaces by an error of its own.
+    finally:
+        sys.settrace(None)
+    return was_shot
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # What is raised in a finalizer.
+def test_a_block_that_a_signal_handler_interrupts_anywhere_is_in_nobodys_way(
+    file: Path, source: fenceline.Source
+) -> None:
+    guard = fenceline.guard(url_of(file), resource=RESOURCE, lock=LOCK)
+    with source.lock(LOCK, ttl=60) as lease:
+
+        def act() -> None:
+            with guard.transaction(lease) as connection:
+                connection.execute("UPDATE reports SET value = value + 1")
+
+        act()
+        call = 0
+        while shot_at(call, act):
+            call += 1
+            act()
+        assert call > 20
+        assert lease.release()

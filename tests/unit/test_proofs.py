@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from fenceline import ConfigError, GuardError
-from fenceline._api.occupancy import check_free, occupy
+from fenceline._api.occupancy import Occupancy, check_free
 from fenceline._api.proofs import MAX_REMEMBERED_TENURES, MEMORY, TenureMemory, proof_of
 from tests.guards import HandmadeLease, sequencer
 
@@ -67,7 +67,8 @@ def test_a_forked_child_remembers_a_copy_and_can_use_it() -> None:
 
 def test_a_thread_conflicts_with_whatever_is_open_in_it() -> None:
     task = object()
-    occupancy = occupy("here", task)
+    occupancy = Occupancy("here")
+    occupancy.begin(task)
     with pytest.raises(GuardError, match="this thread has a guarded transaction open on here"):
         check_free("here")
     with pytest.raises(GuardError, match="this task has"):
@@ -79,7 +80,8 @@ def test_a_thread_conflicts_with_whatever_is_open_in_it() -> None:
 
 
 def test_another_thread_does_not_conflict() -> None:
-    occupancy = occupy("here")
+    occupancy = Occupancy("here")
+    occupancy.begin()
     thread = threading.Thread(target=check_free, args=("here",))
     thread.start()
     thread.join()

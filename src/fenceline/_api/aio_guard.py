@@ -24,7 +24,7 @@ from fenceline._api.guard_terms import (
 )
 from fenceline._api.guard_ways import AsyncWork, Way, way_of
 from fenceline._api.guarded_work import check_unused
-from fenceline._api.occupancy import Occupancy, check_free, occupy
+from fenceline._api.occupancy import Occupancy, check_free
 from fenceline._api.proofs import Proof, proof_of
 from fenceline._drivers.guarding import run_async
 from fenceline._flows import operating
@@ -72,12 +72,15 @@ class AsyncGuard(BaseGuard):
             await self._admission(lease, connection, may_raise=True).admitted()
             return
         proof = proof_of(lease)
-        who = proof.enter_guarded()
+        block = object()
         try:
+            proof.enter_guarded(block)
             self._check_free()
             await self._way.seal(proof)
-        finally:
-            proof.leave_guarded(who)
+            proof.leave_guarded(block)
+        except BaseException:
+            proof.leave_guarded(block)
+            raise
 
     def transaction(self, lease: Any) -> "AsyncGuardedTransaction":
         """Return an `async with` block whose writes are committed at its end, if no newer holder has sealed a resource.
@@ -167,22 +170,21 @@ class AsyncGuard(BaseGuard):
 class AsyncGuardedTransaction:
     """The block of one guarded transaction; yields the client's own connection."""
 
-    __slots__ = ("_is_used", "_occupancy", "_place", "_proof", "_who", "_work")
+    __slots__ = ("_block", "_is_used", "_occupancy", "_proof", "_work")
 
     def __init__(self, place: str, proof: Proof, work: AsyncWork) -> None:
-        self._place = place
         self._proof = proof
         self._work = work
         self._is_used = False
-        self._occupancy: Occupancy | None = None
-        self._who = 0
+        self._block = object()
+        self._occupancy = Occupancy(place)
 
     async def __aenter__(self) -> Any:
         check_unused(is_used=self._is_used)
         self._is_used = True
-        self._who = self._proof.enter_guarded()
         try:
-            self._occupancy = occupy(self._place, asyncio.current_task())
+            self._proof.enter_guarded(self._block)
+            self._occupancy.begin(asyncio.current_task())
             return await self._work.open()
         except BaseException:
             self._leave()
@@ -193,21 +195,22 @@ class AsyncGuardedTransaction:
     ) -> None:
         try:
             meaning = await self._work.end(error)
-        finally:
             self._leave()
+        except BaseException:
+            self._leave()
+            raise
         if meaning is not None:
             raise meaning from error
 
     def _leave(self) -> None:
-        if self._occupancy is not None:
-            self._occupancy.end()
-        self._proof.leave_guarded(self._who)
+        self._occupancy.end()
+        self._proof.leave_guarded(self._block)
 
 
 class AsyncAdmission:
     """What `guard.check` found: the lease is the newest holder. As a block, it admits writes to protected tables."""
 
-    __slots__ = ("_connection", "_core", "_may_raise", "_native", "_presented", "_proof", "_way", "_who")
+    __slots__ = ("_block", "_connection", "_core", "_may_raise", "_native", "_presented", "_proof", "_way")
 
     def __init__(self, way: Way, core: GuardCore, proof: Proof, native: Any, *, may_raise: bool) -> None:
         self._way = way
@@ -217,7 +220,7 @@ class AsyncAdmission:
         self._may_raise = may_raise
         self._connection: AsyncGuardConnection | None = None
         self._presented: tuple[str, ...] = ()
-        self._who = 0
+        self._block = object()
 
     def __await__(self) -> Generator[Any, None, "AsyncAdmission"]:
         yield from self.admitted().__await__()
@@ -225,11 +228,11 @@ class AsyncAdmission:
 
     async def __aenter__(self) -> None:
         connection = await self.admitted()
-        self._who = self._proof.enter_guarded()
         try:
+            self._proof.enter_guarded(self._block)
             self._presented = await run_async(self._core.presenting(self._proof), connection)
         except BaseException:
-            self._proof.leave_guarded(self._who)
+            self._proof.leave_guarded(self._block)
             raise
 
     async def __aexit__(
@@ -237,8 +240,10 @@ class AsyncAdmission:
     ) -> None:
         try:
             await self._withdraw(await self.admitted(), error)
-        finally:
-            self._proof.leave_guarded(self._who)
+            self._proof.leave_guarded(self._block)
+        except BaseException:
+            self._proof.leave_guarded(self._block)
+            raise
 
     async def _withdraw(self, connection: AsyncGuardConnection, error: BaseException | None) -> None:
         try:

@@ -132,15 +132,13 @@ class AsyncLease(BaseLease):
         if self.is_inherited or not await self.release():
             note_loss(self._problem_at_end(), error)
 
-    def enter_guarded(self) -> int:
-        """Count a guarded transaction that this task begins, and return who that is; for guards."""
-        who = self._who()
-        self._record.enter_guarded(who)
-        return who
+    def enter_guarded(self, block: object) -> None:
+        """Count a guarded transaction that this task begins; for guards."""
+        self._record.enter_guarded(block, self._who())
 
-    def leave_guarded(self, who: int) -> None:
-        """Count out what `who` began, in whichever task; for guards."""
-        self._record.leave_guarded(who)
+    def leave_guarded(self, block: object) -> None:
+        """Count it out, in whichever task, if it is counted; for guards."""
+        self._record.leave_guarded(block)
 
     def _who(self) -> int:
         return id(asyncio.current_task())

@@ -21,7 +21,7 @@ from fenceline._api.guard_terms import (
     scope_of,
 )
 from fenceline._api.guarded_work import GuardedWork
-from fenceline._api.occupancy import Occupancy, check_free, occupy
+from fenceline._api.occupancy import Occupancy, check_free
 from fenceline._api.proofs import Proof, proof_of
 from fenceline._drivers.guarding import run
 from fenceline._flows import operating
@@ -69,12 +69,15 @@ class Guard(BaseGuard):
             Admission.checked(self._core, proof_of(lease), connection, may_raise=True)
             return
         proof = proof_of(lease)
-        who = proof.enter_guarded()
+        block = object()
         try:
+            proof.enter_guarded(block)
             check_free(self.url)
             self._core.seal(proof)
-        finally:
-            proof.leave_guarded(who)
+            proof.leave_guarded(block)
+        except BaseException:
+            proof.leave_guarded(block)
+            raise
 
     def transaction(self, lease: Any) -> "GuardedTransaction":
         """Return a block whose writes are committed at its end, if no newer holder has sealed a resource.
@@ -169,20 +172,30 @@ class Guard(BaseGuard):
 
 
 class GuardedTransaction(GuardedWork):
-    """The block of one guarded transaction; yields the client's own connection."""
+    """The block of one guarded transaction; yields the client's own connection.
 
-    __slots__ = ("_occupancy", "_who")
+    A signal handler may raise anywhere: what must be undone is begun inside of what undoes it, and undone twice if need
+    be. What stayed would be in the way of every later block of this thread.
+    """
+
+    __slots__ = ("_block", "_occupancy")
 
     def __init__(self, core: GuardCore, proof: Proof) -> None:
         super().__init__(core, proof)
-        self._occupancy: Occupancy | None = None
-        self._who = 0
+        self._block = object()
+        self._occupancy = Occupancy(self.place)
+
+    def __del__(self) -> None:
+        """Count it out all the same, if a signal handler raised before the first line of `__exit__`."""
+        if (occupancy := getattr(self, "_occupancy", None)) is not None:
+            occupancy.end()
+            self.proof.leave_guarded(self._block)
 
     def __enter__(self) -> Any:
         self.use()
-        self._who = self.proof.enter_guarded()
         try:
-            self._occupancy = occupy(self.place)
+            self.proof.enter_guarded(self._block)
+            self._occupancy.begin()
             return self.open()
         except BaseException as error:
             if self.is_open:
@@ -195,28 +208,30 @@ class GuardedTransaction(GuardedWork):
     ) -> None:
         try:
             meaning = self.end(error)
-        finally:
             self._leave()
+        except BaseException:
+            self._leave()
+            raise
         if meaning is not None:
             raise meaning from error
 
     def _leave(self) -> None:
-        if self._occupancy is not None:
-            self._occupancy.end()
-        self.proof.leave_guarded(self._who)
+        self.give_back()
+        self._occupancy.end()
+        self.proof.leave_guarded(self._block)
 
 
 class Admission:
     """What `guard.check` found: the lease is the newest holder. As a block, it admits writes to protected tables."""
 
-    __slots__ = ("_connection", "_core", "_presented", "_proof", "_who")
+    __slots__ = ("_block", "_connection", "_core", "_presented", "_proof")
 
     def __init__(self, core: GuardCore, proof: Proof, connection: GuardConnection) -> None:
         self._core = core
         self._proof = proof
         self._connection = connection
         self._presented: tuple[str, ...] = ()
-        self._who = 0
+        self._block = object()
 
     @classmethod
     def checked(cls, core: GuardCore, proof: Proof, connection: Any, *, may_raise: bool) -> "Admission":
@@ -228,11 +243,11 @@ class Admission:
 
     def __enter__(self) -> None:
         proof = self._proof
-        self._who = proof.enter_guarded()
         try:
+            proof.enter_guarded(self._block)
             self._presented = run(self._core.presenting(proof), self._connection)
         except BaseException:
-            proof.leave_guarded(self._who)
+            proof.leave_guarded(self._block)
             raise
 
     def __exit__(
@@ -240,8 +255,10 @@ class Admission:
     ) -> None:
         try:
             self._withdraw(error)
-        finally:
-            self._proof.leave_guarded(self._who)
+            self._proof.leave_guarded(self._block)
+        except BaseException:
+            self._proof.leave_guarded(self._block)
+            raise
 
     def _withdraw(self, error: BaseException | None) -> None:
         try:

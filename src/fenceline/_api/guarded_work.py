@@ -54,7 +54,7 @@ class GuardedWork:
             core.tell_opened(proof, opened)
             native = self._connection.native
         except BaseException as error:
-            self._give_back()
+            self.give_back()
             if isinstance(error, GuardError):
                 core.tell_refused(proof, error)
             raise
@@ -72,9 +72,10 @@ class GuardedWork:
             connection.rollback()
             return connection.explain(error)
         finally:
-            self._give_back()
+            self.give_back()
 
-    def _give_back(self) -> None:
+    def give_back(self) -> None:
+        """Give back the connection that is not given back yet, with what is open in it undone."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()

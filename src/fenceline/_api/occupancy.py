@@ -13,19 +13,26 @@ from fenceline.errors import GuardError
 
 
 class Occupancy:
-    """One guarded transaction that is open: where, and in which task (None: by a thread)."""
+    """One guarded transaction: where, and in which task (None: by a thread)."""
 
     __slots__ = ("_home", "place", "task")
 
-    def __init__(self, place: str, task: object, home: "list[Occupancy]") -> None:
+    def __init__(self, place: str) -> None:
         self.place = place
+        self.task: object = None
+        self._home: list[Occupancy] = []
+
+    def begin(self, task: object = None) -> None:
+        """Take the place for this thread or task, until the end; GuardError if it has the place already."""
+        check_free(self.place, task)
         self.task = task
-        self._home = home
-        home.append(self)
+        self._home = _THREAD.open
+        self._home.append(self)
 
     def end(self) -> None:
-        """The transaction has ended; any thread may say so."""
-        self._home.remove(self)
+        """The transaction has ended, if it had begun; any thread may say so, and more than once."""
+        if self in self._home:
+            self._home.remove(self)
 
 
 class _Thread(threading.local):
@@ -53,11 +60,3 @@ def check_free(place: str, task: object = None) -> None:
                 f"this {who} has a guarded transaction open on {place} already, and would wait for itself: leave that "
                 f"block first, or put everything into one guard(resources=[…])"
             )
-
-
-def occupy(place: str, task: object = None) -> Occupancy:
-    """Take the place for this thread or task, until the occupancy is ended."""
-    home = _THREAD.open
-    if home:
-        check_free(place, task)
-    return Occupancy(place, task, home)

@@ -37,11 +37,11 @@ class Proof(Protocol):
     def check_valid(self) -> None:
         """Raise the error that says why the lease may not be relied on."""
 
-    def enter_guarded(self) -> int:
-        """Count a guarded transaction that begins, and return who began it; raise if the lease is over."""
+    def enter_guarded(self, block: object) -> None:
+        """Count a guarded transaction that begins; raise if the lease is over."""
 
-    def leave_guarded(self, who: int) -> None:
-        """Count out a transaction that `who` began; any thread or task may say so."""
+    def leave_guarded(self, block: object) -> None:
+        """Count it out, if it is counted; any thread or task may say so."""
 
 
 class Bearer:
@@ -59,11 +59,10 @@ class Bearer:
     def check_valid(self) -> None:
         """Nothing is known here: the mark decides."""
 
-    def enter_guarded(self) -> int:
+    def enter_guarded(self, block: object) -> None:
         """Nobody waits for it."""
-        return 0
 
-    def leave_guarded(self, who: int) -> None:
+    def leave_guarded(self, block: object) -> None:
         """Nobody waits for it."""
 
 

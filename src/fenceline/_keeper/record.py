@@ -135,7 +135,7 @@ class LeaseRecord:
         self.reason: str | None = None
         self.wakers: tuple[Callable[[], object], ...] = ()
         self.tenure: Tenure | None = None
-        self.open_transactions: dict[int, int] = {}
+        self.open_transactions: dict[object, int] = {}
 
     @property
     def state(self) -> str:
@@ -218,21 +218,21 @@ class LeaseRecord:
         # The state is read last, here and in `problem`: another thread, or a signal handler, may change it meanwhile.
         return self.is_over() and self.state in {HELD, EXPIRED, LOST}
 
-    def enter_guarded(self, who: int) -> None:
-        """Count a guarded transaction of thread or task `who`; raise if the lease is over."""
+    def enter_guarded(self, block: object, who: int) -> None:
+        """Count a guarded transaction of thread or task `who`; raise if the lease is over. `block` stands for it, and
+        does not refer to the lease: the record, which the keeper has, would keep that alive for ever (H2).
+        """
         with PROCESS.mutex:
             if (problem := self.problem()) is not None:
                 raise problem
-            self.open_transactions[who] = self.open_transactions.get(who, 0) + 1
+            self.open_transactions[block] = who
 
-    def leave_guarded(self, who: int) -> None:
-        """Count a guarded transaction out again."""
+    def leave_guarded(self, block: object) -> None:
+        """Count a guarded transaction out again, if it is counted: whoever is interrupted here can make sure of it."""
         with PROCESS.mutex:
-            self.open_transactions[who] -= 1
-            if not self.open_transactions[who]:
-                del self.open_transactions[who]
-                if self._state != HELD:  # Else nobody waits yet: a release leaves held first.
-                    PROCESS.drained.notify_all()
+            self.open_transactions.pop(block, None)
+            if self._state != HELD:  # Else nobody waits yet: a release leaves held first.
+                PROCESS.drained.notify_all()
 
     def wait_for_guarded(self) -> None:
         """Wait until no guarded transaction of this lease is open, until its deadline at most: then they are stale
@@ -246,7 +246,7 @@ class LeaseRecord:
 
     def check_may_release(self, who: int) -> None:
         """Raise LeaseError inside `who`'s own guarded transaction: its release would wait for itself."""
-        if self.open_transactions.get(who):
+        if who in self.open_transactions.values():
             raise LeaseError(
                 f"{self._name()} cannot be released inside its own guarded transaction: leave that block first"
             )

@@ -13,7 +13,7 @@ from fenceline._api.base_guard import BaseGuard, core_of
 from fenceline._api.guard_core import GuardCore
 from fenceline._api.guard_terms import scope_of
 from fenceline._api.guard_ways import way_of
-from fenceline._api.occupancy import occupy
+from fenceline._api.occupancy import Occupancy
 from fenceline._api.proofs import Proof, proof_of
 from fenceline._flows.driving import drive
 from fenceline._flows.guard_requests import Withdraw
@@ -34,15 +34,14 @@ class Fencing:
     @contextmanager
     def entered(self, task: object = None) -> Iterator[None]:
         """Count a guarded transaction of the lease, and keep this thread, or this task, from waiting for itself."""
-        who = self._proof.enter_guarded()
+        block, occupancy = object(), Occupancy(self._core.scope.place)
         try:
-            occupancy = occupy(self._core.scope.place, task)
-            try:
-                yield
-            finally:
-                occupancy.end()
+            self._proof.enter_guarded(block)
+            occupancy.begin(task)
+            yield
         finally:
-            self._proof.leave_guarded(who)
+            occupancy.end()
+            self._proof.leave_guarded(block)
 
     def seal(self) -> None:
         """Seal what this tenure has not sealed, over a connection of the guard's own."""
