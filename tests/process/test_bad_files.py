@@ -135,6 +135,45 @@ def test_place_that_is_no_regular_file_is_refused(short_path: Path, make: Callab
     assert contents(short_path) == before
 
 
+@pytest.mark.reduced
+def test_file_with_a_second_name_is_refused_by_both(path: Path, tmp_path: Path) -> None:
+    """SQLite keeps a log beside each: by the other name somebody else got the lock, and the same token."""
+    one_token(path)
+    another = tmp_path / "other.db"
+    another.hardlink_to(path)
+    for name in (path, another):
+        with pytest.raises(SourceUnavailableError, match=r"has 2 names \(hard links\).*`find -samefile`"):
+            one_token(name)
+    another.unlink()
+    (tmp_path / "link.db").symlink_to(path)
+    assert one_token(tmp_path / "link.db") == 2
+
+
+@pytest.mark.parametrize("folder", ["inside", "in side\\"])
+def test_file_that_is_mounted_by_itself_is_refused(path: Path, tmp_path: Path, folder: str) -> None:
+    """As containers are given single files: the log would be in the container's own folder."""
+    inside = [need("unshare"), "--mount"]
+    if subprocess.run([*inside, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("unshare --mount is not permitted here: run the tests as root")
+    one_token(path)
+    mounted = tmp_path / folder / "locks.db"
+    mounted.parent.mkdir()
+    mounted.touch()
+    code = "import fenceline, sys; print(fenceline.connect(sys.argv[1]).lock('lock').acquire().token)"
+
+    def acquired(what: Path, name: Path) -> subprocess.CompletedProcess[str]:
+        mount = ["sh", "-c", 'mount --bind "$0" "$1" && shift && exec "$@"']
+        command = [*inside, *mount, str(what), str(name), sys.executable, "-c", code, f"sqlite:///{mounted}"]
+        return subprocess.run(command, check=False, capture_output=True, text=True)
+
+    refused = acquired(path, mounted)
+    assert "SourceUnavailableError" in refused.stderr
+    assert "is mounted by itself, apart from its folder" in refused.stderr
+    assert "mount the folder that it is in" in refused.stderr
+    assert (mounted.stat().st_size, one_token(path)) == (0, 2)
+    assert acquired(path.parent, mounted.parent).stdout == "3\n"
+
+
 @pytest.mark.parametrize(
     "name", ["missing/locks.db", "file/locks.db", "x" * 300, "y/" * 2500 + "x"], ids=lambda n: n[:12]
 )

@@ -23,6 +23,7 @@ from fenceline.errors import (
     UnsupportedError,
 )
 from fenceline.stores.sqlite.forks import GATE
+from fenceline.stores.sqlite.names import check_one_name
 
 MIN_SQLITE = (3, 37, 0)
 BUSY_PATIENCE_S = 5.0
@@ -145,7 +146,8 @@ class Database:
         return status.st_dev, status.st_ino
 
     def _make_private(self) -> None:
-        """Create the file with mode 0600 if it is missing, since SQLite would use the umask; refuse what is no file.
+        """Create the file with mode 0600 if it is missing, since SQLite would use the umask; refuse what is no file, or
+        has another name.
 
         Without a descriptor: closing one takes away every lock that this process has on the file, those of its other
         connections included, and another process would then delete the log under them
@@ -155,11 +157,12 @@ class Database:
             if not os.path.exists(self.path):
                 with suppress(FileExistsError):
                     os.mknod(os.path.realpath(self.path), stat.S_IFREG | 0o600)
-            mode = os.stat(self.path).st_mode
+            status = os.stat(self.path)
         except OSError as error:
             raise SourceUnavailableError(
                 f"{self.path} cannot be opened ({error.strerror}): the file and its folder must exist and be writable"
             ) from error
+        mode = status.st_mode
         if not stat.S_ISREG(mode):
             raise SourceUnavailableError(f"{self.path} is no regular file ({stat.filemode(mode)}): choose another file")
         if not os.access(self.path, os.R_OK | os.W_OK, effective_ids=True):
@@ -167,6 +170,7 @@ class Database:
                 f"{self.path} ({stat.filemode(mode)}) may not be read and written by this user: make it and its folder "
                 f"writable, or choose another file"
             )
+        check_one_name(self.path, status.st_nlink)
 
     def execute(self, statement: str, parameters: Any = ()) -> sqlite3.Cursor:
         """Run one statement of the open transaction, its errors still sqlite3's."""
