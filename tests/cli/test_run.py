@@ -155,6 +155,18 @@ def test_a_signal_is_forwarded_to_cmds_group(program: Program, name: str) -> Non
     assert not program.source().info("x").is_held
 
 
+@pytest.mark.parametrize("name", ["TERM", "HUP"])
+def test_a_cmd_that_is_stopped_is_woken_to_its_end(program: Program, name: str) -> None:
+    process = program.start("run", "x", "--", "sh", "-c", SAY_READY + "kill -STOP $$; exit 5")
+    ready(process)
+    stopped = running(process)
+    wait_until(lambda: stopped.status() == "stopped")
+    number = getattr(signal, f"SIG{name}")
+    process.send_signal(number)
+    assert process.wait() == 128 + number
+    assert not program.source().info("x").is_held
+
+
 def test_cmd_may_handle_a_forwarded_signal(program: Program) -> None:
     process = program.start("run", "x", "--", "sh", "-c", f"trap 'echo bye; exit 9' TERM; {SAY_READY} sleep 60 & wait")
     ready(process)

@@ -22,6 +22,8 @@ from fenceline.clock import boottime_ms
 PATIENCE_MS = 1000
 _STOP_CHECK_MS = 200
 """A process that still runs so long after it told itself to stop cannot be stopped: nobody could continue it."""
+_WAKING = (signal.SIGTERM, signal.SIGHUP)
+"""What a stopped process is to hear all the same, as after a shell's `kill`: it would hold the lock for ever."""
 _WANTS_TERMINAL = (signal.SIGTTIN, signal.SIGTTOU)
 
 
@@ -104,6 +106,8 @@ class Supervisor:
             self._resume()
         elif event == signal.SIGTSTP or event in FORWARDED:
             self._command.signal(event)
+            if event in _WAKING:
+                self._command.signal(signal.SIGCONT)
 
     def _expect_the_end(self) -> None:
         if self._give_up_ms is None:
