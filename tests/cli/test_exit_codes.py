@@ -138,6 +138,12 @@ def test_with_json_an_error_is_one_object(program: Program, words: list[str], ki
     assert told["message"]
 
 
+def test_with_json_what_to_write_is_a_line_of_its_own(program: Program) -> None:
+    message = json.loads(program("epoch", "--raise", "--json").stderr)["error"]["message"]
+    assert message.splitlines()[0] == "--raise ends every lease: say why with --reason TEXT"
+    assert message.splitlines()[1].startswith("Write: fenceline epoch [OPTIONS]")
+
+
 def test_every_error_of_the_tree_has_its_code() -> None:
     kinds = [kind for kind in vars(tree).values() if isinstance(kind, type) and issubclass(kind, tree.FencelineError)]
     made = {kind.__name__: kind.__new__(kind) for kind in kinds}

@@ -72,7 +72,7 @@ def report(error: BaseException, *, as_json: bool = False) -> int:
 
         described = {
             "type": type(error).__name__,
-            "message": " ".join(lines),
+            "message": "\n".join(lines),
             "exit_code": code,
             "definite": getattr(error, "definite", None),
         }
