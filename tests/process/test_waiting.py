@@ -1,5 +1,6 @@
 """Waiting: first in, first out over processes and threads, woken by a bell, at a bounded cost, without a busy loop."""
 
+import select
 import shutil
 import sqlite3
 import threading
@@ -14,6 +15,7 @@ import fenceline
 from fenceline._flows import requests as ask
 from fenceline.clock import boottime_ms
 from fenceline.model import draw_claim
+from fenceline.stores.sqlite import wake
 from fenceline.stores.sqlite.queueing import MAX_WAITERS
 from fenceline.stores.sqlite.source import SQLiteSourceConnection
 from tests.helpers import wait_until
@@ -140,6 +142,20 @@ def test_without_the_folder_of_bells_waiters_are_served_all_the_same(stage: Stag
     holder.release()
     assert early.hear() == ["early", 2]
     assert late.hear() == ["late", 3]
+
+
+@pytest.mark.parametrize("is_waiter_behind_link", [True, False])
+def test_a_bell_is_heard_by_whichever_name_the_file_is_known(tmp_path: Path, is_waiter_behind_link: bool) -> None:
+    path, link = tmp_path / "locks.db", tmp_path / "folder" / "link.db"
+    path.touch()
+    link.parent.mkdir()
+    link.symlink_to(path)
+    waits, rings = (link, path) if is_waiter_behind_link else (path, link)
+    bell = wake.Bell(waits, "claim")
+    wake.ring(rings, "claim")
+    assert select.select([bell.fileno()], [], [], 0)[0]
+    bell.close()
+    assert not list(link.parent.glob("*-wake"))
 
 
 @pytest.mark.reduced

@@ -79,7 +79,8 @@ def remove(database: Path, claim: str) -> None:
 def _path(database: Path, claim: str) -> str:
     import hashlib  # Only who waits, or has a waiter behind, pays for it.
 
-    return f"{database}-wake/{hashlib.blake2b(claim.encode(), digest_size=_NAME_BYTES).hexdigest()}"
+    # Beside the file itself, as SQLite's log is, also for who opens it by a symbolic link.
+    return f"{os.path.realpath(database)}-wake/{hashlib.blake2b(claim.encode(), digest_size=_NAME_BYTES).hexdigest()}"
 
 
 def _open_listening(database: Path, path: str) -> FileIO:
