@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import psutil
@@ -333,8 +334,10 @@ def test_a_run_without_word_from_its_source_ends_before_the_deadline(program: Pr
     process = program.start("run", "x", "--ttl", "5", "--", "sh", "-c", SAY_READY + "sleep 60")
     ready(process)
     command = running(process)
-    with program.source() as source:
-        blocker = sqlite3.connect(program.folder / "locks.db", isolation_level=None)
+    with (
+        program.source() as source,
+        closing(sqlite3.connect(program.folder / "locks.db", isolation_level=None)) as blocker,
+    ):
         blocker.execute("BEGIN EXCLUSIVE")
         wait_until(lambda: is_gone(command.pid))
         blocker.execute("ROLLBACK")

@@ -3,6 +3,7 @@
 import signal
 import sqlite3
 import time
+from contextlib import closing
 from types import FrameType
 
 import pytest
@@ -26,19 +27,18 @@ def test_a_signal_handler_that_raises_is_not_lost_inside_a_statement() -> None:
     def handler(number: int, frame: FrameType | None) -> None:
         raise RaisedByHandlerError
 
-    connection = sqlite3.connect(":memory:")
-    connection.create_function("now_ns", 0, boottime_ns)
     numbers = f"WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT {CALLS})"
 
-    def count_for_ever() -> None:
+    def count_for_ever(connection: sqlite3.Connection) -> None:
+        connection.create_function("now_ns", 0, boottime_ns)
         while True:
             signal.setitimer(signal.ITIMER_REAL, 0.0005)
             connection.execute(f"{numbers} SELECT sum(now_ns() > i) FROM n").fetchall()
 
     before = signal.signal(signal.SIGALRM, handler)
     try:
-        with pytest.raises(RaisedByHandlerError):
-            count_for_ever()
+        with closing(sqlite3.connect(":memory:")) as connection, pytest.raises(RaisedByHandlerError):
+            count_for_ever(connection)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
