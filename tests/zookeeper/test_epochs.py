@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from kazoo.client import KazooClient
 
 import fenceline
 from fenceline import SchemaError, SourceError
@@ -44,6 +45,21 @@ def test_t7_a_raise_ends_the_leases_of_other_processes_and_frees_their_locks(
             held.check_valid()
         assert acquired(source, "other").token > raised.last_token
         fresh.release()
+
+
+def test_a_queue_that_is_too_long_to_be_broken_leads_to_a_raise(source: fenceline.Source, kazoo: KazooClient) -> None:
+    """A server drops the connection of whoever asks for too much at once, and all leases that hang on it."""
+    name = "%" * 500
+    held = acquired(source, name)
+    place = f"{source._store.layout.lock(name)}/{'0' * 32}__lock__"
+    for made in [kazoo.create_async(place, ephemeral=True, sequence=True) for _ in range(700)]:
+        made.get()
+    with pytest.raises(fenceline.SourceError, match=r"all 701 who hold it or wait takes 1\d+ bytes") as caught:
+        source.break_lock(name, reason="a test")
+    assert caught.value.definite
+    assert held.is_valid
+    source.raise_epoch(reason="a test")
+    assert acquired(source, name).token > held.token
 
 
 def test_t7_tokens_rise_over_every_epoch(source: fenceline.Source) -> None:

@@ -17,10 +17,12 @@ from kazoo.exceptions import (
     RolledBackError,
     RuntimeInconsistency,
 )
+from kazoo.protocol.serialization import Transaction
 
 from fenceline._flows import requests as ask
 from fenceline.errors import SourceError, SourceUnavailableError
 from fenceline.model import LockInfo, SourceInfo
+from fenceline.stores.zookeeper.guard_work import MAX_REQUEST_BYTES
 from fenceline.stores.zookeeper.inspection import Queue, lock_info, own_nodes, read_queues
 from fenceline.stores.zookeeper.layout import Break, break_in, is_queue, lock_names
 from fenceline.stores.zookeeper.record import SourceRecord
@@ -143,6 +145,7 @@ def _break(
         transaction.delete(f"{parent}/{name}")
     if nodes:
         transaction.set_data(parent, done.value())
+    _check_size(queue, transaction.operations)
     (results,) = session.expect([transaction.commit_async()], patience_s)
     if _is_refused(session, results):
         return False
@@ -159,6 +162,17 @@ def _check_contenders(queue: Queue) -> None:
                 f"contender's, but ends with no session, so it is something else that is kept below the lock's own "
                 f"node, guarded data for instance. Nothing was done: keep it elsewhere, and the lock can be had again"
             )
+
+
+def _check_size(queue: Queue, operations: list[Any]) -> None:
+    """Raise SourceError if the servers would drop the connection, and the leases of this process with it in doubt."""
+    size_bytes = len(Transaction(operations).serialize())
+    if size_bytes > MAX_REQUEST_BYTES:
+        raise SourceError(
+            f"lock {queue.lock!r} cannot be broken: to remove all {len(queue.found)} who hold it or wait takes "
+            f"{size_bytes} bytes, and ZooKeeper takes {MAX_REQUEST_BYTES} in one request by default. Nothing was done: "
+            f"have some of them give up, or end every lease of the source by `fenceline epoch --raise --reason …`"
+        )
 
 
 def _is_refused(session: Session, results: list[Any]) -> bool:
