@@ -6,6 +6,7 @@ import sqlite3
 import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from tests.sources import Client
 pytestmark = pytest.mark.process
 
 TTL = 30.0
+CROWD = 1000
 
 WAITER = """
 lock = source.lock("a", ttl={ttl}, holder={name!r})
@@ -82,6 +84,22 @@ def test_processes_and_threads_are_served_in_one_order(stage: Stage, source: fen
 
 
 @pytest.mark.reduced
+def test_a_thousand_threads_that_come_at_once_are_all_served(source: fenceline.Source) -> None:
+    """They take turns at a few connections. All at the file's one lock, one in five got it within the patience."""
+    barrier = threading.Barrier(CROWD)
+    lock = source.lock("a", ttl=600.0)
+
+    def take() -> int:
+        barrier.wait(60)
+        with lock as lease:
+            return lease.token
+
+    with ThreadPoolExecutor(CROWD) as crowd:
+        tokens = [future.result() for future in [crowd.submit(take) for _ in range(CROWD)]]
+    assert len(set(tokens)) == CROWD
+    assert not source.info("a").is_held
+
+
 def test_nobody_who_does_not_wait_overtakes_those_who_do(stage: Stage, source: fenceline.Source) -> None:
     """The first in line has not looked yet, since it is frozen; the lock is free."""
     holder = source.lock("a", ttl=TTL)

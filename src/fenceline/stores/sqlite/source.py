@@ -32,12 +32,16 @@ REPLACED_CHECK_S = 0.05
 """How often a connection looks whether the file at its path is still the one that it has open: a look costs a tenth
 of a grant."""
 _NEVER = -1
+MAX_CONNECTIONS = 8
+"""The threads of a process take turns at so many: a thousand that all tried for the file's one lock would starve."""
 
 
 class SQLiteSource:
     """A source of tokens in one file. Making it opens nothing."""
 
-    capabilities = Capabilities(ttl_min_ms=100, ttl_max_ms=86_400_000, ttl_step_ms=1, notifies=True)
+    capabilities = Capabilities(
+        ttl_min_ms=100, ttl_max_ms=86_400_000, ttl_step_ms=1, notifies=True, max_connections=MAX_CONNECTIONS
+    )
 
     def __init__(self, url: str) -> None:
         self.url = url
