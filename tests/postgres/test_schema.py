@@ -250,6 +250,17 @@ def test_what_a_role_has_set_by_default_changes_nothing(owned: Database, setting
         assert source.describe().epoch == 2
 
 
+def test_t2_the_last_tokens_are_refused_with_a_remedy(url: str, database: Database) -> None:
+    with fenceline.connect(url) as source:
+        for last in (2**63 - 2**25, 2**63 - 1):
+            database.rows("SELECT setval('fenceline.token', %s)", last)
+            database.rows("UPDATE fenceline.source SET bound = %s, xid = pg_current_xact_id()::xid", last)
+            for attempt in (source.lock("lock").acquire, lambda: source.raise_epoch(reason="a test")):
+                with pytest.raises(SourceError, match=r"no token is left above .*: make a new source") as caught:
+                    attempt()
+                assert caught.value.definite
+
+
 def test_the_schema_is_made_where_slips_of_plpgsql_are_errors(database: Database) -> None:
     url = database.url(options="-c plpgsql.extra_errors=all")
     PostgresSource(url).install()

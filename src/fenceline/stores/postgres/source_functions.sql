@@ -434,7 +434,7 @@ BEGIN
     SELECT greatest(old.bound, p_seen, t.last_value, (SELECT max(token) FROM fenceline.lock)) INTO highest
     FROM fenceline.token AS t;
     IF highest >= 9223372036854775807 - 2 * 1099511627776 THEN
-        RAISE 'no token is left above epoch %', old.epoch USING ERRCODE = 'FL103';
+        RAISE 'no token is left above epoch %: make a new source', old.epoch USING ERRCODE = 'FL103';
     END IF;
     IF p_is_noticed AND by_clock > highest THEN
         base := by_clock;
@@ -479,6 +479,9 @@ BEGIN
     IF NOT state.is_whole THEN
         PERFORM fenceline.begin_history(0, true, p_who, 'the server has recovered, or this is another place');
     ELSIF state.bound - state.last_token <= 33554432 THEN
+        IF greatest(state.bound, state.last_token) > 9223372036854775807 - 67108864 THEN
+            RAISE 'no token is left above %: make a new source', state.last_token USING ERRCODE = 'FL103';
+        END IF;
         UPDATE fenceline.source
         SET bound = greatest(bound, state.last_token) + 67108864, xid = pg_current_xact_id()::xid;
     END IF;
