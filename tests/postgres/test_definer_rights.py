@@ -69,3 +69,23 @@ def test_no_trap_of_the_callers_is_sprung_with_the_owners_rights(
     with database.connect() as owner:
         owner.execute(f"DROP OWNED BY {role} CASCADE; DROP ROLE {role}".encode())
     assert [said for said in sprung if not said.endswith(role)] == []
+
+
+def test_no_plan_that_a_session_may_see_holds_anothers_claim(database: Database) -> None:
+    role = f"looker_of_{database.name}"
+    PostgresSource(database.url()).install()
+    database.rows(f"CREATE ROLE {role} LOGIN; GRANT USAGE ON SCHEMA fenceline TO {role}")
+    acquire = "SELECT fenceline.acquire('a', %s, 'me', 60000, fenceline.now_us(), 'wait', 'told', 1000, 10)"
+    seen: list[str] = []
+    with database.connect() as owner, database.connect(user=role) as native:
+        native.add_notice_handler(lambda said: seen.append(f"{said.message_primary} {said.message_detail}"))
+        native.execute("SET client_min_messages = log; SET debug_print_plan = on")
+        native.execute(acquire, ("own-claim",))
+        owner.execute(acquire, ("claim-of-another",))
+        native.execute("SELECT fenceline.release('a', 'own-claim', 1)")
+        assert owner.execute(acquire, ("claim-of-another",)).fetchone()
+        native.execute(acquire, ("own-second-claim",))
+        owner.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+    assert seen
+    # A plan shows the bytes of a constant as numbers, and breaks its lines within them.
+    assert "".join(map(str, b"claim-of-another")) not in "".join("".join(seen).split())

@@ -124,6 +124,15 @@ def test_every_function_that_runs_with_its_owners_rights_has_a_fixed_path_or_com
     assert [name for (name,) in rows] == ["confirm", "enforce", "note_name", "observe", "offer"]
 
 
+def test_whatever_runs_with_its_owners_rights_and_may_hold_a_secret_prints_no_plan(application: Guarded) -> None:
+    PostgresSource(application.database.url()).install()
+    rows = application.database.rows(
+        "SELECT proname FROM pg_proc WHERE pronamespace = 'fenceline'::regnamespace AND prosecdef"
+        " AND coalesce(array_to_string(proconfig, ' '), '') NOT LIKE '%%debug_print_plan=off%%' ORDER BY 1"
+    )
+    assert [name for (name,) in rows] == ["confirm", "enforce", "observe", "offer"]
+
+
 def test_nobody_but_the_owner_may_call_what_is_not_for_holders(application: Guarded) -> None:
     rows = application.database.rows(
         "SELECT proname FROM pg_proc WHERE pronamespace = 'fenceline'::regnamespace"

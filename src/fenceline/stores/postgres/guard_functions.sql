@@ -4,6 +4,9 @@
 -- it waits for all who have presented, and they for it, in the order in which they came. So a mark that was presented stays
 -- what it was until the transaction ends, and the triggers of protected tables need not read it.
 --
+-- What runs with its owner's rights names everything completely, or has a search_path of its own; and debug_print_plan is off
+-- where variables hold what nobody else may see, since any role may set it on and have plans sent to itself.
+--
 -- Errors: FL001 unfenced write, FL002 stale token, FL003 collision, FL004 wrong lock or source, FL005 not sealed, FL006
 -- a transaction that cannot do it, FL009 a mark that would not be kept, FL010 a table that cannot be protected. Those of a
 -- resource say in their DETAIL, as JSON, which resource, token and mark.
@@ -18,7 +21,7 @@ $$ SELECT pg_catalog.hashtextextended(p_resource COLLATE pg_catalog."C", 7378697
 -- What nobody but these functions knows. It never changes, and is called immutable so that each session reads it once: the
 -- triggers do not have to read a table for each statement.
 CREATE FUNCTION fenceline.secret() RETURNS text LANGUAGE sql IMMUTABLE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp AS
+SET search_path = pg_catalog, pg_temp SET debug_print_plan = off AS
 $$ SELECT secret FROM fenceline.guard $$;
 
 -- name: create_note_name
@@ -179,7 +182,7 @@ $$;
 -- name: create_withdraw
 -- Take back what was presented to these resources, whose mark stays held.
 CREATE FUNCTION fenceline.withdraw(VARIADIC p_resources text[]) RETURNS void LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp AS
+SET search_path = pg_catalog, pg_temp SET debug_print_plan = off AS
 $$
 DECLARE
     wanted text;
@@ -301,7 +304,7 @@ $$;
 -- name: create_record_refusal
 -- Count a lease that enforcement would have refused.
 CREATE FUNCTION fenceline.record_refusal(p_resource text, p_kind text) RETURNS void LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp AS
+SET search_path = pg_catalog, pg_temp SET debug_print_plan = off AS
 $$
 BEGIN
     IF p_kind NOT IN ('stale', 'collision', 'wrong-lock', 'seal-lost') THEN
@@ -324,7 +327,7 @@ $$ SELECT EXISTS (SELECT FROM fenceline.mark WHERE resource = p_resource AND cla
 CREATE FUNCTION fenceline.read_marks(p_resources text[], p_claim text, p_hold text, p_limit_ms integer)
 RETURNS TABLE (
     resource text, lock bytea, token bigint, source_id text, history_id text, claim text, is_closed boolean)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET debug_print_plan = off AS
 $$
 DECLARE
     wanted text;
@@ -348,7 +351,7 @@ $$;
 CREATE FUNCTION fenceline.show_marks(p_resource text)
 RETURNS TABLE (
     resource text, lock bytea, token bigint, source_id text, history_id text, claim text, is_closed boolean)
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET debug_print_plan = off AS
 $$
     SELECT resource, lock, coalesce(token, 0), source_id, history_id, CASE WHEN claim IS NOT NULL THEN '*' END, is_closed
     FROM fenceline.mark WHERE p_resource IS NULL OR resource = p_resource ORDER BY resource
@@ -360,7 +363,7 @@ CREATE FUNCTION fenceline.show_observations(p_resource text)
 RETURNS TABLE (
     resource text, table_name text, kind text, times bigint, first_at timestamptz, last_at timestamptz, role text,
     application_name text, address text)
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET debug_print_plan = off AS
 $$
     SELECT seen.resource, seen.table_name, seen.kind, sum(seen.times)::bigint, min(seen.first_at), max(seen.last_at),
         who.role, who.application_name, who.address
@@ -378,7 +381,7 @@ $$;
 -- before is so no more. The commit reaches the disk, whatever the session's settings (G4).
 CREATE FUNCTION fenceline.write_mark(
     p_resource text, p_lock bytea, p_token bigint, p_source_id text, p_history_id text, p_claim text, p_is_closed boolean)
-RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
+RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET debug_print_plan = off AS
 $$
 DECLARE
     ignored text := set_config(fenceline.note_name(p_resource), '', true);
@@ -432,7 +435,7 @@ $$;
 -- Admit this transaction's writes to these resources, for any client in any language that has a sequencer; return its
 -- token. The transaction may be idle for as long as its session allows: the client knows its lease's time left, not we.
 CREATE FUNCTION fenceline.present(p_sequencer text, VARIADIC p_resources text[]) RETURNS bigint
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET debug_print_plan = off AS
 $$
 DECLARE
     proof record;
@@ -453,7 +456,7 @@ $$;
 -- Raise the marks of these resources to the sequencer's token, for any client in any language: before it reads anything,
 -- and best in a transaction of its own. Return the token. Once sealed, it may be repeated.
 CREATE FUNCTION fenceline.seal(p_sequencer text, VARIADIC p_resources text[]) RETURNS bigint
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET debug_print_plan = off AS
 $$
 DECLARE
     proof record;

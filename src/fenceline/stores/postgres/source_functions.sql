@@ -1,3 +1,7 @@
+-- What the source does inside the database, after source_schema.sql. What runs with its owner's rights has a search_path of
+-- its own, and debug_print_plan off: any role may set that on and have plans sent to itself, with what variables held, the
+-- claims of others among it.
+
 -- name: create_now_us
 -- The server's clock at this moment, not at the beginning of the transaction (H1).
 CREATE FUNCTION fenceline.now_us() RETURNS bigint LANGUAGE sql VOLATILE AS
@@ -246,7 +250,7 @@ $$;
 CREATE FUNCTION fenceline.acquire(
     p_lock bytea, p_claim text, p_holder text, p_ttl_ms bigint, p_born_us bigint, p_mode text, p_channel text,
     p_head_wait_ms bigint, p_queue_limit bigint)
-RETURNS fenceline.answer LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
+RETURNS fenceline.answer LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET debug_print_plan = off AS
 $$
 DECLARE
     answer fenceline.answer;
@@ -323,7 +327,7 @@ $$;
 -- name: create_release
 -- End a claim for good, wherever it is: holding, queued, ended before, or not yet arrived; and ring for the next one.
 CREATE FUNCTION fenceline.release(p_lock bytea, p_claim text, p_asked_us bigint, OUT was_held boolean, OUT now_us bigint)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET debug_print_plan = off AS
 $$
 DECLARE
     held fenceline.lock;
@@ -352,7 +356,7 @@ $$;
 -- Extend every lease of a batch that is still running. The rows are held before the clock is read (H1).
 CREATE FUNCTION fenceline.renew(p_locks bytea[], p_claims text[])
 RETURNS TABLE (claim text, remaining_ms bigint, reason text)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET debug_print_plan = off AS
 $$
 DECLARE
     moment bigint;
@@ -389,7 +393,7 @@ $$;
 CREATE FUNCTION fenceline.describe(
     OUT schema integer, OUT is_whole boolean, OUT now_us bigint, OUT source_id text, OUT epoch bigint, OUT history_id text,
     OUT last_token bigint, OUT bound bigint)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET debug_print_plan = off AS
 $$
 BEGIN
     SELECT s.schema, fenceline.now_us(), s.source_id, s.epoch, s.history_id,
@@ -469,7 +473,7 @@ $$;
 -- server cannot be told from a backup of it, or a standby, that knows less than was issued. Leases whose rows are still
 -- there go on.
 CREATE FUNCTION fenceline.reserve(p_who text) RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET debug_print_plan = off AS
 $$
 DECLARE
     state record;
@@ -491,7 +495,7 @@ $$;
 -- name: create_raise_epoch
 -- An operator begins a new history, if the old one is still the one that was read; every lease ends. Returns whether it did.
 CREATE FUNCTION fenceline.raise_epoch(p_history_id text, p_seen bigint, p_who text, p_reason text) RETURNS boolean
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET debug_print_plan = off AS
 $$
 BEGIN
     -- Whoever is being granted a lock is waited for, and nobody is until this is done: every lease is seen, and ends.
@@ -513,7 +517,7 @@ $$;
 -- Free a lock, whoever holds it, and mint the breaker's token. Asked again under the same claim it ends nobody else's lease.
 CREATE FUNCTION fenceline.break_lease(p_lock bytea, p_name text, p_claim text, p_who text, p_reason text)
 RETURNS TABLE (token bigint, source_id text, epoch bigint, history_id text, holder text)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET debug_print_plan = off AS
 $$
 DECLARE
     held   fenceline.lock;
@@ -563,7 +567,7 @@ $$;
 -- name: create_purge
 -- Forget locks that nobody holds or waits for; their tokens stay spent (T6), and every claim drawn until now is refused.
 CREATE FUNCTION fenceline.purge(OUT gone bigint, OUT now_us bigint)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET debug_print_plan = off AS
 $$
 DECLARE
     freed bytea[];
@@ -591,7 +595,7 @@ $$;
 -- queue. A time left is rounded up: what has less than a millisecond left is held.
 CREATE FUNCTION fenceline.inspect(p_lock bytea, p_after bytea, p_page bigint)
 RETURNS TABLE (name bytea, token bigint, holder text, remaining_ms bigint, ttl_ms bigint, waiters text[])
-LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET debug_print_plan = off AS
 $$
     SELECT l.name, l.token, l.holder,
            CASE WHEN l.claim IS NULL THEN 0 ELSE (greatest(0, least(l.deadline_us - now_us, l.ttl_ms * 1000)) + 999) / 1000 END,
