@@ -1,8 +1,9 @@
 """The one session that a guard has with ZooKeeper in a process, for all of its blocks and threads.
 
-Promise: opened by its first request, and anew in a forked child. What is read for a mark is read after a `sync`, so
-that it is never older than its request. A request waits PATIENCE_S at most; one that was cut off is definite if it only
-read. What ZooKeeper answers about a node is returned or raised as kazoo's own error.
+Promise: opened by its first request, and anew in a forked child, and after the servers could not be reached in time.
+What is read for a mark is read after a `sync`, so that it is never older than its request. A request waits PATIENCE_S
+at most; one that was cut off is definite if it only read. What ZooKeeper answers about a node is returned or raised as
+kazoo's own error.
 """
 
 import os
@@ -152,8 +153,15 @@ class GuardClient:
         with self._opening:
             if self._client is None or not FORKS.is_ours(self._client):
                 self._client = open_client(self._place, self._session_ms, PATIENCE_S)
-        self._client.wait_connected(PATIENCE_S)
-        return self._client
+            client = self._client
+        try:
+            client.wait_connected(PATIENCE_S)
+        except SourceUnavailableError:
+            # Servers that began from older data take no session that has seen more than they have: the next request
+            # begins another.
+            FORKS.close(client)
+            raise
+        return client
 
 
 def _without_sync(found: list[Any]) -> list[Any]:
