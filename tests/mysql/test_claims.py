@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pymysql
 import pytest
 
 import fenceline
@@ -26,7 +27,7 @@ from tests.mysql.clients import Client
 from tests.mysql.fix_faketime import ClockedServer
 from tests.mysql.fix_mysql import Database
 from tests.mysql.proxy import MySQLProxy as Proxy
-from tests.postgres.test_claims import SHORT_MS, Asked, check_ended, end_claim
+from tests.postgres.test_claims import SHORT_MS, YEAR_US, Asked, check_ended, end_claim
 from tests.rules.test_claims import ENDS
 from tests.sources import LONG_MS
 
@@ -257,6 +258,72 @@ def test_h4_a_lock_that_is_purged_under_a_waiting_acquire_is_made_anew(
     assert purging.reply() == 1
     assert late.reply() == ["ended"]
     assert fresh.reply() > last
+
+
+# --- H4: what any account may send -----------------------------------------------------------------
+SENT = {
+    "release": "call fenceline_release('lock', 'sent', {us})",
+    "acquire": "call fenceline_acquire('lock', 'sent', 'x', {ttl_ms}, {us}, 'try', 1000, 0, '')",
+    "wait": "call fenceline_acquire('lock', 'sent', 'x', {ttl_ms}, {us}, 'wait', 1000, 0, '')",
+}
+"""Calls for which an account needs no more than every holder has."""
+NOW_US = "select timestampdiff(microsecond, '1970-01-01', utc_timestamp(6))"
+TTL_LIMIT_MS = MySQLSource.capabilities.ttl_max_ms
+
+
+def send(database: Database, call: str, **named: int) -> None:
+    """Make a call as any client of any language may."""
+    connection = open_connection(place_of(database.url()), 10.0)
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute(SENT[call].format(**named))
+    finally:
+        FORKS.close(connection)
+
+
+@pytest.mark.parametrize("far_us", [2**63 - 1, 2**63 - 2, 2**62])
+def test_h4_no_account_spoils_a_lock_by_a_time_that_no_claim_is_drawn_after(
+    url: str, client: Client, database: Database, far_us: int
+) -> None:
+    """A purge made it all locks' time."""
+    client.one_token()
+    for call in SENT:
+        with pytest.raises(pymysql.Error, match="thousand years"):
+            send(database, call, us=far_us, ttl_ms=1000)
+    assert client.describe() == Client(url).describe()
+    Client(url).one_token()
+    assert client.ask(ask.Purge()) == 1
+    Client(url).one_token("another")
+
+
+@pytest.mark.parametrize("call", ["acquire", "release"])
+def test_h4_a_lock_whose_time_is_centuries_ahead_is_had_at_the_second_try(
+    url: str, client: Client, database: Database, call: str
+) -> None:
+    client.one_token()
+    ahead_us = database.value(NOW_US) + 999 * YEAR_US
+    send(database, call, us=ahead_us, ttl_ms=1000)
+    send(database, "release", us=0)
+    late = LateRequest(client, "late")
+    client.release("lock", "late")
+    for _ in range(3):
+        client.one_token()
+        Client(url).one_token()
+        assert late.arrive("try", "wait") == ["ended", "ended"]
+
+
+@pytest.mark.parametrize("call", ["acquire", "wait"])
+def test_no_account_spoils_a_lock_by_a_ttl_that_cannot_be_counted(
+    url: str, client: Client, database: Database, call: str
+) -> None:
+    """Nor a waiter: the holder's release looks at the queue, and failed by it."""
+    client.token("lock" if call == "wait" else "another", "holder")
+    now_us = database.value(NOW_US)
+    for ttl_ms in ((2**63 - 1 - now_us) // 1000 - 1000, TTL_LIMIT_MS + 1, -1):
+        with pytest.raises(pymysql.Error, match="ttl_is_a_day_at_most"):
+            send(database, call, us=now_us, ttl_ms=ttl_ms)
+    client.release("lock", "holder")
+    Client(url).token(ttl_ms=TTL_LIMIT_MS)
 
 
 # --- T7: nobody slips through a raise -------------------------------------------------------------

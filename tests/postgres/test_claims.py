@@ -252,6 +252,65 @@ def test_h4_a_lock_that_is_purged_under_a_waiting_acquire_is_made_anew(
     assert fresh.reply() > last
 
 
+# --- H4: what any role may send -------------------------------------------------------------------
+SENT = {
+    "release": "select fenceline.release('lock', 'sent', {us})",
+    "acquire": "select fenceline.acquire('lock', 'sent', 'x', {ttl_ms}, {us}, 'try', null, 1000, 1000)",
+    "wait": "select fenceline.acquire('lock', 'sent', 'x', {ttl_ms}, {us}, 'wait', null, 1000, 1000)",
+}
+"""Calls for which a role needs no more than USAGE."""
+YEAR_US = 31_556_952_000_000
+TTL_LIMIT_MS = PostgresSource.capabilities.ttl_max_ms
+
+
+@pytest.mark.parametrize("far_us", [2**63 - 1, 2**63 - 2, 2**62])
+@only("18")
+def test_h4_no_role_spoils_a_lock_by_a_time_that_no_claim_is_drawn_after(
+    url: str, client: Client, database: Database, far_us: int
+) -> None:
+    """A purge made it all locks' time."""
+    client.one_token()
+    for call in SENT.values():
+        with pytest.raises(psycopg.errors.InvalidParameterValue, match="thousand years"):
+            database.rows(call.format(us=far_us, ttl_ms=1000))
+    assert client.describe() == Client(url).describe()
+    Client(url).one_token()
+    assert client.ask(ask.Purge()) == 1
+    Client(url).one_token("another")
+
+
+@pytest.mark.parametrize("call", ["acquire", "release"])
+@only("18")
+def test_h4_a_lock_whose_time_is_centuries_ahead_is_had_at_the_second_try(
+    url: str, client: Client, database: Database, call: str
+) -> None:
+    client.one_token()
+    ahead_us = database.value("select fenceline.now_us()") + 999 * YEAR_US
+    database.rows(SENT[call].format(us=ahead_us, ttl_ms=1000))
+    database.rows(SENT["release"].format(us=0))
+    late = LateRequest(client, "late")
+    client.release("lock", "late")
+    for _ in range(3):
+        client.one_token()
+        Client(url).one_token()
+        assert late.arrive("try", "wait") == ["ended", "ended"]
+
+
+@pytest.mark.parametrize("call", ["acquire", "wait"])
+@only("18")
+def test_no_role_spoils_a_lock_by_a_ttl_that_cannot_be_counted(
+    url: str, client: Client, database: Database, call: str
+) -> None:
+    """Nor a waiter: the holder's release looks at the queue, and failed by it."""
+    client.token("lock" if call == "wait" else "another", "holder")
+    now_us = database.value("select fenceline.now_us()")
+    for ttl_ms in ((2**63 - 1 - now_us) // 1000 - 1000, TTL_LIMIT_MS + 1, -1):
+        with pytest.raises(psycopg.errors.CheckViolation, match="a_ttl_is_a_day_at_most"):
+            database.rows(SENT[call].format(us=now_us, ttl_ms=ttl_ms))
+    client.release("lock", "holder")
+    Client(url).token(ttl_ms=TTL_LIMIT_MS)
+
+
 # --- T7: nobody slips through a raise -------------------------------------------------------------
 def test_t7_a_grant_that_a_raise_has_to_wait_for_is_ended_by_it(url: str, client: Client, database: Database) -> None:
     client.one_token("other")

@@ -16,6 +16,13 @@ CREATE PROCEDURE fenceline_refuse_name() SQL SECURITY INVOKER NO SQL
 SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT =
     'fenceline: the name of a lock or of a holder has 1 to 512 bytes of UTF-8, and no U+0000';
 
+-- name: create_refuse_time
+-- Refuse a time that no client has heard of: Linux sets no clock past the year 2232. A lock whose claims ended then was spoiled
+-- for good, since none is drawn later; a purge spoiled all.
+CREATE PROCEDURE fenceline_refuse_time() SQL SECURITY INVOKER NO SQL
+SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT =
+    'fenceline: the time that came with the claim is over a thousand years after the server''s: start the process anew';
+
 -- name: create_hold_lock
 -- Hold a lock's row still until the end of the transaction; it is made if there is none, and the name is one. (This server
 -- takes U+D800 to U+DFFF for UTF-8, which they are not.)
@@ -224,6 +231,9 @@ acquiring: BEGIN
        <> 'READ-COMMITTED' OR CONCAT(@@global.read_only) NOT IN ('0', 'OFF') THEN
         CALL fenceline_refuse_session();
     END IF;
+    IF p_born_us > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) + 31556952000000000 THEN
+        CALL fenceline_refuse_time();
+    END IF;
     IF p_mode <> 'poll' THEN
         START TRANSACTION;
         UPDATE fenceline_lock SET
@@ -261,6 +271,9 @@ releasing: BEGIN
     IF @@session.time_zone <> '+00:00' OR /*M! @@session.tx_isolation */ /*!80003 @@session.transaction_isolation */
        <> 'READ-COMMITTED' OR CONCAT(@@global.read_only) NOT IN ('0', 'OFF') THEN
         CALL fenceline_refuse_session();
+    END IF;
+    IF p_asked_us > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) + 31556952000000000 THEN
+        CALL fenceline_refuse_time();
     END IF;
     UPDATE fenceline_lock SET
         claim = NULL, holder = NULL, deadline_us = 0, ended = 'it was released',

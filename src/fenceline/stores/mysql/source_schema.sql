@@ -29,7 +29,8 @@ CREATE TABLE IF NOT EXISTS fenceline_lock (
     ended_us     BIGINT         NOT NULL DEFAULT 0,
     forgotten_us BIGINT         NOT NULL DEFAULT 0,
     waiting      BIGINT         NOT NULL DEFAULT 0,
-    last_ticket  BIGINT         NOT NULL DEFAULT 0
+    last_ticket  BIGINT         NOT NULL DEFAULT 0,
+    CONSTRAINT fenceline_a_ttl_is_a_day_at_most CHECK (ttl_ms BETWEEN 0 AND 86400000)
 ) ENGINE = InnoDB;
 
 -- name: create_waiter
@@ -44,7 +45,8 @@ CREATE TABLE IF NOT EXISTS fenceline_waiter (
     deadline_us BIGINT         NOT NULL,
     born_us     BIGINT         NOT NULL,
     headed_us   BIGINT         NOT NULL,  -- since when it is the first in the queue; 0: it is not yet
-    PRIMARY KEY (lock_name, ticket)
+    PRIMARY KEY (lock_name, ticket),
+    CONSTRAINT fenceline_a_waiter_s_ttl_is_a_day_at_most CHECK (ttl_ms BETWEEN 0 AND 86400000)
 ) ENGINE = InnoDB;
 
 -- name: create_source_audit

@@ -18,6 +18,17 @@ $$
                      substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8))
 $$;
 
+-- name: create_refuse_time
+-- Refuse a time that no client has heard of: Linux sets no clock past the year 2232. A lock whose claims ended then was spoiled
+-- for good, since none is drawn later; a purge spoiled all.
+CREATE FUNCTION fenceline.refuse_time(p_said_us bigint, p_now_us bigint) RETURNS void LANGUAGE plpgsql AS
+$$
+BEGIN
+    RAISE 'the time that came with the claim, %, is more than a thousand years after the server''s, %: start the process anew',
+        p_said_us, p_now_us USING ERRCODE = '22023';
+END
+$$;
+
 -- name: create_settle_in
 -- For whoever did not settle in when it connected, behind a pooler: a change is not flushed, nor decided on a past snapshot.
 CREATE FUNCTION fenceline.settle_in() RETURNS void LANGUAGE plpgsql AS
@@ -260,6 +271,9 @@ BEGIN
         PERFORM fenceline.settle_in();
     END IF;
     answer.now_us := fenceline.now_us();
+    IF p_born_us > answer.now_us + 31556952000000000 THEN
+        PERFORM fenceline.refuse_time(p_born_us, answer.now_us);
+    END IF;
     UPDATE fenceline.lock AS l SET
         token = nextval('fenceline.token'), claim = p_claim, holder = p_holder, ended = NULL, ttl_ms = p_ttl_ms,
         born_us = p_born_us, deadline_us = answer.now_us + p_ttl_ms * 1000
@@ -336,6 +350,9 @@ BEGIN
         PERFORM fenceline.settle_in();
     END IF;
     now_us := fenceline.now_us();
+    IF p_asked_us > now_us + 31556952000000000 THEN
+        PERFORM fenceline.refuse_time(p_asked_us, now_us);
+    END IF;
     was_held := fenceline.end_lease(p_lock, p_claim, greatest(now_us, p_asked_us));
     IF NOT was_held THEN
         held := fenceline.hold_lock(p_lock);
@@ -610,7 +627,7 @@ $$;
 -- What decides for others is for whoever was granted it; the rest is for everybody who may use the schema.
 REVOKE ALL ON FUNCTION
     fenceline.begin_history(bigint, boolean, text, text), fenceline.begin_flushed(), fenceline.settle_in(),
-    fenceline.past_us(), fenceline.hold_lock(bytea), fenceline.end_lease(bytea, text, bigint),
+    fenceline.refuse_time(bigint, bigint), fenceline.past_us(), fenceline.hold_lock(bytea), fenceline.end_lease(bytea, text, bigint),
     fenceline.decide(bytea, text, text, bigint, bigint, text, text, bigint, bigint),
     fenceline.remember_ended(bytea, text, bigint), fenceline.live_head(bytea, bigint),
     fenceline.remaining_us(fenceline.lock, bigint), fenceline.ring(bytea, bigint),

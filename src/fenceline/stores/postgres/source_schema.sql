@@ -42,7 +42,8 @@ CREATE TABLE fenceline.lock (
     ended        text,                         -- why the last lease ended, for the holder that asks too late
     ended_claim  text,
     ended_us     bigint NOT NULL DEFAULT 0,
-    forgotten_us bigint NOT NULL DEFAULT 0
+    forgotten_us bigint NOT NULL DEFAULT 0,
+    CONSTRAINT a_ttl_is_a_day_at_most CHECK (ttl_ms BETWEEN 0 AND 86400000)
 ) WITH (fillfactor = 50);
 
 -- name: create_waiter
@@ -55,7 +56,8 @@ CREATE TABLE fenceline.waiter (
     ttl_ms      bigint NOT NULL,
     deadline_us bigint NOT NULL,
     born_us     bigint NOT NULL,
-    channel     text
+    channel     text,
+    CONSTRAINT a_ttl_is_a_day_at_most CHECK (ttl_ms BETWEEN 0 AND 86400000)
 ) WITH (fillfactor = 70);
 
 -- name: create_waiter_order
