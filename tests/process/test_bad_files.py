@@ -7,6 +7,7 @@ import hashlib
 import os
 import random
 import re
+import resource
 import shutil
 import signal
 import socket
@@ -15,7 +16,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,23 @@ def test_operator_without_a_reason_is_refused_and_changes_nothing(url: str, path
 
 
 # --- places that are no file ---
+@contextmanager
+def all_descriptors_used() -> Iterator[None]:
+    """Leave this process no descriptor for the block."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = [os.open(os.devnull, os.O_RDONLY)]
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (used[0] + 32, limits[1]))
+        with suppress(OSError):
+            while True:
+                used.append(os.dup(used[0]))
+        yield
+    finally:
+        for descriptor in used:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
 def make_socket(path: Path) -> None:
     with closing(socket.socket(socket.AF_UNIX)) as listening:
         listening.bind(str(path))
@@ -133,6 +151,17 @@ def test_place_that_is_no_regular_file_is_refused(short_path: Path, make: Callab
         one_token(path)
     assert str(path) in str(caught.value)
     assert contents(short_path) == before
+
+
+@pytest.mark.reduced
+def test_process_that_may_open_no_further_file_is_told_so(path: Path) -> None:
+    """SQLite has one code for that and for a folder that is missing."""
+    one_token(path)
+    with all_descriptors_used(), pytest.raises(SourceUnavailableError, match="too many are open") as caught:
+        one_token(path)
+    assert caught.value.definite
+    assert str(path) in str(caught.value)
+    assert one_token(path) == 2
 
 
 @pytest.mark.reduced

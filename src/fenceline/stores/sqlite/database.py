@@ -22,6 +22,7 @@ from fenceline.errors import (
     SourceUnavailableError,
     UnsupportedError,
 )
+from fenceline.stores.sqlite.faults import BUSY, FAULTS, Fault, code_of, remedy_for
 from fenceline.stores.sqlite.forks import GATE
 from fenceline.stores.sqlite.names import check_one_name
 
@@ -32,19 +33,6 @@ BUSY_PATIENCE_S = 5.0
 Result = TypeVar("Result")
 _BUSY_PAUSE_MIN_S = 0.000_05
 _BUSY_PAUSE_MAX_S = 0.005
-FAULTS = (sqlite3.Error, UnicodeDecodeError)
-"""What a call of sqlite3 raises: text in a damaged file, SQLite's own words about it included, may be no UTF-8."""
-Fault = sqlite3.Error | UnicodeDecodeError
-_BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
-_REMEDIES = {
-    sqlite3.SQLITE_READONLY: "it or its folder is read-only: make both writable, or choose another file",
-    sqlite3.SQLITE_CANTOPEN: "it cannot be opened: its folder must exist and be writable",
-    sqlite3.SQLITE_PERM: "permission is denied: make it and its folder readable and writable for this user",
-    sqlite3.SQLITE_FULL: "the disk is full: make room, then try again; nothing was changed",
-    sqlite3.SQLITE_IOERR: "reading or writing it failed: look into the system's log, the disk may be failing",
-    sqlite3.SQLITE_CORRUPT: "it is corrupted: restore it from a backup, then run `fenceline epoch --raise`",
-    sqlite3.SQLITE_NOTADB: "it is not a SQLite database: choose another file",
-}
 
 
 def path_of(url: str) -> Path:
@@ -58,13 +46,6 @@ def path_of(url: str) -> Path:
     if "\0" in name:
         raise ConfigError(f"{url!r} contains U+0000: leave it out")
     return Path(os.path.abspath(name))
-
-
-def code_of(error: Fault) -> int:
-    """Return SQLite's primary result code, 0 where the error came from Python's module itself."""
-    if isinstance(error, UnicodeDecodeError):
-        return sqlite3.SQLITE_CORRUPT
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
 def _nothing_to_prepare(native: sqlite3.Connection) -> None:
@@ -261,7 +242,7 @@ class Database:
                 self.is_inside = False
                 now = time.monotonic()
                 give_up = give_up or now + self.patience_s
-                if code_of(error) not in _BUSY or now >= give_up:
+                if code_of(error) not in BUSY or now >= give_up:
                     raise self.translate(error, is_commit=is_commit) from error
             # Spread by the clock's last digits, so that processes which met do not meet again.
             time.sleep(pause_s * (0.5 + time.monotonic_ns() % 1000 / 1000))
@@ -294,21 +275,21 @@ class Database:
     def translate(self, error: Fault, *, is_commit: bool = False) -> FencelineError:
         """Return the error of the tree that tells what sqlite3's error means for this file."""
         code = code_of(error)
-        if code in _BUSY:
+        if code in BUSY:
             return SourceUnavailableError(
                 f"{self.path} was locked by another process for more than {self.patience_s:g} s: some process is "
                 "frozen or slow inside a write transaction; end it, or try again"
             )
         if is_commit and code == sqlite3.SQLITE_IOERR:
             return OutcomeUnknownError(f"{self.path}: the commit was not confirmed ({error}): it may have happened")
-        remedy = _REMEDIES.get(code)
+        remedy = remedy_for(code)
         return SourceUnavailableError(f"{self.path}: {remedy} ({error})" if remedy else f"{self.path}: {error}")
 
     def check_whole(self, found: Exception) -> None:
         """Raise SourceUnavailableError if SQLite finds the file damaged; `found` is what came of it."""
         said = self.run_alone("PRAGMA integrity_check(1)")
         if said != "ok":
-            raise SourceUnavailableError(f"{self.path}: {_REMEDIES[sqlite3.SQLITE_CORRUPT]} ({said})") from found
+            raise SourceUnavailableError(f"{self.path}: {remedy_for(sqlite3.SQLITE_CORRUPT)} ({said})") from found
 
     def close(self) -> None:
         """Close the connection, inside the fork gate; never raises. It may be used again, and opens anew then.

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from fenceline._flows import guard_requests as ask
 from fenceline.errors import GuardError, UnfencedWriteError
 from fenceline.model import Mark
-from fenceline.stores.sqlite.database import FAULTS
+from fenceline.stores.sqlite.faults import FAULTS
 from fenceline.stores.sqlite.guard_database import GuardDatabase
 from fenceline.stores.sqlite.marks import Marks
 from fenceline.stores.sqlite.protection import protect, read_protections, unprotect

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from fenceline.errors import FencelineError, SourceUnavailableError
-from fenceline.stores.sqlite.database import FAULTS, Database, Fault, code_of
+from fenceline.stores.sqlite.database import Database
+from fenceline.stores.sqlite.faults import BUSY, FAULTS, Fault, code_of
 
 Result = TypeVar("Result")
 
@@ -26,7 +27,6 @@ _COMMIT = "COMMIT -- by fenceline"
 _ROLLBACK = "ROLLBACK -- by fenceline"
 _LEGACY = getattr(sqlite3, "LEGACY_TRANSACTION_CONTROL", -1)
 _READER_PAUSE_S = 0.000_5
-_BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 
 
 _LASTING = {
@@ -140,7 +140,7 @@ class GuardDatabase(Database):
             except FAULTS as error:
                 now = time.monotonic()
                 give_up = give_up or now + self.patience_s
-                if code_of(error) not in _BUSY or now >= give_up:
+                if code_of(error) not in BUSY or now >= give_up:
                     raise self.translate(error, is_commit=True) from error
             time.sleep(_READER_PAUSE_S)
         self.is_inside = False
