@@ -95,13 +95,27 @@ def test_a_holder_can_neither_read_claims_nor_change_what_protects(application: 
                 native.execute(statement)
 
 
-def test_the_default_privileges_of_the_database_give_nothing_away(database: Database) -> None:
+HIDDEN_SOURCE = [
+    "SELECT setval('fenceline.token', 1)",
+    "SELECT nextval('fenceline.token')",
+    "SELECT fenceline.purge()",
+    "SELECT claim FROM fenceline.lock",
+    "SELECT claim FROM fenceline.waiter",
+    "DELETE FROM fenceline.witness",
+    "UPDATE fenceline.source SET bound = 1",
+    "SELECT setval(pg_get_serial_sequence('fenceline.waiter', 'ticket'), 1)",
+    "CREATE TABLE fenceline.mine ()",
+]
+
+
+@pytest.mark.parametrize("grantee", [APPLICATION, "PUBLIC"])
+def test_the_default_privileges_of_the_database_give_nothing_away(database: Database, grantee: str) -> None:
     with database.connect() as native:
         native.execute(
             f"DO $$ BEGIN CREATE ROLE {APPLICATION} LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$"
         )
         for kind in ("SCHEMAS", "TABLES", "SEQUENCES", "FUNCTIONS"):
-            native.execute(f"ALTER DEFAULT PRIVILEGES GRANT ALL ON {kind} TO {APPLICATION}")
+            native.execute(f"ALTER DEFAULT PRIVILEGES GRANT ALL ON {kind} TO {grantee}")
         native.execute(TABLE)
         PostgresSource(database.url()).install()
         fenceline.guard(database.url(), resource=RESOURCE, lock=LOCK).protect("reports")
@@ -109,7 +123,7 @@ def test_the_default_privileges_of_the_database_give_nothing_away(database: Data
     assert guard_store(database.url(user=APPLICATION)).examine() == []
     assert PostgresSource(database.url(user=APPLICATION)).examine() == []
     with database.connect(user=APPLICATION) as native:
-        for statement in (*FORBIDDEN, "SELECT setval('fenceline.token', 1)", "SELECT fenceline.purge()"):
+        for statement in (*FORBIDDEN, *HIDDEN_SOURCE):
             with pytest.raises(InsufficientPrivilege):
                 native.execute(statement)
 

@@ -1,9 +1,12 @@
 -- What `install.py` asks besides making the schema.
 
 -- name: find_given_away
--- What this transaction has made, and the database's default privileges have given to other roles at once: the orders that
--- take it back. Nobody else is to read a claim, set the counter or call what decides for others.
-SELECT pg_catalog.format('REVOKE ALL ON %s FROM %s', made.what, given.grantee::regrole)
+-- What this transaction has made, and the database's default privileges have given to others at once: the orders that take
+-- it back. Nobody else is to read a claim, set the counter or call what decides for others. What PUBLIC may read and call the
+-- schema says itself, table by table.
+SELECT pg_catalog.format(
+    'REVOKE %s ON %s FROM %s', string_agg(DISTINCT given.privilege_type, ', '), made.what,
+    CASE given.grantee WHEN 0 THEN 'PUBLIC' ELSE given.grantee::regrole::text END)
 FROM (
     SELECT 'SCHEMA fenceline', nspacl, nspowner, xmin FROM pg_catalog.pg_namespace WHERE nspname = 'fenceline'
     UNION ALL
@@ -13,5 +16,6 @@ FROM (
     SELECT 'FUNCTION ' || oid::regprocedure, proacl, proowner, xmin
     FROM pg_catalog.pg_proc WHERE pronamespace = 'fenceline'::regnamespace
 ) AS made (what, rights, owner, xid) CROSS JOIN LATERAL pg_catalog.aclexplode(made.rights) AS given
-WHERE made.xid = pg_catalog.pg_current_xact_id()::xid AND given.grantee NOT IN (0, made.owner)
+WHERE made.xid = pg_catalog.pg_current_xact_id()::xid AND given.grantee <> made.owner
+    AND NOT (given.grantee = 0 AND given.privilege_type IN ('SELECT', 'EXECUTE'))
 GROUP BY made.what, given.grantee;

@@ -637,6 +637,11 @@ REVOKE ALL ON FUNCTION
     fenceline.purge()
 FROM PUBLIC;
 
+-- name: revoke_tables
+-- Whatever the default privileges of the database are, nobody else reads a claim.
+REVOKE ALL ON fenceline.source, fenceline.witness, fenceline.token, fenceline.lock, fenceline.waiter, fenceline.source_audit
+FROM PUBLIC;
+
 -- name: insert_source
 -- The identity of a new source, whose first history begins at token 1.
 INSERT INTO fenceline.source
