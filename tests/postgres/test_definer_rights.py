@@ -1,11 +1,17 @@
-"""Functions with their owner's rights run no code of their caller, whatever stands first in the search path."""
+"""Functions with their owner's rights run no code of their caller, whatever stands first in the search path; nor does
+whoever installs them run anybody's.
+"""
 
 from contextlib import suppress
+from typing import Any
 
 import psycopg
 import pytest
 
+from fenceline.stores.postgres import install
+from fenceline.stores.postgres.client import open_connection
 from fenceline.stores.postgres.source import PostgresSource
+from fenceline.stores.registry import guard_store
 from tests.guards import sequencer
 from tests.postgres.fix_postgres import Database
 from tests.postgres.guarded import Guarded
@@ -69,6 +75,37 @@ def test_no_trap_of_the_callers_is_sprung_with_the_owners_rights(
     with database.connect() as owner:
         owner.execute(f"DROP OWNED BY {role} CASCADE; DROP ROLE {role}".encode())
     assert [said for said in sprung if not said.endswith(role)] == []
+
+
+PUBLIC_TRAPS = """
+    CREATE FUNCTION public.joined(pg_catalog.text, pg_catalog.regclass) RETURNS pg_catalog.text LANGUAGE plpgsql AS
+    $$ BEGIN RAISE NOTICE 'sprung'; RETURN pg_catalog.concat($1, $2); END $$;
+    CREATE OPERATOR public.|| (leftarg = pg_catalog.text, rightarg = pg_catalog.regclass, function = public.joined);
+    CREATE FUNCTION public.equal(pg_catalog.oid, pg_catalog.regnamespace) RETURNS pg_catalog.bool LANGUAGE plpgsql AS
+    $$ BEGIN RAISE NOTICE 'sprung'; RETURN pg_catalog.oideq($1, $2); END $$;
+    CREATE OPERATOR public.= (leftarg = pg_catalog.oid, rightarg = pg_catalog.regnamespace, function = public.equal);
+"""
+"""Better matches than PostgreSQL's own, which anybody may leave where everybody may create, as in `public` until 14."""
+
+
+def test_no_trap_is_sprung_by_whoever_installs(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    sprung: list[str] = []
+
+    def listening(*terms: Any) -> Any:
+        connection = open_connection(*terms)
+        connection.add_notice_handler(lambda said: sprung.append(str(said.message_primary)))
+        return connection
+
+    monkeypatch.setattr(install, "open_connection", listening)
+    with database.connect() as native:
+        native.add_notice_handler(lambda said: sprung.append(str(said.message_primary)))
+        native.execute(PUBLIC_TRAPS)
+        native.execute("SELECT text 'a' || regclass 'pg_class'")
+        assert sprung, "the trap itself works"
+        sprung.clear()
+    PostgresSource(database.url()).install()
+    guard_store(database.url()).install()
+    assert "sprung" not in sprung
 
 
 def test_no_plan_that_a_session_may_see_holds_anothers_claim(database: Database) -> None:

@@ -30,7 +30,7 @@ def install(place: Place, *, part: str, table: str, number: int, parts: tuple[St
     try:
         with naming_errors(place):
             connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
-            connection.execute("SELECT set_config('synchronous_commit', 'on', true), pg_advisory_xact_lock(%s)", [_KEY])
+            connection.execute(SQL.prepare.encode(), [_KEY])
             if not _is_installed(connection, place, part, table, number):
                 connection.execute("CREATE SCHEMA IF NOT EXISTS fenceline")
                 for each in parts:

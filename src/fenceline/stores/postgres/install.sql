@@ -1,5 +1,11 @@
 -- What `install.py` asks besides making the schema.
 
+-- name: prepare
+-- One installation runs at a time, and is flushed. In whatever schemas the session's path has, anybody may have left operators
+-- that match better than the server's own: they would run with the installer's rights.
+SELECT pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true),
+       pg_catalog.set_config('synchronous_commit', 'on', true), pg_catalog.pg_advisory_xact_lock(%s);
+
 -- name: find_given_away
 -- What this transaction has made, and the database's default privileges have given to others at once: the orders that take
 -- it back. Nobody else is to read a claim, set the counter or call what decides for others. What PUBLIC may read and call the
