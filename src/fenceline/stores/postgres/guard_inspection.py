@@ -97,7 +97,7 @@ def _powers(_: str, role: str, is_superuser: bool, owned: list[str], may_touch_m
         message = f"the role {role} of this URL owns {tables}: it can disable triggers, drop, detach and rewrite"
         return [(message, remedy, None)]
     if may_touch_marks:
-        message = f"the role {role} of this URL may read claims or write marks: it is what their holders are"
+        message = f"the role {role} of this URL may read claims or write marks: it can write as any holder may"
         return [(message, remedy, None)]
     return []
 
