@@ -15,7 +15,7 @@ import pytest
 
 from fenceline._drivers import sync
 from fenceline._drivers.aio import MAX_THREADS, AsyncDriver
-from fenceline._drivers.pool import MAX_IDLE_CONNECTIONS, Pool
+from fenceline._drivers.pool import MAX_IDLE_CONNECTIONS, BoundedPool, Pool
 from fenceline._drivers.shutdown import SHUTDOWN, Shutdown
 from fenceline._drivers.sync import PATIENCE_S, SyncDriver
 from fenceline._flows.requests import Draw, Listen, Now, Purge, Wait
@@ -252,6 +252,27 @@ def test_connections_are_used_by_one_thread_at_a_time_and_a_few_are_kept() -> No
     assert sum(not connection.is_closed for connection in source.connections) == MAX_IDLE_CONNECTIONS
     pool.close()
     assert all(connection.is_closed for connection in source.connections)
+
+
+class InterruptedHereError(Exception):
+    """What a signal handler raises."""
+
+
+def test_a_connection_is_free_again_whose_taker_was_interrupted_before_he_could_say_so() -> None:
+    """Between two lines. After eight of them nobody in the process asked that source again."""
+    pool = BoundedPool(FakeSource(lambda request: None), 0.1, 1)
+    turns: Any = pool._turns
+
+    class Interrupting:
+        def get(self, timeout: float) -> None:
+            turns.get(timeout=timeout)
+            raise InterruptedHereError
+
+    pool._turns = Interrupting()  # type: ignore[assignment]
+    with pytest.raises(InterruptedHereError):
+        pool.perform(Purge())
+    pool._turns = turns
+    assert pool.perform(Purge()) is None
 
 
 def test_a_closed_pool_says_so_and_closes_what_comes_back_later() -> None:

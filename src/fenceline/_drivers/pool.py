@@ -6,6 +6,7 @@ is no lock here otherwise, so neither a signal handler nor a fork can find one t
 """
 
 import os
+import weakref
 from collections import deque
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -68,23 +69,38 @@ class BoundedPool(Pool):
         # A forked child: those of the parent's threads that had a connection are not there to give it back.
         self._process_id = os.getpid()
         # A semaphore, in C, whose release may interrupt its own thread's.
-        self._free: SimpleQueue[None] = SimpleQueue()
+        self._turns: SimpleQueue[_Turn] = SimpleQueue()
         for _ in range(self._limit):
-            self._free.put(None)
+            self._turns.put(_Turn(weakref.ref(self._turns)))
 
     def perform(self, request: Any) -> SourceReply:
         """Answer one request, once a connection is free; SourceUnavailableError if none is in time."""
         if self._process_id != os.getpid():
             self._begin_anew()
-        free = self._free
+        turns = self._turns
         try:
-            free.get(timeout=self._patience_s)
+            turn = turns.get(timeout=self._patience_s)
         except Empty:
             raise none_free(self._store, self._limit, self._patience_s) from None
         try:
             return super().perform(request)
         finally:
-            free.put(None)
+            turns.put(turn)
+
+
+class _Turn:
+    """The right to one connection, which goes back by itself when nobody has it: a signal handler may raise right after
+    it was taken. It knows the others weakly, since those of a pool that is gone end with it.
+    """
+
+    __slots__ = ("_turns",)
+
+    def __init__(self, turns: "weakref.ref[SimpleQueue[_Turn]]") -> None:
+        self._turns = turns
+
+    def __del__(self) -> None:
+        if (turns := self._turns()) is not None:
+            turns.put(_Turn(self._turns))
 
 
 def none_free(store: SourceStore, limit: int, patience_s: float) -> SourceUnavailableError:
