@@ -124,4 +124,4 @@ class UnknownSchemeError(ConfigError):
 
 
 class MissingDependencyError(ConfigError, ImportError):
-    """The store needs a client library that is not installed; the message names the extra to install."""
+    """The store needs a client library that is not installed, or cannot be loaded; the message says what to install."""

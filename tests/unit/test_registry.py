@@ -52,7 +52,7 @@ def test_unknown_scheme_names_the_known_ones() -> None:
 @pytest.mark.parametrize("url", ["", "locks.db", "/var/lib/locks.db", "://x", "sqlite:locks.db", "sqlite:/locks.db"])
 def test_text_that_is_no_url_is_refused_with_an_example(url: str) -> None:
     for lookup in (source_store, guard_store):
-        with pytest.raises(ConfigError, match=r"is no URL: write for example sqlite:///locks\.db"):
+        with pytest.raises(ConfigError, match=r"is not a URL: write for example sqlite:///locks\.db"):
             lookup(url)
 
 
@@ -166,6 +166,16 @@ def test_store_whose_client_is_missing_names_the_extra(monkeypatch: pytest.Monke
     monkeypatch.setitem(registry.EXTRAS, "demo", "demo")
     with pytest.raises(MissingDependencyError, match=r"pip install 'fenceline\[demo\]'"):
         source_store("demo://place")
+
+
+def test_client_that_cannot_be_loaded_tells_its_own_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "fl_no_library.py").write_text("raise ImportError('no wrapper.\\nlibpq library not found')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setitem(registry.SOURCES, "demo", "fl_no_library:Store")
+    monkeypatch.setitem(registry.EXTRAS, "demo", "demo")
+    with pytest.raises(MissingDependencyError, match=r"\(no wrapper\. libpq library not found\): install") as caught:
+        source_store("demo://place")
+    assert "pip install" not in str(caught.value)
 
 
 def test_error_inside_our_own_store_is_not_called_a_missing_client(monkeypatch: pytest.MonkeyPatch) -> None:

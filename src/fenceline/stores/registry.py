@@ -80,7 +80,7 @@ def _scheme(url: object) -> str:
         raise ConfigError(f"a URL must be a str, not {type(url).__name__}")
     scheme, separator, _ = url.partition("://")
     if not separator or not scheme:
-        raise ConfigError(f"{shown_url(url)!r} is no URL: write for example sqlite:///locks.db")
+        raise ConfigError(f"{shown_url(url)!r} is not a URL: write for example sqlite:///locks.db")
     return scheme.lower()
 
 
@@ -106,10 +106,18 @@ def _load(scheme: str, table: dict[str, str], group: str) -> Any:
     except ImportError as error:
         if scheme not in EXTRAS:
             raise
-        raise MissingDependencyError(
+        raise _missing_client(scheme, error) from error
+
+
+def _missing_client(scheme: str, error: ImportError) -> MissingDependencyError:
+    if isinstance(error, ModuleNotFoundError):
+        return MissingDependencyError(
             f"{scheme}:// needs a client that is not installed ({error.name}): pip install "
             f"'fenceline[{EXTRAS[scheme]}]'"
-        ) from error
+        )
+    # The client is there and lacks something itself, as psycopg does on a machine without libpq.
+    said = " ".join(str(error).split())
+    return MissingDependencyError(f"{scheme}:// needs a client that cannot be loaded ({said}): install what it needs")
 
 
 def _load_entry_point(scheme: str, table: dict[str, str], group: str) -> Any:
