@@ -142,7 +142,7 @@ class Sequencer:
         _, source_id, history_id, mode, token, claim, encoded = parts
         if not _DECIMAL.fullmatch(token):
             # Without the part itself: in a text whose parts are shuffled it may be the claim.
-            raise ConfigError("not a sequencer: its token is no integer with 1 <= token < 2**63")
+            raise ConfigError("not a sequencer: its token is not an integer with 1 <= token < 2**63")
         return cls(source_id, history_id, _decode_lock(encoded), int(token), claim, mode)
 
     @classmethod
@@ -159,7 +159,7 @@ def _decode_lock(encoded: str) -> str:
         raw = base64.b64decode(encoded + "=" * (-len(encoded) % 4), altchars=b"-_", validate=True)
         lock = raw.decode("utf-8")
     except (binascii.Error, ValueError):
-        raise ConfigError("not a sequencer: its last part is no base64url of a lock name") from None
+        raise ConfigError("not a sequencer: its last part is not the base64url of a lock name") from None
     if base64.urlsafe_b64encode(raw).rstrip(b"=").decode() != encoded:
         raise ConfigError("not a sequencer: its last part is not the canonical base64url of a lock name")
     return lock

@@ -179,7 +179,7 @@ def test_doctor_finds_nothing_in_a_sound_set_up_and_says_what_it_cannot_see(
     done = program("doctor", "--guard", guard.url)
     assert (done.returncode, done.stderr) == (0, "")
     assert "nothing found" in done.stdout
-    assert "Not to be seen from here" in done.stdout
+    assert "What cannot be seen from here" in done.stdout
     assert program.json("doctor")["unseen"]
 
 
@@ -243,6 +243,12 @@ def test_help_says_what_a_command_does(program: Program, command: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(f"Usage: fenceline {command} ")
     assert all(len(line) <= 100 for line in done.stdout.splitlines())
+
+
+@pytest.mark.parametrize("command", ["run", "break", "doctor"])
+def test_help_says_that_guard_may_be_repeated(program: Program, command: str) -> None:
+    done = program(command, "--help")
+    assert "As often as needed." in " ".join(done.stdout.split())
 
 
 def test_help_lists_every_command(program: Program) -> None:

@@ -134,10 +134,10 @@ def make_socket(path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda path: path.mkdir(), "is no regular file"),
-        (os.mkfifo, "is no regular file"),
-        (make_socket, "is no regular file"),
-        (lambda path: path.symlink_to("/dev/null"), "is no regular file"),
+        (lambda path: path.mkdir(), "is not a regular file"),
+        (os.mkfifo, "is not a regular file"),
+        (make_socket, "is not a regular file"),
+        (lambda path: path.symlink_to("/dev/null"), "is not a regular file"),
         (lambda path: path.symlink_to(path), "Too many levels of symbolic links"),
         (lambda path: path.symlink_to(path.parent / "missing" / "file"), "the file and its folder must exist"),
     ],

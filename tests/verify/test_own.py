@@ -153,8 +153,8 @@ def test_a_dry_run_starts_nothing(program: Program, place: Path, kind: str) -> N
         (("--own", "postgres", "--control", "strict"), "--own starts the source itself"),
         (("--own", "oracle"), "'oracle' is not one of"),
         (("--own", "etcd", "--ttl", "0.5"), "etcd grants no shorter lease"),
-        (("--own", "etcd", "--dry-run", "--faults", "server-isolate"), "'server-isolate' is none of what can hit"),
-        (("--guard", "sqlite:///app.db", "--dry-run", "--faults", "server-kill"), "'server-kill' is none of what can"),
+        (("--own", "etcd", "--dry-run", "--faults", "server-isolate"), "'server-isolate' is not a fault that can hit"),
+        (("--guard", "sqlite:///app.db", "--dry-run", "--faults", "server-kill"), "'server-kill' is not a fault that"),
     ],
 )
 def test_a_mistake_is_told_with_what_to_write(

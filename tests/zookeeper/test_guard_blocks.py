@@ -164,7 +164,7 @@ def test_a_path_that_utf8_cannot_carry_is_refused_and_the_session_goes_on(scene:
 def test_a_path_is_written_in_one_way(scene: Scene, path: str) -> None:
     with scene.guard.transaction(scene.lease) as txn:
         for use in (txn.get, txn.create, txn.delete, lambda path: txn.check(path, 0)):
-            with pytest.raises(ConfigError, match="is no whole path of a node"):
+            with pytest.raises(ConfigError, match="is not the whole path of a node"):
                 use(path.format(scene.root))
 
 

@@ -54,7 +54,7 @@ class BaseLease:
 
     @property
     def holder(self) -> str:
-        """Who holds it, for people."""
+        """The holder's name, as people will see it."""
         return self._record.holder
 
     @property

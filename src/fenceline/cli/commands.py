@@ -74,7 +74,7 @@ def cli() -> None:
     `fenceline demo` shows why that is needed; `fenceline run` holds a lock while a command runs.
 
     \b
-    The source of locks: --source, else $FENCELINE_SOURCE, else a file of this user's.
+    The source of locks: --source, else $FENCELINE_SOURCE, else this user's own file.
     Exit codes: 0 done, 1 no, 64 usage, 69 unavailable, 70 our bug, 75 not obtained,
     76 lease lost, 126 or 127 CMD cannot be executed, 128+n signal n.
     """

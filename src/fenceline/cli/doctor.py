@@ -98,7 +98,7 @@ def _story(findings: list[fenceline.Finding]) -> str:
     for finding in findings:
         lines += [f"{finding.code}: {printable(finding.message)}", f"  remedy: {printable(finding.remedy)}"]
     lines.append(f"{len(findings) or 'nothing'} found")
-    lines += ["Not to be seen from here:", *(f"  {thing}" for thing in UNSEEN)]
+    lines += ["What cannot be seen from here:", *(f"  {thing}" for thing in UNSEEN)]
     return "\n".join(lines)
 
 

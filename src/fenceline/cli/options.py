@@ -8,7 +8,7 @@ import click
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 SOURCE_HELP = (
-    "The source's URL, for example sqlite:///locks.db.  [default: $FENCELINE_SOURCE, else a file of this user's]"
+    "The source's URL, for example sqlite:///locks.db.  [default: $FENCELINE_SOURCE, else this user's own file]"
 )
 
 
@@ -29,4 +29,4 @@ def reason_option(*, is_required: bool) -> Callable[[Function], Function]:
 
 def guard_option(help_text: str) -> Callable[[Function], Function]:
     """Add `--guard URL`, as often as wanted, passed as `guards`."""
-    return click.option("--guard", "guards", metavar="URL", multiple=True, help=help_text)
+    return click.option("--guard", "guards", metavar="URL", multiple=True, help=f"{help_text} As often as needed.")

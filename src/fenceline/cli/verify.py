@@ -45,7 +45,7 @@ class Seconds(click.FloatRange):
         """Return the number."""
         seconds = float(super().convert(value, param, ctx))
         if not math.isfinite(seconds):
-            self.fail(f"{value} is no number of seconds", param, ctx)
+            self.fail(f"{value} is not a number of seconds", param, ctx)
         return seconds
 
 
@@ -68,7 +68,9 @@ class Seconds(click.FloatRange):
 )
 @click.option("--duration", type=Seconds(1), default=60.0, show_default=True, help="Seconds of the attack.")
 @click.option("--seed", type=int, help="Draw the faults from this number.  [default: a random one, which is shown]")
-@click.option("--faults", metavar="A,B", help="Which faults.  [default: all that can hit this set-up]")
+@click.option(
+    "--faults", metavar="A,B", help="Which faults; --dry-run lists them.  [default: all that can hit this set-up]"
+)
 @click.option("--history", "history_file", type=_FILE, metavar="FILE", help="Keep the history in FILE.")
 @click.option("--html", "page_file", type=_FILE, metavar="FILE", help="Draw the history as a page into FILE.")
 @click.option("--dry-run", is_flag=True, help="Say what would be touched, and do nothing.")
@@ -210,7 +212,7 @@ def _set_up(
     if source is not None or guard is not None:
         raise click.UsageError("--control breaks a rule on purpose: never at a --source or --guard of yours")
     if control not in CONTROLS:
-        raise click.BadParameter(f"{control!r} is none of {', '.join(CONTROLS)}", param_hint="--control")
+        raise click.BadParameter(f"{control!r} is not one of {', '.join(CONTROLS)}", param_hint="--control")
     with tempfile.TemporaryDirectory(prefix="fenceline-control-") as folder:
         yield f"sqlite:///{folder}/locks.db", f"sqlite:///{folder}/app.db", None
 
@@ -254,7 +256,7 @@ def _chosen_faults(text: str | None, possible: tuple[str, ...]) -> tuple[str, ..
         return possible
     faults = tuple(one.strip() for one in text.split(",") if one.strip())
     if unknown := [one for one in faults if one not in possible]:
-        message = f"{unknown[0]!r} is none of what can hit this set-up: {', '.join(possible)}"
+        message = f"{unknown[0]!r} is not a fault that can hit this set-up; what can: {', '.join(possible)}"
         raise click.BadParameter(message, param_hint="--faults")
     if JUMP in faults:
         need(FAKETIME)

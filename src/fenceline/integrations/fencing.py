@@ -81,5 +81,5 @@ def fencing_of(
     else:
         core = core_of(guard)
     if not isinstance(core.store, SQLGuardStore):
-        raise ConfigError(f"{core.store.url} is no SQL database that a framework's connection could lead to")
+        raise ConfigError(f"{core.store.url} is not a SQL database that a framework's connection could lead to")
     return Fencing(core, core.store, proof)

@@ -43,7 +43,7 @@ EXPLANATION = (
 )
 @json_option
 def demo(picture_file: Path | None, as_json: bool) -> int:
-    """Show what a frozen holder does to data, and fencing against it.
+    """Show how a frozen holder loses data, and how fencing saves it.
 
     Two real processes add to one counter under one lock. The first is frozen past its lease,
     the second takes over, the first wakes and writes. Act 1: a lock alone. Act 2: tokens

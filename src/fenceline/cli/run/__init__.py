@@ -21,10 +21,10 @@ class RunCommand(click.Command):
         if {"-h", "--help"} & set(args[: args.index("--") if "--" in args else None]):
             return super().parse_args(ctx, args)
         if "--" not in args:
-            raise click.UsageError("no CMD: it stands behind two dashes", ctx)
+            raise click.UsageError("no CMD: write it after two dashes", ctx)
         at = args.index("--")
         if at + 1 == len(args):
-            raise click.UsageError("no CMD behind the two dashes", ctx)
+            raise click.UsageError("no CMD after the two dashes", ctx)
         rest = super().parse_args(ctx, args[:at])
         ctx.params["words"] = tuple(args[at + 1 :])
         return rest
@@ -57,7 +57,7 @@ class RunCommand(click.Command):
 @guard_option(
     "Close the resources of this URL that are bound to NAME at the end: nobody can write with CMD's token any more."
 )
-@click.option("--holder", metavar="TEXT", help="Who holds it, for people.  [default: host:pid:CMD]")
+@click.option("--holder", metavar="TEXT", help="The holder's name, as people will see it.  [default: host:pid:CMD]")
 def run(**given: Any) -> int:
     """Hold the lock NAME while CMD runs.
 

@@ -34,8 +34,8 @@ def _sqlite(connection: Any) -> str:
     name = str(connection.settings_dict["NAME"])
     if connection.is_in_memory_db() or name.startswith("file:"):
         raise ConfigError(
-            f"database {alias!r} is no file on disk that other processes can open by its path: name a file (for tests "
-            f"in DATABASES['{alias}']['TEST']['NAME']), or say where it is in {SETTING}['{GUARDS}']"
+            f"database {alias!r} is not a file on disk that other processes can open by its path: name a file (for "
+            f"tests in DATABASES['{alias}']['TEST']['NAME']), or say where it is in {SETTING}['{GUARDS}']"
         )
     return f"sqlite:///{os.path.abspath(name)}"
 

@@ -144,6 +144,6 @@ def claim_of(kv: Any) -> str | None:
 def holder_of(queue: bytes, kv: Any) -> str:
     """Return who has a place, for people; a key that is none is named itself."""
     if not is_place(queue, kv):
-        return f"key {shown(kv.key.decode(errors='backslashreplace'))}, which is no place in a queue"
+        return f"key {shown(kv.key.decode(errors='backslashreplace'))}, which is not a place in a queue"
     holder = json_object(kv.value).get("holder")
     return shown(holder) if isinstance(holder, str) and holder else f"etcd lease {kv.lease:x}"

@@ -117,7 +117,7 @@ def _ssl_mode(given: Mapping[str, str]) -> str:
     """Return the mode that is asked for; who names an authority, and no mode, wants the server's identity checked."""
     mode = given.get("ssl_mode", VERIFY_IDENTITY if "ssl_ca" in given else PREFERRED).upper()
     if mode not in SSL_MODES:
-        raise ConfigError(_FORM.format(reason=f"ssl_mode {mode!r} is none of {', '.join(SSL_MODES)}"))
+        raise ConfigError(_FORM.format(reason=f"ssl_mode {mode!r} is not one of {', '.join(SSL_MODES)}"))
     if "ssl_key" in given and "ssl_cert" not in given:
         raise ConfigError(_FORM.format(reason="ssl_key needs ssl_cert"))
     return mode

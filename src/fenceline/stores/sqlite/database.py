@@ -145,7 +145,9 @@ class Database:
             ) from error
         mode = status.st_mode
         if not stat.S_ISREG(mode):
-            raise SourceUnavailableError(f"{self.path} is no regular file ({stat.filemode(mode)}): choose another file")
+            raise SourceUnavailableError(
+                f"{self.path} is not a regular file ({stat.filemode(mode)}): choose another file"
+            )
         if not os.access(self.path, os.R_OK | os.W_OK, effective_ids=True):
             raise SourceUnavailableError(
                 f"{self.path} ({stat.filemode(mode)}) may not be read and written by this user: make it and its folder "

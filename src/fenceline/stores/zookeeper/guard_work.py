@@ -190,7 +190,7 @@ def _check_path(path: str) -> None:
         raise ConfigError(f"path {path!r} contains a lone surrogate: use text that UTF-8 can carry") from None
     parts = path.split("/")
     if not path or parts[0] or any(part in ("", ".", "..") for part in parts[1:]):
-        raise ConfigError(f"{path!r} is no whole path of a node: write it as /a/b, without //, . and ..")
+        raise ConfigError(f"{path!r} is not the whole path of a node: write it as /a/b, without //, . and ..")
 
 
 def _sendable(operation: Any) -> Any:

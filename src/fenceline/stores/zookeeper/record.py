@@ -85,8 +85,8 @@ def record_in(value: bytes, stat: Any, url: str) -> SourceRecord:
         )
     if not fits(told, _KINDS) or not _OFFSET.fullmatch(told["offset"]):
         raise SchemaError(
-            f"{url} holds something that is no record of fenceline's: name another base, or find out who wrote there, "
-            f"and put the record back from a backup"
+            f"{url} holds something that is not a record of fenceline's: name another base, or find out who wrote "
+            f"there, and put the record back from a backup"
         )
     told = {name: told[name] for name in _KINDS if name != "schema"}
     return SourceRecord(**{**told, "offset": int(told["offset"]), "version": stat.version, "zxid": stat.mzxid})
