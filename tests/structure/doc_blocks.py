@@ -1,10 +1,11 @@
 """The code in the documents, taken out so that it can be run.
 
-Every ```python block is run. The blocks of one file are one program, in their order, so that a
-page can build up an example; `<!-- fresh -->` on a line before a block begins a new program.
+A page is done from top to bottom in one folder, as its reader does it. Every ```python block is run. The
+blocks of one file are pasted into one interpreter, so that a page can build up an example; `<!-- fresh -->`
+on a line before a block begins a new one.
 
 A ```console block is run if `<!-- run -->` stands on a line before it: each line that begins with
-`$ ` by the shell, in one folder for the page. The lines below a command are what it prints; `…` in
+`$ ` by the shell. The lines below a command are what it prints; `…` in
 them stands for anything, and so does a line of its own for any lines.
 
 A page with the line `<!-- postgres -->` is run with an empty database `app` on a PostgreSQL server, which
@@ -17,7 +18,7 @@ A page with the line `<!-- etcd -->`, or `<!-- zookeeper -->`, is run with an em
 is in ETCD_SERVERS, or ZOOKEEPER_SERVERS: `etcd://$ETCD_SERVERS` leads there, and so does `etcdctl`.
 
 A ```python block after `<!-- file: NAME -->` is no program of the page: it is what its console session
-finds in the file NAME.
+finds in the file NAME, which the text before it names too.
 """
 
 import re
@@ -87,44 +88,33 @@ def blocks(document: str) -> Iterator[Block]:
         yield Block(found["language"], mark["mark"] if mark else None, line, body)
 
 
-def programs(document: str) -> list[str]:
-    """Return the Python programs of a document, each line at the number that it has there.
-
-    A traceback then names the line of the document.
-    """
-    found: list[str] = []
-    for block in blocks(document):
-        if block.language != "python" or _file_name(block):
-            continue
-        if not found or block.mark == "fresh":
-            found.append("")
-        gap = block.line - 1 - found[-1].count("\n")
-        found[-1] += "\n" * gap + block.body
-    return found
-
-
 def files(document: str) -> dict[str, str]:
     """Return the files that a document has its reader write, by their names."""
-    named = ((_file_name(block), block.body) for block in blocks(document))
+    named = ((file_name(block), block.body) for block in blocks(document))
     return {name: body for name, body in named if name}
 
 
-def _file_name(block: Block) -> str | None:
+def is_program(block: Block) -> bool:
+    """Tell whether the block is part of a program of its page."""
+    return block.language == "python" and file_name(block) is None
+
+
+def file_name(block: Block) -> str | None:
+    """Return the name of the file that the block is; None: it is none."""
     mark = block.mark or ""
     return mark.removeprefix(_FILE) if mark.startswith(_FILE) else None
 
 
-def commands(document: str) -> list[Command]:
-    """Return the commands of the console blocks that are marked to be run."""
-    found = []
-    for block in blocks(document):
-        if block.language == "console" and block.mark == "run":
-            parts = re.split(r"^\$ ", block.body, flags=re.MULTILINE)
-            line = block.line + parts[0].count("\n")
-            for part in parts[1:]:
-                text, _, output = part.partition("\n")
-                found.append(Command(line, text, output))
-                line += part.count("\n")
+def commands(block: Block) -> list[Command]:
+    """Return the commands of one block: none, unless it is a console's and marked to be run."""
+    found: list[Command] = []
+    if block.language == "console" and block.mark == "run":
+        parts = re.split(r"^\$ ", block.body, flags=re.MULTILINE)
+        line = block.line + parts[0].count("\n")
+        for part in parts[1:]:
+            text, _, output = part.partition("\n")
+            found.append(Command(line, text, output))
+            line += part.count("\n")
     return found
 
 

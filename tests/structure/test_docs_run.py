@@ -1,29 +1,35 @@
 """The documents state what was run: their Python, and their marked console sessions."""
 
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
 from tests.helpers import ROOT
 from tests.postgres.fix_server import ADMIN
 from tests.structure.doc_blocks import (
+    Block,
+    Command,
+    blocks,
     commands,
+    file_name,
     files,
+    is_program,
     needs_etcd,
     needs_mysql,
     needs_postgres,
     needs_zookeeper,
     prints,
-    programs,
 )
 
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FOLLOWED = [page for page in DOCUMENTS if page.parent.name in {"tutorial", "how-to"}]
 LIMIT_S = 60
 DOCUMENTED_POSTGRES = "15"
 """The version on which the documents are run, whose psql is on PATH with Debian's package."""
@@ -68,14 +74,18 @@ def prepare(server: Any, place: dict[str, str], monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setenv(name, value)
 
 
-def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run a command as a reader would: in an empty folder, with `fenceline` on PATH."""
+def readers_environment(folder: Path) -> dict[str, str]:
+    """Return the environment of a reader: `fenceline` is on PATH, and nothing lies anywhere yet."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = os.environ | {"PATH": path, "HOME": str(folder), "XDG_STATE_HOME": str(folder)}
+    return os.environ | {"PATH": path, "HOME": str(folder), "XDG_STATE_HOME": str(folder)}
+
+
+def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a command as a reader would: in an empty folder."""
     return subprocess.run(
         command,
         cwd=folder,
-        env=environment,
+        env=readers_environment(folder),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -85,45 +95,97 @@ def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def run_programs(document: Path, folder: Path) -> None:
-    """Run the Python of a document; fail with its traceback, which names the document's lines."""
-    for number, program in enumerate(programs(document.read_text())):
-        folder_of_program = folder / str(number)
-        folder_of_program.mkdir()
-        script = folder_of_program / document.name
-        script.write_text(program)
-        done = run([sys.executable, "-W", "error", script.name], folder_of_program)
-        assert done.returncode == 0, f"{document.name}:\n{done.stdout}"
+def save(name: str, text: str, folder: Path) -> None:
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(text)
 
 
-def run_commands(document: Path, folder: Path) -> None:
-    """Write the files of a document and run its console sessions; fail where one exits or prints otherwise."""
-    for name, text in files(document.read_text()).items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
-    for command in commands(document.read_text()):
-        done = run(["sh", "-c", command.text], folder)
-        where = f"{document.name}:{command.line}: $ {command.text}"
-        assert done.returncode == 0, f"{where} exits with {done.returncode}:\n{done.stdout}"
-        assert prints(command.output, done.stdout), f"{where} prints:\n{done.stdout}"
+def run_command(document: Path, command: Command, folder: Path) -> None:
+    done = run(["sh", "-c", command.text], folder)
+    where = f"{document.name}:{command.line}: $ {command.text}"
+    assert done.returncode == 0, f"{where} exits with {done.returncode}:\n{done.stdout}"
+    assert prints(command.output, done.stdout), f"{where} prints:\n{done.stdout}"
+
+
+class Interpreter:
+    """An interpreter that a reader keeps open, and pastes the blocks of a page into."""
+
+    LOOP = """
+import json, sys
+names = {"__name__": "__main__"}
+for line in sys.stdin:
+    name, at, text = json.loads(line)
+    exec(compile("\\n" * (at - 1) + text, name, "exec"), names)
+    print("\\0", flush=True)
+"""
+
+    def __init__(self, folder: Path) -> None:
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(
+            [sys.executable, "-W", "error", "-c", self.LOOP],
+            cwd=folder,
+            env=readers_environment(folder),
+            text=True,
+            stdin=pipe,
+            stdout=pipe,
+            stderr=subprocess.STDOUT,
+        )
+
+    def paste(self, name: str, block: Block) -> None:
+        """Run a block; if that ends the interpreter, fail with the traceback, which names the document's lines."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps([name, block.line, block.body]) + "\n")
+        self.process.stdin.flush()
+        printed = []
+        for line in self.process.stdout:
+            if "\0" in line:  # With what a thread said in the same moment.
+                return
+            printed.append(line)
+        raise AssertionError(f"{name}:\n{''.join(printed)}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Leave it, as at the end of a program."""
+        printed, _ = self.process.communicate(timeout=LIMIT_S)
+        assert kind is not None or self.process.returncode == 0, printed
+
+
+def read_through(document: Path, folder: Path) -> None:
+    """Do what a page says from top to bottom, in one folder."""
+    with ExitStack() as leaving:
+        interpreter = None
+        for block in blocks(document.read_text()):
+            if is_program(block):
+                if interpreter is None or block.mark == "fresh":
+                    interpreter = leaving.enter_context(Interpreter(folder))
+                interpreter.paste(document.name, block)
+            elif name := file_name(block):
+                save(name, block.body, folder)
+            for command in commands(block):
+                run_command(document, command, folder)
 
 
 @pytest.mark.usefixtures("servers")
 @pytest.mark.parametrize("document", DOCUMENTS, ids=named)
-def test_python_in_a_document_runs(document: Path, tmp_path: Path) -> None:
-    run_programs(document, tmp_path)
-
-
-@pytest.mark.usefixtures("servers")
-@pytest.mark.parametrize("document", DOCUMENTS, ids=named)
-def test_marked_console_sessions_run(document: Path, tmp_path: Path) -> None:
-    run_commands(document, tmp_path)
+def test_a_document_does_what_it_says_from_top_to_bottom(document: Path, tmp_path: Path) -> None:
+    read_through(document, tmp_path)
 
 
 def test_some_document_has_something_to_run() -> None:
-    texts = [document.read_text() for document in DOCUMENTS]
-    assert any(programs(text) for text in texts)
-    assert any(commands(text) for text in texts)
+    found = [block for document in DOCUMENTS for block in blocks(document.read_text())]
+    assert any(is_program(block) for block in found)
+    assert any(commands(block) for block in found)
+
+
+@pytest.mark.parametrize("document", FOLLOWED, ids=named)
+def test_a_file_that_the_reader_saves_is_named_in_the_text(document: Path) -> None:
+    text = document.read_text()
+    for name in files(text):
+        seen, _, _ = text.partition(f"<!-- file: {name} -->")
+        assert f"`{name}`" in seen, f"{document.name}: nobody sees that this is {name}"
 
 
 def page(tmp_path: Path, *parts: str) -> Path:
@@ -138,20 +200,20 @@ def fenced(language: str, *lines: str) -> str:
 
 
 def test_blocks_of_a_document_share_their_names(tmp_path: Path) -> None:
-    run_programs(page(tmp_path, fenced("python", "a = 1"), "text", fenced("python", "assert a")), tmp_path)
+    read_through(page(tmp_path, fenced("python", "a = 1"), "text", fenced("python", "assert a")), tmp_path)
 
 
 def test_a_fresh_block_begins_anew(tmp_path: Path) -> None:
     document = page(tmp_path, fenced("python", "a = 1"), "<!-- fresh -->", fenced("python", "print(a)"))
     with pytest.raises(AssertionError, match=r"line 6[^$]*NameError"):
-        run_programs(document, tmp_path)
+        read_through(document, tmp_path)
 
 
 def test_a_failing_block_is_reported_by_its_line(tmp_path: Path) -> None:
     document = page(tmp_path, "# Title", "", "1. A step:", "", "   " + FENCE + "python")
     document.write_text(document.read_text() + "\n   1 / 0\n   " + FENCE)
     with pytest.raises(AssertionError, match=r"line 6[^$]*ZeroDivisionError"):
-        run_programs(document, tmp_path)
+        read_through(document, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -165,12 +227,12 @@ def test_a_failing_block_is_reported_by_its_line(tmp_path: Path) -> None:
 def test_a_wrong_session_is_reported(tmp_path: Path, session: tuple[str, ...], complaint: str) -> None:
     document = page(tmp_path, "<!-- run -->", fenced("console", *session))
     with pytest.raises(AssertionError, match=complaint):
-        run_commands(document, tmp_path)
+        read_through(document, tmp_path)
 
 
 def test_an_ellipsis_stands_for_anything(tmp_path: Path) -> None:
     session = ("$ echo token 17, 2.5 s left; seq 9; echo end", "token …, … s left", "…", "end")
-    run_commands(page(tmp_path, "<!-- run -->", fenced("console", *session)), tmp_path)
+    read_through(page(tmp_path, "<!-- run -->", fenced("console", *session)), tmp_path)
 
 
 def test_a_session_finds_the_files_of_its_page_and_they_are_not_run_by_themselves(tmp_path: Path) -> None:
@@ -181,12 +243,11 @@ def test_a_session_finds_the_files_of_its_page_and_they_are_not_run_by_themselve
         "<!-- run -->",
         fenced("console", "$ python3 say.py it", "said it"),
     )
-    run_commands(document, tmp_path)
-    assert programs(document.read_text()) == []
+    read_through(document, tmp_path)
     document.write_text(document.read_text().replace("'said'", "'told'"))
     with pytest.raises(AssertionError, match=r"prints:\s+told it"):
-        run_commands(document, tmp_path)
+        read_through(document, tmp_path)
 
 
 def test_an_unmarked_session_is_not_run(tmp_path: Path) -> None:
-    assert commands(fenced("console", "$ exit 3")) == []
+    assert [commands(block) for block in blocks(fenced("console", "$ exit 3"))] == [[]]

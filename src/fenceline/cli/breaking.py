@@ -56,7 +56,9 @@ def _bound(url: str, lock: str) -> list[Guard]:
 
 def _story(broken: fenceline.BrokenLock, sealed: list[dict[str, str]]) -> str:
     holder = f"{printable(broken.holder)} held it" if broken.holder is not None else "nobody held it"
-    lines = [f"lock {printable(broken.lock)} is broken: {holder}; the token {broken.token} is above its own"]
+    lines = [
+        f"lock {printable(broken.lock)} is broken: {holder}; token {broken.token} is minted, above every earlier one"
+    ]
     lines += [f"{one['guard']}: resource {printable(one['resource'])} refuses older tokens" for one in sealed]
     if not sealed:
         lines.append("The old holder can still write until its next renewal: only --guard URL makes its token stale.")
