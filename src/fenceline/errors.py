@@ -78,7 +78,7 @@ class TokenCollisionError(GuardError):
 
 
 class WrongLockError(GuardError):
-    """The resource is bound to another lock, or to another source, than the one that the sequencer is of."""
+    """The resource is bound to another lock, or to another source, than the sequencer's."""
 
 
 class UnfencedWriteError(GuardError):

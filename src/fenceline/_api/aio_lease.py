@@ -56,7 +56,7 @@ class AsyncLost:
 
 
 class AsyncLease(BaseLease):
-    """One time-limited holding of a lock, kept alive in the background until it is released."""
+    """One time-limited holding of a lock, renewed in the background until it is released; acquiring a lock gives it."""
 
     __slots__ = ("_driver", "_to_cancel")
 

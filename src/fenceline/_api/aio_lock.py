@@ -28,7 +28,10 @@ def this_task() -> "asyncio.Task[Any]":
 
 
 class AsyncLock(BaseLock):
-    """A handle to a named lock. Acquire it, or use it as an async context manager, which yields the lease."""
+    """A handle to a named lock: `source.lock(name)` makes one.
+
+    Acquire it, or use it as an async context manager, which yields the lease.
+    """
 
     def __init__(self, source: "AsyncSource", terms: Terms) -> None:
         super().__init__(terms)
@@ -82,7 +85,10 @@ class AsyncLock(BaseLock):
 
 
 class AsyncRLock(BaseLock):
-    """A re-entrant handle to a named lock; each task must release it as often as it acquired it."""
+    """A re-entrant handle to a named lock: `source.rlock(name)` makes one.
+
+    Each task must release it as often as it acquired it.
+    """
 
     def __init__(self, source: "AsyncSource", terms: Terms) -> None:
         super().__init__(terms)

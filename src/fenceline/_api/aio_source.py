@@ -39,7 +39,10 @@ def connect(url: str | None = None, *, hooks: Hooks = NO_HOOKS) -> "AsyncSource"
 
 
 class AsyncSource(BaseSource):
-    """A source of fencing tokens: makes async handles to locks, and shows what it knows of them."""
+    """A source of fencing tokens: makes async handles to locks, and shows what it knows of them.
+
+    `fenceline.aio.connect(…)` makes one.
+    """
 
     def __init__(self, url: str | None, hooks: Hooks) -> None:
         super().__init__(url, hooks)

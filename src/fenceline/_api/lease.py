@@ -48,7 +48,7 @@ class Lost:
 
 
 class Lease(BaseLease):
-    """One time-limited holding of a lock, kept alive in the background until it is released."""
+    """One time-limited holding of a lock, renewed in the background until it is released; acquiring a lock gives it."""
 
     __slots__ = ("_driver",)
 

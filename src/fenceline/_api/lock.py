@@ -60,7 +60,10 @@ class BaseLock:
 
 
 class Lock(BaseLock):
-    """A handle to a named lock. Acquire it, or use it as a context manager, which yields the lease."""
+    """A handle to a named lock: `source.lock(name)` makes one.
+
+    Acquire it, or use it as a context manager, which yields the lease.
+    """
 
     def __init__(self, source: "Source", terms: Terms) -> None:
         super().__init__(terms)

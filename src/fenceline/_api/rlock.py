@@ -61,7 +61,10 @@ class _Local(threading.local):
 
 
 class RLock(BaseLock):
-    """A re-entrant handle to a named lock; each thread must release it as often as it acquired it."""
+    """A re-entrant handle to a named lock: `source.rlock(name)` makes one.
+
+    Each thread must release it as often as it acquired it.
+    """
 
     def __init__(self, source: "Source", terms: Terms) -> None:
         super().__init__(terms)

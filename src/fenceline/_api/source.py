@@ -38,7 +38,10 @@ def connect(url: str | None = None, *, hooks: Hooks = NO_HOOKS) -> "Source":
 
 
 class Source(BaseSource):
-    """A source of fencing tokens: makes handles to locks, and shows what it knows of them."""
+    """A source of fencing tokens: makes handles to locks, and shows what it knows of them.
+
+    `fenceline.connect(…)` makes one.
+    """
 
     def __init__(self, url: str | None, hooks: Hooks) -> None:
         super().__init__(url, hooks)
@@ -133,7 +136,7 @@ class Source(BaseSource):
     def break_lock(self, name: str, *, reason: str) -> BrokenLock:
         """End the lock's lease, whoever has it, and mint a token for guards to be sealed with (G10).
 
-        By itself this does not stop the old holder from writing: seal and close the guards with the result.
+        By itself this does not stop the old holder from writing: pass the result to `guard.outrank`.
         """
         claim = draw_claim()
         broken = self._driver.run(keep.break_lock(check_lock_name(name), claim, default_holder(), check_reason(reason)))
