@@ -3,7 +3,7 @@
 No step is timed: one that has to wait runs in a thread, and the next is taken once the server says that it waits.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -18,18 +18,8 @@ from tests.mysql.fix_mysql import Database
 from tests.mysql.guarded import DEADLOCK, ENDED, UNFENCED, Guarded, code_of, run
 from tests.postgres.guarded import Step
 
-LEVELS = ["read committed", "repeatable read", "serializable"]
 LOOKS_BACK = "repeatable read"
 """The level at which InnoDB shows the database as it was: at the third it locks what it reads instead."""
-
-
-@pytest.fixture(params=LEVELS)
-def level(request: pytest.FixtureRequest, mysql_database: Database) -> Iterator[str]:
-    """Have guards' transactions on this level too, which is the server's default meanwhile."""
-    before = mysql_database.value("SELECT @@global.tx_isolation")
-    mysql_database.rows(f"SET GLOBAL TRANSACTION ISOLATION LEVEL {request.param}")
-    yield request.param
-    mysql_database.rows(f"SET GLOBAL TRANSACTION ISOLATION LEVEL {before.replace('-', ' ')}")
 
 
 def write(native: Any, value: str, key: int = 1) -> None:

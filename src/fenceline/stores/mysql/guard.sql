@@ -93,10 +93,6 @@ SELECT TRIGGER_NAME FROM information_schema.TRIGGERS
 WHERE EVENT_OBJECT_SCHEMA = CONVERT({database} USING utf8mb4) AND EVENT_OBJECT_TABLE = CONVERT({table} USING utf8mb4)
     AND EVENT_MANIPULATION = CONVERT({kind} USING utf8mb4) AND ACTION_TIMING = 'BEFORE' ORDER BY ACTION_ORDER LIMIT 1;
 
--- name: read_secret
--- What the triggers compare by.
-SELECT secret FROM {here}.fenceline_guard WHERE id = 1;
-
 -- name: add_protection
 -- Take note of a table, for the number in its triggers' names.
 INSERT INTO {here}.fenceline_protection (table_name, resource) VALUES ({table}, {resource});

@@ -94,8 +94,8 @@ def ended_inside() -> GuardError:
     """Return the error for a block that ended its own transaction by plain SQL, or lost it."""
     return GuardError(
         "the guarded transaction ended inside its block (COMMIT, ROLLBACK, DDL, a deadlock, of which MySQL makes a "
-        "rollback of everything): what was written before a COMMIT is written, under the mark as it should be; what "
-        "came later is not. Leave the end to the block, and use SAVEPOINT inside it"
+        "rollback of everything): what the block has committed is written, under the mark as it should be; the rest is "
+        "not. Leave the end to the block, and use SAVEPOINT inside it"
     )
 
 

@@ -6,7 +6,6 @@ as it is.
 """
 
 import hashlib
-import secrets
 
 import pymysql
 
@@ -19,14 +18,12 @@ from fenceline.stores.mysql.guard_connection import PREPARE_ASIDE
 from fenceline.stores.mysql.guard_errors import report_of, translated
 from fenceline.stores.mysql.guard_speech import SCHEMA_NUMBER, check_schema
 from fenceline.stores.mysql.lent import PATIENCE_S
-from fenceline.stores.mysql.literals import literal
 from fenceline.stores.mysql.own_tables import check_tables
 from fenceline.stores.statements import statements
 
 SCHEMA = statements(__package__, "guard_schema.sql")
 ROUTINES = statements(__package__, "guard_routines.sql")
 INSTALLING = statements(__package__, "guard_install.sql")
-SECRET_BYTES = 24
 TURN_S = 30
 """How long one installation waits for another's end."""
 _NO_TABLE = 1146
@@ -74,5 +71,4 @@ def _install(native: Connection, place: Place) -> None:
     for name in ROUTINES:
         results(native, INSTALLING.drop_routine.format(routine=name))
         results(native, ROUTINES[name])
-    number = {"number": SCHEMA_NUMBER, "secret": literal(secrets.token_hex(SECRET_BYTES))}
-    results(native, INSTALLING.write_schema.format(**number))
+    results(native, INSTALLING.write_schema.format(number=SCHEMA_NUMBER))

@@ -13,5 +13,5 @@ SELECT COALESCE(GET_LOCK('{turn}', {limit_s}), 0);
 DROP PROCEDURE IF EXISTS {routine};
 
 -- name: write_schema
--- Say which schema this is, and keep the secret: from here on it is used.
-INSERT INTO fenceline_guard (id, schema_number, secret) VALUES (1, {number}, {secret});
+-- Say which schema this is: from here on it is used.
+INSERT INTO fenceline_guard (id, schema_number) VALUES (1, {number});

@@ -95,11 +95,10 @@ class Protector:
     def protect(self, resource: str, names: tuple[str, ...], mode: str) -> Talk:
         """Give each table its triggers; return the tables whose mode changed, as they were before."""
         tables = yield from self._tables(names)
-        ((secret,),) = (yield self._said(SQL.read_secret))[0]
         changed = []
         for table in tables:
             before = yield from self._entry(resource, table)
-            yield from self._make(before, table, mode, bytes(secret).decode())
+            yield from self._make(before, table, mode)
             if (other := before.other_than(mode)) is not None:
                 shown = before._replace(table=table).shown(self._database)
                 changed.append(Protection(shown.table, resource, other))
@@ -142,7 +141,7 @@ class Protector:
         ((number,),) = (yield SQL.added_protection)[0]
         return Entry(number, resource, table, None, {})
 
-    def _make(self, before: Entry, table: str, mode: str, secret: str) -> Talk:
+    def _make(self, before: Entry, table: str, mode: str) -> Talk:
         """Make the triggers of a mode; those of the other are dropped afterwards, or else these."""
         other = before.other_than(mode)
         for kind in KINDS:
@@ -157,7 +156,6 @@ class Protector:
                 table=f"{self._here}.{quoted(table)}",
                 order=f"PRECEDES {quoted(first[0][0])}" if first else "",
                 resource=before.resource.encode().hex().upper(),
-                secret=secret,
                 table_text=f"CONVERT({literal(table)} USING utf8mb4)",
             )
         if other is not None:

@@ -10,12 +10,9 @@
 -- presented is taken back. Both servers have both, and neither writes anything.
 --
 -- The second has gaps: after a deadlock, SET autocommit, COMMIT AND CHAIN or START TRANSACTION READ WRITE a session goes on
--- read-write, without its share of the mark. So a note is of one of two kinds. That of `fenceline_present` and
--- `fenceline_offer` is token and claim, and the triggers compare them with the mark, read anew and locked, for each row. That
--- of `fenceline_open`, which begins the transaction on a connection that only ever ends it by `fenceline_finish`, is a hash
--- that only this connection can have, and only from here; the triggers compare it without reading a table, unless each
--- statement commits itself. What such a session writes after another of those gaps is uncommitted when `fenceline_finish`
--- misses the savepoint, and is undone; it is written if the block has ended that transaction, too, past the client's watch.
+-- read-write, without its share of the mark. So the note is token and claim, and the triggers compare them with the mark, read
+-- anew and locked, for each row: what such a session writes is no stale write, even if it commits that itself.
+-- `fenceline_finish` and `fenceline_commit` miss the savepoint there, and commit nothing.
 --
 -- Errors, each with its SQLSTATE at the beginning of its text: FL001 unfenced write, FL002 stale token, FL003 collision,
 -- FL004 wrong lock or source, FL005 not sealed, FL006 a transaction where none may be, or none, or XA's, where one must be, FL007 a
@@ -60,34 +57,25 @@ BEGIN
     SIGNAL SQLSTATE 'FL002' SET MESSAGE_TEXT = said;
 END;
 
--- name: fenceline_admit_write
--- What a trigger does that has found no hash: admit a row if the session has presented what the mark is now, else say why
--- not. It reads the mark whatever snapshot the transaction has.
-CREATE PROCEDURE fenceline_admit_write(p_resource VARBINARY(512))
-READS SQL DATA SQL SECURITY DEFINER
+-- name: fenceline_refuse_write
+-- Say why a row is not admitted, whose trigger has found that the session has not presented what the mark is now. It reads no
+-- table: every statement that meets the trigger would open it. Never returns.
+CREATE PROCEDURE fenceline_refuse_write(p_resource VARBINARY(512), m_token BIGINT)
+NO SQL SQL SECURITY DEFINER
 BEGIN
-    DECLARE m_token BIGINT;
     DECLARE entry VARBINARY(2048) DEFAULT CONCAT(',', HEX(p_resource), '.');
     DECLARE said VARCHAR(1024) CHARACTER SET utf8mb4;
     IF LOCATE(entry, @fenceline_presented) > 0 THEN
-        IF NOT EXISTS (
-            SELECT 1 FROM fenceline_mark AS mark
-            WHERE mark.resource = p_resource AND NOT mark.is_closed
-                AND LOCATE(CONCAT(entry, mark.token, '.', mark.claim, ','), @fenceline_presented) > 0
-            LOCK IN SHARE MODE) THEN
-            SELECT MAX(token) INTO m_token FROM fenceline_mark WHERE resource = p_resource LOCK IN SHARE MODE;
-            SET said = LEFT(CONCAT('FL002 token ', SUBSTRING_INDEX(SUBSTRING(
-                @fenceline_presented, LOCATE(entry, @fenceline_presented) + LENGTH(entry)), '.', 1),
-                ' at mark ', COALESCE(m_token, 0), ' of resource ', LEFT(CONVERT(p_resource USING utf8mb4), 30),
-                ': it was presented, and is not the mark any more. Stop'), 128);
-            SIGNAL SQLSTATE 'FL002' SET MESSAGE_TEXT = said;
-        END IF;
-    ELSE
-        SET said = LEFT(CONCAT(
-            'FL001 no token presented: use guard.transaction(lease), or CALL fenceline_present first. Resource: ',
-            CONVERT(p_resource USING utf8mb4)), 128);
-        SIGNAL SQLSTATE 'FL001' SET MESSAGE_TEXT = said;
+        SET said = LEFT(CONCAT('FL002 token ', SUBSTRING_INDEX(SUBSTRING(
+            @fenceline_presented, LOCATE(entry, @fenceline_presented) + LENGTH(entry)), '.', 1),
+            ' at mark ', COALESCE(m_token, 0), ' of resource ', LEFT(CONVERT(p_resource USING utf8mb4), 30),
+            ': it was presented, and is not the mark any more. Stop'), 128);
+        SIGNAL SQLSTATE 'FL002' SET MESSAGE_TEXT = said;
     END IF;
+    SET said = LEFT(CONCAT(
+        'FL001 no token presented: use guard.transaction(lease), or CALL fenceline_present first. Resource: ',
+        CONVERT(p_resource USING utf8mb4)), 128);
+    SIGNAL SQLSTATE 'FL001' SET MESSAGE_TEXT = said;
 END;
 
 -- name: fenceline_read_marks
@@ -254,7 +242,6 @@ BEGIN
     DECLARE rest LONGTEXT CHARACTER SET ascii DEFAULT p_resources;
     DECLARE others LONGTEXT CHARACTER SET ascii;
     DECLARE wanted VARCHAR(1024) CHARACTER SET ascii;
-    DECLARE note VARBINARY(64);
     START TRANSACTION READ WRITE;
     SAVEPOINT fenceline_presented;
     SET SESSION TRANSACTION READ ONLY;
@@ -267,16 +254,16 @@ BEGIN
             LEAST(COALESCE(NULLIF(@@global.idle_readonly_transaction_timeout, 0), p_limit_s), p_limit_s) */
         /*!80003 , SESSION wait_timeout = LEAST(@@global.wait_timeout, p_limit_s) */;
     WHILE rest <> '' DO
-        SET wanted = SUBSTRING_INDEX(rest, ',', 1), rest = SUBSTRING(rest, LENGTH(wanted) + 2), note = NULL;
-        SELECT SHA2(CONCAT(guard.secret, '.', CONNECTION_ID(), '.', wanted), 256) INTO note
-        FROM fenceline_mark AS mark JOIN fenceline_guard AS guard ON guard.id = 1
-        WHERE mark.resource = UNHEX(wanted) AND mark.token = p_token AND mark.claim = p_claim AND mark.lock_name = p_lock
-            AND mark.source_id = p_source_id AND mark.history_id = p_history_id AND NOT mark.is_closed
-        LOCK IN SHARE MODE;
-        IF note IS NULL THEN
-            SET others = CONCAT_WS(',', others, wanted);
+        SET wanted = SUBSTRING_INDEX(rest, ',', 1), rest = SUBSTRING(rest, LENGTH(wanted) + 2);
+        IF EXISTS (
+            SELECT 1 FROM fenceline_mark AS mark
+            WHERE mark.resource = UNHEX(wanted) AND mark.token = p_token AND mark.claim = p_claim
+                AND mark.lock_name = p_lock AND mark.source_id = p_source_id AND mark.history_id = p_history_id
+                AND NOT mark.is_closed
+            LOCK IN SHARE MODE) THEN
+            SET @fenceline_presented = CONCAT(@fenceline_presented, wanted, '.', p_token, '.', p_claim, ',');
         ELSE
-            SET @fenceline_presented = CONCAT(@fenceline_presented, wanted, '.', note, ',');
+            SET others = CONCAT_WS(',', others, wanted);
         END IF;
     END WHILE;
     IF others IS NOT NULL THEN
@@ -542,8 +529,7 @@ WHERE lock_name IS NOT NULL AND (p_resource IS NULL OR resource = p_resource) OR
 CREATE PROCEDURE fenceline_show_triggers(p_resource VARBINARY(512))
 READS SQL DATA SQL SECURITY DEFINER
 SELECT protection.id, protection.resource, protection.table_name, made.EVENT_OBJECT_TABLE, made.TRIGGER_NAME,
-    LOCATE((SELECT secret FROM fenceline_guard WHERE id = 1), CONVERT(made.ACTION_STATEMENT USING utf8mb4)) > 0
-        AND LOCATE(HEX(protection.resource), CONVERT(made.ACTION_STATEMENT USING utf8mb4)) > 0
+    LOCATE(CONCAT('x''', HEX(protection.resource), ''''), CONVERT(made.ACTION_STATEMENT USING utf8mb4)) > 0
         AND made.ACTION_TIMING = 'BEFORE'
         AND made.TRIGGER_NAME LIKE CONCAT('%\_', LOWER(made.EVENT_MANIPULATION), '\_%'),
     made.ACTION_ORDER
@@ -580,23 +566,15 @@ BEGIN
 END;
 
 -- name: fenceline_observe_write
--- What a trigger does that only observes, and has found no hash: count the statement, once however many rows it writes,
--- unless the session has presented what the mark is now.
+-- Count a statement that enforcement would refuse, once however many rows it writes.
 CREATE PROCEDURE fenceline_observe_write(
     p_resource VARBINARY(512), p_table VARCHAR(64) CHARACTER SET utf8mb4, p_kind VARCHAR(16) CHARACTER SET utf8mb4)
 MODIFIES SQL DATA SQL SECURITY DEFINER
 BEGIN
-    DECLARE entry VARBINARY(2048) DEFAULT CONCAT(',', HEX(p_resource), '.');
-    DECLARE statement_id VARBINARY(2048) DEFAULT CONCAT(NOW(6), entry, p_table, '.', p_kind);
+    DECLARE statement_id VARBINARY(2048) DEFAULT CONCAT(NOW(6), ',', HEX(p_resource), '.', p_table, '.', p_kind);
     IF NOT @fenceline_observed <=> statement_id THEN
-        IF COALESCE(LOCATE(entry, @fenceline_presented), 0) = 0 OR NOT EXISTS (
-            SELECT 1 FROM fenceline_mark AS mark
-            WHERE mark.resource = p_resource AND NOT mark.is_closed
-                AND LOCATE(CONCAT(entry, mark.token, '.', mark.claim, ','), @fenceline_presented) > 0
-            LOCK IN SHARE MODE) THEN
-            SET @fenceline_observed = statement_id;
-            CALL fenceline_observe(p_resource, p_table, p_kind);
-        END IF;
+        SET @fenceline_observed = statement_id;
+        CALL fenceline_observe(p_resource, p_table, p_kind);
     END IF;
 END;
 

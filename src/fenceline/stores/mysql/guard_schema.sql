@@ -4,11 +4,10 @@
 -- two of them for one. Nobody but the operator needs rights on the tables: everybody else goes through the routines.
 
 -- name: create_guard
--- The number of this schema; any other number is refused. The secret is known to the routines and triggers alone.
+-- The number of this schema; any other number is refused.
 CREATE TABLE IF NOT EXISTS fenceline_guard (
-    id            INT           PRIMARY KEY CHECK (id = 1),
-    schema_number INT           NOT NULL,
-    secret        VARBINARY(64) NOT NULL
+    id            INT PRIMARY KEY CHECK (id = 1),
+    schema_number INT NOT NULL
 ) ENGINE = InnoDB;
 
 -- name: create_guard_audit

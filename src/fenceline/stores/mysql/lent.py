@@ -2,8 +2,8 @@
 
 Promise: while a block runs, `commit()`, `rollback()`, `begin()`, `autocommit()`, the same in plain SQL, and connecting
 anew are GuardError before anything is sent, and the error is remembered, so that the block's end can say what happened.
-A statement may take its time. What slips past, in a routine or behind a comment, is refused by the server, and found at
-the end of the block.
+A statement may take its time. What slips past, in a routine or behind a comment, is found at the end of the block, and
+what is written after it is refused by the server, or compared with the mark.
 """
 
 import re
