@@ -24,7 +24,9 @@ def check_writes(history: History, findings: Findings) -> None:
             continue
         told = {one.write: one for one in operations if one.write is not None}
         undone = _undone(told, history.restores(resource))
-        _check_presence(resource, final, told, undone, findings)
+        _check_presence(resource, final, told, findings)
+        _check_likeness(resource, final, told, findings)
+        _check_absence(resource, final, told, undone, findings)
         _check_order(resource, final, told, findings)
         _check_ground(resource, final, told, findings)
         if final.counter != len(final.rows):
@@ -45,9 +47,8 @@ def _undone(told: dict[str, Operation], restores: list[tuple[int, int]]) -> set[
     return undone
 
 
-def _check_presence(
-    resource: str, final: Final, told: dict[str, Operation], undone: set[str], findings: Findings
-) -> None:
+def _check_presence(resource: str, final: Final, told: dict[str, Operation], findings: Findings) -> None:
+    """What is there was made once, by a process that was not told that it was refused."""
     present = Counter(row.write for row in final.rows)
     for write, times in present.items():
         one = told.get(write)
@@ -60,6 +61,10 @@ def _check_presence(
             findings.blame("refused-write-is-there", resource, message, one)
         elif one.outcome != OK:
             findings.count("unanswered writes that are there")
+
+
+def _check_likeness(resource: str, final: Final, told: dict[str, Operation], findings: Findings) -> None:
+    """What is there is as its process made it."""
     for row in final.rows:
         one = told.get(row.write)
         if one is not None and (row.position, row.token) != (one.position, one.token):
@@ -68,6 +73,13 @@ def _check_presence(
                 f"as number {one.position} with token {one.token}"
             )
             findings.blame("invented-write", resource, message, one)
+
+
+def _check_absence(
+    resource: str, final: Final, told: dict[str, Operation], undone: set[str], findings: Findings
+) -> None:
+    """What was acknowledged is there, unless a restore took it."""
+    present = {row.write for row in final.rows}
     for write, one in told.items():
         if one.outcome == OK and write not in present and write not in undone:
             message = f"write {write} was acknowledged with token {one.token}, and is not there"

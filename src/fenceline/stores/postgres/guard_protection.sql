@@ -153,7 +153,8 @@ $$;
 -- Nobody may call any of it, but for what follows.
 REVOKE ALL ON FUNCTION
     fenceline.mark_key, fenceline.note_name, fenceline.secret, fenceline.looks_back, fenceline.limit_time,
-    fenceline.refuse, fenceline.refuse_write, fenceline.check_unmarked, fenceline.is_of, fenceline.hold_mark, fenceline.offer, fenceline.withdraw, fenceline.refuse_end, fenceline.confirm, fenceline.is_presented, fenceline.enforce,
+    fenceline.refuse, fenceline.refuse_write, fenceline.check_unmarked, fenceline.is_of, fenceline.hold_mark, fenceline.offer,
+    fenceline.withdraw, fenceline.refuse_end, fenceline.confirm, fenceline.is_presented, fenceline.enforce,
     fenceline.count_observed, fenceline.observe, fenceline.record_refusal, fenceline.read_marks, fenceline.show_marks,
     fenceline.show_observations, fenceline.write_mark, fenceline.parse, fenceline.present, fenceline.seal,
     fenceline.make_mark, fenceline.write_audit, fenceline.change_mark, fenceline.keep_mark, fenceline.keep_audit,

@@ -627,7 +627,8 @@ $$;
 -- What decides for others is for whoever was granted it; the rest is for everybody who may use the schema.
 REVOKE ALL ON FUNCTION
     fenceline.begin_history(bigint, boolean, text, text), fenceline.begin_flushed(), fenceline.settle_in(),
-    fenceline.refuse_time(bigint, bigint), fenceline.past_us(), fenceline.hold_lock(bytea), fenceline.end_lease(bytea, text, bigint),
+    fenceline.refuse_time(bigint, bigint), fenceline.past_us(), fenceline.hold_lock(bytea),
+    fenceline.end_lease(bytea, text, bigint),
     fenceline.decide(bytea, text, text, bigint, bigint, text, text, bigint, bigint),
     fenceline.remember_ended(bytea, text, bigint), fenceline.live_head(bytea, bigint),
     fenceline.remaining_us(fenceline.lock, bigint), fenceline.ring(bytea, bigint),

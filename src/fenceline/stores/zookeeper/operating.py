@@ -147,10 +147,9 @@ def _break(
         transaction.set_data(parent, done.value())
     _check_size(queue, transaction.operations)
     (results,) = session.expect([transaction.commit_async()], patience_s)
-    if _is_refused(session, results):
-        return False
-    _end_own(store, done)
-    return True
+    if is_done := not _is_refused(session, results):
+        _end_own(store, done)
+    return is_done
 
 
 def _check_contenders(queue: Queue) -> None:
