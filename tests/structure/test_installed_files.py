@@ -1,5 +1,7 @@
-"""The tested package is complete: the wheel has every file of the source."""
+"""The packages are complete: the wheel has every file of the source, and the sdist what its own `make test` reads."""
 
+import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -21,3 +23,9 @@ def test_every_source_file_is_installed() -> None:
     assert "py.typed" in source
     assert any(name.endswith(".sql") for name in source)
     assert files(Path(fenceline.__file__).parent) == source
+
+
+def test_source_distribution_has_what_lint_reads() -> None:
+    targets = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]
+    (scripts,) = re.findall(r"; then shellcheck (.+); fi", (ROOT / "scripts" / "lint").read_text())
+    assert {name.split("/")[0] for name in scripts.split()} <= set(targets["sdist"]["only-include"])
