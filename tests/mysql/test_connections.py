@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from fenceline.errors import ConfigError, SourceUnavailableError
+from fenceline.errors import ConfigError, MissingDependencyError, SourceUnavailableError
 from fenceline.stores.mysql.client import (
     AsyncConnection,
     Connection,
@@ -44,6 +44,14 @@ def test_each_connection_begins_with_the_settings_that_decisions_need(mysql_serv
         return found
 
     assert asyncio.run(look()) == (WANTED,)
+
+
+def test_an_account_whose_login_needs_another_package_says_which(own_mysql: MySQLServer) -> None:
+    """So it is with accounts of MySQL 8 without TLS; MariaDB has one such method of its own."""
+    own_mysql.rows("install soname 'auth_ed25519'")
+    own_mysql.rows("create user 'edwards' identified via ed25519 using password('secret')")
+    with pytest.raises(MissingDependencyError, match=r"'pynacl' package .*pip install 'PyMySQL\[rsa,ed25519\]'"):
+        open_connection(place_of(own_mysql.url().replace("root", "edwards:secret")), 5.0)
 
 
 def _ids(server: MySQLServer) -> set[int]:

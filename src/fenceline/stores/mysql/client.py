@@ -19,7 +19,7 @@ import aiomysql
 import pymysql
 from pymysql.constants import CLIENT, COMMAND, CR
 
-from fenceline.stores.mysql.client_errors import said_by, unreachable
+from fenceline.stores.mysql.client_errors import lacking, said_by, unreachable
 from fenceline.stores.mysql.conninfo import PREFERRED, Address, Place
 from fenceline.stores.mysql.forks import FORKS
 
@@ -245,6 +245,9 @@ def open_connection(
             said.append(f"{address.host}:{address.port} takes no writes")
         except pymysql.Error as error:
             said.append(said_by(error))
+        except RuntimeError as error:
+            FORKS.close(native)
+            raise lacking(error, place) from error
         FORKS.close(native)
     raise unreachable(said, place)
 
@@ -264,6 +267,9 @@ async def open_async_connection(
             said.append(f"{address.host}:{address.port} takes no writes")
         except (pymysql.Error, TimeoutError) as error:
             said.append(said_by(error))
+        except RuntimeError as error:
+            FORKS.close(native)
+            raise lacking(error, place) from error
         FORKS.close(native)
     raise unreachable(said, place)
 

@@ -7,7 +7,13 @@ connection, and what may hit a routine after its COMMIT, is not.
 import pymysql
 from pymysql.constants import ER
 
-from fenceline.errors import OutcomeUnknownError, SchemaError, SourceError, SourceUnavailableError
+from fenceline.errors import (
+    MissingDependencyError,
+    OutcomeUnknownError,
+    SchemaError,
+    SourceError,
+    SourceUnavailableError,
+)
 from fenceline.stores.mysql.conninfo import Place
 from fenceline.stores.naming import NamingErrors
 
@@ -77,6 +83,14 @@ _DEFINITE: tuple[tuple[set[int], type[SourceError], str], ...] = (
 def unreachable(said: list[str], place: Place) -> SourceError:
     """Return what failed attempts to connect mean."""
     return SourceUnavailableError(f"{place.url} cannot be reached: {'; '.join(said)}")
+
+
+def lacking(error: RuntimeError, place: Place) -> MissingDependencyError:
+    """Return the error for an account that logs in by a method for which PyMySQL needs another package."""
+    return MissingDependencyError(
+        f"{place.url}: the account logs in by a method that needs a package which is not installed ({error}): "
+        f"pip install 'PyMySQL[rsa,ed25519]', or connect by TLS, over which MySQL's own methods need none"
+    )
 
 
 def said_by(error: BaseException) -> str:
