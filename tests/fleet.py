@@ -40,6 +40,8 @@ class BaseFleet:
         """End all that was started."""
         for each in self._owned:
             each.close()
+        # Nothing is left to be watched; a forked child of some test may have the other end of its pipe, and hang.
+        self._watcher.terminate()
         self._watcher.communicate()
 
 

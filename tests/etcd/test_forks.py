@@ -13,7 +13,7 @@ import pytest
 import fenceline
 import fenceline.aio
 from fenceline.errors import LeaseInheritedError, UnsupportedError
-from fenceline.stores.etcd import forking
+from fenceline.stores.etcd import client, forking
 from tests.etcd.fix_etcd import Corner
 from tests.helpers import DEADLINE_S, wait_until
 
@@ -146,6 +146,33 @@ def test_a_child_that_was_forked_in_the_middle_of_a_call_says_so(source: fenceli
     finally:
         forking.GATE.leave(call)
     cycle(source)
+
+
+class FakeChannel:
+    """Notes whether a fork would wait for its closing."""
+
+    def __init__(self, gate: forking.ForkGate) -> None:
+        self._gate = gate
+        self.was_guarded: bool | None = None
+
+    def close(self) -> None:
+        self.was_guarded = bool(self._gate._under_way)
+
+
+def test_no_fork_begins_while_a_channel_is_closed_that_nobody_has_any_more(monkeypatch):
+    """Closing takes a lock of the channel's, which a child would find taken, and wait for, within its own fork."""
+    gate = forking.ForkGate()
+    monkeypatch.setattr(client, "GATE", gate)
+    channel, late = FakeChannel(gate), FakeChannel(gate)
+    client._discard({0: channel})
+    assert channel.was_guarded
+    gate._forker = -1
+    client._discard({0: late})
+    assert late.was_guarded is None, "it waits for nothing, and is closed later"
+    gate._forker = None
+    client._close_discarded()
+    assert late.was_guarded
+    assert not gate._under_way
 
 
 def test_programs_are_started_while_a_lease_is_watched(source: fenceline.Source):

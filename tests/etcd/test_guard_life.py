@@ -165,7 +165,7 @@ def test_what_etcd_has_no_room_for_may_have_been_done(etcd_fleet: EtcdFleet) -> 
         lease = HandmadeLease(5)
 
         def fill() -> None:
-            for number in range(10):
+            for number in range(50):
                 with guard.transaction(lease) as txn:
                     txn.put(f"app/{RESOURCE}/{number}", b"x" * 1_000_000)
 

@@ -93,7 +93,7 @@ class _Channels:
     def __init__(self, place: Place) -> None:
         self._place = place
         self._open: dict[int, Any] = {}
-        weakref.finalize(self, _close_all, self._open).atexit = False
+        weakref.finalize(self, _discard, self._open).atexit = False
         self._callables: dict[tuple[int, Method], Any] = {}
 
     def callable(self, member: int, method: Method) -> Any:
@@ -107,6 +107,7 @@ class _Channels:
     def channel(self, member: int) -> Any:
         """Return the channel to the member."""
         if member not in self._open:
+            _close_discarded()
             target = self._place.endpoints[member]
             if self._place.tls is None:
                 self._open[member] = grpc.insecure_channel(target, options=_OPTIONS)
@@ -117,9 +118,23 @@ class _Channels:
         return self._open[member]
 
 
-def _close_all(channels: dict[int, Any]) -> None:
-    for channel in channels.values():
-        channel.close()
+def _discard(channels: dict[int, Any]) -> None:
+    _DISCARDED.extend(channels.values())
+    _close_discarded()
+
+
+def _close_discarded() -> None:
+    """Close what nobody has any more, unless a fork is under way: a child would find the lock taken that closing takes,
+    and a finalizer, which may run within a call, must not wait for the fork either.
+    """
+    if (call := GATE.enter_unless_forking()) is None:
+        return
+    try:
+        with suppress(IndexError):
+            while True:
+                _DISCARDED.pop().close()
+    finally:
+        GATE.leave(call)
 
 
 class Client:
@@ -263,10 +278,14 @@ def _contents(path: str | None) -> bytes | None:
 
 
 def _after_fork_in_child() -> None:
+    _INHERITED.extend(_DISCARDED)
+    _DISCARDED.clear()
     for client in list(_CLIENTS):
         client.after_fork_in_child()
 
 
+_DISCARDED: list[Any] = []
+"""Channels of this process that nobody has any more, and that are to be closed."""
 _INHERITED: list[Any] = []
 """What a forked child has of its parent's: to let go of it would be to use it."""
 _CLIENTS: "weakref.WeakSet[Client]" = weakref.WeakSet()

@@ -56,6 +56,15 @@ class ForkGate:
             self._under_way.discard(call)
             time.sleep(_PAUSE_S)
 
+    def enter_unless_forking(self) -> object | None:
+        """Begin a call; None, without waiting, if another thread is forking, or calls do not work in this process."""
+        call = object()
+        self._under_way.add(call)
+        if self._forker in (None, threading.get_ident()) and not self._is_spoilt:
+            return call
+        self._under_way.discard(call)
+        return None
+
     def enter_stream(self, end: Callable[[], None]) -> object:
         """Begin a stream, which a fork has `end`, again and again until it has ended; return what `leave` wants."""
         stream = self.enter()
