@@ -56,6 +56,12 @@ def turns(seconds: float, least: int = MIN_TURNS) -> Iterator[int]:
         number += 1
 
 
+def rotated(names: Sequence[str], number: int) -> Sequence[str]:
+    """Return the names with another one first in each turn: whoever comes first pays for waking up."""
+    first = number % len(names)
+    return [*names[first:], *names[:first]]
+
+
 def seconds_each(operation: Callable[[], object], count: int) -> float:
     """Return the mean seconds that one of `count` operations took."""
     started = time.perf_counter()
@@ -71,9 +77,9 @@ def take_turns(
     for operation in variants.values():
         operation()
     taken: dict[str, list[float]] = {name: [] for name in variants}
-    for _ in turns(seconds):
-        for name, operation in variants.items():
-            taken[name].append(seconds_each(operation, batch) * US_PER_S)
+    for number in turns(seconds):
+        for name in rotated(tuple(variants), number):
+            taken[name].append(seconds_each(variants[name], batch) * US_PER_S)
     return compare(case, taken, "us", aims)
 
 

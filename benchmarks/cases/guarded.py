@@ -3,6 +3,7 @@
 Several are processes that take turns in step. What is compared is the time that one operation of theirs takes.
 """
 
+import itertools
 import multiprocessing
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.child import Child, serve
 from benchmarks.guards import GUARDED, Kind
-from benchmarks.measure import MIN_TURNS, NO_AIMS, US_PER_S, Result, compare, seconds_each, turns
+from benchmarks.measure import MIN_TURNS, NO_AIMS, US_PER_S, Result, compare, rotated, seconds_each, turns
 from benchmarks.stores import Operation, Site
 
 if TYPE_CHECKING:
@@ -65,11 +66,13 @@ def _write(store: str, url: str, kind: Kind, barrier: Barrier, line: "Connection
         made: dict[str, Operation] = import_module(f"benchmarks.guards.{store}").variants(url, kind)
         return made
 
+    numbers = itertools.count()
+
     def take_a_turn() -> list[tuple[str, float]]:
-        taken = []
-        for name, operation in variants().items():
+        taken = {}
+        for name in rotated(tuple(variants()), next(numbers)):
             barrier.wait(TURN_S)
-            taken.append((name, seconds_each(operation, kind.batch) * US_PER_S))
-        return taken
+            taken[name] = seconds_each(variants()[name], kind.batch) * US_PER_S
+        return [(name, taken[name]) for name in variants()]
 
     serve(line, take_a_turn)
