@@ -24,6 +24,15 @@ def write(server: ZooKeeperServer, lease: HandmadeLease, value: bytes) -> None:
         (txn.set if txn.exists(NODE) else txn.create)(NODE, value)
 
 
+def back_up(server: ZooKeeperServer) -> Path:
+    """Return a copy of the data that the server has now, made while it stood still."""
+    server.stop()
+    older = server.data.with_name("older")
+    copy_folder(server.data, older)
+    server.start()
+    return older
+
+
 def begin_from(server: ZooKeeperServer, older: Path) -> None:
     """Stop the server, put the older data in the place of its own, and start it."""
     server.stop()
@@ -36,10 +45,7 @@ def test_g9_a_tenure_that_had_sealed_finds_its_seal_lost(own_zookeeper: ZooKeepe
     server = own_zookeeper
     before, after, following = HandmadeLease(5), HandmadeLease(6), HandmadeLease(7)
     write(server, before, b"one")
-    server.stop()
-    older = server.data.with_name("older")
-    copy_folder(server.data, older)
-    server.start()
+    older = back_up(server)
     write(server, after, b"two")
     begin_from(server, older)
     for _ in range(2):
@@ -61,10 +67,7 @@ def test_versions_that_come_again_do_not_pass_for_the_old_ones(own_zookeeper: Zo
     """The mark that an operator raises gets the very version that the seal of an open block had before the restore."""
     server = own_zookeeper
     write(server, HandmadeLease(4), b"initial")
-    server.stop()
-    older = server.data.with_name("older")
-    copy_folder(server.data, older)
-    server.start()
+    older = back_up(server)
     guard = fenceline.guard(server.url("/app"), resource="r", lock=LOCK)
 
     def write_across() -> None:
@@ -86,10 +89,7 @@ def test_a_guard_that_has_seen_more_than_restored_servers_goes_on(own_zookeeper:
     """They take its session never again; three that have elected a leader since the backup do not even catch up."""
     server = own_zookeeper
     write(server, HandmadeLease(4), b"four")
-    server.stop()
-    older = server.data.with_name("older")
-    copy_folder(server.data, older)
-    server.start()
+    older = back_up(server)
     guard = fenceline.guard(server.url("/app"), resource="r", lock=LOCK)
     for token in range(5, 15):
         guard.seal(HandmadeLease(token))

@@ -48,13 +48,9 @@ class ForkGate:
                 "this process was forked while its parent was in the middle of a call to etcd that did not end: gRPC "
                 "does not work here. Start it by exec, or with multiprocessing's `spawn`"
             )
-        call = object()
-        while True:
-            self._under_way.add(call)
-            if self._forker in (None, threading.get_ident()):
-                return call
-            self._under_way.discard(call)
+        while (call := self.enter_unless_forking()) is None:
             time.sleep(_PAUSE_S)
+        return call
 
     def enter_unless_forking(self) -> object | None:
         """Begin a call; None, without waiting, if another thread is forking, or calls do not work in this process."""
