@@ -7,7 +7,7 @@
 #   make bench STORE=all            measure everything, and write what the documents show
 #   make mutants MUTANTS='--help'   hand arguments to the mutants' runner
 #   make verify VERIFY='--help'     hand arguments to the campaigns
-#   make demo DEMO='--svg out.svg'  hand arguments to `fenceline demo`
+#   make demo DEMO='--svg out.svg'  hand arguments to `fencelock demo`
 
 MAKEFLAGS += --no-print-directory
 export PYTHON PYTEST BENCH STORE MUTANTS VERIFY
@@ -19,8 +19,8 @@ help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 16
 
 demo: ## see a split brain, without and with fencing
-	@scripts/venv .venv fenceline --editable '.[cli]'
-	@.venv/bin/fenceline demo $(DEMO)
+	@scripts/venv .venv fencelock --editable '.[cli]'
+	@.venv/bin/fencelock demo $(DEMO)
 
 test: ## lint, type-check, build the wheel, and run every test against it
 	@scripts/test
@@ -30,7 +30,7 @@ lint: ## ruff, mypy --strict, pyright
 
 ifneq ($(wildcard benchmarks/__main__.py),)
 .PHONY: bench
-bench: ## measure fenceline and everybody else, and write the page of what came out
+bench: ## measure fencelock and everybody else, and write the page of what came out
 	@scripts/bench
 endif
 

@@ -22,7 +22,7 @@ QUESTIONS = {
     "known": "acquire and release where the store knows a million locks",
     "waiting": "up to 10 000 waiters on one lock: hand-off, memory",
     "held": "up to 100 000 leases in one process: renewal, memory, a cycle beside them",
-    "startup": "import fenceline; fenceline run, against flock(1) and etcdctl lock",
+    "startup": "import fencelock; fencelock run, against flock(1) and etcdctl lock",
     "simulated": "a million leases, in virtual time: requests to the source",
 }
 _NOTES = f"""
@@ -67,7 +67,7 @@ def main() -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
-        description="Measure fenceline against the work by hand and against its peers, in turns on one machine.",
+        description="Measure fencelock against the work by hand and against its peers, in turns on one machine.",
         epilog="parts:\n" + "".join(f"  {name:12}{question}\n" for name, question in QUESTIONS.items()) + _NOTES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.cases import held, waiting
 from benchmarks.peers.contest import ALONE, PROCESSES, RATE, WAITERS, handing_over, many
-from benchmarks.peers.ours import FENCELINE
+from benchmarks.peers.ours import FENCELOCK
 from benchmarks.results import Report, by_variant
 
 SCALE = {
@@ -37,7 +37,7 @@ def _figure(columns: int, height: float) -> tuple[Any, Any]:
     mpl.use("svg")
     mpl.rcParams.update(
         {
-            "svg.hashsalt": "fenceline",
+            "svg.hashsalt": "fencelock",
             "svg.fonttype": "none",
             "font.size": 8,
             "axes.edgecolor": _INK,
@@ -81,10 +81,10 @@ def _lines(axes: Any, report: Report, colours: dict[str, str], cases: dict[int, 
 
 
 def _colours(names: Sequence[str]) -> dict[str, str]:
-    """Return a colour for each: green for fenceline, grey for the floor."""
+    """Return a colour for each: green for fencelock, grey for the floor."""
     others = iter(_OTHERS)
     return {
-        name: _OURS if name.startswith(FENCELINE) else _FLOOR if index == 0 else next(others)
+        name: _OURS if name.startswith(FENCELOCK) else _FLOOR if index == 0 else next(others)
         for index, name in enumerate(names)
     }
 

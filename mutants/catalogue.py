@@ -7,7 +7,7 @@ from mutants.trial import PACKAGE, Trial
 
 
 class Mutant(NamedTuple):
-    """`old` stands exactly once in `file`, a path under src/fenceline; `tests` are what pytest is asked to run."""
+    """`old` stands exactly once in `file`, a path under src/fencelock; `tests` are what pytest is asked to run."""
 
     rule: str
     file: str
@@ -74,11 +74,11 @@ MUTANTS = (
     Mutant("H4 late duplicate", _QUEUEING, "return claim == self.ended_claim or born_us <= max(self.forgotten_us, self.born_after_us)", "return False", "tests/rules/test_claims.py"),
     Mutant("H4 release by an old claim", _SQL, "WHERE name = ? AND claim = ?;", "WHERE name = ? AND (? OR 1);", _STORE),
     Mutant("H5 timeout leaves its place", _ACQUIRE, "            yield from asked(Release(request.lock, request.claim))\n            return sent_ms, Busy()", "            return sent_ms, Busy()", _FLOWS),
-    Mutant("H7 barging", _SQL, "\n  AND NOT EXISTS (SELECT 1 FROM fenceline_waiter AS w WHERE w.lock = fenceline_lock.name);", ";", f"{_STORE} tests/rules/test_leases.py"),
+    Mutant("H7 barging", _SQL, "\n  AND NOT EXISTS (SELECT 1 FROM fencelock_waiter AS w WHERE w.lock = fencelock_lock.name);", ";", f"{_STORE} tests/rules/test_leases.py"),
     Mutant("H7 out of turn", _QUEUEING, "is_head = look.head in (claim, None)", "is_head = True", f"{_STORE} tests/rules/test_leases.py"),
     Mutant("T1 above the bound", _QUEUEING, "return look.counter + 1 if look.counter < look.bound else None", "return look.counter + 1", f"{_STORE} tests/rules/test_tokens.py"),
     Mutant("T1 bound not flushed", "stores/sqlite/database.py", '_set_synchronous("EXTRA")', '_set_synchronous("NORMAL")', "tests/process/test_power_cut.py"),
-    Mutant("T4 an expired lease is renewed", _SQL, "AND l.claim = asked.key AND l.deadline_ms > (SELECT fenceline_now_ns() / 1000000)", "AND l.claim = asked.key", f"{_STORE} tests/rules/test_tokens.py"),
+    Mutant("T4 an expired lease is renewed", _SQL, "AND l.claim = asked.key AND l.deadline_ms > (SELECT fencelock_now_ns() / 1000000)", "AND l.claim = asked.key", f"{_STORE} tests/rules/test_tokens.py"),
     Mutant("T7 epoch does not jump", "stores/sqlite/identity.py", "// EPOCH_STRIDE + 1) * EPOCH_STRIDE", "// EPOCH_STRIDE) * EPOCH_STRIDE + max(row.bound, seen) % EPOCH_STRIDE", f"{_STORE} tests/rules/test_tokens.py"),
     Mutant("G1 the file forgets the token", _GUARD_SQL, "WHERE mark.resource = ? AND mark.token = ? AND", "WHERE mark.resource = ? AND mark.token >= ? AND", _ADMITS),
     Mutant("G1 the file forgets the claim", _GUARD_SQL, "AND mark.claim = ? AND", "AND mark.claim >= ? AND", _ADMITS),
@@ -95,9 +95,9 @@ MUTANTS = (
     Mutant("G5 an entry that is no rebind changes the lock", _MARK_SQL, "AND (entry.action = 'rebind' OR NEW.lock = OLD.lock)", "", _ENFORCED),
     Mutant("G10 a closed mark is opened", _MARK_SQL, "AND NEW.is_closed >= OLD.is_closed", "", _ENFORCED),
     Mutant("G1 a mark changes hands at one token", _MARK_SQL, "NEW.claim IS OLD.claim AND NEW.source_id IS", "NEW.source_id IS", _ENFORCED),
-    Mutant("G8 a mark is replaced", _MARK_SQL, "WHEN EXISTS (SELECT 1 FROM fenceline_mark WHERE resource = NEW.resource)", "WHEN 0", _ENFORCED),
-    Mutant("G8 a mark is deleted", _MARK_SQL, "BEFORE DELETE ON fenceline_mark\nBEGIN", "BEFORE DELETE ON fenceline_mark\nWHEN 0\nBEGIN", _ENFORCED),
-    Mutant("G6 the tables do not look at the mark", _TABLE_SQL, "CREATE TRIGGER main.{trigger} BEFORE {kind} ON {table}\nWHEN NOT EXISTS (\n    SELECT 1 FROM fenceline_seal AS seal JOIN fenceline_mark AS mark USING (resource, token, claim)\n    WHERE seal.resource = {resource} AND NOT mark.is_closed\n)\nBEGIN\n    SELECT RAISE", "CREATE TRIGGER main.{trigger} BEFORE {kind} ON {table}\nWHEN NOT EXISTS (SELECT 1 FROM fenceline_seal WHERE resource = {resource})\nBEGIN\n    SELECT RAISE", _ENFORCED),
+    Mutant("G8 a mark is replaced", _MARK_SQL, "WHEN EXISTS (SELECT 1 FROM fencelock_mark WHERE resource = NEW.resource)", "WHEN 0", _ENFORCED),
+    Mutant("G8 a mark is deleted", _MARK_SQL, "BEFORE DELETE ON fencelock_mark\nBEGIN", "BEFORE DELETE ON fencelock_mark\nWHEN 0\nBEGIN", _ENFORCED),
+    Mutant("G6 the tables do not look at the mark", _TABLE_SQL, "CREATE TRIGGER main.{trigger} BEFORE {kind} ON {table}\nWHEN NOT EXISTS (\n    SELECT 1 FROM fencelock_seal AS seal JOIN fencelock_mark AS mark USING (resource, token, claim)\n    WHERE seal.resource = {resource} AND NOT mark.is_closed\n)\nBEGIN\n    SELECT RAISE", "CREATE TRIGGER main.{trigger} BEFORE {kind} ON {table}\nWHEN NOT EXISTS (SELECT 1 FROM fencelock_seal WHERE resource = {resource})\nBEGIN\n    SELECT RAISE", _ENFORCED),
     Mutant("G6 another resource's seal will do", _TABLE_SQL, "WHERE seal.resource = {resource} AND NOT mark.is_closed\n)\nBEGIN\n    SELECT RAISE", "WHERE NOT mark.is_closed\n)\nBEGIN\n    SELECT RAISE", _ENFORCED),
     Mutant("H5 a refusal after a lost reply", "_flows/retry.py", "if is_in_doubt and isinstance(reply, Busy)", "if False and isinstance(reply, Busy)", _FLOWS),
     Mutant("G2 a mark that fell is passed over", _GUARDING, "        elif verdict is Verdict.RAISE:\n            # It was", "        elif False:\n            # It was", "tests/unit/test_guard_flows.py"),

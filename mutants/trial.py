@@ -19,7 +19,7 @@ from queue import SimpleQueue
 from typing import NamedTuple, TypeVar
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGE = ROOT / "src" / "fenceline"
+PACKAGE = ROOT / "src" / "fencelock"
 MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of its own is made in it.
 TIMEOUT_S = 300
 """After which a trial counts as noticed: something hangs."""
@@ -31,7 +31,7 @@ Given = TypeVar("Given")
 
 
 class Trial(NamedTuple):
-    """One file of the package, given by its path under src/fenceline, as it is to be, and the tests that should notice.
+    """One file of the package, given by its path under src/fencelock, as it is to be, and the tests that should notice.
 
     Each of `tests` is one run of pytest, with its arguments split at blanks: the quick one first, and the next only if
     nothing was noticed.
@@ -57,11 +57,11 @@ class Copy:
             "TMPDIR": str(folder),
         }
         self._environment.pop("PYTHONDONTWRITEBYTECODE", None)
-        shutil.copytree(PACKAGE, self._source / "fenceline", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(PACKAGE, self._source / "fencelock", ignore=shutil.ignore_patterns("__pycache__"))
 
     def is_noticed(self, trial: Trial) -> bool:
         """Change the file, run the tests, and change it back."""
-        path = self._source / "fenceline" / trial.file
+        path = self._source / "fencelock" / trial.file
         text = path.read_text()
         self._write(path, trial.text)
         try:
@@ -134,5 +134,5 @@ class Bench:
 def bench(workers: int) -> Iterator[Bench]:
     """Yield a bench whose folder is removed at the end."""
     within = MEMORY if os.access(MEMORY, os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="fenceline-mutants-", dir=within) as folder:
+    with tempfile.TemporaryDirectory(prefix="fencelock-mutants-", dir=within) as folder:
         yield Bench(Path(folder), workers)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import fenceline
+import fencelock
 from tests.process.actors import Stage
 
 pytest_plugins = [
@@ -43,7 +43,7 @@ def short_path() -> Iterator[Path]:
 @pytest.fixture(autouse=True)
 def own_settings(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Keep the tester's own settings and default source apart from those of the tests."""
-    for name in ("FENCELINE_SOURCE", "FENCELINE_LOCK", "FENCELINE_TOKEN", "FENCELINE_SEQUENCER"):
+    for name in ("FENCELOCK_SOURCE", "FENCELOCK_LOCK", "FENCELOCK_TOKEN", "FENCELOCK_SEQUENCER"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.getbasetemp() / "state"))
 
@@ -56,7 +56,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Iterator[fenceline.Source]:
+def source(tmp_path: Path) -> Iterator[fencelock.Source]:
     """Yield a source at the file that `stage` uses."""
-    with fenceline.connect(f"sqlite:///{tmp_path / 'locks.db'}") as the_source:
+    with fencelock.connect(f"sqlite:///{tmp_path / 'locks.db'}") as the_source:
         yield the_source

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-import fenceline
-import fenceline.aio
-from fenceline import GuardError, SchemaError, WrongLockError
-from fenceline._api.guard import look_at
-from fenceline.model import draw_claim
-from fenceline.stores.registry import source_store
+import fencelock
+import fencelock.aio
+from fencelock import GuardError, SchemaError, WrongLockError
+from fencelock._api.guard import look_at
+from fencelock.model import draw_claim
+from fencelock.stores.registry import source_store
 from tests.guards import LOCK, RESOURCE, HandmadeLease
 from tests.helpers import wait_until
 from tests.process.actors import Stage
@@ -25,18 +25,18 @@ class BesideLocks:
     """
 
     @pytest.fixture
-    def source(self, face: Any) -> Iterator[fenceline.Source]:
+    def source(self, face: Any) -> Iterator[fencelock.Source]:
         source_store(face.source_url).install()
-        with fenceline.connect(face.source_url) as source:
+        with fencelock.connect(face.source_url) as source:
             yield source
 
-    def test_a_holder_writes(self, face: Any, source: fenceline.Source) -> None:
+    def test_a_holder_writes(self, face: Any, source: fencelock.Source) -> None:
         with source.lock(LOCK, ttl=face.ttl) as lease:
             face.write(lease, "mine")
             face.write(lease.sequencer, "my child's")
         assert face.value() == "my child's"
 
-    def test_a_block_takes_a_few_trips_more(self, face: Any, source: fenceline.Source) -> None:
+    def test_a_block_takes_a_few_trips_more(self, face: Any, source: fencelock.Source) -> None:
         with source.lock(LOCK, ttl=face.ttl) as lease:
             guard = face.guard()
             guard.seal(lease)
@@ -48,7 +48,7 @@ class BesideLocks:
 
     @pytest.mark.parametrize("end", ["release", "break"])
     def test_g10_a_lease_that_is_over_writes_nothing_though_nobody_has_sealed_since(
-        self, face: Any, source: fenceline.Source, end: str
+        self, face: Any, source: fencelock.Source, end: str
     ) -> None:
         lease = source.lock(LOCK, ttl=face.ttl).acquire()
         face.write(lease, "mine")
@@ -66,13 +66,13 @@ class BesideLocks:
             face.put(txn, "late")
             meanwhile()
 
-    def end_lease(self, source: fenceline.Source, lease: Any, end: str) -> None:
+    def end_lease(self, source: fencelock.Source, lease: Any, end: str) -> None:
         if end == "release":
             lease.release()
         else:
             source.break_lock(LOCK, reason="a test")
 
-    def test_t7_a_raised_epoch_ends_a_block(self, face: Any, source: fenceline.Source) -> None:
+    def test_t7_a_raised_epoch_ends_a_block(self, face: Any, source: fencelock.Source) -> None:
         lease = source.lock(LOCK, ttl=face.ttl).acquire()
         with pytest.raises(GuardError, match="the record of the source"):
             self.write_late(face, lease, lambda: source.raise_epoch(reason="a test"))
@@ -82,7 +82,7 @@ class BesideLocks:
         with source.lock(LOCK, ttl=face.ttl) as following:
             face.write(following, "next")
 
-    def test_a_waiter_is_no_holder(self, face: Any, source: fenceline.Source) -> None:
+    def test_a_waiter_is_no_holder(self, face: Any, source: fencelock.Source) -> None:
         """Its token was minted when it queued up; nobody shows it before the lock is its own."""
         with source.lock(LOCK, ttl=face.ttl) as lease:
             face.write(lease, "mine")
@@ -93,18 +93,18 @@ class BesideLocks:
             with pytest.raises(GuardError, match="is over"):
                 face.write(wrong, "late")
 
-    def test_g5_a_lock_of_another_source_is_refused(self, face: Any, source: fenceline.Source, tmp_path: Path) -> None:
+    def test_g5_a_lock_of_another_source_is_refused(self, face: Any, source: fencelock.Source, tmp_path: Path) -> None:
         elsewhere = f"sqlite:///{tmp_path}/locks.db"
         with (
-            fenceline.connect(elsewhere) as other,
+            fencelock.connect(elsewhere) as other,
             other.lock(LOCK) as lease,
             pytest.raises(WrongLockError, match="this guard's URL says that its locks are at"),
         ):
             face.write(lease, "strange")
         assert face.value() == "initial"
 
-    def test_data_are_not_guarded_where_the_locks_are(self, face: Any, source: fenceline.Source) -> None:
-        guard = fenceline.guard(face.source_url, resource=RESOURCE, lock=LOCK)
+    def test_data_are_not_guarded_where_the_locks_are(self, face: Any, source: fencelock.Source) -> None:
+        guard = fencelock.guard(face.source_url, resource=RESOURCE, lock=LOCK)
         with source.lock(LOCK, ttl=face.ttl) as lease, pytest.raises(GuardError, match="place of a source of locks"):
             guard.seal(lease)
         assert look_at(face.source_url).marks == ()
@@ -116,11 +116,11 @@ class BesideLocks:
 
     @pytest.mark.process
     def test_h3_a_holder_frozen_past_its_ttl_writes_nothing_though_nobody_has_sealed_since(
-        self, face: Any, source: fenceline.Source, stage: Stage
+        self, face: Any, source: fencelock.Source, stage: Stage
     ) -> None:
         old = stage.actor(
             face.script(f"""
-locks = fenceline.connect({face.source_url!r})
+locks = fencelock.connect({face.source_url!r})
 lease = locks.lock({LOCK!r}, ttl={face.shortest_ttl}).acquire()
 try:
     with guard.transaction(lease) as txn:
@@ -128,7 +128,7 @@ try:
         hear()
         write(txn, "stale")
     say("written")
-except fenceline.FencelineError as error:
+except fencelock.FencelockError as error:
     say(str(error))
 os._exit(0)
 """)
@@ -142,8 +142,8 @@ os._exit(0)
         assert face.value() == "initial"
 
     @pytest.mark.asyncio
-    async def test_tasks_too(self, face: Any, source: fenceline.Source) -> None:
-        guard = fenceline.aio.guard(face.url, resource=RESOURCE, lock=LOCK)
+    async def test_tasks_too(self, face: Any, source: fencelock.Source) -> None:
+        guard = fencelock.aio.guard(face.url, resource=RESOURCE, lock=LOCK)
         lease = await asyncio.to_thread(source.lock(LOCK, ttl=face.ttl).acquire)
         assert lease is not None
 

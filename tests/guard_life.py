@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-import fenceline
-from fenceline import (
-    FencelineError,
+import fencelock
+from fencelock import (
+    FencelockError,
     GuardError,
     OutcomeUnknownError,
     SourceUnavailableError,
     StaleTokenError,
     UnsupportedError,
 )
-from fenceline._api.guard import look_at
+from fencelock._api.guard import look_at
 from tests.cli.program import Program
 from tests.guarded_keys import FLOWS, MAY_BE_UNKNOWN, Face, Loss
 from tests.guards import LOCK, RESOURCE, HandmadeLease, HandmadeSource
@@ -50,10 +50,10 @@ class GuardLife:
             steps = flow(face, guard)
             may_be_unknown = next(steps) or flow in MAY_BE_UNKNOWN
             loss = face.watch(guard, Loss(number, is_done=is_done))
-            error: FencelineError | None = None
+            error: FencelockError | None = None
             try:
                 was_done = next(steps)
-            except FencelineError as caught:
+            except FencelockError as caught:
                 error, was_done = caught, None
             if not loss.has_happened():
                 assert error is None
@@ -127,13 +127,13 @@ try:
         hear()
         write(txn, "stale")
     say("written")
-except fenceline.FencelineError as error:
+except fencelock.FencelockError as error:
     say(type(error).__name__)
 """,
         )
         assert old.hear() == "initial"
         old.freeze()
-        with fenceline.connect(stage.url) as source, source.lock(LOCK, timeout=20) as lease:
+        with fencelock.connect(stage.url) as source, source.lock(LOCK, timeout=20) as lease:
             face.write(lease, "new")
             old.thaw()
             old.say()
@@ -161,9 +161,9 @@ def outcome(proof):
             with guard.transaction(proof) as txn:
                 write(txn, "stale")
             return "written"
-        except (fenceline.SourceUnavailableError, fenceline.OutcomeUnknownError):
+        except (fencelock.SourceUnavailableError, fencelock.OutcomeUnknownError):
             time.sleep(0.01)  # Its connection may not have outlived the freeze.
-        except fenceline.FencelineError as error:
+        except fencelock.FencelockError as error:
             return type(error).__name__
 for proof in (lease.sequencer, lease):
     say(outcome(proof))
@@ -171,7 +171,7 @@ for proof in (lease.sequencer, lease):
         )
         assert old.hear() == "initial"
         old.freeze()
-        with fenceline.connect(stage.url) as source, source.lock(LOCK, timeout=20) as lease:
+        with fencelock.connect(stage.url) as source, source.lock(LOCK, timeout=20) as lease:
             face.write(lease, "new")
             old.thaw()
             old.say()
@@ -194,7 +194,7 @@ with guard.transaction(lease) as txn:
         )
         old.hear()
         old.kill()
-        with fenceline.connect(stage.url) as source, source.lock(LOCK, timeout=20) as lease:
+        with fencelock.connect(stage.url) as source, source.lock(LOCK, timeout=20) as lease:
             assert face.value() == "initial"
             face.write(lease, "new")
         assert face.value() == "new"
@@ -242,7 +242,7 @@ write(txn, "child" if child == 0 else "parent")
 try:
     block.__exit__(None, None, None)
     said = "written"
-except fenceline.FencelineError as error:
+except fencelock.FencelockError as error:
     said = type(error).__name__
 if child == 0:
     say(said)
@@ -289,7 +289,7 @@ say(said)
         assert look_at(face.url).marks == ()
 
     def test_commands_show_and_move_marks(self, face: Face, program: Program) -> None:
-        with fenceline.connect(program.url) as source:
+        with fencelock.connect(program.url) as source:
             lease = source.lock(LOCK).acquire()
             face.write(lease, "mine")
             (shown,) = program.json("marks", face.url)
@@ -298,7 +298,7 @@ say(said)
             assert lease.sequencer.claim not in json.dumps(shown)
             broken = program("break", LOCK, "--reason", "a test", "--guard", face.url)
             assert broken.returncode == 0, broken.stderr
-            with pytest.raises(FencelineError):
+            with pytest.raises(FencelockError):
                 face.write(lease.sequencer, "late")
             (shown,) = program.json(
                 "marks", face.url, "--resource", RESOURCE, "--raise-to", program.url, "--reason", "a test"
@@ -315,14 +315,14 @@ say(said)
         assert [one["action"] for one in face.entries()] == ["break", "raise-to", "rebind", "lower"]
 
     def test_the_doctor_says_that_anybody_may_write(self, face: Face, program: Program) -> None:
-        with fenceline.connect(program.url) as source, source.lock(LOCK) as lease:
+        with fencelock.connect(program.url) as source, source.lock(LOCK) as lease:
             face.write(lease, "mine")
         done = program("doctor", "--guard", face.url)
         assert done.returncode == 1, done.stdout
         assert "open-to-all: " in done.stdout
 
     def test_run_closes_the_guard_at_its_end(self, face: Face, program: Program) -> None:
-        with fenceline.connect(program.url) as source, source.lock(LOCK) as lease:
+        with fencelock.connect(program.url) as source, source.lock(LOCK) as lease:
             face.write(lease, "mine")
         done = program("run", LOCK, "--guard", face.url, "--", "true")
         assert done.returncode == 0, done.stderr

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Self
 
-from fenceline import OutcomeUnknownError, SourceUnavailableError, StaleTokenError
+from fencelock import OutcomeUnknownError, SourceUnavailableError, StaleTokenError
 from tests.guarded_keys import Face
 from tests.guards import HandmadeLease
 from tests.helpers import wait_until

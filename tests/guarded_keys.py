@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import fenceline
+import fencelock
 from tests.guards import LOCK, RESOURCE, HandmadeLease, HandmadeSource
 
 
@@ -46,7 +46,7 @@ class Face(ABC):
         """Return the audit entries, oldest first."""
 
     def guard(self, lock: str = LOCK) -> Any:
-        return fenceline.guard(self.url, resource=RESOURCE, lock=lock)
+        return fencelock.guard(self.url, resource=RESOURCE, lock=lock)
 
     def write(self, lease: Any, value: str, guard: Any = None) -> None:
         with (guard or self.guard()).transaction(lease) as txn:
@@ -56,7 +56,7 @@ class Face(ABC):
         """Return an actor's script, whose functions `read` and `write` take the block's transaction."""
         return f"""
 KEY = {self.key!r}
-guard = fenceline.guard({self.url!r}, resource={RESOURCE!r}, lock={LOCK!r})
+guard = fencelock.guard({self.url!r}, resource={RESOURCE!r}, lock={LOCK!r})
 
 def read(txn):
     return {self.READ}

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fenceline import Sequencer, SourceInfo
-from fenceline._flows.admit import Tenure
+from fencelock import Sequencer, SourceInfo
+from fencelock._flows.admit import Tenure
 
 LOCK = "nightly-report"
 RESOURCE = "reports"
@@ -64,7 +64,7 @@ def url_of(path: Path) -> str:
 
 @contextmanager
 def plain(path: Path, *, timeout: float = 5) -> Iterator[sqlite3.Connection]:
-    """Open a connection that knows nothing of fenceline."""
+    """Open a connection that knows nothing of fencelock."""
     connection = sqlite3.connect(path, isolation_level=None, timeout=timeout)
     try:
         yield connection
@@ -155,11 +155,11 @@ class Opener:
         self._runner = runner
 
     def __call__(self, path: Path, *, lock: str = LOCK, **named: Any) -> Any:
-        import fenceline
-        import fenceline.aio
+        import fencelock
+        import fencelock.aio
 
         if "resources" not in named:
             named.setdefault("resource", RESOURCE)
         if self._runner is None:
-            return fenceline.guard(url_of(path), lock=lock, **named)
-        return Blocking(fenceline.aio.guard(url_of(path), lock=lock, **named), self._runner.run)
+            return fencelock.guard(url_of(path), lock=lock, **named)
+        return Blocking(fencelock.aio.guard(url_of(path), lock=lock, **named), self._runner.run)

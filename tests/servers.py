@@ -1,6 +1,6 @@
 """Programs that tests need from the system: there, or a skip that says how to get them.
 
-With `FENCELINE_REQUIRE_SERVERS=1`, which CI sets, a missing program fails the test. A program that is not on PATH goes
+With `FENCELOCK_REQUIRE_SERVERS=1`, which CI sets, a missing program fails the test. A program that is not on PATH goes
 by its path, in which `*` stands for what differs from machine to machine.
 """
 
@@ -23,7 +23,7 @@ def _packages() -> dict[str, list[str]]:
 
 def refuse(reason: str) -> NoReturn:
     """Skip the test for `reason`, or fail it where servers are due."""
-    if os.environ.get("FENCELINE_REQUIRE_SERVERS") == "1":
+    if os.environ.get("FENCELOCK_REQUIRE_SERVERS") == "1":
         pytest.fail(reason)
     pytest.skip(reason)
 

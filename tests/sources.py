@@ -4,12 +4,12 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-from fenceline._flows import requests as ask
-from fenceline.clock import boottime_us
-from fenceline.model import draw_claim
-from fenceline.stores.sqlite import identity, source
-from fenceline.stores.sqlite.kernel import Kernel
-from fenceline.stores.sqlite.source import SQLiteSource
+from fencelock._flows import requests as ask
+from fencelock.clock import boottime_us
+from fencelock.model import draw_claim
+from fencelock.stores.sqlite import identity, source
+from fencelock.stores.sqlite.kernel import Kernel
+from fencelock.stores.sqlite.source import SQLiteSource
 
 LONG_MS = 60_000
 """A ttl that no test outlives."""

@@ -2,8 +2,8 @@
 
 import asyncio
 
-import fenceline
-import fenceline.aio
+import fencelock
+import fencelock.aio
 from benchmarks.measure import Result, take_turns
 from benchmarks.stores import Site, by_hand
 
@@ -14,9 +14,9 @@ AIMS = {"sqlite": 1.3, "postgres": 1.15, "mysql": 1.2, "etcd": 1.2, "zookeeper":
 
 def run(site: Site, seconds: float) -> list[Result]:
     """Measure a cycle of acquire and release."""
-    with by_hand(site) as floors, asyncio.Runner() as runner, fenceline.connect(site.url) as source:
+    with by_hand(site) as floors, asyncio.Runner() as runner, fencelock.connect(site.url) as source:
         lock = source.lock("cycle")
-        async_source = fenceline.aio.connect(site.url)
+        async_source = fencelock.aio.connect(site.url)
         async_lock = async_source.lock("cycle-async")
 
         def block() -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil  # type: ignore[import-untyped]
 
-import fenceline
+import fencelock
 from benchmarks.child import Child, serve
 from benchmarks.measure import US_PER_S, Result, amount, resident_bytes, seconds_each, summarise
 from benchmarks.stores import Site
@@ -101,7 +101,7 @@ class Holder:
     """Holds leases of one source."""
 
     def __init__(self, url: str, takers: int) -> None:
-        self._source = fenceline.connect(url)
+        self._source = fencelock.connect(url)
         self.leases: list[Any] = []
         self._other = self._source.lock("beside", ttl=TTL_S)
         self._takers = ThreadPoolExecutor(takers)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from importlib import import_module
 
-import fenceline
+import fencelock
 from benchmarks.measure import Result, take_turns
 from benchmarks.stores import Site
 
@@ -35,7 +35,7 @@ def run(site: Site, seconds: float) -> list[Result]:
 
 
 def _cycle(url: str, count: int, stack: ExitStack) -> Callable[[], None]:
-    source = stack.enter_context(fenceline.connect(url))
+    source = stack.enter_context(fencelock.connect(url))
     chance = random.Random(count)
     locks = [source.lock(f"lock-{chance.randrange(count)}") for _ in range(HOT)]
 

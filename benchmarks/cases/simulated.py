@@ -11,15 +11,15 @@ from typing import Any
 
 from benchmarks.measure import Result, summarise
 from benchmarks.stores import Site
-from fenceline._flows import keep
-from fenceline._flows import requests as ask
-from fenceline._flows.acquire import Attempt, Grant, acquire, deadline_ms
-from fenceline.errors import FencelineError
-from fenceline.testing.simulate.keeper import Lease, SimulatedKeeper
-from fenceline.testing.simulate.kernel import US_PER_MS, Computer, Kernel, Process, Sleep
-from fenceline.testing.simulate.network import Network
-from fenceline.testing.simulate.oracle import SourceOracle
-from fenceline.testing.simulate.source import Source
+from fencelock._flows import keep
+from fencelock._flows import requests as ask
+from fencelock._flows.acquire import Attempt, Grant, acquire, deadline_ms
+from fencelock.errors import FencelockError
+from fencelock.testing.simulate.keeper import Lease, SimulatedKeeper
+from fencelock.testing.simulate.kernel import US_PER_MS, Computer, Kernel, Process, Sleep
+from fencelock.testing.simulate.network import Network
+from fencelock.testing.simulate.oracle import SourceOracle
+from fencelock.testing.simulate.source import Source
 
 HAND_OFF, BEAT = "requests for each hand-off", "requests for each beat"
 QUEUES = ((1, 100), (100, 100), (1_000, 100))
@@ -55,7 +55,7 @@ class CountingSource(Source):
     asked = 0
     granted = 0
 
-    def perform(self, request: Any) -> ask.SourceReply | FencelineError:
+    def perform(self, request: Any) -> ask.SourceReply | FencelockError:
         """Answer a request that has arrived."""
         reply = super().perform(request)
         self.asked += 1

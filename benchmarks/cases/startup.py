@@ -1,4 +1,4 @@
-"""What a program pays for fenceline before it does anything: imports, and a command run under a lock.
+"""What a program pays for fencelock before it does anything: imports, and a command run under a lock.
 
 Beside it what others take to run the same command: `flock(1)` on a file, `etcdctl lock` on the same etcd.
 """
@@ -18,7 +18,7 @@ from tests.etcd.fix_server import ctl_environment
 
 IMPORT, RUN = "import", "hold a lock around `true`"
 FLOOR = "python -c pass"
-AIMS = {"fenceline run, SQLite": 10.0}
+AIMS = {"fencelock run, SQLite": 10.0}
 """Against an interpreter that does nothing."""
 
 
@@ -28,8 +28,8 @@ def run(site: Site, seconds: float) -> list[Result]:
     floor = {FLOOR: [*python, "pass"]}
     with tempfile.TemporaryDirectory(prefix="fl-bench-") as folder:
         imports = {
-            "import fenceline": [*python, "import fenceline"],
-            "import and connect": [*python, f"import fenceline; fenceline.connect('sqlite:///{folder}/a.db')"],
+            "import fencelock": [*python, "import fencelock"],
+            "import and connect": [*python, f"import fencelock; fencelock.connect('sqlite:///{folder}/a.db')"],
         }
         return [
             *_processes(IMPORT, floor | imports, seconds * 0.3, NO_AIMS),
@@ -39,15 +39,15 @@ def run(site: Site, seconds: float) -> list[Result]:
 
 def _commands(url: str, folder: str) -> dict[str, list[str]]:
     """Return who holds a lock around a command; those that are there."""
-    script = Path(sys.executable).with_name("fenceline")
-    ours = [str(script)] if script.exists() else [sys.executable, "-m", "fenceline.cli"]
+    script = Path(sys.executable).with_name("fencelock")
+    ours = [str(script)] if script.exists() else [sys.executable, "-m", "fencelock.cli"]
     run = [*ours, "run", "bench", "--source"]
     commands = {
         "true": ["true"],
         "flock(1)": ["flock", f"{folder}/flock", "true"],
-        "fenceline run, SQLite": [*run, f"sqlite:///{folder}/run.db", "--", "true"],
+        "fencelock run, SQLite": [*run, f"sqlite:///{folder}/run.db", "--", "true"],
         "etcdctl lock": ["etcdctl", f"--endpoints={urlsplit(url).netloc}", "lock", "bench-ctl", "true"],
-        "fenceline run, etcd": [*run, url, "--", "true"],
+        "fencelock run, etcd": [*run, url, "--", "true"],
     }
     return {name: command for name, command in commands.items() if shutil.which(command[0])}
 

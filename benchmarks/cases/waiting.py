@@ -11,7 +11,7 @@ import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-import fenceline.aio
+import fencelock.aio
 from benchmarks.child import Child, serve
 from benchmarks.measure import MS_PER_S, Result, amount, resident_bytes, summarise
 from benchmarks.stores import Site
@@ -77,9 +77,9 @@ class _Queue:
     """Tasks that wait for one lock, and pass it on as soon as they have it."""
 
     def __init__(self, url: str, name: str) -> None:
-        self._lock = fenceline.aio.connect(url).lock(name, ttl=TTL_S)
+        self._lock = fencelock.aio.connect(url).lock(name, ttl=TTL_S)
         # Who looks how many wait has connections of his own, and stands in nobody's way.
-        self._looker = fenceline.aio.connect(url)
+        self._looker = fencelock.aio.connect(url)
         self._first: Any = None
         self._tasks: list[asyncio.Task[None]] = []
         self._moments: list[tuple[float, float]] = []

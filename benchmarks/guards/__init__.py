@@ -7,7 +7,7 @@ asks its source.
 
 from dataclasses import dataclass
 
-from fenceline.model import Sequencer
+from fencelock.model import Sequencer
 
 LEASE = Sequencer("bench", "history", "bench", 1, "claim")
 RESOURCE, LOCK = "reports", "bench"

@@ -6,10 +6,10 @@ was read meanwhile, of keys outside of the resource, and of two puts to one key.
 
 from collections.abc import Callable
 
-import fenceline
+import fencelock
 from benchmarks.guards import BY_HAND, GUARDED, LEASE, LOCK, NO_CHECK, RESOURCE, USUAL, Kind
 from benchmarks.stores.etcd import BareTransactions
-from fenceline.stores.etcd import operations as op
+from fencelock.stores.etcd import operations as op
 
 KINDS = USUAL
 _MARK = b"plain/mark"
@@ -43,5 +43,5 @@ def variants(url: str, kind: Kind) -> dict[str, Callable[[], None]]:
     return {BY_HAND: by_hand, NO_CHECK: unguarded, GUARDED: guarded}
 
 
-def _guard(url: str) -> fenceline.Guard:
-    return fenceline.guard(url.rpartition("/")[0] + "/bench-data", resource=RESOURCE, lock=LOCK)
+def _guard(url: str) -> fencelock.Guard:
+    return fencelock.guard(url.rpartition("/")[0] + "/bench-data", resource=RESOURCE, lock=LOCK)

@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import pymysql
 
-import fenceline
+import fencelock
 from benchmarks.guards import BY_HAND, GUARDED, LEASE, LOCK, NO_CHECK, RESOURCE, Kind
-from fenceline.stores.mysql.conninfo import place_of
+from fencelock.stores.mysql.conninfo import place_of
 
 KINDS = (
     Kind("1 writer, 1 statement"),
@@ -75,5 +75,5 @@ def _write(connection: "pymysql.Connection[pymysql.cursors.Cursor]", table: str,
             cursor.execute(f"INSERT INTO {table} (text) VALUES ('x')")
 
 
-def _guard(url: str) -> fenceline.Guard:
-    return fenceline.guard(url, resource=RESOURCE, lock=LOCK)
+def _guard(url: str) -> fencelock.Guard:
+    return fencelock.guard(url, resource=RESOURCE, lock=LOCK)

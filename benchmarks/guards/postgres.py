@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import psycopg
 
-import fenceline
+import fencelock
 from benchmarks.guards import BY_HAND, GUARDED, LEASE, LOCK, NO_CHECK, RESOURCE, Kind
 
 KINDS = (
@@ -63,5 +63,5 @@ def _write(connection: "psycopg.Connection[tuple[object, ...]]", table: str, kin
         connection.execute(statement, prepare=True)
 
 
-def _guard(url: str) -> fenceline.Guard:
-    return fenceline.guard(url, resource=RESOURCE, lock=LOCK)
+def _guard(url: str) -> fencelock.Guard:
+    return fencelock.guard(url, resource=RESOURCE, lock=LOCK)

@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
-import fenceline
+import fencelock
 from benchmarks.guards import BY_HAND, GUARDED, LEASE, LOCK, NO_CHECK, RESOURCE, Kind
 from benchmarks.stores.sqlite import folder_of
 
@@ -68,5 +68,5 @@ def _paths(url: str, kind: Kind) -> tuple[Path, Path]:
     return folder / f"plain-{name}.db", folder / f"guarded-{name}.db"
 
 
-def _guard(url: str, kind: Kind) -> fenceline.Guard:
-    return fenceline.guard(f"sqlite:///{_paths(url, kind)[1]}", resource=RESOURCE, lock=LOCK)
+def _guard(url: str, kind: Kind) -> fencelock.Guard:
+    return fencelock.guard(f"sqlite:///{_paths(url, kind)[1]}", resource=RESOURCE, lock=LOCK)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 from urllib.parse import urlsplit
 
-import fenceline
+import fencelock
 from benchmarks.guards import BY_HAND, GUARDED, LEASE, LOCK, NO_CHECK, RESOURCE, USUAL, Kind
 from benchmarks.stores.zookeeper import client_of
 
@@ -49,6 +49,6 @@ def variants(url: str, kind: Kind) -> dict[str, Callable[[], None]]:
     return {BY_HAND: lambda: transact([_MARK]), NO_CHECK: lambda: transact([]), GUARDED: guarded}
 
 
-def _guard(url: str) -> fenceline.Guard:
+def _guard(url: str) -> fencelock.Guard:
     parts = urlsplit(url)
-    return fenceline.guard(parts._replace(path="/bench-data").geturl(), resource=RESOURCE, lock=LOCK)
+    return fencelock.guard(parts._replace(path="/bench-data").geturl(), resource=RESOURCE, lock=LOCK)

@@ -96,7 +96,7 @@ def run(work: Coroutine[Any, Any, Result]) -> Result:
 class Contender:
     """One row of the comparison. `make` is given the store's address and the lock's name, in the contender's process.
 
-    `lacks` says in a few words what it does not do that fenceline does.
+    `lacks` says in a few words what it does not do that fencelock does.
     """
 
     name: str

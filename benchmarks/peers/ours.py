@@ -1,4 +1,4 @@
-"""fenceline, synchronous and asynchronous, on whichever store: the same everywhere."""
+"""fencelock, synchronous and asynchronous, on whichever store: the same everywhere."""
 
 from typing import Any
 
@@ -8,21 +8,21 @@ TTL_S = 30.0
 
 
 def _sync(url: str, name: str) -> Calls:
-    import fenceline
+    import fencelock
 
-    lock = fenceline.connect(url).lock(name, ttl=TTL_S)
+    lock = fencelock.connect(url).lock(name, ttl=TTL_S)
     return Calls(lock.acquire, lock.release)
 
 
 def _async(url: str, name: str) -> Coroutines:
-    import fenceline.aio
+    import fencelock.aio
 
     async def make() -> Any:
-        return fenceline.aio.connect(url).lock(name, ttl=TTL_S)
+        return fencelock.aio.connect(url).lock(name, ttl=TTL_S)
 
     lock = run(make())
     return Coroutines(lock.acquire, lock.release)
 
 
-FENCELINE = "fenceline"
-OURS = [Contender(FENCELINE, _sync), Contender(f"{FENCELINE}, asyncio", _async)]
+FENCELOCK = "fencelock"
+OURS = [Contender(FENCELOCK, _sync), Contender(f"{FENCELOCK}, asyncio", _async)]

@@ -29,7 +29,7 @@ def contenders(store: str) -> list[Contender]:
 def prepare(store: str) -> None:
     """Have all players of this store begin with what they need. Who is not installed says so when it is asked."""
     peers = f"benchmarks.peers.{store}"
-    own = (__name__, peers, f"benchmarks.stores.{store}", f"fenceline.stores.{store}.source", "fenceline.aio")
+    own = (__name__, peers, f"benchmarks.stores.{store}", f"fencelock.stores.{store}.source", "fencelock.aio")
     _context.set_forkserver_preload([*own, *import_module(peers).IMPORTS])
 
 

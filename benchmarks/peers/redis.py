@@ -1,4 +1,4 @@
-"""Who offers locks on Redis, where fenceline does not: it refuses Redis as a source of tokens."""
+"""Who offers locks on Redis, where fencelock does not: it refuses Redis as a source of tokens."""
 
 from urllib.parse import urlsplit
 

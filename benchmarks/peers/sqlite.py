@@ -1,4 +1,4 @@
-"""Who offers locks on one machine's disk; fenceline is there with SQLite."""
+"""Who offers locks on one machine's disk; fencelock is there with SQLite."""
 
 import os
 from typing import Any

@@ -25,7 +25,7 @@ AnyFleet = TypeVar("AnyFleet", bound="Closable")
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A store that may be used: what it is called, fenceline's source there, and its server, if it has one.
+    """A store that may be used: what it is called, fencelock's source there, and its server, if it has one.
 
     `asked` returns how many requests the server has had, where it tells at once.
     """

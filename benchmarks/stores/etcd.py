@@ -9,11 +9,11 @@ from typing import Any
 import grpc
 
 from benchmarks.stores import Operation, Site, fleet_on_disk
-from fenceline.stores.etcd import messages as say
-from fenceline.stores.etcd import operations as op
-from fenceline.stores.etcd.client import LEASE_GRANT, TXN, Method
-from fenceline.stores.etcd.conninfo import place_of
-from fenceline.stores.etcd.source import EtcdSource
+from fencelock.stores.etcd import messages as say
+from fencelock.stores.etcd import operations as op
+from fencelock.stores.etcd.client import LEASE_GRANT, TXN, Method
+from fencelock.stores.etcd.conninfo import place_of
+from fencelock.stores.etcd.source import EtcdSource
 from tests.etcd.fix_etcd import EtcdFleet
 
 PATIENCE_S = 10.0

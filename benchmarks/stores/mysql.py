@@ -11,14 +11,14 @@ from contextlib import closing, contextmanager
 from typing import Any
 
 from benchmarks.stores import CONNECTIONS, Operation, Site, fleet_on_disk
-from fenceline._flows.requests import Acquire
-from fenceline.clock import boottime_us
-from fenceline.model import draw_claim
-from fenceline.stores.mysql.client import Connection, open_connection
-from fenceline.stores.mysql.conninfo import place_of
-from fenceline.stores.mysql.forks import FORKS
-from fenceline.stores.mysql.source import MySQLSource
-from fenceline.stores.mysql.speech import GRANTED, MAX_WAITERS, SQL
+from fencelock._flows.requests import Acquire
+from fencelock.clock import boottime_us
+from fencelock.model import draw_claim
+from fencelock.stores.mysql.client import Connection, open_connection
+from fencelock.stores.mysql.conninfo import place_of
+from fencelock.stores.mysql.forks import FORKS
+from fencelock.stores.mysql.source import MySQLSource
+from fencelock.stores.mysql.speech import GRANTED, MAX_WAITERS, SQL
 from tests.mysql.fix_mysql import Fleet
 
 TTL_US = 30_000_000
@@ -41,7 +41,7 @@ _FREE = "UPDATE by_hand SET claim = NULL, holder = NULL WHERE name = %s AND clai
 
 @contextmanager
 def site() -> Iterator[Site]:
-    """Yield a database with fenceline's schema, on a server on a disk that is gone afterwards."""
+    """Yield a database with fencelock's schema, on a server on a disk that is gone afterwards."""
     with fleet_on_disk(Fleet) as fleet:
         server = fleet.new_server()
         server.settings["max_connections"] = CONNECTIONS
@@ -60,12 +60,12 @@ def site() -> Iterator[Site]:
 
 @contextmanager
 def by_hand(site: Site) -> Iterator[dict[str, Operation]]:
-    """Yield what the server takes for nothing, for less, and for fenceline's own calls."""
+    """Yield what the server takes for nothing, for less, and for fencelock's own calls."""
     with closing(HandWrittenLock(site.url)) as floor, closing(SameCalls(site.url)) as same:
         yield {
             "two statements by hand": floor.cycle,
             "five by hand, with a counter for all locks": floor.cycle_with_counter,
-            "fenceline's two calls by hand": same.cycle,
+            "fencelock's two calls by hand": same.cycle,
             "two empty trips": floor.empty_trips,
             "GET_LOCK: no token, no lease": floor.user_lock,
         }
@@ -124,7 +124,7 @@ class HandWrittenLock:
 
 
 class SameCalls:
-    """fenceline's own two calls by hand: what is left above them is Python's."""
+    """fencelock's own two calls by hand: what is left above them is Python's."""
 
     def __init__(self, url: str) -> None:
         self._store = MySQLSource(url)

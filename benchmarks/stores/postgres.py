@@ -13,11 +13,11 @@ from contextlib import closing, contextmanager
 import psycopg
 
 from benchmarks.stores import CONNECTIONS, Operation, Site, fleet_on_disk
-from fenceline._flows.requests import Acquire, ReserveBlock
-from fenceline.clock import boottime_us
-from fenceline.model import draw_claim
-from fenceline.stores.postgres.source import PostgresSource
-from fenceline.stores.postgres.speech import GRANTED, HEAD_WAIT_MS, MAX_WAITERS, SQL
+from fencelock._flows.requests import Acquire, ReserveBlock
+from fencelock.clock import boottime_us
+from fencelock.model import draw_claim
+from fencelock.stores.postgres.source import PostgresSource
+from fencelock.stores.postgres.speech import GRANTED, HEAD_WAIT_MS, MAX_WAITERS, SQL
 from tests.postgres.fix_postgres import Fleet
 
 VERSION = os.environ.get("BENCH_POSTGRES", "15")
@@ -44,15 +44,15 @@ $$;
 
 
 _FILL = """
-INSERT INTO fenceline.lock (name, token, ended)
+INSERT INTO fencelock.lock (name, token, ended)
 SELECT convert_to('lock-' || number, 'UTF8'), number + 1, 'it was released' FROM generate_series(0, {count}) AS number;
-SELECT setval('fenceline.token', {count} + 2);
+SELECT setval('fencelock.token', {count} + 2);
 """
 
 
 @contextmanager
 def site() -> Iterator[Site]:
-    """Yield a database with fenceline's schema, on a server that is gone afterwards."""
+    """Yield a database with fencelock's schema, on a server that is gone afterwards."""
     with fleet_on_disk(Fleet) as fleet:
         server = fleet.new_server(VERSION)
         server.settings["max_connections"] = CONNECTIONS
@@ -65,12 +65,12 @@ def site() -> Iterator[Site]:
 
 @contextmanager
 def by_hand(site: Site) -> Iterator[dict[str, Operation]]:
-    """Yield what the server takes for nothing, for less, and for fenceline's own statements."""
+    """Yield what the server takes for nothing, for less, and for fencelock's own statements."""
     floor, same = HandWrittenLock(site.url), SameCalls(site.url)
     with closing(floor.connection), closing(same.connection):
         yield {
             "two statements by hand": floor.cycle,
-            "fenceline's two statements by hand": same.cycle,
+            "fencelock's two statements by hand": same.cycle,
             "two empty trips": floor.empty_trips,
             "an advisory lock: no token, no lease": floor.advisory,
         }
@@ -126,7 +126,7 @@ class HandWrittenLock:
 
 
 class SameCalls:
-    """fenceline's own two statements by hand: what is left above them is Python's."""
+    """fencelock's own two statements by hand: what is left above them is Python's."""
 
     def __init__(self, url: str) -> None:
         self._store = PostgresSource(url)

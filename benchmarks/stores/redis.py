@@ -1,6 +1,6 @@
 """A private Redis that flushes every write, as the other stores do.
 
-fenceline refuses it as a source of tokens, so there is no work by hand to compare it with.
+fencelock refuses it as a source of tokens, so there is no work by hand to compare it with.
 """
 
 import shutil

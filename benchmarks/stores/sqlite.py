@@ -1,10 +1,10 @@
 """A folder for SQLite, and the work by hand on it: what somebody who knows SQLite well would write for one lock with a
 token, and nothing around it.
 
-The same durability as fenceline's: write-ahead log, `synchronous = NORMAL`, the same page size, a counter under a
+The same durability as fencelock's: write-ahead log, `synchronous = NORMAL`, the same page size, a counter under a
 bound that is durable already (T1), the clock read under the write lock (H1). What it lacks: waiting, renewal, the
 refusal of late duplicates, the notice of a restored or moved file, threads, forks, errors, and every check of what the
-user passes. A second variant runs fenceline's own statements by hand: what is left above it is Python's.
+user passes. A second variant runs fencelock's own statements by hand: what is left above it is Python's.
 """
 
 import sqlite3
@@ -15,13 +15,13 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-import fenceline
+import fencelock
 from benchmarks.stores import Operation, Site
-from fenceline.clock import boottime_ms, boottime_us
-from fenceline.model import draw_claim
-from fenceline.stores.sqlite.database import Database
-from fenceline.stores.sqlite.identity import PAGE_BYTES, SQL
-from fenceline.stores.sqlite.source import prepare
+from fencelock.clock import boottime_ms, boottime_us
+from fencelock.model import draw_claim
+from fencelock.stores.sqlite.database import Database
+from fencelock.stores.sqlite.identity import PAGE_BYTES, SQL
+from fencelock.stores.sqlite.source import prepare
 
 TTL_MS = 30_000
 _MANY_TOKENS = 1 << 60
@@ -41,27 +41,27 @@ def folder_of(url: str) -> Path:
 
 @contextmanager
 def by_hand(site: Site) -> Iterator[dict[str, Operation]]:
-    """Yield two transactions by hand, and fenceline's own statements."""
+    """Yield two transactions by hand, and fencelock's own statements."""
     folder = folder_of(site.url)
     floor, same = HandWrittenLock(folder / "by-hand.db"), SameStatements(folder / "same.db")
     with closing(floor.connection), closing(same.connection):
-        yield {"two transactions by hand": floor.cycle, "fenceline's statements by hand": same.cycle}
+        yield {"two transactions by hand": floor.cycle, "fencelock's statements by hand": same.cycle}
 
 
 def fill(url: str, count: int) -> str:
     """Write rows as free locks leave them; by hand, since acquiring each would take a minute."""
     path = folder_of(url) / f"{count}-locks.db"
-    with fenceline.connect(f"sqlite:///{path}") as source, source.lock("lock-0"):
+    with fencelock.connect(f"sqlite:///{path}") as source, source.lock("lock-0"):
         pass
     rows = ((f"lock-{number}", number + 2) for number in range(1, count))
     with closing(Database(path)) as database:
         database.transact_flushed(
             lambda: (
                 database.execute(
-                    "UPDATE fenceline_source SET reserved = :bound, bound = :bound", {"bound": count + 1_000_000}
+                    "UPDATE fencelock_source SET reserved = :bound, bound = :bound", {"bound": count + 1_000_000}
                 ),
                 database.native.executemany(
-                    "INSERT INTO fenceline_lock (name, token, ttl_ms, deadline_ms, ended)"
+                    "INSERT INTO fencelock_lock (name, token, ttl_ms, deadline_ms, ended)"
                     " VALUES (?, ?, 30000, 0, 'it was released')",
                     rows,
                 ),
@@ -71,7 +71,7 @@ def fill(url: str, count: int) -> str:
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """Open a file with fenceline's settings."""
+    """Open a file with fencelock's settings."""
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
     connection.execute("PRAGMA journal_mode = WAL")
@@ -124,17 +124,17 @@ class HandWrittenLock:
 
 
 class SameStatements:
-    """fenceline's own two statements by hand: the rules that they hold, and nothing of what is around them."""
+    """fencelock's own two statements by hand: the rules that they hold, and nothing of what is around them."""
 
     def __init__(self, path: Path) -> None:
-        with fenceline.connect(f"sqlite:///{path}") as source, source.lock("bench") as lease:
+        with fencelock.connect(f"sqlite:///{path}") as source, source.lock("bench") as lease:
             self._history_id, self._token = lease.sequencer.history_id, lease.token
         self._told: deque[Any] = deque(maxlen=1)
         self.connection = connection = sqlite3.connect(path, isolation_level=None)
         prepare(self._told, connection)
         for column in ("reserved", "bound"):
-            connection.execute(f"UPDATE fenceline_source SET {column} = {_MANY_TOKENS}")
-        self._kernel = connection.execute("SELECT boot_id, time_namespace FROM fenceline_source").fetchone()
+            connection.execute(f"UPDATE fencelock_source SET {column} = {_MANY_TOKENS}")
+        self._kernel = connection.execute("SELECT boot_id, time_namespace FROM fencelock_source").fetchone()
 
     def cycle(self) -> None:
         """Acquire the lock and release it."""

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from kazoo.client import KazooClient
 
 from benchmarks.stores import Operation, Site, fleet_on_disk
-from fenceline.stores.zookeeper.source import ZooKeeperSource
+from fencelock.stores.zookeeper.source import ZooKeeperSource
 from tests.zookeeper.fix_zookeeper import Fleet
 
 _PATH = "/by-hand/lock"

@@ -19,7 +19,7 @@ STORES = ("etcd", "mysql", "postgres", "redis", "sqlite", "zookeeper")
 def test_everybody_on_a_store_is_named_once_and_says_what_it_lacks(store: str) -> None:
     found = contenders(store)
     assert len({one.name for one in found}) == len(found)
-    assert all(one.lacks for one in found if not one.name.startswith("fenceline"))
+    assert all(one.lacks for one in found if not one.name.startswith("fencelock"))
 
 
 def test_a_contest_measures_who_is_there(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -27,9 +27,9 @@ def test_a_contest_measures_who_is_there(monkeypatch: pytest.MonkeyPatch, capsys
         monkeypatch.setattr(contest, name, value)
     with site("sqlite") as place:
         results = contest.run(place, 0)
-    assert _variants(results, ALONE) >= {"two SQLite transactions by hand", "fenceline", "flock(2) by hand"}
+    assert _variants(results, ALONE) >= {"two SQLite transactions by hand", "fencelock", "flock(2) by hand"}
     for case in (many(RATE, 2), many(FAIRNESS, 5), handing_over(1), handing_over(3)):
-        assert _variants(results, case) >= {"fenceline", "flock(2) by hand"}, case
+        assert _variants(results, case) >= {"fencelock", "flock(2) by hand"}, case
     assert all(result.median > 0 for result in results)
     (flock,) = [one for one in results if one.variant == "flock(2) by hand" and one.case == ALONE]
     assert "freed by the kernel" in flock.lacks
@@ -46,7 +46,7 @@ def _variants(results: list[Result], case: str) -> set[str]:
 @pytest.fixture
 def refused() -> Iterator[Player]:
     """A contender whose store is refused."""
-    (one,) = [each for each in contenders("sqlite") if each.name == "fenceline"]
+    (one,) = [each for each in contenders("sqlite") if each.name == "fencelock"]
     with closing(Player("sqlite", one, "redis://127.0.0.1", "alone")) as player:
         yield player
 

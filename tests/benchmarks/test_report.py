@@ -25,14 +25,14 @@ PLANTED = Report(
     measured="2001-02-03 04:05 UTC",
     results=[
         Result(ALONE, "by hand", "us", 111.0, 100.0, 120.0, lacks="no waiting"),
-        Result(ALONE, "fenceline", "us", 123.4, 110.0, 130.0, ratio=1.117),
+        Result(ALONE, "fencelock", "us", 123.4, 110.0, 130.0, ratio=1.117),
         Result(ALONE, "somebody", "us", 5678.9, 5000.0, 6000.0, ratio=51.2, lacks="no token"),
         Result(f"{ALONE}, p99", "by hand", "us", 222.0, 222.0, 222.0),
-        Result(f"{ALONE}, p99", "fenceline", "us", 234.0, 234.0, 234.0),
+        Result(f"{ALONE}, p99", "fencelock", "us", 234.0, 234.0, 234.0),
         Result(f"{ALONE}, p99", "somebody", "us", 7777.0, 7777.0, 7777.0),
-        Result(many(RATE, 2), "fenceline", "/s", 4321.0, 4321.0, 4321.0),
-        Result(many(RATE, 64), "fenceline", "/s", 1234.0, 1234.0, 1234.0),
-        Result(handing_over(8), "fenceline", "ms", 0.876, 0.7, 0.9),
+        Result(many(RATE, 2), "fencelock", "/s", 4321.0, 4321.0, 4321.0),
+        Result(many(RATE, 64), "fencelock", "/s", 1234.0, 1234.0, 1234.0),
+        Result(handing_over(8), "fencelock", "ms", 0.876, 0.7, 0.9),
         Result("a question", "quick enough", "us", 10.0, 9.0, 11.0, ratio=1.2, aim=1.3),
         Result("a question", "too slow", "us", 20.0, 19.0, 21.0, ratio=1.4, aim=1.3),
         Result(waiting.HAND_OFF, "10,000 waiting", "ms", 3.21, 3.0, 4.0),
@@ -57,8 +57,8 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
 
 def test_the_table_has_a_row_for_each_who_was_measured() -> None:
     told = page.as_markdown([PLANTED], "measured")
-    (row,) = [line for line in told.splitlines() if line.startswith("| fenceline |")]
-    assert row == "| fenceline | 123 | 234 |  | 1.12x | 4,321 |  |  | 1,234 |  |  |  | 0.876 |  |  |"
+    (row,) = [line for line in told.splitlines() if line.startswith("| fencelock |")]
+    assert row == "| fencelock | 123 | 234 |  | 1.12x | 4,321 |  |  | 1,234 |  |  |  | 0.876 |  |  |"
     (row,) = [line for line in told.splitlines() if line.startswith("| somebody |")]
     assert row.startswith("| somebody | 5,679 | 7,777 |")
     assert row.endswith("| no token |")
@@ -75,7 +75,7 @@ def test_what_is_missed_or_not_measured_is_said() -> None:
 def test_pictures_show_everybody_and_are_the_same_each_time() -> None:
     pictures = plots.draw([PLANTED], ["postgres"])
     assert set(pictures) == {"postgres", "scale"}
-    for name in ("by hand", "fenceline", "somebody"):
+    for name in ("by hand", "fencelock", "somebody"):
         assert name in _words(pictures["postgres"])
     assert "Planted 1.0" in _words(pictures["scale"])
     assert plots.draw([PLANTED], ["postgres"]) == pictures

@@ -1,4 +1,4 @@
-"""`fenceline` as its users start it: a process with a source of its own."""
+"""`fencelock` as its users start it: a process with a source of its own."""
 
 import json
 import os
@@ -13,22 +13,22 @@ from typing import Any
 import psutil
 import pytest
 
-import fenceline
+import fencelock
 from tests.helpers import DEADLINE_S, wait_until
 
 _MARK = "TEST_MARK"
 """The variable by which every process of one test is known."""
-PROGRAM = [sys.executable, "-m", "fenceline.cli"]
+PROGRAM = [sys.executable, "-m", "fencelock.cli"]
 
 
 class Program:
-    """Runs `fenceline` in a folder of its own, and stops in the end what it started."""
+    """Runs `fencelock` in a folder of its own, and stops in the end what it started."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.url = f"sqlite:///{folder}/locks.db"
         self._mark = str(uuid.uuid4())
-        self.environment = os.environ | {"FENCELINE_SOURCE": self.url, _MARK: self._mark}
+        self.environment = os.environ | {"FENCELOCK_SOURCE": self.url, _MARK: self._mark}
         self._started: list[subprocess.Popen[str]] = []
 
     def __call__(self, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
@@ -67,9 +67,9 @@ class Program:
         self._started.append(process)
         return process
 
-    def source(self) -> fenceline.Source:
+    def source(self) -> fencelock.Source:
         """Return the source that the commands use."""
-        return fenceline.connect(self.url)
+        return fencelock.connect(self.url)
 
     def left(self) -> list[psutil.Process]:
         """Return all living processes that come from here: `run`, its watchdog, CMD, and what CMD has started."""
@@ -97,7 +97,7 @@ def _mark_of(process: psutil.Process) -> str | None:
 
 
 def running(process: subprocess.Popen[str]) -> psutil.Process:
-    """Return CMD of a `fenceline run`, once it has replaced the process that waits at the gate."""
+    """Return CMD of a `fencelock run`, once it has replaced the process that waits at the gate."""
 
     def find() -> psutil.Process | None:
         for child in psutil.Process(process.pid).children():
@@ -110,11 +110,11 @@ def running(process: subprocess.Popen[str]) -> psutil.Process:
 
 
 def watchdog(process: subprocess.Popen[str]) -> psutil.Process:
-    """Return the watchdog of a `fenceline run`: the only other child."""
+    """Return the watchdog of a `fencelock run`: the only other child."""
 
     def find() -> psutil.Process | None:
         found = [child for child in psutil.Process(process.pid).children() if child.pid != os.getpgid(child.pid)]
-        return next((child for child in found if child.name() == "fenceline-watch"), None)
+        return next((child for child in found if child.name() == "fencelock-watch"), None)
 
     return wait_until(find)
 
@@ -129,7 +129,7 @@ def is_gone(pid: int) -> bool:
 
 @pytest.fixture
 def program(tmp_path: Path) -> Iterator[Program]:
-    """Yield `fenceline` with an empty source."""
+    """Yield `fencelock` with an empty source."""
     made = Program(tmp_path)
     yield made
     made.stop_all()

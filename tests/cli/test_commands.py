@@ -5,8 +5,8 @@ import sqlite3
 
 import pytest
 
-import fenceline
-from fenceline.cli.output import printable, table
+import fencelock
+from fencelock.cli.output import printable, table
 from tests.cli.program import Program, program
 from tests.helpers import wait_until
 
@@ -14,13 +14,13 @@ __all__ = ["program"]
 
 
 @pytest.fixture
-def guard(program: Program) -> fenceline.Guard:
+def guard(program: Program) -> fencelock.Guard:
     """Return a guard of a protected table, bound to lock x."""
     file = program.folder / "app.db"
     connection = sqlite3.connect(file)
     connection.execute("CREATE TABLE reports (day TEXT)")
     connection.close()
-    made = fenceline.guard(f"sqlite:///{file}", resource="reports", lock="x")
+    made = fencelock.guard(f"sqlite:///{file}", resource="reports", lock="x")
     made.protect("reports")
     return made
 
@@ -67,7 +67,7 @@ def test_an_unknown_lock_is_an_error_in_json_too(program: Program, words: tuple[
 
 
 def test_break_makes_tokens_stale_of_a_lock_that_the_source_has_forgotten(
-    program: Program, guard: fenceline.Guard
+    program: Program, guard: fencelock.Guard
 ) -> None:
     """What was purged at the source may still be about: whoever held the lock last has its token."""
     breaking = ("break", "x", "--reason", "a test")
@@ -77,7 +77,7 @@ def test_break_makes_tokens_stale_of_a_lock_that_the_source_has_forgotten(
         source.purge()
         assert program(*breaking).returncode == 1
         assert program.json(*breaking, "--guard", guard.url)["guarded"]
-    with pytest.raises(fenceline.StaleTokenError):
+    with pytest.raises(fencelock.StaleTokenError):
         guard.seal(old)
 
 
@@ -110,20 +110,20 @@ def test_break_without_a_guard_says_that_the_old_holder_can_still_write(program:
     assert "--guard" in shown
 
 
-def test_break_with_a_guard_makes_the_old_token_stale(program: Program, guard: fenceline.Guard) -> None:
+def test_break_with_a_guard_makes_the_old_token_stale(program: Program, guard: fencelock.Guard) -> None:
     with program.source() as source:
         lease = source.lock("x", ttl=60).acquire()
         assert lease is not None
         guard.seal(lease)
         broken = program.json("break", "x", "--reason", "a test", "--guard", guard.url)
         assert broken["guarded"] == [{"guard": guard.url, "resource": "reports"}]
-        with pytest.raises(fenceline.StaleTokenError):
+        with pytest.raises(fencelock.StaleTokenError):
             guard.seal(lease.sequencer)
         with source.lock("x") as next_lease, guard.transaction(next_lease) as connection:
             connection.execute("INSERT INTO reports VALUES ('tuesday')")
 
 
-def test_break_with_a_guard_of_another_lock_breaks_nothing(program: Program, guard: fenceline.Guard) -> None:
+def test_break_with_a_guard_of_another_lock_breaks_nothing(program: Program, guard: fencelock.Guard) -> None:
     with program.source() as source, source.lock("y"):
         done = program("break", "y", "--reason", "a test", "--guard", guard.url)
         assert done.returncode == 1
@@ -173,7 +173,7 @@ def test_raising_the_epoch_needs_a_reason(program: Program, words: list[str]) ->
 
 # --- doctor
 def test_doctor_finds_nothing_in_a_sound_set_up_and_says_what_it_cannot_see(
-    program: Program, guard: fenceline.Guard
+    program: Program, guard: fencelock.Guard
 ) -> None:
     program("install")
     done = program("doctor", "--guard", guard.url)
@@ -184,13 +184,13 @@ def test_doctor_finds_nothing_in_a_sound_set_up_and_says_what_it_cannot_see(
 
 
 def test_doctor_finds_a_source_that_lost_tokens_which_a_guard_has_seen(
-    program: Program, guard: fenceline.Guard
+    program: Program, guard: fencelock.Guard
 ) -> None:
     with program.source() as source, source.lock("x") as lease:
         guard.seal(lease)
         source_id = lease.sequencer.source_id
         history_id = lease.sequencer.history_id
-    ahead = fenceline.Sequencer(source_id, history_id, "x", 4000, "c" * 32)
+    ahead = fencelock.Sequencer(source_id, history_id, "x", 4000, "c" * 32)
     guard.seal(ahead)
     done = program("doctor", "--guard", guard.url, "--json")
     assert done.returncode == 1
@@ -198,11 +198,11 @@ def test_doctor_finds_a_source_that_lost_tokens_which_a_guard_has_seen(
     shown = program("doctor", "--guard", guard.url).stdout
     assert "4000" in shown
     assert "remedy:" in shown
-    assert "fenceline epoch --raise" in shown
+    assert "fencelock epoch --raise" in shown
 
 
-def test_doctor_finds_a_resource_of_another_source(program: Program, guard: fenceline.Guard) -> None:
-    with fenceline.connect(f"sqlite:///{program.folder}/other.db") as source, source.lock("x") as lease:
+def test_doctor_finds_a_resource_of_another_source(program: Program, guard: fencelock.Guard) -> None:
+    with fencelock.connect(f"sqlite:///{program.folder}/other.db") as source, source.lock("x") as lease:
         guard.seal(lease)
     done = program("doctor", "--guard", guard.url)
     assert done.returncode == 1
@@ -241,7 +241,7 @@ def test_a_table_is_aligned() -> None:
 def test_help_says_what_a_command_does(program: Program, command: str) -> None:
     done = program(command, "--help")
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith(f"Usage: fenceline {command} ")
+    assert done.stdout.startswith(f"Usage: fencelock {command} ")
     assert all(len(line) <= 100 for line in done.stdout.splitlines())
 
 
@@ -263,4 +263,4 @@ def test_help_lists_every_command(program: Program) -> None:
 
 
 def test_version(program: Program) -> None:
-    assert program("--version").stdout == f"fenceline {fenceline.__version__}\n"
+    assert program("--version").stdout == f"fencelock {fencelock.__version__}\n"

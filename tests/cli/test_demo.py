@@ -1,4 +1,4 @@
-"""`fenceline demo`: it is really played, and its verdicts follow from what really happened."""
+"""`fencelock demo`: it is really played, and its verdicts follow from what really happened."""
 
 import json
 import subprocess
@@ -13,17 +13,17 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-import fenceline
-from fenceline.cli.commands import execute
-from fenceline.cli.demo import TTL_S, acts, perform
-from fenceline.cli.demo.acts import ACTS, AMOUNTS, Act, Move
-from fenceline.cli.demo.conductor import DemoError
-from fenceline.cli.demo.record import ActRecord, Event, differences
-from fenceline.cli.demo.resources import LOCK, Unsealed
-from fenceline.cli.demo.svg import picture
-from fenceline.cli.demo.terminal import narrate, show
-from fenceline.cli.demo.timeline import Cell, State, Timeline, Tone, timeline
-from fenceline.model import Sequencer, draw_claim
+import fencelock
+from fencelock.cli.commands import execute
+from fencelock.cli.demo import TTL_S, acts, perform
+from fencelock.cli.demo.acts import ACTS, AMOUNTS, Act, Move
+from fencelock.cli.demo.conductor import DemoError
+from fencelock.cli.demo.record import ActRecord, Event, differences
+from fencelock.cli.demo.resources import LOCK, Unsealed
+from fencelock.cli.demo.svg import picture
+from fencelock.cli.demo.terminal import narrate, show
+from fencelock.cli.demo.timeline import Cell, State, Timeline, Tone, timeline
+from fencelock.model import Sequencer, draw_claim
 
 pytestmark = pytest.mark.process
 
@@ -46,7 +46,7 @@ class Performance(NamedTuple):
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> Performance:
     file = tmp_path_factory.mktemp("demo") / "picture.svg"
-    program = "from fenceline.cli import main; main()"
+    program = "from fencelock.cli import main; main()"
     command = [sys.executable, "-c", program, "demo", "--json", "--svg", str(file)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -124,7 +124,7 @@ def test_a_guard_that_is_missing_or_not_needed_makes_the_demo_fail(
     shown, complaints = capfd.readouterr()
     first, second = complaints.splitlines()
     assert "act 1 (A lock alone) should have lost something: NOTHING LOST" in first
-    assert "act 3 (fenceline) should have lost nothing: LOST 1" in second
+    assert "act 3 (fencelock) should have lost nothing: LOST 1" in second
     assert "LOST 1: 11 acknowledged, the counter says 10" in shown
 
 
@@ -161,7 +161,7 @@ def test_a_process_that_dies_is_named_with_what_it_said() -> None:
 
 
 def test_a_worker_whose_conductor_has_gone_ends(tmp_path: Path) -> None:
-    module = "fenceline.cli.demo.worker"
+    module = "fencelock.cli.demo.worker"
     command = [sys.executable, "-m", module, "unchecked", str(tmp_path), "1", "1.0"]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
     assert done.returncode == 1
@@ -174,7 +174,7 @@ def test_the_check_without_a_seal_does_refuse_a_lower_token(tmp_path: Path) -> N
     resource.create()
     resource.write(_sequencer(7), 1)
     resource.write(_sequencer(7), 2)
-    with pytest.raises(fenceline.StaleTokenError) as caught:
+    with pytest.raises(fencelock.StaleTokenError) as caught:
         resource.write(_sequencer(6), 3)
     assert (caught.value.token, caught.value.mark) == (6, 7)
     assert resource.look() == (2, 7)

@@ -9,8 +9,8 @@ import sys
 import click
 import pytest
 
-from fenceline import errors as tree
-from fenceline.cli import errors
+from fencelock import errors as tree
+from fencelock.cli import errors
 from tests.cli.program import PROGRAM, Program, program
 from tests.helpers import wait_until
 
@@ -49,7 +49,7 @@ def test_64_usage_says_what_to_write(program: Program, words: list[str], complai
     assert done.returncode == 64
     assert done.stdout == ""
     assert complaint in done.stderr
-    assert done.stderr.startswith("fenceline: ")
+    assert done.stderr.startswith("fencelock: ")
     assert 1 <= len(done.stderr.splitlines()) <= 2
 
 
@@ -141,16 +141,16 @@ def test_with_json_an_error_is_one_object(program: Program, words: list[str], ki
 def test_with_json_what_to_write_is_a_line_of_its_own(program: Program) -> None:
     message = json.loads(program("epoch", "--raise", "--json").stderr)["error"]["message"]
     assert message.splitlines()[0] == "--raise ends every lease: say why with --reason TEXT"
-    assert message.splitlines()[1].startswith("Write: fenceline epoch [OPTIONS]")
+    assert message.splitlines()[1].startswith("Write: fencelock epoch [OPTIONS]")
 
 
 def test_every_error_of_the_tree_has_its_code() -> None:
-    kinds = [kind for kind in vars(tree).values() if isinstance(kind, type) and issubclass(kind, tree.FencelineError)]
+    kinds = [kind for kind in vars(tree).values() if isinstance(kind, type) and issubclass(kind, tree.FencelockError)]
     made = {kind.__name__: kind.__new__(kind) for kind in kinds}
     codes = {name: errors.exit_code(error) for name, error in made.items()}
     assert {name for name, code in codes.items() if code == 70} == {
         # The command never uses a lease so: it would be our bug.
-        *("FencelineError", "LeaseError", "LeaseInheritedError", "LeaseReleasedError", "NotHeldError"),
+        *("FencelockError", "LeaseError", "LeaseInheritedError", "LeaseReleasedError", "NotHeldError"),
     }
     assert codes["AcquireTimeoutError"] == 75
     assert codes["LeaseLostError"] == codes["LeaseExpiredError"] == 76
@@ -162,25 +162,25 @@ def test_every_error_of_the_tree_has_its_code() -> None:
 def test_70_a_bug_is_told_with_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
     assert errors.report(ZeroDivisionError("by zero")) == 70
     told = capsys.readouterr().err.splitlines()
-    assert told[0] == "fenceline: unexpected ZeroDivisionError: by zero"
-    assert "FENCELINE_DEBUG=1" in told[1]
+    assert told[0] == "fencelock: unexpected ZeroDivisionError: by zero"
+    assert "FENCELOCK_DEBUG=1" in told[1]
     assert len(told) == 2
 
 
 def test_a_trace_is_shown_to_whoever_asks(program: Program) -> None:
     assert "Traceback" not in program("show", "").stderr
-    program.environment["FENCELINE_DEBUG"] = "1"
+    program.environment["FENCELOCK_DEBUG"] = "1"
     assert "Traceback" in program("show", "").stderr
 
 
 def test_a_usage_error_without_a_context_has_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert errors.report(click.UsageError("say it otherwise")) == 64
-    assert capsys.readouterr().err == "fenceline: say it otherwise\n"
+    assert capsys.readouterr().err == "fencelock: say it otherwise\n"
 
 
 @pytest.mark.reduced
 def test_the_exit_code_survives_the_quick_exit() -> None:
     done = subprocess.run([*PROGRAM, "--version"], capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
-    script = "import sys; sys.argv = ['fenceline', 'frobnicate']; from fenceline.cli import main; main()"
+    script = "import sys; sys.argv = ['fencelock', 'frobnicate']; from fencelock.cli import main; main()"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, check=False).returncode == 64

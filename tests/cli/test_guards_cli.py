@@ -1,4 +1,4 @@
-"""`fenceline protect`, `unprotect`, `rebind` and `marks`, as processes on real files."""
+"""`fencelock protect`, `unprotect`, `rebind` and `marks`, as processes on real files."""
 
 import json
 import sqlite3
@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-import fenceline
-from fenceline.cli import doctor
+import fencelock
+from fencelock.cli import doctor
 from tests.cli.program import Program
 from tests.guards import ask, make_file, plain, url_of, write
 
@@ -100,10 +100,10 @@ def test_from_observing_to_enforcing(program: Program, app: str, file: Path) -> 
 
 
 def test_marks_shows_who_has_what(program: Program, app: str) -> None:
-    assert program("marks", app).stdout == f"{app} holds no marks: `fenceline protect`, or the first seal, makes one\n"
+    assert program("marks", app).stdout == f"{app} holds no marks: `fencelock protect`, or the first seal, makes one\n"
     protect(program, app)
     with program.source() as source, source.lock(LOCK) as lease:
-        guard = fenceline.guard(app, resource="reports", lock=LOCK)
+        guard = fencelock.guard(app, resource="reports", lock=LOCK)
         write(guard, lease, "held")
         text = program("marks", app).stdout
         assert "RESOURCE  MARK  OF       LOCK     TABLES" in text
@@ -125,7 +125,7 @@ def test_marks_of_an_unknown_resource_is_no(program: Program, app: str) -> None:
 
 def test_a_mark_is_lowered_and_raised_with_a_reason(program: Program, app: str, file: Path) -> None:
     protect(program, app)
-    fenceline.guard(app, resource="reports", lock=LOCK).raise_to(2**62, reason="poison")
+    fencelock.guard(app, resource="reports", lock=LOCK).raise_to(2**62, reason="poison")
     lowered = program.json("marks", app, "--resource", "reports", "--lower", "41", "--reason", "poisoned by a test")
     assert lowered[0]["token"] == "41"
     with program.source() as source:
@@ -135,7 +135,7 @@ def test_a_mark_is_lowered_and_raised_with_a_reason(program: Program, app: str, 
             lease.release()
     raised = program.json("marks", app, "--raise-to", program.url, "--reason", "restored")
     assert int(raised[0]["token"]) >= 43
-    rows = ask(file, "SELECT action, to_token, reason FROM fenceline_audit")
+    rows = ask(file, "SELECT action, to_token, reason FROM fencelock_audit")
     assert rows == [
         ("raise-to", 2**62, "poison"),
         ("lower", 41, "poisoned by a test"),
@@ -156,22 +156,22 @@ def test_unprotect_lets_anybody_write(program: Program, app: str, file: Path) ->
     done = program("unprotect", app, "--resource", "reports", "--reason", "a migration")
     assert (done.returncode, done.stdout) == (0, "table reports: takes writes from anybody\n")
     assert not is_refused(file)
-    assert ask(file, "SELECT action, reason FROM fenceline_audit") == [("unprotect", "a migration (reports)")]
+    assert ask(file, "SELECT action, reason FROM fencelock_audit") == [("unprotect", "a migration (reports)")]
     assert program("unprotect", app, "--resource", "reports", "--reason", "again").returncode == 1
 
 
 def test_rebind_moves_the_resource(program: Program, app: str, file: Path) -> None:
     protect(program, app)
-    fenceline.guard(app, resource="reports", lock=LOCK).raise_to(5, reason="test")
+    fencelock.guard(app, resource="reports", lock=LOCK).raise_to(5, reason="test")
     words = ("rebind", app, "--resource", "reports", "--lock", "other", "--reason", "moved")
     refused = program(*words)
     assert refused.returncode == 1
-    assert "fenceline epoch --raise" in refused.stderr
+    assert "fencelock epoch --raise" in refused.stderr
     assert program("epoch", "--raise", "--reason", "moved").returncode == 0
     (described,) = program.json(*words)
     assert (described["lock"], described["token"]) == ("other", "5")
     with program.source() as source, source.lock("other") as lease:
-        write(fenceline.guard(app, resource="reports", lock="other"), lease, "moved")
+        write(fencelock.guard(app, resource="reports", lock="other"), lease, "moved")
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_what_is_no_command_line_is_code_64_and_says_what_to_write(
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("table", ["nosuch", "fenceline_mark"])
+@pytest.mark.parametrize("table", ["nosuch", "fencelock_mark"])
 def test_what_cannot_be_protected_is_no(program: Program, app: str, table: str) -> None:
     done = program("protect", app, "--resource", "r", "--lock", "l", "--table", table)
     assert (done.returncode, done.stdout) == (1, "")
@@ -223,7 +223,7 @@ def test_a_file_that_is_not_there_is_code_69_and_not_made(program: Program, word
 def test_help_is_something_to_work_from(program: Program, command: str) -> None:
     done = program(command, "--help")
     assert done.returncode == 0
-    assert f"fenceline {command} sqlite:////srv/app.db" in done.stdout
+    assert f"fencelock {command} sqlite:////srv/app.db" in done.stdout
     assert all(len(line) <= 80 for line in done.stdout.splitlines())
 
 

@@ -1,4 +1,4 @@
-"""`fenceline run`: the lock is held while CMD runs, CMD is untouched, and its whole group ends with it."""
+"""`fencelock run`: the lock is held while CMD runs, CMD is untouched, and its whole group ends with it."""
 
 import os
 import signal
@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-import fenceline
-from fenceline.model import Sequencer
+import fencelock
+from fencelock.model import Sequencer
 from tests.cli.program import PROGRAM, Program, is_gone, program, running
 from tests.helpers import DEADLINE_S, wait_until
 
@@ -37,7 +37,7 @@ def child(parent: psutil.Process, name: str) -> psutil.Process:
 
 # --- what CMD gets
 def test_cmd_gets_the_proof_of_its_lease(program: Program) -> None:
-    show = 'echo "$FENCELINE_LOCK|$FENCELINE_TOKEN|$FENCELINE_SEQUENCER"'
+    show = 'echo "$FENCELOCK_LOCK|$FENCELOCK_TOKEN|$FENCELOCK_SEQUENCER"'
     done = program("run", "nightly éxport", "--", "sh", "-c", show)
     lock, token, sequencer = done.stdout.strip().split("|")
     parsed = Sequencer.parse(sequencer)
@@ -46,7 +46,7 @@ def test_cmd_gets_the_proof_of_its_lease(program: Program) -> None:
 
 
 def test_each_run_has_a_higher_token(program: Program) -> None:
-    tokens = [int(program("run", "x", "--", "printenv", "FENCELINE_TOKEN").stdout) for _ in range(3)]
+    tokens = [int(program("run", "x", "--", "printenv", "FENCELOCK_TOKEN").stdout) for _ in range(3)]
     assert tokens == sorted(set(tokens))
 
 
@@ -219,7 +219,7 @@ except signals.InterruptedWait:
 def test_a_signal_that_somebody_swallows_ends_the_wait(program: Program, place: str) -> None:
     begin = """
 import signal, time
-from fenceline.cli.run import events, signals
+from fencelock.cli.run import events, signals
 signals.REMINDER_S = 0.01
 signals.LEAVING_S = {leaving_s}
 told = signals.Signals(events.Events())
@@ -349,45 +349,45 @@ def test_a_run_without_word_from_its_source_ends_before_the_deadline(program: Pr
 
 # --- guards
 @pytest.fixture
-def guard(program: Program) -> fenceline.Guard:
+def guard(program: Program) -> fencelock.Guard:
     """Return a guard of a protected table, bound to lock x."""
     file = program.folder / "app.db"
     connection = sqlite3.connect(file)
     connection.execute("CREATE TABLE reports (day TEXT)")
     connection.close()
-    made = fenceline.guard(f"sqlite:///{file}", resource="reports", lock="x")
+    made = fencelock.guard(f"sqlite:///{file}", resource="reports", lock="x")
     made.protect("reports")
     return made
 
 
 @pytest.mark.parametrize("code", [0, 3])
-def test_guards_are_closed_at_the_end(program: Program, guard: fenceline.Guard, code: int) -> None:
-    show = f"echo $FENCELINE_SEQUENCER; exit {code}"
+def test_guards_are_closed_at_the_end(program: Program, guard: fencelock.Guard, code: int) -> None:
+    show = f"echo $FENCELOCK_SEQUENCER; exit {code}"
     done = program("run", "x", "--guard", guard.url, "--", "sh", "-c", show)
     assert done.returncode == code
-    with pytest.raises(fenceline.StaleTokenError):
+    with pytest.raises(fencelock.StaleTokenError):
         guard.seal(Sequencer.parse(done.stdout.strip()))
 
 
-def test_guards_are_closed_after_a_loss(program: Program, guard: fenceline.Guard) -> None:
+def test_guards_are_closed_after_a_loss(program: Program, guard: fencelock.Guard) -> None:
     process = program.start(
         *("run", "x", "--ttl", "2", "--guard", guard.url, "--"),
-        *("sh", "-c", "echo $FENCELINE_SEQUENCER; sleep 60"),
+        *("sh", "-c", "echo $FENCELOCK_SEQUENCER; sleep 60"),
     )
     assert process.stdout is not None
     sequencer = Sequencer.parse(process.stdout.readline().strip())
     guard.seal(sequencer)
     program("break", "x", "--reason", "a test")
     assert process.wait() == 76
-    with pytest.raises(fenceline.StaleTokenError):
+    with pytest.raises(fencelock.StaleTokenError):
         guard.seal(sequencer)
 
 
-def test_cmd_writes_with_its_sequencer(program: Program, guard: fenceline.Guard) -> None:
+def test_cmd_writes_with_its_sequencer(program: Program, guard: fencelock.Guard) -> None:
     code = f"""
-import fenceline
-guard = fenceline.guard({guard.url!r}, resource="reports", lock="x")
-with guard.transaction(fenceline.Sequencer.from_env()) as connection:
+import fencelock
+guard = fencelock.guard({guard.url!r}, resource="reports", lock="x")
+with guard.transaction(fencelock.Sequencer.from_env()) as connection:
     connection.execute("INSERT INTO reports VALUES ('monday')")
 """
     done = program("run", "x", "--guard", guard.url, "--", PROGRAM[0], "-c", code)
@@ -420,7 +420,7 @@ def test_the_default_file_is_named_when_it_is_made(program: Program) -> None:
         done = subprocess.run(words, capture_output=True, text=True, env=environment, check=True)
         return done.stderr
 
-    assert f"locks are kept in {folder}/fenceline/locks.db" in complaint()
+    assert f"locks are kept in {folder}/fencelock/locks.db" in complaint()
     assert complaint() == ""
 
 

@@ -1,4 +1,4 @@
-"""`fenceline run` at a terminal: CMD has it as if `run` were not there, and the shell gets it back."""
+"""`fencelock run` at a terminal: CMD has it as if `run` were not there, and the shell gets it back."""
 
 import os
 import sys
@@ -189,7 +189,7 @@ def test_modes_that_cmd_leaves_on_purpose_stay(terminal: Terminal) -> None:
 
 
 def test_ctrl_z_without_job_control_does_nothing(program: Program) -> None:
-    """`ssh -t host fenceline run …`: nobody could continue a stopped job, so it is not stopped."""
+    """`ssh -t host fencelock run …`: nobody could continue a stopped job, so it is not stopped."""
     words = ["run", "x", "--", "sh", "-c", "echo ready; read line; echo heard: $line"]
     terminal = Terminal(program.folder, program.environment, [*PROGRAM, *words])
     terminal.expect("ready\n")

@@ -1,4 +1,4 @@
-"""The watchdog of `fenceline run`: CMD's group ends in time also when `run` itself is frozen, killed or cut off."""
+"""The watchdog of `fencelock run`: CMD's group ends in time also when `run` itself is frozen, killed or cut off."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ import time
 import psutil
 import pytest
 
-from fenceline.cli.run import group
+from fencelock.cli.run import group
 from tests.cli.program import Program, is_gone, program, running, watchdog
 from tests.helpers import ROOT, freeze, wait_until
 
@@ -197,7 +197,7 @@ def test_after_the_deadline_there_is_no_grace() -> None:
     """As when the whole machine was frozen: the first thing that the watchdog does is to kill."""
     succeeds("""
 import os, signal, subprocess
-from fenceline.cli.run import watchdog
+from fencelock.cli.run import watchdog
 child = os.fork()
 if child == 0:
     os.setpgid(0, 0)
@@ -214,12 +214,12 @@ assert os.waitstatus_to_exitcode(status) == -9, status
 def test_what_the_watchdog_did_before_cmd_was_let_go_is_heard() -> None:
     """As when `run` is frozen between the acquire and the start of CMD, and wakes before the deadline."""
     succeeds("""
-from fenceline.cli.run.command import Command
-from fenceline.cli.run.events import Events
-from fenceline.cli.run.signals import Signals
-from fenceline.cli.run.supervisor import Supervisor
-from fenceline.cli.run.watchdog import Watchdog
-from fenceline.clock import boottime_ms
+from fencelock.cli.run.command import Command
+from fencelock.cli.run.events import Events
+from fencelock.cli.run.signals import Signals
+from fencelock.cli.run.supervisor import Supervisor
+from fencelock.cli.run.watchdog import Watchdog
+from fencelock.clock import boottime_ms
 from tests.helpers import wait_until
 
 command, events = Command(("touch", "/dev/null")), Events()
@@ -236,7 +236,7 @@ def test_a_group_is_who_lives_in_it() -> None:
     """`others` names the living of one's own group, without oneself and without those who wait to be reaped."""
     succeeds("""
 import os, subprocess
-from fenceline.cli.run import group
+from fencelock.cli.run import group
 os.setpgid(0, 0)
 living = subprocess.Popen(["sleep", "60"])
 elsewhere = subprocess.Popen(["sleep", "60"], process_group=0)

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-_WITHOUT = "import sys; sys.modules['{absent}'] = None; from fenceline.cli import main; main()"
+_WITHOUT = "import sys; sys.modules['{absent}'] = None; from fencelock.cli import main; main()"
 
 
 def run_without(absent: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -20,7 +20,7 @@ def test_without_click_the_command_names_the_extra() -> None:
     assert done.returncode != 0
     assert done.stdout == ""
     assert done.stderr.splitlines() == [done.stderr.strip()]
-    assert "pip install 'fenceline[cli]'" in done.stderr
+    assert "pip install 'fencelock[cli]'" in done.stderr
 
 
 def test_without_rich_the_command_still_works() -> None:

@@ -4,8 +4,8 @@ import threading
 import time
 from contextlib import suppress
 
-from fenceline.errors import SourceUnavailableError
-from fenceline.testing.place import Place, Session
+from fencelock.errors import SourceUnavailableError
+from fencelock.testing.place import Place, Session
 
 PATIENCE_S = 5.0
 PLACES = {}

@@ -3,10 +3,10 @@
 import itertools
 import threading
 
-from fenceline._flows.driving import drive
-from fenceline._flows.guard_requests import ConflictError
-from fenceline.errors import GuardError
-from fenceline.stores.optimistic import OptimisticSpeech, Stored, entry_value, mark_value
+from fencelock._flows.driving import drive
+from fencelock._flows.guard_requests import ConflictError
+from fencelock.errors import GuardError
+from fencelock.stores.optimistic import OptimisticSpeech, Stored, entry_value, mark_value
 
 PLACES = {}
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from fenceline.errors import SourceError
-from fenceline.model import draw_claim
-from fenceline.testing.conformance import GuardConformance, SourceConformance, failure, failures
-from fenceline.testing.conformance.rig import Rig
-from fenceline.testing.memory import MemorySource
+from fencelock.errors import SourceError
+from fencelock.model import draw_claim
+from fencelock.testing.conformance import GuardConformance, SourceConformance, failure, failures
+from fencelock.testing.conformance.rig import Rig
+from fencelock.testing.memory import MemorySource
 from tests.conformance.broken_guards import (
     BROKEN_DECISIONS,
     BROKEN_GUARDS,
@@ -35,7 +35,7 @@ def kit_of(ledger):
 @pytest.fixture(autouse=True)
 def short_patience(monkeypatch):
     """A broken source may let threads wait for ever: that shows within a moment here."""
-    monkeypatch.setattr("fenceline.testing.conformance.rig.PATIENCE_S", 1.0)
+    monkeypatch.setattr("fencelock.testing.conformance.rig.PATIENCE_S", 1.0)
 
 
 @pytest.mark.parametrize(("broken", "check"), BROKEN, ids=lambda value: getattr(value, "__name__", value))
@@ -48,8 +48,8 @@ def test_a_source_that_does_not_ring_is_rejected(monkeypatch):
     class Silent(InMemory, SourceConformance):
         pass
 
-    monkeypatch.setattr("fenceline.testing.memory.Bell.ring", lambda bell: None)
-    monkeypatch.setattr("fenceline.testing.conformance.waiting.PATIENCE_S", 0.01)
+    monkeypatch.setattr("fencelock.testing.memory.Bell.ring", lambda bell: None)
+    monkeypatch.setattr("fencelock.testing.conformance.waiting.PATIENCE_S", 0.01)
     assert isinstance(failure(Silent, "test_the_head_of_the_queue_is_told_of_a_release"), AssertionError)
 
 
@@ -83,7 +83,7 @@ def test_a_broken_decision_is_rejected(monkeypatch, broken, check):
         pass
 
     assert failure(Kit, check) is None
-    monkeypatch.setattr("fenceline._flows.guarding.admit", broken)
+    monkeypatch.setattr("fencelock._flows.guarding.admit", broken)
     assert failure(Kit, check) is not None
 
 
@@ -91,7 +91,7 @@ def test_a_tenure_that_forgets_that_it_has_read_is_rejected(monkeypatch):
     class Kit(InPlace, GuardConformance):
         pass
 
-    monkeypatch.setattr("fenceline._api.proofs.Tenure", CarelessTenure)
+    monkeypatch.setattr("fencelock._api.proofs.Tenure", CarelessTenure)
     assert isinstance(failure(Kit, "test_a_guard_opened_after_another_was_read_is_refused"), AssertionError)
 
 
@@ -100,8 +100,8 @@ def test_a_guard_that_ignores_its_lock_is_rejected(monkeypatch):
         pass
 
     for check in ("check_lock", "check_bound"):
-        monkeypatch.setattr(f"fenceline._flows.guarding.{check}", lambda *_: None)
-    monkeypatch.setattr("fenceline._flows.guarding.admit", admit_other_locks)
+        monkeypatch.setattr(f"fencelock._flows.guarding.{check}", lambda *_: None)
+    monkeypatch.setattr("fencelock._flows.guarding.admit", admit_other_locks)
     assert isinstance(failure(Kit, "test_another_locks_lease_is_refused"), AssertionError)
 
 
@@ -109,7 +109,7 @@ def test_a_late_close_that_takes_the_mark_is_rejected(monkeypatch):
     class Kit(InPlace, GuardConformance):
         pass
 
-    monkeypatch.setattr("fenceline._flows.guarding._may_close", close_anything)
+    monkeypatch.setattr("fencelock._flows.guarding._may_close", close_anything)
     assert failure(Kit, "test_closing_does_not_disturb_a_newer_holder") is not None
 
 
@@ -117,7 +117,7 @@ def test_a_break_that_spares_its_equal_is_rejected(monkeypatch):
     class Kit(InPlace, GuardConformance):
         pass
 
-    monkeypatch.setattr("fenceline._flows.operating.admit", lambda *_, **__: None)
+    monkeypatch.setattr("fencelock._flows.operating.admit", lambda *_, **__: None)
     assert isinstance(failure(Kit, "test_outranking_a_holder_of_the_same_token_is_a_collision"), AssertionError)
 
 

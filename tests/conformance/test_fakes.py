@@ -5,11 +5,11 @@ import os
 
 import pytest
 
-import fenceline
-import fenceline.aio
-from fenceline.testing.clock import ManualClock
-from fenceline.testing.fakes import expire, lose
-from fenceline.testing.memory import MemorySource
+import fencelock
+import fencelock.aio
+from fencelock.testing.clock import ManualClock
+from fencelock.testing.fakes import expire, lose
+from fencelock.testing.memory import MemorySource
 from tests.helpers import wait_until
 
 
@@ -19,7 +19,7 @@ def url(request, tmp_path):
 
 
 def test_an_expired_lease_is_over_at_once(url):
-    with fenceline.connect(url) as source:
+    with fencelock.connect(url) as source:
         told = []
         lock = source.lock("job", on_lost=told.append)
         lease = lock.acquire()
@@ -27,24 +27,24 @@ def test_an_expired_lease_is_over_at_once(url):
         assert not lease.is_valid
         assert lease.lost.is_set()
         assert lease.remaining() == 0.0
-        with pytest.raises(fenceline.LeaseExpiredError):
+        with pytest.raises(fencelock.LeaseExpiredError):
             lease.check_valid()
         assert wait_until(lambda: told) == ["its deadline passed without word from the source"]
         assert not lease.release()
 
 
 def test_a_lost_lease_tells_its_reason(url):
-    with fenceline.connect(url) as source:
+    with fencelock.connect(url) as source:
         told = []
         lock = source.lock("job", on_lost=told.append)
-        with pytest.raises(fenceline.LeaseLostError, match="the operator broke it"), lock as lease:
+        with pytest.raises(fencelock.LeaseLostError, match="the operator broke it"), lock as lease:
             _lose_and_look(lease)
         assert wait_until(lambda: told) == ["the operator broke it"]
 
 
 @pytest.mark.parametrize("end", [expire, lose])
 def test_the_source_lets_the_next_one_have_the_lock(url, end):
-    with fenceline.connect(url) as source:
+    with fencelock.connect(url) as source:
         lease = source.lock("job").acquire()
         end(lease)
         successor = source.lock("job").acquire(timeout=30)
@@ -55,7 +55,7 @@ def test_the_source_lets_the_next_one_have_the_lock(url, end):
 @pytest.mark.parametrize("end", [expire, lose])
 def test_an_async_block_is_cancelled_when_asked_for(url, end):
     async def work():
-        async with fenceline.aio.connect(url) as source, source.lock("job") as lease:
+        async with fencelock.aio.connect(url) as source, source.lock("job") as lease:
             lease.cancel_on_lost()
             end(lease)
             await asyncio.sleep(30)
@@ -65,21 +65,21 @@ def test_an_async_block_is_cancelled_when_asked_for(url, end):
 
 
 def test_a_lease_ends_once(url):
-    with fenceline.connect(url) as source:
+    with fencelock.connect(url) as source:
         lease = source.lock("job").acquire()
         lease.release()
         for end in (expire, lose):
-            with pytest.raises(fenceline.LeaseReleasedError):
+            with pytest.raises(fencelock.LeaseReleasedError):
                 end(lease)
-        with pytest.raises(fenceline.ConfigError, match="not str"):
+        with pytest.raises(fencelock.ConfigError, match="not str"):
             expire("lease")
 
 
 def test_sources_in_memory_are_one_by_name(tmp_path):
     with (
-        fenceline.connect(f"memory://{tmp_path}") as one,
-        fenceline.connect(f"memory://{tmp_path}") as same,
-        fenceline.connect(f"memory://{tmp_path}-2") as other,
+        fencelock.connect(f"memory://{tmp_path}") as one,
+        fencelock.connect(f"memory://{tmp_path}") as same,
+        fencelock.connect(f"memory://{tmp_path}-2") as other,
     ):
         with one.lock("job") as lease:
             assert same.lock("job").acquire(blocking=False) is None
@@ -91,11 +91,11 @@ def test_sources_in_memory_are_one_by_name(tmp_path):
 
 def test_a_waiter_in_memory_is_woken(tmp_path):
     """H7: the ttl is long, so nothing but the bell can wake it in time."""
-    with fenceline.connect(f"memory://{tmp_path}") as source:
+    with fencelock.connect(f"memory://{tmp_path}") as source:
         lease = source.lock("job", ttl=3600).acquire()
 
         async def wait():
-            async with fenceline.aio.connect(f"memory://{tmp_path}") as other:
+            async with fencelock.aio.connect(f"memory://{tmp_path}") as other:
                 waiting = asyncio.create_task(other.lock("job", ttl=3600).acquire())
                 while not source.info("job").waiters:  # noqa: ASYNC110 - another thread than the loop queues it.
                     await asyncio.sleep(0)
@@ -107,7 +107,7 @@ def test_a_waiter_in_memory_is_woken(tmp_path):
 
 def test_a_source_in_memory_forgets_its_parents_counter(tmp_path):
     """A forked child would issue the parent's tokens once more: it gets another source id instead."""
-    with fenceline.connect(f"memory://{tmp_path}") as source:
+    with fencelock.connect(f"memory://{tmp_path}") as source:
         before = source.describe().source_id
         child = os.fork()
         if child == 0:
@@ -118,8 +118,8 @@ def test_a_source_in_memory_forgets_its_parents_counter(tmp_path):
 
 @pytest.mark.parametrize("bad", ["memory://", "memory:name"])
 def test_a_source_in_memory_has_a_name(bad):
-    with pytest.raises(fenceline.ConfigError):
-        fenceline.connect(bad)
+    with pytest.raises(fencelock.ConfigError):
+        fencelock.connect(bad)
 
 
 class TestGuardsOfDurableStores:
@@ -128,25 +128,25 @@ class TestGuardsOfDurableStores:
     @pytest.fixture
     def guard(self, tmp_path):
         (tmp_path / "app.db").touch()
-        return fenceline.guard(f"sqlite:///{tmp_path}/app.db", resource="reports", lock="job")
+        return fencelock.guard(f"sqlite:///{tmp_path}/app.db", resource="reports", lock="job")
 
     def test_refuse_a_source_in_memory(self, guard, tmp_path):
-        with fenceline.connect(f"memory://{tmp_path}") as source, source.lock("job") as lease:
+        with fencelock.connect(f"memory://{tmp_path}") as source, source.lock("job") as lease:
             for use in (guard.seal, guard.close, lambda lease: guard.transaction(lease).__enter__()):
-                with pytest.raises(fenceline.WrongLockError, match=r"memory of one process.*sqlite:///"):
+                with pytest.raises(fencelock.WrongLockError, match=r"memory of one process.*sqlite:///"):
                     use(lease)
-            with pytest.raises(fenceline.WrongLockError, match="memory of one process"):
+            with pytest.raises(fencelock.WrongLockError, match="memory of one process"):
                 guard.seal(lease.sequencer)
         assert guard.mark().token == 0
 
     def test_refuse_to_be_bound_to_one(self, guard, tmp_path):
-        with fenceline.connect(f"memory://{tmp_path}") as source:
+        with fencelock.connect(f"memory://{tmp_path}") as source:
             for use in (
                 lambda: guard.raise_to(source, reason="test"),
                 lambda: guard.rebind("other", source=source, reason="test"),
                 lambda: guard.protect("t", source=source),
             ):
-                with pytest.raises(fenceline.WrongLockError, match="memory of one process"):
+                with pytest.raises(fencelock.WrongLockError, match="memory of one process"):
                     use()
         assert guard.mark().source_id is None
 

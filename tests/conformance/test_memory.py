@@ -1,14 +1,14 @@
 """The stores in memory keep every rule."""
 
-from fenceline.testing.clock import ManualClock
-from fenceline.testing.conformance import (
+from fencelock.testing.clock import ManualClock
+from fencelock.testing.conformance import (
     AsyncGuardConformance,
     AsyncSourceConformance,
     GuardConformance,
     SourceConformance,
 )
-from fenceline.testing.ledger import MAX_ENDED_CLAIMS
-from fenceline.testing.memory import MemorySource
+from fencelock.testing.ledger import MAX_ENDED_CLAIMS
+from fencelock.testing.memory import MemorySource
 from tests.conformance.memory_guard import InPlace
 
 

@@ -5,9 +5,9 @@ import threading
 
 import pytest
 
-from fenceline import GuardError, SchemaError, StaleTokenError, UnsupportedError
-from fenceline.testing.conformance import AsyncGuardConformance, GuardConformance, failure
-from fenceline.testing.conformance.rig import refusal, require
+from fencelock import GuardError, SchemaError, StaleTokenError, UnsupportedError
+from fencelock.testing.conformance import AsyncGuardConformance, GuardConformance, failure
+from fencelock.testing.conformance.rig import refusal, require
 from tests.conformance import optimistic_guard as of
 
 
@@ -156,7 +156,7 @@ def test_what_is_no_mark_admits_nobody(kit, value):
 
 def test_a_mark_of_another_version_admits_nobody(kit):
     kit.make_store(kit.url).place.swap({}, {("mark", "r"): b'{"schema":2}'})
-    with pytest.raises(SchemaError, match="has schema 2, and this fenceline knows schema 1 only"):
+    with pytest.raises(SchemaError, match="has schema 2, and this fencelock knows schema 1 only"):
         kit.seal(kit.guard(), kit.sequencer(5))
 
 

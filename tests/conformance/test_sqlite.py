@@ -3,7 +3,7 @@
 import sqlite3
 from contextlib import closing
 
-from fenceline.testing import (
+from fencelock.testing import (
     AsyncGuardConformance,
     AsyncSourceConformance,
     GuardConformance,

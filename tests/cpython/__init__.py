@@ -1,1 +1,1 @@
-"""CPython's own tests of its locks, run over fenceline's."""
+"""CPython's own tests of its locks, run over fencelock's."""

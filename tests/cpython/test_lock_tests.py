@@ -1,4 +1,4 @@
-"""CPython's own tests of locks, run on fenceline's: whoever knows `threading` knows what to expect.
+"""CPython's own tests of locks, run on fencelock's: whoever knows `threading` knows what to expect.
 
 They come with most Pythons, as the module `test.lock_tests`; without it this file is skipped. Every test runs but
 those of `DOES_NOT_APPLY`, each with its reason.
@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-import fenceline
+import fencelock
 from tests.helpers import wait_until
 
 lock_tests = pytest.importorskip("test.lock_tests", reason="this Python comes without test.lock_tests")
@@ -40,13 +40,13 @@ class OnALockOfOurs:
 
     kind: str
     folder: str
-    source: fenceline.Source
+    source: fencelock.Source
     names = itertools.count()
 
     @classmethod
     def setUpClass(cls) -> None:
         cls.folder = tempfile.mkdtemp(prefix="fl-")
-        cls.source = fenceline.connect(f"sqlite:///{cls.folder}/locks.db")
+        cls.source = fencelock.connect(f"sqlite:///{cls.folder}/locks.db")
         # The tests count threads: the keeper starts here.
         with cls.source.lock("first"):
             pass

@@ -1,1 +1,1 @@
-"""Tests of what fenceline does with etcd."""
+"""Tests of what fencelock does with etcd."""

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from fenceline.stores.etcd.client import TXN, Client
-from fenceline.stores.etcd.conninfo import place_of
-from fenceline.stores.etcd.operations import delete, get, put, txn
+from fencelock.stores.etcd.client import TXN, Client
+from fencelock.stores.etcd.conninfo import place_of
+from fencelock.stores.etcd.operations import delete, get, put, txn
 
 
 class Direct:

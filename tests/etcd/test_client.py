@@ -6,13 +6,13 @@ import gc
 import psutil
 import pytest
 
-import fenceline
-from fenceline.errors import ConfigError, OutcomeUnknownError, SourceUnavailableError
-from fenceline.stores.etcd import messages as say
-from fenceline.stores.etcd import operations as op
-from fenceline.stores.etcd.client import RANGE, STATUS, TXN, Client
-from fenceline.stores.etcd.conninfo import place_of
-from fenceline.stores.etcd.source import EtcdSource
+import fencelock
+from fencelock.errors import ConfigError, OutcomeUnknownError, SourceUnavailableError
+from fencelock.stores.etcd import messages as say
+from fencelock.stores.etcd import operations as op
+from fencelock.stores.etcd.client import RANGE, STATUS, TXN, Client
+from fencelock.stores.etcd.conninfo import place_of
+from fencelock.stores.etcd.source import EtcdSource
 from tests.etcd.fix_etcd import Corner
 from tests.etcd.fix_server import EtcdCluster
 from tests.helpers import wait_until
@@ -109,7 +109,7 @@ def test_what_nobody_has_any_more_leaves_no_connection(own_etcd: EtcdCluster):
         return sum(bool(one.raddr) and one.raddr.port == port for one in found)
 
     for _ in range(5):
-        with fenceline.connect(own_etcd.url("locks")) as source, source.lock("a", ttl=5.0) as lease:
-            fenceline.guard(own_etcd.url("data"), resource="r", lock="a").seal(lease)
+        with fencelock.connect(own_etcd.url("locks")) as source, source.lock("a", ttl=5.0) as lease:
+            fencelock.guard(own_etcd.url("data"), resource="r", lock="a").seal(lease)
     del source, lease
     wait_until(lambda: connections() == 0)

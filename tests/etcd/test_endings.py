@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from fenceline._flows import requests as ask
-from fenceline._flows.driving import drive
-from fenceline.model import draw_claim
-from fenceline.stores.etcd import messages as say
-from fenceline.stores.etcd.client import LEASE_REVOKE
-from fenceline.stores.etcd.presence import Presence
-from fenceline.stores.etcd.session import Session
-from fenceline.stores.etcd.standing import Standing
+from fencelock._flows import requests as ask
+from fencelock._flows.driving import drive
+from fencelock.model import draw_claim
+from fencelock.stores.etcd import messages as say
+from fencelock.stores.etcd.client import LEASE_REVOKE
+from fencelock.stores.etcd.presence import Presence
+from fencelock.stores.etcd.session import Session
+from fencelock.stores.etcd.standing import Standing
 from tests.etcd.clients import Client, installed
 from tests.etcd.fix_etcd import Corner
 from tests.etcd.wire import Wire

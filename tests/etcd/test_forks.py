@@ -10,10 +10,10 @@ from contextlib import contextmanager
 
 import pytest
 
-import fenceline
-import fenceline.aio
-from fenceline.errors import LeaseInheritedError, UnsupportedError
-from fenceline.stores.etcd import client, forking
+import fencelock
+import fencelock.aio
+from fencelock.errors import LeaseInheritedError, UnsupportedError
+from fencelock.stores.etcd import client, forking
 from tests.etcd.fix_etcd import Corner
 from tests.helpers import DEADLINE_S, wait_until
 
@@ -36,14 +36,14 @@ def status_of_child(work: Callable[[], None]) -> int:
 
 
 @pytest.fixture
-def source(etcd: Corner) -> Iterator[fenceline.Source]:
-    fenceline.connect(etcd.url).install()
-    with fenceline.connect(etcd.url) as the_source:
+def source(etcd: Corner) -> Iterator[fencelock.Source]:
+    fencelock.connect(etcd.url).install()
+    with fencelock.connect(etcd.url) as the_source:
         yield the_source
 
 
 @contextmanager
-def busy(source: fenceline.Source) -> Iterator[None]:
+def busy(source: fencelock.Source) -> Iterator[None]:
     """Have threads that take locks without a pause."""
     is_over = threading.Event()
 
@@ -63,18 +63,18 @@ def busy(source: fenceline.Source) -> Iterator[None]:
             thread.join(DEADLINE_S)
 
 
-def cycle(source: fenceline.Source) -> None:
+def cycle(source: fencelock.Source) -> None:
     with source.lock("child", timeout=DEADLINE_S) as lease:
         assert lease.token
 
 
-def test_a_child_takes_locks_while_its_parents_threads_do(source: fenceline.Source):
+def test_a_child_takes_locks_while_its_parents_threads_do(source: fencelock.Source):
     with busy(source):
         for _ in range(FORKS):
             assert status_of_child(lambda: cycle(source)) == 0
 
 
-def test_a_child_inherits_no_lease_and_its_parents_lives_on(etcd: Corner, source: fenceline.Source):
+def test_a_child_inherits_no_lease_and_its_parents_lives_on(etcd: Corner, source: fencelock.Source):
     lease = source.lock("held", ttl=2.0).acquire()
     assert lease is not None
     # From its first beat on, its place is watched.
@@ -96,9 +96,9 @@ def test_a_child_inherits_no_lease_and_its_parents_lives_on(etcd: Corner, source
     assert lease.lost.wait(DEADLINE_S), "the parent's watch tells on"
 
 
-def test_a_child_of_a_process_with_a_loop_takes_locks(etcd: Corner, source: fenceline.Source):
+def test_a_child_of_a_process_with_a_loop_takes_locks(etcd: Corner, source: fencelock.Source):
     async def work() -> int:
-        async with fenceline.aio.connect(etcd.url) as mine:
+        async with fencelock.aio.connect(etcd.url) as mine:
             async with mine.lock("before"):
                 status = status_of_child(lambda: cycle(source))
             async with mine.lock("after"):
@@ -107,7 +107,7 @@ def test_a_child_of_a_process_with_a_loop_takes_locks(etcd: Corner, source: fenc
     assert asyncio.run(work()) == 0
 
 
-def test_multiprocessing_forks_workers(etcd: Corner, source: fenceline.Source):
+def test_multiprocessing_forks_workers(etcd: Corner, source: fencelock.Source):
     cycle(source)
     context = multiprocessing.get_context("fork")
     workers = [context.Process(target=cycle, args=(source,)) for _ in range(2)]
@@ -118,7 +118,7 @@ def test_multiprocessing_forks_workers(etcd: Corner, source: fenceline.Source):
     assert [worker.exitcode for worker in workers] == [0, 0]
 
 
-def test_a_waiting_parent_is_told_after_a_fork(etcd: Corner, source: fenceline.Source):
+def test_a_waiting_parent_is_told_after_a_fork(etcd: Corner, source: fencelock.Source):
     holder = source.lock("lock").acquire()
     assert holder is not None
     leases = []
@@ -132,7 +132,7 @@ def test_a_waiting_parent_is_told_after_a_fork(etcd: Corner, source: fenceline.S
     leases[0].release()
 
 
-def test_a_child_that_was_forked_in_the_middle_of_a_call_says_so(source: fenceline.Source, monkeypatch):
+def test_a_child_that_was_forked_in_the_middle_of_a_call_says_so(source: fencelock.Source, monkeypatch):
     cycle(source)
     monkeypatch.setattr(forking, "WAIT_S", 0.1)
     call = forking.GATE.enter()
@@ -175,7 +175,7 @@ def test_no_fork_begins_while_a_channel_is_closed_that_nobody_has_any_more(monke
     assert not gate._under_way
 
 
-def test_programs_are_started_while_a_lease_is_watched(source: fenceline.Source):
+def test_programs_are_started_while_a_lease_is_watched(source: fencelock.Source):
     lease = source.lock("held", ttl=1.0).acquire()
     assert lease is not None
     wait_until(lambda: lease.remaining() < 0.7)

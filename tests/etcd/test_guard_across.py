@@ -2,9 +2,9 @@
 
 import pytest
 
-import fenceline
-from fenceline import StaleTokenError, WrongLockError
-from fenceline.stores.postgres.source import PostgresSource
+import fencelock
+from fencelock import StaleTokenError, WrongLockError
+from fencelock.stores.postgres.source import PostgresSource
 from tests.etcd.fix_etcd import Corner
 from tests.etcd.guarded import Direct
 from tests.guards import LOCK
@@ -15,9 +15,9 @@ pytestmark = only("18")
 
 def test_a_lock_in_postgres_guards_keys_of_etcd(etcd: Corner, database: Database) -> None:
     PostgresSource(database.url()).install()
-    guard = fenceline.guard(etcd.url, resource="r", lock=LOCK)
+    guard = fencelock.guard(etcd.url, resource="r", lock=LOCK)
     key = f"{etcd.prefix}/r/value"
-    with fenceline.connect(database.url()) as source:
+    with fencelock.connect(database.url()) as source:
         first = source.lock(LOCK).acquire()
         assert first is not None
         with guard.transaction(first) as txn:
@@ -31,11 +31,11 @@ def test_a_lock_in_postgres_guards_keys_of_etcd(etcd: Corner, database: Database
 
 
 def test_g5_a_resource_stays_with_the_source_that_sealed_it_first(
-    etcd: Corner, database: Database, source: fenceline.Source
+    etcd: Corner, database: Database, source: fencelock.Source
 ) -> None:
     PostgresSource(database.url()).install()
-    guard = fenceline.guard(etcd.url, resource="r", lock=LOCK)
-    with fenceline.connect(database.url()) as postgres:
+    guard = fencelock.guard(etcd.url, resource="r", lock=LOCK)
+    with fencelock.connect(database.url()) as postgres:
         with postgres.lock(LOCK) as lease:
             guard.seal(lease)
         with source.lock(LOCK) as lease, pytest.raises(WrongLockError, match="is bound to source"):

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-import fenceline
-import fenceline.aio
-from fenceline import ConfigError, GuardError, Hooks, SealLostError, StaleTokenError
-from fenceline.stores.etcd.guard_work import MAX_OPERATIONS, MAX_REQUEST_BYTES
+import fencelock
+import fencelock.aio
+from fencelock import ConfigError, GuardError, Hooks, SealLostError, StaleTokenError
+from fencelock.stores.etcd.guard_work import MAX_OPERATIONS, MAX_REQUEST_BYTES
 from tests.etcd.fix_etcd import Corner
 from tests.etcd.guarded import Direct
 from tests.guards import LOCK, RESOURCE, HandmadeLease
@@ -30,7 +30,7 @@ class Scene:
         self.lease = HandmadeLease(5)
         self.told: list[Any] = []
         hooks = Hooks(on_refused=self.told.append, on_sealed=self.told.append)
-        self.guard = fenceline.guard(self.url, resource=RESOURCE, lock=LOCK, hooks=hooks)
+        self.guard = fencelock.guard(self.url, resource=RESOURCE, lock=LOCK, hooks=hooks)
 
     def key(self, name: str) -> str:
         return f"{self.corner.prefix}/{RESOURCE}/{name}"
@@ -103,7 +103,7 @@ def test_an_exception_leaves_nothing(scene: Scene) -> None:
 
 
 def test_several_resources_are_written_in_one_block(etcd: Corner) -> None:
-    guard = fenceline.guard(etcd.url, resources=["r", "s/t"], lock=LOCK)
+    guard = fencelock.guard(etcd.url, resources=["r", "s/t"], lock=LOCK)
     with guard.transaction(HandmadeLease(5)) as txn:
         txn.put(f"{etcd.prefix}/r/a", "1")
         txn.put(f"{etcd.prefix}/s%2Ft/a", "2")
@@ -114,7 +114,7 @@ def test_blocks_of_one_holder_do_not_wait_for_each_other(scene: Scene) -> None:
     both_inside = threading.Barrier(2)
 
     def write(name: str) -> None:
-        guard = fenceline.guard(scene.url, resource=RESOURCE, lock=LOCK)
+        guard = fencelock.guard(scene.url, resource=RESOURCE, lock=LOCK)
         with guard.transaction(scene.lease) as txn:
             txn.get(scene.key("shared"))
             txn.put(scene.key(name), name)
@@ -130,7 +130,7 @@ def test_blocks_of_one_holder_do_not_wait_for_each_other(scene: Scene) -> None:
 
 # --- what is refused at once ------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
-    "outside", ["", "reports", "reportsx/a", "other/a", ".fenceline/marks/reports", "Reports/a", "report"]
+    "outside", ["", "reports", "reportsx/a", "other/a", ".fencelock/marks/reports", "Reports/a", "report"]
 )
 @pytest.mark.parametrize("use", ["get", "get_prefix", "put", "delete", "delete_prefix"])
 def test_a_block_touches_nothing_outside_of_its_resources(scene: Scene, use: str, outside: str) -> None:
@@ -235,7 +235,7 @@ def late(scene: Scene, meantime: Callable[[], Any], read: Callable[[Any], Any] =
 
 
 def test_g3_a_block_that_was_overtaken_writes_nothing_and_says_by_whom(scene: Scene) -> None:
-    later = fenceline.guard(scene.url, resource=RESOURCE, lock=LOCK)
+    later = fencelock.guard(scene.url, resource=RESOURCE, lock=LOCK)
     with pytest.raises(StaleTokenError) as caught:
         late(scene, lambda: later.seal(HandmadeLease(6)))
     assert (caught.value.token, caught.value.mark, caught.value.resource) == (5, 6, RESOURCE)
@@ -251,7 +251,7 @@ def test_g10_a_block_whose_own_holder_closes_writes_nothing(scene: Scene) -> Non
 
 def test_g9_a_mark_that_is_gone_is_told_at_the_end(scene: Scene) -> None:
     with pytest.raises(SealLostError, match="now its mark is 0"):
-        late(scene, lambda: scene.direct.delete(f"{scene.corner.prefix}/.fenceline/marks/{RESOURCE}"))
+        late(scene, lambda: scene.direct.delete(f"{scene.corner.prefix}/.fencelock/marks/{RESOURCE}"))
     assert scene.names() == []
 
 
@@ -344,7 +344,7 @@ def test_a_comparison_is_with_a_number_of_64_bits(scene: Scene, number: Any) -> 
 # --- tasks ------------------------------------------------------------------------------------------------------------
 @pytest.mark.asyncio
 async def test_a_task_awaits_reads_and_not_writes(scene: Scene) -> None:
-    guard = fenceline.aio.guard(scene.url, resource=RESOURCE, lock=LOCK)
+    guard = fencelock.aio.guard(scene.url, resource=RESOURCE, lock=LOCK)
     scene.direct.put(scene.key("a"), "1")
     async with guard.transaction(scene.lease) as txn:
         assert await txn.get(scene.key("a")) == b"1"
@@ -352,19 +352,19 @@ async def test_a_task_awaits_reads_and_not_writes(scene: Scene) -> None:
         txn.put(scene.key("b"), "2")
         txn.compare(scene.key("a"), value="1")
     assert scene.value("b") == "2"
-    meanwhile(lambda: fenceline.guard(scene.url, resource=RESOURCE, lock=LOCK).seal(HandmadeLease(6)))
+    meanwhile(lambda: fencelock.guard(scene.url, resource=RESOURCE, lock=LOCK).seal(HandmadeLease(6)))
     with pytest.raises(StaleTokenError, match="its mark is 6"):
         await guard.transaction(scene.lease).__aenter__()
 
 
 @pytest.mark.asyncio
 async def test_g3_a_task_that_was_overtaken_writes_nothing(scene: Scene) -> None:
-    guard = fenceline.aio.guard(scene.url, resource=RESOURCE, lock=LOCK)
+    guard = fencelock.aio.guard(scene.url, resource=RESOURCE, lock=LOCK)
 
     async def write() -> None:
         async with guard.transaction(scene.lease) as txn:
             txn.put(scene.key("a"), "late")
-            await asyncio.to_thread(fenceline.guard(scene.url, resource=RESOURCE, lock=LOCK).seal, HandmadeLease(6))
+            await asyncio.to_thread(fencelock.guard(scene.url, resource=RESOURCE, lock=LOCK).seal, HandmadeLease(6))
 
     with pytest.raises(StaleTokenError, match="its mark is 6"):
         await write()

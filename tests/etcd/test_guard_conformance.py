@@ -2,8 +2,8 @@
 
 import pytest
 
-from fenceline.stores.etcd.guard_connection import AsyncEtcdTransaction, EtcdTransaction
-from fenceline.testing import AsyncGuardConformance, GuardConformance
+from fencelock.stores.etcd.guard_connection import AsyncEtcdTransaction, EtcdTransaction
+from fencelock.testing import AsyncGuardConformance, GuardConformance
 from tests.etcd.fix_etcd import THREE, Corner, EtcdFleet
 from tests.etcd.guarded import Direct
 

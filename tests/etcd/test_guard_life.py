@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-import fenceline
-import fenceline.aio
-from fenceline.errors import OutcomeUnknownError, SourceError
-from fenceline.stores.etcd.client import TXN
-from fenceline.stores.etcd.operations import get_prefix, txn
-from fenceline.stores.registry import guard_store
+import fencelock
+import fencelock.aio
+from fencelock.errors import OutcomeUnknownError, SourceError
+from fencelock.stores.etcd.client import TXN
+from fencelock.stores.etcd.operations import get_prefix, txn
+from fencelock.stores.registry import guard_store
 from tests.cli.program import program
 from tests.etcd.fix_etcd import Corner, EtcdFleet
 from tests.etcd.fix_server import EtcdCluster
@@ -55,7 +55,7 @@ class EtcdFace(Face):
         return loss
 
     def entries(self) -> list[dict[str, Any]]:
-        prefix = f"{self.corner.prefix}/.fenceline/audit/".encode()
+        prefix = f"{self.corner.prefix}/.fencelock/audit/".encode()
         answer = self.direct.client.call(TXN, txn((), (get_prefix(prefix),)), 10.0)
         found = sorted(answer.responses[0].response_range.kvs, key=lambda one: one.create_revision)
         return [json.loads(one.value) for one in found]
@@ -79,7 +79,7 @@ class AsyncEtcdFace(EtcdFace):
         self.runner = runner
 
     def guard(self, lock: str = LOCK) -> Any:
-        return Blocking(fenceline.aio.guard(self.url, resource=RESOURCE, lock=lock), self.runner.run)
+        return Blocking(fencelock.aio.guard(self.url, resource=RESOURCE, lock=lock), self.runner.run)
 
     def watch(self, guard: Any, loss: Loss) -> Loss:
         client = guard._core.store._client
@@ -136,18 +136,18 @@ def test_a_role_for_the_prefix_is_enough_and_leaves_nothing_to_find(own_etcd: Et
     assert [one.code for one in guard_store(own_etcd.url("app")).examine()] == ["open-to-all"]
     own_etcd.ctl("auth", "enable")
     url = own_etcd.url("app", login="clerk:secret")
-    guard = fenceline.guard(url, resource=RESOURCE, lock=LOCK)
+    guard = fencelock.guard(url, resource=RESOURCE, lock=LOCK)
     with guard.transaction(HandmadeLease(5)) as txn:
         assert txn.get_prefix(f"app/{RESOURCE}/") == {}
         txn.put(f"app/{RESOURCE}/value", "mine")
     guard.outrank(HandmadeLease(6), reason="a test")
     assert guard_store(url).examine() == []
     assert "secret" not in repr(guard)
-    nobody = fenceline.guard(own_etcd.url("app"), resource=RESOURCE, lock=LOCK)
+    nobody = fencelock.guard(own_etcd.url("app"), resource=RESOURCE, lock=LOCK)
     with pytest.raises(SourceError, match="asks who this is"):
         nobody.seal(HandmadeLease(7))
     assert [one.code for one in guard_store(own_etcd.url("app")).examine()] == ["guard-refused"]
-    elsewhere = fenceline.guard(own_etcd.url("other", login="clerk:secret"), resource=RESOURCE, lock=LOCK)
+    elsewhere = fencelock.guard(own_etcd.url("other", login="clerk:secret"), resource=RESOURCE, lock=LOCK)
     with pytest.raises(SourceError, match="does not permit it"):
         elsewhere.seal(HandmadeLease(7))
 
@@ -161,7 +161,7 @@ def test_what_etcd_has_no_room_for_may_have_been_done(etcd_fleet: EtcdFleet) -> 
     cluster = etcd_fleet.new_cluster(1)
     cluster.servers[0].settings["quota-backend-bytes"] = 5_000_000
     with cluster:
-        guard = fenceline.guard(cluster.url("app"), resource=RESOURCE, lock=LOCK)
+        guard = fencelock.guard(cluster.url("app"), resource=RESOURCE, lock=LOCK)
         lease = HandmadeLease(5)
 
         def fill() -> None:

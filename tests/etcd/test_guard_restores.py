@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-import fenceline
-from fenceline import SealLostError, StaleTokenError
+import fencelock
+from fencelock import SealLostError, StaleTokenError
 from tests.etcd.fix_server import EtcdCluster
 from tests.etcd.guarded import Direct
 from tests.guards import LOCK, HandmadeLease, HandmadeSource
@@ -34,7 +34,7 @@ def restore(cluster: EtcdCluster, snapshot: Path) -> None:
 
 def test_g9_a_tenure_that_had_sealed_finds_its_seal_lost(own_etcd: EtcdCluster, tmp_path: Path) -> None:
     url = own_etcd.url("app")
-    guard = fenceline.guard(url, resource="r", lock=LOCK)
+    guard = fencelock.guard(url, resource="r", lock=LOCK)
     before, after, following = HandmadeLease(5), HandmadeLease(6), HandmadeLease(7)
 
     def write(lease: HandmadeLease, value: str, meanwhile: Callable[[], None] = lambda: None) -> None:
@@ -63,11 +63,11 @@ def test_g9_a_tenure_that_had_sealed_finds_its_seal_lost(own_etcd: EtcdCluster, 
 def test_revisions_that_come_again_do_not_pass_for_the_old_ones(own_etcd: EtcdCluster, tmp_path: Path) -> None:
     """Another lease's seal gets the very revision that the seal of an open block had before the restore."""
     url = own_etcd.url("app")
-    guard = fenceline.guard(url, resource="r", lock=LOCK)
+    guard = fencelock.guard(url, resource="r", lock=LOCK)
     direct = Direct(url)
     direct.put(KEY, "initial")
     own_etcd.ctl("snapshot", "save", tmp_path / "snapshot")
-    other = fenceline.guard(url, resource="r", lock=LOCK)
+    other = fencelock.guard(url, resource="r", lock=LOCK)
 
     def write_across() -> None:
         with guard.transaction(HandmadeLease(5)) as txn:
@@ -80,7 +80,7 @@ def test_revisions_that_come_again_do_not_pass_for_the_old_ones(own_etcd: EtcdCl
     assert direct.get(KEY) == "initial"
 
 
-def take_over(guard: fenceline.Guard) -> None:
+def take_over(guard: fencelock.Guard) -> None:
     """Seal as the next holder, from another thread than the one that has a block open."""
     thread = threading.Thread(target=guard.seal, args=[HandmadeLease(9)])
     thread.start()

@@ -7,12 +7,12 @@ from contextlib import contextmanager
 
 import pytest
 
-import fenceline
-from fenceline._flows import requests as ask
-from fenceline.clock import boottime_us
-from fenceline.model import draw_claim
-from fenceline.stores.etcd import operations as op
-from fenceline.stores.etcd.client import TXN
+import fencelock
+from fencelock._flows import requests as ask
+from fencelock.clock import boottime_us
+from fencelock.model import draw_claim
+from fencelock.stores.etcd import operations as op
+from fencelock.stores.etcd.client import TXN
 from tests.etcd.clients import Client, installed
 from tests.etcd.fix_etcd import Corner
 from tests.etcd.fix_server import ctl_environment
@@ -71,8 +71,8 @@ def test_ours_excludes_etcdctl(etcd: Corner, client: Client):
 
 
 def test_ours_waits_for_etcdctl_and_is_told(etcd: Corner):
-    fenceline.connect(etcd.url).install()
-    with fenceline.connect(etcd.url) as source, etcdctl_lock(etcd) as theirs:
+    fencelock.connect(etcd.url).install()
+    with fencelock.connect(etcd.url) as source, etcdctl_lock(etcd) as theirs:
         is_granted(theirs)
         leases = []
         thread = threading.Thread(target=lambda: leases.append(source.lock("lock", timeout=DEADLINE_S).acquire()))
@@ -99,11 +99,11 @@ def test_who_came_first_is_served_first(etcd: Corner, client: Client):
 
 def test_all_exclude_each_other_under_contention(etcd: Corner):
     """Two threads of ours, which share a lease of etcd, and programs that etcdctl runs under the lock."""
-    fenceline.connect(etcd.url).install()
+    fencelock.connect(etcd.url).install()
     inside: list[str] = []
     counter = f"{etcd.prefix}-counter"
     etcd.cluster.ctl("put", counter, "0")
-    source = fenceline.connect(etcd.url)
+    source = fencelock.connect(etcd.url)
 
     def count() -> None:
         for _ in range(ROUNDS):

@@ -2,12 +2,12 @@
 
 import pytest
 
-import fenceline
-from fenceline import GuardError, SourceError, StaleTokenError
-from fenceline._flows import requests as ask
-from fenceline.model import draw_claim
-from fenceline.stores.etcd.neighbours import around_a_guard, around_a_source
-from fenceline.stores.registry import guard_store
+import fencelock
+from fencelock import GuardError, SourceError, StaleTokenError
+from fencelock._flows import requests as ask
+from fencelock.model import draw_claim
+from fencelock.stores.etcd.neighbours import around_a_guard, around_a_source
+from fencelock.stores.registry import guard_store
 from tests.etcd.clients import Client, installed
 from tests.etcd.fix_etcd import Corner
 from tests.etcd.fix_server import EtcdCluster
@@ -24,14 +24,14 @@ def broken(client: Client, lock: str) -> ask.Broken:
     return client.ask(ask.Break(lock, draw_claim(), "an operator", "a test"))
 
 
-def sealed(url: str, token: int = 5) -> fenceline.Guard:
-    guard = fenceline.guard(url, resource=RESOURCE, lock=LOCK)
+def sealed(url: str, token: int = 5) -> fencelock.Guard:
+    guard = fencelock.guard(url, resource=RESOURCE, lock=LOCK)
     guard.seal(HandmadeLease(token))
     return guard
 
 
 # --- where a guard begins ---------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("path", ["billing", "billing/deep/deeper", "a%2Fb", ".fenceline/x"])
+@pytest.mark.parametrize("path", ["billing", "billing/deep/deeper", "a%2Fb", ".fencelock/x"])
 def test_no_mark_is_made_below_the_place_of_a_source(etcd: Corner, path: str) -> None:
     installed(etcd.url)
     with pytest.raises(GuardError, match=f"source of locks at '{etcd.prefix}/'.*name another place"):
@@ -55,18 +55,18 @@ def test_of_what_a_user_may_not_read_nothing_is_known(guarded_etcd: EtcdCluster)
 
 def test_what_is_looked_for_is_all_above_and_nothing_below() -> None:
     assert [one.key for one in around_a_guard(b"a/%2F//b/")] == [
-        b"a/%2F//b/.fenceline/source/record",
-        b"a/%2F//.fenceline/source/record",
-        b"a/.fenceline/source/record",
-        b".fenceline/source/record",
+        b"a/%2F//b/.fencelock/source/record",
+        b"a/%2F//.fencelock/source/record",
+        b"a/.fencelock/source/record",
+        b".fencelock/source/record",
     ]
-    assert [one.key for one in around_a_guard(b"")] == [b".fenceline/source/record"]
+    assert [one.key for one in around_a_guard(b"")] == [b".fencelock/source/record"]
     assert [one.key for one in around_a_source(b"a/b/")] == [
-        b"a/b/.fenceline/marks/",
-        b"a/.fenceline/marks/b",
-        b".fenceline/marks/a",
-        b"a/.fenceline/source/record",
-        b".fenceline/source/record",
+        b"a/b/.fencelock/marks/",
+        b"a/.fencelock/marks/b",
+        b".fencelock/marks/a",
+        b"a/.fencelock/source/record",
+        b".fencelock/source/record",
     ]
 
 
@@ -107,10 +107,10 @@ def test_a_break_spares_a_mark_that_stands_in_the_queue(nested: Corner) -> None:
     client = Client(nested.url)
     assert isinstance(client.acquire("billing"), ask.Busy)
     before = nested.keys()
-    with pytest.raises(SourceError, match=r"billing/\.fenceline/marks/.*Nothing was done"):
+    with pytest.raises(SourceError, match=r"billing/\.fencelock/marks/.*Nothing was done"):
         broken(client, "billing")
     assert nested.keys() == before
-    guard = fenceline.guard(inner_url(nested), resource=RESOURCE, lock=LOCK)
+    guard = fencelock.guard(inner_url(nested), resource=RESOURCE, lock=LOCK)
     with pytest.raises(StaleTokenError):
         guard.seal(HandmadeLease(4))
 
@@ -137,9 +137,9 @@ def test_a_raised_epoch_spares_data_that_are_called_like_places(etcd: Corner) ->
 def test_what_stands_in_a_queue_is_shown_and_found(nested: Corner) -> None:
     client = Client(nested.url)
     # As if the lock had been had before: otherwise only the guard's own look finds what is wrong.
-    Direct(nested.url).put(f"{nested.prefix}/.fenceline/source/locks/billing", "")
+    Direct(nested.url).put(f"{nested.prefix}/.fencelock/source/locks/billing", "")
     holder = client.ask(ask.Inspect("billing")).holder
-    assert holder.startswith(f"key {nested.prefix}/billing/.fenceline/marks/")
+    assert holder.startswith(f"key {nested.prefix}/billing/.fencelock/marks/")
     (found,) = (one for one in client.store.examine() if one.code == "blocked-queue")
     assert "lock 'billing'" in found.message
     assert holder in found.message

@@ -9,23 +9,23 @@ from collections.abc import Iterator
 
 import pytest
 
-import fenceline
+import fencelock
 from tests.etcd.fix_etcd import Corner
 from tests.helpers import DEADLINE_S, wait_until
 
 pytestmark = pytest.mark.process
 
 HOLD = """
-import sys, fenceline
-source = fenceline.connect(sys.argv[1])
+import sys, fencelock
+source = fencelock.connect(sys.argv[1])
 lease = source.lock("lock", ttl=float(sys.argv[2])).acquire()
 print(lease.token, flush=True)
 lease.lost.wait()
 print("lost", flush=True)
 """
 WAIT = """
-import sys, fenceline
-source = fenceline.connect(sys.argv[1])
+import sys, fencelock
+source = fencelock.connect(sys.argv[1])
 print("waiting", flush=True)
 with source.lock("lock", ttl=float(sys.argv[2])) as lease:
     print(lease.token, flush=True)
@@ -60,7 +60,7 @@ class Actor:
 
 @pytest.fixture
 def actors(etcd: Corner) -> Iterator[list[Actor]]:
-    fenceline.connect(etcd.url).install()
+    fencelock.connect(etcd.url).install()
     started: list[Actor] = []
     yield started
     for actor in started:
@@ -71,7 +71,7 @@ def test_a_frozen_holder_is_taken_over_and_learns_of_it(etcd: Corner, actors: li
     actors.append(holder := Actor(HOLD, etcd.url))
     token = int(holder.says())
     holder.freeze()
-    with fenceline.connect(etcd.url) as source, source.lock("lock", timeout=DEADLINE_S) as lease:
+    with fencelock.connect(etcd.url) as source, source.lock("lock", timeout=DEADLINE_S) as lease:
         assert lease.token > token
         holder.thaw()
         assert holder.says() == "lost"
@@ -83,14 +83,14 @@ def test_a_killed_holder_is_taken_over_after_its_ttl(etcd: Corner, actors: list[
     token = int(holder.says())
     holder.kill()
     actors.clear()
-    with fenceline.connect(etcd.url) as source:
+    with fencelock.connect(etcd.url) as source:
         assert source.lock("lock").acquire(blocking=False) is None
         with source.lock("lock", timeout=DEADLINE_S) as lease:
             assert lease.token > token
 
 
 def test_a_killed_waiter_blocks_nobody_for_longer_than_its_ttl(etcd: Corner, actors: list[Actor]):
-    with fenceline.connect(etcd.url) as source:
+    with fencelock.connect(etcd.url) as source:
         held = source.lock("lock").acquire()
         assert held is not None
         actors.append(waiter := Actor(WAIT, etcd.url))
@@ -109,7 +109,7 @@ def test_a_killed_waiter_blocks_nobody_for_longer_than_its_ttl(etcd: Corner, act
 
 def test_a_frozen_waiter_whose_session_ended_is_not_granted(etcd: Corner, actors: list[Actor]):
     """H8: its turn came and went while it was frozen; it queues up anew."""
-    with fenceline.connect(etcd.url) as source:
+    with fencelock.connect(etcd.url) as source:
         held = source.lock("lock", ttl=TTL).acquire()
         assert held is not None
         actors.append(waiter := Actor(WAIT, etcd.url))

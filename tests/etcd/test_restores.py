@@ -2,9 +2,9 @@
 
 import pytest
 
-from fenceline._flows import requests as ask
-from fenceline.errors import SchemaError, SourceError
-from fenceline.model import EPOCH_STRIDE, draw_claim
+from fencelock._flows import requests as ask
+from fencelock.errors import SchemaError, SourceError
+from fencelock.model import EPOCH_STRIDE, draw_claim
 from tests.etcd.clients import Client, installed
 from tests.etcd.fix_etcd import Corner
 from tests.etcd.fix_server import EtcdCluster
@@ -82,7 +82,7 @@ def test_two_histories_from_one_snapshot_share_no_token(own_etcd: EtcdCluster, m
     saved(own_etcd)
     first = Client(own_etcd.url()).raise_epoch("a test")
     restored(own_etcd)
-    monkeypatch.setattr("fenceline.stores.identity.YEAR_2026_S", 0)  # Later than it was.
+    monkeypatch.setattr("fencelock.stores.identity.YEAR_2026_S", 0)  # Later than it was.
     wait_until(lambda: is_answered(Client(own_etcd.url())))
     assert Client(own_etcd.url()).raise_epoch("a restore").last_token > first.last_token
 
@@ -107,7 +107,7 @@ def is_answered(client: Client) -> bool:
 
 
 def test_a_source_that_was_not_installed_names_the_command(etcd: Corner):
-    with pytest.raises(SchemaError, match="fenceline install"):
+    with pytest.raises(SchemaError, match="fencelock install"):
         Client(etcd.url).acquire()
 
 
@@ -118,7 +118,7 @@ def test_installing_twice_changes_nothing(etcd: Corner):
 
 def test_a_record_of_another_format_is_refused(etcd: Corner):
     installed(etcd.url)
-    etcd.cluster.ctl("put", f"{etcd.prefix}/.fenceline/source/record", '{"format": 2}')
+    etcd.cluster.ctl("put", f"{etcd.prefix}/.fencelock/source/record", '{"format": 2}')
     with pytest.raises(SchemaError, match="format 2"):
         Client(etcd.url).acquire()
 
@@ -134,7 +134,7 @@ RECORD = '{"format": 1, "source_id": "s", "epoch": 1, "history_id": "h", "floor"
     ],
 )  # fmt: skip
 def test_what_is_no_record_is_refused(etcd: Corner, value: str):
-    Direct(etcd.url).put(f"{etcd.prefix}/.fenceline/source/record", value)
+    Direct(etcd.url).put(f"{etcd.prefix}/.fencelock/source/record", value)
     client = Client(etcd.url)
     for attempt in (client.acquire, client.describe, client.store.install):
         with pytest.raises(SchemaError, match="put the record back"):

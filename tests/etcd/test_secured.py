@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-import fenceline
-from fenceline._flows import requests as ask
-from fenceline.errors import ConfigError, SourceError, SourceUnavailableError
-from fenceline.model import draw_claim
-from fenceline.stores.etcd import client as etcd_client
+import fencelock
+from fencelock._flows import requests as ask
+from fencelock.errors import ConfigError, SourceError, SourceUnavailableError
+from fencelock.model import draw_claim
+from fencelock.stores.etcd import client as etcd_client
 from tests.etcd.clients import Client, installed
 from tests.etcd.fix_server import EtcdCluster
 from tests.etcd.fix_tls import ROOT, TlsMember
@@ -20,8 +20,8 @@ PASSWORD = "p%40ss%2Fword"
 
 def test_tls_with_a_clients_certificate(tls_etcd: TlsMember):
     url = tls_etcd.url(ca="authority.crt", cert="client.crt", key="client.key")
-    fenceline.connect(url).install()
-    with fenceline.connect(url) as source, source.lock("lock") as lease:
+    fencelock.connect(url).install()
+    with fencelock.connect(url) as source, source.lock("lock") as lease:
         assert lease.token
         assert "client.key" not in source.url
 
@@ -60,8 +60,8 @@ def test_a_user_of_one_prefix_does_all_that_a_source_asks(guarded_etcd: EtcdClus
 
 def test_waiters_of_a_user_are_told(guarded_etcd: EtcdCluster):
     url = app_url(guarded_etcd)
-    fenceline.connect(url).install()
-    with fenceline.connect(url) as source, fenceline.connect(url) as other:
+    fencelock.connect(url).install()
+    with fencelock.connect(url) as source, fencelock.connect(url) as other:
         held = source.lock("lock").acquire()
         assert held is not None
         held.release_soon()
@@ -95,7 +95,7 @@ def test_a_token_that_etcd_has_forgotten_is_renewed(guarded_etcd: EtcdCluster):
     for _ in range(3):  # The connection's end comes first.
         try:
             client.describe()
-        except fenceline.SourceError:
+        except fencelock.SourceError:
             continue
     assert client.one_token() > token
 

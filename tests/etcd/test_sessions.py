@@ -8,15 +8,15 @@ import threading
 
 import pytest
 
-import fenceline
-import fenceline.aio
-from fenceline._flows import requests as ask
-from fenceline.clock import boottime_us
-from fenceline.errors import ConfigError
-from fenceline.model import draw_claim
-from fenceline.stores.etcd import messages as say
-from fenceline.stores.etcd.client import _CLIENTS as CLIENTS
-from fenceline.stores.etcd.client import LEASE_KEEP_ALIVE
+import fencelock
+import fencelock.aio
+from fencelock._flows import requests as ask
+from fencelock.clock import boottime_us
+from fencelock.errors import ConfigError
+from fencelock.model import draw_claim
+from fencelock.stores.etcd import messages as say
+from fencelock.stores.etcd.client import _CLIENTS as CLIENTS
+from fencelock.stores.etcd.client import LEASE_KEEP_ALIVE
 from tests.etcd.clients import Client, installed
 from tests.etcd.fix_etcd import Corner
 from tests.etcd.fix_server import MIN_TTL_S, EtcdCluster
@@ -103,7 +103,7 @@ def test_threads_that_begin_together_are_granted_one_lease(etcd: Corner, client:
 
 def test_closing_a_source_revokes_its_lease(etcd: Corner, client: Client):
     before = set(etcd.cluster.leases())
-    with fenceline.connect(etcd.url) as source, source.lock("lock"):
+    with fencelock.connect(etcd.url) as source, source.lock("lock"):
         assert len(set(etcd.cluster.leases()) - before) == 1
     wait_until(lambda: set(etcd.cluster.leases()) <= before)
 
@@ -112,7 +112,7 @@ def test_a_source_that_nobody_has_any_more_is_gone_without_the_collector(etcd: C
     others = set(CLIENTS)
 
     def use() -> None:
-        with fenceline.connect(etcd.url) as source, source.lock("lock", ttl=MIN_TTL_S):
+        with fencelock.connect(etcd.url) as source, source.lock("lock", ttl=MIN_TTL_S):
             assert source.lock("lock", ttl=MIN_TTL_S, timeout=0.1).acquire() is None  # With a stream of watches.
 
     gc.disable()
@@ -124,7 +124,7 @@ def test_a_source_that_nobody_has_any_more_is_gone_without_the_collector(etcd: C
 
 
 def test_closing_a_source_keeps_the_leases_that_are_held(etcd: Corner, client: Client):
-    with fenceline.connect(etcd.url) as source:
+    with fencelock.connect(etcd.url) as source:
         lease = source.lock("lock", ttl=2.0).acquire()
     assert lease is not None
     wait_until(lambda: lease.remaining() < 1.4)
@@ -137,7 +137,7 @@ def test_closing_an_asynchronous_source_revokes_its_lease(etcd: Corner, client: 
     before = set(etcd.cluster.leases())
 
     async def cycle() -> None:
-        async with fenceline.aio.connect(etcd.url) as source, source.lock("lock"):
+        async with fencelock.aio.connect(etcd.url) as source, source.lock("lock"):
             assert len(set(etcd.cluster.leases()) - before) == 1
 
     asyncio.run(cycle())
@@ -145,8 +145,8 @@ def test_closing_an_asynchronous_source_revokes_its_lease(etcd: Corner, client: 
 
 
 PROGRAM = """
-import fenceline, sys
-source = fenceline.connect(sys.argv[1])
+import fencelock, sys
+source = fencelock.connect(sys.argv[1])
 lease = source.lock("lock").acquire()
 waiting = source.lock("lock", timeout=0.1).acquire()
 print(lease.token, waiting)
@@ -177,7 +177,7 @@ def test_a_ttl_below_the_clusters_own_is_an_error_with_both_numbers(etcd_fleet):
 
 def test_a_ttl_is_a_whole_number_of_seconds(etcd: Corner):
     with pytest.raises(ConfigError, match="1"):
-        fenceline.connect(etcd.url).lock("lock", ttl=1.5)
+        fencelock.connect(etcd.url).lock("lock", ttl=1.5)
 
 
 def test_a_keepalive_that_is_confirmed_too_late_confirms_nothing(etcd: Corner, client: Client):

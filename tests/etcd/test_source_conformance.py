@@ -2,8 +2,8 @@
 
 import pytest
 
-from fenceline.stores.etcd.source import EtcdSource
-from fenceline.testing import AsyncSourceConformance, SourceConformance
+from fencelock.stores.etcd.source import EtcdSource
+from fencelock.testing import AsyncSourceConformance, SourceConformance
 from tests.etcd.fix_etcd import Corner
 from tests.helpers import wait_until
 

@@ -5,10 +5,10 @@ import threading
 
 import pytest
 
-import fenceline
-from fenceline._flows import requests as ask
-from fenceline.clock import boottime_us
-from fenceline.model import draw_claim
+import fencelock
+from fencelock._flows import requests as ask
+from fencelock.clock import boottime_us
+from fencelock.model import draw_claim
 from tests.etcd.clients import Client, installed
 from tests.etcd.fix_etcd import Corner
 from tests.etcd.fix_server import EtcdCluster
@@ -122,7 +122,7 @@ def is_back(waiter: Waiter) -> bool:
     def answers() -> bool:
         try:
             waiter.client.ask(ask.ReadSource())
-        except fenceline.SourceError:
+        except fencelock.SourceError:
             return False
         return True
 
@@ -179,7 +179,7 @@ def test_a_place_deleted_while_the_stream_is_down_is_lost(etcd: Corner):
         def lost() -> dict[str, str]:
             try:
                 return client.ask(beat).lost
-            except fenceline.SourceError:
+            except fencelock.SourceError:
                 return {}
 
         assert wait_until(lost) == {claim: "its place in etcd was deleted"}
@@ -223,8 +223,8 @@ def test_a_revoked_session_is_lost_with_all_its_leases(etcd: Corner, client: Cli
 def test_a_stream_leaves_a_frozen_member_with_the_calls(own_etcd_three: EtcdCluster):
     """A holder and a waiter at a member that freezes go on at another one, and hear of what happens."""
     url = own_etcd_three.url()
-    fenceline.connect(url).install()
-    source, other = fenceline.connect(url), fenceline.connect(url)
+    fencelock.connect(url).install()
+    source, other = fencelock.connect(url), fencelock.connect(url)
     held = other.lock("lock", ttl=20.0).acquire()
     leases = []
     thread = threading.Thread(target=lambda: leases.append(source.lock("lock", ttl=3.0, timeout=DEADLINE_S).acquire()))

@@ -4,11 +4,11 @@ from threading import Event
 
 import pytest
 
-from fenceline.stores.etcd import messages as say
-from fenceline.stores.etcd import operations as op
-from fenceline.stores.etcd.client import TXN, Client
-from fenceline.stores.etcd.conninfo import place_of
-from fenceline.stores.etcd.watcher import Watcher
+from fencelock.stores.etcd import messages as say
+from fencelock.stores.etcd import operations as op
+from fencelock.stores.etcd.client import TXN, Client
+from fencelock.stores.etcd.conninfo import place_of
+from fencelock.stores.etcd.watcher import Watcher
 from tests.etcd.fix_etcd import Corner
 from tests.helpers import DEADLINE_S, wait_until
 

@@ -8,7 +8,7 @@ from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from fenceline.integrations.sqlalchemy import fenced
+from fencelock.integrations.sqlalchemy import fenced
 from tests.guards import RESOURCE
 from tests.integrations.places import Where
 

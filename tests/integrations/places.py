@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import fenceline
+import fencelock
 from tests.guards import LOCK, RESOURCE
 from tests.mysql.fix_mysql import Database as MySQLDatabase
 from tests.mysql.fix_mysql import fresh_mysql_database
@@ -29,7 +29,7 @@ class Where:
 
     kind: str
     url: str
-    """As fenceline has it."""
+    """As fencelock has it."""
     engines: tuple[str, str]
     """As SQLAlchemy has it, synchronous and asynchronous."""
     settings: dict[str, Any]
@@ -39,8 +39,8 @@ class Where:
     refused: str = "takes writes only from the holder of its lock"
     """What the store says of a write that presents no token."""
 
-    def guard(self, *resources: str) -> fenceline.Guard:
-        return fenceline.guard(self.url, resources=resources or (RESOURCE,), lock=LOCK)
+    def guard(self, *resources: str) -> fencelock.Guard:
+        return fencelock.guard(self.url, resources=resources or (RESOURCE,), lock=LOCK)
 
     def rows(self, statement: str) -> list[tuple[Any, ...]]:
         connection = self.native()

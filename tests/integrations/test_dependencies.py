@@ -6,9 +6,9 @@ import sys
 import pytest
 
 CASES = [
-    ("sqlalchemy", "import fenceline.integrations.sqlalchemy", "fenceline[sqlalchemy]"),
-    ("django", "import fenceline.integrations.django", "fenceline[django]"),
-    ("psycopg", "from fenceline.integrations.places import postgres_url; postgres_url({})", "fenceline[postgres]"),
+    ("sqlalchemy", "import fencelock.integrations.sqlalchemy", "fencelock[sqlalchemy]"),
+    ("django", "import fencelock.integrations.django", "fencelock[django]"),
+    ("psycopg", "from fencelock.integrations.places import postgres_url; postgres_url({})", "fencelock[postgres]"),
 ]
 
 

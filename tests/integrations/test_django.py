@@ -15,8 +15,8 @@ from django.db import DatabaseError, IntegrityError, connection, connections, mo
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
-import fenceline
-from fenceline import (
+import fencelock
+from fencelock import (
     ConfigError,
     GuardError,
     LeaseExpiredError,
@@ -25,7 +25,7 @@ from fenceline import (
     UnfencedWriteError,
     WrongLockError,
 )
-from fenceline.integrations.django import fenced, lock, protected, source
+from fencelock.integrations.django import fenced, lock, protected, source
 from tests.guards import LOCK, HandmadeLease, HandmadeSource, sequencer
 from tests.integrations.djangos import Report, forget, project_on
 from tests.integrations.places import Where
@@ -38,7 +38,7 @@ FIRST = "first"
 @pytest.fixture(autouse=True)
 def project(empty: Where) -> Iterator[None]:
     with project_on(empty):
-        call_command("fenceline_protect", verbosity=0, stdout=_Silent())
+        call_command("fencelock_protect", verbosity=0, stdout=_Silent())
         yield
 
 
@@ -52,8 +52,8 @@ def lease() -> HandmadeLease:
     return HandmadeLease(5)
 
 
-def guard(where: Where, **named: Any) -> fenceline.Guard:
-    return fenceline.guard(where.url, resource="reports", lock=LOCK, **named)
+def guard(where: Where, **named: Any) -> fencelock.Guard:
+    return fencelock.guard(where.url, resource="reports", lock=LOCK, **named)
 
 
 def write(value: str) -> None:
@@ -306,19 +306,19 @@ def test_a_synchronous_function_of_an_async_view_may_be_fenced(lease: HandmadeLe
 def test_locks_come_from_the_configured_source(tmp_path: Any) -> None:
     with pytest.raises(ConfigError, match="no source of locks is configured"):
         lock("nightly-report")
-    with override_settings(FENCELINE={"SOURCE": f"sqlite:///{tmp_path / 'locks.db'}"}):
+    with override_settings(FENCELOCK={"SOURCE": f"sqlite:///{tmp_path / 'locks.db'}"}):
         assert source() is source()
         with lock("nightly-report", ttl=10.0) as lease, fenced(lease, resource="reports"):
             write("new")
     assert value() == "new"
-    with override_settings(FENCELINE={"SOURC": "sqlite:///locks.db"}), pytest.raises(ConfigError, match="SOURCE"):
+    with override_settings(FENCELOCK={"SOURC": "sqlite:///locks.db"}), pytest.raises(ConfigError, match="SOURCE"):
         source()
 
 
 def test_a_guards_url_may_be_configured(empty: Where, lease: HandmadeLease) -> None:
-    with override_settings(FENCELINE={"GUARDS": {"default": "redis://nowhere"}}), pytest.raises(ConfigError):
+    with override_settings(FENCELOCK={"GUARDS": {"default": "redis://nowhere"}}), pytest.raises(ConfigError):
         fenced(lease, resource="reports")
-    with override_settings(FENCELINE={"GUARDS": {"default": empty.url}}), fenced(lease, resource="reports"):
+    with override_settings(FENCELOCK={"GUARDS": {"default": empty.url}}), fenced(lease, resource="reports"):
         write("new")
     assert value() == "new"
 
@@ -338,23 +338,23 @@ def test_what_the_check_says(empty: Where) -> None:
         return [message.id for message in run_checks(databases=["default"])]
 
     assert found() == []
-    with override_settings(FENCELINE={"GUARDS": {"default": "sqlite:////nowhere/app.db"}}):
-        assert found() == ["fenceline.W002"]
-    with override_settings(FENCELINE={"GUARDS": {"default": "redis://nowhere"}}):
-        assert found() == ["fenceline.E002"]
-    with override_settings(FENCELINE={"SOURCE": "redis://nowhere"}):
-        assert found() == ["fenceline.E001"]
+    with override_settings(FENCELOCK={"GUARDS": {"default": "sqlite:////nowhere/app.db"}}):
+        assert found() == ["fencelock.W002"]
+    with override_settings(FENCELOCK={"GUARDS": {"default": "redis://nowhere"}}):
+        assert found() == ["fencelock.E002"]
+    with override_settings(FENCELOCK={"SOURCE": "redis://nowhere"}):
+        assert found() == ["fencelock.E001"]
     guard(empty).rebind("another", source=HandmadeSource(9), reason="to show that it is noticed")
-    assert found() == ["fenceline.W001"] * 2
+    assert found() == ["fencelock.W001"] * 2
 
 
 def test_the_command_checks_and_switches(empty: Where) -> None:
-    call_command("fenceline_protect", check=True, stdout=_Silent())
+    call_command("fencelock_protect", check=True, stdout=_Silent())
     guard(empty).unprotect(reason="to show that it is missing")
     with pytest.raises(CommandError, match="is not protected"):
-        call_command("fenceline_protect", check=True)
-    call_command("fenceline_protect", mode="observe", stdout=_Silent())
+        call_command("fencelock_protect", check=True)
+    call_command("fencelock_protect", mode="observe", stdout=_Silent())
     with pytest.raises(CommandError, match="is in observe mode"):
-        call_command("fenceline_protect", check=True)
+        call_command("fencelock_protect", check=True)
     write("observed")
     assert value() == "observed"

@@ -32,13 +32,13 @@ def source(empty: Where, tmp_path: Path) -> str:
 def test_a_project_from_migrate_to_a_refused_script(empty: Where, source: str) -> None:
     code, said = managed(empty, "check", "--database", "default", "--fail-level", "WARNING", source=source)
     assert code == 1
-    assert re.search(r"fenceline\.W001.*books_report.* is not protected", said)
+    assert re.search(r"fencelock\.W001.*books_report.* is not protected", said)
     assert "books_report_tags" in said
-    assert managed(empty, "fenceline_protect", "--check", source=source)[0] == 1
+    assert managed(empty, "fencelock_protect", "--check", source=source)[0] == 1
 
-    code, said = managed(empty, "fenceline_protect", source=source)
+    code, said = managed(empty, "fencelock_protect", source=source)
     assert (code, said) == (0, "resource reports (lock nightly-report): books_report_tags, books_report: enforce\n")
-    code, said = managed(empty, "fenceline_protect", "--check", source=source)
+    code, said = managed(empty, "fencelock_protect", "--check", source=source)
     assert (code, said) == (0, "2 tables are protected in database default (enforce)\n")
     assert managed(empty, "check", "--database", "default", "--fail-level", "WARNING", source=source)[0] == 0
 
@@ -54,31 +54,31 @@ def test_a_project_from_migrate_to_a_refused_script(empty: Where, source: str) -
 def test_a_database_that_cannot_be_asked_is_told_without_a_traceback(empty: Where) -> None:
     elsewhere = {"NAME": "/nowhere/app.db"} if empty.kind == "sqlite" else {"PORT": "1"}
     gone = replace(empty, settings=empty.settings | elsewhere)
-    told = [managed(gone, "fenceline_protect", *words) for words in ((), ("--check",))]
-    told.append(managed(empty, "fenceline_protect", "--database", "nope"))
+    told = [managed(gone, "fencelock_protect", *words) for words in ((), ("--check",))]
+    told.append(managed(empty, "fencelock_protect", "--database", "nope"))
     assert ["Traceback" in said for _, said in told] == [False] * 3
     assert all(code == 1 and "CommandError: Django cannot ask database 'default' (" in said for code, said in told[:2])
     assert told[2][0] != 0
     assert "invalid choice: 'nope'" in told[2][1]
     if empty.kind != "mysql":  # There Django's own check does not get further than this.
         code, said = managed(gone, "check", "--database", "default")
-        assert (code, "fenceline.W002) database 'default': Django cannot ask" in said) == (0, True), said
+        assert (code, "fencelock.W002) database 'default': Django cannot ask" in said) == (0, True), said
 
 
 def test_observed_first_and_enforced_then(empty: Where, source: str) -> None:
-    assert managed(empty, "fenceline_protect", "--mode", "observe", source=source)[0] == 0
+    assert managed(empty, "fencelock_protect", "--mode", "observe", source=source)[0] == 0
     assert managed(empty, "unfenced", source=source)[0] == 0
     assert value(empty) == "unfenced"
     code, said = managed(empty, "check", "--database", "default", source=source)
     assert (code, "is in observe mode" in said) == (0, True)
-    code, said = managed(empty, "fenceline_protect", source=source)
+    code, said = managed(empty, "fencelock_protect", source=source)
     assert code == 0, said
     assert managed(empty, "unfenced", source=source)[0] != 0
     assert managed(empty, "nightly", "then", source=source) == (0, "")
 
 
 def test_a_frozen_job_is_refused_after_its_successor(empty: Where, source: str) -> None:
-    assert managed(empty, "fenceline_protect", source=source)[0] == 0
+    assert managed(empty, "fencelock_protect", source=source)[0] == 0
     frozen = manage(empty, "nightly", "stale", "--freeze", source=source)
     try:
         assert frozen.stdout is not None
@@ -91,7 +91,7 @@ def test_a_frozen_job_is_refused_after_its_successor(empty: Where, source: str) 
     finally:
         frozen.kill()
     assert frozen.returncode != 0
-    assert re.search(r"fenceline\.errors\.\w+|fenceline\.\w+Error", complained)
+    assert re.search(r"fencelock\.errors\.\w+|fencelock\.\w+Error", complained)
     assert value(empty) == "first, newer"
 
 
@@ -102,4 +102,4 @@ def _state(pid: int) -> str:
 def test_a_wrong_setting_is_an_error_of_the_check(empty: Where, source: str) -> None:
     code, said = managed(empty, "check", source="redis://localhost")
     assert code == 1
-    assert "fenceline.E001" in said
+    assert "fencelock.E001" in said

@@ -11,9 +11,9 @@ from sqlalchemy import delete, event, insert, select, text, update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import async_scoped_session, async_sessionmaker, create_async_engine
 
-import fenceline
-import fenceline.aio
-from fenceline import (
+import fencelock
+import fencelock.aio
+from fencelock import (
     ConfigError,
     GuardError,
     LeaseExpiredError,
@@ -22,7 +22,7 @@ from fenceline import (
     UnfencedWriteError,
     WrongLockError,
 )
-from fenceline.integrations.sqlalchemy import fenced
+from fencelock.integrations.sqlalchemy import fenced
 from tests.guards import LOCK, HandmadeLease, sequencer
 from tests.integrations.alchemy import TARGETS, Plain, Report, Stack, read, write
 from tests.integrations.places import Where
@@ -88,14 +88,14 @@ def test_a_bare_sequencer_is_as_good(stack: Stack, where: Where) -> None:
 def test_real_leases_of_both_kinds(where: Where, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'locks.db'}"
     stack = Stack("session", where)
-    with fenceline.connect(url) as source, source.lock(LOCK, ttl=10.0) as lease:
+    with fencelock.connect(url) as source, source.lock(LOCK, ttl=10.0) as lease:
         stack.fenced(lease, write("sync"))
     assert where.value() == "sync"
     stack.close()
 
     async def work() -> None:
         engine = create_async_engine(where.engines[1])
-        async with fenceline.aio.connect(url) as source, source.lock(LOCK, ttl=10.0) as lease:
+        async with fencelock.aio.connect(url) as source, source.lock(LOCK, ttl=10.0) as lease:
             registry = async_scoped_session(async_sessionmaker(engine), asyncio.current_task)
             async with fenced(registry, lease, resource="reports") as session:
                 await session.execute(text("UPDATE reports SET value = 'async'"))
@@ -114,9 +114,9 @@ def test_a_guard_may_say_where_the_resource_is(stack: Stack, where: Where, lease
 def test_a_seal_is_made_once_per_tenure(
     stack: Stack, where: Where, lease: HandmadeLease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[fenceline.Event] = []
-    hooks = fenceline.Hooks(on_sealed=told.append, on_refused=told.append)
-    guard = fenceline.guard(where.url, resource="reports", lock=LOCK, hooks=hooks)
+    told: list[fencelock.Event] = []
+    hooks = fencelock.Hooks(on_sealed=told.append, on_refused=told.append)
+    guard = fencelock.guard(where.url, resource="reports", lock=LOCK, hooks=hooks)
     for value in ("second", "third"):
         stack.fenced(lease, write(value), guard=guard)
     where.guard().seal(HandmadeLease(6))

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 
-from fenceline.integrations.sqlalchemy import fenced
+from fencelock.integrations.sqlalchemy import fenced
 from tests.guards import HandmadeLease
 from tests.helpers import wait_until_async
 from tests.integrations.places import Where
@@ -17,8 +17,8 @@ from tests.integrations.places import Where
 WRITE = text("UPDATE reports SET value = 'new' WHERE id = 1")
 HOLD = {
     "sqlite": ("BEGIN IMMEDIATE",),
-    "postgres": ("BEGIN", "SELECT pg_advisory_xact_lock(fenceline.mark_key('reports'))"),
-    "mysql": ("BEGIN", "SELECT 1 FROM fenceline_mark WHERE resource = 'reports' FOR UPDATE"),
+    "postgres": ("BEGIN", "SELECT pg_advisory_xact_lock(fencelock.mark_key('reports'))"),
+    "mysql": ("BEGIN", "SELECT 1 FROM fencelock_mark WHERE resource = 'reports' FOR UPDATE"),
 }
 """How somebody else keeps the mark to themselves for a while."""
 

@@ -12,10 +12,10 @@ from sqlalchemy import create_engine, event, make_url, text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-import fenceline
-from fenceline import ConfigError, GuardError
-from fenceline.integrations.sqlalchemy import fenced
-from fenceline.integrations.sqlalchemy.places import url_of
+import fencelock
+from fencelock import ConfigError, GuardError
+from fencelock.integrations.sqlalchemy import fenced
+from fencelock.integrations.sqlalchemy.places import url_of
 from tests.guards import LOCK, HandmadeLease
 from tests.integrations.alchemy import TARGETS, Plain, Report, Stack, write
 from tests.integrations.places import Where, make_tables, place_of
@@ -116,7 +116,7 @@ def test_a_file_that_others_write_is_waited_for_no_longer_than_the_engine_says(
     stack.fenced(lease, write("mine"))
     busy = sqlite3.connect(file.settings["NAME"], isolation_level=None)
     busy.execute("BEGIN IMMEDIATE")
-    with pytest.raises(fenceline.SourceUnavailableError):
+    with pytest.raises(fencelock.SourceUnavailableError):
         stack.fenced(lease, write("lost"))
     busy.close()
     stack.fenced(lease, write("next"))
@@ -135,7 +135,7 @@ def test_a_database_without_a_file_cannot_be_guarded(url: str, lease: HandmadeLe
 def test_a_guard_of_another_file_is_refused(file: Where, lease: HandmadeLease, tmp_path: Path) -> None:
     other = tmp_path / "other.db"
     sqlite3.connect(other).close()
-    guard = fenceline.guard(f"sqlite:///{other}", resource="reports", lock=LOCK)
+    guard = fencelock.guard(f"sqlite:///{other}", resource="reports", lock=LOCK)
     stack = Stack("session", file)
     with pytest.raises(GuardError, match="this guard watches over"):
         stack.fenced(lease, write("new"), guard=guard)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from fenceline import FencelineError, GuardError, OutcomeUnknownError
+from fencelock import FencelockError, GuardError, OutcomeUnknownError
 from tests.guards import HandmadeLease
 from tests.helpers import wait_until
 from tests.integrations.alchemy import TARGETS, Stack, write
@@ -149,9 +149,9 @@ def test_g3_a_block_that_is_idle_for_longer_than_its_lease_is_ended(where: Where
 
 @only_postgres
 def test_a_database_without_the_guards_schema_is_said(where: Where) -> None:
-    where.rows("DROP SCHEMA fenceline CASCADE")
+    where.rows("DROP SCHEMA fencelock CASCADE")
     stack = Stack("session", where)
-    with pytest.raises(FencelineError, match="fenceline protect"):
+    with pytest.raises(FencelockError, match="fencelock protect"):
         stack.fenced(HandmadeLease(5), write("new"))
     stack.close()
 

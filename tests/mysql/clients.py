@@ -1,7 +1,7 @@
 """Clients of a MySQL source for tests: each request made by hand, as `tests/sources.py` makes them of a file."""
 
-from fenceline._flows import requests as ask
-from fenceline.stores.mysql.source import MySQLSource
+from fencelock._flows import requests as ask
+from fencelock.stores.mysql.source import MySQLSource
 from tests import sources
 
 
@@ -25,7 +25,7 @@ class Client(sources.Client):
         native = self.connection._native
         assert native is not None
         with native.cursor() as cursor:
-            cursor.execute("select ended_claim from fenceline_lock where name = %s", [lock.encode()])
+            cursor.execute("select ended_claim from fencelock_lock where name = %s", [lock.encode()])
             return cursor.fetchone() == (claim,)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-import fenceline
+import fencelock
 from tests.guards import LOCK, RESOURCE
 from tests.mysql.fix_mysql import Database
 from tests.mysql.guarded import TABLE, Guarded
@@ -17,7 +17,7 @@ def guarded(mysql_database: Database) -> Guarded:
     """A database whose table `reports` has one row, and is protected."""
     for statement in TABLE:
         mysql_database.rows(statement)
-    fenceline.guard(mysql_database.url(), resource=RESOURCE, lock=LOCK).protect("reports")
+    fencelock.guard(mysql_database.url(), resource=RESOURCE, lock=LOCK).protect("reports")
     return Guarded(mysql_database)
 
 

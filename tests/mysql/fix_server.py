@@ -67,7 +67,7 @@ class MySQLServer(PrivateServer):
     # Talking to it
 
     def url(self, *, user: str = ADMIN, password: str = "", database: str = "mysql", **params: str | int) -> str:
-        """Return the address of a database as fenceline reads it; `params` are more of its parameters."""
+        """Return the address of a database as fencelock reads it; `params` are more of its parameters."""
         query = f"?{urlencode(params, quote_via=quote)}" if params else ""
         login = quote(user, safe="") + (f":{quote(password, safe='')}" if password else "")
         return f"mysql://{login}@127.0.0.1:{self.port}/{quote(database, safe='')}{query}"

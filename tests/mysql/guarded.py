@@ -8,8 +8,8 @@ from typing import Any
 
 import pymysql
 
-import fenceline
-from fenceline import Guard
+import fencelock
+from fencelock import Guard
 from tests.guards import LOCK, RESOURCE, HandmadeLease, sequencer
 from tests.helpers import wait_until
 from tests.mysql.fix_mysql import Database
@@ -52,7 +52,7 @@ class Guarded:
         self.database = database
 
     def guard(self, *resources: str, user: str = "root") -> Guard:
-        return fenceline.guard(self.database.url(user=user), resources=resources or (RESOURCE,), lock=LOCK)
+        return fencelock.guard(self.database.url(user=user), resources=resources or (RESOURCE,), lock=LOCK)
 
     def value(self, key: int = 1) -> Any:
         return self.database.value("SELECT value FROM reports WHERE id = %s", key)
@@ -65,7 +65,7 @@ class Guarded:
 
     def present(self, native: pymysql.Connection, token: int, resource: str = RESOURCE) -> None:
         """Present a token as any client does."""
-        run(native, "CALL fenceline_present(%s, %s)", str(sequencer(token)), resource)
+        run(native, "CALL fencelock_present(%s, %s)", str(sequencer(token)), resource)
 
     @contextmanager
     def client(self, level: str = "read committed", **params: Any) -> Iterator[pymysql.Connection]:

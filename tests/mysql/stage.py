@@ -19,7 +19,7 @@ class MySQLStage(Stage):
 
     def actor(self, script: str, *, options: tuple[str, ...] = ()) -> Actor:
         """Start an actor; `source` is the MySQL source."""
-        named = f"URL = {self.url!r}\nsource = fenceline.connect(URL)\n"
+        named = f"URL = {self.url!r}\nsource = fencelock.connect(URL)\n"
         return super().actor(named + textwrap.dedent(script), options=options)
 
     def backends(self, actor: Actor) -> set[int]:

@@ -7,10 +7,10 @@ from pathlib import Path
 import pymysql
 import pytest
 
-import fenceline
-import fenceline.aio
-from fenceline import StaleTokenError
-from fenceline.stores.mysql.source import MySQLSource
+import fencelock
+import fencelock.aio
+from fencelock import StaleTokenError
+from fencelock.stores.mysql.source import MySQLSource
 from tests.guards import LOCK, RESOURCE
 from tests.mysql.fix_mysql import Database
 from tests.mysql.fix_server import MySQLServer
@@ -32,9 +32,9 @@ def stage(guarded: Guarded, mysql_database: Database, tmp_path: Path) -> Iterato
 def holder(url: str, source: str, ttl: float) -> str:
     """Return the script of a process that reads in one transaction and writes in another, when it is told to."""
     return f"""
-from fenceline import FencelineError
-guard = fenceline.guard({url!r}, resource={RESOURCE!r}, lock={LOCK!r})
-lease = fenceline.connect({source!r}).lock({LOCK!r}, ttl={ttl}).acquire()
+from fencelock import FencelockError
+guard = fencelock.guard({url!r}, resource={RESOURCE!r}, lock={LOCK!r})
+lease = fencelock.connect({source!r}).lock({LOCK!r}, ttl={ttl}).acquire()
 with guard.transaction(lease) as connection, connection.cursor() as cursor:
     cursor.execute("SELECT value FROM reports")
     (value,) = cursor.fetchone()
@@ -45,7 +45,7 @@ for proof in (lease.sequencer, lease):
         with guard.transaction(proof) as connection, connection.cursor() as cursor:
             cursor.execute("UPDATE reports SET value = %s", (value + " stale",))
         say("written")
-    except FencelineError as error:
+    except FencelockError as error:
         say(type(error).__name__)
 """
 
@@ -59,7 +59,7 @@ def test_a_holder_frozen_past_its_ttl_writes_nothing(
     old = stage.actor(holder(stage.url, locks, 1.0))
     token = old.hear()
     old.freeze()
-    with fenceline.connect(locks) as source, source.lock(LOCK, ttl=30.0, timeout=30.0) as lease:
+    with fencelock.connect(locks) as source, source.lock(LOCK, ttl=30.0, timeout=30.0) as lease:
         assert lease.token > token
         with guarded.guard().transaction(lease) as connection:
             run(connection, ADD, " new")
@@ -74,7 +74,7 @@ def test_a_holder_frozen_inside_its_transaction_does_not_keep_its_successor_wait
 ) -> None:
     """G3: the server ends a transaction that is idle for longer than its lease had left."""
     old = stage.actor(f"""
-guard = fenceline.guard({stage.url!r}, resource={RESOURCE!r}, lock={LOCK!r})
+guard = fencelock.guard({stage.url!r}, resource={RESOURCE!r}, lock={LOCK!r})
 lease = source.lock({LOCK!r}, ttl=1.0).acquire()
 try:
     with guard.transaction(lease) as connection, connection.cursor() as cursor:
@@ -87,7 +87,7 @@ except Exception as error:
     old.hear()
     old.freeze()
     with (
-        fenceline.connect(stage.url) as source,
+        fencelock.connect(stage.url) as source,
         source.lock(LOCK, ttl=30.0, timeout=30.0) as lease,
         guarded.guard().transaction(lease) as connection,
     ):
@@ -100,7 +100,7 @@ except Exception as error:
 
 def test_processes_that_take_turns_lose_no_write(stage: MySQLStage, guarded: Guarded) -> None:
     script = f"""
-guard = fenceline.guard({stage.url!r}, resource={RESOURCE!r}, lock={LOCK!r})
+guard = fencelock.guard({stage.url!r}, resource={RESOURCE!r}, lock={LOCK!r})
 for _ in range({MANY}):
     with source.lock({LOCK!r}, ttl=30.0) as lease, guard.transaction(lease) as connection:
         cursor = connection.cursor()
@@ -117,8 +117,8 @@ say("done")
 
 def test_async_lock_and_guard_work_on_one_loop(stage: MySQLStage, guarded: Guarded) -> None:
     async def add(mark: str) -> int:
-        async with fenceline.aio.connect(stage.url) as source:
-            guard = fenceline.aio.guard(stage.url, resource=RESOURCE, lock=LOCK)
+        async with fencelock.aio.connect(stage.url) as source:
+            guard = fencelock.aio.guard(stage.url, resource=RESOURCE, lock=LOCK)
             async with source.lock(LOCK, ttl=30.0) as lease, guard.transaction(lease) as connection:
                 async with connection.cursor() as cursor:
                     await cursor.execute(ADD, (mark,))
@@ -139,9 +139,9 @@ def test_a_token_survives_a_crash_of_the_server_only_until_the_next_holder(own_m
         own_mysql.rows(statement, database="app")
     url = own_mysql.url(database="app")
     MySQLSource(url).install()
-    guard = fenceline.guard(url, resource=RESOURCE, lock=LOCK)
+    guard = fencelock.guard(url, resource=RESOURCE, lock=LOCK)
     guard.protect("reports")
-    with fenceline.connect(url) as source:
+    with fencelock.connect(url) as source:
         lease = source.lock(LOCK, ttl=600.0).acquire()
         assert lease is not None
         with guard.transaction(lease) as connection:

@@ -12,16 +12,16 @@ from typing import Any
 import pymysql
 import pytest
 
-import fenceline
-from fenceline import OutcomeUnknownError
-from fenceline._flows import requests as ask
-from fenceline.clock import boottime_us
-from fenceline.model import draw_claim
-from fenceline.stores.mysql.client import open_connection
-from fenceline.stores.mysql.conninfo import place_of
-from fenceline.stores.mysql.forks import FORKS
-from fenceline.stores.mysql.source import MySQLSource
-from fenceline.stores.mysql.speech import SQL
+import fencelock
+from fencelock import OutcomeUnknownError
+from fencelock._flows import requests as ask
+from fencelock.clock import boottime_us
+from fencelock.model import draw_claim
+from fencelock.stores.mysql.client import open_connection
+from fencelock.stores.mysql.conninfo import place_of
+from fencelock.stores.mysql.forks import FORKS
+from fencelock.stores.mysql.source import MySQLSource
+from fencelock.stores.mysql.speech import SQL
 from tests.helpers import wait_until
 from tests.mysql.clients import Client
 from tests.mysql.fix_faketime import ClockedServer
@@ -70,13 +70,13 @@ def holding(database: Database, statement: str) -> Iterator[None]:
         FORKS.close(side)
 
 
-HOLD_LOCK = "select 1 from fenceline_lock where name = 'lock' for update"
+HOLD_LOCK = "select 1 from fencelock_lock where name = 'lock' for update"
 CALLS = "select variable_value from information_schema.global_status where variable_name = 'com_call_procedure'"
 ROWS_WAITED_FOR = (
     "select variable_value from information_schema.global_status where variable_name = 'innodb_row_lock_current_waits'"
 )
 """Not `innodb_trx`, which shows the same again to whoever looks more often than ten times a second."""
-HOLD_SOURCE = "select 1 from fenceline_source for update"
+HOLD_SOURCE = "select 1 from fencelock_source for update"
 
 
 def blocked(database: Database) -> int:
@@ -262,9 +262,9 @@ def test_h4_a_lock_that_is_purged_under_a_waiting_acquire_is_made_anew(
 
 # --- H4: what any account may send -----------------------------------------------------------------
 SENT = {
-    "release": "call fenceline_release('lock', 'sent', {us})",
-    "acquire": "call fenceline_acquire('lock', 'sent', 'x', {ttl_ms}, {us}, 'try', 1000, 0, '')",
-    "wait": "call fenceline_acquire('lock', 'sent', 'x', {ttl_ms}, {us}, 'wait', 1000, 0, '')",
+    "release": "call fencelock_release('lock', 'sent', {us})",
+    "acquire": "call fencelock_acquire('lock', 'sent', 'x', {ttl_ms}, {us}, 'try', 1000, 0, '')",
+    "wait": "call fencelock_acquire('lock', 'sent', 'x', {ttl_ms}, {us}, 'wait', 1000, 0, '')",
 }
 """Calls for which an account needs no more than every holder has."""
 NOW_US = "select timestampdiff(microsecond, '1970-01-01', utc_timestamp(6))"
@@ -481,7 +481,7 @@ def test_h1_a_jump_of_the_clock_keeps_no_lock_longer_than_its_ttl(clock: Clocked
     clock.jump(hours * HOUR_S)
     info = client.ask(ask.Inspect("lock"))
     assert info.remaining <= 2.0
-    with fenceline.connect(url) as source:
+    with fencelock.connect(url) as source:
         for name in ("free", "lock"):
             # Each of the dead counted for itself would be forty seconds.
             with source.lock(name, ttl=60.0, timeout=30.0) as lease:

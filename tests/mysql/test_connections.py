@@ -6,16 +6,16 @@ import time
 
 import pytest
 
-from fenceline.errors import ConfigError, MissingDependencyError, SourceUnavailableError
-from fenceline.stores.mysql.client import (
+from fencelock.errors import ConfigError, MissingDependencyError, SourceUnavailableError
+from fencelock.stores.mysql.client import (
     AsyncConnection,
     Connection,
     is_alive,
     open_async_connection,
     open_connection,
 )
-from fenceline.stores.mysql.conninfo import place_of
-from fenceline.stores.mysql.forks import FORKS
+from fencelock.stores.mysql.conninfo import place_of
+from fencelock.stores.mysql.forks import FORKS
 from tests.helpers import wait_until
 from tests.mysql.fix_server import MySQLServer
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from fenceline import OutcomeUnknownError
-from fenceline._flows import keep
-from fenceline._flows import requests as ask
-from fenceline.model import draw_claim
+from fencelock import OutcomeUnknownError
+from fencelock._flows import keep
+from fencelock._flows import requests as ask
+from fencelock.model import draw_claim
 from tests.helpers import wait_until
 from tests.mysql.clients import Client
 from tests.mysql.fix_mysql import Database
@@ -42,7 +42,7 @@ def break_lock(scene: Scene) -> Iterator[None]:
     yield
     scene.note(broken.token)
     assert broken.holder == "tester"
-    statement = "select token from fenceline_source_audit where what = 'break' and token > %s"
+    statement = "select token from fencelock_source_audit where what = 'break' and token > %s"
     audited = scene.database.rows(statement, scene.tokens[0])
     assert audited == [(broken.token,)], "it was broken once"
 
@@ -172,7 +172,7 @@ def test_a_connection_asks_once_what_source_it_is(
         for _ in range(2):
             scene.do(scene.source.info("lock"))
         asked = [text.partition("(")[0] for request in mysql_proxy.requests for text in request.statements]
-        assert asked == ["CALL fenceline_describe", "CALL fenceline_inspect", "CALL fenceline_inspect"]
+        assert asked == ["CALL fencelock_describe", "CALL fencelock_inspect", "CALL fencelock_inspect"]
 
 
 @kinds

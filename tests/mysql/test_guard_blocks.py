@@ -10,11 +10,11 @@ import aiomysql
 import pymysql
 import pytest
 
-import fenceline
-import fenceline.aio
-from fenceline import GuardError, SourceUnavailableError, StaleTokenError, UnfencedWriteError
-from fenceline._flows import guard_requests
-from fenceline.stores.mysql.guard import MySQLGuard
+import fencelock
+import fencelock.aio
+from fencelock import GuardError, SourceUnavailableError, StaleTokenError, UnfencedWriteError
+from fencelock._flows import guard_requests
+from fencelock.stores.mysql.guard import MySQLGuard
 from tests.guards import LOCK, RESOURCE, HandmadeLease
 from tests.mysql.guarded import Guarded, run
 from tests.postgres.guarded import Step
@@ -131,7 +131,7 @@ def test_g3_a_block_gets_no_other_connection_in_the_place_of_its_own(guarded: Gu
             run(native, "INSERT INTO free VALUES (1)")
 
     async def work() -> None:
-        guard = fenceline.aio.guard(guarded.database.url(), resource=RESOURCE, lock=LOCK)
+        guard = fencelock.aio.guard(guarded.database.url(), resource=RESOURCE, lock=LOCK)
         async with guard.transaction(HandmadeLease(5)) as native:
             guarded.kill(native)
             with pytest.raises(GuardError, match="was closed inside its block"):
@@ -219,7 +219,7 @@ def test_a_kept_connection_presents_nothing(guarded: Guarded) -> None:
             assert how == "fails"
         native = store._idle.take()
         assert native is seen[0]
-        look = "SELECT @fenceline_presented, @@tx_read_only, @@wait_timeout = @@global.wait_timeout"
+        look = "SELECT @fencelock_presented, @@tx_read_only, @@wait_timeout = @@global.wait_timeout"
         assert run(native, look) == [(None, 1, 1)]
         with pytest.raises(pymysql.Error, match="READ ONLY"):
             write(native, "unfenced")
@@ -307,7 +307,7 @@ def test_a_connection_lost_before_the_end_of_the_block_is_definite_too(guarded: 
 
 
 def test_a_server_that_is_not_there_is_unavailable() -> None:
-    guard = fenceline.guard("mysql://127.0.0.1:1/nowhere", resource="r", lock=LOCK)
+    guard = fencelock.guard("mysql://127.0.0.1:1/nowhere", resource="r", lock=LOCK)
     for attempt in (guard.mark, lambda: guard.seal(HandmadeLease(5))):
         with pytest.raises(SourceUnavailableError, match="cannot be reached") as caught:
             attempt()
@@ -346,9 +346,9 @@ def test_a_seal_that_waited_too_long_leaves_no_transaction_and_may_be_tried_agai
                 guard.seal(lease)
             kept = guard._core.store._idle
             native = kept.take()
-            assert run(native, "SELECT @@in_transaction, @fenceline_presented") == [(0, None)]
+            assert run(native, "SELECT @@in_transaction, @fencelock_presented") == [(0, None)]
             kept.give_back(native)
-            run(other, "CALL fenceline_commit()")
+            run(other, "CALL fencelock_commit()")
         guard.seal(lease)
     finally:
         guarded.database.rows("SET GLOBAL innodb_lock_wait_timeout = 50")
@@ -362,7 +362,7 @@ def test_a_block_that_is_refused_at_its_beginning_gives_a_clean_connection_back(
     with pytest.raises(StaleTokenError), guard.transaction(old):
         raise AssertionError("not reached")
     native = guard._core.store._idle.take()
-    assert run(native, "SELECT @fenceline_presented, @@tx_read_only, @@in_transaction") == [(None, 1, 0)]
+    assert run(native, "SELECT @fencelock_presented, @@tx_read_only, @@in_transaction") == [(None, 1, 0)]
     native.close()
 
 
@@ -376,7 +376,7 @@ def test_the_callers_transaction_writes_inside_the_check_and_not_after_it(guarde
             write(native, "after")
         native.commit()
         assert guarded.value() == "own"
-        assert run(native, "SELECT @fenceline_presented, @@tx_read_only") == [(None, 0)]
+        assert run(native, "SELECT @fencelock_presented, @@tx_read_only") == [(None, 0)]
 
 
 @pytest.mark.parametrize("cursor", [pymysql.cursors.Cursor, pymysql.cursors.DictCursor, pymysql.cursors.SSCursor])
@@ -408,7 +408,7 @@ def test_a_commit_inside_the_callers_check_is_told(guarded: Guarded) -> None:
 
 def test_two_checks_of_one_transaction_end_one_after_the_other(guarded: Guarded) -> None:
     guarded.database.rows("CREATE TABLE orders (id int)")
-    orders = fenceline.guard(guarded.database.url(), resource="orders", lock=LOCK)
+    orders = fencelock.guard(guarded.database.url(), resource="orders", lock=LOCK)
     orders.protect("orders")
     both, lease = guarded.guard("reports", "orders"), HandmadeLease(5)
     both.seal(lease)
@@ -444,7 +444,7 @@ def test_the_callers_idleness_is_limited_while_it_has_presented(guarded: Guarded
 
 # --- on the event loop ----------------------------------------------------------------------------
 def aio_guard(guarded: Guarded) -> Any:
-    return fenceline.aio.guard(guarded.database.url(), resource=RESOURCE, lock=LOCK)
+    return fencelock.aio.guard(guarded.database.url(), resource=RESOURCE, lock=LOCK)
 
 
 async def say(native: Any, statement: str, *params: object) -> Any:
@@ -498,7 +498,7 @@ def test_the_async_guard_checks_in_the_callers_transaction(guarded: Guarded) -> 
 
     async def withdraw_and_write(guard: Any, lease: Any, native: Any) -> None:
         async with guard.check(lease, connection=native):
-            await say(native, "CALL fenceline_withdraw()")
+            await say(native, "CALL fencelock_withdraw()")
             await say(native, "DELETE FROM reports")
 
     asyncio.run(work())

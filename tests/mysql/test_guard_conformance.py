@@ -5,8 +5,8 @@ from typing import Any
 import pymysql
 import pytest
 
-from fenceline.stores.mysql.guard import MySQLGuard
-from fenceline.testing import AsyncGuardConformance, GuardConformance
+from fencelock.stores.mysql.guard import MySQLGuard
+from fencelock.testing import AsyncGuardConformance, GuardConformance
 from tests.mysql.fix_mysql import Database
 
 UPSERT = "INSERT INTO {} VALUES (%s, %s) ON DUPLICATE KEY UPDATE value = VALUES(value)"

@@ -8,9 +8,9 @@ from typing import Any
 import pymysql
 import pytest
 
-import fenceline
-from fenceline import GuardError, StaleTokenError, UnfencedWriteError
-from fenceline._api.guard import look_at
+import fencelock
+from fencelock import GuardError, StaleTokenError, UnfencedWriteError
+from fencelock._api.guard import look_at
 from tests.guards import LOCK, RESOURCE, HandmadeLease, sequencer
 from tests.mysql.fix_mysql import Database
 from tests.mysql.guarded import UNFENCED, Guarded, code_of, run
@@ -73,11 +73,11 @@ def test_g6_the_same_writes_with_the_token_are_made(everything: Guarded, tmp_pat
             run(native, "START TRANSACTION")
             everything.present(native, 5)
             run(native, statement.format(file=tmp_path / "rows"))
-            run(native, "CALL fenceline_rollback()")
+            run(native, "CALL fencelock_rollback()")
         run(native, "START TRANSACTION")
         everything.present(native, 5)
         run(native, WRITES["load data"].format(file=tmp_path / "rows"))
-        run(native, "CALL fenceline_commit()")
+        run(native, "CALL fencelock_commit()")
     assert everything.value(7) == "loaded"
 
 
@@ -104,7 +104,7 @@ def test_g6_ours_come_before_triggers_of_the_users(mysql_database: Database) -> 
     mysql_database.rows(
         "CREATE TRIGGER first_one BEFORE INSERT ON reports FOR EACH ROW INSERT INTO seen VALUES (NEW.id)"
     )
-    fenceline.guard(mysql_database.url(), resource=RESOURCE, lock=LOCK).protect("reports")
+    fencelock.guard(mysql_database.url(), resource=RESOURCE, lock=LOCK).protect("reports")
     with pytest.raises(pymysql.Error, match=UNFENCED):
         mysql_database.rows("INSERT INTO reports VALUES (1, 'x')")
     assert mysql_database.rows("SELECT * FROM seen") == []
@@ -117,7 +117,7 @@ def test_g6_any_client_presents_its_sequencer_by_one_call(guarded: Guarded) -> N
         run(native, "START TRANSACTION")
         guarded.present(native, 5)
         run(native, "UPDATE reports SET value = 'from elsewhere'")
-        run(native, "CALL fenceline_commit()")
+        run(native, "CALL fencelock_commit()")
         assert guarded.value() == "from elsewhere"
         with pytest.raises(pymysql.Error, match=UNFENCED):
             run(native, "UPDATE reports SET value = 'the next transaction'")
@@ -136,8 +136,8 @@ def test_g6_the_servers_own_program_presents_seals_and_is_refused(guarded: Guard
     refused = console("UPDATE reports SET value = 'x';")
     assert "ERROR 1644 (FL001) at line 1: FL001 no token presented" in refused.stderr
     done = console(
-        f"CALL fenceline_seal('{proof}', 'reports'); BEGIN; CALL fenceline_present('{proof}', 'reports');"
-        f"UPDATE reports SET value = 'from a console'; CALL fenceline_commit();"
+        f"CALL fencelock_seal('{proof}', 'reports'); BEGIN; CALL fencelock_present('{proof}', 'reports');"
+        f"UPDATE reports SET value = 'from a console'; CALL fencelock_commit();"
     )
     assert (done.returncode, done.stderr, guarded.value()) == (0, "", "from a console")
 
@@ -145,9 +145,9 @@ def test_g6_the_servers_own_program_presents_seals_and_is_refused(guarded: Guard
 def test_g6_a_client_seals_by_one_call_too(guarded: Guarded) -> None:
     with guarded.database.connect() as native:
         for _ in range(2):
-            run(native, "CALL fenceline_seal(%s, 'reports')", str(sequencer(5)))
+            run(native, "CALL fencelock_seal(%s, 'reports')", str(sequencer(5)))
         with pytest.raises(pymysql.Error, match="token 4 at mark 5 of resource reports: a newer holder") as caught:
-            run(native, "CALL fenceline_seal(%s, 'reports')", str(sequencer(4)))
+            run(native, "CALL fencelock_seal(%s, 'reports')", str(sequencer(4)))
         assert code_of(caught.value) == "FL002"
     assert guarded.guard().mark().token == 5
     with guarded.guard().transaction(HandmadeLease(5)) as own:
@@ -171,7 +171,7 @@ def test_g1_what_is_not_the_mark_is_refused_with_its_reason(guarded: Guarded, ki
     with guarded.database.connect() as native:
         run(native, "START TRANSACTION")
         with pytest.raises(pymysql.Error, match=reason) as caught:
-            run(native, "CALL fenceline_present(%s, 'reports')", str(proof))
+            run(native, "CALL fencelock_present(%s, 'reports')", str(proof))
         assert code_of(caught.value) == kind[:5]
         with pytest.raises(pymysql.Error, match=UNFENCED):
             run(native, "DELETE FROM reports")
@@ -217,17 +217,17 @@ def test_g10_a_closed_mark_is_refused_and_an_operators(guarded: Guarded) -> None
 )
 def test_what_is_no_sequencer_is_refused_without_showing_it(guarded: Guarded, text: str) -> None:
     with guarded.database.connect() as native, pytest.raises(pymysql.Error, match="not a sequencer") as caught:
-        run(native, "CALL fenceline_seal(%s, 'reports')", text)
+        run(native, "CALL fencelock_seal(%s, 'reports')", text)
     assert code_of(caught.value) == "FL011"
     assert "claim-5" not in str(caught.value)
 
 
 @pytest.mark.parametrize("lock", ["a", "ab", "abc", "nächtlich-ü", "'\"\\%_", "x" * 512, "\U0001f512"])
 def test_every_lock_name_survives_the_sequencer(guarded: Guarded, lock: str) -> None:
-    guard = fenceline.guard(guarded.database.url(), resource="r", lock=lock)
+    guard = fencelock.guard(guarded.database.url(), resource="r", lock=lock)
     guard.seal(HandmadeLease(5, lock=lock))
     with guarded.database.connect(autocommit=False, init_command="SET div_precision_increment = 0") as native:
-        run(native, "CALL fenceline_present(%s, 'r')", str(sequencer(5, lock=lock)))
+        run(native, "CALL fencelock_present(%s, 'r')", str(sequencer(5, lock=lock)))
     assert guard.mark().lock == lock
 
 
@@ -239,25 +239,25 @@ def test_a_name_that_no_client_could_read_is_kept_in_no_mark(guarded: Guarded, n
     """Or whoever may seal could break every operator's command for good, since a mark is never deleted."""
     lock = base64.urlsafe_b64encode(name).rstrip(b"=").decode()
     good, bad = f"fl1.source.history.x.5.claim-5.{LOCK_ENCODED}", f"fl1.source.history.x.5.claim-5.{lock}"
-    before = guarded.database.rows("SELECT * FROM fenceline_mark")
+    before = guarded.database.rows("SELECT * FROM fencelock_mark")
     calls = (
-        ("CALL fenceline_seal(%s, 'r')", (bad,)),
-        ("CALL fenceline_seal(%s, %s)", (good, name)),
-        ("CALL fenceline_begin(HEX(%s), 'claim', 'alone', 5)", (name or b"\0",)),
-        ("CALL fenceline_write_and_commit(HEX('r'), %s, 5, 'claim', 'source', 'history', FALSE)", (name,)),
-        ("CALL fenceline_write_and_commit(HEX('r'), 'lock', 5, 'claim', %s, 'history', FALSE)", (name or b".",)),
+        ("CALL fencelock_seal(%s, 'r')", (bad,)),
+        ("CALL fencelock_seal(%s, %s)", (good, name)),
+        ("CALL fencelock_begin(HEX(%s), 'claim', 'alone', 5)", (name or b"\0",)),
+        ("CALL fencelock_write_and_commit(HEX('r'), %s, 5, 'claim', 'source', 'history', FALSE)", (name,)),
+        ("CALL fencelock_write_and_commit(HEX('r'), 'lock', 5, 'claim', %s, 'history', FALSE)", (name or b".",)),
     )
     with guarded.database.connect() as native:
         for call, values in calls:
             with pytest.raises(pymysql.Error, match=r"utf8|letters|not a sequencer|[Tt]oo long|character string"):
                 run(native, call, *values)
-            run(native, "CALL fenceline_rollback()")
-    assert guarded.database.rows("SELECT * FROM fenceline_mark") == before
+            run(native, "CALL fencelock_rollback()")
+    assert guarded.database.rows("SELECT * FROM fencelock_mark") == before
 
 
 def test_what_was_observed_is_shown_whatever_its_program_calls_itself(guarded: Guarded) -> None:
-    guarded.database.rows("CALL fenceline_record_refusal(x'ff', 'stale')")
-    guarded.database.rows("CALL fenceline_observe('reports', CONVERT(x'EDA080' USING utf8mb4), 'insert')")
+    guarded.database.rows("CALL fencelock_record_refusal(x'ff', 'stale')")
+    guarded.database.rows("CALL fencelock_observe('reports', CONVERT(x'EDA080' USING utf8mb4), 'insert')")
     seen = look_at(guarded.database.url()).observations
     assert [(one.resource, one.table) for one in seen] == [("reports", "\\xed\\xa0\\x80"), ("\\xff", "")]
 
@@ -267,7 +267,7 @@ def test_every_resource_name_is_protected_and_refuses_in_128_characters(
     mysql_database: Database, resource: str
 ) -> None:
     mysql_database.rows("CREATE TABLE reports (id int PRIMARY KEY)")
-    guard = fenceline.guard(mysql_database.url(), resource=resource, lock=LOCK)
+    guard = fencelock.guard(mysql_database.url(), resource=resource, lock=LOCK)
     guard.protect("reports")
     with pytest.raises(pymysql.Error) as caught:
         mysql_database.rows("INSERT INTO reports VALUES (1)")
@@ -275,11 +275,11 @@ def test_every_resource_name_is_protected_and_refuses_in_128_characters(
     with guard.transaction(HandmadeLease(5)) as own:
         run(own, "INSERT INTO reports VALUES (1)")
     with mysql_database.connect(autocommit=False) as native:
-        run(native, "CALL fenceline_present(%s, %s)", str(sequencer(5)), resource)
+        run(native, "CALL fencelock_present(%s, %s)", str(sequencer(5)), resource)
         run(native, "INSERT INTO reports VALUES (2)")
-        run(native, "CALL fenceline_commit()")
+        run(native, "CALL fencelock_commit()")
         with pytest.raises(pymysql.Error) as caught:
-            run(native, "CALL fenceline_present(%s, %s)", str(sequencer(4)), resource)
+            run(native, "CALL fencelock_present(%s, %s)", str(sequencer(4)), resource)
     assert code_of(caught.value) == "FL002"
 
 
@@ -290,7 +290,7 @@ def test_g6_a_variable_set_by_hand_counts_for_nothing(guarded: Guarded) -> None:
     name = RESOURCE.encode().hex().upper()
     with guarded.database.connect() as native:
         for value in (b",", f",{name}.5.,", f",{name}.5.claim-4,", f",{name}.4.claim-5,", f",{name}.", "5"):
-            run(native, "SET @fenceline_presented = %s", value)
+            run(native, "SET @fencelock_presented = %s", value)
             with pytest.raises(pymysql.Error, match=r"FL00[12]"):
                 run(native, "DELETE FROM reports")
 
@@ -301,7 +301,7 @@ def test_g6_a_token_that_was_withdrawn_admits_nothing(guarded: Guarded) -> None:
         run(native, "START TRANSACTION")
         guarded.present(native, 5)
         run(native, "UPDATE reports SET value = 'admitted'")
-        run(native, "CALL fenceline_withdraw()")
+        run(native, "CALL fencelock_withdraw()")
         with pytest.raises(pymysql.Error, match=UNFENCED):
             run(native, "DELETE FROM reports")
         run(native, "COMMIT")
@@ -317,7 +317,7 @@ def test_g6_a_savepoint_keeps_what_was_presented_before_it(guarded: Guarded) -> 
         run(native, "UPDATE reports SET value = 'undone'")
         run(native, "ROLLBACK TO SAVEPOINT mine")
         run(native, "UPDATE reports SET value = 'kept'")
-        run(native, "CALL fenceline_commit()")
+        run(native, "CALL fencelock_commit()")
     assert guarded.value() == "kept"
 
 
@@ -329,12 +329,12 @@ def test_g6_a_rollback_to_before_the_presenting_is_told_at_the_end(guarded: Guar
         guarded.present(native, 5)
         run(native, "ROLLBACK TO SAVEPOINT mine")
         with pytest.raises(pymysql.Error, match="FL007"):
-            run(native, "CALL fenceline_commit()")
+            run(native, "CALL fencelock_commit()")
 
 
 def test_g6_each_resource_needs_its_own_token(guarded: Guarded) -> None:
     guarded.database.rows("CREATE TABLE orders (id int)")
-    fenceline.guard(guarded.database.url(), resource="orders", lock=LOCK).protect("orders")
+    fencelock.guard(guarded.database.url(), resource="orders", lock=LOCK).protect("orders")
     block = guarded.guard().transaction(HandmadeLease(5))
     with pytest.raises(UnfencedWriteError, match="Resource: orders"), block as own:
         run(own, "INSERT INTO orders VALUES (1)")
@@ -347,13 +347,13 @@ def test_g6_each_resource_needs_its_own_token(guarded: Guarded) -> None:
             guarded.present(native, 6, resource)
         run(native, "UPDATE reports SET value = 'both, by hand'")
         run(native, "DELETE FROM orders")
-        run(native, "CALL fenceline_commit()")
+        run(native, "CALL fencelock_commit()")
     assert guarded.value() == "both, by hand"
 
 
 def test_g6_the_session_is_given_back_as_it_was(guarded: Guarded) -> None:
     guarded.sealed(5)
-    look = "SELECT @@tx_read_only, @@wait_timeout, @@idle_transaction_timeout, @fenceline_presented"
+    look = "SELECT @@tx_read_only, @@wait_timeout, @@idle_transaction_timeout, @fencelock_presented"
     with guarded.client() as native:
         run(native, "SET SESSION idle_transaction_timeout = 77")
         for mode, end in (("READ WRITE", "commit"), ("READ ONLY", "rollback"), ("READ WRITE", "withdraw")):
@@ -362,29 +362,29 @@ def test_g6_the_session_is_given_back_as_it_was(guarded: Guarded) -> None:
             run(native, "START TRANSACTION READ WRITE")
             guarded.present(native, 5)
             assert run(native, look) != before
-            run(native, f"CALL fenceline_{end}()")
+            run(native, f"CALL fencelock_{end}()")
             assert run(native, look) == before
             run(native, "ROLLBACK")
 
 
 # --- what keeps itself (G8) -----------------------------------------------------------------------
 FORBIDDEN = {
-    "lowering": "UPDATE fenceline_mark SET token = 4",
-    "forgetting": "UPDATE fenceline_mark SET token = NULL",
-    "deleting": "DELETE FROM fenceline_mark",
-    "replacing": "REPLACE INTO fenceline_mark (resource, lock_name, token) VALUES ('reports', 'nightly-report', 1)",
-    "taking over": "UPDATE fenceline_mark SET claim = 'another'",
-    "another history": "UPDATE fenceline_mark SET history_id = 'another'",
-    "another source": "UPDATE fenceline_mark SET source_id = 'another', token = 9",
-    "another lock": "UPDATE fenceline_mark SET lock_name = 'another', token = 9",
-    "another name": "UPDATE fenceline_mark SET resource = 'another'",
-    "reopening": "UPDATE fenceline_mark SET is_closed = FALSE",
-    "token 0": "UPDATE fenceline_mark SET token = 0",
-    "an audit entry that is not there": "UPDATE fenceline_mark SET token = 4, audit_id = 77",
-    "an audit entry of another change": "UPDATE fenceline_mark SET token = 3, audit_id = 1",
-    "an audit entry that was used": "UPDATE fenceline_mark SET token = 4, audit_id = NULL",
-    "changing the audit": "UPDATE fenceline_guard_audit SET reason = 'another'",
-    "deleting the audit": "DELETE FROM fenceline_guard_audit",
+    "lowering": "UPDATE fencelock_mark SET token = 4",
+    "forgetting": "UPDATE fencelock_mark SET token = NULL",
+    "deleting": "DELETE FROM fencelock_mark",
+    "replacing": "REPLACE INTO fencelock_mark (resource, lock_name, token) VALUES ('reports', 'nightly-report', 1)",
+    "taking over": "UPDATE fencelock_mark SET claim = 'another'",
+    "another history": "UPDATE fencelock_mark SET history_id = 'another'",
+    "another source": "UPDATE fencelock_mark SET source_id = 'another', token = 9",
+    "another lock": "UPDATE fencelock_mark SET lock_name = 'another', token = 9",
+    "another name": "UPDATE fencelock_mark SET resource = 'another'",
+    "reopening": "UPDATE fencelock_mark SET is_closed = FALSE",
+    "token 0": "UPDATE fencelock_mark SET token = 0",
+    "an audit entry that is not there": "UPDATE fencelock_mark SET token = 4, audit_id = 77",
+    "an audit entry of another change": "UPDATE fencelock_mark SET token = 3, audit_id = 1",
+    "an audit entry that was used": "UPDATE fencelock_mark SET token = 4, audit_id = NULL",
+    "changing the audit": "UPDATE fencelock_guard_audit SET reason = 'another'",
+    "deleting the audit": "DELETE FROM fencelock_guard_audit",
 }
 
 
@@ -393,7 +393,7 @@ def test_g8_marks_and_audit_keep_themselves_even_from_their_owner(guarded: Guard
     guard.raise_to(9, reason="first")
     guard.lower(5, reason="second")
     guard.close(HandmadeLease(7))
-    look = "SELECT * FROM fenceline_mark, fenceline_guard_audit ORDER BY id"
+    look = "SELECT * FROM fencelock_mark, fencelock_guard_audit ORDER BY id"
     before = guarded.database.rows(look)
     assert len(before) == 2
     with guarded.database.connect() as native:
@@ -410,7 +410,7 @@ def test_g8_what_operators_do_is_audited_with_their_account(guarded: Guarded) ->
     guard.lower(5, reason="poisoned: 'quoted' \\ 100 %")
     guard.unprotect(reason="moved")
     rows = guarded.database.rows(
-        "SELECT action, from_token, to_token, reason, account LIKE 'root@%', who <> '' FROM fenceline_guard_audit "
+        "SELECT action, from_token, to_token, reason, account LIKE 'root@%', who <> '' FROM fencelock_guard_audit "
         "ORDER BY id"
     )
     assert rows == [
@@ -432,4 +432,4 @@ def test_present_in_a_guarded_block_speaks_the_trees_errors(guarded: Guarded) ->
     guarded.guard("other").seal(HandmadeLease(9))
     for proof, kind in ((sequencer(8), StaleTokenError), (sequencer(10), GuardError)):
         with pytest.raises(kind), guarded.guard().transaction(HandmadeLease(5)) as own:
-            run(own, "CALL fenceline_present(%s, 'other')", str(proof))
+            run(own, "CALL fencelock_present(%s, 'other')", str(proof))

@@ -10,9 +10,9 @@ from typing import Any
 import pymysql
 import pytest
 
-import fenceline
-from fenceline import GuardError, StaleTokenError
-from fenceline.stores.mysql import guard_connection
+import fencelock
+from fencelock import GuardError, StaleTokenError
+from fencelock.stores.mysql import guard_connection
 from tests.guards import LOCK, RESOURCE, HandmadeLease, sequencer
 from tests.mysql.fix_mysql import Database
 from tests.mysql.guarded import DEADLOCK, ENDED, UNFENCED, Guarded, code_of, run
@@ -36,7 +36,7 @@ def hold_alone(native: pymysql.Connection, token: int) -> None:
     run(native, "START TRANSACTION")
     run(
         native,
-        "UPDATE fenceline_mark SET token = %s, claim = %s WHERE resource = %s",
+        "UPDATE fencelock_mark SET token = %s, claim = %s WHERE resource = %s",
         token,
         f"claim-{token}",
         RESOURCE,
@@ -70,7 +70,7 @@ def test_g2_the_next_holder_reads_what_the_last_one_committed(guarded: Guarded, 
         taking_over = Step(take_over)
         guarded.wait_for_anybody()
         write(old, "committed last")
-        run(old, "CALL fenceline_commit()")
+        run(old, "CALL fencelock_commit()")
     assert taking_over.end() == [("committed last",)]
 
 
@@ -145,7 +145,7 @@ def test_h7_newcomers_do_not_overtake_a_waiting_seal(guarded: Guarded, level: st
         newcomer = Step(lambda: guarded.present(second, 5))
         guarded.wait_for_lock(second)
         write(first, "in time")
-        run(first, "CALL fenceline_commit()")
+        run(first, "CALL fencelock_commit()")
         sealing.end()
         with pytest.raises(pymysql.Error) as caught:
             newcomer.end()
@@ -235,14 +235,14 @@ def test_g2_a_mark_is_raised_in_no_transaction_of_the_callers(guarded: Guarded, 
         run(native, "START TRANSACTION")
         with pytest.raises(GuardError, match="before you begin it"):
             guarded.guard().seal(HandmadeLease(5), connection=native)
-        write_one = "INSERT INTO fenceline_protection (table_name, resource) VALUES ('none', 'none')"
+        write_one = "INSERT INTO fencelock_protection (table_name, resource) VALUES ('none', 'none')"
         run(native, write_one)
         with pytest.raises(pymysql.Error, match="inside a transaction") as caught:
-            run(native, "CALL fenceline_seal(%s, %s)", str(sequencer(5)), RESOURCE)
+            run(native, "CALL fencelock_seal(%s, %s)", str(sequencer(5)), RESOURCE)
         assert code_of(caught.value) == "FL006"
         run(native, "ROLLBACK")
     assert guarded.guard().mark().token == 0
-    assert not guarded.database.rows("SELECT * FROM fenceline_protection WHERE table_name = 'none'")
+    assert not guarded.database.rows("SELECT * FROM fencelock_protection WHERE table_name = 'none'")
 
 
 def test_g3_an_xa_transaction_presents_nothing(guarded: Guarded, level: str) -> None:
@@ -263,7 +263,7 @@ def test_g3_an_xa_transaction_presents_nothing(guarded: Guarded, level: str) -> 
         run(native, "START TRANSACTION")
         guarded.present(native, 5)
         write(native, "mine")
-        run(native, "CALL fenceline_commit()")
+        run(native, "CALL fencelock_commit()")
     assert guarded.value() == "mine"
 
 
@@ -283,7 +283,7 @@ def test_g9_a_seal_that_was_seen_committed_is_not_made_again(guarded: Guarded) -
     guard.lower(3, reason="as a restore does")
     with guarded.client() as native:
         run(native, "START TRANSACTION")
-        with pytest.raises(fenceline.SealLostError):
+        with pytest.raises(fencelock.SealLostError):
             guard.seal(lease, connection=native)
 
 
@@ -293,12 +293,12 @@ def test_g1_two_first_seals_of_a_resource_wait_for_each_other(guarded: Guarded, 
     """There is no row yet that the second could wait for: the first one makes it."""
     with guarded.client() as sealing:
         run(sealing, "START TRANSACTION")
-        run(sealing, "CALL fenceline_read_marks(%s, NULL, 'alone')", b"new".hex().upper())
+        run(sealing, "CALL fencelock_read_marks(%s, NULL, 'alone')", b"new".hex().upper())
         waiting = Step(lambda: guarded.guard("new").seal(HandmadeLease(second)))
         guarded.wait_for_anybody()
         proof = sequencer(first)
         values = (proof.lock, proof.token, proof.claim, proof.source_id, proof.history_id)
-        run(sealing, "CALL fenceline_write_marks(%s, %s, %s, %s, %s, %s, 0)", b"new".hex().upper(), *values)
+        run(sealing, "CALL fencelock_write_marks(%s, %s, %s, %s, %s, %s, 0)", b"new".hex().upper(), *values)
         run(sealing, "COMMIT")
         if second > first:
             waiting.end()
@@ -340,7 +340,7 @@ def test_g6_after_a_stray_end_the_session_writes_nothing(guarded: Guarded, level
                 run(native, statement)
             assert caught.value.args[0] == ENDED
         with pytest.raises(pymysql.Error) as caught:
-            run(native, "CALL fenceline_commit()")
+            run(native, "CALL fencelock_commit()")
         assert code_of(caught.value) == "FL007"
         # From then on the session is as any other.
         run(native, "ROLLBACK")
@@ -366,7 +366,7 @@ def test_g6_where_a_session_goes_on_read_write_each_row_is_compared_with_the_mar
         with pytest.raises(pymysql.Error, match=r"FL002 token 5 at mark 6 of resource reports|READ ONLY"):
             write(native, "stale")
         with pytest.raises(pymysql.Error) as caught:
-            run(native, "CALL fenceline_commit()")
+            run(native, "CALL fencelock_commit()")
         assert code_of(caught.value) == "FL007"
     assert guarded.value() == "still the holder"
 
@@ -417,12 +417,12 @@ def test_g6_after_a_deadlock_each_row_is_compared_with_the_mark(guarded: Guarded
             run(native, "START TRANSACTION")
             guarded.present(native, 5)
         victim = deadlocked(guarded, first, second)
-        run(second if victim is first else first, "CALL fenceline_commit()")
+        run(second if victim is first else first, "CALL fencelock_commit()")
         guarded.sealed(6)
         with pytest.raises(pymysql.Error, match="FL002 token 5 at mark 6 of resource reports"):
             write(victim, "stale")
         with pytest.raises(pymysql.Error) as caught:
-            run(victim, "CALL fenceline_commit()")
+            run(victim, "CALL fencelock_commit()")
         assert code_of(caught.value) == "FL007"
 
 
@@ -466,11 +466,11 @@ def test_a_guarded_transaction_costs_no_round_trip_more_than_an_unguarded_one(
 def test_no_deadlock_between_a_protect_and_unfenced_writers_that_are_observed(mysql_database: Database) -> None:
     """Those read no mark, which protecting holds alone, so it has to wait only until they commit."""
     mysql_database.rows("CREATE TABLE reports (id int PRIMARY KEY, value varchar(64))")
-    guard = fenceline.guard(mysql_database.url(), resource=RESOURCE, lock=LOCK)
+    guard = fencelock.guard(mysql_database.url(), resource=RESOURCE, lock=LOCK)
     guard.protect("reports", mode="observe")
     with mysql_database.connect(autocommit=False) as native:
         run(native, "INSERT INTO reports VALUES (1, 'observed')")
-        source = fenceline.SourceInfo("source", 1, "history", 7, 7)
+        source = fencelock.SourceInfo("source", 1, "history", 7, 7)
         protecting = Step(lambda: guard.protect("reports", source=source))
         waiting = "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE state LIKE 'Waiting for table metadata%'"
         while not mysql_database.value(waiting):

@@ -11,7 +11,7 @@ from typing import Any
 import pymysql
 import pytest
 
-from fenceline import FencelineError, OutcomeUnknownError
+from fencelock import FencelockError, OutcomeUnknownError
 from tests.guards import HandmadeLease
 from tests.mysql.guarded import Guarded, run
 from tests.mysql.proxy import MySQLProxy
@@ -91,7 +91,7 @@ def test_one_loss_is_told_as_it_is_and_holds_nobody_up(
         error: BaseException | None = None
         try:
             is_done = next(acting)
-        except (FencelineError, pymysql.OperationalError) as caught:
+        except (FencelockError, pymysql.OperationalError) as caught:
             error, is_done = caught, False
         if error is None:
             assert is_done, f"the loss of {nth} was told as done"

@@ -10,7 +10,7 @@ from typing import Any
 import pymysql
 import pytest
 
-from fenceline import GuardError
+from fencelock import GuardError
 from tests.guards import HandmadeLease
 from tests.mysql.guarded import UNFENCED, Guarded, run
 from tests.postgres.guarded import Step
@@ -84,7 +84,7 @@ def test_g6_a_stale_write_there_is_refused_though_the_block_commits_it_itself(
     """Also where the second transaction looks at the time before the raise: the mark is read as it is now."""
 
     def work(own: Any) -> None:
-        run(own, "SELECT * FROM fenceline_protection")
+        run(own, "SELECT * FROM fencelock_protection")
         take_over(guarded)
         for statement in ("UPDATE reports SET value = 'stale'", "INSERT INTO reports VALUES (2, 'stale')"):
             with pytest.raises(pymysql.Error, match=STALE):
@@ -99,7 +99,7 @@ def test_g6_a_stale_write_there_is_refused_by_a_server_that_keeps_snapshots_apar
 
     def work(own: Any) -> None:
         run(own, "/*M!101108 SET SESSION innodb_snapshot_isolation = 1 */")
-        run(own, "SELECT * FROM fenceline_protection")
+        run(own, "SELECT * FROM fencelock_protection")
         take_over(guarded)
         with pytest.raises(pymysql.Error, match="Record has changed"):
             run(own, "INSERT INTO reports VALUES (2, 'stale')")
@@ -136,7 +136,7 @@ def test_g10_a_closed_mark_admits_nothing_there(guarded: Guarded) -> None:
 
 def test_observe_mode_counts_what_would_be_refused_there(guarded: Guarded) -> None:
     guarded.guard().protect("reports", mode="observe")
-    counted = "SELECT COALESCE(SUM(times), 0) FROM fenceline_observation WHERE table_name = 'reports'"
+    counted = "SELECT COALESCE(SUM(times), 0) FROM fencelock_observation WHERE table_name = 'reports'"
 
     def work(own: Any) -> None:
         write(own, "in time")
@@ -171,7 +171,7 @@ def test_g6_who_has_presented_nothing_is_refused_without_waiting_for_the_mark(gu
     guarded.sealed(5)
     with guarded.client() as sealing, guarded.client() as unfenced:
         run(sealing, "START TRANSACTION")
-        run(sealing, "SELECT * FROM fenceline_mark FOR UPDATE")
+        run(sealing, "SELECT * FROM fencelock_mark FOR UPDATE")
         run(unfenced, "SET SESSION innodb_lock_wait_timeout = 1")
         with pytest.raises(pymysql.Error, match=UNFENCED):
             write(unfenced, "unfenced")

@@ -9,13 +9,13 @@ from typing import Any
 import pymysql
 import pytest
 
-import fenceline
-from fenceline import GuardError, SchemaError, SourceInfo, SourceUnavailableError
-from fenceline.model import Finding
-from fenceline.stores.mysql import guard_connection, guard_install
-from fenceline.stores.mysql.conninfo import place_of
-from fenceline.stores.mysql.guard import MySQLGuard
-from fenceline.stores.mysql.guard_speech import Aside
+import fencelock
+from fencelock import GuardError, SchemaError, SourceInfo, SourceUnavailableError
+from fencelock.model import Finding
+from fencelock.stores.mysql import guard_connection, guard_install
+from fencelock.stores.mysql.conninfo import place_of
+from fencelock.stores.mysql.guard import MySQLGuard
+from fencelock.stores.mysql.guard_speech import Aside
 from tests.guards import LOCK, RESOURCE, HandmadeLease, sequencer
 from tests.mysql.fix_mysql import Database
 from tests.mysql.fix_server import MySQLServer
@@ -85,22 +85,22 @@ def test_installing_at_the_same_time_makes_one_schema(unprotected: Guarded) -> N
     store = MySQLGuard(unprotected.database.url())
     for step in [Step(store.install) for _ in range(4)]:
         step.end()
-    assert unprotected.database.value("SELECT COUNT(*) FROM fenceline_guard") == 1
+    assert unprotected.database.value("SELECT COUNT(*) FROM fencelock_guard") == 1
 
 
 def test_another_schema_is_refused(guarded: Guarded) -> None:
-    guarded.database.rows("UPDATE fenceline_guard SET schema_number = 2")
+    guarded.database.rows("UPDATE fencelock_guard SET schema_number = 2")
     for attempt in (lambda: guarded.sealed(5), MySQLGuard(guarded.database.url()).install):
-        with pytest.raises(SchemaError, match="guard schema 2, and this fenceline knows schema 1"):
+        with pytest.raises(SchemaError, match="guard schema 2, and this fencelock knows schema 1"):
             attempt()
 
 
 def test_an_installation_is_not_done_where_a_table_is_somebody_elses(unprotected: Guarded) -> None:
-    unprotected.database.rows("CREATE TABLE fenceline_observation (name varchar(40), colour int)")
+    unprotected.database.rows("CREATE TABLE fencelock_observation (name varchar(40), colour int)")
     for _ in range(2):
-        with pytest.raises(SchemaError, match=r"a table fenceline_observation that is not fenceline's own .*rename"):
+        with pytest.raises(SchemaError, match=r"a table fencelock_observation that is not fencelock's own .*rename"):
             unprotected.guard().protect("reports")
-    unprotected.database.rows("RENAME TABLE fenceline_observation TO theirs")
+    unprotected.database.rows("RENAME TABLE fencelock_observation TO theirs")
     unprotected.guard().protect("reports")
     unprotected.sealed(5)
 
@@ -118,7 +118,7 @@ def test_a_guard_whose_account_is_gone_says_so(unprotected: Guarded) -> None:
 
 def test_a_database_without_a_schema_says_what_to_run(unprotected: Guarded) -> None:
     for attempt in (unprotected.guard().mark, lambda: unprotected.sealed(5)):
-        with pytest.raises(SchemaError, match=r"run `fenceline protect mysql://.*--resource"):
+        with pytest.raises(SchemaError, match=r"run `fencelock protect mysql://.*--resource"):
             attempt()
 
 
@@ -201,7 +201,7 @@ def test_a_renamed_table_stays_protected_and_one_made_anew_is_free_until_protect
     guarded.guard().protect("moved")
     with pytest.raises(pymysql.Error, match=UNFENCED):
         guarded.database.rows("DELETE FROM moved")
-    assert guarded.database.value("SELECT COUNT(*) FROM fenceline_protection") == 1
+    assert guarded.database.value("SELECT COUNT(*) FROM fencelock_protection") == 1
 
 
 @pytest.mark.parametrize("name", ["odd`name", "with space", "ünï", "a-b", "%s", "x" * 64])
@@ -223,7 +223,7 @@ CANNOT = {
     "none": ("SELECT 1", "nowhere", "there is no table 'nowhere'"),
     "another database": ("SELECT 1", "mysql.user", "is not in database"),
     "no name": ("SELECT 1", "a.b.c", "is no name of a table"),
-    "ours": ("SELECT 1", "fenceline_mark", "one of fenceline's own"),
+    "ours": ("SELECT 1", "fencelock_mark", "one of fencelock's own"),
 }
 
 
@@ -253,7 +253,7 @@ def test_with_the_binary_log_on_who_may_make_no_trigger_is_told_why(own_mysql: M
     own_mysql.rows("CREATE USER maker")
     own_mysql.rows("GRANT ALL ON app.* TO maker")
     url = own_mysql.url(user="maker", database="app")
-    guard = fenceline.guard(url, resource=RESOURCE, lock=LOCK)
+    guard = fencelock.guard(url, resource=RESOURCE, lock=LOCK)
     with pytest.raises(GuardError, match="log_bin_trust_function_creators"):
         guard.protect("reports")
     own_mysql.rows("SET GLOBAL log_bin_trust_function_creators = 1")
@@ -272,7 +272,7 @@ def test_observing_records_who_and_counts_statements(unprotected: Guarded) -> No
         run(native, UNFENCED_WRITE)
         run(native, "DELETE FROM reports WHERE id > 1")
         run(native, "UPDATE reports SET value = 'x' WHERE id = 99")
-    command = [sys.executable, "-m", "fenceline.cli", "marks", unprotected.database.url(), "--json"]
+    command = [sys.executable, "-m", "fencelock.cli", "marks", unprotected.database.url(), "--json"]
     shown = json.loads(subprocess.run(command, capture_output=True, check=True, text=True).stdout)
     [of_reports] = shown
     seen = {one["kind"]: one["times"] for one in of_reports["observed"]}
@@ -292,7 +292,7 @@ def test_observing_neither_blocks_nor_breaks_writers(unprotected: Guarded) -> No
             run(native, "UPDATE reports SET value = 'x' WHERE id = %s", key)
         run(first, "COMMIT")
         run(second, "COMMIT")
-        unprotected.database.rows("RENAME TABLE fenceline_observation TO gone")
+        unprotected.database.rows("RENAME TABLE fencelock_observation TO gone")
         run(first, "UPDATE reports SET value = 'y' WHERE id = 1")
     assert unprotected.value() == "y"
 
@@ -323,7 +323,7 @@ def clerk(guarded: Guarded) -> Iterator[str]:
     guarded.database.rows(f"CREATE USER {name}")
     guarded.database.rows(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {grant}.reports TO {name}")
     for routine in ROUTINES:
-        guarded.database.rows(f"GRANT EXECUTE ON PROCEDURE {grant}.fenceline_{routine} TO {name}")
+        guarded.database.rows(f"GRANT EXECUTE ON PROCEDURE {grant}.fencelock_{routine} TO {name}")
     yield name
     guarded.database.rows(f"DROP USER {name}")
 
@@ -336,7 +336,7 @@ def test_a_holder_needs_its_tables_and_the_routines(guarded: Guarded, clerk: str
     with guarded.database.connect(user=clerk, autocommit=False) as native:
         guarded.present(native, 5)
         run(native, "UPDATE reports SET value = 'by hand'")
-        run(native, "CALL fenceline_commit()")
+        run(native, "CALL fencelock_commit()")
     guard.close(HandmadeLease(5))
     assert guarded.value() == "by hand"
     assert findings(guarded, user=clerk) == {}
@@ -346,12 +346,12 @@ def test_a_holder_reads_no_claim_and_changes_no_mark(guarded: Guarded, clerk: st
     guarded.sealed(5)
     with guarded.database.connect(user=clerk) as native:
         for table in ("mark", "guard", "guard_audit", "observation", "protection"):
-            for statement in (f"SELECT * FROM fenceline_{table}", f"DELETE FROM fenceline_{table}"):
+            for statement in (f"SELECT * FROM fencelock_{table}", f"DELETE FROM fencelock_{table}"):
                 with pytest.raises(pymysql.Error, match="denied"):
                     run(native, statement)
         for call in ("show_marks(NULL)", "show_triggers(NULL)", "read_marks('7265706F727473', NULL, 'shared')"):
-            assert "claim-5" not in str(run(native, f"CALL fenceline_{call}"))
-        run(native, "CALL fenceline_begin('7265706F727473', 'claim-4', 'shared', 5)")
+            assert "claim-5" not in str(run(native, f"CALL fencelock_{call}"))
+        run(native, "CALL fencelock_begin('7265706F727473', 'claim-4', 'shared', 5)")
         with pytest.raises(pymysql.Error, match=UNFENCED):
             run(native, UNFENCED_WRITE)
         run(native, "ROLLBACK")
@@ -396,10 +396,10 @@ def test_doctor_names_who_may_hide_the_marks_behind_a_temporary_table(guarded: G
     with guarded.database.connect(user=clerk) as native:
         run(
             native,
-            "CREATE TEMPORARY TABLE fenceline_mark SELECT x'7265706f727473' AS resource, 1 AS token, 'mine' AS claim",
+            "CREATE TEMPORARY TABLE fencelock_mark SELECT x'7265706f727473' AS resource, 1 AS token, 'mine' AS claim",
         )
-        run(native, "ALTER TABLE fenceline_mark ADD is_closed BOOLEAN NOT NULL DEFAULT FALSE")
-        run(native, "SET @fenceline_presented = ',7265706F727473.1.mine,'")
+        run(native, "ALTER TABLE fencelock_mark ADD is_closed BOOLEAN NOT NULL DEFAULT FALSE")
+        run(native, "SET @fencelock_presented = ',7265706F727473.1.mine,'")
         run(native, "UPDATE reports SET value = 'forged'")
     assert guarded.value() == "forged"
 
@@ -433,15 +433,15 @@ def test_doctor_names_the_tables_that_an_account_has_rights_on_and_no_others(gua
 
 def test_doctor_names_who_may_empty_the_table_of_marks(guarded: Guarded, clerk: str) -> None:
     """TRUNCATE needs DROP, and no trigger of ours keeps it from the marks."""
-    guarded.database.rows(f"GRANT DROP ON {guarded.database.name}.fenceline_mark TO {clerk}")
-    assert f"'{clerk}'@'%' has DROP on fenceline_mark" in findings(guarded, user=clerk)["open-marks"].message
+    guarded.database.rows(f"GRANT DROP ON {guarded.database.name}.fencelock_mark TO {clerk}")
+    assert f"'{clerk}'@'%' has DROP on fencelock_mark" in findings(guarded, user=clerk)["open-marks"].message
     with guarded.database.connect(user=clerk) as native:
-        run(native, "TRUNCATE fenceline_mark")
-    assert guarded.database.rows("SELECT * FROM fenceline_mark") == []
+        run(native, "TRUNCATE fencelock_mark")
+    assert guarded.database.rows("SELECT * FROM fencelock_mark") == []
 
 
 BROKEN = {
-    "lost-protection": (("DROP TRIGGER fenceline_1_delete_enforce",), "insert, update writes meet a trigger of ours"),
+    "lost-protection": (("DROP TRIGGER fencelock_1_delete_enforce",), "insert, update writes meet a trigger of ours"),
     "open-cascade": (
         (
             "CREATE TABLE parent (id int PRIMARY KEY)",
@@ -455,7 +455,7 @@ BROKEN = {
         "table child is not protected",
     ),
     "late-trigger": (
-        ("CREATE TRIGGER early BEFORE INSERT ON reports FOR EACH ROW PRECEDES fenceline_1_insert_enforce SET @x = 1",),
+        ("CREATE TRIGGER early BEFORE INSERT ON reports FOR EACH ROW PRECEDES fencelock_1_insert_enforce SET @x = 1",),
         "another trigger",
     ),
     "not-transactional": (("ALTER TABLE reports ENGINE = MyISAM",), "of the engine MyISAM"),
@@ -506,5 +506,5 @@ def test_doctor_cannot_log_in_and_says_so(guarded: Guarded) -> None:
 def test_a_refused_token_is_shown_to_nobody(guarded: Guarded) -> None:
     guarded.sealed(5)
     with guarded.database.connect(autocommit=False) as native, pytest.raises(pymysql.Error) as caught:
-        run(native, "CALL fenceline_present(%s, 'reports')", str(sequencer(4)))
+        run(native, "CALL fencelock_present(%s, 'reports')", str(sequencer(4)))
     assert "claim" not in str(caught.value)

@@ -13,13 +13,13 @@ from typing import Any
 import pymysql
 import pytest
 
-import fenceline
-import fenceline.aio
-from fenceline import OutcomeUnknownError, SourceUnavailableError
-from fenceline._drivers import aio as aio_driver
-from fenceline._drivers import sync as sync_driver
-from fenceline._flows import requests as ask
-from fenceline.stores.mysql.source import MySQLSource
+import fencelock
+import fencelock.aio
+from fencelock import OutcomeUnknownError, SourceUnavailableError
+from fencelock._drivers import aio as aio_driver
+from fencelock._drivers import sync as sync_driver
+from fencelock._flows import requests as ask
+from fencelock.stores.mysql.source import MySQLSource
 from tests.helpers import wait_until, wait_until_async
 from tests.mysql.clients import Client
 from tests.mysql.fix_mysql import Database, Fleet
@@ -47,7 +47,7 @@ def own_url(own_mysql: MySQLServer) -> str:
 @pytest.mark.parametrize("how", ["restart", "crash"])
 def test_a_lease_and_a_waiter_outlive_a_restart_of_the_server(own_mysql: MySQLServer, own_url: str, how: str) -> None:
     losses: list[str] = []
-    with fenceline.connect(own_url) as source, fenceline.connect(own_url) as other:
+    with fencelock.connect(own_url) as source, fencelock.connect(own_url) as other:
         lease = source.lock("lock", ttl=9.0, on_lost=losses.append).acquire()
         assert lease is not None
         waiter = Waiter(other)
@@ -65,7 +65,7 @@ def test_a_lease_and_a_waiter_outlive_a_restart_of_the_server(own_mysql: MySQLSe
 
 def test_a_waiter_outlasts_a_server_that_is_away_for_a_while(own_mysql: MySQLServer, own_url: str) -> None:
     """It is told at once that the source cannot be had, tries again, and leaves nothing of the first attempt behind."""
-    with fenceline.connect(own_url) as source:
+    with fencelock.connect(own_url) as source:
         lock = source.lock("lock", ttl=TTL)
         lock.acquire()
         own_mysql.stop()
@@ -81,7 +81,7 @@ def test_a_waiter_outlasts_a_server_that_is_away_for_a_while(own_mysql: MySQLSer
 
 # --- the network ----------------------------------------------------------------------------------
 def test_cut_connections_are_made_anew(mysql_url: str, mysql_proxy: MySQLProxy) -> None:
-    with fenceline.connect(mysql_proxy.url(mysql_url)) as source, fenceline.connect(mysql_url) as direct:
+    with fencelock.connect(mysql_proxy.url(mysql_url)) as source, fencelock.connect(mysql_url) as direct:
         lease = direct.lock("lock", ttl=TTL).acquire()
         held = source.lock("held", ttl=3.0).acquire()
         assert lease is not None
@@ -149,7 +149,7 @@ def test_a_statement_that_the_server_broke_off_may_have_happened(mysql_url: str,
             errors.append(error)
 
     with mysql_database.connect(autocommit=False) as side, side.cursor() as cursor:
-        cursor.execute("select 1 from fenceline_lock where name = 'lock' for update")
+        cursor.execute("select 1 from fencelock_lock where name = 'lock' for update")
         thread = threading.Thread(target=ask_for_it)
         thread.start()
         wait_until(lambda: int(mysql_database.value(ROWS_WAITED_FOR)))
@@ -194,7 +194,7 @@ def test_a_lease_fails_over_to_a_replica_that_has_it(pair: tuple[MySQLServer, My
     primary, replica = pair
     losses: list[str] = []
     url = f"mysql://root@127.0.0.1:{primary.port},127.0.0.1:{replica.port}/shop"
-    with fenceline.connect(url) as source:
+    with fencelock.connect(url) as source:
         lease = source.lock("lock", ttl=9.0, on_lost=losses.append).acquire()
         assert lease is not None
         waiter = Waiter(source)
@@ -202,7 +202,7 @@ def test_a_lease_fails_over_to_a_replica_that_has_it(pair: tuple[MySQLServer, My
         wait_until(lambda: _has_caught_up(primary, replica))
         primary.kill()
         with pytest.raises(SourceUnavailableError, match=r"refused.*; 127.0.0.1:\d+ takes no writes"):
-            fenceline.connect(url).describe()
+            fencelock.connect(url).describe()
         replica.rows("stop slave")
         replica.rows("set global read_only = off")
         renewed(lease)
@@ -234,7 +234,7 @@ def test_a_read_only_server_grants_nothing_though_the_routines_owner_might_write
         # It may be read.
         assert not voice.do(source.info("lock")).is_held
         assert voice.do(source.describe()).epoch == 1
-    assert replica.rows("select * from shop.fenceline_lock") == []
+    assert replica.rows("select * from shop.fencelock_lock") == []
 
 
 def test_t7_a_failover_that_lost_grants_is_refused_by_whoever_saw_them(pair: tuple[MySQLServer, MySQLServer]) -> None:
@@ -250,7 +250,7 @@ def test_t7_a_failover_that_lost_grants_is_refused_by_whoever_saw_them(pair: tup
     replica.rows("set global read_only = off")
     # Though its counter goes past what was seen.
     for number in range(3):
-        with pytest.raises(fenceline.SourceError, match=rf"issued token {last} after {last}"):
+        with pytest.raises(fencelock.SourceError, match=rf"issued token {last} after {last}"):
             client.one_token(f"another{number}")
     # The operator's step.
     client.raise_epoch()
@@ -307,7 +307,7 @@ def test_tls_is_verified_as_the_url_says(tls_mysql: TlsServer, kind: str) -> Non
 
 # --- asyncio --------------------------------------------------------------------------------------
 def test_several_loops_in_one_process_share_a_source(mysql_url: str) -> None:
-    source = fenceline.aio.connect(mysql_url)
+    source = fencelock.aio.connect(mysql_url)
     tokens: list[int] = []
     inside = []
 
@@ -342,7 +342,7 @@ def test_h5_a_cancelled_acquire_leaves_nothing_behind_whenever_it_is_cancelled(
     referee = Client(mysql_url)
 
     async def cancel(nth: int) -> None:
-        async with fenceline.aio.connect(mysql_proxy.url(mysql_url)) as source:
+        async with fencelock.aio.connect(mysql_proxy.url(mysql_url)) as source:
             fault = mysql_proxy.hold_request(nth) if side == "request" else mysql_proxy.hold_reply(nth)
             task = asyncio.create_task(source.lock("lock", ttl=TTL).acquire())
             await wait_until_async(lambda: fault.has_happened or is_settled(task))
@@ -383,7 +383,7 @@ def test_everything_at_once_on_few_locks_does_no_harm(
             client = Client(mysql_url)
             for turn in itertools.count():
                 lock = f"lock{(number + turn) % 3}"
-                claim = fenceline.model.draw_claim()
+                claim = fencelock.model.draw_claim()
                 client.acquire(lock, claim, may_wait=turn % 2 == 0)
                 client.ask(ask.Renew(tuple((each, claim) for each in renewed_too or (lock,))))
                 client.ask(ask.Poll(lock, claim))
@@ -392,7 +392,7 @@ def test_everything_at_once_on_few_locks_does_no_harm(
                 if turn % 31 == 5:
                     client.raise_epoch()
                 if turn % 11 == 5:
-                    client.ask(ask.Break(lock, fenceline.model.draw_claim(), "tester", "a test"))
+                    client.ask(ask.Break(lock, fencelock.model.draw_claim(), "tester", "a test"))
                 client.release(lock, claim)
                 if shall_end.is_set():
                     break
@@ -404,12 +404,12 @@ def test_everything_at_once_on_few_locks_does_no_harm(
     threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
     for thread in threads:
         thread.start()
-    wait_until(lambda: errors or (mysql_database.value("select token from fenceline_source") % 2**40 > 10 and
-               mysql_database.value("select epoch from fenceline_source") > 12))  # fmt: skip
+    wait_until(lambda: errors or (mysql_database.value("select token from fencelock_source") % 2**40 > 10 and
+               mysql_database.value("select epoch from fencelock_source") > 12))  # fmt: skip
     shall_end.set()
     for thread in threads:
         thread.join(30)
-    assert not [error for error in errors if not isinstance(error, fenceline.SourceError)], errors
+    assert not [error for error in errors if not isinstance(error, fencelock.SourceError)], errors
     assert not errors, errors
     assert renewed_too or _deadlocks(mysql_database) == before
 

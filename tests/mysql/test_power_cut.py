@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-import fenceline
-from fenceline.stores.mysql.source import MySQLSource
+import fencelock
+from fencelock.stores.mysql.source import MySQLSource
 from tests.helpers import ONE_TRY, wait_until
 from tests.mysql.clients import Client, one_token
 from tests.mysql.fix_mysql import Fleet
@@ -121,7 +121,7 @@ def test_t1_a_server_that_keeps_commits_to_itself_tells_a_token_again(disk_fleet
     _grant(server, told, 3)
     server.rows("flush engine logs")
     server.rows("set global innodb_flush_log_at_trx_commit = 0")
-    with fenceline.connect(server.url(database="shop")) as source:
+    with fencelock.connect(server.url(database="shop")) as source:
         assert "not-flushed" in {finding.code for finding in source.examine()}
 
     def is_told_again() -> bool:

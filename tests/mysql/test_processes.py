@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-import fenceline
-from fenceline.stores.mysql.source import MySQLSource
+import fencelock
+from fencelock.stores.mysql.source import MySQLSource
 from tests.guards import make_file
 from tests.mysql.fix_mysql import Database
 from tests.mysql.stage import MySQLStage
@@ -27,8 +27,8 @@ def stage(mysql_database: Database, tmp_path: Path) -> Iterator[MySQLStage]:
 
 
 @pytest.fixture
-def source(stage: MySQLStage) -> Iterator[fenceline.Source]:
-    with fenceline.connect(stage.url) as made:
+def source(stage: MySQLStage) -> Iterator[fencelock.Source]:
+    with fencelock.connect(stage.url) as made:
         yield made
 
 
@@ -59,7 +59,7 @@ if not child:
     import gc
     try:
         lease.release()
-    except fenceline.LeaseInheritedError:
+    except fencelock.LeaseInheritedError:
         pass
     with source.lock("c", ttl=600.0) as own:
         assert source.lock("a").acquire(timeout=0.1) is None
@@ -84,12 +84,12 @@ hear()
     assert stage.backends(actor) == before
 
 
-def test_h6_the_server_sees_the_parent_go_though_the_child_lives(stage: MySQLStage, source: fenceline.Source) -> None:
+def test_h6_the_server_sees_the_parent_go_though_the_child_lives(stage: MySQLStage, source: fencelock.Source) -> None:
     actor = stage.actor("""
         lease = source.lock("a", ttl=1.0).acquire()
         child = os.fork()
         if not child:
-            with fenceline.connect(URL).lock("b", ttl=600.0):
+            with fencelock.connect(URL).lock("b", ttl=600.0):
                 say("child")
                 hear()
             os._exit(0)

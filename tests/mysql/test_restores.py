@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-import fenceline
-from fenceline import SourceError
-from fenceline._flows import requests as ask
-from fenceline.stores.mysql.source import MySQLSource
+import fencelock
+from fencelock import SourceError
+from fencelock._flows import requests as ask
+from fencelock.stores.mysql.source import MySQLSource
 from tests.mysql.clients import Client, one_token
 from tests.mysql.fix_mysql import Database, Fleet
 from tests.mysql.fix_server import MySQLServer
@@ -42,7 +42,7 @@ def test_t7_a_dump_that_was_restored_over_the_source_is_refused_by_who_saw_more(
         last = client.one_token()
     waiting.one_token("another")
     _restore(mysql_database, dump)
-    with pytest.raises(SourceError, match=rf"issued token {2} after {last}: .*fenceline epoch --raise"):
+    with pytest.raises(SourceError, match=rf"issued token {2} after {last}: .*fencelock epoch --raise"):
         client.one_token()
     # It goes on to refuse, past the last token that it knows of.
     for number in range(10):
@@ -64,7 +64,7 @@ def test_t7_a_process_that_saw_nothing_cannot_tell_and_the_operators_step_is_wha
     _restore(mysql_database, dump)
     assert one_token(mysql_url) < last, "a token is issued twice: this is what the step is for"
     _restore(mysql_database, dump)
-    with fenceline.connect(mysql_url) as source:
+    with fencelock.connect(mysql_url) as source:
         raised = source.raise_epoch(reason="restored")
     assert one_token(mysql_url) == raised.last_token + 1 > last
 
@@ -76,7 +76,7 @@ def test_t7_a_raise_from_a_backup_is_above_what_was_issued_after_other_raises(
     dump = _dump(mysql_database)
     client = Client(mysql_url)
     client.raise_epoch()
-    mysql_database.rows("update fenceline_source set token = token - %s", 2**41)  # It was raised half an hour ago.
+    mysql_database.rows("update fencelock_source set token = token - %s", 2**41)  # It was raised half an hour ago.
     last = Client(mysql_url).one_token()
     _restore(mysql_database, dump)
     fresh = Client(mysql_url)
@@ -87,10 +87,10 @@ def test_t7_a_raise_is_above_what_the_operator_saw_also_when_the_clock_says_less
     mysql_url: str, mysql_database: Database
 ) -> None:
     client = Client(mysql_url)
-    mysql_database.rows("update fenceline_source set token = %s", 2**61)
+    mysql_database.rows("update fencelock_source set token = %s", 2**61)
     client.one_token()
-    mysql_database.rows("update fenceline_source set token = 5")
-    mysql_database.rows("delete from fenceline_lock")
+    mysql_database.rows("update fencelock_source set token = 5")
+    mysql_database.rows("delete from fencelock_lock")
     assert client.raise_epoch().last_token == 2**61 + 2**40
 
 
@@ -111,7 +111,7 @@ def test_t7_a_cold_copy_needs_the_operators_step_too(
     with mysql_fleet.copy_of(own_mysql.data) as copy:
         own_mysql.start()
         last = max(one_token(url) for _ in range(3))
-        with fenceline.connect(copy.url()) as source:
+        with fencelock.connect(copy.url()) as source:
             raised = source.raise_epoch(reason="a copy of the data folder")
         assert one_token(copy.url()) > raised.last_token > last
 
@@ -120,7 +120,7 @@ def test_t7_a_schema_that_was_made_anew_is_another_source(mysql_url: str, mysql_
     client = Client(mysql_url)
     client.one_token()
     for table in ("source", "lock", "waiter", "source_audit"):
-        mysql_database.rows(f"drop table fenceline_{table}")
+        mysql_database.rows(f"drop table fencelock_{table}")
     MySQLSource(mysql_url).install()
     with pytest.raises(SourceError, match=r"is source .* now: its schema was replaced"):
         client.one_token()
@@ -130,7 +130,7 @@ def test_t6_a_counter_outlives_every_lock(mysql_url: str, mysql_database: Databa
     client = Client(mysql_url)
     last = client.one_token()
     assert client.ask(ask.Purge()) == 1
-    assert mysql_database.value("select count(*) from fenceline_lock") == 0
+    assert mysql_database.value("select count(*) from fencelock_lock") == 0
     assert client.one_token() == last + 1
 
 
@@ -143,4 +143,4 @@ def test_a_break_says_the_same_when_it_is_asked_again(mysql_url: str, mysql_data
     assert client.ask(ask.Break("lock", "breaker", "operator", "a test")) == broken
     assert client.ask(ask.Inspect("lock")).is_held
     assert "operator broke it: a test" not in client.ask(ask.Renew((("lock", "next"),))).lost.values()
-    assert mysql_database.value("select count(*) from fenceline_source_audit") == 1
+    assert mysql_database.value("select count(*) from fencelock_source_audit") == 1

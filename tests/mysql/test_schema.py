@@ -8,11 +8,11 @@ from typing import Any
 import pymysql
 import pytest
 
-import fenceline
-from fenceline import SchemaError, SourceError, SourceUnavailableError
-from fenceline._flows import requests as ask
-from fenceline.stores.mysql import inspection
-from fenceline.stores.mysql.source import ROUTINES, MySQLSource
+import fencelock
+from fencelock import SchemaError, SourceError, SourceUnavailableError
+from fencelock._flows import requests as ask
+from fencelock.stores.mysql import inspection
+from fencelock.stores.mysql.source import ROUTINES, MySQLSource
 from tests.helpers import wait_until
 from tests.mysql.clients import Client, one_token
 from tests.mysql.fix_mysql import Database, Fleet
@@ -33,7 +33,7 @@ def test_a_database_without_the_schema_says_how_it_is_made(mysql_database: Datab
             lambda: voice.do(voice.source.describe()),
             lambda: voice.do(voice.source.purge()),
         ):
-            with pytest.raises(SchemaError, match=r"holds no fenceline schema.*run `fenceline install`") as caught:
+            with pytest.raises(SchemaError, match=r"holds no fencelock schema.*run `fencelock install`") as caught:
                 request()
             assert caught.value.definite
         voice.do(voice.source.install())
@@ -42,18 +42,18 @@ def test_a_database_without_the_schema_says_how_it_is_made(mysql_database: Datab
 
 def test_a_schema_of_another_version_is_refused_and_left_alone(mysql_url: str, mysql_database: Database) -> None:
     one_token(mysql_url)
-    mysql_database.rows("update fenceline_source set schema_number = 99")
-    with fenceline.connect(mysql_url) as source:
+    mysql_database.rows("update fencelock_source set schema_number = 99")
+    with fencelock.connect(mysql_url) as source:
         for request in (source.lock("lock").acquire, source.describe, source.install):
             with pytest.raises(SchemaError, match=r"source of tokens with schema 99, and this version .* has schema 1"):
                 request()
-    assert mysql_database.value("select schema_number from fenceline_source") == 99
+    assert mysql_database.value("select schema_number from fencelock_source") == 99
 
 
 def test_a_source_whose_row_is_gone_is_refused(mysql_url: str, mysql_database: Database) -> None:
     one_token(mysql_url)
-    mysql_database.rows("delete from fenceline_source")
-    with fenceline.connect(mysql_url) as source:
+    mysql_database.rows("delete from fencelock_source")
+    with fencelock.connect(mysql_url) as source:
         for request in (source.lock("lock").acquire, source.describe):
             with pytest.raises(SchemaError, match="not whole"):
                 request()
@@ -74,10 +74,10 @@ def test_an_installation_that_was_broken_off_anywhere_is_finished_by_the_next(
             return run(native, statement, *parameters)
 
         with monkeypatch.context() as patched:
-            patched.setattr("fenceline.stores.mysql.install._run", cut)
+            patched.setattr("fencelock.stores.mysql.install._run", cut)
             try:
                 MySQLSource(mysql_database.url()).install()
-            except fenceline.OutcomeUnknownError:
+            except fencelock.OutcomeUnknownError:
                 with pytest.raises(SchemaError):
                     one_token(mysql_database.url())
             else:
@@ -85,7 +85,7 @@ def test_an_installation_that_was_broken_off_anywhere_is_finished_by_the_next(
         MySQLSource(mysql_database.url()).install()
         assert one_token(mysql_database.url()) == 1
         for table in ("source", "lock", "waiter", "source_audit"):
-            mysql_database.rows(f"drop table fenceline_{table}")
+            mysql_database.rows(f"drop table fencelock_{table}")
     assert number > len(list(ROUTINES))
 
 
@@ -107,7 +107,7 @@ def test_two_databases_of_one_server_are_two_sources(mysql_server: MySQLServer, 
     mysql_server.rows("create database the_other")
     other = Database(mysql_server, "the_other")
     MySQLSource(other.url()).install()
-    with fenceline.connect(mysql_url) as first, fenceline.connect(other.url()) as second:
+    with fencelock.connect(mysql_url) as first, fencelock.connect(other.url()) as second:
         assert first.lock("lock", ttl=600.0).acquire() is not None
         assert second.lock("lock").acquire(blocking=False) is not None
         assert first.describe().source_id != second.describe().source_id
@@ -121,7 +121,7 @@ def test_locks_are_listed_page_by_page_in_the_order_of_their_bytes(mysql_url: st
     names += ["z ", "%s", "\\", "'", '"', "a\\'b"]
     for name in names:
         client.token(name)
-    with fenceline.connect(mysql_url) as source:
+    with fencelock.connect(mysql_url) as source:
         listed = [info.name for info in source.locks()]
         assert listed == sorted(names, key=str.encode)
         assert source.info("\U0001f512" * 128).is_held
@@ -139,7 +139,7 @@ def call_acquire(database: Database, lock: bytes | None, holder: bytes | None, c
     with database.connect() as native, native.cursor() as cursor:
         cursor.execute("set time_zone = '+00:00', tx_isolation = 'READ-COMMITTED'")
         cursor.execute(
-            "call fenceline_acquire(%s, %s, %s, 600000, %s, 'wait', 9, 1, (select history_id from fenceline_source))",
+            "call fencelock_acquire(%s, %s, %s, 600000, %s, 'wait', 9, 1, (select history_id from fencelock_source))",
             parameters,
         )
 
@@ -156,18 +156,18 @@ def test_a_name_that_no_client_could_read_is_neither_granted_nor_queued(
     call_acquire(mysql_database, b"free", b" ")
     with pytest.raises(pymysql.Error, match=r"1 to 512 bytes of UTF-8|Incorrect string value"):
         call_acquire(mysql_database, b"free", name, "another")
-    with fenceline.connect(mysql_url) as source:
+    with fencelock.connect(mysql_url) as source:
         assert [(info.name, info.holder, info.waiters) for info in source.locks()] == [("free", " ", ())]
 
 
 def test_t2_at_the_end_of_the_range_the_source_refuses(mysql_url: str, mysql_database: Database) -> None:
-    mysql_database.rows("update fenceline_source set token = %s", 2**63 - 2)
+    mysql_database.rows("update fencelock_source set token = %s", 2**63 - 2)
     assert one_token(mysql_url) == 2**63 - 1
     with pytest.raises(SourceError, match="out of range"):
         one_token(mysql_url)
     with pytest.raises(SourceError, match="no token is left"):
         Client(mysql_url).raise_epoch()
-    assert mysql_database.value("select token from fenceline_source") == 2**63 - 1
+    assert mysql_database.value("select token from fencelock_source") == 2**63 - 1
 
 
 def test_counts_of_rows_found_are_not_taken_for_rows_changed(mysql_url: str, mysql_database: Database) -> None:
@@ -202,7 +202,7 @@ def owned(mysql_database: Database) -> Iterator[Database]:
     mysql_database.rows(f"grant {rights} on {name}.* to installer")
     MySQLSource(mysql_database.url(user="installer")).install()
     for routine in WORKERS:
-        mysql_database.rows(f"grant execute on procedure {name}.fenceline_{routine} to worker")
+        mysql_database.rows(f"grant execute on procedure {name}.fencelock_{routine} to worker")
     yield mysql_database
     mysql_database.rows("drop user installer, worker")
 
@@ -210,7 +210,7 @@ def owned(mysql_database: Database) -> Iterator[Database]:
 @kinds
 def test_a_role_that_may_call_the_routines_can_do_what_a_holder_does_and_no_more(owned: Database, kind: str) -> None:
     url = owned.url(user="worker")
-    with Voice(kind, url) as voice, fenceline.connect(url) as other:
+    with Voice(kind, url) as voice, fencelock.connect(url) as other:
         lease = voice.do(voice.source.lock("lock", ttl=600.0).acquire())
         waiting = threading.Thread(target=lambda: other.lock("lock", ttl=600.0).acquire())
         waiting.start()
@@ -227,10 +227,10 @@ def test_a_role_that_may_call_the_routines_can_do_what_a_holder_does_and_no_more
             assert caught.value.definite
     with owned.connect(user="worker") as native, native.cursor() as cursor:
         for statement in (
-            "update fenceline_source set token = 7",
-            "select claim from fenceline_lock",
-            "call fenceline_decide('lock', 'claim', 'worker', 1000, 0, 'try', 1)",
-            "drop procedure fenceline_acquire",
+            "update fencelock_source set token = 7",
+            "select claim from fencelock_lock",
+            "call fencelock_decide('lock', 'claim', 'worker', 1000, 0, 'try', 1)",
+            "drop procedure fencelock_acquire",
         ):
             with pytest.raises(pymysql.OperationalError, match="denied"):
                 cursor.execute(statement)
@@ -248,14 +248,14 @@ def test_a_role_without_the_right_to_make_a_schema_leaves_nothing(mysql_database
 
 def test_a_role_is_told_which_of_its_rights_are_too_many(owned: Database) -> None:
     def found(user: str) -> set[str]:
-        with fenceline.connect(owned.url(user=user)) as source:
+        with fencelock.connect(owned.url(user=user)) as source:
             return {finding.code for finding in source.examine()}
 
     assert found("worker") == set()
     assert found("root") == found("installer") == {"too-many-rights"}
     everywhere = f"{owned.name}.*"
     temporary = f"create temporary tables on {everywhere}"
-    for grant in (f"update on {owned.name}.fenceline_lock", "insert on *.*", f"drop on {everywhere}", temporary):
+    for grant in (f"update on {owned.name}.fencelock_lock", "insert on *.*", f"drop on {everywhere}", temporary):
         owned.rows(f"grant {grant} to worker")
         assert found("worker") == {"too-many-rights"}, grant
         owned.rows(f"revoke {grant.replace(' on ', ' on ')} from worker")
@@ -269,12 +269,12 @@ def test_routines_whose_account_is_gone_are_made_anew_by_the_next_installation(o
     assert one_token(url) == 1
     owned.rows("drop user installer")
     try:
-        with fenceline.connect(url) as source:
-            with pytest.raises(SchemaError, match=r"account that is gone .*run `fenceline install`") as caught:
+        with fencelock.connect(url) as source:
+            with pytest.raises(SchemaError, match=r"account that is gone .*run `fencelock install`") as caught:
                 source.lock("lock").acquire()
             assert caught.value.definite
             [finding] = source.examine()
-            assert (finding.code, "fenceline install" in finding.message) == ("source-refused", True)
+            assert (finding.code, "fencelock install" in finding.message) == ("source-refused", True)
         MySQLSource(owned.url()).install()
         assert one_token(url) == 2
     finally:
@@ -286,22 +286,22 @@ def test_routines_that_were_dropped_are_made_anew_by_the_next_installation(
 ) -> None:
     assert one_token(mysql_url) == 1
     for routine in ("describe", "acquire"):
-        mysql_database.rows(f"drop procedure fenceline_{routine}")
+        mysql_database.rows(f"drop procedure fencelock_{routine}")
     MySQLSource(mysql_url).install()
     assert one_token(mysql_url) == 2
 
 
 def test_an_installation_is_not_done_where_a_table_is_somebody_elses(mysql_database: Database) -> None:
-    mysql_database.rows("create table fenceline_lock (name varchar(40), colour int)")
+    mysql_database.rows("create table fencelock_lock (name varchar(40), colour int)")
     store = MySQLSource(mysql_database.url())
     for _ in range(2):
-        with pytest.raises(SchemaError, match=r"fenceline_lock that is not fenceline's own .*colour, name.*rename"):
+        with pytest.raises(SchemaError, match=r"fencelock_lock that is not fencelock's own .*colour, name.*rename"):
             store.install()
-    mysql_database.rows("rename table fenceline_lock to theirs")
+    mysql_database.rows("rename table fencelock_lock to theirs")
     store.install()
     assert one_token(mysql_database.url()) == 1
-    mysql_database.rows("drop table fenceline_waiter")
-    with pytest.raises(SchemaError, match="lost its table fenceline_waiter"):
+    mysql_database.rows("drop table fencelock_waiter")
+    with pytest.raises(SchemaError, match="lost its table fencelock_waiter"):
         store.install()
 
 
@@ -317,7 +317,7 @@ def test_an_installation_is_not_done_where_a_table_is_somebody_elses(mysql_datab
 )
 def test_doctor_names_a_setting_that_would_break_the_promise(own_mysql: MySQLServer, setting: str, code: str) -> None:
     MySQLSource(own_mysql.url()).install()
-    with fenceline.connect(own_mysql.url()) as source:
+    with fencelock.connect(own_mysql.url()) as source:
         before = {finding.code for finding in source.examine()}
         assert before == {"too-many-rights"}
         own_mysql.rows(f"set global {setting}")
@@ -332,7 +332,7 @@ def test_doctor_names_what_a_server_was_started_with(mysql_fleet: Fleet) -> None
     }  # fmt: skip
     with server:
         MySQLSource(server.url()).install()
-        with fenceline.connect(server.url()) as source:
+        with fencelock.connect(server.url()) as source:
             found = {finding.code for finding in source.examine()}
         assert found == {"not-flushed", "torn-pages", "frozen-clock", "too-many-rights"}
 
@@ -387,12 +387,12 @@ def test_a_session_that_would_decide_wrongly_is_refused_by_the_routines(
 ) -> None:
     one_token(mysql_url)
     calls = (
-        "call fenceline_acquire('lock', 'c', 'h', 1000, 9e15, 'try', 1, 1, 'x')",
-        "call fenceline_release('lock', 'c', 0)",
-        "call fenceline_renew('[]')",
-        "call fenceline_break('lock', 'c', 'h', 'a test')",
-        "call fenceline_purge()",
-        "call fenceline_raise_epoch('x', 'y', 0, 'h', 'a test')",
+        "call fencelock_acquire('lock', 'c', 'h', 1000, 9e15, 'try', 1, 1, 'x')",
+        "call fencelock_release('lock', 'c', 0)",
+        "call fencelock_renew('[]')",
+        "call fencelock_break('lock', 'c', 'h', 'a test')",
+        "call fencelock_purge()",
+        "call fencelock_raise_epoch('x', 'y', 0, 'h', 'a test')",
     )
     for setting in ("time_zone = '+01:00'", "tx_isolation = 'REPEATABLE-READ'"):
         with mysql_database.connect() as native, native.cursor() as cursor:
@@ -413,7 +413,7 @@ def test_h1_a_clock_that_stands_still_in_a_statement_moves_between_them(mysql_fl
 
 
 def test_a_full_queue_is_refused(mysql_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fenceline.stores.mysql.speech.MAX_WAITERS", 2)
+    monkeypatch.setattr("fencelock.stores.mysql.speech.MAX_WAITERS", 2)
     client = Client(mysql_url)
     client.token("lock", "holder")
     for number in range(2):
@@ -429,7 +429,7 @@ def test_a_statement_that_waits_for_a_row_too_long_has_not_happened(mysql_url: s
     client = Client(mysql_url, patience_s=2.0)
     client.one_token()
     with mysql_database.connect(autocommit=False) as side, side.cursor() as cursor:
-        cursor.execute("select 1 from fenceline_lock where name = 'lock' for update")
+        cursor.execute("select 1 from fencelock_lock where name = 'lock' for update")
         with pytest.raises(SourceUnavailableError, match="Lock wait timeout") as caught:
             client.acquire("lock", "claim")
         assert caught.value.definite

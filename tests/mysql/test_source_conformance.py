@@ -2,8 +2,8 @@
 
 import pytest
 
-from fenceline.stores.mysql.source import MySQLSource
-from fenceline.testing import AsyncSourceConformance, SourceConformance
+from fencelock.stores.mysql.source import MySQLSource
+from fencelock.testing import AsyncSourceConformance, SourceConformance
 from tests.mysql.fix_mysql import Database
 
 

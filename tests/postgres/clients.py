@@ -5,10 +5,10 @@ import inspect
 from types import TracebackType
 from typing import Any, Self
 
-import fenceline
-import fenceline.aio
-from fenceline._flows import requests as ask
-from fenceline.stores.postgres.source import PostgresSource
+import fencelock
+import fencelock.aio
+from fencelock._flows import requests as ask
+from fencelock.stores.postgres.source import PostgresSource
 from tests import sources
 
 
@@ -31,7 +31,7 @@ class Client(sources.Client):
         """Tell whether the source remembers this very claim as one that is over."""
         native = self.connection._native
         assert native is not None
-        found = native.execute("select ended_claim from fenceline.lock where name = %s", [lock.encode()]).fetchone()
+        found = native.execute("select ended_claim from fencelock.lock where name = %s", [lock.encode()]).fetchone()
         return found == (claim,)
 
 
@@ -49,7 +49,7 @@ class Voice:
 
     def __init__(self, kind: str, url: str) -> None:
         self._runner = asyncio.Runner()
-        self.source: Any = fenceline.connect(url) if kind == "sync" else fenceline.aio.connect(url)
+        self.source: Any = fencelock.connect(url) if kind == "sync" else fencelock.aio.connect(url)
 
     def __enter__(self) -> Self:
         return self

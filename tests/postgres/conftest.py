@@ -2,7 +2,7 @@
 
 import pytest
 
-import fenceline
+import fencelock
 from tests.guards import LOCK, RESOURCE
 from tests.postgres.fix_postgres import Database
 from tests.postgres.guarded import TABLE, Guarded
@@ -13,5 +13,5 @@ def guarded(database: Database) -> Guarded:
     """A database whose table `reports` has one row, and is protected."""
     with database.connect() as native:
         native.execute(TABLE)
-    fenceline.guard(database.url(), resource=RESOURCE, lock=LOCK).protect("reports")
+    fencelock.guard(database.url(), resource=RESOURCE, lock=LOCK).protect("reports")
     return Guarded(database)

@@ -7,8 +7,8 @@ from typing import Any
 
 import psycopg
 
-import fenceline
-from fenceline import Guard
+import fencelock
+from fencelock import Guard
 from tests.guards import LOCK, RESOURCE, HandmadeLease, sequencer
 from tests.helpers import wait_until
 from tests.postgres.fix_postgres import Database
@@ -24,7 +24,7 @@ class Guarded:
         self.database = database
 
     def guard(self, *resources: str, **params: str) -> Guard:
-        return fenceline.guard(self.database.url(**params), resources=resources or (RESOURCE,), lock=LOCK)
+        return fencelock.guard(self.database.url(**params), resources=resources or (RESOURCE,), lock=LOCK)
 
     def value(self, key: int = 1) -> Any:
         return self.database.value("SELECT value FROM reports WHERE id = %s", key)
@@ -38,7 +38,7 @@ class Guarded:
     def present(self, native: psycopg.Connection, token: int, *resources: str) -> None:
         """Present a token as any client does."""
         native.execute(
-            "SELECT fenceline.present(%s, VARIADIC %s)", (str(sequencer(token)), list(resources or (RESOURCE,)))
+            "SELECT fencelock.present(%s, VARIADIC %s)", (str(sequencer(token)), list(resources or (RESOURCE,)))
         )
 
     @contextmanager

@@ -7,10 +7,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
-import fenceline
-import fenceline.aio
-from fenceline import StaleTokenError
-from fenceline.stores.postgres.source import PostgresSource
+import fencelock
+import fencelock.aio
+from fencelock import StaleTokenError
+from fencelock.stores.postgres.source import PostgresSource
 from tests.guards import LOCK, RESOURCE
 from tests.postgres.fix_copies import Copies
 from tests.postgres.fix_postgres import Database, only
@@ -33,8 +33,8 @@ def stage(guarded: Guarded, database: Database, tmp_path: Path) -> Iterator[Post
 def holder(url: str, ttl: float) -> str:
     """Return the script of a process that reads in one transaction and writes in another, when it is told to."""
     return f"""
-from fenceline import FencelineError
-guard = fenceline.guard({url!r}, resource={RESOURCE!r}, lock={LOCK!r})
+from fencelock import FencelockError
+guard = fencelock.guard({url!r}, resource={RESOURCE!r}, lock={LOCK!r})
 lease = source.lock({LOCK!r}, ttl={ttl}).acquire()
 with guard.transaction(lease) as connection:
     value = connection.execute("SELECT value FROM reports").fetchone()[0]
@@ -45,7 +45,7 @@ for proof in (lease.sequencer, lease):
         with guard.transaction(proof) as connection:
             connection.execute("UPDATE reports SET value = %s", (value + " stale",))
         say("written")
-    except FencelineError as error:
+    except FencelockError as error:
         say(type(error).__name__)
 """
 
@@ -57,7 +57,7 @@ def test_a_holder_frozen_past_its_ttl_writes_nothing_in_the_database_that_has_it
     old = stage.actor(holder(stage.url, 1.0))
     token = old.hear()
     freeze(old)
-    with fenceline.connect(stage.url) as source, source.lock(LOCK, ttl=30.0, timeout=30.0) as lease:
+    with fencelock.connect(stage.url) as source, source.lock(LOCK, ttl=30.0, timeout=30.0) as lease:
         assert lease.token > token
         with guarded.guard().transaction(lease) as connection:
             connection.execute(ADD, (" new",))
@@ -72,7 +72,7 @@ def test_a_holder_frozen_inside_its_transaction_does_not_keep_its_successor_wait
 ) -> None:
     """G3: the server ends a transaction that is idle for longer than its lease had left."""
     old = stage.actor(f"""
-guard = fenceline.guard({stage.url!r}, resource={RESOURCE!r}, lock={LOCK!r})
+guard = fencelock.guard({stage.url!r}, resource={RESOURCE!r}, lock={LOCK!r})
 lease = source.lock({LOCK!r}, ttl=1.0).acquire()
 try:
     with guard.transaction(lease) as connection:
@@ -85,7 +85,7 @@ except Exception as error:
     old.hear()
     freeze(old)
     with (
-        fenceline.connect(stage.url) as source,
+        fencelock.connect(stage.url) as source,
         source.lock(LOCK, ttl=30.0, timeout=30.0) as lease,
         guarded.guard().transaction(lease) as connection,
     ):
@@ -98,7 +98,7 @@ except Exception as error:
 
 def test_processes_that_take_turns_lose_no_write(stage: PostgresStage, guarded: Guarded) -> None:
     script = f"""
-guard = fenceline.guard({stage.url!r}, resource={RESOURCE!r}, lock={LOCK!r})
+guard = fencelock.guard({stage.url!r}, resource={RESOURCE!r}, lock={LOCK!r})
 for _ in range({MANY}):
     with source.lock({LOCK!r}, ttl=30.0) as lease, guard.transaction(lease) as connection:
         (value,) = connection.execute("SELECT value FROM reports").fetchone()
@@ -112,8 +112,8 @@ say("done")
 
 def test_async_lock_and_guard_work_on_one_loop(stage: PostgresStage, guarded: Guarded) -> None:
     async def add(mark: str) -> int:
-        async with fenceline.aio.connect(stage.url) as source:
-            guard = fenceline.aio.guard(stage.url, resource=RESOURCE, lock=LOCK)
+        async with fencelock.aio.connect(stage.url) as source:
+            guard = fencelock.aio.guard(stage.url, resource=RESOURCE, lock=LOCK)
             async with source.lock(LOCK, ttl=30.0) as lease, guard.transaction(lease) as connection:
                 await connection.execute(ADD, (mark,))
                 return lease.token
@@ -133,9 +133,9 @@ def test_a_token_survives_a_crash_of_the_server_only_until_the_next_holder(
     url = own_postgres.url(dbname="postgres")
     PostgresSource(url).install()
     own_postgres.rows("CREATE TABLE reports (id int PRIMARY KEY, value text)")
-    guard = fenceline.guard(url, resource=RESOURCE, lock=LOCK)
+    guard = fencelock.guard(url, resource=RESOURCE, lock=LOCK)
     guard.protect("reports")
-    with fenceline.connect(url) as source:
+    with fencelock.connect(url) as source:
         lease = source.lock(LOCK, ttl=600.0).acquire()
         assert lease is not None
         with guard.transaction(lease) as connection:
@@ -163,9 +163,9 @@ def test_t7_a_lease_from_before_a_restore_of_both_is_refused_once_the_epoch_and_
     url = own_postgres.url()
     PostgresSource(url).install()
     own_postgres.rows("CREATE TABLE reports (value text)")
-    guard = fenceline.guard(url, resource=RESOURCE, lock=LOCK)
+    guard = fencelock.guard(url, resource=RESOURCE, lock=LOCK)
     guard.protect("reports")
-    with fenceline.connect(url) as source:
+    with fencelock.connect(url) as source:
         with source.lock(LOCK, ttl=30.0) as lease:
             guard.seal(lease)
         backup = copies.base_backup(own_postgres)
@@ -173,8 +173,8 @@ def test_t7_a_lease_from_before_a_restore_of_both_is_refused_once_the_epoch_and_
         assert late is not None
         guard.seal(late)
     restored = copies.started(backup, own_postgres).url()
-    other = fenceline.guard(restored, resource=RESOURCE, lock=LOCK)
-    with fenceline.connect(restored) as operator:
+    other = fencelock.guard(restored, resource=RESOURCE, lock=LOCK)
+    with fencelock.connect(restored) as operator:
         assert operator.describe().last_token < late.token, "it has not noticed yet"
         operator.raise_epoch(reason="restored")
         other.raise_to(operator, reason="restored")

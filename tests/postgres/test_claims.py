@@ -13,13 +13,13 @@ from typing import Any
 import psycopg
 import pytest
 
-import fenceline
-from fenceline import OutcomeUnknownError
-from fenceline._flows import requests as ask
-from fenceline.clock import boottime_us
-from fenceline.model import draw_claim
-from fenceline.stores.postgres.source import PostgresSource
-from fenceline.stores.postgres.speech import SQL
+import fencelock
+from fencelock import OutcomeUnknownError
+from fencelock._flows import requests as ask
+from fencelock.clock import boottime_us
+from fencelock.model import draw_claim
+from fencelock.stores.postgres.source import PostgresSource
+from fencelock.stores.postgres.speech import SQL
 from tests.helpers import wait_until
 from tests.postgres.clients import Client
 from tests.postgres.fix_faketime import ClockedServer
@@ -78,8 +78,8 @@ def holding(database: Database, statement: str) -> Iterator[None]:
         yield
 
 
-HOLD_LOCK = "select from fenceline.lock where name = 'lock' for update"
-HOLD_SOURCE = "select from fenceline.source for update"
+HOLD_LOCK = "select from fencelock.lock where name = 'lock' for update"
+HOLD_SOURCE = "select from fencelock.source for update"
 
 
 def blocked(database: Database) -> int:
@@ -245,7 +245,7 @@ def test_h4_a_lock_that_is_purged_under_a_waiting_acquire_is_made_anew(
     request = LateRequest(client, "ended before")
     client.token("lock", "ended before")
     client.release("lock", "ended before")
-    with holding(database, "select fenceline.purge()"):
+    with holding(database, "select fencelock.purge()"):
         late, fresh = Asked(request.arrive), Asked(Client(url).token)
         wait_until_blocked(database, 2)
     assert late.reply() == ["ended"]
@@ -254,9 +254,9 @@ def test_h4_a_lock_that_is_purged_under_a_waiting_acquire_is_made_anew(
 
 # --- H4: what any role may send -------------------------------------------------------------------
 SENT = {
-    "release": "select fenceline.release('lock', 'sent', {us})",
-    "acquire": "select fenceline.acquire('lock', 'sent', 'x', {ttl_ms}, {us}, 'try', null, 1000, 1000)",
-    "wait": "select fenceline.acquire('lock', 'sent', 'x', {ttl_ms}, {us}, 'wait', null, 1000, 1000)",
+    "release": "select fencelock.release('lock', 'sent', {us})",
+    "acquire": "select fencelock.acquire('lock', 'sent', 'x', {ttl_ms}, {us}, 'try', null, 1000, 1000)",
+    "wait": "select fencelock.acquire('lock', 'sent', 'x', {ttl_ms}, {us}, 'wait', null, 1000, 1000)",
 }
 """Calls for which a role needs no more than USAGE."""
 YEAR_US = 31_556_952_000_000
@@ -285,7 +285,7 @@ def test_h4_a_lock_whose_time_is_centuries_ahead_is_had_at_the_second_try(
     url: str, client: Client, database: Database, call: str
 ) -> None:
     client.one_token()
-    ahead_us = database.value("select fenceline.now_us()") + 999 * YEAR_US
+    ahead_us = database.value("select fencelock.now_us()") + 999 * YEAR_US
     database.rows(SENT[call].format(us=ahead_us, ttl_ms=1000))
     database.rows(SENT["release"].format(us=0))
     late = LateRequest(client, "late")
@@ -303,7 +303,7 @@ def test_no_role_spoils_a_lock_by_a_ttl_that_cannot_be_counted(
 ) -> None:
     """Nor a waiter: the holder's release looks at the queue, and failed by it."""
     client.token("lock" if call == "wait" else "another", "holder")
-    now_us = database.value("select fenceline.now_us()")
+    now_us = database.value("select fencelock.now_us()")
     for ttl_ms in ((2**63 - 1 - now_us) // 1000 - 1000, TTL_LIMIT_MS + 1, -1):
         with pytest.raises(psycopg.errors.CheckViolation, match="a_ttl_is_a_day_at_most"):
             database.rows(SENT[call].format(us=now_us, ttl_ms=ttl_ms))
@@ -316,7 +316,7 @@ def test_t7_a_grant_that_a_raise_has_to_wait_for_is_ended_by_it(url: str, client
     client.one_token("other")
     before = client.describe()
     parameters = "'lock', 'slow', 'tester', 60000, 9000000000000000, 'try', null, 1000, 1000"
-    with holding(database, f"select fenceline.acquire({parameters})"):
+    with holding(database, f"select fencelock.acquire({parameters})"):
         raising = Asked(Client(url).raise_epoch)
         wait_until_blocked(database, 1)
     after = raising.reply()
@@ -331,7 +331,7 @@ def test_t7_a_grant_that_waits_for_a_raise_is_of_the_new_history(
 ) -> None:
     client.one_token()
     history_id = client.describe().history_id
-    with holding(database, f"select fenceline.raise_epoch('{history_id}', 0, 'tester', 'a test')"):
+    with holding(database, f"select fencelock.raise_epoch('{history_id}', 0, 'tester', 'a test')"):
         waiting = Asked(Client(url).token, lock)
         wait_until_blocked(database, 1)
     assert waiting.reply() > client.describe().last_token - 2
@@ -344,7 +344,7 @@ def test_t7_one_history_for_one_recovery_however_many_notice_it(url: str, client
     clients = [Client(url) for _ in range(6)]
     for each in clients:
         each.describe()
-    database.rows("truncate fenceline.witness")  # As any recovery does.
+    database.rows("truncate fencelock.witness")  # As any recovery does.
     with holding(database, HOLD_SOURCE):
         asked = [Asked(each.one_token, f"lock{number}") for number, each in enumerate(clients)]
         wait_until_blocked(database, len(clients))
@@ -445,7 +445,7 @@ def test_h1_a_jump_of_the_clock_keeps_no_lock_longer_than_its_ttl(clock: Clocked
     clock.jump(hours * HOUR_S)
     info = client.ask(ask.Inspect("lock"))
     assert info.remaining <= 2.0
-    with fenceline.connect(url) as source:
+    with fencelock.connect(url) as source:
         for name in ("free", "lock"):
             # Each of the dead counted for itself would be forty seconds.
             with source.lock(name, ttl=60.0, timeout=30.0) as lease:

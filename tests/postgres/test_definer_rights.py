@@ -8,17 +8,17 @@ from typing import Any
 import psycopg
 import pytest
 
-from fenceline.stores.postgres import install
-from fenceline.stores.postgres.client import open_connection
-from fenceline.stores.postgres.source import PostgresSource
-from fenceline.stores.registry import guard_store
+from fencelock.stores.postgres import install
+from fencelock.stores.postgres.client import open_connection
+from fencelock.stores.postgres.source import PostgresSource
+from fencelock.stores.registry import guard_store
 from tests.guards import sequencer
 from tests.postgres.fix_postgres import Database
 from tests.postgres.guarded import Guarded
 
 TRAPS = """
     CREATE ROLE {role} LOGIN;
-    GRANT USAGE ON SCHEMA fenceline TO {role};
+    GRANT USAGE ON SCHEMA fencelock TO {role};
     CREATE SCHEMA trap AUTHORIZATION {role};
     SET ROLE {role};
     CREATE FUNCTION trap.spring(anyelement) RETURNS boolean LANGUAGE plpgsql AS
@@ -34,18 +34,18 @@ TRAPS = """
     RESET ROLE;
 """
 _CALLS = {
-    "acquire": "SELECT fenceline.acquire('a', 'claim', 'me', 1000, 1, 'wait', 'told', 1000, 10)",
-    "acquire again": "SELECT fenceline.acquire('a', 'other', 'me', 1000, 1, 'wait', 'told', 1000, 10)",
-    "renew": "SELECT fenceline.renew(ARRAY['a'::bytea], ARRAY['claim'])",
-    "release": "SELECT fenceline.release('a', 'claim', 1)",
-    "inspect": "SELECT fenceline.inspect('a', NULL, 1)",
-    "describe": "SELECT fenceline.describe()",
-    "reserve": "SELECT fenceline.reserve('me')",
-    "present": f"SELECT fenceline.present('{sequencer(5)}', 'reports')",
-    "offer": "SELECT fenceline.offer(ARRAY['reports'], 'reports-lock'::bytea, 5, 'claim', 'source', 'history', 1000)",
-    "seal": f"SELECT fenceline.seal('{sequencer(5)}', 'reports')",
-    "confirm": "SELECT fenceline.confirm('reports')",
-    "withdraw": "SELECT fenceline.withdraw('reports')",
+    "acquire": "SELECT fencelock.acquire('a', 'claim', 'me', 1000, 1, 'wait', 'told', 1000, 10)",
+    "acquire again": "SELECT fencelock.acquire('a', 'other', 'me', 1000, 1, 'wait', 'told', 1000, 10)",
+    "renew": "SELECT fencelock.renew(ARRAY['a'::bytea], ARRAY['claim'])",
+    "release": "SELECT fencelock.release('a', 'claim', 1)",
+    "inspect": "SELECT fencelock.inspect('a', NULL, 1)",
+    "describe": "SELECT fencelock.describe()",
+    "reserve": "SELECT fencelock.reserve('me')",
+    "present": f"SELECT fencelock.present('{sequencer(5)}', 'reports')",
+    "offer": "SELECT fencelock.offer(ARRAY['reports'], 'reports-lock'::bytea, 5, 'claim', 'source', 'history', 1000)",
+    "seal": f"SELECT fencelock.seal('{sequencer(5)}', 'reports')",
+    "confirm": "SELECT fencelock.confirm('reports')",
+    "withdraw": "SELECT fencelock.withdraw('reports')",
     "write": "INSERT INTO public.reports VALUES (7, 'x')",
     "observed write": "INSERT INTO public.seen VALUES (7)",
 }
@@ -111,15 +111,15 @@ def test_no_trap_is_sprung_by_whoever_installs(database: Database, monkeypatch: 
 def test_no_plan_that_a_session_may_see_holds_anothers_claim(database: Database) -> None:
     role = f"looker_of_{database.name}"
     PostgresSource(database.url()).install()
-    database.rows(f"CREATE ROLE {role} LOGIN; GRANT USAGE ON SCHEMA fenceline TO {role}")
-    acquire = "SELECT fenceline.acquire('a', %s, 'me', 60000, fenceline.now_us(), 'wait', 'told', 1000, 10)"
+    database.rows(f"CREATE ROLE {role} LOGIN; GRANT USAGE ON SCHEMA fencelock TO {role}")
+    acquire = "SELECT fencelock.acquire('a', %s, 'me', 60000, fencelock.now_us(), 'wait', 'told', 1000, 10)"
     seen: list[str] = []
     with database.connect() as owner, database.connect(user=role) as native:
         native.add_notice_handler(lambda said: seen.append(f"{said.message_primary} {said.message_detail}"))
         native.execute("SET client_min_messages = log; SET debug_print_plan = on")
         native.execute(acquire, ("own-claim",))
         owner.execute(acquire, ("claim-of-another",))
-        native.execute("SELECT fenceline.release('a', 'own-claim', 1)")
+        native.execute("SELECT fencelock.release('a', 'own-claim', 1)")
         assert owner.execute(acquire, ("claim-of-another",)).fetchone()
         native.execute(acquire, ("own-second-claim",))
         owner.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")

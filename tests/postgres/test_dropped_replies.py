@@ -12,12 +12,12 @@ from typing import Any, Self
 
 import pytest
 
-import fenceline
-from fenceline import OutcomeUnknownError
-from fenceline._flows import keep
-from fenceline._flows import requests as ask
-from fenceline.model import draw_claim
-from fenceline.stores.postgres.source import PostgresSource
+import fencelock
+from fencelock import OutcomeUnknownError
+from fencelock._flows import keep
+from fencelock._flows import requests as ask
+from fencelock.model import draw_claim
+from fencelock.stores.postgres.source import PostgresSource
 from tests.helpers import wait_until
 from tests.postgres.clients import Client, Voice
 from tests.postgres.fix_postgres import Database, only
@@ -73,12 +73,12 @@ class Scene:
         wait_until(lambda: not self.info().is_held and not self.info().waiters)
         self.note(self.referee.one_token())
 
-    def info(self) -> fenceline.LockInfo:
+    def info(self) -> fencelock.LockInfo:
         return self.referee.ask(ask.Inspect("lock"))
 
     def crash(self) -> None:
         """Do to the source what a recovery of the server does: its unlogged table is empty."""
-        self.database.rows("truncate fenceline.witness")
+        self.database.rows("truncate fencelock.witness")
 
     def released_when_waited_for(self) -> threading.Thread:
         """Start a thread in which the referee gives its lease back as soon as somebody waits."""
@@ -118,7 +118,7 @@ def acquire_and_release_on_a_known_connection(scene: Scene) -> Iterator[None]:
 def hold(scene: Scene) -> Any:
     """Acquire and release, and return the token."""
     lock = scene.lock()
-    if isinstance(scene.source, fenceline.Source):
+    if isinstance(scene.source, fencelock.Source):
         with lock as lease:
             return lease.token
 
@@ -191,7 +191,7 @@ def break_lock(scene: Scene) -> Iterator[None]:
     yield
     scene.note(broken.token)
     assert broken.holder == "tester"
-    statement = "select token from fenceline.source_audit where action = 'break' and token > %s"
+    statement = "select token from fencelock.source_audit where action = 'break' and token > %s"
     audited = scene.database.rows(statement, scene.tokens[0])
     assert audited == [(broken.token,)], "it was broken once"
 
@@ -389,7 +389,7 @@ def test_a_waiter_asks_once_to_queue_once_more_to_be_sure_and_once_when_told(
 
 READ_ROWS = """
     select sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0) + n_tup_ins + n_tup_upd + n_tup_del)
-    from pg_stat_user_tables where schemaname = 'fenceline'
+    from pg_stat_user_tables where schemaname = 'fencelock'
 """
 
 
@@ -412,7 +412,7 @@ def test_h7_a_hand_off_costs_the_same_however_many_wait(url: str, database: Data
 
 
 def rows_touched(client: Client, database: Database) -> int:
-    """Return how many rows of fenceline's tables were read or written until now."""
+    """Return how many rows of fencelock's tables were read or written until now."""
     assert client.connection._native is not None
     client.connection._native.execute("select pg_stat_force_next_flush()")
     return int(database.value(READ_ROWS))

@@ -9,9 +9,9 @@ from typing import Any
 import psycopg
 import pytest
 
-import fenceline
-import fenceline.aio
-from fenceline import GuardError, SourceUnavailableError, StaleTokenError, UnfencedWriteError
+import fencelock
+import fencelock.aio
+from fencelock import GuardError, SourceUnavailableError, StaleTokenError, UnfencedWriteError
 from tests.guards import LOCK, RESOURCE, HandmadeLease
 from tests.helpers import wait_until
 from tests.postgres.guarded import REFUSED, Guarded, Step
@@ -228,7 +228,7 @@ def test_g3_the_sessions_own_limit_stays_if_it_is_lower(guarded: Guarded, own: s
 def test_g3_a_frozen_sealer_does_not_keep_others_from_the_mark(guarded: Guarded) -> None:
     """Between the two round trips of a seal a process may freeze as well."""
     connection = guarded.guard()._core.store.connect()
-    flow_requests = fenceline._flows.guard_requests
+    flow_requests = fencelock._flows.guard_requests
     connection.perform(flow_requests.Begin())
     connection.perform(flow_requests.ReadMarks((RESOURCE,)))
     guarded.guard().seal(HandmadeLease(6))
@@ -259,7 +259,7 @@ def test_a_connection_lost_before_the_end_of_the_block_is_definite_too(guarded: 
 
 
 def test_a_server_that_is_not_there_is_unavailable() -> None:
-    guard = fenceline.guard("postgresql://127.0.0.1:1/nowhere", resource="r", lock=LOCK)
+    guard = fencelock.guard("postgresql://127.0.0.1:1/nowhere", resource="r", lock=LOCK)
     for attempt in (guard.mark, lambda: guard.seal(HandmadeLease(5))):
         with pytest.raises(SourceUnavailableError, match="cannot be reached") as caught:
             attempt()
@@ -286,7 +286,7 @@ def test_a_forked_child_leaves_its_parents_block_alone(guarded: Guarded) -> None
 
 # --- on the event loop ----------------------------------------------------------------------------
 def aio_guard(guarded: Guarded) -> Any:
-    return fenceline.aio.guard(guarded.database.url(), resource=RESOURCE, lock=LOCK)
+    return fencelock.aio.guard(guarded.database.url(), resource=RESOURCE, lock=LOCK)
 
 
 def test_the_async_guard_yields_an_async_connection_and_uses_no_thread(
@@ -318,7 +318,7 @@ def test_the_async_guard_yields_an_async_connection_and_uses_no_thread(
 async def delete(guard: Any, native: psycopg.AsyncConnection) -> None:
     """Write after what was presented was taken back."""
     async with guard.check(HandmadeLease(5), connection=native):
-        await native.execute("SELECT fenceline.withdraw('reports')")
+        await native.execute("SELECT fencelock.withdraw('reports')")
         await native.execute("DELETE FROM reports")
 
 

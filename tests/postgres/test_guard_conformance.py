@@ -3,8 +3,8 @@
 import psycopg
 import pytest
 
-from fenceline.stores.postgres.guard import PostgresGuard
-from fenceline.testing import AsyncGuardConformance, GuardConformance
+from fencelock.stores.postgres.guard import PostgresGuard
+from fencelock.testing import AsyncGuardConformance, GuardConformance
 from tests.postgres.fix_postgres import Database
 
 

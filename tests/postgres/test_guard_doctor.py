@@ -3,8 +3,8 @@
 import psycopg
 import pytest
 
-import fenceline
-from fenceline.stores.registry import guard_store
+import fencelock
+from fencelock.stores.registry import guard_store
 from tests.guards import LOCK, RESOURCE, HandmadeLease
 from tests.helpers import wait_until
 from tests.postgres.fix_postgres import Database, only
@@ -26,16 +26,16 @@ def test_a_database_without_marks(database: Database) -> None:
     [found] = guard_store(database.url()).examine()
     assert (found.code, found.remedy.split(" --")[0]) == (
         "no-marks",
-        f"run `fenceline protect {guard_store(database.url()).url}",
+        f"run `fencelock protect {guard_store(database.url()).url}",
     )
 
 
 WAYS = {
-    "DROP TRIGGER fenceline ON reports": "lost-protection",
-    "ALTER TABLE reports DISABLE TRIGGER fenceline": "lost-protection",
+    "DROP TRIGGER fencelock ON reports": "lost-protection",
+    "ALTER TABLE reports DISABLE TRIGGER fencelock": "lost-protection",
     "ALTER TABLE reports DISABLE TRIGGER ALL": "lost-protection",
-    "ALTER TABLE reports ENABLE TRIGGER fenceline": "lost-protection",
-    "ALTER TABLE reports ENABLE REPLICA TRIGGER fenceline": "lost-protection",
+    "ALTER TABLE reports ENABLE TRIGGER fencelock": "lost-protection",
+    "ALTER TABLE reports ENABLE REPLICA TRIGGER fencelock": "lost-protection",
     "DROP TABLE reports": "lost-protection",
     "ALTER TABLE reports RENAME TO before; CREATE TABLE reports (LIKE before)": "lost-protection",
     "CREATE TABLE heir () INHERITS (reports)": "open-side-door",
@@ -43,8 +43,8 @@ WAYS = {
     "CREATE TABLE whole (LIKE reports) PARTITION BY RANGE (id); "
     "ALTER TABLE whole ATTACH PARTITION reports FOR VALUES FROM (0) TO (9)": "open-side-door",
     "CREATE TABLE follower (id int REFERENCES reports ON DELETE CASCADE)": "open-reference",
-    "GRANT SELECT ON fenceline.mark TO pg_monitor": "open-marks",
-    "GRANT UPDATE ON fenceline.mark TO PUBLIC": "open-marks",
+    "GRANT SELECT ON fencelock.mark TO pg_monitor": "open-marks",
+    "GRANT UPDATE ON fencelock.mark TO PUBLIC": "open-marks",
 }
 
 
@@ -64,7 +64,7 @@ def test_a_new_partition_that_can_be_emptied_is_found_and_repaired(guarded: Guar
         [found] = [one for one in guard_store(guarded.database.url()).examine() if one.code == "open-truncate"]
         assert "log_1" in found.message
         guarded.guard().protect("log")
-        native.execute("ALTER TABLE log_1 DISABLE TRIGGER fenceline_rows")
+        native.execute("ALTER TABLE log_1 DISABLE TRIGGER fencelock_rows")
     assert codes(guarded.database.url()) == ["lost-protection"]
 
 
@@ -87,7 +87,7 @@ def test_a_role_that_could_disable_triggers_is_named(guarded: Guarded) -> None:
     assert "the role postgres of this URL is a superuser" in found.message
     with guarded.database.connect() as native:
         native.execute("DO $$ BEGIN CREATE ROLE tables_owner LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$")
-        native.execute("ALTER TABLE reports OWNER TO tables_owner; GRANT USAGE ON SCHEMA fenceline TO tables_owner")
+        native.execute("ALTER TABLE reports OWNER TO tables_owner; GRANT USAGE ON SCHEMA fencelock TO tables_owner")
     [found] = guard_store(guarded.database.url(user="tables_owner")).examine()
     assert (found.code, "owns public.reports" in found.message) == ("powerful-role", True)
 
@@ -97,7 +97,7 @@ def test_a_role_that_could_read_claims_or_write_marks_is_named(guarded: Guarded)
         for role in ("pg_read_all_data", "pg_write_all_data"):
             native.execute(
                 f"DO $$ BEGIN CREATE ROLE of_{role} LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$;"
-                f"GRANT {role} TO of_{role}; GRANT USAGE ON SCHEMA fenceline TO of_{role}"
+                f"GRANT {role} TO of_{role}; GRANT USAGE ON SCHEMA fencelock TO of_{role}"
             )
             [found] = guard_store(guarded.database.url(user=f"of_{role}")).examine()
             assert (found.code, "may read claims or write marks" in found.message) == ("powerful-role", True)
@@ -143,7 +143,7 @@ def preparing(own_postgres: PostgresServer) -> Guarded:
     database = Database(own_postgres, "postgres")
     with database.connect() as native:
         native.execute(TABLE)
-    fenceline.guard(database.url(), resource=RESOURCE, lock=LOCK).protect("reports")
+    fencelock.guard(database.url(), resource=RESOURCE, lock=LOCK).protect("reports")
     return Guarded(database)
 
 

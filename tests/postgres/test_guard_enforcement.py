@@ -5,8 +5,8 @@ from typing import Any
 import psycopg
 import pytest
 
-import fenceline
-from fenceline import GuardError, StaleTokenError, UnfencedWriteError
+import fencelock
+from fencelock import GuardError, StaleTokenError, UnfencedWriteError
 from tests.guards import LOCK, HandmadeLease, sequencer
 from tests.postgres.fix_postgres import Database
 from tests.postgres.guarded import REFUSED, Guarded
@@ -118,7 +118,7 @@ def test_g6_the_refusal_names_table_resource_and_remedy(guarded: Guarded) -> Non
     assert (said.sqlstate, said.schema_name, said.table_name) == ("FL001", "public", "reports")
     assert said.message_primary == f"table public.reports belongs to resource reports and {REFUSED}"
     assert "guard.transaction(lease)" in said.message_hint
-    assert "fenceline.present" in said.message_hint
+    assert "fencelock.present" in said.message_hint
 
 
 @pytest.mark.parametrize("setting", ["session_replication_role = replica", "session_replication_role = local"])
@@ -150,7 +150,7 @@ def test_g6_any_client_presents_its_sequencer_by_one_call(guarded: Guarded) -> N
     guarded.sealed(5)
     with guarded.database.connect() as native:
         with native.transaction():
-            assert native.execute("SELECT fenceline.present(%s, 'reports')", (str(sequencer(5)),)).fetchone() == (5,)
+            assert native.execute("SELECT fencelock.present(%s, 'reports')", (str(sequencer(5)),)).fetchone() == (5,)
             native.execute("UPDATE reports SET value = 'from elsewhere'")
         assert guarded.value() == "from elsewhere"
         with pytest.raises(psycopg.Error, match=REFUSED):
@@ -160,9 +160,9 @@ def test_g6_any_client_presents_its_sequencer_by_one_call(guarded: Guarded) -> N
 def test_g6_a_client_seals_by_one_call_too(guarded: Guarded) -> None:
     with guarded.database.connect() as native:
         for _ in range(2):
-            assert native.execute("SELECT fenceline.seal(%s, 'reports')", (str(sequencer(5)),)).fetchone() == (5,)
+            assert native.execute("SELECT fencelock.seal(%s, 'reports')", (str(sequencer(5)),)).fetchone() == (5,)
         with pytest.raises(psycopg.Error, match="token 4 at mark 5 of resource reports: a newer holder") as caught:
-            native.execute("SELECT fenceline.seal(%s, 'reports')", (str(sequencer(4)),))
+            native.execute("SELECT fencelock.seal(%s, 'reports')", (str(sequencer(4)),))
         assert caught.value.sqlstate == "FL002"
     assert guarded.guard().mark().token == 5
     with guarded.guard().transaction(HandmadeLease(5)) as own:
@@ -185,7 +185,7 @@ def test_g1_what_is_not_the_mark_is_refused_with_its_reason(guarded: Guarded, ki
     proof, reason = REFUSALS[kind]
     with guarded.database.connect() as native, native.transaction():
         with pytest.raises(psycopg.Error, match=reason) as caught, native.transaction():
-            native.execute("SELECT fenceline.present(%s, 'reports')", (str(proof),))
+            native.execute("SELECT fencelock.present(%s, 'reports')", (str(proof),))
         assert caught.value.sqlstate == kind[:5]
         with pytest.raises(psycopg.Error, match=REFUSED), native.transaction():
             native.execute("DELETE FROM reports")
@@ -221,7 +221,7 @@ def test_g10_a_closed_mark_is_refused_and_an_operators(guarded: Guarded) -> None
 @pytest.mark.parametrize("function", ["present", "seal"])
 def test_what_is_no_sequencer_is_refused_without_showing_it(guarded: Guarded, function: str, text: str | None) -> None:
     with guarded.database.connect() as native, pytest.raises(psycopg.Error, match="not a sequencer") as caught:
-        native.execute(f"SELECT fenceline.{function}(%s, 'reports')".encode(), (text,))
+        native.execute(f"SELECT fencelock.{function}(%s, 'reports')".encode(), (text,))
     assert caught.value.sqlstate == "22023"
     assert "claim-5" not in str(caught.value)
 
@@ -230,11 +230,11 @@ def test_what_is_no_sequencer_is_refused_without_showing_it(guarded: Guarded, fu
 def test_every_lock_name_survives_the_sequencer(database: Database, lock: str) -> None:
     with database.connect() as native:
         native.execute("CREATE TABLE reports (id int)")
-        guard = fenceline.guard(database.url(), resource="r", lock=lock)
+        guard = fencelock.guard(database.url(), resource="r", lock=lock)
         guard.protect("reports")
         guard.seal(HandmadeLease(5, lock=lock))
         with native.transaction():
-            native.execute("SELECT fenceline.present(%s, 'r')", (str(sequencer(5, lock=lock)),))
+            native.execute("SELECT fencelock.present(%s, 'r')", (str(sequencer(5, lock=lock)),))
             native.execute("INSERT INTO reports VALUES (1)")
     assert guard.mark().lock == lock
 
@@ -292,7 +292,7 @@ def test_g6_a_token_that_was_withdrawn_admits_nothing(guarded: Guarded) -> None:
         native.execute("BEGIN")
         guarded.present(native, 5)
         native.execute("UPDATE reports SET value = 'admitted'")
-        native.execute("SELECT fenceline.withdraw('reports')")
+        native.execute("SELECT fencelock.withdraw('reports')")
         with pytest.raises(psycopg.Error, match=REFUSED):
             native.execute("DELETE FROM reports")
 
@@ -304,7 +304,7 @@ def test_g10_a_transaction_that_closes_its_own_mark_is_not_admitted_any_more(gua
         native.execute("BEGIN")
         guarded.present(native, 5)
         closed = (proof.lock.encode(), 5, proof.source_id, proof.history_id, proof.claim)
-        native.execute("SELECT fenceline.write_mark('reports', %s, %s, %s, %s, %s, true)", closed)
+        native.execute("SELECT fencelock.write_mark('reports', %s, %s, %s, %s, %s, true)", closed)
         with pytest.raises(psycopg.Error, match=REFUSED):
             native.execute("DELETE FROM reports")
 
@@ -312,7 +312,7 @@ def test_g10_a_transaction_that_closes_its_own_mark_is_not_admitted_any_more(gua
 def test_g6_each_resource_needs_its_own_token(guarded: Guarded) -> None:
     with guarded.database.connect() as native:
         native.execute("CREATE TABLE orders (id int)")
-    fenceline.guard(guarded.database.url(), resource="orders", lock=LOCK).protect("orders")
+    fencelock.guard(guarded.database.url(), resource="orders", lock=LOCK).protect("orders")
     block = guarded.guard().transaction(HandmadeLease(5))
     with pytest.raises(UnfencedWriteError, match="orders belongs to resource orders"), block as own:
         own.execute("INSERT INTO orders VALUES (1)")
@@ -329,24 +329,24 @@ def test_g6_each_resource_needs_its_own_token(guarded: Guarded) -> None:
 
 # --- what keeps itself (G8) -----------------------------------------------------------------------
 FORBIDDEN = {
-    "lowering": "UPDATE fenceline.mark SET token = 4",
-    "forgetting": "UPDATE fenceline.mark SET token = NULL",
-    "deleting": "DELETE FROM fenceline.mark",
-    "emptying": "TRUNCATE fenceline.mark",
-    "taking over": "UPDATE fenceline.mark SET claim = 'another'",
-    "another history": "UPDATE fenceline.mark SET history_id = 'another'",
-    "another source": "UPDATE fenceline.mark SET source_id = 'another', token = 9",
-    "another lock": "UPDATE fenceline.mark SET lock = 'another', token = 9",
-    "another name": "UPDATE fenceline.mark SET resource = 'another'",
-    "reopening": "UPDATE fenceline.mark SET is_closed = false",
-    "token 0": "UPDATE fenceline.mark SET token = 0",
-    "an audit entry that is not there": "UPDATE fenceline.mark SET token = 4, audit_id = 77",
-    "an audit entry of another change": "UPDATE fenceline.mark SET token = 3, audit_id = 1",
-    "an audit entry that was used": "UPDATE fenceline.mark SET token = 4, audit_id = NULL",
-    "changing the audit": "UPDATE fenceline.guard_audit SET reason = 'another'",
-    "deleting the audit": "DELETE FROM fenceline.guard_audit",
-    "emptying the audit": "TRUNCATE fenceline.guard_audit CASCADE",
-    "an audit entry without a reason": "SELECT fenceline.write_audit('w', 'lower', 'reports', 9, 1, ' ')",
+    "lowering": "UPDATE fencelock.mark SET token = 4",
+    "forgetting": "UPDATE fencelock.mark SET token = NULL",
+    "deleting": "DELETE FROM fencelock.mark",
+    "emptying": "TRUNCATE fencelock.mark",
+    "taking over": "UPDATE fencelock.mark SET claim = 'another'",
+    "another history": "UPDATE fencelock.mark SET history_id = 'another'",
+    "another source": "UPDATE fencelock.mark SET source_id = 'another', token = 9",
+    "another lock": "UPDATE fencelock.mark SET lock = 'another', token = 9",
+    "another name": "UPDATE fencelock.mark SET resource = 'another'",
+    "reopening": "UPDATE fencelock.mark SET is_closed = false",
+    "token 0": "UPDATE fencelock.mark SET token = 0",
+    "an audit entry that is not there": "UPDATE fencelock.mark SET token = 4, audit_id = 77",
+    "an audit entry of another change": "UPDATE fencelock.mark SET token = 3, audit_id = 1",
+    "an audit entry that was used": "UPDATE fencelock.mark SET token = 4, audit_id = NULL",
+    "changing the audit": "UPDATE fencelock.guard_audit SET reason = 'another'",
+    "deleting the audit": "DELETE FROM fencelock.guard_audit",
+    "emptying the audit": "TRUNCATE fencelock.guard_audit CASCADE",
+    "an audit entry without a reason": "SELECT fencelock.write_audit('w', 'lower', 'reports', 9, 1, ' ')",
 }
 
 
@@ -355,7 +355,7 @@ def test_g8_marks_and_audit_keep_themselves_even_from_their_owner(guarded: Guard
     guard.raise_to(9, reason="first")
     guard.lower(5, reason="second")
     guard.close(HandmadeLease(7))
-    look = "SELECT * FROM fenceline.mark, fenceline.guard_audit ORDER BY id"
+    look = "SELECT * FROM fencelock.mark, fencelock.guard_audit ORDER BY id"
     before = guarded.database.rows(look)
     assert len(before) == 2
     with guarded.database.connect() as native:
@@ -372,7 +372,7 @@ def test_g8_what_operators_do_is_audited_with_their_role(guarded: Guarded) -> No
     guard.lower(5, reason="poisoned")
     guard.unprotect(reason="moved")
     rows = guarded.database.rows(
-        "SELECT action, from_token, to_token, reason, role, who <> '' FROM fenceline.guard_audit ORDER BY id"
+        "SELECT action, from_token, to_token, reason, role, who <> '' FROM fencelock.guard_audit ORDER BY id"
     )
     assert rows == [
         ("raise-to", 0, 9, "restored", "postgres", True),
@@ -393,4 +393,4 @@ def test_present_in_a_guarded_block_speaks_the_trees_errors(guarded: Guarded) ->
     guarded.guard("other").seal(HandmadeLease(9))
     for proof, kind in ((sequencer(8), StaleTokenError), (sequencer(10), GuardError)):
         with pytest.raises(kind), guarded.guard().transaction(HandmadeLease(5)) as own:
-            own.execute("SELECT fenceline.present(%s, 'other')", (str(proof),))
+            own.execute("SELECT fencelock.present(%s, 'other')", (str(proof),))

@@ -10,9 +10,9 @@ import psycopg
 import pytest
 from psycopg.errors import SerializationFailure
 
-import fenceline
-from fenceline import Guard, GuardError, SourceUnavailableError, StaleTokenError
-from fenceline.stores.postgres import guard_connection, guard_speech
+import fencelock
+from fencelock import Guard, GuardError, SourceUnavailableError, StaleTokenError
+from fencelock.stores.postgres import guard_connection, guard_speech
 from tests.guards import LOCK, RESOURCE, HandmadeLease, sequencer
 from tests.postgres.guarded import Guarded, Step
 
@@ -74,7 +74,7 @@ def test_g3_a_transaction_that_presents_during_a_seal_waits_and_is_refused(guard
     lease = guarded.sealed(5)
     with guarded.client() as sealing, guarded.client(level) as old:
         sealing.execute("BEGIN")
-        sealing.execute("SELECT fenceline.seal(%s, %s)", (str(sequencer(6)), RESOURCE))
+        sealing.execute("SELECT fencelock.seal(%s, %s)", (str(sequencer(6)), RESOURCE))
         by_hand = Step(lambda: guarded.present(old, 5))
         guarded.wait_for_lock(old)
         sealing.execute("COMMIT")
@@ -94,7 +94,7 @@ def test_g3_a_guarded_block_that_begins_during_a_seal_is_stale_at_every_level(gu
 
     with guarded.client() as sealing:
         sealing.execute("BEGIN")
-        sealing.execute("SELECT fenceline.seal(%s, %s)", (str(sequencer(6)), RESOURCE))
+        sealing.execute("SELECT fencelock.seal(%s, %s)", (str(sequencer(6)), RESOURCE))
         entering = Step(enter)
         guarded.wait_for_anybody()
         sealing.execute("COMMIT")
@@ -112,7 +112,7 @@ def test_g3_a_seal_that_is_rolled_back_lets_the_holder_go_on(guarded: Guarded, l
 
     with guarded.client() as sealing:
         sealing.execute("BEGIN")
-        sealing.execute("SELECT fenceline.seal(%s, %s)", (str(sequencer(6)), RESOURCE))
+        sealing.execute("SELECT fencelock.seal(%s, %s)", (str(sequencer(6)), RESOURCE))
         entering = Step(enter)
         guarded.wait_for_anybody()
         sealing.execute("ROLLBACK")
@@ -165,7 +165,7 @@ def test_g3_another_process_of_the_same_holder_does_not_wait_for_the_first(guard
     with guarded.guard().transaction(HandmadeLease(5)) as own, guarded.client() as by_hand:
         Step(lambda: guarded.guard().seal(HandmadeLease(5))).end()
         by_hand.execute("SET lock_timeout = '1ms'")
-        by_hand.execute("SELECT fenceline.seal(%s, %s)", (str(sequencer(5)), RESOURCE))
+        by_hand.execute("SELECT fencelock.seal(%s, %s)", (str(sequencer(5)), RESOURCE))
         by_hand.execute("BEGIN")
         Step(lambda: guarded.guard().seal(HandmadeLease(5), connection=by_hand)).end()
         by_hand.execute("ROLLBACK")
@@ -231,7 +231,7 @@ def test_g2_a_mark_is_not_raised_in_a_transaction_that_looks_back(guarded: Guard
         native.execute("ROLLBACK")
         native.execute("BEGIN")
         with pytest.raises(psycopg.Error, match="a mark is raised at READ COMMITTED") as caught:
-            native.execute("SELECT fenceline.seal(%s, %s)", (str(sequencer(5)), RESOURCE))
+            native.execute("SELECT fencelock.seal(%s, %s)", (str(sequencer(5)), RESOURCE))
         assert caught.value.sqlstate == "FL006"
     assert guarded.guard().mark().token == 0
 
@@ -266,7 +266,7 @@ def test_g9_a_seal_that_was_seen_committed_is_not_made_again(guarded: Guarded) -
     guard.lower(3, reason="as a restore does")
     with guarded.client() as native:
         native.execute("BEGIN")
-        with pytest.raises(fenceline.SealLostError):
+        with pytest.raises(fencelock.SealLostError):
             guard.seal(lease, connection=native)
 
 
@@ -274,13 +274,13 @@ def test_g4_a_seals_commit_is_flushed_whatever_the_session_wants(guarded: Guarde
     with guarded.client() as native:
         native.execute("SET synchronous_commit = off")
         native.execute("BEGIN")
-        native.execute("SELECT fenceline.seal(%s, %s)", (str(sequencer(5)), RESOURCE))
+        native.execute("SELECT fencelock.seal(%s, %s)", (str(sequencer(5)), RESOURCE))
         assert native.execute("SHOW synchronous_commit").fetchone() == ("on",)
         native.execute("COMMIT")
         assert native.execute("SHOW synchronous_commit").fetchone() == ("off",)
         native.execute("BEGIN")
         native.execute("SET LOCAL synchronous_commit = remote_write")
-        native.execute("SELECT fenceline.seal(%s, %s)", (str(sequencer(6)), RESOURCE))
+        native.execute("SELECT fencelock.seal(%s, %s)", (str(sequencer(6)), RESOURCE))
         assert native.execute("SHOW synchronous_commit").fetchone() == ("remote_write",)
 
 

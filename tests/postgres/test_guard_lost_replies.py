@@ -11,9 +11,9 @@ from typing import Any
 import psycopg
 import pytest
 
-import fenceline
-import fenceline.aio
-from fenceline import FencelineError, OutcomeUnknownError
+import fencelock
+import fencelock.aio
+from fencelock import FencelockError, OutcomeUnknownError
 from tests.guards import LOCK, RESOURCE, Blocking, HandmadeLease
 from tests.postgres.fix_postgres import only
 from tests.postgres.guarded import Guarded
@@ -38,8 +38,8 @@ class Scene:
     def opened(self) -> Any:
         url = self.proxy.url(self.guarded.database.url())
         if self.runner is None:
-            return fenceline.guard(url, resource=RESOURCE, lock=LOCK)
-        return Blocking(fenceline.aio.guard(url, resource=RESOURCE, lock=LOCK), self.runner.run)
+            return fencelock.guard(url, resource=RESOURCE, lock=LOCK)
+        return Blocking(fencelock.aio.guard(url, resource=RESOURCE, lock=LOCK), self.runner.run)
 
     def execute(self, native: Any, statement: str) -> None:
         done = native.execute(statement)
@@ -104,14 +104,14 @@ def raise_to(scene: Scene) -> Iterator[bool]:
 def unprotect(scene: Scene) -> Iterator[bool]:
     yield False
     scene.guard.unprotect(reason="a test")
-    yield not scene.guarded.database.rows("SELECT 1 FROM fenceline.protected_table")
+    yield not scene.guarded.database.rows("SELECT 1 FROM fencelock.protected_table")
 
 
 def protect(scene: Scene) -> Iterator[bool]:
     scene.guard.unprotect(reason="a test")
     yield False
     scene.guard.protect("reports")
-    yield bool(scene.guarded.database.rows("SELECT 1 FROM fenceline.protected_table"))
+    yield bool(scene.guarded.database.rows("SELECT 1 FROM fencelock.protected_table"))
 
 
 FLOWS = [seal, seal_over_an_older_one, first_block, later_block, close, raise_to, unprotect, protect]
@@ -141,7 +141,7 @@ def test_one_loss_is_told_as_it_is_and_holds_nobody_up(
         error: BaseException | None = None
         try:
             is_done = next(acting)
-        except (FencelineError, psycopg.OperationalError) as caught:
+        except (FencelockError, psycopg.OperationalError) as caught:
             error, is_done = caught, False
         if error is None:
             assert is_done, f"the loss of {nth} was told as done"

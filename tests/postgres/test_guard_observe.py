@@ -3,9 +3,9 @@
 import psycopg
 import pytest
 
-import fenceline
-from fenceline import GuardError, StaleTokenError
-from fenceline._api.guard import look_at
+import fencelock
+from fencelock import GuardError, StaleTokenError
+from fencelock._api.guard import look_at
 from tests.guards import LOCK, RESOURCE, HandmadeLease, HandmadeSource
 from tests.postgres.guarded import REFUSED, Guarded
 
@@ -43,7 +43,7 @@ def test_g6_a_holders_writes_are_not_counted(observed: Guarded) -> None:
 def test_g6_it_is_recorded_who_it_was(observed: Guarded) -> None:
     with observed.database.connect() as native:
         native.execute("DO $$ BEGIN CREATE ROLE clerk LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$")
-        native.execute("GRANT ALL ON reports TO clerk; GRANT USAGE ON SCHEMA fenceline TO clerk")
+        native.execute("GRANT ALL ON reports TO clerk; GRANT USAGE ON SCHEMA fencelock TO clerk")
     with observed.database.connect(user="clerk", application_name="a cron job") as native:
         for _ in range(3):
             native.execute("UPDATE reports SET value = 'x'")
@@ -80,7 +80,7 @@ def test_g6_many_observations_take_little_room(observed: Guarded) -> None:
         for _ in range(600):
             native.execute("UPDATE reports SET value = 'x'")
     assert counted(observed) == {"update": 600}
-    assert observed.database.value("SELECT count(*) FROM fenceline.observation") < 400
+    assert observed.database.value("SELECT count(*) FROM fencelock.observation") < 400
 
 
 def test_g6_stale_leases_are_counted_and_let_through(observed: Guarded) -> None:
@@ -106,7 +106,7 @@ def test_g6_going_over_to_enforcing_raises_the_mark(observed: Guarded) -> None:
     with observed.database.connect() as native, pytest.raises(psycopg.Error, match=REFUSED):
         native.execute("DELETE FROM reports")
     reasons = observed.database.rows(
-        "SELECT action, from_token, to_token, reason FROM fenceline.guard_audit ORDER BY id"
+        "SELECT action, from_token, to_token, reason FROM fencelock.guard_audit ORDER BY id"
     )
     assert reasons[-1] == ("mode", 7, 9, "public.reports: observe to enforce")
 
@@ -114,7 +114,7 @@ def test_g6_going_over_to_enforcing_raises_the_mark(observed: Guarded) -> None:
 def test_g6_a_resource_with_one_enforced_table_refuses(observed: Guarded) -> None:
     with observed.database.connect() as native:
         native.execute("CREATE TABLE lines (id int)")
-    guard, stale = fenceline.guard(observed.database.url(), resource=RESOURCE, lock=LOCK), observed.sealed(5)
+    guard, stale = fencelock.guard(observed.database.url(), resource=RESOURCE, lock=LOCK), observed.sealed(5)
     guard.protect("lines")
     observed.sealed(6)
     with pytest.raises(StaleTokenError), guard.transaction(stale):

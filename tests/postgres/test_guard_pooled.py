@@ -3,8 +3,8 @@
 import psycopg
 import pytest
 
-import fenceline
-from fenceline import StaleTokenError
+import fencelock
+from fencelock import StaleTokenError
 from tests.guards import LOCK, RESOURCE, HandmadeLease
 from tests.postgres.fix_pgbouncer import PgBouncer
 from tests.postgres.fix_postgres import only
@@ -15,7 +15,7 @@ pytestmark = only("15")
 
 def test_guarded_transactions_work_behind_a_pooler(guarded: Guarded, pgbouncer: PgBouncer) -> None:
     url = pgbouncer.url(guarded.database.url())
-    guard, lease = fenceline.guard(url, resource=RESOURCE, lock=LOCK), HandmadeLease(5)
+    guard, lease = fencelock.guard(url, resource=RESOURCE, lock=LOCK), HandmadeLease(5)
     for number in range(20):
         with guard.transaction(lease) as native:
             native.execute("UPDATE reports SET value = %s", (str(number),), prepare=False)
@@ -27,7 +27,7 @@ def test_guarded_transactions_work_behind_a_pooler(guarded: Guarded, pgbouncer: 
 
 def test_what_one_client_presents_admits_no_other_on_its_backends(guarded: Guarded, pgbouncer: PgBouncer) -> None:
     url = pgbouncer.url(guarded.database.url())
-    guard = fenceline.guard(url, resource=RESOURCE, lock=LOCK)
+    guard = fencelock.guard(url, resource=RESOURCE, lock=LOCK)
     with psycopg.connect(url, autocommit=True, prepare_threshold=None) as other:
         with guard.transaction(HandmadeLease(5)) as native:
             native.execute("UPDATE reports SET value = 'held'", prepare=False)

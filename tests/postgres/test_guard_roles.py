@@ -6,12 +6,12 @@ import psycopg
 import pytest
 from psycopg.errors import CharacterNotInRepertoire, InsufficientPrivilege, InvalidParameterValue
 
-import fenceline
-from fenceline import GuardError
-from fenceline.stores.postgres import source
-from fenceline.stores.postgres.guard import FUNCTIONS, PROTECTION, SCHEMA
-from fenceline.stores.postgres.source import PostgresSource
-from fenceline.stores.registry import guard_store
+import fencelock
+from fencelock import GuardError
+from fencelock.stores.postgres import source
+from fencelock.stores.postgres.guard import FUNCTIONS, PROTECTION, SCHEMA
+from fencelock.stores.postgres.source import PostgresSource
+from fencelock.stores.registry import guard_store
 from tests.guards import LOCK, RESOURCE, HandmadeLease, sequencer
 from tests.postgres.fix_postgres import Database
 from tests.postgres.fix_server import PostgresServer
@@ -28,11 +28,11 @@ def application(guarded: Guarded) -> Guarded:
             f"DO $$ BEGIN CREATE ROLE {APPLICATION} LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$"
         )
         native.execute(f"GRANT ALL ON reports TO {APPLICATION}")
-        native.execute(f"GRANT USAGE ON SCHEMA fenceline TO {APPLICATION}")
+        native.execute(f"GRANT USAGE ON SCHEMA fencelock TO {APPLICATION}")
     return guarded
 
 
-def guard_of(application: Guarded, *resources: str) -> fenceline.Guard:
+def guard_of(application: Guarded, *resources: str) -> fencelock.Guard:
     return application.guard(*resources, user=APPLICATION)
 
 
@@ -51,39 +51,39 @@ def test_a_holder_needs_usage_on_the_schema_and_no_more(application: Guarded) ->
 
 def test_a_role_without_it_is_refused_by_the_trigger_and_told_what_it_needs(application: Guarded) -> None:
     with application.database.connect() as native:
-        native.execute(f"REVOKE USAGE ON SCHEMA fenceline FROM {APPLICATION}")
+        native.execute(f"REVOKE USAGE ON SCHEMA fencelock FROM {APPLICATION}")
     with application.database.connect(user=APPLICATION) as native, pytest.raises(psycopg.Error, match=REFUSED):
         native.execute("DELETE FROM reports")
-    with pytest.raises(GuardError, match="a holder needs USAGE on the schema fenceline"):
+    with pytest.raises(GuardError, match="a holder needs USAGE on the schema fencelock"):
         guard_of(application).seal(HandmadeLease(5))
 
 
 FORBIDDEN = [
-    "SELECT * FROM fenceline.mark",
-    "SELECT claim FROM fenceline.mark",
-    "SELECT secret FROM fenceline.guard",
-    "SELECT fenceline.secret()",
-    "SELECT fenceline.note_name('reports')",
-    "SELECT fenceline.is_presented('reports')",
-    "SELECT * FROM fenceline.guard_audit",
-    "SELECT * FROM fenceline.observation",
-    "INSERT INTO fenceline.mark (resource, lock) VALUES ('mine', 'x')",
-    "UPDATE fenceline.mark SET token = 1",
-    "DELETE FROM fenceline.mark",
-    "TRUNCATE fenceline.mark",
-    "DELETE FROM fenceline.protection",
-    "SELECT fenceline.write_audit('w', 'lower', 'reports', 5, 1, 'r')",
-    "SELECT fenceline.change_mark('reports', 'x', 1, NULL, NULL, NULL, false, 1)",
-    "SELECT fenceline.make_mark('mine', 'x')",
-    "SELECT fenceline.unprotect_table('reports')",
-    "SELECT fenceline.protect_table('reports', 'mine', 'observe')",
-    "SELECT fenceline.hold_mark('reports', true)",
-    "SELECT fenceline.count_observed('reports', 't', 'insert')",
-    "DROP TRIGGER fenceline ON reports",
-    "ALTER TABLE reports DISABLE TRIGGER fenceline",
+    "SELECT * FROM fencelock.mark",
+    "SELECT claim FROM fencelock.mark",
+    "SELECT secret FROM fencelock.guard",
+    "SELECT fencelock.secret()",
+    "SELECT fencelock.note_name('reports')",
+    "SELECT fencelock.is_presented('reports')",
+    "SELECT * FROM fencelock.guard_audit",
+    "SELECT * FROM fencelock.observation",
+    "INSERT INTO fencelock.mark (resource, lock) VALUES ('mine', 'x')",
+    "UPDATE fencelock.mark SET token = 1",
+    "DELETE FROM fencelock.mark",
+    "TRUNCATE fencelock.mark",
+    "DELETE FROM fencelock.protection",
+    "SELECT fencelock.write_audit('w', 'lower', 'reports', 5, 1, 'r')",
+    "SELECT fencelock.change_mark('reports', 'x', 1, NULL, NULL, NULL, false, 1)",
+    "SELECT fencelock.make_mark('mine', 'x')",
+    "SELECT fencelock.unprotect_table('reports')",
+    "SELECT fencelock.protect_table('reports', 'mine', 'observe')",
+    "SELECT fencelock.hold_mark('reports', true)",
+    "SELECT fencelock.count_observed('reports', 't', 'insert')",
+    "DROP TRIGGER fencelock ON reports",
+    "ALTER TABLE reports DISABLE TRIGGER fencelock",
     "SET session_replication_role = replica",
-    "CREATE OR REPLACE FUNCTION fenceline.enforce() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NEW; END $$",
-    "CREATE TABLE fenceline.mine (id int)",
+    "CREATE OR REPLACE FUNCTION fencelock.enforce() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NEW; END $$",
+    "CREATE TABLE fencelock.mine (id int)",
 ]
 
 
@@ -96,15 +96,15 @@ def test_a_holder_can_neither_read_claims_nor_change_what_protects(application: 
 
 
 HIDDEN_SOURCE = [
-    "SELECT setval('fenceline.token', 1)",
-    "SELECT nextval('fenceline.token')",
-    "SELECT fenceline.purge()",
-    "SELECT claim FROM fenceline.lock",
-    "SELECT claim FROM fenceline.waiter",
-    "DELETE FROM fenceline.witness",
-    "UPDATE fenceline.source SET bound = 1",
-    "SELECT setval(pg_get_serial_sequence('fenceline.waiter', 'ticket'), 1)",
-    "CREATE TABLE fenceline.mine ()",
+    "SELECT setval('fencelock.token', 1)",
+    "SELECT nextval('fencelock.token')",
+    "SELECT fencelock.purge()",
+    "SELECT claim FROM fencelock.lock",
+    "SELECT claim FROM fencelock.waiter",
+    "DELETE FROM fencelock.witness",
+    "UPDATE fencelock.source SET bound = 1",
+    "SELECT setval(pg_get_serial_sequence('fencelock.waiter', 'ticket'), 1)",
+    "CREATE TABLE fencelock.mine ()",
 ]
 
 
@@ -118,8 +118,8 @@ def test_the_default_privileges_of_the_database_give_nothing_away(database: Data
             native.execute(f"ALTER DEFAULT PRIVILEGES GRANT ALL ON {kind} TO {grantee}")
         native.execute(TABLE)
         PostgresSource(database.url()).install()
-        fenceline.guard(database.url(), resource=RESOURCE, lock=LOCK).protect("reports")
-        native.execute(f"GRANT USAGE ON SCHEMA fenceline TO {APPLICATION}")
+        fencelock.guard(database.url(), resource=RESOURCE, lock=LOCK).protect("reports")
+        native.execute(f"GRANT USAGE ON SCHEMA fencelock TO {APPLICATION}")
     assert guard_store(database.url(user=APPLICATION)).examine() == []
     assert PostgresSource(database.url(user=APPLICATION)).examine() == []
     with database.connect(user=APPLICATION) as native:
@@ -132,7 +132,7 @@ def test_every_function_that_runs_with_its_owners_rights_has_a_fixed_path_or_com
     application: Guarded,
 ) -> None:
     rows = application.database.rows(
-        "SELECT proname FROM pg_proc WHERE pronamespace = 'fenceline'::regnamespace AND prosecdef"
+        "SELECT proname FROM pg_proc WHERE pronamespace = 'fencelock'::regnamespace AND prosecdef"
         " AND coalesce(array_to_string(proconfig, ' '), '') NOT LIKE '%%search_path=%%' ORDER BY 1"
     )
     assert [name for (name,) in rows] == ["confirm", "enforce", "note_name", "observe", "offer"]
@@ -141,7 +141,7 @@ def test_every_function_that_runs_with_its_owners_rights_has_a_fixed_path_or_com
 def test_whatever_runs_with_its_owners_rights_and_may_hold_a_secret_prints_no_plan(application: Guarded) -> None:
     PostgresSource(application.database.url()).install()
     rows = application.database.rows(
-        "SELECT proname FROM pg_proc WHERE pronamespace = 'fenceline'::regnamespace AND prosecdef"
+        "SELECT proname FROM pg_proc WHERE pronamespace = 'fencelock'::regnamespace AND prosecdef"
         " AND coalesce(array_to_string(proconfig, ' '), '') NOT LIKE '%%debug_print_plan=off%%' ORDER BY 1"
     )
     assert [name for (name,) in rows] == ["confirm", "enforce", "observe", "offer"]
@@ -149,7 +149,7 @@ def test_whatever_runs_with_its_owners_rights_and_may_hold_a_secret_prints_no_pl
 
 def test_nobody_but_the_owner_may_call_what_is_not_for_holders(application: Guarded) -> None:
     rows = application.database.rows(
-        "SELECT proname FROM pg_proc WHERE pronamespace = 'fenceline'::regnamespace"
+        "SELECT proname FROM pg_proc WHERE pronamespace = 'fencelock'::regnamespace"
         " AND has_function_privilege(%s, oid, 'EXECUTE') ORDER BY 1",
         APPLICATION,
     )
@@ -165,9 +165,9 @@ def test_g6_the_name_of_what_presenting_leaves_is_told_to_nobody(application: Gu
     with application.database.connect(user=APPLICATION) as native, native.transaction():
         application.present(native, 5)
         for listed in ("SHOW ALL", "SELECT name FROM pg_settings"):
-            assert not [name for name, *_ in native.execute(listed) if name.startswith("fenceline")]
+            assert not [name for name, *_ in native.execute(listed) if name.startswith("fencelock")]
         with pytest.raises(InsufficientPrivilege):
-            native.execute("SELECT fenceline.note_name('reports')")
+            native.execute("SELECT fencelock.note_name('reports')")
 
 
 def test_g6_no_plan_that_a_session_may_see_holds_the_secret(application: Guarded) -> None:
@@ -179,11 +179,11 @@ def test_g6_no_plan_that_a_session_may_see_holds_the_secret(application: Guarded
         with native.transaction():
             application.present(native, 5)
             native.execute("DELETE FROM reports")
-            native.execute("SELECT fenceline.confirm('reports'), fenceline.withdraw('reports')")
-        native.execute("SELECT fenceline.seal(%s, 'reports')", (str(sequencer(6)),))
+            native.execute("SELECT fencelock.confirm('reports'), fencelock.withdraw('reports')")
+        native.execute("SELECT fencelock.seal(%s, 'reports')", (str(sequencer(6)),))
     assert seen
-    secret = application.database.value("SELECT secret FROM fenceline.guard")
-    name = application.database.value("SELECT fenceline.note_name('reports')")
+    secret = application.database.value("SELECT secret FROM fencelock.guard")
+    name = application.database.value("SELECT fencelock.note_name('reports')")
     for hidden in (secret, name):
         # A plan shows the bytes of a constant as numbers, and breaks its lines within them.
         assert "".join(map(str, hidden.encode())) not in "".join("".join(seen).split())
@@ -191,21 +191,21 @@ def test_g6_no_plan_that_a_session_may_see_holds_the_secret(application: Guarded
 
 def test_a_claim_is_shown_to_whoever_knows_it_and_to_nobody_else(application: Guarded) -> None:
     application.sealed(5)
-    read = "SELECT claim FROM fenceline.read_marks(%s, %s, 'shared', NULL)"
+    read = "SELECT claim FROM fencelock.read_marks(%s, %s, 'shared', NULL)"
     with application.database.connect(user=APPLICATION) as native:
         shown = [native.execute(read, ([RESOURCE], claim)).fetchone() for claim in ("claim-5", "claim-6", None)]
         assert shown == [("claim-5",), ("*",), ("*",)]
-        assert native.execute("SELECT claim FROM fenceline.show_marks(NULL)").fetchall() == [("*",)]
+        assert native.execute("SELECT claim FROM fencelock.show_marks(NULL)").fetchall() == [("*",)]
         for proof in (sequencer(4), sequencer(5, claim="rival-claim"), sequencer(6)):
             with pytest.raises(psycopg.Error) as caught:
-                native.execute("SELECT fenceline.present(%s, 'reports')", (str(proof),))
+                native.execute("SELECT fencelock.present(%s, 'reports')", (str(proof),))
             assert "claim-5" not in str(caught.value)
             assert proof.claim not in str(caught.value)
 
 
 def test_a_holder_cannot_lower_or_move_a_mark(application: Guarded) -> None:
     application.sealed(5)
-    write = "SELECT fenceline.write_mark('reports', %s, %s, %s, %s, %s, false)"
+    write = "SELECT fencelock.write_mark('reports', %s, %s, %s, %s, %s, false)"
     with application.database.connect(user=APPLICATION) as native:
         for changed in (
             (LOCK.encode(), 4, "source", "history", "mine"),
@@ -236,7 +236,7 @@ SETTINGS = [
 @pytest.mark.parametrize("lock", ["zz6162", "ünï\\x", "\\x6162"])
 def test_what_a_role_has_set_by_default_changes_nothing(database: Database, setting: str, lock: str) -> None:
     url = database.url(options=f"-c {setting}")
-    guard, lease = fenceline.guard(url, resource="re\\port", lock=lock), HandmadeLease(5, lock=lock)
+    guard, lease = fencelock.guard(url, resource="re\\port", lock=lock), HandmadeLease(5, lock=lock)
     with database.connect() as native:
         native.execute("CREATE SCHEMA pgapp; CREATE TABLE pgapp.reports (id int) PARTITION BY RANGE (id)")
         native.execute("CREATE TABLE pgapp.report_1 PARTITION OF pgapp.reports DEFAULT")
@@ -248,18 +248,18 @@ def test_what_a_role_has_set_by_default_changes_nothing(database: Database, sett
     with psycopg.connect(url) as own, guard.check(lease, connection=own):
         own.execute("DELETE FROM pgapp.reports WHERE id = 0")
     with psycopg.connect(url, autocommit=True) as native, native.transaction():
-        native.execute("SELECT fenceline.present(%s, %s)", (str(lease.sequencer), "re\\port"))
+        native.execute("SELECT fencelock.present(%s, %s)", (str(lease.sequencer), "re\\port"))
         native.execute("INSERT INTO pgapp.report_1 VALUES (7)")
     mark = guard.mark()
     assert (mark.lock, mark.resource, mark.token) == (lock, "re\\port", 5)
-    [protection] = fenceline._api.guard.look_at(url).protections
+    [protection] = fencelock._api.guard.look_at(url).protections
     assert protection.resource == "re\\port"
     guard.raise_to(9, reason="a test")
     with psycopg.connect(url, autocommit=True) as native:
         with pytest.raises(psycopg.Error, match=REFUSED):
             native.execute("DELETE FROM pgapp.reports")
         with pytest.raises(InvalidParameterValue, match="not a sequencer"):
-            native.execute("SELECT fenceline.present(%s, 'r')", (str(lease.sequencer).replace(".", "-"),))
+            native.execute("SELECT fencelock.present(%s, 'r')", (str(lease.sequencer).replace(".", "-"),))
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
@@ -284,7 +284,7 @@ def test_a_holder_cannot_make_a_mark_that_operators_cannot_read(postgres: Postgr
     name = f"in_{encoding.lower()}"
     postgres.rows(f"create database {name} encoding '{encoding}' template template0")
     database = Database(postgres, name)
-    guard = fenceline.guard(database.url(), resource="nächtlich", lock="bücher")
+    guard = fencelock.guard(database.url(), resource="nächtlich", lock="bücher")
     with database.connect() as native:
         native.execute("CREATE TABLE reports (id int)")
     guard.protect("reports")
@@ -293,16 +293,16 @@ def test_a_holder_cannot_make_a_mark_that_operators_cannot_read(postgres: Postgr
         for bad in NO_NAMES:
             if bad:
                 poisoned = str(sequencer(6)).rpartition(".")[0] + "." + urlsafe_b64encode(bad).decode().rstrip("=")
-                refuse(native, "SELECT fenceline.seal(%s, 'new')", poisoned)
-            refuse(native, "SELECT fenceline.write_mark('new', %s, 6, 'source', 'history', 'mine', false)", bad)
+                refuse(native, "SELECT fencelock.seal(%s, 'new')", poisoned)
+            refuse(native, "SELECT fencelock.write_mark('new', %s, 6, 'source', 'history', 'mine', false)", bad)
         for bad in ("", "x" * 513):
-            refuse(native, "SELECT fenceline.seal(%s, %s)", str(sequencer(6)), bad)
-            refuse(native, "SELECT fenceline.record_refusal(%s, 'stale')", bad)
+            refuse(native, "SELECT fencelock.seal(%s, %s)", str(sequencer(6)), bad)
+            refuse(native, "SELECT fencelock.record_refusal(%s, 'stale')", bad)
         if encoding == "SQL_ASCII":
-            refuse(native, "SELECT fenceline.seal(%s, E'\\xff')", str(sequencer(6)))
-            refuse(native, "SELECT fenceline.record_refusal(E'\\xff', 'stale')")
-            refuse(native, "SELECT fenceline.write_mark('new', 'a', 6, E'\\xff', 'history', 'mine', false)")
-    assert [(mark.resource, mark.lock, mark.token) for mark in fenceline._api.guard.look_at(database.url()).marks] == [
+            refuse(native, "SELECT fencelock.seal(%s, E'\\xff')", str(sequencer(6)))
+            refuse(native, "SELECT fencelock.record_refusal(E'\\xff', 'stale')")
+            refuse(native, "SELECT fencelock.write_mark('new', 'a', 6, E'\\xff', 'history', 'mine', false)")
+    assert [(mark.resource, mark.lock, mark.token) for mark in fencelock._api.guard.look_at(database.url()).marks] == [
         ("nächtlich", "bücher", 5)
     ]
     postgres.rows(f"drop database {name} with (force)")
@@ -329,7 +329,7 @@ def test_a_member_of_the_owner_may_protect_and_operate(guarded: Guarded) -> None
     with guarded.database.connect() as native:
         native.execute("DO $$ BEGIN CREATE ROLE migrator LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$")
         native.execute(f"GRANT CREATE ON DATABASE {guarded.database.name} TO migrator")
-        native.execute("DROP SCHEMA fenceline CASCADE; DROP TABLE reports; GRANT CREATE ON SCHEMA public TO migrator")
+        native.execute("DROP SCHEMA fencelock CASCADE; DROP TABLE reports; GRANT CREATE ON SCHEMA public TO migrator")
     with guarded.database.connect(user="migrator") as native:
         native.execute("CREATE TABLE reports (id int, value text)")
     guard = guarded.guard(user="migrator")
@@ -337,7 +337,7 @@ def test_a_member_of_the_owner_may_protect_and_operate(guarded: Guarded) -> None
     guard.raise_to(9, reason="a test")
     with guarded.database.connect() as native, pytest.raises(psycopg.Error, match=REFUSED):
         native.execute("INSERT INTO reports VALUES (1, 'x')")
-    assert guarded.database.value("SELECT role FROM fenceline.guard_audit") == "migrator"
+    assert guarded.database.value("SELECT role FROM fencelock.guard_audit") == "migrator"
 
 
 def test_claims_are_in_no_log_of_the_server(application: Guarded) -> None:
@@ -346,11 +346,11 @@ def test_claims_are_in_no_log_of_the_server(application: Guarded) -> None:
     guard.seal(lease)
     with guard.transaction(lease):
         pass
-    with pytest.raises(fenceline.WrongLockError):
+    with pytest.raises(fencelock.WrongLockError):
         guard_of(application).seal(HandmadeLease(9, claim="another-secret-of-the-test", source_id="another"))
     with application.database.connect() as native, pytest.raises(psycopg.Error):
         native.execute(
-            "SELECT fenceline.present(%s, 'reports')", (str(sequencer(3, claim="third-secret-of-the-test")),)
+            "SELECT fencelock.present(%s, 'reports')", (str(sequencer(3, claim="third-secret-of-the-test")),)
         )
     assert "secret-of-the-test" not in application.database.server.log
 
@@ -364,6 +364,6 @@ def test_doctor_trusts_the_guards_functions_beside_a_source(application: Guarded
     findings = [finding.message for finding in PostgresSource(application.database.url(user=APPLICATION)).examine()]
     assert not [message for message in findings if "search_path" in message], findings
     with application.database.connect() as owner:
-        owner.execute("CREATE FUNCTION fenceline.loose() RETURNS int LANGUAGE sql SECURITY DEFINER AS 'SELECT 1'")
+        owner.execute("CREATE FUNCTION fencelock.loose() RETURNS int LANGUAGE sql SECURITY DEFINER AS 'SELECT 1'")
     findings = [finding.message for finding in PostgresSource(application.database.url(user=APPLICATION)).examine()]
     assert any("['loose']" in message for message in findings), findings

@@ -5,9 +5,9 @@ from typing import Any
 import psycopg
 import pytest
 
-import fenceline
-from fenceline import GuardError, SourceUnavailableError
-from fenceline.stores.registry import guard_store
+import fencelock
+from fencelock import GuardError, SourceUnavailableError
+from fencelock.stores.registry import guard_store
 from tests.guards import LOCK, RESOURCE, HandmadeLease, HandmadeSource
 from tests.postgres.fix_postgres import Database
 from tests.postgres.guarded import REFUSED, Guarded, Step
@@ -28,7 +28,7 @@ def log(guarded: Guarded) -> Any:
     """A guard whose table is partitioned, and its database."""
     with guarded.database.connect() as native:
         native.execute(PARTITIONED)
-    guard = fenceline.guard(guarded.database.url(), resource="log", lock=LOCK)
+    guard = fencelock.guard(guarded.database.url(), resource="log", lock=LOCK)
     guard.protect("log")
     return guard
 
@@ -39,7 +39,7 @@ def refused(native: psycopg.Connection, statement: str) -> None:
     assert caught.value.sqlstate == "FL001", statement
 
 
-def test_partitions_refuse_writes_through_the_parent_and_by_name(guarded: Guarded, log: fenceline.Guard) -> None:
+def test_partitions_refuse_writes_through_the_parent_and_by_name(guarded: Guarded, log: fencelock.Guard) -> None:
     with guarded.database.connect() as native:
         for part in PARTS:
             refused(native, f"UPDATE {part} SET text = text")
@@ -60,7 +60,7 @@ def test_partitions_refuse_writes_through_the_parent_and_by_name(guarded: Guarde
     assert guarded.database.value("SELECT count(*) FROM log") == 2
 
 
-def test_new_and_attached_partitions_refuse_writes(guarded: Guarded, log: fenceline.Guard) -> None:
+def test_new_and_attached_partitions_refuse_writes(guarded: Guarded, log: fencelock.Guard) -> None:
     with guarded.database.connect() as native:
         native.execute("CREATE TABLE log_3 PARTITION OF log FOR VALUES FROM (20) TO (30)")
         native.execute("CREATE TABLE log_4 (day int, text text)")
@@ -75,7 +75,7 @@ def test_new_and_attached_partitions_refuse_writes(guarded: Guarded, log: fencel
         refused(native, "DELETE FROM log_4")
 
 
-def test_a_new_partition_is_emptied_until_protect_is_repeated(guarded: Guarded, log: fenceline.Guard) -> None:
+def test_a_new_partition_is_emptied_until_protect_is_repeated(guarded: Guarded, log: fencelock.Guard) -> None:
     with guarded.database.connect() as native:
         native.execute("CREATE TABLE log_3 PARTITION OF log FOR VALUES FROM (20) TO (30)")
         native.execute("TRUNCATE log_3")
@@ -84,7 +84,7 @@ def test_a_new_partition_is_emptied_until_protect_is_repeated(guarded: Guarded, 
         refused(native, "TRUNCATE log_3")
 
 
-def test_a_table_that_was_protected_alone_can_be_attached(guarded: Guarded, log: fenceline.Guard) -> None:
+def test_a_table_that_was_protected_alone_can_be_attached(guarded: Guarded, log: fencelock.Guard) -> None:
     with guarded.database.connect() as native:
         native.execute("CREATE TABLE old (day int, text text)")
         log.protect("old")
@@ -110,7 +110,7 @@ def test_a_partition_that_was_protected_alone_stays_with_its_resource(guarded: G
         native.execute("TRUNCATE whole")
 
 
-def test_an_attached_table_that_was_protected_alone_is_unprotected_too(guarded: Guarded, log: fenceline.Guard) -> None:
+def test_an_attached_table_that_was_protected_alone_is_unprotected_too(guarded: Guarded, log: fencelock.Guard) -> None:
     with guarded.database.connect() as native:
         native.execute("CREATE TABLE a_first (day int, text text)")
         log.protect("a_first")
@@ -120,11 +120,11 @@ def test_an_attached_table_that_was_protected_alone_is_unprotected_too(guarded: 
 
 
 def test_triggers_of_others_are_no_hindrance_to_whoever_asks_for_a_resource(guarded: Guarded) -> None:
-    asked = "SELECT relation::regclass::text FROM fenceline.our_trigger WHERE resource = %s"
+    asked = "SELECT relation::regclass::text FROM fencelock.our_trigger WHERE resource = %s"
     assert guarded.database.value(asked, RESOURCE) == "reports"
 
 
-def test_a_detached_partition_is_free_but_for_truncate(guarded: Guarded, log: fenceline.Guard) -> None:
+def test_a_detached_partition_is_free_but_for_truncate(guarded: Guarded, log: fencelock.Guard) -> None:
     """A named way past the guard: DETACH needs the owner of the table."""
     with guarded.database.connect() as native:
         native.execute("ALTER TABLE log DETACH PARTITION log_1")
@@ -134,13 +134,13 @@ def test_a_detached_partition_is_free_but_for_truncate(guarded: Guarded, log: fe
         refused(native, "DELETE FROM log_1")
 
 
-def test_switching_a_partitioned_table_switches_every_partition(guarded: Guarded, log: fenceline.Guard) -> None:
+def test_switching_a_partitioned_table_switches_every_partition(guarded: Guarded, log: fencelock.Guard) -> None:
     log.protect("log", mode="observe")
     with guarded.database.connect() as native:
         native.execute("INSERT INTO log VALUES (1, 'x'), (12, 'y')")
         native.execute("TRUNCATE log_1")
         native.execute("CREATE TABLE log_3 PARTITION OF log FOR VALUES FROM (20) TO (30)")
-    seen = guarded.database.rows("SELECT kind, sum(times)::int FROM fenceline.observation GROUP BY kind ORDER BY kind")
+    seen = guarded.database.rows("SELECT kind, sum(times)::int FROM fencelock.observation GROUP BY kind ORDER BY kind")
     assert seen == [("insert", 2), ("truncate", 1)]
     log.protect("log", source=HandmadeSource(9))
     with guarded.database.connect() as native:
@@ -151,7 +151,7 @@ def test_switching_a_partitioned_table_switches_every_partition(guarded: Guarded
     log.unprotect(reason="a test")
     with guarded.database.connect() as native:
         native.execute("TRUNCATE log_1; INSERT INTO log VALUES (1, 'x'); TRUNCATE log")
-    triggers = "SELECT count(*) FROM pg_trigger WHERE tgname LIKE 'fenceline%%' AND tgrelid = %s::regclass"
+    triggers = "SELECT count(*) FROM pg_trigger WHERE tgname LIKE 'fencelock%%' AND tgrelid = %s::regclass"
     assert [guarded.database.value(triggers, part) for part in PARTS] == [0] * len(PARTS)
 
 
@@ -166,14 +166,14 @@ UNFIT = {
     "a catalogue": ("", "of the system's own"),
     "one of ours": ("", "of the system's own"),
 }
-NAMES = {"a partition": "log_1", "a catalogue": "pg_class", "one of ours": "fenceline.mark"}
+NAMES = {"a partition": "log_1", "a catalogue": "pg_class", "one of ours": "fencelock.mark"}
 
 
 def test_a_temporary_table_cannot_be_protected(guarded: Guarded) -> None:
     with guarded.database.connect() as native:
         native.execute("CREATE TEMP TABLE passing (id int)")
         with pytest.raises(psycopg.Error, match="a temporary one"):
-            native.execute("SELECT fenceline.protect_table('passing', 'reports', 'enforce')")
+            native.execute("SELECT fencelock.protect_table('passing', 'reports', 'enforce')")
 
 
 @pytest.mark.parametrize("kind", UNFIT)
@@ -211,7 +211,7 @@ def test_tables_of_any_name_and_schema_are_protected(guarded: Guarded, name: str
         refused(native, f"INSERT INTO {name} VALUES (1)")
         guard.unprotect(name, reason="a test")
         native.execute(f"INSERT INTO {name} VALUES (1)")
-        assert native.execute("SELECT name FROM fenceline.protected_table").fetchall() == [("public.reports",)]
+        assert native.execute("SELECT name FROM fencelock.protected_table").fetchall() == [("public.reports",)]
 
 
 @pytest.mark.parametrize("name", ["nowhere", "nowhere.reports", "a b", "other.public.reports.x", '"'])
@@ -222,7 +222,7 @@ def test_a_name_that_means_no_table_is_refused(guarded: Guarded, name: str) -> N
 
 @pytest.mark.parametrize("resource", ["it's", 'quo"te', "ünï", "back\\slash", "%s {} $1", "x" * 512])
 def test_resources_of_any_name_are_enforced(database: Database, resource: str) -> None:
-    guard = fenceline.guard(database.url(), resource=resource, lock=LOCK)
+    guard = fencelock.guard(database.url(), resource=resource, lock=LOCK)
     with database.connect() as native:
         native.execute("CREATE TABLE reports (id int)")
         guard.protect("reports")
@@ -232,7 +232,7 @@ def test_resources_of_any_name_are_enforced(database: Database, resource: str) -
         with guard.transaction(HandmadeLease(5)) as own:
             own.execute("INSERT INTO reports VALUES (1)")
         guard.protect("reports")
-    assert [one.resource for one in fenceline._api.guard.look_at(database.url()).protections] == [resource]
+    assert [one.resource for one in fencelock._api.guard.look_at(database.url()).protections] == [resource]
 
 
 def test_a_renamed_and_moved_table_stays_protected(guarded: Guarded) -> None:
@@ -251,14 +251,14 @@ def test_a_table_that_was_made_anew_is_free_until_it_is_protected_again(guarded:
         native.execute("INSERT INTO reports VALUES (1)")
         guarded.guard().protect("reports")
         refused(native, "INSERT INTO reports VALUES (1)")
-        assert native.execute("SELECT count(*) FROM fenceline.protection").fetchone() == (1,)
+        assert native.execute("SELECT count(*) FROM fencelock.protection").fetchone() == (1,)
 
 
 def test_unprotecting_what_is_gone_forgets_it(guarded: Guarded) -> None:
     with guarded.database.connect() as native:
         native.execute("DROP TABLE reports")
         guarded.guard().unprotect(reason="a test")
-        assert native.execute("SELECT count(*) FROM fenceline.protection").fetchone() == (0,)
+        assert native.execute("SELECT count(*) FROM fencelock.protection").fetchone() == (0,)
     with pytest.raises(GuardError, match="protects no table here"):
         guarded.guard().unprotect(reason="a test")
 
@@ -298,27 +298,27 @@ def test_many_installations_at_once_make_one(database: Database) -> None:
         for number in range(6):
             native.execute(f"CREATE TABLE t{number} (id int)")
     steps = [
-        Step(lambda number=number: fenceline.guard(database.url(), resource="r", lock=LOCK).protect(f"t{number}"))
+        Step(lambda number=number: fencelock.guard(database.url(), resource="r", lock=LOCK).protect(f"t{number}"))
         for number in range(6)
     ]
     for step in steps:
         step.end()
-    assert database.value("SELECT count(*) FROM fenceline.protected_table") == 6
-    assert database.value("SELECT count(*) FROM fenceline.guard") == 1
+    assert database.value("SELECT count(*) FROM fencelock.protected_table") == 6
+    assert database.value("SELECT count(*) FROM fencelock.guard") == 1
 
 
 def test_another_schema_number_is_refused(guarded: Guarded) -> None:
-    guarded.database.rows("UPDATE fenceline.guard SET schema = 2 RETURNING id")
+    guarded.database.rows("UPDATE fencelock.guard SET schema = 2 RETURNING id")
     guard, lease = guarded.guard(), HandmadeLease(5)
     for attempt in (guard.mark, lambda: guard.seal(lease), lambda: guard.protect("reports")):
-        with pytest.raises(fenceline.SchemaError, match=r"schema 2, and this .*schema 1"):
+        with pytest.raises(fencelock.SchemaError, match=r"schema 2, and this .*schema 1"):
             attempt()
 
 
 def test_without_a_schema_the_remedy_is_named(database: Database) -> None:
-    guard = fenceline.guard(database.url(), resource="r", lock=LOCK)
+    guard = fencelock.guard(database.url(), resource="r", lock=LOCK)
     for attempt in (guard.mark, lambda: guard.seal(HandmadeLease(5)), lambda: guard.unprotect(reason="a test")):
-        with pytest.raises(fenceline.SchemaError, match="run `fenceline protect postgresql://"):
+        with pytest.raises(fencelock.SchemaError, match="run `fencelock protect postgresql://"):
             attempt()
 
 
@@ -334,9 +334,9 @@ def test_a_restored_dump_enforces_as_before(guarded: Guarded) -> None:
         server.programs.run("psql", *where, "-v", "ON_ERROR_STOP=1", "-f", dump, "restored", cwd=server.folder)
         with server.connect(dbname="restored") as native:
             refused(native, "DELETE FROM reports")
-            protected = native.execute("SELECT name, is_whole FROM fenceline.protected_table").fetchall()
+            protected = native.execute("SELECT name, is_whole FROM fencelock.protected_table").fetchall()
             assert protected == [("public.reports", True)]
-            assert native.execute("SELECT relation::text FROM fenceline.protection").fetchall() == [("reports",)]
-            assert native.execute("SELECT token FROM fenceline.mark").fetchall() == [(5,)]
+            assert native.execute("SELECT relation::text FROM fencelock.protection").fetchall() == [("reports",)]
+            assert native.execute("SELECT token FROM fencelock.mark").fetchall() == [(5,)]
     finally:
         server.rows("DROP DATABASE restored WITH (FORCE)")

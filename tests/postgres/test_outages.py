@@ -15,13 +15,13 @@ from typing import Any
 import psycopg
 import pytest
 
-import fenceline
-import fenceline.aio
-from fenceline import OutcomeUnknownError, SourceUnavailableError
-from fenceline._drivers import aio as aio_driver
-from fenceline._drivers import sync as sync_driver
-from fenceline._flows import requests as ask
-from fenceline.stores.postgres.source import PostgresSource
+import fencelock
+import fencelock.aio
+from fencelock import OutcomeUnknownError, SourceUnavailableError
+from fencelock._drivers import aio as aio_driver
+from fencelock._drivers import sync as sync_driver
+from fencelock._flows import requests as ask
+from fencelock.stores.postgres.source import PostgresSource
 from tests.helpers import wait_until, wait_until_async
 from tests.postgres.clients import Client, Voice
 from tests.postgres.fix_copies import Copies, failover_url, promote, wait_until_replayed
@@ -54,7 +54,7 @@ def own_url(own_postgres: PostgresServer) -> str:
 class Waiter(threading.Thread):
     """A thread that waits for a lock, whatever becomes of the source meanwhile, and gives the lock back at once."""
 
-    def __init__(self, source: fenceline.Source, name: str = "waiter") -> None:
+    def __init__(self, source: fencelock.Source, name: str = "waiter") -> None:
         super().__init__(daemon=True)
         self._lock = source.lock("lock", ttl=TTL, holder=name)
         self.token: int | None = None
@@ -65,7 +65,7 @@ class Waiter(threading.Thread):
             self.token = lease.token
 
 
-def renewed(lease: fenceline.Lease) -> None:
+def renewed(lease: fencelock.Lease) -> None:
     """Wait until a lease has been renewed once more."""
     before = lease.deadline_ms
     wait_until(lambda: lease.deadline_ms > before)
@@ -77,7 +77,7 @@ def test_a_lease_and_a_waiter_outlive_a_restart_of_the_server(
     own_postgres: PostgresServer, own_url: str, how: str
 ) -> None:
     losses: list[str] = []
-    with fenceline.connect(own_url) as source, fenceline.connect(own_url) as other:
+    with fencelock.connect(own_url) as source, fencelock.connect(own_url) as other:
         lease = source.lock("lock", ttl=9.0, on_lost=losses.append).acquire()
         assert lease is not None
         waiter = Waiter(other)
@@ -99,7 +99,7 @@ def test_a_lease_and_a_waiter_outlive_a_restart_of_the_server(
 
 def test_whoever_comes_while_the_server_is_away_is_told_at_once(own_postgres: PostgresServer, own_url: str) -> None:
     """And leaves nothing of the attempt behind."""
-    with fenceline.connect(own_url) as source:
+    with fencelock.connect(own_url) as source:
         lock = source.lock("lock", ttl=TTL)
         lock.acquire()
         own_postgres.stop()
@@ -115,7 +115,7 @@ def test_whoever_comes_while_the_server_is_away_is_told_at_once(own_postgres: Po
 
 # --- the network ----------------------------------------------------------------------------------
 def test_cut_connections_are_made_anew(url: str, proxy: Proxy) -> None:
-    with fenceline.connect(proxy.url(url)) as source, fenceline.connect(url) as direct:
+    with fencelock.connect(proxy.url(url)) as source, fencelock.connect(url) as direct:
         lease = direct.lock("lock", ttl=TTL).acquire()
         held = source.lock("held", ttl=3.0).acquire()
         assert lease is not None
@@ -161,7 +161,7 @@ def test_a_lease_fails_over_to_a_standby_that_has_it(
 ) -> None:
     standby = copies.standby_of(own_postgres)
     losses: list[str] = []
-    with fenceline.connect(failover_url([own_postgres, standby])) as source:
+    with fencelock.connect(failover_url([own_postgres, standby])) as source:
         lease = source.lock("lock", ttl=9.0, on_lost=losses.append).acquire()
         assert lease is not None
         waiter = Waiter(source)
@@ -179,7 +179,7 @@ def test_a_lease_fails_over_to_a_standby_that_has_it(
 
 def test_a_standby_alone_is_refused_with_the_reason(own_postgres: PostgresServer, own_url: str, copies: Copies) -> None:
     standby = copies.standby_of(own_postgres)
-    with fenceline.connect(standby.url()) as source:
+    with fencelock.connect(standby.url()) as source:
         for request in (
             source.lock("lock").acquire,
             lambda: source.break_lock("lock", reason="a test"),
@@ -194,7 +194,7 @@ def test_a_standby_alone_is_refused_with_the_reason(own_postgres: PostgresServer
         assert source.describe().epoch == 1
         assert "standby" in {finding.code for finding in source.examine()}
     with (
-        fenceline.connect(failover_url([standby])) as source,
+        fencelock.connect(failover_url([standby])) as source,
         pytest.raises(SourceUnavailableError, match=r"cannot be reached: .*read-only"),
     ):
         source.lock("lock").acquire()
@@ -236,10 +236,10 @@ def test_tls_is_verified_as_the_url_says(tls_postgres: TlsServer, postgres_kind:
         )
         assert (True,) in encrypted
         voice.do(lease.release())
-        before = server.rows("select pid from pg_stat_activity where application_name = 'fenceline'")
+        before = server.rows("select pid from pg_stat_activity where application_name = 'fencelock'")
         for _ in range(5):
             voice.do(voice.do(voice.source.lock("lock").acquire()).release())
-        assert server.rows("select pid from pg_stat_activity where application_name = 'fenceline'") == before
+        assert server.rows("select pid from pg_stat_activity where application_name = 'fencelock'") == before
     with (
         Voice(kind, server.url(sslmode="verify-full", sslrootcert=str(tls_postgres.other_authority))) as voice,
         pytest.raises(SourceUnavailableError, match="certificate verify failed"),
@@ -252,8 +252,8 @@ def test_tls_is_verified_as_the_url_says(tls_postgres: TlsServer, postgres_kind:
 def test_behind_a_transaction_pooler_waiters_look_for_themselves_and_a_warning_says_so(
     url: str, pgbouncer: PgBouncer, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.WARNING, "fenceline")
-    with Voice(kind, pgbouncer.url(url)) as voice, fenceline.connect(url) as direct:
+    caplog.set_level(logging.WARNING, "fencelock")
+    with Voice(kind, pgbouncer.url(url)) as voice, fencelock.connect(url) as direct:
         lock = voice.source.lock("lock", ttl=TTL)
         for _ in range(3):
             voice.do(voice.do(lock.acquire()).release())
@@ -273,7 +273,7 @@ def test_behind_a_transaction_pooler_waiters_look_for_themselves_and_a_warning_s
     assert "waiters look for themselves" in warnings[0]
 
 
-def release_when_waited_for(source: fenceline.Source, lease: fenceline.Lease) -> None:
+def release_when_waited_for(source: fencelock.Source, lease: fencelock.Lease) -> None:
     wait_until(lambda: source.info(lease.lock).waiters)
     lease.release()
 
@@ -284,7 +284,7 @@ def test_behind_a_pooler_many_clients_share_a_few_backends(url: str, pgbouncer: 
 
     def work(number: int) -> list[int]:
         tokens = []
-        with fenceline.connect(pooled) as source:
+        with fencelock.connect(pooled) as source:
             for _ in range(5):
                 with source.lock(f"lock{number % 2}", ttl=30.0) as lease:
                     tokens.append(lease.token)
@@ -298,7 +298,7 @@ def test_behind_a_pooler_many_clients_share_a_few_backends(url: str, pgbouncer: 
 
 
 def test_the_schema_is_made_through_a_pooler(database: Database, pgbouncer: PgBouncer) -> None:
-    with fenceline.connect(pgbouncer.url(database.url())) as source:
+    with fencelock.connect(pgbouncer.url(database.url())) as source:
         source.install()
         source.install()
         with source.lock("lock") as lease:
@@ -314,7 +314,7 @@ def listeners(database: Database) -> list[int]:
 
 def test_fifty_waiters_go_on_when_their_listening_connection_is_ended(url: str, database: Database) -> None:
     """Without a new one, each would look when the one in front may be dead: after minutes."""
-    with fenceline.connect(url) as source:
+    with fencelock.connect(url) as source:
         holder = source.lock("lock", ttl=TTL)
         holder.acquire()
         waiters = []
@@ -342,8 +342,8 @@ def terminate(database: Database) -> None:
 def test_one_listening_connection_serves_all_locks_and_closes_when_nobody_waits(
     url: str, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fenceline.stores.postgres.listener.LINGER_S", 0.2)
-    with fenceline.connect(url) as source, ThreadPoolExecutor(8) as threads:
+    monkeypatch.setattr("fencelock.stores.postgres.listener.LINGER_S", 0.2)
+    with fencelock.connect(url) as source, ThreadPoolExecutor(8) as threads:
         leases = [source.lock(f"lock{number}", ttl=TTL).acquire() for number in range(8)]
         waiting = [threads.submit(source.lock(f"lock{number}", ttl=TTL).acquire) for number in range(8)]
         wait_until(lambda: all(source.info(f"lock{number}").waiters for number in range(8)))
@@ -367,7 +367,7 @@ def test_one_listening_connection_serves_all_locks_and_closes_when_nobody_waits(
 # --- asyncio --------------------------------------------------------------------------------------
 @pytest.mark.reduced
 def test_several_loops_in_one_process_share_a_source(url: str) -> None:
-    source = fenceline.aio.connect(url)
+    source = fencelock.aio.connect(url)
     tokens: list[int] = []
     inside = []
 
@@ -403,7 +403,7 @@ def test_h5_a_cancelled_acquire_leaves_nothing_behind_whenever_it_is_cancelled(
     referee = Client(url)
 
     async def cancel(nth: int) -> None:
-        async with fenceline.aio.connect(proxy.url(url)) as source:
+        async with fencelock.aio.connect(proxy.url(url)) as source:
             fault = proxy.hold_request(nth) if side == "request" else proxy.hold_reply(nth)
             task = asyncio.create_task(source.lock("lock", ttl=TTL).acquire())
             await wait_until_async(lambda: fault.has_happened or is_settled(task))
@@ -435,7 +435,7 @@ def obtained(client: Client) -> str:
     claims: list[str] = []
 
     def take() -> bool:
-        claims.append(fenceline.model.draw_claim())
+        claims.append(fencelock.model.draw_claim())
         return isinstance(client.acquire("lock", claims[-1]), ask.Granted)
 
     wait_until(take)

@@ -2,11 +2,11 @@
 
 import pytest
 
-from fenceline._flows import requests as ask
-from fenceline.errors import OutcomeUnknownError
-from fenceline.model import draw_claim
-from fenceline.stores.postgres.source import PostgresSource
-from fenceline.stores.source_connection import RENEWAL_S
+from fencelock._flows import requests as ask
+from fencelock.errors import OutcomeUnknownError
+from fencelock.model import draw_claim
+from fencelock.stores.postgres.source import PostgresSource
+from fencelock.stores.source_connection import RENEWAL_S
 from tests.postgres.fix_postgres import Database
 
 PATIENCE_S = 0.3
@@ -14,10 +14,10 @@ HELD_S = 1.0
 
 
 SLOWLY = f"""
-    ALTER FUNCTION fenceline.renew RENAME TO renew_at_once;
-    CREATE FUNCTION fenceline.renew(bytea[], text[]) RETURNS TABLE (claim text, remaining_ms bigint, reason text)
+    ALTER FUNCTION fencelock.renew RENAME TO renew_at_once;
+    CREATE FUNCTION fencelock.renew(bytea[], text[]) RETURNS TABLE (claim text, remaining_ms bigint, reason text)
     LANGUAGE plpgsql AS
-    $$ BEGIN PERFORM pg_sleep({HELD_S}); RETURN QUERY SELECT * FROM fenceline.renew_at_once($1, $2); END $$
+    $$ BEGIN PERFORM pg_sleep({HELD_S}); RETURN QUERY SELECT * FROM fencelock.renew_at_once($1, $2); END $$
 """
 
 

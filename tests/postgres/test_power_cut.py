@@ -17,9 +17,9 @@ from typing import Literal
 
 import pytest
 
-import fenceline
-from fenceline import SourceError
-from fenceline.stores.postgres.source import PostgresSource
+import fencelock
+from fencelock import SourceError
+from fencelock.stores.postgres.source import PostgresSource
 from tests.helpers import ONE_TRY, wait_until
 from tests.postgres.clients import Client, one_token
 from tests.postgres.fix_copies import Copies
@@ -47,14 +47,14 @@ class Granter(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        with fenceline.connect(self._url) as source:
+        with fencelock.connect(self._url) as source:
             turn = 0
             while not self.shall_end.is_set():
                 turn += 1
                 # Mostly its own locks: a shared one may stay with a lease that a crash brought back, for its ttl.
                 lock = source.lock("shared" if turn % 10 == 0 else f"{self._number}-{turn % 50}", ttl=1.0)
                 try:
-                    with suppress(fenceline.LeaseError), lock as lease:
+                    with suppress(fencelock.LeaseError), lock as lease:
                         self.tokens.append(lease.token)
                 except SourceError as error:
                     self.refusals.append(str(error))
@@ -86,7 +86,7 @@ def test_t1_no_token_comes_twice_over_stops_in_the_middle_of_load(
     tokens = [token for granter in granters for token in granter.tokens]
     assert len(set(tokens)) == len(tokens)
     assert one_token(own_postgres.url(), "another") > max(tokens)
-    assert own_postgres.value("select epoch from fenceline.source") == 4
+    assert own_postgres.value("select epoch from fencelock.source") == 4
 
 
 # --- the power is cut -----------------------------------------------------------------------------
@@ -121,7 +121,7 @@ class Machine:
     def lowest_left(self, names: range) -> int:
         """Return the highest token that the files know of, on these locks."""
         asked = [f"lock{number}".encode() for number in names]
-        return int(self.server.value("select coalesce(max(token), 0) from fenceline.lock where name = any(%s)", asked))
+        return int(self.server.value("select coalesce(max(token), 0) from fencelock.lock where name = any(%s)", asked))
 
     def cut(self) -> None:
         """Cut the power; another server goes on with the disk that is left."""
@@ -175,13 +175,13 @@ def test_t1_a_bound_that_was_raised_is_durable_before_a_token_above_it_is_told(m
     machine.grant(5)
     for _ in range(2):
         ahead = machine.told[-1] + 2**40 * 2**14
-        machine.server.rows("update fenceline.source set bound = %s, xid = pg_current_xact_id()::xid", ahead + 20)
-        machine.server.rows("select setval('fenceline.token', %s)", ahead)
+        machine.server.rows("update fencelock.source set bound = %s, xid = pg_current_xact_id()::xid", ahead + 20)
+        machine.server.rows("select setval('fencelock.token', %s)", ahead)
         machine.flush_all()
         machine.grant(100)
         assert machine.told[-1] > ahead + 20
         machine.cut()
-        assert machine.server.value("select bound from fenceline.source") > machine.told[-1]
+        assert machine.server.value("select bound from fencelock.source") > machine.told[-1]
         machine.grant(5)
 
 
@@ -192,7 +192,7 @@ def test_t7_a_raised_epoch_survives_a_power_cut(machine: Machine) -> None:
     raised = client.raise_epoch()
     client.close()
     machine.cut()
-    assert machine.server.rows("select history_id, epoch from fenceline.source") == [(raised.history_id, 2)]
+    assert machine.server.rows("select history_id, epoch from fencelock.source") == [(raised.history_id, 2)]
     machine.grant(1)
     assert machine.told[-1] > raised.last_token
 
@@ -202,11 +202,11 @@ def test_a_break_that_was_told_survives_a_power_cut(machine: Machine) -> None:
     client = Client(machine.server.url())
     client.token("broken", "holder")
     machine.flush_all()
-    with fenceline.connect(machine.server.url()) as source:
+    with fencelock.connect(machine.server.url()) as source:
         machine.told.append(source.break_lock("broken", reason="a test").token)
     client.close()
     machine.cut()
-    with fenceline.connect(machine.server.url()) as source:
+    with fencelock.connect(machine.server.url()) as source:
         assert not source.info("broken").is_held
         lease = source.lock("broken").acquire(timeout=30)
         assert lease is not None
@@ -215,9 +215,9 @@ def test_a_break_that_was_told_survives_a_power_cut(machine: Machine) -> None:
 
 def test_t1_without_the_witness_a_token_is_told_again(machine: Machine) -> None:
     """The same check must see what it is for: here the witness is logged, and outlives the cut."""
-    machine.server.rows("alter table fenceline.witness set logged")
-    machine.server.rows("delete from fenceline.witness")
-    machine.server.rows("insert into fenceline.witness values (1, pg_current_xact_id()::xid, fenceline.place())")
+    machine.server.rows("alter table fencelock.witness set logged")
+    machine.server.rows("delete from fencelock.witness")
+    machine.server.rows("insert into fencelock.witness values (1, pg_current_xact_id()::xid, fencelock.place())")
     machine.grant(5)
     machine.flush_all()
     machine.grant(200)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-import fenceline
-from fenceline.stores.postgres.source import PostgresSource
+import fencelock
+from fencelock.stores.postgres.source import PostgresSource
 from tests.guards import LOCK, RESOURCE, make_file, url_of, value_in, write
 from tests.helpers import wait_until
 from tests.postgres.fix_postgres import Database, only
@@ -29,7 +29,7 @@ class PostgresStage(Stage):
 
     def actor(self, script: str, *, options: tuple[str, ...] = ()) -> Actor:
         """Start an actor; `source` is the PostgreSQL source."""
-        named = f"URL = {self.url!r} + f'?application_name=actor{{os.getpid()}}'\nsource = fenceline.connect(URL)\n"
+        named = f"URL = {self.url!r} + f'?application_name=actor{{os.getpid()}}'\nsource = fencelock.connect(URL)\n"
         return super().actor(named + textwrap.dedent(script), options=options)
 
     def backends(self, actor: Actor) -> set[int]:
@@ -52,8 +52,8 @@ def stage(database: Database, tmp_path: Path) -> Iterator[PostgresStage]:
 
 
 @pytest.fixture
-def source(stage: PostgresStage) -> Iterator[fenceline.Source]:
-    with fenceline.connect(stage.url) as made:
+def source(stage: PostgresStage) -> Iterator[fencelock.Source]:
+    with fencelock.connect(stage.url) as made:
         yield made
 
 
@@ -65,12 +65,12 @@ def file(tmp_path: Path) -> Path:
 # --- frozen and killed ----------------------------------------------------------------------------
 @pytest.mark.reduced
 def test_a_holder_frozen_past_its_ttl_is_refused_by_the_table(
-    stage: PostgresStage, source: fenceline.Source, file: Path
+    stage: PostgresStage, source: fencelock.Source, file: Path
 ) -> None:
-    guard = fenceline.guard(url_of(file), resource=RESOURCE, lock=LOCK)
+    guard = fencelock.guard(url_of(file), resource=RESOURCE, lock=LOCK)
     guard.protect("reports")
     old = stage.actor(f"""
-guard = fenceline.guard({url_of(file)!r}, resource={RESOURCE!r}, lock={LOCK!r})
+guard = fencelock.guard({url_of(file)!r}, resource={RESOURCE!r}, lock={LOCK!r})
 lease = source.lock({LOCK!r}, ttl=1.0).acquire()
 with guard.transaction(lease) as connection:
     value = connection.execute("SELECT value FROM reports").fetchone()[0]
@@ -81,7 +81,7 @@ for proof in (lease.sequencer, lease):
         with guard.transaction(proof) as connection:
             connection.execute("UPDATE reports SET value = ?", (value + 1,))
         say("written")
-    except fenceline.FencelineError as error:
+    except fencelock.FencelockError as error:
         say(type(error).__name__)
 """)
     first = old.hear()
@@ -99,7 +99,7 @@ for proof in (lease.sequencer, lease):
 
 @pytest.mark.reduced
 def test_a_killed_holders_lock_is_free_after_its_ttl_and_a_killed_waiter_blocks_nobody(
-    stage: PostgresStage, source: fenceline.Source
+    stage: PostgresStage, source: fencelock.Source
 ) -> None:
     holder = stage.actor("lease = source.lock('a', ttl=1.0).acquire(); say(lease.token); hear()")
     first = holder.hear()
@@ -115,7 +115,7 @@ def test_a_killed_holders_lock_is_free_after_its_ttl_and_a_killed_waiter_blocks_
 
 
 def test_killed_anywhere_between_acquire_and_release_no_token_comes_twice(
-    stage: PostgresStage, source: fenceline.Source
+    stage: PostgresStage, source: fencelock.Source
 ) -> None:
     tokens: list[int] = []
     for turns in (1, 20, 50):
@@ -160,7 +160,7 @@ if not child:
     import gc
     try:
         lease.release()
-    except fenceline.LeaseInheritedError:
+    except fencelock.LeaseInheritedError:
         pass
     with source.lock("c", ttl=600.0) as own:
         assert source.lock("b").acquire(timeout=0.1) is None
@@ -188,13 +188,13 @@ hear()
 
 @pytest.mark.reduced
 def test_h6_the_server_sees_the_parent_go_though_the_child_lives(
-    stage: PostgresStage, source: fenceline.Source
+    stage: PostgresStage, source: fencelock.Source
 ) -> None:
     actor = stage.actor("""
         lease = source.lock("a", ttl=1.0).acquire()
         child = os.fork()
         if not child:
-            source = fenceline.connect(URL.replace("=actor", "=child"))
+            source = fencelock.connect(URL.replace("=actor", "=child"))
             with source.lock("b", ttl=600.0):
                 say("child")
                 hear()
@@ -265,7 +265,7 @@ say("begun")
 @pytest.mark.reduced
 @pytest.mark.parametrize("state", ["holding", "waiting", "cycling"])
 def test_h5_sigterm_in_the_middle_gives_back_what_there_is(
-    stage: PostgresStage, source: fenceline.Source, state: str
+    stage: PostgresStage, source: fencelock.Source, state: str
 ) -> None:
     """The ttl is so long that only the process itself can have given it back."""
     bodies = {
@@ -292,15 +292,15 @@ def test_h5_sigterm_in_the_middle_gives_back_what_there_is(
 @pytest.mark.reduced
 @pytest.mark.parametrize(("ending", "code"), [("pass", 0), ("sys.exit(7)", 7), ("raise KeyError", 1)])
 def test_the_interpreters_end_releases_what_is_held(
-    stage: PostgresStage, source: fenceline.Source, ending: str, code: int
+    stage: PostgresStage, source: fencelock.Source, ending: str, code: int
 ) -> None:
     actor = stage.actor(
         f"""
 import asyncio
-import fenceline.aio
+import fencelock.aio
 leases = [source.lock(name, ttl=600.0).acquire() for name in "abc"]
 async def take():
-    return await fenceline.aio.connect(URL).lock("d", ttl=600.0).acquire()
+    return await fencelock.aio.connect(URL).lock("d", ttl=600.0).acquire()
 lease = asyncio.run(take())
 threading.Thread(target=lambda: source.lock("a", ttl=600.0).acquire(), daemon=True).start()
 until(lambda: source.info("a").waiters)
@@ -317,7 +317,7 @@ say("held")
 # --- many of them ---------------------------------------------------------------------------------
 def test_ten_processes_and_their_threads_never_meet(stage: PostgresStage, file: Path) -> None:
     """Each reads a number and writes the next, in two transactions under one lease: none is lost."""
-    fenceline.guard(url_of(file), resource=RESOURCE, lock=LOCK).protect("reports")
+    fencelock.guard(url_of(file), resource=RESOURCE, lock=LOCK).protect("reports")
     actors = [stage.actor(COUNTING.format(url=url_of(file), resource=RESOURCE, lock=LOCK)) for _ in range(4)]
     tokens = [token for actor in actors for token in actor.hear(100)]
     assert len(set(tokens)) == 4 * 2 * 5
@@ -327,7 +327,7 @@ def test_ten_processes_and_their_threads_never_meet(stage: PostgresStage, file: 
 COUNTING = """
 tokens = []
 def count():
-    guard = fenceline.guard({url!r}, resource={resource!r}, lock={lock!r})
+    guard = fencelock.guard({url!r}, resource={resource!r}, lock={lock!r})
     for _ in range(5):
         with source.lock({lock!r}, ttl=10.0) as lease:
             tokens.append(lease.token)

@@ -13,10 +13,10 @@ from typing import Literal
 
 import pytest
 
-from fenceline import SourceError
-from fenceline._flows import requests as ask
-from fenceline.model import EPOCH_STRIDE
-from fenceline.stores.postgres.source import PostgresSource
+from fencelock import SourceError
+from fencelock._flows import requests as ask
+from fencelock.model import EPOCH_STRIDE
+from fencelock.stores.postgres.source import PostgresSource
 from tests.helpers import wait_until
 from tests.postgres.clients import Client, one_token
 from tests.postgres.fix_copies import (
@@ -33,7 +33,7 @@ from tests.postgres.fix_server import ADMIN, PostgresServer
 
 pytestmark = pytest.mark.process
 
-REMEDY = "fenceline epoch --raise"
+REMEDY = "fencelock epoch --raise"
 
 
 class Ledger:
@@ -131,7 +131,7 @@ def test_maintenance_begins_no_history(dumped: Database, ledger: Ledger) -> None
     """The rows are rewritten by another transaction, and say still who wrote them."""
     for task in ("vacuum freeze", "vacuum full", "vacuum (full, freeze)", "analyze", "reindex table"):
         for table in ("source", "witness", "lock", "waiter", "source_audit"):
-            dumped.rows(f"{task} fenceline.{table}")
+            dumped.rows(f"{task} fencelock.{table}")
         ledger.issue(dumped.url())
     assert ledger.last == len(ledger.tokens)
     assert epoch(dumped.url()) == 1
@@ -163,7 +163,7 @@ def test_t1_when_what_is_reserved_is_spent_more_is_reserved_in_the_same_history(
     for _ in range(2):
         ledger.issue_to(knowing)
         bound = ledger.last + 2
-        primary.rows("update fenceline.source set bound = %s, xid = pg_current_xact_id()::xid", bound)
+        primary.rows("update fencelock.source set bound = %s, xid = pg_current_xact_id()::xid", bound)
         for _ in range(4):
             ledger.issue_to(knowing)
         assert knowing.describe().epoch == 1
@@ -375,19 +375,19 @@ def test_t7_a_dump_restored_in_the_place_of_the_original(
     dump = copies.dump(dumped.server, dumped.name)
     knowing = clients(dumped.url())
     ledger.issue_to(knowing)
-    dumped.rows("drop schema fenceline cascade")
+    dumped.rows("drop schema fencelock cascade")
     copies.restore(dump, dumped.server, dumped.name)
     ledger.issue_to(knowing)
     ledger.issue(dumped.url())
 
 
-TABLES = "fenceline.source, fenceline.lock, fenceline.waiter, fenceline.source_audit"
+TABLES = "fencelock.source, fencelock.lock, fencelock.waiter, fencelock.source_audit"
 
 
 @only("18")
 @pytest.mark.parametrize(
     ("emptied", "options"),
-    [(f"{TABLES}, fenceline.witness", ()), (TABLES, ("--no-unlogged-table-data",))],
+    [(f"{TABLES}, fencelock.witness", ()), (TABLES, ("--no-unlogged-table-data",))],
     ids=["all tables", "all but the witness"],
 )
 @pytest.mark.parametrize("is_running", [False, True], ids=["nobody running", "a process running"])
@@ -407,16 +407,16 @@ def test_t7_data_alone_restored_over_an_install(
     ledger.issue_to(knowing)
     dumped.rows(f"truncate {emptied}")
     copies.restore(dump, dumped.server, dumped.name)
-    assert dumped.value("select last_value from fenceline.token") < ledger.last
+    assert dumped.value("select last_value from fencelock.token") < ledger.last
     if is_running:
         ledger.issue_to(knowing)
     ledger.issue(dumped.url())
 
 
 def data_of(database: Database, copies: Copies, *options: str) -> Path:
-    """Return a dump of what fenceline's tables hold, and of nothing else."""
+    """Return a dump of what fencelock's tables hold, and of nothing else."""
     path = copies.dump(database.server, database.name)
-    arguments = ("--data-only", "--schema=fenceline", *options, f"--file={path}", database.url())
+    arguments = ("--data-only", "--schema=fencelock", *options, f"--file={path}", database.url())
     database.server.programs.run("pg_dump", *arguments, cwd=path.parent)
     return path
 
@@ -431,7 +431,7 @@ def test_t7_data_of_another_source_is_refused_by_who_knew_the_first(
     PostgresSource(other.url()).install()
     knowing = clients(other.url())
     ledger.note(knowing.one_token() + ledger.last)
-    other.rows(f"truncate {TABLES}, fenceline.witness")
+    other.rows(f"truncate {TABLES}, fencelock.witness")
     copies.restore(dump, dumped.server, other.name)
     with pytest.raises(SourceError, match=r"was source \w+ and is source \w+ now: its schema was replaced"):
         knowing.acquire()
@@ -454,7 +454,7 @@ def test_t7_a_schema_made_anew_is_another_source(dumped: Database, ledger: Ledge
     knowing = clients(dumped.url())
     ledger.issue_to(knowing)
     before = knowing.describe()
-    dumped.rows("drop schema fenceline cascade")
+    dumped.rows("drop schema fencelock cascade")
     PostgresSource(dumped.url()).install()
     with pytest.raises(SourceError, match=rf"was source {before.source_id} and is source \w+ now"):
         knowing.acquire()
@@ -471,7 +471,7 @@ def test_t7_a_cluster_that_pg_upgrade_has_made(postgres_fleet: Fleet, ledger: Le
         old.stop()
         new = upgraded(postgres_fleet, old)
         with new:
-            assert new.value("select count(*) from fenceline.witness") == 1
+            assert new.value("select count(*) from fencelock.witness") == 1
             old.start()
             knowing = clients(failover_url([old, new]))
             ledger.issue_to(knowing)
@@ -506,7 +506,7 @@ def test_a_cold_copy_without_a_witness_is_not_noticed(primary: PostgresServer, l
     """The documented limit: a server that was stopped in good order, and its copy, are the same."""
     copy = restored_cold(primary, ledger, copies)
     token = one_token(copy.url())
-    assert token in ledger.tokens, "issued before: this is why a restore ends with `fenceline epoch --raise`"
+    assert token in ledger.tokens, "issued before: this is why a restore ends with `fencelock epoch --raise`"
 
 
 @only("18")

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from psycopg.errors import CharacterNotInRepertoire, InvalidParameterValue
 
-import fenceline
-from fenceline import SchemaError, SourceError, SourceUnavailableError
-from fenceline._flows import requests as ask
-from fenceline.stores.postgres.source import PostgresSource
-from fenceline.stores.registry import guard_store
+import fencelock
+from fencelock import SchemaError, SourceError, SourceUnavailableError
+from fencelock._flows import requests as ask
+from fencelock.stores.postgres.source import PostgresSource
+from fencelock.stores.registry import guard_store
 from tests.helpers import wait_until
 from tests.postgres.clients import Client, Voice, one_token
 from tests.postgres.fix_postgres import Database, only
@@ -39,7 +39,7 @@ def test_a_database_without_the_schema_says_how_it_is_made(database: Database, k
             lambda: voice.do(voice.source.describe()),
             lambda: voice.do(voice.source.purge()),
         ):
-            with pytest.raises(SchemaError, match=r"holds no fenceline schema.*run `fenceline install`") as caught:
+            with pytest.raises(SchemaError, match=r"holds no fencelock schema.*run `fencelock install`") as caught:
                 request()
             assert caught.value.definite
         voice.do(voice.source.install())
@@ -49,19 +49,19 @@ def test_a_database_without_the_schema_says_how_it_is_made(database: Database, k
 @only("18")
 def test_a_schema_of_another_version_is_refused_and_left_alone(url: str, database: Database) -> None:
     one_token(url)
-    database.rows("update fenceline.source set schema = 99")
-    with fenceline.connect(url) as source:
+    database.rows("update fencelock.source set schema = 99")
+    with fencelock.connect(url) as source:
         for request in (source.lock("lock").acquire, source.describe, source.install):
             with pytest.raises(SchemaError, match=r"source of tokens with schema 99, and this version .* has schema 1"):
                 request()
-    assert database.value("select schema from fenceline.source") == 99
+    assert database.value("select schema from fencelock.source") == 99
 
 
 @only("18")
 def test_a_source_whose_row_is_gone_is_refused(url: str, database: Database) -> None:
     one_token(url)
-    database.rows("delete from fenceline.source")
-    with fenceline.connect(url) as source:
+    database.rows("delete from fencelock.source")
+    with fencelock.connect(url) as source:
         for request in (source.lock("lock").acquire, source.describe):
             with pytest.raises(SchemaError, match="row was deleted; restore it from a backup"):
                 request()
@@ -87,7 +87,7 @@ def test_two_databases_are_two_sources(postgres: PostgresServer, url: str) -> No
     other = Database(postgres, "the_other")
     postgres.rows("create database the_other")
     PostgresSource(other.url()).install()
-    with fenceline.connect(url) as first, fenceline.connect(other.url()) as second:
+    with fencelock.connect(url) as first, fencelock.connect(other.url()) as second:
         held = first.lock("lock", ttl=600.0).acquire()
         assert held is not None
         assert second.lock("lock").acquire(blocking=False) is not None
@@ -108,11 +108,11 @@ def test_locks_are_listed_page_by_page_in_the_order_of_their_bytes(url: str) -> 
     names = [f"{number:x}" for number in range(520)] + ["é" * 256, "\U0001f512" * 128, "x" * 512, "Z", "z", "ä", " "]
     for name in names:
         client.token(name)
-    with fenceline.connect(url) as source:
+    with fencelock.connect(url) as source:
         listed = [info.name for info in source.locks()]
         assert listed == sorted(names, key=str.encode)
         assert source.info("\U0001f512" * 128).is_held
-        with pytest.raises(fenceline.ConfigError, match="512"):
+        with pytest.raises(fencelock.ConfigError, match="512"):
             source.lock("x" * 513)
     client.close()
 
@@ -127,7 +127,7 @@ def test_names_are_bytes_in_databases_of_any_encoding(
     postgres.rows(f"create database {name} encoding '{encoding}' template template0")
     database = Database(postgres, name)
     PostgresSource(database.url()).install()
-    with fenceline.connect(database.url()) as source:
+    with fencelock.connect(database.url()) as source:
         locks = {text: source.lock(text, holder="a plain name") for text in ("é", "\U0001f512", "日本", "\\x41", "%s")}
         leases = {text: lock.acquire() for text, lock in locks.items()}
         assert None not in leases.values()
@@ -166,13 +166,13 @@ def owned(postgres: PostgresServer, roles: None) -> Database:
     database = Database(postgres, "owned")
     PostgresSource(database.url(user="installer")).install()
     with database.connect(user="installer") as connection:
-        connection.execute("grant usage on schema fenceline to worker")
+        connection.execute("grant usage on schema fencelock to worker")
     return database
 
 
 @kinds
 def test_a_role_that_may_use_the_schema_can_do_what_a_holder_does_and_no_more(owned: Database, kind: str) -> None:
-    with Voice(kind, owned.url(user="worker")) as voice, fenceline.connect(owned.url(user="worker")) as other:
+    with Voice(kind, owned.url(user="worker")) as voice, fencelock.connect(owned.url(user="worker")) as other:
         lease = voice.do(voice.source.lock("lock", ttl=600.0).acquire())
         waiting = threading.Thread(target=lambda: other.lock("lock", ttl=600.0).acquire())
         waiting.start()
@@ -189,7 +189,7 @@ def test_a_role_that_may_use_the_schema_can_do_what_a_holder_does_and_no_more(ow
             ) as caught:
                 request()
             assert caught.value.definite
-        owned.rows("truncate fenceline.witness")  # A recovery: whoever comes first begins the history.
+        owned.rows("truncate fencelock.witness")  # A recovery: whoever comes first begins the history.
         assert voice.do(voice.source.lock("another").acquire()).token > lease.token
         assert voice.do(voice.source.describe()).epoch == 2
 
@@ -199,13 +199,13 @@ def test_a_role_that_may_use_the_schema_can_do_what_a_holder_does_and_no_more(ow
 def test_a_role_cannot_make_a_lock_that_operators_cannot_read(owned: Database, name: bytes) -> None:
     with owned.connect(user="worker") as connection:
         for call in (
-            "select fenceline.acquire(%s, 'claim', 'me', 1000, 1, 'wait', 'told', 1000, 10)",
-            "select fenceline.acquire(%s, 'claim', 'me', 1000, 1, 'poll', 'told', 1000, 10)",
-            "select fenceline.release(%s, 'claim', 1)",
+            "select fencelock.acquire(%s, 'claim', 'me', 1000, 1, 'wait', 'told', 1000, 10)",
+            "select fencelock.acquire(%s, 'claim', 'me', 1000, 1, 'poll', 'told', 1000, 10)",
+            "select fencelock.release(%s, 'claim', 1)",
         ):
             with pytest.raises((InvalidParameterValue, CharacterNotInRepertoire)):
                 connection.execute(call.encode(), (name,))
-    with fenceline.connect(owned.url()) as source:
+    with fencelock.connect(owned.url()) as source:
         assert list(source.locks()) == []
 
 
@@ -213,7 +213,7 @@ def test_a_role_cannot_make_a_lock_that_operators_cannot_read(owned: Database, n
 def test_a_role_without_the_right_to_make_a_schema_leaves_nothing(database: Database, roles: None) -> None:
     with pytest.raises(SourceError, match="does not permit it"):
         PostgresSource(database.url(user="worker")).install()
-    assert database.value("select to_regnamespace('fenceline') is null")
+    assert database.value("select to_regnamespace('fencelock') is null")
 
 
 @only("18")
@@ -237,7 +237,7 @@ def test_what_a_role_has_set_by_default_changes_nothing(owned: Database, setting
     owned.rows("create function evil.pg_current_xact_id() returns int language sql as 'select 1'")
     owned.rows("create function evil.nextval(text) returns bigint language sql as 'select 1::bigint'")
     owned.rows("grant usage on schema evil to worker")
-    with fenceline.connect(owned.url(user="worker")) as source:
+    with fencelock.connect(owned.url(user="worker")) as source:
         tokens = []
         for turn in range(3):
             with source.lock("ünï\\x", ttl=30.0) as lease:
@@ -245,16 +245,16 @@ def test_what_a_role_has_set_by_default_changes_nothing(owned: Database, setting
                 assert source.lock("ünï\\x").acquire(timeout=0.01) is None
                 assert [info.name for info in source.locks()] == ["ünï\\x"]
             if turn == 1:
-                owned.rows("truncate fenceline.witness")
+                owned.rows("truncate fencelock.witness")
         assert tokens == sorted(set(tokens))
         assert source.describe().epoch == 2
 
 
 def test_t2_the_last_tokens_are_refused_with_a_remedy(url: str, database: Database) -> None:
-    with fenceline.connect(url) as source:
+    with fencelock.connect(url) as source:
         for last in (2**63 - 2**25, 2**63 - 1):
-            database.rows("SELECT setval('fenceline.token', %s)", last)
-            database.rows("UPDATE fenceline.source SET bound = %s, xid = pg_current_xact_id()::xid", last)
+            database.rows("SELECT setval('fencelock.token', %s)", last)
+            database.rows("UPDATE fencelock.source SET bound = %s, xid = pg_current_xact_id()::xid", last)
             for attempt in (source.lock("lock").acquire, lambda: source.raise_epoch(reason="a test")):
                 with pytest.raises(SourceError, match=r"no token is left above .*: make a new source") as caught:
                     attempt()
@@ -265,13 +265,13 @@ def test_the_schema_is_made_where_slips_of_plpgsql_are_errors(database: Database
     url = database.url(options="-c plpgsql.extra_errors=all")
     PostgresSource(url).install()
     guard_store(url).install()
-    with fenceline.connect(url) as source, source.lock("lock") as lease:
+    with fencelock.connect(url) as source, source.lock("lock") as lease:
         assert lease.token == 1
 
 
 def test_t7_whoever_raises_the_epoch_is_told_the_new_one_however_the_planner_joins(database: Database) -> None:
     PostgresSource(database.url()).install()
-    with fenceline.connect(database.url(options="-c geqo_threshold=2")) as source:
+    with fencelock.connect(database.url(options="-c geqo_threshold=2")) as source:
         before = source.describe()
         after = source.raise_epoch(reason="a test")
         assert (after.epoch, after) == (before.epoch + 1, source.describe())
@@ -284,7 +284,7 @@ SEARCH_EVIL = "alter role worker set search_path = evil, pg_catalog"
 @only("18")
 def test_a_connection_that_the_server_ended_for_idleness_is_made_anew(owned: Database) -> None:
     owned.rows("alter role worker set idle_session_timeout = '50ms'")
-    with fenceline.connect(owned.url(user="worker")) as source:
+    with fencelock.connect(owned.url(user="worker")) as source:
         for _ in range(3):
             lease = source.lock("lock", ttl=600.0).acquire()
             assert lease is not None
@@ -298,7 +298,7 @@ def test_a_statement_that_the_server_broke_off_has_not_happened(owned: Database)
     client = Client(owned.url(user="worker"))
     client.one_token()
     with owned.connect() as side, side.transaction():
-        side.execute("select from fenceline.lock where name = 'lock' for update")
+        side.execute("select from fencelock.lock where name = 'lock' for update")
         with pytest.raises(SourceUnavailableError, match="statement timeout") as caught:
             client.acquire("lock", "claim")
         assert caught.value.definite

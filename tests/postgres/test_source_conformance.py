@@ -2,8 +2,8 @@
 
 import pytest
 
-from fenceline.stores.postgres.source import PostgresSource
-from fenceline.testing import AsyncSourceConformance, SourceConformance
+from fencelock.stores.postgres.source import PostgresSource
+from fencelock.testing import AsyncSourceConformance, SourceConformance
 from tests.postgres.fix_postgres import Database
 
 

@@ -1,6 +1,6 @@
 """What the design takes PostgreSQL to do. Where a version does otherwise, reasons given elsewhere no longer hold.
 
-Each fact is asked of real servers, of both versions, and of nothing of fenceline.
+Each fact is asked of real servers, of both versions, and of nothing of fencelock.
 """
 
 import os

@@ -1,6 +1,6 @@
 """Real processes that play a part in a test: a few lines of Python, spoken to line by line, frozen, thawed and killed.
 
-A script finds `source`, a fenceline source at the test's file, and the functions `say(value)` and `hear()`, by which it
+A script finds `source`, a fencelock source at the test's file, and the functions `say(value)` and `hear()`, by which it
 exchanges JSON with the test. An actor whose test is gone ends by itself: `hear` raises SystemExit then.
 """
 
@@ -21,10 +21,10 @@ from tests.helpers import DEADLINE_S, freeze
 
 PRELUDE = """
 import json, os, signal, sys, threading, time
-import fenceline
+import fencelock
 
 URL = sys.argv[1]
-source = fenceline.connect(URL)
+source = fencelock.connect(URL)
 
 def say(value=None):
     os.write(1, (json.dumps(value) + "\\n").encode())

@@ -14,10 +14,10 @@ from collections.abc import Callable
 from itertools import count, islice
 from typing import Any
 
-import fenceline
-from fenceline.stores.sqlite import identity, operating, source
-from fenceline.stores.sqlite.database import Database
-from fenceline.stores.sqlite.kernel import this_kernel
+import fencelock
+from fencelock.stores.sqlite import identity, operating, source
+from fencelock.stores.sqlite.database import Database
+from fencelock.stores.sqlite.kernel import this_kernel
 
 
 def pretend(settings: dict[str, Any]) -> None:
@@ -46,7 +46,7 @@ def main() -> None:
     settings = json.loads(sys.argv[1])
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     pretend(settings)
-    with fenceline.connect(settings["url"]) as connected:
+    with fencelock.connect(settings["url"]) as connected:
         connected.install()
         leave_out(settings.get("without"))
         locks = [connected.lock(name) for name in settings["locks"]]

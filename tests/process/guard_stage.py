@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-import fenceline
+import fencelock
 from tests.guards import LOCK, RESOURCE, make_file, url_of
 from tests.process.actors import Actor, Stage
 
@@ -25,7 +25,7 @@ def stage(tmp_path: Path, file: Path) -> Iterator[Stage]:
 
 GUARD = """
 lock = source.lock("nightly-report", ttl=float(os.environ.get("TTL", "30")))
-guard = fenceline.guard(URL.replace("locks.db", "app.db"), resource="reports", lock="nightly-report")
+guard = fencelock.guard(URL.replace("locks.db", "app.db"), resource="reports", lock="nightly-report")
 
 def read(connection):
     return connection.execute("SELECT value FROM reports").fetchone()[0]
@@ -40,5 +40,5 @@ def play(stage: Stage, script: str, *before: str) -> Actor:
     return stage.actor("".join((GUARD, *before, textwrap.dedent(script))))
 
 
-def guard_of(file: Path) -> fenceline.Guard:
-    return fenceline.guard(url_of(file), resource=RESOURCE, lock=LOCK)
+def guard_of(file: Path) -> fencelock.Guard:
+    return fencelock.guard(url_of(file), resource=RESOURCE, lock=LOCK)

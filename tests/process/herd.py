@@ -11,12 +11,12 @@ import sys
 import threading
 from typing import Any
 
-import fenceline
-from fenceline.stores.sqlite import identity, source
-from fenceline.stores.sqlite.kernel import this_kernel
+import fencelock
+from fencelock.stores.sqlite import identity, source
+from fencelock.stores.sqlite.kernel import this_kernel
 
 
-def take(connected: fenceline.Source) -> None:
+def take(connected: fencelock.Source) -> None:
     """Acquire and release, and print the token."""
     with connected.lock("lock", ttl=5, timeout=60) as lease:
         line = f"{lease.sequencer.source_id} {lease.token}\n"
@@ -28,10 +28,10 @@ def live(settings: dict[str, Any]) -> None:
     try:
         if settings.get("reopens"):
             for _ in range(settings["turns"]):
-                with fenceline.connect(settings["url"]) as connected:
+                with fencelock.connect(settings["url"]) as connected:
                     take(connected)
             return
-        with fenceline.connect(settings["url"]) as connected:
+        with fencelock.connect(settings["url"]) as connected:
             for _ in range(settings["turns"]):
                 take(connected)
     except BaseException as error:

@@ -10,16 +10,16 @@ import random
 import sys
 import time
 
-import fenceline
+import fencelock
 
 TTL_S = 0.6
 
 
 def main(locks: str, app: str, journal: str, name: str) -> None:
     descriptor = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    source = fenceline.connect(locks)
+    source = fencelock.connect(locks)
     lock = source.lock("counter", ttl=TTL_S, timeout=5.0, holder=name)
-    guard = fenceline.guard(app, resource="counter", lock="counter")
+    guard = fencelock.guard(app, resource="counter", lock="counter")
     sequence = 0
     while True:
         sequence += 1
@@ -27,12 +27,12 @@ def main(locks: str, app: str, journal: str, name: str) -> None:
             with lock as lease:
                 add_one(guard, lease, name, sequence)
                 os.write(descriptor, f"ok {sequence} {lease.token}\n".encode())
-        except fenceline.FencelineError as error:
+        except fencelock.FencelockError as error:
             verdict = "refused" if error.definite else "unknown"
             os.write(descriptor, f"{verdict} {sequence} {type(error).__name__}\n".encode())
 
 
-def add_one(guard: fenceline.Guard, lease: fenceline.Lease, name: str, sequence: int) -> None:
+def add_one(guard: fencelock.Guard, lease: fencelock.Lease, name: str, sequence: int) -> None:
     """Read, take a moment, write what was computed: the pattern that a stale holder breaks."""
     with guard.transaction(lease) as connection:
         (value,) = connection.execute("SELECT value FROM counter").fetchone()

@@ -22,17 +22,17 @@ from typing import Any
 
 import pytest
 
-import fenceline
-from fenceline import (
+import fencelock
+from fencelock import (
     ConfigError,
-    FencelineError,
+    FencelockError,
     SchemaError,
     SourceError,
     SourceUnavailableError,
     UnsupportedError,
 )
-from fenceline._flows import requests as ask
-from fenceline.stores.sqlite.forks import GATE
+from fencelock._flows import requests as ask
+from fencelock.stores.sqlite.forks import GATE
 from tests.helpers import wait_until
 from tests.servers import need
 from tests.sources import LONG_MS, Client, one_token, rows
@@ -67,7 +67,7 @@ def contents(folder: Path) -> dict[str, Any]:
 @pytest.mark.reduced
 @pytest.mark.parametrize("name", ["", "x" * 513, "a\0b", "\ud800", None, 7], ids=ascii)
 def test_name_outside_the_contract_is_config_error_and_opens_nothing(url: str, tmp_path: Path, name: Any) -> None:
-    with fenceline.connect(url) as source:
+    with fencelock.connect(url) as source:
         for use in (source.lock, source.rlock, source.info, lambda bad: source.break_lock(bad, reason="a test")):
             with pytest.raises(ConfigError, match="lock name"):
                 use(name)
@@ -81,7 +81,7 @@ def test_name_outside_the_contract_is_config_error_and_opens_nothing(url: str, t
     ids=lambda ttl: repr(ttl)[:10],
 )
 def test_ttl_outside_the_range_is_config_error_with_the_range(url: str, tmp_path: Path, ttl: Any) -> None:
-    with fenceline.connect(url) as source:
+    with fencelock.connect(url) as source:
         with pytest.raises(ConfigError, match=r"lock 'lock': ttl .* 0\.1 to 86400 seconds, in steps of 0\.001"):
             source.lock("lock", ttl=ttl)
         for good in (0.1, 1, 86_400, 0.123):
@@ -93,18 +93,18 @@ def test_ttl_outside_the_range_is_config_error_with_the_range(url: str, tmp_path
     "timeout", [-1, -0.1, float("nan"), float("inf"), 10**400, 1e300, "5", True], ids=lambda t: repr(t)[:10]
 )
 def test_timeout_outside_the_range_is_config_error(url: str, timeout: Any) -> None:
-    with fenceline.connect(url) as source, pytest.raises(ConfigError, match="timeout is seconds, 0 or more, or None"):
+    with fencelock.connect(url) as source, pytest.raises(ConfigError, match="timeout is seconds, 0 or more, or None"):
         source.lock("lock", timeout=timeout)
 
 
 @pytest.mark.parametrize("reason", ["", " ", "\ud800", "x" * 2049, None], ids=ascii)
 def test_operator_without_a_reason_is_refused_and_changes_nothing(url: str, path: Path, reason: Any) -> None:
-    with fenceline.connect(url) as source:
+    with fencelock.connect(url) as source:
         source.install()
         for use in (source.raise_epoch, lambda reason: source.break_lock("lock", reason=reason)):
             with pytest.raises(ConfigError, match="reason"):
                 use(reason=reason)
-    assert rows(path, "select count(*) from fenceline_source_audit") == [(0,)]
+    assert rows(path, "select count(*) from fencelock_source_audit") == [(0,)]
 
 
 # --- places that are no file ---
@@ -188,7 +188,7 @@ def test_file_that_is_mounted_by_itself_is_refused(path: Path, tmp_path: Path, f
     mounted = tmp_path / folder / "locks.db"
     mounted.parent.mkdir()
     mounted.touch()
-    code = "import fenceline, sys; print(fenceline.connect(sys.argv[1]).lock('lock').acquire().token)"
+    code = "import fencelock, sys; print(fencelock.connect(sys.argv[1]).lock('lock').acquire().token)"
 
     def acquired(what: Path, name: Path) -> subprocess.CompletedProcess[str]:
         mount = ["sh", "-c", 'mount --bind "$0" "$1" && shift && exec "$@"']
@@ -231,10 +231,10 @@ def test_file_that_is_no_database_is_left_as_it_is(path: Path, tmp_path: Path, s
 @pytest.mark.parametrize("journal", ["wal", "delete"])
 def test_file_of_another_schema_is_left_as_it_is(path: Path, tmp_path: Path, journal: str) -> None:
     one_token(path)
-    rows(path, "update fenceline_source set schema = 2")
+    rows(path, "update fencelock_source set schema = 2")
     rows(path, f"pragma journal_mode = {journal}")
     before = path.read_bytes()
-    message = r"holds a fenceline source of schema 2; this version knows schema 1 only: use the version that made"
+    message = r"holds a fencelock source of schema 2; this version knows schema 1 only: use the version that made"
     for act in (Client.one_token, Client.describe, Client.raise_epoch):
         client = Client(path)
         with pytest.raises(SchemaError, match=message):
@@ -244,14 +244,14 @@ def test_file_of_another_schema_is_left_as_it_is(path: Path, tmp_path: Path, jou
 
 
 def test_file_with_foreign_tables_of_our_names_is_an_error_and_no_grant(path: Path) -> None:
-    rows(path, "create table fenceline_source (mine)")
+    rows(path, "create table fencelock_source (mine)")
     for act in (lambda: one_token(path), lambda: Client(path).describe()):
         with pytest.raises(SourceError, match="no such column"):
             act()
     assert rows(path, "select count(*) from sqlite_schema") == [(1,)]
 
 
-@pytest.mark.parametrize("table", ["fenceline_lock", "fenceline_waiter", "fenceline_source_audit", "fenceline_source"])
+@pytest.mark.parametrize("table", ["fencelock_lock", "fencelock_waiter", "fencelock_source_audit", "fencelock_source"])
 def test_table_that_is_gone_is_an_error_and_no_grant(path: Path, table: str) -> None:
     client = Client(path)
     client.token("lock", "holder")
@@ -261,7 +261,7 @@ def test_table_that_is_gone_is_an_error_and_no_grant(path: Path, table: str) -> 
         ask.Acquire("lock", "new", "tester", LONG_MS, 2**62, may_wait=True),
         ask.Break("lock", "new", "tester", "a test"),
     ):
-        if isinstance(request, ask.Break) or table != "fenceline_source_audit":
+        if isinstance(request, ask.Break) or table != "fencelock_source_audit":
             with pytest.raises(SourceUnavailableError, match=f"no such table: (main.)?{table}"):
                 client.connection.perform(request)
 
@@ -270,16 +270,16 @@ def test_table_that_is_gone_is_an_error_and_no_grant(path: Path, table: str) -> 
 def as_nobody(path: Path) -> subprocess.CompletedProcess[str]:
     """Acquire once as a user without rights, and return what the process said."""
     code = f"""
-import os, sys, fenceline
-fenceline.connect("sqlite:///" + sys.argv[2]).lock("lock").acquire().release()  # Python's own files may be root's.
+import os, sys, fencelock
+fencelock.connect("sqlite:///" + sys.argv[2]).lock("lock").acquire().release()  # Python's own files may be root's.
 if os.geteuid() == 0:
     os.setgroups([])
     os.setgid({NOBODY})
     os.setuid({NOBODY})
 try:
-    with fenceline.connect("sqlite:///" + sys.argv[1]) as source, source.lock("lock") as lease:
+    with fencelock.connect("sqlite:///" + sys.argv[1]) as source, source.lock("lock") as lease:
         print(lease.token)
-except fenceline.FencelineError as error:
+except fencelock.FencelockError as error:
     print(type(error).__name__, error, file=sys.stderr)
 """
     command = [sys.executable, "-c", code, path, path.parents[1] / "own.db"]
@@ -360,7 +360,7 @@ def test_full_disk_refuses_and_changes_nothing_until_there_is_room(small_disk: P
     client = Client(path)
     last = client.token("held", "holder")
     ballast = fill(small_disk)
-    refusals: list[FencelineError] = []
+    refusals: list[FencelockError] = []
     for number in range(2000):  # Until what the log has in reserve is used up.
         try:
             last = client.token(f"lock {number}")
@@ -373,7 +373,7 @@ def test_full_disk_refuses_and_changes_nothing_until_there_is_room(small_disk: P
         assert "the disk is full: make room, then try again; nothing was changed" in str(refusal)
         assert refusal.definite
     assert len(refusals) == 3
-    with pytest.raises(FencelineError):
+    with pytest.raises(FencelockError):
         one_token(small_disk / "new.db")
     with pytest.raises(SourceUnavailableError, match="disk is full"):
         client.raise_epoch()
@@ -388,7 +388,7 @@ def test_lease_outlives_a_full_disk_that_is_cleared_in_time(small_disk: Path) ->
     lost: list[str] = []
     client = Client(small_disk / "locks.db")
     with (
-        fenceline.connect(f"sqlite:///{small_disk}/locks.db") as source,
+        fencelock.connect(f"sqlite:///{small_disk}/locks.db") as source,
         source.lock("held", ttl=1.5, on_lost=lost.append) as lease,
     ):
         for number in range(10):
@@ -407,7 +407,7 @@ def test_process_frozen_in_a_write_transaction_makes_the_source_unavailable(path
     token = client.token("lock", "holder")
     code = (
         "import sqlite3, sys, signal, os; c = sqlite3.connect(sys.argv[1], isolation_level=None)\n"
-        "c.execute('begin immediate'); c.execute('update fenceline_source set counter = counter')\n"
+        "c.execute('begin immediate'); c.execute('update fencelock_source set counter = counter')\n"
         "print('inside', flush=True); os.kill(os.getpid(), signal.SIGSTOP); c.execute('rollback')"
     )
     command = [sys.executable, "-c", code, path]
@@ -444,7 +444,7 @@ def test_process_killed_in_a_write_transaction_leaves_no_trace(path: Path) -> No
         # Enough to be written to the log before any commit.
         "c.execute('create table trash (x)')\n"
         "c.executemany('insert into trash values (randomblob(500))', [()] * 2000)\n"
-        "c.execute('update fenceline_source set counter = 0'); os.kill(os.getpid(), signal.SIGKILL)"
+        "c.execute('update fencelock_source set counter = 0'); os.kill(os.getpid(), signal.SIGKILL)"
     )
     assert subprocess.run([sys.executable, "-c", code, path], check=False).returncode == -signal.SIGKILL
     assert client.one_token() == token + 1
@@ -467,7 +467,7 @@ def test_file_that_is_unlinked_in_use_is_noticed_by_who_used_it(path: Path, left
     def refusal() -> str | None:
         try:
             assert running.one_token() > 5  # On the file that it has: it looks at the path a few times a second.
-        except FencelineError as error:
+        except FencelockError as error:
             return str(error)
         return None
 
@@ -489,7 +489,7 @@ def test_log_that_is_unlinked_in_use_costs_no_token(path: Path) -> None:
     tokens = [running.one_token() for _ in range(5)]
     Path(f"{path}-wal").unlink()
     for client in (running, Client(path, patience_s=0.2), running, Client(path, patience_s=0.2)):
-        with suppress(FencelineError):
+        with suppress(FencelockError):
             tokens.append(client.one_token())
     assert len(set(tokens)) == len(tokens)
 
@@ -500,9 +500,9 @@ def test_file_that_is_cut_short_is_no_wrong_grant(path: Path, size: int) -> None
     last = [client.one_token() for _ in range(5)][-1]
     client.close()
     os.truncate(path, size)
-    with suppress(FencelineError):
+    with suppress(FencelockError):
         assert client.one_token() > last  # Who saw more refuses a file that begins anew.
-    with suppress(FencelineError):
+    with suppress(FencelockError):
         fresh = Client(path)
         fresh.one_token()
         assert size == 0 or fresh.describe().last_token > last
@@ -561,7 +561,7 @@ class Damage:
         for request in self.requests():
             try:
                 reply = client.ask(request)
-            except FencelineError as error:
+            except FencelockError as error:
                 errors.append(str(error))
                 continue
             if isinstance(reply, ask.Granted | ask.Broken):
@@ -613,9 +613,9 @@ def test_damage_in_every_page_header_is_an_error_of_the_tree(path: Path) -> None
 
 def test_text_that_is_no_text_is_corruption_with_the_remedy(path: Path) -> None:
     damaged = Damage(path)
-    damaged.put(damaged.whole.replace(b"CREATE TABLE fenceline_lock", b"CREATE TABLE \xff\xfenceline_lock", 1))
+    damaged.put(damaged.whole.replace(b"CREATE TABLE fencelock_lock", b"CREATE TABLE \xff\xfencelock_lock", 1))
     with pytest.raises(
-        SourceUnavailableError, match="it is corrupted: restore it from a backup, then run `fenceline epoch"
+        SourceUnavailableError, match="it is corrupted: restore it from a backup, then run `fencelock epoch"
     ):
         one_token(path)
 
@@ -629,10 +629,10 @@ def test_value_of_another_type_is_corruption_with_the_remedy(path: Path) -> None
         with closing(sqlite3.connect(path, isolation_level=None)) as native:
             native.execute("pragma writable_schema = on")
             native.execute(
-                "update sqlite_schema set sql = replace(sql, ?, ?) where name = 'fenceline_lock'", (strict, lax)
+                "update sqlite_schema set sql = replace(sql, ?, ?) where name = 'fencelock_lock'", (strict, lax)
             )
         if lax == " WITHOUT":
-            rows(path, "update fenceline_lock set ttl_ms = 'long'")
+            rows(path, "update fencelock_lock set ttl_ms = 'long'")
     for act in (client.token, lambda: client.ask(ask.Inspect("lock")), lambda: client.ask(ask.ListLocks(None))):
         with pytest.raises(SourceUnavailableError, match=r"it is corrupted: restore it from a backup, .*ttl_ms"):
             act()
@@ -647,7 +647,7 @@ def test_log_full_of_rubbish_is_no_wrong_grant(path: Path) -> None:
 # --- this machine ---
 def test_old_sqlite_is_unsupported(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 36, 0))
-    with pytest.raises(UnsupportedError, match=r"is too old: fenceline needs 3\.37 or newer"):
+    with pytest.raises(UnsupportedError, match=r"is too old: fencelock needs 3\.37 or newer"):
         one_token(path)
     assert not path.exists()
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-import fenceline
+import fencelock
 from tests.helpers import wait_until
 from tests.process.actors import Stage
 
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.process, pytest.mark.reduced]
     ],
 )
 def test_leases_are_released_and_the_exit_code_is_the_programs_own(
-    stage: Stage, source: fenceline.Source, ending: str, code: int
+    stage: Stage, source: fencelock.Source, ending: str, code: int
 ) -> None:
     actor = stage.actor(
         """
@@ -41,7 +41,7 @@ say("held")
     assert [name for name in "abcd" if source.info(name).is_held] == []
 
 
-def test_what_was_abandoned_a_moment_before_is_released_too(stage: Stage, source: fenceline.Source) -> None:
+def test_what_was_abandoned_a_moment_before_is_released_too(stage: Stage, source: fencelock.Source) -> None:
     actor = stage.actor("""
         for number in range(200):
             source.lock(str(number), ttl=600.0).acquire()
@@ -52,7 +52,7 @@ def test_what_was_abandoned_a_moment_before_is_released_too(stage: Stage, source
     assert [info.name for info in source.locks() if info.is_held] == []
 
 
-def test_a_thread_that_still_works_is_waited_for_with_its_lease(stage: Stage, source: fenceline.Source) -> None:
+def test_a_thread_that_still_works_is_waited_for_with_its_lease(stage: Stage, source: fencelock.Source) -> None:
     """Python joins threads that are no daemons first: until then nothing has ended, and renewals go on."""
     actor = stage.actor("""
         def work():
@@ -73,7 +73,7 @@ def test_a_thread_that_still_works_is_waited_for_with_its_lease(stage: Stage, so
     assert not source.info("a").is_held
 
 
-def test_daemon_threads_that_wait_give_up_their_places(stage: Stage, source: fenceline.Source) -> None:
+def test_daemon_threads_that_wait_give_up_their_places(stage: Stage, source: fencelock.Source) -> None:
     with source.lock("a", ttl=600.0):
         actor = stage.actor("""
             def wait():
@@ -90,7 +90,7 @@ def test_daemon_threads_that_wait_give_up_their_places(stage: Stage, source: fen
 
 
 def test_a_daemon_thread_inside_a_block_is_cut_off_and_its_lease_released(
-    stage: Stage, source: fenceline.Source
+    stage: Stage, source: fencelock.Source
 ) -> None:
     actor = stage.actor("""
         def work():
@@ -106,7 +106,7 @@ def test_a_daemon_thread_inside_a_block_is_cut_off_and_its_lease_released(
     assert not source.info("a").is_held
 
 
-def test_a_source_that_hangs_holds_up_the_end_for_a_bounded_time(stage: Stage, source: fenceline.Source) -> None:
+def test_a_source_that_hangs_holds_up_the_end_for_a_bounded_time(stage: Stage, source: fencelock.Source) -> None:
     """Another process is frozen inside a write transaction: the ttl will end the leases."""
     actor = stage.actor("""
         leases = [source.lock(str(number), ttl=600.0).acquire() for number in range(5)]
@@ -127,8 +127,8 @@ def test_a_source_that_hangs_holds_up_the_end_for_a_bounded_time(stage: Stage, s
     assert source.info("0").is_held
 
 
-def test_a_lease_can_be_given_back_by_an_exit_handler(stage: Stage, source: fenceline.Source) -> None:
-    """Handlers run last in, first out: one that was registered later than fenceline's finds its lease alive."""
+def test_a_lease_can_be_given_back_by_an_exit_handler(stage: Stage, source: fencelock.Source) -> None:
+    """Handlers run last in, first out: one that was registered later than fencelock's finds its lease alive."""
     actor = stage.actor("""
         import atexit
         lease = source.lock("a", ttl=600.0).acquire()
@@ -146,14 +146,14 @@ def handler():
     with source.lock("a", ttl=600.0, timeout=0) as lease:
         print("inside", lease.is_valid, flush=True)
 atexit.register(handler)
-import fenceline
-source = fenceline.connect(sys.argv[1])
+import fencelock
+source = fencelock.connect(sys.argv[1])
 with source.lock("b"):
     pass
 """
 
 
-def test_an_exit_handler_from_before_fenceline_can_still_use_a_lock(stage: Stage, source: fenceline.Source) -> None:
+def test_an_exit_handler_from_before_fencelock_can_still_use_a_lock(stage: Stage, source: fencelock.Source) -> None:
     command = [sys.executable, "-c", EARLY_HANDLER, stage.url]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "inside True\n", "")
@@ -171,12 +171,12 @@ def test_a_program_that_only_imports_it_starts_no_thread_and_makes_no_file(stage
     assert actor.wait() == 0
 
 
-def test_asyncio_run_ends_with_leases_held_and_tasks_waiting(stage: Stage, source: fenceline.Source) -> None:
+def test_asyncio_run_ends_with_leases_held_and_tasks_waiting(stage: Stage, source: fencelock.Source) -> None:
     actor = stage.actor("""
         import asyncio
-        import fenceline.aio
+        import fencelock.aio
         async def main():
-            source = fenceline.aio.connect(URL)
+            source = fencelock.aio.connect(URL)
             held = await source.lock("a", ttl=600.0).acquire()
             waiting = asyncio.create_task(source.lock("a", ttl=600.0).acquire())
             while not (await source.info("a")).waiters:

@@ -6,7 +6,7 @@ tests along.
 
 import pytest
 
-import fenceline
+import fencelock
 from tests.helpers import wait_until
 from tests.process.actors import Stage
 
@@ -45,13 +45,13 @@ def in_child(function, seconds=20):
 def outcome(function):
     try:
         return function()
-    except fenceline.FencelineError as error:
+    except fencelock.FencelockError as error:
         return type(error).__name__
 """
 
 
 @pytest.mark.reduced
-def test_a_child_inherits_no_lease(stage: Stage, source: fenceline.Source) -> None:
+def test_a_child_inherits_no_lease(stage: Stage, source: fencelock.Source) -> None:
     actor = stage.actor(
         FORKING
         + """
@@ -90,7 +90,7 @@ hear()
     "ending", ["sys.exit(0)", "os._exit(0)", "lock.release()", "del lease, lock", "raise KeyError"]
 )
 def test_however_a_child_ends_its_parents_lease_is_untouched(
-    stage: Stage, source: fenceline.Source, ending: str
+    stage: Stage, source: fencelock.Source, ending: str
 ) -> None:
     actor = stage.actor(
         FORKING
@@ -122,7 +122,7 @@ say("released")
 
 @pytest.mark.reduced
 def test_a_child_leaves_its_parents_block_with_an_error_and_its_lease_alone(
-    stage: Stage, source: fenceline.Source
+    stage: Stage, source: fencelock.Source
 ) -> None:
     actor = stage.actor(
         FORKING
@@ -139,7 +139,7 @@ say([leave("lock"), leave("rlock")])
 
 
 @pytest.mark.reduced
-def test_a_child_acquires_renews_and_loses_leases_of_its_own(stage: Stage, source: fenceline.Source) -> None:
+def test_a_child_acquires_renews_and_loses_leases_of_its_own(stage: Stage, source: fencelock.Source) -> None:
     actor = stage.actor(
         FORKING
         + """
@@ -170,7 +170,7 @@ say(held.is_valid)
 
 
 @pytest.mark.reduced
-def test_a_child_waits_for_its_parents_lock_and_is_handed_it(stage: Stage, source: fenceline.Source) -> None:
+def test_a_child_waits_for_its_parents_lock_and_is_handed_it(stage: Stage, source: fencelock.Source) -> None:
     actor = stage.actor(
         FORKING
         + """
@@ -199,8 +199,8 @@ class Formatting(logging.Handler):
     def emit(self, record):
         self.format(record)
 
-logging.getLogger("fenceline").addHandler(Formatting())
-logging.getLogger("fenceline").setLevel(logging.DEBUG)
+logging.getLogger("fencelock").addHandler(Formatting())
+logging.getLogger("fencelock").setLevel(logging.DEBUG)
 stop = threading.Event()
 
 def cycle(name):
@@ -237,7 +237,7 @@ def child_works():
 """
 
 
-def test_forks_of_a_busy_process_never_hang_or_harm(stage: Stage, source: fenceline.Source) -> None:
+def test_forks_of_a_busy_process_never_hang_or_harm(stage: Stage, source: fencelock.Source) -> None:
     """Other threads are inside SQLite, in the keeper, in logging and in our own locks at the moment of the fork."""
     actor = stage.actor(
         FORKING
@@ -285,7 +285,7 @@ say(found)
 
 @pytest.mark.reduced
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_multiprocessing(stage: Stage, source: fenceline.Source, tmp_path: object, method: str) -> None:
+def test_multiprocessing(stage: Stage, source: fencelock.Source, tmp_path: object, method: str) -> None:
     """A pool of processes under one lock: nobody is inside with another, and each token is issued once."""
     script = stage.path.parent / "program.py"
     script.write_text(PROGRAM)
@@ -306,10 +306,10 @@ def test_multiprocessing(stage: Stage, source: fenceline.Source, tmp_path: objec
 
 PROGRAM = """
 import multiprocessing, os, sys, warnings
-import fenceline
+import fencelock
 
 def work(url, folder):
-    with fenceline.connect(url).lock("a", ttl=5.0) as lease:
+    with fencelock.connect(url).lock("a", ttl=5.0) as lease:
         inside = os.path.join(folder, "inside")
         os.close(os.open(inside, os.O_CREAT | os.O_EXCL))
         os.unlink(inside)
@@ -319,7 +319,7 @@ if __name__ == "__main__":
     warnings.simplefilter("ignore", DeprecationWarning)
     url, method = sys.argv[1:]
     folder = os.path.dirname(url.removeprefix("sqlite:///"))
-    with fenceline.connect(url).lock("a", ttl=5.0):
+    with fencelock.connect(url).lock("a", ttl=5.0):
         pass
     with multiprocessing.get_context(method).Pool(3) as pool:
         print(*pool.starmap(work, [(url, folder)] * 12))
@@ -328,7 +328,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_subprocess_of_a_holder_is_no_fork(stage: Stage, source: fenceline.Source) -> None:
+def test_a_subprocess_of_a_holder_is_no_fork(stage: Stage, source: fencelock.Source) -> None:
     """`subprocess` execs: it closes nothing of ours, and the lease stays with its holder."""
     actor = stage.actor("""
         import subprocess

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-import fenceline
-from fenceline._drivers.sync import SyncDriver
+import fencelock
+from fencelock._drivers.sync import SyncDriver
 from tests.helpers import wait_until
 from tests.process.actors import Actor, Stage
 
@@ -19,7 +19,7 @@ TTL = 0.4
 LONG_TTL = 30.0
 
 
-def taken_over(source: fenceline.Source, name: str = "a", *, ttl: float = LONG_TTL) -> fenceline.Lease:
+def taken_over(source: fencelock.Source, name: str = "a", *, ttl: float = LONG_TTL) -> fencelock.Lease:
     """Return a lease on a lock whose holder does not give it back."""
     lease = source.lock(name, ttl=ttl).acquire(timeout=30)
     assert lease is not None, "the holder's ttl did not end its lease"
@@ -57,7 +57,7 @@ say(lease.release())
 )
 @pytest.mark.reduced
 def test_a_holder_frozen_past_its_ttl_knows_at_once_that_it_is_over(
-    stage: Stage, source: fenceline.Source, ending: str, outcome: str | None
+    stage: Stage, source: fencelock.Source, ending: str, outcome: str | None
 ) -> None:
     actor = stage.actor(OVERSLEEPER.replace("ENDING", ending))
     first = actor.hear()
@@ -73,7 +73,7 @@ def test_a_holder_frozen_past_its_ttl_knows_at_once_that_it_is_over(
     else:
         assert raised == outcome
         assert len(notes) == 1
-        assert notes[0].startswith(f"fenceline: the lease on lock 'a' with token {first} ")
+        assert notes[0].startswith(f"fencelock: the lease on lock 'a' with token {first} ")
     (reason,) = actor.hear()
     assert reason
     assert actor.hear() is False, "it was not its own any more"
@@ -82,7 +82,7 @@ def test_a_holder_frozen_past_its_ttl_knows_at_once_that_it_is_over(
     assert lease.release()
 
 
-def test_a_freeze_that_nobody_used_is_a_loss_all_the_same(stage: Stage, source: fenceline.Source) -> None:
+def test_a_freeze_that_nobody_used_is_a_loss_all_the_same(stage: Stage, source: fencelock.Source) -> None:
     """T4: a lease that expired is not renewed, even when nobody took over."""
     actor = stage.actor(OVERSLEEPER.replace("ENDING", "pass"))
     actor.hear()
@@ -94,7 +94,7 @@ def test_a_freeze_that_nobody_used_is_a_loss_all_the_same(stage: Stage, source: 
     assert actor.hear()[0] in {"LeaseExpiredError", "LeaseLostError"}
 
 
-def test_a_freeze_shorter_than_the_ttl_costs_nothing(stage: Stage, source: fenceline.Source) -> None:
+def test_a_freeze_shorter_than_the_ttl_costs_nothing(stage: Stage, source: fencelock.Source) -> None:
     actor = stage.actor("""
         with source.lock("a", ttl=20.0) as lease:
             say(lease.token)
@@ -111,7 +111,7 @@ def test_a_freeze_shorter_than_the_ttl_costs_nothing(stage: Stage, source: fence
 
 # --- killed ---------------------------------------------------------------------------------------
 @pytest.mark.reduced
-def test_killed_while_holding_the_lock_is_free_after_the_ttl(stage: Stage, source: fenceline.Source) -> None:
+def test_killed_while_holding_the_lock_is_free_after_the_ttl(stage: Stage, source: fencelock.Source) -> None:
     actor = stage.actor("""
         lease = source.lock("a", ttl=0.4).acquire()
         say(lease.token)
@@ -134,7 +134,7 @@ say("released")
 """
 
 
-def waiter(stage: Stage, source: fenceline.Source, name: str) -> Actor:
+def waiter(stage: Stage, source: fencelock.Source, name: str) -> Actor:
     """Start a waiter, and return once it stands in line."""
     actor = stage.actor(WAITER.replace("HOLDER", name))
     assert actor.hear() == "waiting"
@@ -145,7 +145,7 @@ def waiter(stage: Stage, source: fenceline.Source, name: str) -> Actor:
 @pytest.mark.reduced
 @pytest.mark.parametrize("victims", [("first",), ("second",), ("first", "second")])
 def test_killed_while_waiting_the_queue_goes_on(
-    stage: Stage, source: fenceline.Source, victims: tuple[str, ...]
+    stage: Stage, source: fencelock.Source, victims: tuple[str, ...]
 ) -> None:
     holder = source.lock("a", ttl=LONG_TTL)
     holder.acquire()
@@ -163,7 +163,7 @@ def test_killed_while_waiting_the_queue_goes_on(
 
 
 def test_killed_anywhere_between_acquire_and_release_the_lock_comes_back(
-    stage: Stage, source: fenceline.Source
+    stage: Stage, source: fencelock.Source
 ) -> None:
     """Hundreds of cycles and a kill at some moment of one of them, again and again."""
     last = 0
@@ -191,8 +191,8 @@ while True:
 
 # --- stopped between any two statements -----------------------------------------------------------
 STEPPER = """
-from fenceline._drivers.pool import Pool
-from fenceline.stores.sqlite.database import Database
+from fencelock._drivers.pool import Pool
+from fencelock.stores.sqlite.database import Database
 
 passed, stop_at, armed = 0, 0, None
 
@@ -235,19 +235,19 @@ while True:
     lease = None
     if operation == "open":
         source._driver.close()
-        source = fenceline.connect(URL)
+        source = fencelock.connect(URL)
         lock = source.lock("a", ttl=0.3, timeout=2.0)
     if operation in ("open", "acquire", "wait"):
         arm(MAIN, number)
         try:
             lease = lock.acquire(timeout=0.7 if operation == "wait" else 0.2)
-        except fenceline.FencelineError as error:
+        except fencelock.FencelockError as error:
             say([passed, type(error).__name__])
         else:
             say([passed, described(lease)])
     else:
         lease = lock.acquire()
-        arm(until(lambda: fenceline._keeper.lifecycle.keeper()._thread).ident if operation == "renew" else MAIN, number)
+        arm(until(lambda: fencelock._keeper.lifecycle.keeper()._thread).ident if operation == "renew" else MAIN, number)
         before = lease.deadline_ms
         if operation == "release":
             lease.release()
@@ -265,7 +265,7 @@ while True:
 class Referee:
     """The other process in the game: takes the lock from one that is stopped, and checks that nobody else has it."""
 
-    def __init__(self, stage: Stage, source: fenceline.Source) -> None:
+    def __init__(self, stage: Stage, source: fencelock.Source) -> None:
         self.actor = stage.actor(STEPPER)
         self.source = source
         source.install()
@@ -296,14 +296,14 @@ class Referee:
     def _is_stopped(self) -> bool:
         return bool(os.waitid(os.P_PID, self.actor.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT))
 
-    def _take_over(self) -> fenceline.Lease | None:
+    def _take_over(self) -> fencelock.Lease | None:
         """Take the lock from the stopped actor; None if it stands inside a write transaction, and has the file."""
         give_up = time.monotonic() + 30
         locked_since = None
         while time.monotonic() < give_up:
             try:
                 lease = self.source.lock("a", ttl=LONG_TTL).acquire(timeout=0.05)
-            except fenceline.SourceUnavailableError:
+            except fencelock.SourceUnavailableError:
                 locked_since = locked_since or time.monotonic()
                 if time.monotonic() - locked_since > 0.4:
                     return None
@@ -314,7 +314,7 @@ class Referee:
                 return lease
         raise AssertionError("a stopped process keeps the lock for ever")
 
-    def _check(self, outcome: Any, lease: fenceline.Lease | None) -> None:
+    def _check(self, outcome: Any, lease: fencelock.Lease | None) -> None:
         """Nobody believes in a lease while the referee has one; what is granted has a token of its own."""
         if isinstance(outcome, list):
             token, is_valid = outcome
@@ -329,7 +329,7 @@ class Referee:
 
 @pytest.mark.parametrize("operation", ["open", "acquire", "wait", "release", "renew"])
 def test_stopped_between_any_two_statements_no_rule_is_broken(
-    stage: Stage, source: fenceline.Source, operation: str
+    stage: Stage, source: fencelock.Source, operation: str
 ) -> None:
     """Others wait, or are told that the file is not to be had; what wakes up later finds itself too late."""
     referee = Referee(stage, source)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-import fenceline
-from fenceline import Sequencer
+import fencelock
+from fencelock import Sequencer
 from tests.guards import LOCK, url_of, value_in, write
 from tests.process.actors import Stage
 from tests.process.guard_stage import file, guard_of, play, stage
@@ -21,18 +21,18 @@ pytestmark = pytest.mark.process
 def test_g10_a_child_with_the_sequencer_writes_until_its_parent_closes(stage: Stage, file: Path) -> None:
     guard_of(file).protect("reports")
     program = (
-        "import fenceline, sys; g = fenceline.guard(sys.argv[1], resource='reports', lock='nightly-report')\n"
+        "import fencelock, sys; g = fencelock.guard(sys.argv[1], resource='reports', lock='nightly-report')\n"
         "try:\n"
-        "  with g.transaction(fenceline.Sequencer.from_env()) as c: c.execute('UPDATE reports SET value = value + 1')\n"
-        "except fenceline.StaleTokenError as error: print(error)\n"
+        "  with g.transaction(fencelock.Sequencer.from_env()) as c: c.execute('UPDATE reports SET value = value + 1')\n"
+        "except fencelock.StaleTokenError as error: print(error)\n"
     )
 
     def child(sequencer: Sequencer) -> str:
-        environment = {**os.environ, "FENCELINE_SEQUENCER": str(sequencer)}
+        environment = {**os.environ, "FENCELOCK_SEQUENCER": str(sequencer)}
         command = [sys.executable, "-c", program, url_of(file)]
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
 
-    with fenceline.connect(stage.url) as source, source.lock(LOCK) as lease:
+    with fencelock.connect(stage.url) as source, source.lock(LOCK) as lease:
         guard = guard_of(file)
         assert child(lease.sequencer) == ""
         write(guard, lease, 5)
@@ -92,7 +92,7 @@ def test_a_fork_inside_a_guarded_transaction_harms_neither_the_parent_nor_the_fi
         with lock as lease:
             with guard.transaction(lease) as connection:
                 write(connection, 5)
-                in_child(lambda: fenceline.guard(guard.url, resource="other", lock="nightly-report").mark())
+                in_child(lambda: fencelock.guard(guard.url, resource="other", lock="nightly-report").mark())
                 write(connection, 6)
             add(lease)
         say("done")
@@ -142,7 +142,7 @@ def test_a_fork_while_other_threads_use_the_guard_leaves_both_processes_working(
                 while not stop.is_set():
                     n += 1
                     # Brief transactions of the guard's own: a fork waits for them.
-                    fenceline.guard(guard.url, resource=f"r{n % 5}", lock=lock.name, independent=True).seal(proof)
+                    fencelock.guard(guard.url, resource=f"r{n % 5}", lock=lock.name, independent=True).seal(proof)
 
             threads = [threading.Thread(target=seal_again) for _ in range(3)]
             for thread in threads: thread.start()

@@ -18,10 +18,10 @@ pytestmark = pytest.mark.process
 
 SEALER = """
 import os, signal, sys
-import fenceline
-guard = fenceline.guard(sys.argv[1], resource="reports", lock="nightly-report")
+import fencelock
+guard = fencelock.guard(sys.argv[1], resource="reports", lock="nightly-report")
 for token in range(int(sys.argv[2]), 1_000_000):
-    guard.seal(fenceline.Sequencer("source", "history", "nightly-report", token, f"claim-{token}"))
+    guard.seal(fencelock.Sequencer("source", "history", "nightly-report", token, f"claim-{token}"))
     os.write(1, b"%d\\n" % token)
 """
 
@@ -46,7 +46,7 @@ def test_g4_a_seal_that_was_answered_survives_a_power_cut(shim: Path, tmp_path: 
         process.wait()
         told = max(int(line) for line in output.read_text().splitlines(keepends=True) if line.endswith("\n"))
         machine.fail()
-        ((mark,),) = machine.read("SELECT token FROM fenceline_mark")
+        ((mark,),) = machine.read("SELECT token FROM fencelock_mark")
         assert mark >= told
 
 
@@ -85,5 +85,5 @@ def test_g4_a_seal_survives_where_a_user_made_the_log_and_flushed_nothing(shim: 
         process.communicate()
     told = max(int(line) for line in output.read_text().splitlines(keepends=True) if line.endswith("\n"))
     machine.fail()
-    ((mark,),) = machine.read("SELECT token FROM fenceline_mark")
+    ((mark,),) = machine.read("SELECT token FROM fencelock_mark")
     assert mark >= told

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-import fenceline
-from fenceline import SourceUnavailableError
-from fenceline._api.guard import look_at
+import fencelock
+from fencelock import SourceUnavailableError
+from fencelock._api.guard import look_at
 from tests.guards import LOCK, HandmadeLease, ask, plain, url_of, value_in, write
 from tests.process.actors import Stage
 from tests.process.guard_stage import file, guard_of, play, stage
@@ -38,13 +38,13 @@ def test_g2_a_holder_frozen_between_its_read_and_its_write_is_refused_when_it_th
                 with guard.transaction(proof) as connection:
                     write(connection, value + 1)
                 say("written")
-            except fenceline.FencelineError as error:
+            except fencelock.FencelockError as error:
                 say(type(error).__name__)
         """,
     )
     assert old.hear() == "read"
     old.freeze()
-    with fenceline.connect(stage.url) as source, source.lock(LOCK, timeout=20) as lease:
+    with fencelock.connect(stage.url) as source, source.lock(LOCK, timeout=20) as lease:
         write(guard_of(file), lease, 10)
         old.thaw()
         old.say()
@@ -72,7 +72,7 @@ def test_a_holder_frozen_inside_its_transaction_keeps_others_out_until_it_is_end
         guard.seal(HandmadeLease(token + 1))
     assert guard.mark().token == token
     holder.kill()
-    with fenceline.connect(stage.url) as source:
+    with fencelock.connect(stage.url) as source:
         source.break_lock(LOCK, reason="its process was killed")
         with source.lock(LOCK) as lease:
             write(guard, lease, "next")
@@ -82,9 +82,9 @@ def test_a_holder_frozen_inside_its_transaction_keeps_others_out_until_it_is_end
 # --- killed, or frozen, before any statement ---
 STEPS = """
 import itertools
-from fenceline.stores.sqlite.guard_database import GuardDatabase
+from fencelock.stores.sqlite.guard_database import GuardDatabase
 opened, left = GuardDatabase._open, 0
-lease = fenceline.Sequencer("source", "history", "nightly-report", 5, "claim-5")
+lease = fencelock.Sequencer("source", "history", "nightly-report", 5, "claim-5")
 
 def step(_):
     global left
@@ -173,7 +173,7 @@ def check_whole(file: Path) -> None:
     assert tokens in ([], [0], [5], [2**39], [2**40])
     assert value_in(file) == 0 or (value_in(file), tokens) == ("mine", [5])
     if seen.marks:
-        assert ask(file, "SELECT * FROM fenceline_seal") == []
+        assert ask(file, "SELECT * FROM fencelock_seal") == []
     triggers = ask(file, "SELECT count(*) FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = 'reports'")
     assert triggers in ([(0,)], [(3,)])
     write(guard_of(file), HandmadeLease(2**41), "next")
@@ -192,7 +192,7 @@ def test_a_holder_frozen_before_any_statement_loses_nothing_of_the_next_ones(sta
                 with guard.transaction(lease) as connection:
                     write(connection, value + 1)
                 say("added")
-            except fenceline.StaleTokenError:
+            except fencelock.StaleTokenError:
                 say("stale")
 
         run(add_one)

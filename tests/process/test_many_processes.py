@@ -69,7 +69,7 @@ def log_of_commits(path: Path) -> None:
     for event in ("insert", "update of token"):
         rows(
             path,
-            f"create trigger commits_{event[:6]} after {event} on fenceline_lock "
+            f"create trigger commits_{event[:6]} after {event} on fencelock_lock "
             "begin insert into commits (lock, token) values (new.name, new.token); end",
         )
 
@@ -124,12 +124,12 @@ def test_t1_32_processes_open_a_new_file_at_once_and_make_one_source(path: Path,
     told = herd(count=32, turns=3)
     assert len({source_id for source_id, _ in told}) == 1
     assert sorted(token for _, token in told) == list(range(1, 97))
-    assert rows(path, "select count(*) from fenceline_source") == [(1,)]
+    assert rows(path, "select count(*) from fencelock_source") == [(1,)]
 
 
 def test_t1_many_processes_after_a_reboot_skip_to_the_bound_once(path: Path, herd: Herd) -> None:
     before = herd(count=2, turns=2, boot_id="one")
-    (bound,) = rows(path, "select reserved from fenceline_source")[0]
+    (bound,) = rows(path, "select reserved from fencelock_source")[0]
     after = herd(count=16, turns=2, boot_id="two")
     assert sorted(token for _, token in after) == list(range(bound + 1, bound + 33))
     assert {source_id for source_id, _ in before} == {source_id for source_id, _ in after}
@@ -160,9 +160,9 @@ def test_t1_children_of_children_get_tokens_of_their_own(path: Path, tmp_path: P
     """A connection that a child opens is closed before the child's own fork, as its parent's was."""
     code = """
 import os, sys
-import fenceline
+import fencelock
 
-source = fenceline.connect(sys.argv[1])
+source = fencelock.connect(sys.argv[1])
 held = []
 for generation in range(4):
     lease = source.lock(f"lock {generation}", ttl=60).acquire()

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
-import fenceline
+import fencelock
 from tests.helpers import ONE_TRY
 
 WORKERS = 32
@@ -52,7 +52,7 @@ class Arena:
             " worker TEXT NOT NULL, sequence INTEGER NOT NULL, token INTEGER NOT NULL)"
         )
         connection.close()
-        fenceline.guard(self.app, resource="counter", lock="counter").protect("counter", "history")
+        fencelock.guard(self.app, resource="counter", lock="counter").protect("counter", "history")
 
     def start(self) -> None:
         name = f"worker-{self._started}"

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from fenceline.model import EPOCH_STRIDE
+from fencelock.model import EPOCH_STRIDE
 from tests.helpers import ONE_TRY, wait_until
 from tests.servers import need
 from tests.sources import rows
@@ -131,7 +131,7 @@ class Machine:
 import os, signal, sys
 from pathlib import Path
 sys.path.insert(0, {str(HERE)!r})
-import fenceline
+import fencelock
 import granter
 url, shadow = sys.argv[1], Path(sys.argv[2])
 {body}"""
@@ -194,7 +194,7 @@ def test_t1_no_token_is_told_again_after_a_power_cut(machine: Machine, survives:
         enough = moments.randrange(1, 4 * BLOCK)
         wait_until(lambda: sum(text.count("\n") for text in machine.told()) >= enough)  # noqa: B023 - called at once
         rounds.append(machine.fail(survives={f"locks.{ending}" for ending in survives.split()}))
-        identities.update(machine.read("select source_id, history_id from fenceline_source"))
+        identities.update(machine.read("select source_id, history_id from fencelock_source"))
     check_only_grew(rounds)
     assert len(identities) == 1  # The same source all along, not one made anew.
 
@@ -236,11 +236,11 @@ def test_t7_a_raised_epoch_survives_a_power_cut(machine: Machine) -> None:
     rounds = [machine.fail()]
     raised = machine.run("""
 granter.pretend({"boot_id": "boot 1"})
-print(fenceline.connect(url).raise_epoch(reason="a test").history_id, flush=True)
+print(fencelock.connect(url).raise_epoch(reason="a test").history_id, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """)
     machine.fail()
-    assert machine.read("select history_id, epoch from fenceline_source") == [(raised.strip(), 2)]
+    assert machine.read("select history_id, epoch from fencelock_source") == [(raised.strip(), 2)]
     machine.grant(1)
     rounds.append(machine.fail())
     check_only_grew(rounds)
@@ -250,12 +250,12 @@ os.kill(os.getpid(), signal.SIGKILL)
 # --- a flush that did not end well ---
 GRANTING = """
 granter.pretend({"boot_id": "boot 0", "block": %(block)s})
-with fenceline.connect(url) as connected:
+with fencelock.connect(url) as connected:
     for turn in range(%(count)s):
         (shadow / "%(mishap)s").touch() if turn == 10 else None
         try:
             connected.lock("lock").acquire().release()
-        except fenceline.FencelineError as error:
+        except fencelock.FencelockError as error:
             info = connected.describe()
             print(type(error).__name__, error.definite, info.last_token, error)
             (shadow / "%(mishap)s").unlink()
@@ -298,5 +298,5 @@ def test_the_cut_takes_away_what_was_not_flushed(machine: Machine) -> None:
     """Grants are not flushed: after the cut the file remembers the reserved block, and not who had the lock."""
     machine.grant(BLOCK // 2)
     machine.fail()
-    assert machine.read("select counter, reserved from fenceline_source") == [(0, BLOCK)]
-    assert machine.read("select * from fenceline_lock") == []
+    assert machine.read("select counter, reserved from fencelock_source") == [(0, BLOCK)]
+    assert machine.read("select * from fencelock_lock") == []

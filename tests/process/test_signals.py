@@ -9,7 +9,7 @@ import signal
 
 import pytest
 
-import fenceline
+import fencelock
 from tests.helpers import wait_until
 from tests.process.actors import Stage
 
@@ -181,7 +181,7 @@ say(lost)
 
 @pytest.mark.parametrize("kind", ["lock", "rlock"])
 def test_release_soon_in_a_handler_at_any_moment_neither_hangs_nor_harms(
-    stage: Stage, source: fenceline.Source, kind: str
+    stage: Stage, source: fencelock.Source, kind: str
 ) -> None:
     actor = stage.actor(RELEASING.replace("KIND ==", f"{kind!r} ==").replace("KIND", kind))
     actor.hear(60)
@@ -189,7 +189,7 @@ def test_release_soon_in_a_handler_at_any_moment_neither_hangs_nor_harms(
     assert not source.info("a").is_held
 
 
-def test_a_handler_that_returns_does_not_end_a_wait(stage: Stage, source: fenceline.Source) -> None:
+def test_a_handler_that_returns_does_not_end_a_wait(stage: Stage, source: fencelock.Source) -> None:
     actor = stage.actor("""
         count = 0
         def handler(number, frame):
@@ -214,7 +214,7 @@ def test_a_handler_that_returns_does_not_end_a_wait(stage: Stage, source: fencel
 
 @pytest.mark.reduced
 @pytest.mark.parametrize("where", ["waiting", "inside"])
-def test_control_c_frees_the_lock_on_the_way_out(stage: Stage, source: fenceline.Source, where: str) -> None:
+def test_control_c_frees_the_lock_on_the_way_out(stage: Stage, source: fencelock.Source, where: str) -> None:
     holder = source.lock("a", ttl=600.0)
     if where == "waiting":
         holder.acquire()

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-import fenceline
-from fenceline._flows import requests as ask
-from fenceline.clock import boottime_ms
-from fenceline.model import draw_claim
-from fenceline.stores.sqlite import wake
-from fenceline.stores.sqlite.queueing import MAX_WAITERS
-from fenceline.stores.sqlite.source import SQLiteSourceConnection
+import fencelock
+from fencelock._flows import requests as ask
+from fencelock.clock import boottime_ms
+from fencelock.model import draw_claim
+from fencelock.stores.sqlite import wake
+from fencelock.stores.sqlite.queueing import MAX_WAITERS
+from fencelock.stores.sqlite.source import SQLiteSourceConnection
 from tests.helpers import wait_until
 from tests.process.actors import Actor, Stage
 from tests.sources import Client
@@ -36,7 +36,7 @@ with lock as lease:
 """
 
 
-def waiter(stage: Stage, source: fenceline.Source, name: str, *, ttl: float = TTL, inside: str = "pass") -> Actor:
+def waiter(stage: Stage, source: fencelock.Source, name: str, *, ttl: float = TTL, inside: str = "pass") -> Actor:
     """Start a process that waits for the lock, and return once it stands in line."""
     actor = stage.actor(WAITER.format(name=name, ttl=ttl, inside=inside))
     wait_until(lambda: name in source.info("a").waiters)
@@ -50,7 +50,7 @@ def bells(stage: Stage) -> list[Path]:
     return list(folder.iterdir()) if folder.exists() else []
 
 
-def thread_waiter(source: fenceline.Source, name: str, served: list[str]) -> threading.Thread:
+def thread_waiter(source: fencelock.Source, name: str, served: list[str]) -> threading.Thread:
     """Start a thread that waits for the lock, and return once it stands in line."""
 
     def wait() -> None:
@@ -65,7 +65,7 @@ def thread_waiter(source: fenceline.Source, name: str, served: list[str]) -> thr
 
 # --- order ----------------------------------------------------------------------------------------
 @pytest.mark.reduced
-def test_processes_and_threads_are_served_in_one_order(stage: Stage, source: fenceline.Source) -> None:
+def test_processes_and_threads_are_served_in_one_order(stage: Stage, source: fencelock.Source) -> None:
     holder = source.lock("a", ttl=TTL)
     holder.acquire()
     served: list[str] = []
@@ -84,7 +84,7 @@ def test_processes_and_threads_are_served_in_one_order(stage: Stage, source: fen
 
 
 @pytest.mark.reduced
-def test_a_thousand_threads_that_come_at_once_are_all_served(source: fenceline.Source) -> None:
+def test_a_thousand_threads_that_come_at_once_are_all_served(source: fencelock.Source) -> None:
     """They take turns at a few connections. All at the file's one lock, one in five got it within the patience."""
     barrier = threading.Barrier(CROWD)
     lock = source.lock("a", ttl=600.0)
@@ -100,7 +100,7 @@ def test_a_thousand_threads_that_come_at_once_are_all_served(source: fenceline.S
     assert not source.info("a").is_held
 
 
-def test_nobody_who_does_not_wait_overtakes_those_who_do(stage: Stage, source: fenceline.Source) -> None:
+def test_nobody_who_does_not_wait_overtakes_those_who_do(stage: Stage, source: fencelock.Source) -> None:
     """The first in line has not looked yet, since it is frozen; the lock is free."""
     holder = source.lock("a", ttl=TTL)
     holder.acquire()
@@ -115,7 +115,7 @@ def test_nobody_who_does_not_wait_overtakes_those_who_do(stage: Stage, source: f
     assert first.hear() == ["first", 2]
 
 
-def test_a_waiter_frozen_past_its_ttl_queues_anew(stage: Stage, source: fenceline.Source) -> None:
+def test_a_waiter_frozen_past_its_ttl_queues_anew(stage: Stage, source: fencelock.Source) -> None:
     """H8: its old place is gone, even if nobody took the lock meanwhile; whoever came in between is first."""
     holder = source.lock("a", ttl=TTL)
     holder.acquire()
@@ -133,7 +133,7 @@ def test_a_waiter_frozen_past_its_ttl_queues_anew(stage: Stage, source: fencelin
 
 
 @pytest.mark.reduced
-def test_the_place_of_a_waiter_that_gave_up_is_filled_at_once(stage: Stage, source: fenceline.Source) -> None:
+def test_the_place_of_a_waiter_that_gave_up_is_filled_at_once(stage: Stage, source: fencelock.Source) -> None:
     """The head leaves by its timeout while the lock is held: the next one is served by the release."""
     holder = source.lock("a", ttl=TTL)
     holder.acquire()
@@ -149,7 +149,7 @@ def test_the_place_of_a_waiter_that_gave_up_is_filled_at_once(stage: Stage, sour
 
 # --- notification ---------------------------------------------------------------------------------
 @pytest.mark.reduced
-def test_without_the_folder_of_bells_waiters_are_served_all_the_same(stage: Stage, source: fenceline.Source) -> None:
+def test_without_the_folder_of_bells_waiters_are_served_all_the_same(stage: Stage, source: fencelock.Source) -> None:
     holder = source.lock("a", ttl=TTL)
     holder.acquire()
     early = waiter(stage, source, "early", ttl=600.0)
@@ -177,7 +177,7 @@ def test_a_bell_is_heard_by_whichever_name_the_file_is_known(tmp_path: Path, is_
 
 
 @pytest.mark.reduced
-def test_waiters_take_their_bells_away(stage: Stage, source: fenceline.Source) -> None:
+def test_waiters_take_their_bells_away(stage: Stage, source: fencelock.Source) -> None:
     holder = source.lock("a", ttl=TTL)
     holder.acquire()
     actors = [waiter(stage, source, name) for name in ("first", "second")]
@@ -190,7 +190,7 @@ def test_waiters_take_their_bells_away(stage: Stage, source: fenceline.Source) -
     assert bells(stage) == []
 
 
-def test_the_bell_of_a_killed_waiter_is_taken_away_by_the_next(stage: Stage, source: fenceline.Source) -> None:
+def test_the_bell_of_a_killed_waiter_is_taken_away_by_the_next(stage: Stage, source: fencelock.Source) -> None:
     holder = source.lock("a", ttl=TTL)
     holder.acquire()
     waiter(stage, source, "victim", ttl=0.3).kill()
@@ -205,7 +205,7 @@ def test_the_bell_of_a_killed_waiter_is_taken_away_by_the_next(stage: Stage, sou
 
 # --- cost -----------------------------------------------------------------------------------------
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch, source: fenceline.Source) -> Counter[str]:
+def asked(monkeypatch: pytest.MonkeyPatch, source: fencelock.Source) -> Counter[str]:
     """Count the requests of this process to its source by their kind; what earlier tests left may go on beside it."""
     counter: Counter[str] = Counter()
     perform = SQLiteSourceConnection.perform
@@ -219,7 +219,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, source: fenceline.Source) -> Counter[
 
 
 @pytest.mark.parametrize("count", [4, 40])
-def test_a_hand_off_costs_the_same_however_many_wait(source: fenceline.Source, asked: Counter[str], count: int) -> None:
+def test_a_hand_off_costs_the_same_however_many_wait(source: fencelock.Source, asked: Counter[str], count: int) -> None:
     """H7: one release and one look each. A loaded machine adds the looks that waiters take each second anyway."""
     holder = source.lock("a", ttl=600.0)
     holder.acquire()
@@ -242,15 +242,15 @@ def test_a_hand_off_costs_the_same_however_many_wait(source: fenceline.Source, a
     assert asked["Acquire"] == 0
 
 
-def serve(source: fenceline.Source, name: str, served: list[str]) -> None:
+def serve(source: fencelock.Source, name: str, served: list[str]) -> None:
     with source.lock("a", ttl=600.0, holder=name):
         served.append(name)
 
 
-def test_an_idle_waiter_sleeps(stage: Stage, source: fenceline.Source) -> None:
+def test_an_idle_waiter_sleeps(stage: Stage, source: fencelock.Source) -> None:
     """The first in line looks once a second, the others three times in their ttl; in between nothing runs."""
     counting = """
-from fenceline.stores.sqlite.source import SQLiteSourceConnection
+from fencelock.stores.sqlite.source import SQLiteSourceConnection
 asked = []
 perform = SQLiteSourceConnection.perform
 def counted(self, request):
@@ -303,7 +303,7 @@ def crowd(path: Path, count: int, *, dead: bool = False) -> list[str]:
     native = sqlite3.connect(path)
     with native:
         native.executemany(
-            "INSERT INTO fenceline_waiter (lock, claim, holder, ttl_ms, deadline_ms) VALUES ('lock', ?, 'w', 9, ?)",
+            "INSERT INTO fencelock_waiter (lock, claim, holder, ttl_ms, deadline_ms) VALUES ('lock', ?, 'w', 9, ?)",
             [(claim, deadline_ms) for claim in claims],
         )
     native.close()
@@ -335,11 +335,11 @@ def test_what_a_request_costs_does_not_grow_with_the_queue(stage: Stage, which: 
 
 # --- the limit ------------------------------------------------------------------------------------
 @pytest.mark.reduced
-def test_one_waiter_more_than_the_limit_is_refused_with_the_number(stage: Stage, source: fenceline.Source) -> None:
+def test_one_waiter_more_than_the_limit_is_refused_with_the_number(stage: Stage, source: fencelock.Source) -> None:
     holder = source.lock("lock", ttl=TTL)
     holder.acquire()
     claims = crowd(stage.path, MAX_WAITERS)
-    with pytest.raises(fenceline.SourceError, match=f"'lock' has {MAX_WAITERS} waiters"):
+    with pytest.raises(fencelock.SourceError, match=f"'lock' has {MAX_WAITERS} waiters"):
         source.lock("lock").acquire()
     assert source.lock("lock").acquire(blocking=False) is None, "who does not wait is not refused"
     client = Client(stage.path)
@@ -349,7 +349,7 @@ def test_one_waiter_more_than_the_limit_is_refused_with_the_number(stage: Stage,
 
 
 @pytest.mark.reduced
-def test_dead_waiters_do_not_fill_the_queue(stage: Stage, source: fenceline.Source) -> None:
+def test_dead_waiters_do_not_fill_the_queue(stage: Stage, source: fencelock.Source) -> None:
     holder = source.lock("lock", ttl=TTL)
     holder.acquire()
     crowd(stage.path, MAX_WAITERS, dead=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-import fenceline
+import fencelock
 from tests.helpers import wait_until
 from tests.quorum.worker import LOCK
 
@@ -58,7 +58,7 @@ class Table:
         """Make the tables, and have them protected."""
         for statement in SCHEMA:
             self.execute(statement)
-        fenceline.guard(self.url, resource=LOCK, lock=LOCK).protect("counter", "history")
+        fencelock.guard(self.url, resource=LOCK, lock=LOCK).protect("counter", "history")
 
 
 class Arena:

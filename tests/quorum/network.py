@@ -15,7 +15,7 @@ from typing import Self
 from tests.private_server import Wrap
 from tests.servers import need, refuse
 
-_PREFIX = "fenceline-test-"
+_PREFIX = "fencelock-test-"
 _NUMBERS = itertools.count()
 _NAMESPACES = Path("/run/netns")
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import psycopg
 import pytest
 
-from fenceline.stores.registry import source_store
+from fencelock.stores.registry import source_store
 from tests.helpers import ONE_TRY
 from tests.postgres.fix_postgres import Database, only
 from tests.quorum.arena import Arena, Table, in_folder

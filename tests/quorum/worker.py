@@ -12,8 +12,8 @@ import sys
 import time
 from typing import Any
 
-import fenceline
-import fenceline.clock
+import fencelock
+import fencelock.clock
 
 LOCK = "counter"
 TIMEOUT_S = 3.0
@@ -28,13 +28,13 @@ NOTE = "INSERT INTO history (value, worker, token) VALUES ({0}, {0}, {0})"
 
 def bend_clock(rate: float) -> None:
     """Have the library's clock go at `rate` from now on."""
-    real = fenceline.clock.boottime_ns
+    real = fencelock.clock.boottime_ns
     began_ns = real()
 
     def bent_ns() -> int:
         return began_ns + int((real() - began_ns) * rate)
 
-    fenceline.clock.boottime_ns = bent_ns  # type: ignore[assignment]
+    fencelock.clock.boottime_ns = bent_ns  # type: ignore[assignment]
 
 
 class Worker:
@@ -42,8 +42,8 @@ class Worker:
 
     def __init__(self, source: str, guard: str, journal: str, name: str, ttl: str) -> None:
         self._descriptor = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        self._source = fenceline.connect(source)
-        self._guard = fenceline.guard(guard, resource=LOCK, lock=LOCK)
+        self._source = fencelock.connect(source)
+        self._guard = fencelock.guard(guard, resource=LOCK, lock=LOCK)
         self._parameter = "?" if guard.startswith("sqlite") else "%s"
         self._name = name
         self._ttl = float(ttl)
@@ -66,11 +66,11 @@ class Worker:
                 self._hold(lease)
                 lease.release()
                 self.note("released", lease.token)
-            except fenceline.FencelineError as error:
+            except fencelock.FencelockError as error:
                 self.note("error", type(error).__name__, str(error))
                 time.sleep(PAUSE_S)
 
-    def _hold(self, lease: fenceline.Lease) -> None:
+    def _hold(self, lease: fencelock.Lease) -> None:
         is_long = random.random() < LONG_HOLDS
         until = time.monotonic() + (random.uniform(0, MAX_HOLD_TTLS) * self._ttl if is_long else 0)
         while True:
@@ -84,7 +84,7 @@ class Worker:
                 return
             time.sleep(PAUSE_S)
 
-    def _add_one(self, lease: fenceline.Lease) -> None:
+    def _add_one(self, lease: fencelock.Lease) -> None:
         """Read in one transaction, write what was computed in another: the pattern that a stale holder breaks."""
         with self._guard.transaction(lease) as connection:
             (value,) = connection.execute(READ).fetchone()

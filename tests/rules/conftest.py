@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from fenceline import OutcomeUnknownError
-from fenceline._api.proofs import MEMORY, TenureMemory
-from fenceline._flows import guard_requests as ask_for
-from fenceline.stores.sqlite.guard_connection import GuardConnection
+from fencelock import OutcomeUnknownError
+from fencelock._api.proofs import MEMORY, TenureMemory
+from fencelock._flows import guard_requests as ask_for
+from fencelock.stores.sqlite.guard_connection import GuardConnection
 from tests.guards import Opener, make_file
 
 

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-import fenceline
-from fenceline import SourceError
-from fenceline._drivers.sync import SyncDriver
-from fenceline._flows import keep
-from fenceline._flows import requests as ask
-from fenceline.clock import boottime_us
-from fenceline.model import Sequencer, draw_claim
-from fenceline.stores.sqlite.source import SQLiteSource
+import fencelock
+from fencelock import SourceError
+from fencelock._drivers.sync import SyncDriver
+from fencelock._flows import keep
+from fencelock._flows import requests as ask
+from fencelock.clock import boottime_us
+from fencelock.model import Sequencer, draw_claim
+from fencelock.stores.sqlite.source import SQLiteSource
 from tests.helpers import wait_until
 from tests.sources import LONG_MS, Client
 
@@ -204,7 +204,7 @@ def test_h4_late_release_takes_no_waiters_place(client: Client) -> None:
 def test_h4_source_that_ends_every_claim_is_an_error_and_no_endless_loop(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with fenceline.connect(url) as connected:
+    with fencelock.connect(url) as connected:
         connected.install()
         monkeypatch.setattr(connected._driver._pool, "perform", lambda _: ask.ClaimEnded())
         with pytest.raises(SourceError, match=r"lock 'lock': the source ended 100 claims in a row"):

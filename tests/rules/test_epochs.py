@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 
-import fenceline
-from fenceline import LeaseLostError, SourceError
-from fenceline._flows import requests as ask
-from fenceline.clock import boottime_us
-from fenceline.model import EPOCH_STRIDE
-from fenceline.stores.sqlite import operating
-from fenceline.stores.sqlite.kernel import this_kernel
+import fencelock
+from fencelock import LeaseLostError, SourceError
+from fencelock._flows import requests as ask
+from fencelock.clock import boottime_us
+from fencelock.model import EPOCH_STRIDE
+from fencelock.stores.sqlite import operating
+from fencelock.stores.sqlite.kernel import this_kernel
 from tests.helpers import wait_until
 from tests.servers import need
 from tests.sources import LONG_MS, Client, one_token, pretend_kernel, rows
 
-REMEDY = "stop everything that uses it, then run `fenceline epoch --raise"
+REMEDY = "stop everything that uses it, then run `fencelock epoch --raise"
 
 
 @pytest.fixture
@@ -51,13 +51,13 @@ def test_t7_raise_jumps_to_the_next_multiple_and_begins_a_history(path: Path, cl
     assert after.history_id != before.history_id
     assert client.token("lock") == EPOCH_STRIDE + 1
     assert Client(path).raise_epoch().last_token == 2 * EPOCH_STRIDE
-    audit = "select action, subject, token, reason from fenceline_source_audit order by id"
+    audit = "select action, subject, token, reason from fencelock_source_audit order by id"
     assert rows(path, audit)[0] == ("raise epoch", before.history_id, EPOCH_STRIDE, "moved to another disk")
 
 
 def test_t7_raise_clears_the_reserved_block_and_not_only_the_counter(path: Path, client: Client) -> None:
     client.describe()
-    rows(path, "update fenceline_source set reserved = ?, counter = 0", (EPOCH_STRIDE,))
+    rows(path, "update fencelock_source set reserved = ?, counter = 0", (EPOCH_STRIDE,))
     assert client.raise_epoch().last_token == 2 * EPOCH_STRIDE
 
 
@@ -82,7 +82,7 @@ def test_t7_of_two_who_raise_the_same_history_one_wins(path: Path, client: Clien
 
 
 def test_t7_raise_that_comes_second_is_told_so(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with fenceline.connect(url) as connected, fenceline.connect(url) as other:
+    with fencelock.connect(url) as connected, fencelock.connect(url) as other:
         perform = connected._driver._pool.perform
 
         def overtaken(request: Any) -> Any:
@@ -99,7 +99,7 @@ def test_t7_raise_that_comes_second_is_told_so(url: str, monkeypatch: pytest.Mon
 @pytest.mark.reduced
 def test_t7_raise_ends_every_lease_and_its_holder_is_told_the_reason(url: str, path: Path) -> None:
     told: list[str] = []
-    with fenceline.connect(url) as connected:
+    with fencelock.connect(url) as connected:
         lock = connected.lock("lock", ttl=1.5, on_lost=told.append)
         lease = lock.acquire()
         assert lease is not None
@@ -116,7 +116,7 @@ def test_t7_raise_ends_every_lease_and_its_holder_is_told_the_reason(url: str, p
 def test_t7_raise_ends_every_wait_and_the_waiter_queues_anew(url: str, path: Path) -> None:
     client = Client(path)
     client.token("lock", "holder")
-    with fenceline.connect(url) as connected:
+    with fencelock.connect(url) as connected:
         leases: list[Any] = []
         thread = threading.Thread(target=lambda: leases.append(connected.lock("lock", ttl=1.5).acquire(timeout=30)))
         thread.start()
@@ -190,7 +190,7 @@ def test_t7_another_kernel_takes_over_by_a_raise_and_the_first_is_refused_from_t
     ):
         with pytest.raises(SourceError, match="is used by another kernel"):
             client.connection.perform(request)
-    assert rows(path, "select claim from fenceline_lock") == [("there",)]
+    assert rows(path, "select claim from fencelock_lock") == [("there",)]
 
 
 def test_t7_process_of_the_boot_before_grants_nothing_once_the_file_was_adopted(
@@ -206,7 +206,7 @@ def test_t7_process_of_the_boot_before_grants_nothing_once_the_file_was_adopted(
     pretend_kernel(monkeypatch, here)
     with pytest.raises(SourceError, match="is used by another kernel"):
         before.one_token()
-    assert rows(path, "select counter from fenceline_source") == [(after,)]
+    assert rows(path, "select counter from fencelock_source") == [(after,)]
 
 
 def test_t7_reboot_of_this_machine_is_no_other_kernel(
@@ -215,7 +215,7 @@ def test_t7_reboot_of_this_machine_is_no_other_kernel(
     client.one_token()
     monkeypatch.setattr(operating, "BLOCK_TOKENS", 100)
     here = this_kernel()._replace(machine_id="0" * 32)
-    rows(path, "update fenceline_source set machine_id = ?", (here.machine_id,))
+    rows(path, "update fencelock_source set machine_id = ?", (here.machine_id,))
     last = 0
     for boot in ("first", "second", "third"):
         pretend_kernel(monkeypatch, here._replace(boot_id=boot, time_namespace=f"time:[{boot}]"))
@@ -230,7 +230,7 @@ def test_t7_real_time_namespace_is_another_clock(path: Path, client: Client) -> 
     if subprocess.run([*inside, "true"], check=False, capture_output=True).returncode:
         pytest.skip("unshare --time is not permitted here: run the tests as root")
     client.one_token()
-    code = "import fenceline, sys; fenceline.connect(sys.argv[1]).lock('lock').acquire()"
+    code = "import fencelock, sys; fencelock.connect(sys.argv[1]).lock('lock').acquire()"
     result = subprocess.run(
         [*inside, sys.executable, "-c", code, f"sqlite:///{path}"], check=False, capture_output=True, text=True
     )

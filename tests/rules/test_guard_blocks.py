@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-import fenceline
-from fenceline import GuardError, UnfencedWriteError
+import fencelock
+from fencelock import GuardError, UnfencedWriteError
 from tests.guards import (
     LOCK,
     RESOURCE,
@@ -73,7 +73,7 @@ def test_a_block_that_ends_its_own_transaction_is_told_so_and_undone(guard: Any,
     with pytest.raises(GuardError, match="the block tried to end its own guarded transaction"):
         write(guard, HandmadeLease(5), "stray", then=STRAY[act])
     assert value_in(file) == 0
-    assert ask(file, "SELECT * FROM fenceline_seal") == []
+    assert ask(file, "SELECT * FROM fencelock_seal") == []
 
 
 @pytest.mark.parametrize("act", STRAY)
@@ -128,7 +128,7 @@ def test_without_the_watch_the_file_itself_keeps_the_seal_from_being_committed(g
     with pytest.raises(GuardError, match="ended inside its block"):
         write(guard, HandmadeLease(5), then=unwatched)
     assert value_in(file) == 0
-    assert ask(file, "SELECT * FROM fenceline_seal") == []
+    assert ask(file, "SELECT * FROM fencelock_seal") == []
 
 
 @pytest.mark.parametrize("is_failing", [False, True])
@@ -281,7 +281,7 @@ def test_a_block_that_changes_nothing_hands_its_connection_on(open_guard: Opener
 
 def test_a_temporary_table_named_like_ours_is_not_taken_for_it(guard: Any, file: Path) -> None:
     lease = HandmadeLease(5)
-    for table in ("fenceline_seal", "fenceline_mark"):
+    for table in ("fencelock_seal", "fencelock_mark"):
         write(guard, lease, then=lambda connection, table=table: connection.execute(f"CREATE TEMP TABLE {table} (a)"))
     write(guard, lease, "next")
     assert value_in(file) == "next"
@@ -289,9 +289,9 @@ def test_a_temporary_table_named_like_ours_is_not_taken_for_it(guard: Any, file:
 
 # --- a transaction that would wait for itself ----------------------------------------------------------------------
 def test_a_second_block_on_the_same_file_in_one_thread_is_an_error_at_once(file: Path, tmp_path: Path) -> None:
-    first = fenceline.guard(url_of(file), resource=RESOURCE, lock=LOCK)
-    second = fenceline.guard(url_of(file), resource="orders", lock=LOCK)
-    elsewhere = fenceline.guard(url_of(make_file(tmp_path / "other.db")), resource="other", lock=LOCK)
+    first = fencelock.guard(url_of(file), resource=RESOURCE, lock=LOCK)
+    second = fencelock.guard(url_of(file), resource="orders", lock=LOCK)
+    elsewhere = fencelock.guard(url_of(make_file(tmp_path / "other.db")), resource="other", lock=LOCK)
     lease = HandmadeLease(5)
     for guard in (first, second, elsewhere):
         guard.seal(lease)
@@ -318,7 +318,7 @@ def test_a_caller_that_uses_the_sqlite3_shell_is_refused_with_the_remedy(guard: 
         [shell, file, "UPDATE reports SET value = 'shell'"], capture_output=True, text=True, check=False
     )
     assert done.returncode != 0
-    assert "fenceline: table reports belongs to resource reports" in done.stderr
+    assert "fencelock: table reports belongs to resource reports" in done.stderr
     assert "guard.transaction(lease)" in done.stderr
     assert value_in(file) == 0
 

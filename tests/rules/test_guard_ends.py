@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-import fenceline
-from fenceline import (
+import fencelock
+from fencelock import (
     ConfigError,
     Event,
     GuardError,
@@ -112,7 +112,7 @@ def test_g10_outrank_shuts_out_the_holder_whose_lock_was_broken(open_guard: Open
     with pytest.raises(StaleTokenError):
         write(guard, sequencer(6), "the breaker's token is nobody's lease")
     write(guard, HandmadeLease(7), "next")
-    assert ask(file, "SELECT action, from_token, to_token, reason FROM fenceline_audit") == [
+    assert ask(file, "SELECT action, from_token, to_token, reason FROM fencelock_audit") == [
         ("break", 5, 6, "it hangs")
     ]
 
@@ -160,14 +160,14 @@ def test_a_refusal_is_told_with_its_reason(open_guard: Opener, file: Path) -> No
 )
 def test_a_guard_outside_its_contract_is_a_config_error(tmp_path: Path, named: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        fenceline.guard(url_of(tmp_path / "app.db"), **({"lock": LOCK} | named))
+        fencelock.guard(url_of(tmp_path / "app.db"), **({"lock": LOCK} | named))
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("url", ["sqlite://", "sqlite:///", "sqlite:///:memory:", "nosuch:///x", "app.db", 7])
 def test_a_url_that_names_no_place_is_a_config_error(url: Any) -> None:
     with pytest.raises(ConfigError):
-        fenceline.guard(url, resource="a", lock=LOCK)
+        fencelock.guard(url, resource="a", lock=LOCK)
 
 
 def test_what_is_no_lease_is_a_config_error(open_guard: Opener, file: Path) -> None:
@@ -204,7 +204,7 @@ def test_one_file_by_two_urls_is_one_place(file: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(tmp_path)
     (tmp_path / "link.db").symlink_to(file)
     guards = [
-        fenceline.guard(url, resource=RESOURCE, lock=LOCK)
+        fencelock.guard(url, resource=RESOURCE, lock=LOCK)
         for url in (url_of(file), "sqlite:///app.db", "sqlite:///./link.db")
     ]
     assert {guard.url for guard in guards} == {url_of(file)}

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-import fenceline
-from fenceline import Guard, GuardError, SchemaError
+import fencelock
+from fencelock import Guard, GuardError, SchemaError
 from tests.guards import (
     LOCK,
     RESOURCE,
@@ -51,7 +51,7 @@ def guard(file: Path) -> Guard:
             INSERT INTO open_one VALUES (1, 0);
             CREATE UNIQUE INDEX one_value ON reports (value);
         """)
-    guard = fenceline.guard(url_of(file), resource=RESOURCE, lock=LOCK)
+    guard = fencelock.guard(url_of(file), resource=RESOURCE, lock=LOCK)
     guard.protect("reports", "child", "bare", "computed", "strict_one")
     return guard
 
@@ -130,16 +130,16 @@ def test_g6_a_transaction_writes_another_resource_only_with_its_token(guard: Gua
     with plain(file) as connection:
         connection.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, value)")
         connection.execute("INSERT INTO orders VALUES (1, 0)")
-    fenceline.guard(url_of(file), resource="orders", lock=LOCK).protect("orders")
+    fencelock.guard(url_of(file), resource="orders", lock=LOCK).protect("orders")
     with pytest.raises(GuardError, match="table orders belongs to resource orders"):
         write(guard, HandmadeLease(5), table="orders")
-    both = fenceline.guard(url_of(file), resources=[RESOURCE, "orders"], lock=LOCK)
+    both = fencelock.guard(url_of(file), resources=[RESOURCE, "orders"], lock=LOCK)
     write(both, HandmadeLease(6), table="orders")
     assert value_in(file, "orders") == 1
 
 
 # --- the protocol of other languages -------------------------------------------------------------------------------
-PRESENT = "INSERT INTO fenceline_seal (resource, token, claim) VALUES ('reports', ?, ?)"
+PRESENT = "INSERT INTO fencelock_seal (resource, token, claim) VALUES ('reports', ?, ?)"
 
 
 @pytest.fixture
@@ -156,7 +156,7 @@ def test_g6_any_client_can_present_its_token(client: sqlite3.Connection, file: P
     client.execute("BEGIN IMMEDIATE")
     client.execute(PRESENT, (5, "claim-5"))
     client.execute("UPDATE reports SET value = 'from elsewhere'")
-    client.execute("DELETE FROM fenceline_seal")
+    client.execute("DELETE FROM fencelock_seal")
     client.execute("COMMIT")
     assert value_in(file) == "from elsewhere"
 
@@ -179,7 +179,7 @@ def test_g10_a_mark_that_is_closed_meanwhile_answers_the_rest_of_the_transaction
     client.execute("BEGIN IMMEDIATE")
     client.execute(PRESENT, (5, "claim-5"))
     client.execute("UPDATE reports SET value = 1")
-    client.execute("UPDATE fenceline_mark SET is_closed = 1")
+    client.execute("UPDATE fencelock_mark SET is_closed = 1")
     with pytest.raises(sqlite3.IntegrityError, match=REFUSED):
         client.execute("UPDATE reports SET value = 2")
 
@@ -199,9 +199,9 @@ def test_g6_a_seal_cannot_be_made_committable(client: sqlite3.Connection, change
     client.execute("BEGIN IMMEDIATE")
     client.execute(PRESENT, (5, "claim-5"))
     with pytest.raises(sqlite3.IntegrityError):
-        client.execute(f"UPDATE fenceline_seal SET {change}")
+        client.execute(f"UPDATE fencelock_seal SET {change}")
     with pytest.raises(sqlite3.IntegrityError):
-        client.execute("INSERT INTO fenceline_never VALUES (1)")
+        client.execute("INSERT INTO fencelock_never VALUES (1)")
 
 
 def test_g6_presenting_needs_foreign_keys(client: sqlite3.Connection) -> None:
@@ -214,7 +214,7 @@ def test_g6_presenting_needs_foreign_keys(client: sqlite3.Connection) -> None:
 def test_g6_saying_that_one_is_the_guard_helps_nobody(client: sqlite3.Connection) -> None:
     client.execute("BEGIN IMMEDIATE")
     client.execute(
-        "INSERT INTO fenceline_seal (resource, token, claim, client) VALUES ('reports', 4, 'x', 'fenceline')"
+        "INSERT INTO fencelock_seal (resource, token, claim, client) VALUES ('reports', 4, 'x', 'fencelock')"
     )
     with pytest.raises(sqlite3.IntegrityError, match=REFUSED):
         client.execute("UPDATE reports SET value = 1")
@@ -225,43 +225,43 @@ def test_g6_a_seal_that_was_committed_without_foreign_keys_ends_with_the_next_bl
 ) -> None:
     client.execute("PRAGMA foreign_keys = OFF")
     client.execute(
-        "INSERT INTO fenceline_seal (resource, token, claim, client) VALUES ('reports', 5, 'claim-5', 'fenceline')"
+        "INSERT INTO fencelock_seal (resource, token, claim, client) VALUES ('reports', 5, 'claim-5', 'fencelock')"
     )
-    found = fenceline.stores.registry.guard_store(url_of(file)).examine()
+    found = fencelock.stores.registry.guard_store(url_of(file)).examine()
     assert [finding.code for finding in found] == ["committed-seal"]
     write(guard, HandmadeLease(6))
-    assert ask(file, "SELECT * FROM fenceline_seal") == []
+    assert ask(file, "SELECT * FROM fencelock_seal") == []
     with pytest.raises(sqlite3.IntegrityError, match="FOREIGN KEY|" + REFUSED):
         client.execute("UPDATE reports SET value = 1")
 
 
 # --- marks keep themselves (G8) ------------------------------------------------------------------------------------
 FORBIDDEN = {
-    "lowering": "UPDATE fenceline_mark SET token = 4",
-    "forgetting": "UPDATE fenceline_mark SET token = NULL",
-    "deleting": "DELETE FROM fenceline_mark",
-    "replacing": "REPLACE INTO fenceline_mark (resource, lock, token) VALUES ('reports', 'nightly-report', 2)",
-    "inserting again": "INSERT INTO fenceline_mark (resource, lock, token) VALUES ('reports', 'nightly-report', 9)",
-    "taking over": "UPDATE fenceline_mark SET claim = 'another'",
-    "another history": "UPDATE fenceline_mark SET history_id = 'another'",
-    "another source": "UPDATE fenceline_mark SET source_id = 'another', token = 9",
-    "another lock": "UPDATE fenceline_mark SET lock = 'another', token = 9",
-    "another name": "UPDATE fenceline_mark SET resource = 'another'",
-    "reopening": "UPDATE fenceline_mark SET is_closed = 0",
-    "token 0": "UPDATE fenceline_mark SET token = 0",
-    "token 2**63": "UPDATE fenceline_mark SET token = 9223372036854775808",
-    "no number": "UPDATE fenceline_mark SET token = 'x'",
-    "an audit entry that is not there": "UPDATE fenceline_mark SET token = 4, audit_id = 77",
-    "an audit entry of another change": "UPDATE fenceline_mark SET token = 3, audit_id = 1",
-    "an audit entry that was used": "UPDATE fenceline_mark SET token = 4, audit_id = NULL",
-    "changing the audit": "UPDATE fenceline_audit SET reason = 'another'",
-    "deleting the audit": "DELETE FROM fenceline_audit",
+    "lowering": "UPDATE fencelock_mark SET token = 4",
+    "forgetting": "UPDATE fencelock_mark SET token = NULL",
+    "deleting": "DELETE FROM fencelock_mark",
+    "replacing": "REPLACE INTO fencelock_mark (resource, lock, token) VALUES ('reports', 'nightly-report', 2)",
+    "inserting again": "INSERT INTO fencelock_mark (resource, lock, token) VALUES ('reports', 'nightly-report', 9)",
+    "taking over": "UPDATE fencelock_mark SET claim = 'another'",
+    "another history": "UPDATE fencelock_mark SET history_id = 'another'",
+    "another source": "UPDATE fencelock_mark SET source_id = 'another', token = 9",
+    "another lock": "UPDATE fencelock_mark SET lock = 'another', token = 9",
+    "another name": "UPDATE fencelock_mark SET resource = 'another'",
+    "reopening": "UPDATE fencelock_mark SET is_closed = 0",
+    "token 0": "UPDATE fencelock_mark SET token = 0",
+    "token 2**63": "UPDATE fencelock_mark SET token = 9223372036854775808",
+    "no number": "UPDATE fencelock_mark SET token = 'x'",
+    "an audit entry that is not there": "UPDATE fencelock_mark SET token = 4, audit_id = 77",
+    "an audit entry of another change": "UPDATE fencelock_mark SET token = 3, audit_id = 1",
+    "an audit entry that was used": "UPDATE fencelock_mark SET token = 4, audit_id = NULL",
+    "changing the audit": "UPDATE fencelock_audit SET reason = 'another'",
+    "deleting the audit": "DELETE FROM fencelock_audit",
     "replacing the audit": (
-        "INSERT OR REPLACE INTO fenceline_audit (id, who, action, resource, from_token, to_token, reason)"
+        "INSERT OR REPLACE INTO fencelock_audit (id, who, action, resource, from_token, to_token, reason)"
         " VALUES (1, 'w', 'lower', 'reports', 9, 1, 'r')"
     ),
     "an audit entry without a reason": (
-        "INSERT INTO fenceline_audit (who, action, resource, from_token, to_token, reason)"
+        "INSERT INTO fencelock_audit (who, action, resource, from_token, to_token, reason)"
         " VALUES ('w', 'lower', 'reports', 9, 1, ' ')"
     ),
 }
@@ -272,23 +272,23 @@ def test_g8_the_file_keeps_its_marks_and_audit(guard: Guard, file: Path, stateme
     guard.raise_to(9, reason="first")
     guard.lower(5, reason="second")
     guard.close(HandmadeLease(7))
-    before = ask(file, "SELECT * FROM fenceline_mark"), ask(file, "SELECT * FROM fenceline_audit")
+    before = ask(file, "SELECT * FROM fencelock_mark"), ask(file, "SELECT * FROM fencelock_audit")
     with plain(file) as connection, pytest.raises(sqlite3.IntegrityError):
         connection.execute(statement)
-    assert (ask(file, "SELECT * FROM fenceline_mark"), ask(file, "SELECT * FROM fenceline_audit")) == before
+    assert (ask(file, "SELECT * FROM fencelock_mark"), ask(file, "SELECT * FROM fencelock_audit")) == before
 
 
 def test_g8_a_new_audit_entry_entitles_to_just_its_change(guard: Guard, file: Path) -> None:
     guard.seal(HandmadeLease(9))
     entry = (
-        "INSERT INTO fenceline_audit (who, action, resource, from_token, to_token, reason) VALUES (?, ?, ?, ?, ?, ?)"
+        "INSERT INTO fencelock_audit (who, action, resource, from_token, to_token, reason) VALUES (?, ?, ?, ?, ?, ?)"
     )
     with plain(file) as connection:
         number = connection.execute(entry, ("somebody", "lower", "reports", 9, 4, "by hand")).lastrowid
         for statement in ("token = 3, audit_id = ?", "token = 4, lock = 'another', audit_id = ?"):
             with pytest.raises(sqlite3.IntegrityError, match="a mark goes up only"):
-                connection.execute(f"UPDATE fenceline_mark SET {statement}", (number,))
-        connection.execute("UPDATE fenceline_mark SET token = 4, claim = NULL, audit_id = ?", (number,))
+                connection.execute(f"UPDATE fencelock_mark SET {statement}", (number,))
+        connection.execute("UPDATE fencelock_mark SET token = 4, claim = NULL, audit_id = ?", (number,))
     assert guard.mark().token == 4
 
 
@@ -297,9 +297,9 @@ def test_g8_an_audit_entry_entitles_once(guard: Guard, file: Path) -> None:
     guard.lower(5, reason="second")
     guard.raise_to(9, reason="third")
     with plain(file) as connection:
-        old = "SELECT id FROM fenceline_audit WHERE action = 'lower'"
+        old = "SELECT id FROM fencelock_audit WHERE action = 'lower'"
         with pytest.raises(sqlite3.IntegrityError, match="a mark goes up only"):
-            connection.execute(f"UPDATE fenceline_mark SET token = 5, audit_id = ({old})")
+            connection.execute(f"UPDATE fencelock_mark SET token = 5, audit_id = ({old})")
     assert guard.mark().token == 9
 
 
@@ -309,13 +309,13 @@ def test_another_schema_is_refused_with_the_remedy(open_guard: Opener, tmp_path:
     guard, lease = open_guard(file), HandmadeLease(5)
     guard.protect("reports")
     with plain(file) as connection:
-        connection.execute("UPDATE fenceline_guard SET schema = ?", (number,))
+        connection.execute("UPDATE fencelock_guard SET schema = ?", (number,))
     for attempt in (
         guard.mark,
         lambda: guard.seal(lease),
         lambda: write(guard, lease),
         lambda: guard.protect("reports"),
     ):
-        with pytest.raises(SchemaError, match=f"holds guard schema {number}, and this fenceline knows schema 1 only"):
+        with pytest.raises(SchemaError, match=f"holds guard schema {number}, and this fencelock knows schema 1 only"):
             attempt()
     assert value_in(file) == 0

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from fenceline import SourceUnavailableError
-from fenceline.stores.sqlite import guard_database
-from fenceline.stores.sqlite.guard_database import GuardDatabase
+from fencelock import SourceUnavailableError
+from fencelock.stores.sqlite import guard_database
+from fencelock.stores.sqlite.guard_database import GuardDatabase
 from tests.guards import (
     HandmadeLease,
     Opener,
@@ -81,7 +81,7 @@ def test_a_corrupted_file_is_unavailable_with_the_remedy(open_guard: Opener, tmp
     guard = open_guard(file)
     write(guard, HandmadeLease(4))
     content = bytearray(file.read_bytes())
-    pages = ask(file, "SELECT rootpage FROM sqlite_schema WHERE name LIKE 'fenceline%' AND rootpage > 0")
+    pages = ask(file, "SELECT rootpage FROM sqlite_schema WHERE name LIKE 'fencelock%' AND rootpage > 0")
     for (page,) in pages:
         content[(page - 1) * 4096 : page * 4096] = b"\xa5" * 4096
     file.write_bytes(content)
@@ -108,7 +108,7 @@ def test_a_locked_file_is_unavailable_and_its_marks_can_be_read(
     for attempt in attempts(guard)[1:]:
         with pytest.raises(SourceUnavailableError, match="locked by another process"):
             attempt()
-    assert ask(locked, "SELECT name FROM sqlite_schema WHERE name LIKE 'fenceline%'") == []
+    assert ask(locked, "SELECT name FROM sqlite_schema WHERE name LIKE 'fencelock%'") == []
 
 
 def test_a_commit_waits_for_readers_in_rollback_journal_mode(
@@ -164,8 +164,8 @@ WORK = """
     import os, resource, signal, sys
     sys.path.insert(0, {root!r})
     from tests.guards import HandmadeLease, write
-    import fenceline, fenceline.stores.sqlite.guard
-    guard = fenceline.guard({url!r}, resource="reports", lock="nightly-report")
+    import fencelock, fencelock.stores.sqlite.guard
+    guard = fencelock.guard({url!r}, resource="reports", lock="nightly-report")
     {before}
     for name, attempt in {{
         "seal": lambda: guard.seal(HandmadeLease(5)),
@@ -174,7 +174,7 @@ WORK = """
     }}.items():
         try:
             attempt()
-        except fenceline.FencelineError as error:
+        except fencelock.FencelockError as error:
             print(name, type(error).__name__, error.definite, error)
 """
 

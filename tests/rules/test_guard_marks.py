@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-import fenceline
-from fenceline import ConfigError, GuardError, StaleTokenError, WrongLockError
+import fencelock
+from fencelock import ConfigError, GuardError, StaleTokenError, WrongLockError
 from tests.guards import (
     LOCK,
     RESOURCE,
@@ -20,7 +20,7 @@ from tests.guards import (
 
 
 def audited(file: Path) -> list[tuple[Any, ...]]:
-    return ask(file, "SELECT action, resource, from_token, to_token, reason FROM fenceline_audit ORDER BY id")
+    return ask(file, "SELECT action, resource, from_token, to_token, reason FROM fencelock_audit ORDER BY id")
 
 
 @pytest.mark.parametrize("reason", ["", "  ", None, "x" * 2049, "a\0b"])
@@ -44,8 +44,8 @@ def test_a_deed_is_audited_with_who_and_when(open_guard: Opener, file: Path) -> 
     guard = open_guard(file)
     guard.seal(HandmadeLease(9))
     guard.lower(3, reason="poisoned by a test")
-    ((who,),) = ask(file, "SELECT who FROM fenceline_audit WHERE at GLOB '20*T*:*:*.*Z'")
-    assert who == fenceline.model.default_holder()
+    ((who,),) = ask(file, "SELECT who FROM fencelock_audit WHERE at GLOB '20*T*:*:*.*Z'")
+    assert who == fencelock.model.default_holder()
     assert audited(file) == [("lower", RESOURCE, 9, 3, "poisoned by a test")]
 
 
@@ -132,7 +132,7 @@ def test_rebind_moves_a_resource_to_another_lock_and_source(open_guard: Opener, 
 def test_rebind_needs_a_source_whose_counter_is_not_below_the_mark(open_guard: Opener, file: Path) -> None:
     guard = open_guard(file)
     guard.seal(HandmadeLease(5))
-    with pytest.raises(GuardError, match="mark 5, and 4 is below it: run `fenceline epoch --raise`"):
+    with pytest.raises(GuardError, match="mark 5, and 4 is below it: run `fencelock epoch --raise`"):
         guard.rebind("other-lock", source=HandmadeSource(4, "another"), reason="moved")
     assert (guard.mark().lock, guard.lock) == (LOCK, LOCK)
 

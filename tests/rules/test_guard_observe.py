@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-import fenceline
-from fenceline import Guard, GuardError, StaleTokenError
+import fencelock
+from fencelock import Guard, GuardError, StaleTokenError
 from tests.guards import (
     LOCK,
     RESOURCE,
@@ -29,13 +29,13 @@ REFUSED = "takes writes only from the holder of its lock"
 @pytest.fixture
 def observed(file: Path) -> Guard:
     """A guard whose table is only observed."""
-    guard = fenceline.guard(url_of(file), resource=RESOURCE, lock=LOCK)
+    guard = fencelock.guard(url_of(file), resource=RESOURCE, lock=LOCK)
     guard.protect("reports", mode="observe")
     return guard
 
 
 def counted(file: Path) -> dict[tuple[str, str], int]:
-    rows = ask(file, "SELECT table_name, kind, count FROM fenceline_observed WHERE first_at <= last_at")
+    rows = ask(file, "SELECT table_name, kind, count FROM fencelock_observed WHERE first_at <= last_at")
     return {(table, kind): count for table, kind, count in rows}
 
 
@@ -57,7 +57,7 @@ def test_g6_observe_counts_nothing_of_a_holder(observed: Guard, file: Path) -> N
 
 def test_g6_observe_lets_a_stale_lease_go_on_and_counts_it(open_guard: Opener, observed: Guard, file: Path) -> None:
     refused = []
-    guard, stale = open_guard(file, hooks=fenceline.Hooks(on_refused=refused.append)), HandmadeLease(5)
+    guard, stale = open_guard(file, hooks=fencelock.Hooks(on_refused=refused.append)), HandmadeLease(5)
     write(guard, stale, "in time")
     guard.seal(HandmadeLease(6))
     write(guard, stale, "late")
@@ -112,18 +112,18 @@ def test_g6_enforcing_raises_the_mark_over_every_token_issued(observed: Guard, f
     with plain(file) as connection, pytest.raises(sqlite3.IntegrityError, match=REFUSED):
         connection.execute("UPDATE reports SET value = 1")
     write(observed, HandmadeLease(10), "new")
-    assert ask(file, "SELECT action, from_token, to_token, reason FROM fenceline_audit") == [
+    assert ask(file, "SELECT action, from_token, to_token, reason FROM fencelock_audit") == [
         ("mode", 7, 9, "reports: observe to enforce")
     ]
 
 
 def test_g6_going_back_to_observe_is_audited(file: Path) -> None:
-    guard = fenceline.guard(url_of(file), resource=RESOURCE, lock=LOCK)
+    guard = fencelock.guard(url_of(file), resource=RESOURCE, lock=LOCK)
     guard.protect("reports")
     guard.seal(HandmadeLease(5))
     guard.protect("reports", mode="observe")
     with plain(file) as connection:
         connection.execute("UPDATE reports SET value = 'observed'")
-    assert ask(file, "SELECT action, from_token, to_token, reason FROM fenceline_audit") == [
+    assert ask(file, "SELECT action, from_token, to_token, reason FROM fencelock_audit") == [
         ("mode", 5, 5, "reports: enforce to observe")
     ]

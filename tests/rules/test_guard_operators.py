@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from fenceline import ConfigError, Finding, GuardError, WrongLockError
-from fenceline._api.guard import guards_of, look_at
-from fenceline.stores.registry import guard_store
+from fencelock import ConfigError, Finding, GuardError, WrongLockError
+from fencelock._api.guard import guards_of, look_at
+from fencelock.stores.registry import guard_store
 from tests.guards import (
     LOCK,
     RESOURCE,
@@ -28,7 +28,7 @@ def protections(file: Path) -> list[tuple[str, str, str]]:
 
 
 def audited(file: Path) -> list[tuple[Any, ...]]:
-    return ask(file, "SELECT action, resource, from_token, to_token, reason FROM fenceline_audit ORDER BY id")
+    return ask(file, "SELECT action, resource, from_token, to_token, reason FROM fencelock_audit ORDER BY id")
 
 
 def is_refused(file: Path, table: str) -> bool:
@@ -63,7 +63,7 @@ def test_a_table_of_any_name_can_be_protected(open_guard: Opener, tmp_path: Path
     assert protections(file) == [(name, name, mode)]
     with plain(file) as connection:
         if mode == "enforce":
-            with pytest.raises(sqlite3.IntegrityError, match="fenceline: table"):
+            with pytest.raises(sqlite3.IntegrityError, match="fencelock: table"):
                 connection.execute(f"UPDATE {quoted} SET value = 1")
         else:
             connection.execute(f"UPDATE {quoted} SET value = 1")
@@ -76,9 +76,9 @@ def test_a_table_of_any_name_can_be_protected(open_guard: Opener, tmp_path: Path
 def test_protecting_again_changes_nothing(open_guard: Opener, file: Path) -> None:
     guard = open_guard(file)
     guard.protect("reports")
-    before = ask(file, "SELECT * FROM sqlite_schema"), ask(file, "SELECT * FROM fenceline_protected")
+    before = ask(file, "SELECT * FROM sqlite_schema"), ask(file, "SELECT * FROM fencelock_protected")
     guard.protect("reports", "main.reports")
-    assert (ask(file, "SELECT * FROM sqlite_schema"), ask(file, "SELECT * FROM fenceline_protected")) == before
+    assert (ask(file, "SELECT * FROM sqlite_schema"), ask(file, "SELECT * FROM fencelock_protected")) == before
     assert audited(file) == []
 
 
@@ -100,7 +100,7 @@ def odd_file(file: Path) -> Path:
         ("shown", "it is a view"),
         ("words", "virtual table, which can have no triggers"),
         ("words_content", "part of a virtual table"),
-        ("fenceline_mark", "not yours to write"),
+        ("fencelock_mark", "not yours to write"),
         ("sqlite_schema", "not yours to write"),
     ],
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fenceline import (
+from fencelock import (
     GuardError,
     LeaseReleasedError,
     SealLostError,
@@ -192,7 +192,7 @@ def test_inside_the_block_protected_tables_take_writes(guard: Any, file: Path, o
     own.execute("COMMIT")
     assert lease.open_transactions == 0
     assert value_in(file) == "mine"
-    assert ask(file, "SELECT * FROM fenceline_seal") == []
+    assert ask(file, "SELECT * FROM fencelock_seal") == []
 
 
 def test_outside_of_the_block_they_do_not(guard: Any, own: sqlite3.Connection) -> None:
@@ -281,5 +281,5 @@ def test_observe_mode_lets_a_stale_lease_write_in_its_own_transaction(
     write_and(guard, stale, own, lambda own: None)
     own.execute("COMMIT")
     assert value_in(file) == "mine"
-    rows = ask(file, "SELECT table_name, kind FROM fenceline_observed ORDER BY 1, 2")
+    rows = ask(file, "SELECT table_name, kind FROM fencelock_observed ORDER BY 1, 2")
     assert rows == [("", "stale"), ("reports", "update")]

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-import fenceline
-from fenceline import (
+import fencelock
+from fencelock import (
     OutcomeUnknownError,
     SealLostError,
     StaleTokenError,
 )
-from fenceline._flows import guard_requests as ask_for
-from fenceline.stores.sqlite.guard_connection import GuardConnection
-from fenceline.stores.sqlite.guard_database import GuardDatabase
+from fencelock._flows import guard_requests as ask_for
+from fencelock.stores.sqlite.guard_connection import GuardConnection
+from fencelock.stores.sqlite.guard_database import GuardDatabase
 from tests.guards import (
     LOCK,
     RESOURCE,
@@ -54,11 +54,11 @@ def test_g4_the_seal_is_flushed_and_the_users_commit_is_as_sqlite_makes_it(
 ) -> None:
     file = make_file(tmp_path / "app.db", journal=journal)
     usual = ask(file, "PRAGMA synchronous")[0][0]
-    guard, lease = fenceline.guard(url_of(file), resource=RESOURCE, lock=LOCK), HandmadeLease(5)
+    guard, lease = fencelock.guard(url_of(file), resource=RESOURCE, lock=LOCK), HandmadeLease(5)
     write(guard, lease)
     wanted = [text for text in statements if text.startswith(("PRAGMA synchronous =", "BEGIN", "COMMIT"))]
-    seal = ["PRAGMA synchronous = EXTRA", "BEGIN IMMEDIATE", "COMMIT -- by fenceline"]
-    work = [f"PRAGMA synchronous = {usual}", "BEGIN IMMEDIATE", "COMMIT -- by fenceline"]
+    seal = ["PRAGMA synchronous = EXTRA", "BEGIN IMMEDIATE", "COMMIT -- by fencelock"]
+    work = [f"PRAGMA synchronous = {usual}", "BEGIN IMMEDIATE", "COMMIT -- by fencelock"]
     assert wanted == seal + work
     statements.clear()
     write(guard, lease)
@@ -81,7 +81,7 @@ def test_g4_a_seal_that_perhaps_was_not_flushed_is_written_again(
     open_guard: Opener, file: Path, statements: list[str], lost_commits: list[str]
 ) -> None:
     def writes() -> int:
-        count = len([text for text in statements if text.startswith("UPDATE main.fenceline_mark")])
+        count = len([text for text in statements if text.startswith("UPDATE main.fencelock_mark")])
         statements.clear()
         return count
 
@@ -116,7 +116,7 @@ def test_g4_a_seal_that_was_lost_to_a_newer_holder_is_stale(
     def overtaken(connection: GuardConnection, request: ask_for.Commit) -> None:
         monkeypatch.setitem(GuardConnection._ANSWERS, ask_for.Commit, commit)
         connection.rollback()
-        fenceline.guard(url_of(file), resource=RESOURCE, lock=LOCK).seal(HandmadeLease(6))
+        fencelock.guard(url_of(file), resource=RESOURCE, lock=LOCK).seal(HandmadeLease(6))
         raise OutcomeUnknownError("no answer")
 
     monkeypatch.setitem(GuardConnection._ANSWERS, ask_for.Commit, overtaken)
@@ -169,7 +169,7 @@ def test_g9_a_file_from_before_the_seal_is_a_lost_seal_and_never_sealed_again(
 
 
 @pytest.mark.parametrize("how", ["renamed over", "overwritten in place"])
-def test_g9_a_file_from_before_fenceline_is_a_lost_seal(open_guard: Opener, tmp_path: Path, how: str) -> None:
+def test_g9_a_file_from_before_fencelock_is_a_lost_seal(open_guard: Opener, tmp_path: Path, how: str) -> None:
     file = make_file(tmp_path / "app.db", journal="delete")
     backup = Path(shutil.copy(file, tmp_path / "backup.db"))
     guard, lease = open_guard(file), HandmadeLease(5)
@@ -201,7 +201,7 @@ def test_g9_a_bare_sequencers_tenure_remembers_its_seal_too(open_guard: Opener, 
 
 @pytest.mark.parametrize("is_lease_first", [True, False])
 def test_g9_a_lease_and_its_sequencer_are_one_tenure(
-    open_guard: Opener, source: fenceline.Source, tmp_path: Path, is_lease_first: bool
+    open_guard: Opener, source: fencelock.Source, tmp_path: Path, is_lease_first: bool
 ) -> None:
     file = make_file(tmp_path / "app.db", journal="delete")
     backup = Path(shutil.copy(file, tmp_path / "backup.db"))
@@ -252,6 +252,6 @@ def test_g9_a_file_that_vanished_is_not_made_anew(open_guard: Opener, tmp_path: 
     guard, lease = open_guard(file), HandmadeLease(5)
     write(guard, lease)
     file.unlink()
-    with pytest.raises(fenceline.SourceUnavailableError, match="does not exist"):
+    with pytest.raises(fencelock.SourceUnavailableError, match="does not exist"):
         write(guard, lease)
     assert not file.exists()

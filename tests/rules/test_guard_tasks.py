@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-import fenceline.aio
-from fenceline import GuardError, StaleTokenError
-from fenceline.stores.sqlite.guard_database import GuardDatabase
+import fencelock.aio
+from fencelock import GuardError, StaleTokenError
+from fencelock.stores.sqlite.guard_database import GuardDatabase
 from tests.guards import LOCK, RESOURCE, HandmadeLease, plain, url_of, value_in
 from tests.helpers import DEADLINE_S
 
@@ -19,11 +19,11 @@ pytestmark = [pytest.mark.asyncio, pytest.mark.reduced]
 
 
 @pytest.fixture
-def guard(file: Path) -> fenceline.aio.AsyncGuard:
-    return fenceline.aio.guard(url_of(file), resource=RESOURCE, lock=LOCK)
+def guard(file: Path) -> fencelock.aio.AsyncGuard:
+    return fencelock.aio.guard(url_of(file), resource=RESOURCE, lock=LOCK)
 
 
-async def write(guard: fenceline.aio.AsyncGuard, lease: Any, value: Any = 1) -> None:
+async def write(guard: fencelock.aio.AsyncGuard, lease: Any, value: Any = 1) -> None:
     async with guard.transaction(lease) as connection:
         connection.execute("UPDATE reports SET value = ?", (value,))
 
@@ -64,7 +64,7 @@ def gated(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, *, is_after: 
 
 @pytest.mark.parametrize("is_after", [False, True])
 async def test_a_task_cancelled_while_it_opens_leaves_at_once_and_no_transaction_stays(
-    guard: fenceline.aio.AsyncGuard, file: Path, monkeypatch: pytest.MonkeyPatch, is_after: bool
+    guard: fencelock.aio.AsyncGuard, file: Path, monkeypatch: pytest.MonkeyPatch, is_after: bool
 ) -> None:
     lease = HandmadeLease(5)
     await guard.seal(lease)
@@ -81,7 +81,7 @@ async def test_a_task_cancelled_while_it_opens_leaves_at_once_and_no_transaction
 
 
 async def test_a_task_cancelled_while_it_commits_is_told_after_the_commit(
-    guard: fenceline.aio.AsyncGuard, file: Path, monkeypatch: pytest.MonkeyPatch
+    guard: fencelock.aio.AsyncGuard, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lease = HandmadeLease(5)
     await guard.seal(lease)
@@ -99,7 +99,7 @@ async def test_a_task_cancelled_while_it_commits_is_told_after_the_commit(
     assert value_in(file) == "committed"
 
 
-async def test_a_task_cancelled_inside_its_block_writes_nothing(guard: fenceline.aio.AsyncGuard, file: Path) -> None:
+async def test_a_task_cancelled_inside_its_block_writes_nothing(guard: fencelock.aio.AsyncGuard, file: Path) -> None:
     lease, is_inside = HandmadeLease(5), asyncio.Event()
 
     async def hang() -> None:
@@ -119,7 +119,7 @@ async def test_a_task_cancelled_inside_its_block_writes_nothing(guard: fenceline
 
 @pytest.mark.parametrize("delay", range(30))
 async def test_wherever_a_task_is_cancelled_the_guard_goes_on(
-    guard: fenceline.aio.AsyncGuard, file: Path, delay: int
+    guard: fencelock.aio.AsyncGuard, file: Path, delay: int
 ) -> None:
     lease = HandmadeLease(5)
     task = asyncio.create_task(write(guard, lease, "perhaps"))
@@ -133,7 +133,7 @@ async def test_wherever_a_task_is_cancelled_the_guard_goes_on(
     assert value_in(file) == "next"
 
 
-async def test_many_tasks_write_one_after_the_other(guard: fenceline.aio.AsyncGuard, file: Path) -> None:
+async def test_many_tasks_write_one_after_the_other(guard: fencelock.aio.AsyncGuard, file: Path) -> None:
     """More tasks than threads: those who wait for the write lock must not keep the one who has it from committing."""
     lease = HandmadeLease(5)
     await guard.seal(lease)
@@ -151,10 +151,10 @@ async def test_many_tasks_write_one_after_the_other(guard: fenceline.aio.AsyncGu
 
 
 async def test_a_task_that_would_wait_for_itself_is_an_error_at_once(
-    guard: fenceline.aio.AsyncGuard, file: Path
+    guard: fencelock.aio.AsyncGuard, file: Path
 ) -> None:
-    other = fenceline.aio.guard(url_of(file), resource="other", lock=LOCK)
-    blocking = fenceline.guard(url_of(file), resource="other", lock=LOCK)
+    other = fencelock.aio.guard(url_of(file), resource="other", lock=LOCK)
+    blocking = fencelock.guard(url_of(file), resource="other", lock=LOCK)
     lease = HandmadeLease(5)
     await guard.seal(lease)
     await other.seal(lease)
@@ -167,7 +167,7 @@ async def test_a_task_that_would_wait_for_itself_is_an_error_at_once(
             blocking.seal(lease)
 
 
-async def test_another_task_waits_for_its_turn(guard: fenceline.aio.AsyncGuard, file: Path) -> None:
+async def test_another_task_waits_for_its_turn(guard: fencelock.aio.AsyncGuard, file: Path) -> None:
     lease = HandmadeLease(5)
     await guard.seal(lease)
     async with guard.transaction(lease) as connection:
@@ -180,7 +180,7 @@ async def test_another_task_waits_for_its_turn(guard: fenceline.aio.AsyncGuard, 
 
 
 async def test_the_loop_goes_on_while_a_task_waits_for_the_write_lock(
-    guard: fenceline.aio.AsyncGuard, file: Path
+    guard: fencelock.aio.AsyncGuard, file: Path
 ) -> None:
     lease = HandmadeLease(5)
     await guard.seal(lease)
@@ -195,13 +195,13 @@ async def test_the_loop_goes_on_while_a_task_waits_for_the_write_lock(
     assert value_in(file) == "waited"
 
 
-async def test_the_connection_may_be_used_in_any_thread(guard: fenceline.aio.AsyncGuard, file: Path) -> None:
+async def test_the_connection_may_be_used_in_any_thread(guard: fencelock.aio.AsyncGuard, file: Path) -> None:
     async with guard.transaction(HandmadeLease(5)) as connection:
         await asyncio.to_thread(connection.execute, "UPDATE reports SET value = 'from a thread'")
     assert value_in(file) == "from a thread"
 
 
-async def test_check_can_be_awaited_or_entered(guard: fenceline.aio.AsyncGuard, file: Path) -> None:
+async def test_check_can_be_awaited_or_entered(guard: fencelock.aio.AsyncGuard, file: Path) -> None:
     lease = HandmadeLease(5)
     await guard.protect("reports")
     await guard.seal(lease)
@@ -219,8 +219,8 @@ async def test_check_can_be_awaited_or_entered(guard: fenceline.aio.AsyncGuard, 
     assert value_in(file) == "inside"
 
 
-async def test_a_source_may_be_async(guard: fenceline.aio.AsyncGuard, tmp_path: Path) -> None:
-    async with fenceline.aio.connect(url_of(tmp_path / "locks.db")) as source, source.lock(LOCK) as lease:
+async def test_a_source_may_be_async(guard: fencelock.aio.AsyncGuard, tmp_path: Path) -> None:
+    async with fencelock.aio.connect(url_of(tmp_path / "locks.db")) as source, source.lock(LOCK) as lease:
         await guard.raise_to(source, reason="test")
         assert (await guard.mark()).token == lease.token
         with pytest.raises(StaleTokenError):
@@ -228,17 +228,17 @@ async def test_a_source_may_be_async(guard: fenceline.aio.AsyncGuard, tmp_path: 
 
 
 async def test_an_async_lease_is_a_proof_until_it_is_released(
-    guard: fenceline.aio.AsyncGuard, file: Path, tmp_path: Path
+    guard: fencelock.aio.AsyncGuard, file: Path, tmp_path: Path
 ) -> None:
-    async with fenceline.aio.connect(url_of(tmp_path / "locks.db")) as source:
+    async with fencelock.aio.connect(url_of(tmp_path / "locks.db")) as source:
         lease = await source.lock(LOCK).acquire()
         assert lease is not None
         await write(guard, lease, "held")
         async with guard.transaction(lease):
-            with pytest.raises(fenceline.LeaseError, match="inside its own guarded transaction"):
+            with pytest.raises(fencelock.LeaseError, match="inside its own guarded transaction"):
                 await lease.release()
         await lease.release()
-        with pytest.raises(fenceline.LeaseReleasedError):
+        with pytest.raises(fencelock.LeaseReleasedError):
             await write(guard, lease, "released")
         await guard.close(lease)
     assert value_in(file) == "held"

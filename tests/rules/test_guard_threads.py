@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-import fenceline.aio
+import fencelock.aio
 from tests.guards import LOCK, RESOURCE, HandmadeLease, plain, sequencer, url_of, value_in
 
 THREADS = 4
@@ -27,13 +27,13 @@ def in_threads(work: Callable[[], Any]) -> None:
         thread.join()
 
 
-async def add(guard: fenceline.aio.AsyncGuard, lease: Any) -> None:
+async def add(guard: fencelock.aio.AsyncGuard, lease: Any) -> None:
     async with guard.transaction(lease) as connection:
         connection.execute("UPDATE reports SET value = value + 1")
 
 
 def test_threads_of_one_tenure_write_one_after_the_other(file: Path) -> None:
-    guard = fenceline.guard(url_of(file), resource=RESOURCE, lock=LOCK)
+    guard = fencelock.guard(url_of(file), resource=RESOURCE, lock=LOCK)
 
     def work() -> None:
         for _ in range(TIMES):
@@ -47,7 +47,7 @@ def test_threads_of_one_tenure_write_one_after_the_other(file: Path) -> None:
 
 def test_loops_in_several_threads_use_one_file_at_once(file: Path) -> None:
     async def work() -> None:
-        guard = fenceline.aio.guard(url_of(file), resource=RESOURCE, lock=LOCK)
+        guard = fencelock.aio.guard(url_of(file), resource=RESOURCE, lock=LOCK)
         for _ in range(TIMES):
             await add(guard, sequencer(5))
 
@@ -56,14 +56,14 @@ def test_loops_in_several_threads_use_one_file_at_once(file: Path) -> None:
 
 
 def test_a_guard_outlives_the_loop_that_used_it_first(file: Path) -> None:
-    guard = fenceline.aio.guard(url_of(file), resource=RESOURCE, lock=LOCK)
+    guard = fencelock.aio.guard(url_of(file), resource=RESOURCE, lock=LOCK)
     for times in (1, 2):
         asyncio.run(add(guard, HandmadeLease(4 + times)))
         assert value_in(file) == times
 
 
 def test_a_connection_that_is_in_use_is_nobody_elses(file: Path) -> None:
-    store = fenceline.guard(url_of(file), resource=RESOURCE, lock=LOCK)._core.store
+    store = fencelock.guard(url_of(file), resource=RESOURCE, lock=LOCK)._core.store
     taken = [store.connect() for _ in range(6)]
     assert len({id(connection.native) for connection in taken}) == 6
     for connection in taken:
@@ -75,7 +75,7 @@ def test_a_connection_that_is_in_use_is_nobody_elses(file: Path) -> None:
 
 
 def test_a_transaction_in_another_thread_waits_for_its_turn(file: Path) -> None:
-    guard, lease = fenceline.guard(url_of(file), resource=RESOURCE, lock=LOCK), HandmadeLease(5)
+    guard, lease = fencelock.guard(url_of(file), resource=RESOURCE, lock=LOCK), HandmadeLease(5)
     guard.seal(lease)
     written = threading.Event()
 
@@ -94,7 +94,7 @@ def test_a_transaction_in_another_thread_waits_for_its_turn(file: Path) -> None:
 
 
 def test_a_block_may_end_in_another_thread_than_it_began(file: Path) -> None:
-    guard, lease = fenceline.guard(url_of(file), resource=RESOURCE, lock=LOCK), HandmadeLease(5)
+    guard, lease = fencelock.guard(url_of(file), resource=RESOURCE, lock=LOCK), HandmadeLease(5)
     block = guard.transaction(lease)
     block.__enter__().execute("UPDATE reports SET value = 'handed over'")
     thread = threading.Thread(target=block.__exit__, args=(None, None, None))
@@ -111,21 +111,21 @@ def in_thread(function: Callable[..., Any], *arguments: Any) -> None:
         threads.submit(function, *arguments).result()
 
 
-def test_a_lease_counts_a_block_out_for_the_thread_that_began_it(file: Path, source: fenceline.Source) -> None:
+def test_a_lease_counts_a_block_out_for_the_thread_that_began_it(file: Path, source: fencelock.Source) -> None:
     """Frameworks end a generator in another thread than they began it in; `release` waits for open blocks."""
-    guard = fenceline.guard(url_of(file), resource=RESOURCE, lock=LOCK)
+    guard = fencelock.guard(url_of(file), resource=RESOURCE, lock=LOCK)
     lease = source.lock(LOCK).acquire()
     assert lease is not None
     block = guard.transaction(lease)
     block.__enter__()
-    with pytest.raises(fenceline.LeaseError, match="leave that block first"):
+    with pytest.raises(fencelock.LeaseError, match="leave that block first"):
         lease.release()
     in_thread(block.__exit__, None, None, None)
     assert lease.release()
 
 
-def test_a_check_may_end_in_another_thread_than_it_began(file: Path, source: fenceline.Source) -> None:
-    guard = fenceline.guard(url_of(file), resource=RESOURCE, lock=LOCK)
+def test_a_check_may_end_in_another_thread_than_it_began(file: Path, source: fencelock.Source) -> None:
+    guard = fencelock.guard(url_of(file), resource=RESOURCE, lock=LOCK)
     lease = source.lock(LOCK).acquire()
     assert lease is not None
     guard.seal(lease)
@@ -142,8 +142,8 @@ def test_a_check_may_end_in_another_thread_than_it_began(file: Path, source: fen
 
 def test_a_block_may_end_in_another_task_than_it_began(file: Path, tmp_path: Path) -> None:
     async def work() -> bool:
-        async with fenceline.aio.connect(f"sqlite:///{tmp_path / 'locks.db'}") as source:
-            guard = fenceline.aio.guard(url_of(file), resource=RESOURCE, lock=LOCK)
+        async with fencelock.aio.connect(f"sqlite:///{tmp_path / 'locks.db'}") as source:
+            guard = fencelock.aio.guard(url_of(file), resource=RESOURCE, lock=LOCK)
             lease = await source.lock(LOCK).acquire()
             assert lease is not None
             block = guard.transaction(lease)
@@ -158,7 +158,7 @@ def test_a_block_may_end_in_another_task_than_it_began(file: Path, tmp_path: Pat
 @pytest.mark.parametrize("times", [1, 3])
 def test_a_guard_that_nobody_holds_any_more_leaves_no_connection_open(file: Path, times: int) -> None:
     for _ in range(times):
-        guard = fenceline.guard(url_of(file), resource=RESOURCE, lock=LOCK)
+        guard = fencelock.guard(url_of(file), resource=RESOURCE, lock=LOCK)
         with guard.transaction(HandmadeLease(5)) as connection:
             pass
         del guard
@@ -173,7 +173,7 @@ class Shot(BaseException):
 
 
 def shot_at(call: int, act: Callable[[], Any]) -> bool:
-    """Have the call of one function of fenceline's, so many after the first, end before its first line, which is where
+    """Have the call of one function of fencelock's, so many after the first, end before its first line, which is where
     Python runs signal handlers; return whether it came to that.
     """
     calls = iter(range(10**6))
@@ -181,14 +181,14 @@ def shot_at(call: int, act: Callable[[], Any]) -> bool:
 
     def trace(frame: Any, event: str, argument: Any) -> None:
         nonlocal was_shot
-        if "fenceline" in frame.f_code.co_filename and next(calls) == call:
+        if "fencelock" in frame.f_code.co_filename and next(calls) == call:
             was_shot = True
             raise Shot
 
     try:
         sys.settrace(trace)
         act()
-    except (Shot, fenceline.FencelineError, sqlite3.Error):
+    except (Shot, fencelock.FencelockError, sqlite3.Error):
         pass  # What a handler raises inside a callback of sqlite3's, that replaces by an error of its own.
     finally:
         sys.settrace(None)
@@ -197,9 +197,9 @@ def shot_at(call: int, act: Callable[[], Any]) -> bool:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # What is raised in a finalizer.
 def test_a_block_that_a_signal_handler_interrupts_anywhere_is_in_nobodys_way(
-    file: Path, source: fenceline.Source
+    file: Path, source: fencelock.Source
 ) -> None:
-    guard = fenceline.guard(url_of(file), resource=RESOURCE, lock=LOCK)
+    guard = fencelock.guard(url_of(file), resource=RESOURCE, lock=LOCK)
     with source.lock(LOCK, ttl=60) as lease:
 
         def act() -> None:

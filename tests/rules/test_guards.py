@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-import fenceline
-from fenceline import (
+import fencelock
+from fencelock import (
     Event,
     GuardError,
     Hooks,
@@ -15,7 +15,7 @@ from fenceline import (
     TokenCollisionError,
     WrongLockError,
 )
-from fenceline.stores.sqlite.guard_database import GuardDatabase
+from fencelock.stores.sqlite.guard_database import GuardDatabase
 from tests.guards import (
     LOCK,
     RESOURCE,
@@ -93,7 +93,7 @@ def test_no_message_and_no_repr_shows_a_claim(open_guard: Opener, file: Path) ->
 def test_g2_the_seal_is_committed_before_the_users_transaction_begins(open_guard: Opener, file: Path) -> None:
     guard = open_guard(file)
     with guard.transaction(HandmadeLease(5)):
-        assert ask(file, "SELECT token FROM fenceline_mark") == [(5,)]
+        assert ask(file, "SELECT token FROM fencelock_mark") == [(5,)]
 
 
 def test_g2_the_seal_stays_when_the_users_transaction_fails(open_guard: Opener, file: Path) -> None:
@@ -121,7 +121,7 @@ def test_g2_several_resources_are_sealed_together_before_the_first_read(open_gua
     file = make_file(tmp_path / "app.db", "orders", "stock")
     guard = open_guard(file, resources=["orders", "stock"])
     with guard.transaction(HandmadeLease(5)):
-        assert ask(file, "SELECT resource, token FROM fenceline_mark ORDER BY 1") == [("orders", 5), ("stock", 5)]
+        assert ask(file, "SELECT resource, token FROM fencelock_mark ORDER BY 1") == [("orders", 5), ("stock", 5)]
     assert {name: mark.token for name, mark in guard.marks().items()} == {"orders": 5, "stock": 5}
 
 
@@ -166,7 +166,7 @@ def test_g2_an_independent_guard_may_be_opened_late(open_guard: Opener, tmp_path
 def test_g2_a_read_that_begins_while_another_guard_is_sealing_makes_that_seal_late(tmp_path: Path) -> None:
     """Another thread of the tenure reads from one resource just while this one's seal of a second one is committed."""
     lease = HandmadeLease(5)
-    stock = fenceline.guard(
+    stock = fencelock.guard(
         url_of(make_file(tmp_path / "stock.db")), resource="stock", lock=LOCK, hooks=Hooks(on_sealed=lambda _: None)
     )
     with pytest.MonkeyPatch.context() as patch:
@@ -193,7 +193,7 @@ def test_g2_a_seal_is_made_once_per_tenure(open_guard: Opener, file: Path) -> No
 
 # --- G3: atomic ----------------------------------------------------------------------------------------------------
 def test_g3_nobody_can_raise_the_mark_while_a_guarded_transaction_is_open(file: Path) -> None:
-    guard = fenceline.guard(url_of(file), resource=RESOURCE, lock=LOCK)
+    guard = fencelock.guard(url_of(file), resource=RESOURCE, lock=LOCK)
     with guard.transaction(HandmadeLease(5)) as connection:
         connection.execute("UPDATE reports SET value = 'mine'")
         with plain(file, timeout=0) as other, pytest.raises(sqlite3.OperationalError, match="locked"):

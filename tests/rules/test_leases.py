@@ -16,14 +16,14 @@ from typing import Any
 
 import pytest
 
-import fenceline
-from fenceline._drivers.pool import Pool
-from fenceline._drivers.sync import SyncDriver
-from fenceline._flows import requests as ask
-from fenceline._flows.acquire import margin_ms
-from fenceline.clock import boottime_ms, boottime_us
-from fenceline.model import draw_claim
-from fenceline.stores.sqlite.source import SQLiteSourceConnection
+import fencelock
+from fencelock._drivers.pool import Pool
+from fencelock._drivers.sync import SyncDriver
+from fencelock._flows import requests as ask
+from fencelock._flows.acquire import margin_ms
+from fencelock.clock import boottime_ms, boottime_us
+from fencelock.model import draw_claim
+from fencelock.stores.sqlite.source import SQLiteSourceConnection
 from tests.helpers import wait_until
 from tests.process.actors import Stage
 from tests.sources import Client, rows
@@ -67,14 +67,14 @@ def locked_file(client: Client) -> Iterator[None]:
         database.rollback()
 
 
-def expire(lease: fenceline.Lease) -> None:
+def expire(lease: fencelock.Lease) -> None:
     """Let the deadline of a lease pass, for its holder."""
     lease._record.deadline_ms = boottime_ms() - 1
 
 
 def deadline_at_source(path: Path, lock: str = "lock") -> int:
     """Return until when the source counts the lease."""
-    ((deadline_ms,),) = rows(path, "SELECT deadline_ms FROM fenceline_lock WHERE name = ?", (lock,))
+    ((deadline_ms,),) = rows(path, "SELECT deadline_ms FROM fencelock_lock WHERE name = ?", (lock,))
     return deadline_ms
 
 
@@ -115,12 +115,12 @@ def test_h1_an_acquire_that_waited_for_the_file_past_the_expiry_is_granted(
 def test_h1_a_time_left_greater_than_the_ttl_counts_as_the_ttl(client: Client, path: Path) -> None:
     claim, born_us = draw_claim(), boottime_us()
     client.acquire("lock", claim, ttl_ms=10_000, born_us=born_us)
-    rows(path, "UPDATE fenceline_lock SET deadline_ms = deadline_ms + 3600000")
+    rows(path, "UPDATE fencelock_lock SET deadline_ms = deadline_ms + 3600000")
     assert client.ask(ask.Inspect("lock")).remaining == 10.0
     assert client.acquire("lock", claim, ttl_ms=10_000, born_us=born_us).remaining_ms == 10_000
 
 
-def test_h1_the_holders_deadline_is_before_the_sources_by_the_margin(source: fenceline.Source, path: Path) -> None:
+def test_h1_the_holders_deadline_is_before_the_sources_by_the_margin(source: fencelock.Source, path: Path) -> None:
     with source.lock("lock", ttl=SHORT_TTL) as lease:
         margin = margin_ms(int(SHORT_TTL * 1000))
         assert lease.deadline_ms <= deadline_at_source(path) - margin
@@ -133,19 +133,19 @@ def test_h1_the_clock_counts_suspend() -> None:
     assert abs(time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000 - boottime_ms()) < 10_000
 
 
-def test_h1_the_deadline_is_compared_at_the_moment_of_asking(source: fenceline.Source) -> None:
+def test_h1_the_deadline_is_compared_at_the_moment_of_asking(source: fencelock.Source) -> None:
     lease = source.lock("lock", ttl=TTL).acquire()
     assert lease is not None
     assert lease.is_valid
     expire(lease)
     assert not lease.is_valid
     assert lease.lost.is_set()
-    with pytest.raises(fenceline.LeaseExpiredError):
+    with pytest.raises(fencelock.LeaseExpiredError):
         lease.check_valid()
 
 
 # --- H2: the keeper -------------------------------------------------------------------------------
-def test_h2_a_held_lease_is_renewed_and_keeps_its_token(source: fenceline.Source) -> None:
+def test_h2_a_held_lease_is_renewed_and_keeps_its_token(source: fencelock.Source) -> None:
     with source.lock("lock", ttl=1.0) as lease:
         token, end = lease.token, time.monotonic() + 2.5
         while time.monotonic() < end:
@@ -155,17 +155,17 @@ def test_h2_a_held_lease_is_renewed_and_keeps_its_token(source: fenceline.Source
         assert lease.token == token == source.info("lock").token
 
 
-def test_h2_a_definite_no_is_a_loss(source: fenceline.Source) -> None:
+def test_h2_a_definite_no_is_a_loss(source: fencelock.Source) -> None:
     def work() -> None:
         with source.lock("lock", ttl=SHORT_TTL) as lease:
             source.break_lock("lock", reason="test")
             assert lease.lost.wait(30)
 
-    with pytest.raises(fenceline.LeaseLostError, match="broke it: test"):
+    with pytest.raises(fencelock.LeaseLostError, match="broke it: test"):
         work()
 
 
-def test_h2_an_outage_that_ends_before_the_deadline_loses_nothing(source: fenceline.Source, other: Client) -> None:
+def test_h2_an_outage_that_ends_before_the_deadline_loses_nothing(source: fencelock.Source, other: Client) -> None:
     """The keeper asks again and again: three beats are missed, and the lease is still there."""
     lost: list[str] = []
     with source.lock("lock", ttl=6.0, on_lost=lost.append) as lease:
@@ -178,7 +178,7 @@ def test_h2_an_outage_that_ends_before_the_deadline_loses_nothing(source: fencel
 
 
 def test_h2_an_outage_past_the_deadline_ends_the_lease_for_good(
-    source: fenceline.Source, other: Client, path: Path
+    source: fencelock.Source, other: Client, path: Path
 ) -> None:
     """The source still counts the lease when it is back, or renews it late: then it is released, not revived."""
     lost: list[str] = []
@@ -189,18 +189,18 @@ def test_h2_an_outage_past_the_deadline_ends_the_lease_for_good(
         # A process that is stopped inside its transaction keeps the file's clock from mattering.
         wait_until(lambda: lost)
         assert not lease.is_valid
-        other.connection.database.execute("UPDATE fenceline_lock SET deadline_ms = deadline_ms + 60000")
+        other.connection.database.execute("UPDATE fencelock_lock SET deadline_ms = deadline_ms + 60000")
         other.connection.database.commit()
         other.connection.database.begin()
     assert lost == ["its deadline passed without word from the source"]
     wait_until(lambda: not source.info("lock").is_held)
     assert not lease.is_valid
-    with pytest.raises(fenceline.LeaseExpiredError):
+    with pytest.raises(fencelock.LeaseExpiredError):
         lease.check_valid()
 
 
 def test_h2_all_leases_of_a_source_are_renewed_by_one_request(
-    source: fenceline.Source, monkeypatch: pytest.MonkeyPatch
+    source: fencelock.Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batches: list[int] = []
     perform = SQLiteSourceConnection.perform
@@ -217,7 +217,7 @@ def test_h2_all_leases_of_a_source_are_renewed_by_one_request(
     assert all(lease is not None and lease.release() for lease in leases)
 
 
-def test_h2_a_lease_that_nobody_holds_is_abandoned(source: fenceline.Source) -> None:
+def test_h2_a_lease_that_nobody_holds_is_abandoned(source: fencelock.Source) -> None:
     source.lock("lock", ttl=TTL).acquire()
     gc.collect()
     with source.lock("lock", timeout=10):
@@ -225,15 +225,15 @@ def test_h2_a_lease_that_nobody_holds_is_abandoned(source: fenceline.Source) -> 
 
 
 # --- H3: loss stops the work ----------------------------------------------------------------------
-def test_h3_a_good_body_ends_in_the_loss(source: fenceline.Source) -> None:
-    with pytest.raises(fenceline.LeaseExpiredError, match="Stop writing"), source.lock("lock", ttl=TTL) as lease:
+def test_h3_a_good_body_ends_in_the_loss(source: fencelock.Source) -> None:
+    with pytest.raises(fencelock.LeaseExpiredError, match="Stop writing"), source.lock("lock", ttl=TTL) as lease:
         expire(lease)
 
 
 @pytest.mark.parametrize("error", [KeyError(), asyncio.CancelledError(), KeyboardInterrupt(), SystemExit(3)])
 @pytest.mark.parametrize("kind", ["lock", "rlock"])
 def test_h3_the_bodys_own_exception_passes_with_a_note(
-    source: fenceline.Source, kind: str, error: BaseException
+    source: fencelock.Source, kind: str, error: BaseException
 ) -> None:
     def work() -> None:
         with getattr(source, kind)("lock", ttl=TTL) as lease:
@@ -244,12 +244,12 @@ def test_h3_the_bodys_own_exception_passes_with_a_note(
         work()
     assert raised.value is error
     (note,) = raised.value.__notes__
-    assert note.startswith("fenceline: the lease on lock 'lock' with token 1 expired")
+    assert note.startswith("fencelock: the lease on lock 'lock' with token 1 expired")
     del error.__notes__
 
 
 @pytest.mark.parametrize("ending", ["expired", "lost"])
-def test_h3_on_lost_runs_on_expiry_and_loss_alike(source: fenceline.Source, ending: str) -> None:
+def test_h3_on_lost_runs_on_expiry_and_loss_alike(source: fencelock.Source, ending: str) -> None:
     lost: list[str] = []
     lease = source.lock("lock", ttl=SHORT_TTL, on_lost=lost.append).acquire()
     assert lease is not None
@@ -259,16 +259,16 @@ def test_h3_on_lost_runs_on_expiry_and_loss_alike(source: fenceline.Source, endi
         expire(lease)
     wait_until(lambda: lost)
     assert lease.lost.is_set()
-    assert isinstance(lease._record.problem(), fenceline.LeaseLostError if ending == "lost" else fenceline.LeaseError)
+    assert isinstance(lease._record.problem(), fencelock.LeaseLostError if ending == "lost" else fencelock.LeaseError)
 
 
 def test_h3_a_failed_release_after_a_good_body_is_logged_and_hooked(
     path: Path, other: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
-    released: list[fenceline.Event] = []
-    source = fenceline.connect(f"sqlite:///{path}", hooks=fenceline.Hooks(on_released=released.append))
+    released: list[fencelock.Event] = []
+    source = fencelock.connect(f"sqlite:///{path}", hooks=fencelock.Hooks(on_released=released.append))
     source._driver = SyncDriver(source._store, patience_s=0.05)
-    with caplog.at_level(logging.WARNING, logger="fenceline"):
+    with caplog.at_level(logging.WARNING, logger="fencelock"):
         lock = source.lock("lock", ttl=TTL)
         lock.__enter__()
         with locked_file(other):
@@ -329,7 +329,7 @@ def test_h4_a_release_ends_a_claim_that_is_granted_while_it_looks(
 
 # --- H5: no orphan --------------------------------------------------------------------------------
 @pytest.fixture
-def lost_replies(source: fenceline.Source, monkeypatch: pytest.MonkeyPatch) -> list[type]:
+def lost_replies(source: fencelock.Source, monkeypatch: pytest.MonkeyPatch) -> list[type]:
     """Have the reply to each of these requests lost, after the source has done what it was asked."""
     with source.lock("lock"):
         pass  # A block of tokens is reserved now.
@@ -340,7 +340,7 @@ def lost_replies(source: fenceline.Source, monkeypatch: pytest.MonkeyPatch) -> l
         reply = perform(self, request)
         if type(request) in losing:
             losing.remove(type(request))
-            raise fenceline.OutcomeUnknownError("the reply never came")
+            raise fencelock.OutcomeUnknownError("the reply never came")
         return reply
 
     monkeypatch.setattr(Pool, "perform", losing_replies)
@@ -349,7 +349,7 @@ def lost_replies(source: fenceline.Source, monkeypatch: pytest.MonkeyPatch) -> l
 
 @pytest.mark.parametrize("times", [1, 2])
 def test_h5_a_lost_reply_to_an_acquire_costs_nothing(
-    source: fenceline.Source, lost_replies: list[type], times: int
+    source: fencelock.Source, lost_replies: list[type], times: int
 ) -> None:
     """The repeated request is answered as the first one was: one token, one lease."""
     lost_replies += [ask.Acquire] * times
@@ -359,10 +359,10 @@ def test_h5_a_lost_reply_to_an_acquire_costs_nothing(
 
 
 def test_h5_replies_that_are_lost_again_and_again_leave_no_orphan(
-    source: fenceline.Source, lost_replies: list[type]
+    source: fencelock.Source, lost_replies: list[type]
 ) -> None:
     lost_replies += [ask.Acquire] * 3
-    with pytest.raises(fenceline.OutcomeUnknownError) as raised:
+    with pytest.raises(fencelock.OutcomeUnknownError) as raised:
         source.lock("lock", ttl=TTL).acquire()
     assert not raised.value.definite
     with source.lock("lock", timeout=10) as lease:
@@ -371,7 +371,7 @@ def test_h5_replies_that_are_lost_again_and_again_leave_no_orphan(
 
 @pytest.mark.parametrize("request_kind", [ask.Poll, ask.Release])
 def test_h5_a_lost_reply_while_waiting_costs_nothing(
-    source: fenceline.Source, lost_replies: list[type], request_kind: type
+    source: fencelock.Source, lost_replies: list[type], request_kind: type
 ) -> None:
     holder = source.lock("lock", ttl=TTL)
     holder.acquire()
@@ -385,16 +385,16 @@ def test_h5_a_lost_reply_while_waiting_costs_nothing(
     assert lease.release()
 
 
-def test_h5_a_timeout_leaves_no_place_in_the_queue(source: fenceline.Source) -> None:
+def test_h5_a_timeout_leaves_no_place_in_the_queue(source: fencelock.Source) -> None:
     with source.lock("lock", ttl=TTL):
         assert source.lock("lock", ttl=TTL).acquire(timeout=0.03) is None
         assert source.info("lock").waiters == ()
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, fenceline.SourceUnavailableError])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, fencelock.SourceUnavailableError])
 @pytest.mark.parametrize("kind", [ask.Acquire, ask.Poll])
 def test_h5_an_acquire_that_is_interrupted_leaves_nothing(
-    source: fenceline.Source, monkeypatch: pytest.MonkeyPatch, kind: type, error: type[BaseException]
+    source: fencelock.Source, monkeypatch: pytest.MonkeyPatch, kind: type, error: type[BaseException]
 ) -> None:
     holder = source.lock("lock", ttl=TTL)
     holder.acquire()
@@ -425,7 +425,7 @@ def test_h6_a_forked_child_inherits_no_lease(stage: Stage) -> None:
         if not child:
             try:
                 lease.check_valid()
-            except fenceline.LeaseInheritedError as error:
+            except fencelock.LeaseInheritedError as error:
                 say([lease.token, lease.sequencer.token, str(error)])
             with source.lock("another") as mine:
                 say(mine.token)
@@ -441,14 +441,14 @@ def test_h6_a_forked_child_inherits_no_lease(stage: Stage) -> None:
 
 
 # --- H7: first in, first out ----------------------------------------------------------------------
-def test_h7_waiters_are_served_in_the_order_of_their_coming(source: fenceline.Source) -> None:
+def test_h7_waiters_are_served_in_the_order_of_their_coming(source: fencelock.Source) -> None:
     """Over threads and sources alike; each waits for the one before to stand in line."""
     served: list[int] = []
     holder = source.lock("lock", ttl=TTL)
     holder.acquire()
 
     def wait(number: int) -> None:
-        with fenceline.connect(source.url).lock("lock", ttl=TTL):
+        with fencelock.connect(source.url).lock("lock", ttl=TTL):
             served.append(number)
 
     threads = [threading.Thread(target=wait, args=(number,)) for number in range(8)]
@@ -508,7 +508,7 @@ def test_h8_a_waiter_that_slept_past_its_ttl_does_not_get_the_lock_by_its_old_pl
     holder, sleeper = draw_claim(), draw_claim()
     client.token("lock", holder)
     client.acquire("lock", sleeper, may_wait=True, ttl_ms=SHORT_MS)
-    ((until_ms,),) = rows(path, "SELECT deadline_ms FROM fenceline_waiter")
+    ((until_ms,),) = rows(path, "SELECT deadline_ms FROM fencelock_waiter")
     wait_until(lambda: boottime_ms() > until_ms)
     if is_free:
         client.release("lock", holder)
@@ -539,7 +539,7 @@ def test_h9_two_claims_over_one_connection_are_two_holders(client: Client) -> No
 
 
 @pytest.mark.parametrize("sharing", ["the handle", "the source", "nothing"])
-def test_h9_threads_on_one_lock_are_never_inside_together(source: fenceline.Source, sharing: str) -> None:
+def test_h9_threads_on_one_lock_are_never_inside_together(source: fencelock.Source, sharing: str) -> None:
     """One handle, one source, one holder's name: whatever they share, they are as many."""
     inside: list[int] = []
     most: list[int] = []
@@ -547,10 +547,10 @@ def test_h9_threads_on_one_lock_are_never_inside_together(source: fenceline.Sour
     shared = source.lock("lock", ttl=TTL, holder="one")
     start = threading.Barrier(6)
 
-    def handle() -> fenceline.Lock:
+    def handle() -> fencelock.Lock:
         if sharing == "the handle":
             return shared
-        origin = source if sharing == "the source" else fenceline.connect(source.url)
+        origin = source if sharing == "the source" else fencelock.connect(source.url)
         return origin.lock("lock", ttl=TTL, holder="one")
 
     def work() -> None:

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-import fenceline
-from fenceline import LeaseExpiredError, LeaseLostError, SourceError
-from fenceline._flows import requests as ask
-from fenceline.model import EPOCH_STRIDE
+import fencelock
+from fencelock import LeaseExpiredError, LeaseLostError, SourceError
+from fencelock._flows import requests as ask
+from fencelock.model import EPOCH_STRIDE
 from tests.helpers import wait_until
 from tests.sources import Client, one_token, rows
 
@@ -37,7 +37,7 @@ def url(path: Path) -> str:
 
 
 # --- T7: a file that was copied, restored or moved ---
-REMEDY = "stop everything that uses it, then run `fenceline epoch --raise"
+REMEDY = "stop everything that uses it, then run `fencelock epoch --raise"
 
 
 class Backup:
@@ -57,7 +57,7 @@ class Backup:
 
     def check_refused(self, client: Client, message: str) -> None:
         """Assert that nobody is granted anything, until an operator raises the epoch."""
-        held = rows(self.path, "select counter from fenceline_source")
+        held = rows(self.path, "select counter from fencelock_source")
         for request in (
             lambda: client.acquire("lock", may_wait=True),
             lambda: client.acquire("new", may_wait=False),
@@ -67,7 +67,7 @@ class Backup:
             with pytest.raises(SourceError, match=message) as caught:
                 request()
             assert REMEDY in str(caught.value)
-        assert rows(self.path, "select counter from fenceline_source") == held
+        assert rows(self.path, "select counter from fencelock_source") == held
         assert client.raise_epoch("restored").last_token > self.token
         assert client.one_token() > self.token
         assert one_token(self.path) > self.token
@@ -179,7 +179,7 @@ def test_t7_restore_by_sqlite_is_noticed_under_an_open_connection(backup: Backup
 
 
 def test_t7_holder_learns_of_a_restore_in_place_by_its_renewal(url: str, path: Path) -> None:
-    with fenceline.connect(url) as connected:
+    with fencelock.connect(url) as connected:
         backup = Backup(path)
         lease = connected.lock("mine", ttl=0.6).acquire()
         assert lease is not None
@@ -195,7 +195,7 @@ def test_restore_in_place_without_witness_is_not_noticed(backup: Backup, restore
     """The documented limit: nobody who saw the newer state is running, and the file is the same file."""
     backup.client.close()
     restore(backup)
-    assert one_token(backup.path) == 4  # Issued before: this is why a restore ends with `fenceline epoch --raise`.
+    assert one_token(backup.path) == 4  # Issued before: this is why a restore ends with `fencelock epoch --raise`.
 
 
 def test_t7_raise_after_a_restore_in_place_without_witness_makes_it_good(backup: Backup) -> None:

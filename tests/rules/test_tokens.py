@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-import fenceline
-from fenceline import OutcomeUnknownError, SourceError
-from fenceline._flows import requests as ask
-from fenceline.model import MAX_TOKEN, Sequencer
-from fenceline.stores.sqlite import operating
-from fenceline.stores.sqlite.kernel import this_kernel
+import fencelock
+from fencelock import OutcomeUnknownError, SourceError
+from fencelock._flows import requests as ask
+from fencelock.model import MAX_TOKEN, Sequencer
+from fencelock.stores.sqlite import operating
+from fencelock.stores.sqlite.kernel import this_kernel
 from tests.helpers import wait_until
 from tests.sources import LONG_MS, Client, one_token, pretend_kernel, rows
 
@@ -88,7 +88,7 @@ def test_t1_file_itself_refuses_a_token_above_the_bound(path: Path, client: Clie
     client.one_token()
     above = client.describe().reserved_token + 1
     with pytest.raises(sqlite3.IntegrityError, match="bound >= counter"):
-        rows(path, "update fenceline_lock set token = ?", (above,))
+        rows(path, "update fencelock_lock set token = ?", (above,))
 
 
 def test_t1_start_after_a_reboot_skips_to_the_bound(
@@ -120,7 +120,7 @@ def near_the_end(path: Path, left: int) -> Client:
     client = Client(path)
     client.describe()
     rows(
-        path, "update fenceline_source set counter = :last, bound = :last, reserved = :last", {"last": MAX_TOKEN - left}
+        path, "update fencelock_source set counter = :last, bound = :last, reserved = :last", {"last": MAX_TOKEN - left}
     )
     return client
 
@@ -162,11 +162,11 @@ def test_t2_waiter_is_refused_at_the_end_too_and_the_holder_keeps_its_lease(path
 
 def test_t2_last_token_goes_through_every_form(path: Path, url: str) -> None:
     near_the_end(path, 1)
-    with fenceline.connect(url) as connected, connected.lock("lock") as lease:
+    with fencelock.connect(url) as connected, connected.lock("lock") as lease:
         assert lease.token == MAX_TOKEN
         assert Sequencer.parse(str(lease.sequencer)).token == MAX_TOKEN
         assert connected.info("lock").token == MAX_TOKEN
-        assert rows(path, "select token, typeof(token) from fenceline_lock") == [(MAX_TOKEN, "integer")]
+        assert rows(path, "select token, typeof(token) from fencelock_lock") == [(MAX_TOKEN, "integer")]
 
 
 # --- T3: stable in a tenure ---
@@ -178,11 +178,11 @@ def test_t3_renewal_keeps_the_token(client: Client) -> None:
         assert client.ask(ask.Renew((("lock", "claim"),))).remaining_ms == {"claim": LONG_MS}
     repeated = client.acquire("lock", "claim")
     assert repeated.token == token
-    assert rows(client.path, "select token from fenceline_lock where name = 'lock'") == [(token,)]
+    assert rows(client.path, "select token from fencelock_lock where name = 'lock'") == [(token,)]
 
 
 def test_t3_entering_again_gives_the_same_lease(url: str) -> None:
-    with fenceline.connect(url) as connected:
+    with fencelock.connect(url) as connected:
         lock = connected.rlock("lock")
         with lock as outer, lock as inner:
             assert inner is outer
@@ -191,7 +191,7 @@ def test_t3_entering_again_gives_the_same_lease(url: str) -> None:
 
 def test_t3_retry_of_a_lost_reply_gets_the_token_that_was_lost(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reply is lost between the commit and the caller; the flow asks again under the same claim."""
-    with fenceline.connect(url) as connected:
+    with fencelock.connect(url) as connected:
         perform = connected._driver._pool.perform
         lost: list[Any] = []
 
@@ -211,7 +211,7 @@ def test_t3_retry_of_a_lost_reply_gets_the_token_that_was_lost(url: str, monkeyp
 # --- T4: a new grant gives a higher token ---
 @pytest.mark.reduced
 def test_t4_same_holder_gets_a_higher_token_each_time(url: str) -> None:
-    with fenceline.connect(url) as connected:
+    with fencelock.connect(url) as connected:
         lock = connected.lock("lock", holder="the same")
         tokens = []
         for _ in range(3):
@@ -247,7 +247,7 @@ def test_t5_inspection_shows_the_last_token_issued(path: Path, client: Client) -
 
 
 def test_t5_lease_that_is_over_keeps_its_own_token(url: str, path: Path) -> None:
-    with fenceline.connect(url) as connected:
+    with fencelock.connect(url) as connected:
         lease = connected.lock("lock", ttl=1.5).acquire()
         assert lease is not None
         token = lease.token
@@ -301,7 +301,7 @@ def purged(client: Client) -> None:
 
 
 def deleted_by_hand(client: Client) -> None:
-    for table in ("fenceline_lock", "fenceline_waiter", "fenceline_source_audit"):
+    for table in ("fencelock_lock", "fencelock_waiter", "fencelock_source_audit"):
         rows(client.path, f"delete from {table}")
 
 

@@ -1,6 +1,6 @@
 """PostgreSQL's own source keeps the rules in every simulated world, crashes and copies included; a broken one is found.
 
-As many seeds as take half a minute; `python -m fenceline.testing.simulate --store postgres --url …` runs more.
+As many seeds as take half a minute; `python -m fencelock.testing.simulate --store postgres --url …` runs more.
 """
 
 import random
@@ -8,11 +8,11 @@ from functools import partial
 
 import pytest
 
-from fenceline.stores.postgres.source import PostgresSource
-from fenceline.testing.simulate import postgres, simulate
-from fenceline.testing.simulate.__main__ import main
-from fenceline.testing.simulate.postgres import PostgresWorld
-from fenceline.testing.simulate.postgres_database import SimulatedDatabase
+from fencelock.stores.postgres.source import PostgresSource
+from fencelock.testing.simulate import postgres, simulate
+from fencelock.testing.simulate.__main__ import main
+from fencelock.testing.simulate.postgres import PostgresWorld
+from fencelock.testing.simulate.postgres_database import SimulatedDatabase
 from tests.postgres.fix_postgres import only
 
 FIXED = range(40)
@@ -35,7 +35,7 @@ def outcomes(database, seeds):
 
 
 def broken(database, seeds):
-    replay = "python -m fenceline.testing.simulate --store postgres --url … --seed"
+    replay = "python -m fencelock.testing.simulate --store postgres --url … --seed"
     return [f"{one.violation}; replay: {replay} {one.seed}" for one in outcomes(database, seeds) if one.violation]
 
 
@@ -67,13 +67,13 @@ ARE_ALIVE = {
 @pytest.mark.parametrize(
     ("rules", "changes"),
     [
-        ("T1", {"create_begin_history": {"PERFORM setval('fenceline.token', base);": ""}}),
-        ("T3", {"create_decide": {"answer.token := held.token": "answer.token := nextval('fenceline.token')"}}),
+        ("T1", {"create_begin_history": {"PERFORM setval('fencelock.token', base);": ""}}),
+        ("T3", {"create_decide": {"answer.token := held.token": "answer.token := nextval('fencelock.token')"}}),
         ("T4", {"create_renew": {"AND l.deadline_us > moment": ""}}),
         ("H1", {"create_acquire": {"l.claim IS NULL AND": ""}}),
         ("H1|H4", {"create_end_lease": {"AND claim = p_claim": ""}}),
         ("H4|H8", IS_ENDED),
-        ("H4|H8", {"create_purge": {"SET born_after_us = fenceline.past_us()": "SET born_after_us = 0"}}),
+        ("H4|H8", {"create_purge": {"SET born_after_us = fencelock.past_us()": "SET born_after_us = 0"}}),
         ("H4|H8", {"create_remember_ended": {"WHERE name = p_lock": "WHERE false"}}),
         ("T4|H4", {"create_raise_epoch": {"claim = NULL, holder = NULL, deadline_us = 0,": ""}}),
         ("H7", {"create_live_head": {"ORDER BY ticket LIMIT 1": "ORDER BY ticket DESC LIMIT 1"}}),
@@ -120,7 +120,7 @@ def test_a_history_that_is_not_flushed_is_found(simulated, crashing, monkeypatch
 
 
 def test_a_recovery_that_forgets_what_it_refused_is_found(simulated, crashing):
-    simulated.replace("create_begin_history", {"born_after_us = fenceline.past_us()": "born_after_us = 0"})
+    simulated.replace("create_begin_history", {"born_after_us = fencelock.past_us()": "born_after_us = 0"})
     assert first_violation(simulated).startswith(("H4", "H8"))
 
 
@@ -146,4 +146,4 @@ def test_the_command_keeps_off_a_source_that_may_be_in_use(database, capsys):
     assert main(["--store", "postgres", "--url", database.url()]) == 64
     assert main(["--store", "postgres"]) == 64
     assert "for simulations alone" in capsys.readouterr().err
-    assert database.value("SELECT count(*) FROM fenceline.source") == 1
+    assert database.value("SELECT count(*) FROM fencelock.source") == 1

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from fenceline.testing.simulate import World, simulate
-from fenceline.testing.simulate.__main__ import main
-from fenceline.testing.simulate.controls import CONTROLS, control, first_violation
+from fencelock.testing.simulate import World, simulate
+from fencelock.testing.simulate.__main__ import main
+from fencelock.testing.simulate.controls import CONTROLS, control, first_violation
 
 FIXED = range(600)
 FRESH_SEEDS = 300
@@ -21,7 +21,7 @@ SLICES = 6
 def broken(seeds):
     """Return a line for each seed that breaks a rule: which rule, and how to see it again."""
     found = (outcome for outcome in map(simulate, seeds) if outcome.violation)
-    return [f"{one.violation}; replay: python -m fenceline.testing.simulate --seed {one.seed}" for one in found]
+    return [f"{one.violation}; replay: python -m fencelock.testing.simulate --seed {one.seed}" for one in found]
 
 
 @pytest.mark.parametrize("first", range(SLICES))
@@ -61,7 +61,7 @@ def test_a_seed_replays_exactly():
     """In this process, and in others with other hashes."""
     name = "T6: release resets the counter"
     found = first_violation(name, CONTROL_SEEDS, simulate)
-    command = [sys.executable, "-m", "fenceline.testing.simulate", "--seed", str(found.seed), "--control", name]
+    command = [sys.executable, "-m", "fencelock.testing.simulate", "--seed", str(found.seed), "--control", name]
     runs = [subprocess.run(command, capture_output=True, text=True, check=False) for _ in range(2)]
     assert [run.returncode for run in runs] == [1, 1]
     assert runs[0].stdout == runs[1].stdout

@@ -4,12 +4,12 @@ import random
 
 import pytest
 
-from fenceline.stores.sqlite.database import Database
-from fenceline.stores.sqlite.identity import Identity
-from fenceline.stores.sqlite.queueing import Look, Queueing
-from fenceline.testing.simulate import simulate
-from fenceline.testing.simulate.__main__ import main
-from fenceline.testing.simulate.sqlite import MemoryDatabase, SQLiteWorld
+from fencelock.stores.sqlite.database import Database
+from fencelock.stores.sqlite.identity import Identity
+from fencelock.stores.sqlite.queueing import Look, Queueing
+from fencelock.testing.simulate import simulate
+from fencelock.testing.simulate.__main__ import main
+from fencelock.testing.simulate.sqlite import MemoryDatabase, SQLiteWorld
 
 FIXED = range(200)
 FRESH_SEEDS = 100
@@ -19,7 +19,7 @@ CONTROL_SEEDS = range(1500)
 def broken(seeds):
     outcomes = (simulate(seed, world_type=SQLiteWorld) for seed in seeds)
     return [
-        f"{one.violation}; replay: python -m fenceline.testing.simulate --store sqlite --seed {one.seed}"
+        f"{one.violation}; replay: python -m fencelock.testing.simulate --store sqlite --seed {one.seed}"
         for one in outcomes
         if one.violation
     ]
@@ -42,9 +42,9 @@ def nothing(*_, **__):
 
 
 def keep_the_counter(self, database, ended, born_after_us):
-    counter = database.execute("SELECT counter FROM fenceline_source").fetchone()
+    counter = database.execute("SELECT counter FROM fencelock_source").fetchone()
     _void_everything(self, database, ended, born_after_us)
-    database.execute("UPDATE fenceline_source SET counter = ? WHERE id = 1", counter)
+    database.execute("UPDATE fencelock_source SET counter = ? WHERE id = 1", counter)
 
 
 _void_everything = Identity._void_everything

@@ -9,9 +9,9 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from fenceline._flows import admit as library
-from fenceline.errors import SealLostError, StaleTokenError, TokenCollisionError
-from fenceline.model import Mark, Sequencer
+from fencelock._flows import admit as library
+from fencelock.errors import SealLostError, StaleTokenError, TokenCollisionError
+from fencelock.model import Mark, Sequencer
 from spec import explorer, guard, world
 from spec.__main__ import main
 from spec.checks import Result, check, check_case, check_limit, check_scene

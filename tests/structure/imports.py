@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-PACKAGE = "fenceline"
+PACKAGE = "fencelock"
 
 LAYERS = (
     ("errors", "model", "hooks", "clock"),
@@ -45,16 +45,16 @@ _IMPURE = {
     "time",
 }
 _ALLOWED_CLIENTS = {
-    "fenceline.cli": {"click", "rich"},
-    "fenceline.stores.etcd": {"google", "grpc"},
-    "fenceline.stores.zookeeper": {"kazoo"},
-    "fenceline.stores.mysql": {"aiomysql", "pymysql"},
-    "fenceline.integrations.django": {"django"},
-    "fenceline.integrations.sqlalchemy": {"sqlalchemy"},
-    "fenceline.stores.postgres": {"psycopg"},
-    "fenceline.testing.simulate.postgres": {"psycopg"},
-    "fenceline.testing.simulate.postgres_database": {"psycopg"},
-    "fenceline.verify.nodes": {"kazoo"},
+    "fencelock.cli": {"click", "rich"},
+    "fencelock.stores.etcd": {"google", "grpc"},
+    "fencelock.stores.zookeeper": {"kazoo"},
+    "fencelock.stores.mysql": {"aiomysql", "pymysql"},
+    "fencelock.integrations.django": {"django"},
+    "fencelock.integrations.sqlalchemy": {"sqlalchemy"},
+    "fencelock.stores.postgres": {"psycopg"},
+    "fencelock.testing.simulate.postgres": {"psycopg"},
+    "fencelock.testing.simulate.postgres_database": {"psycopg"},
+    "fencelock.verify.nodes": {"kazoo"},
 }
 """Each package with clients of its own, and which."""
 
@@ -97,7 +97,7 @@ def _targets(node: ast.AST, module: str, known: dict[str, Path], *, is_package: 
         case ast.ImportFrom(names=names, module=origin, level=level):
             base = _absolute(origin, level, module, is_package=is_package)
             for alias in names:
-                # `from fenceline import errors` imports a module, not a name of the package.
+                # `from fencelock import errors` imports a module, not a name of the package.
                 submodule = f"{base}.{alias.name}"
                 yield submodule if submodule in known else base
         case ast.Call(

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-import fenceline
-import fenceline.aio
-from fenceline import errors
-from fenceline.stores import registry
+import fencelock
+import fencelock.aio
+from fencelock import errors
+from fencelock.stores import registry
 from tests.helpers import ROOT
 
 REFERENCE = ROOT / "docs" / "reference"
@@ -26,14 +26,14 @@ SCHEMES = sorted({*registry.SOURCES, *registry.GUARDS, *registry.UNSAFE_SOURCES}
 
 @cache
 def usage(*command: str) -> str:
-    """Return what `fenceline COMMAND --help` prints."""
-    program = Path(sys.executable).with_name("fenceline")
+    """Return what `fencelock COMMAND --help` prints."""
+    program = Path(sys.executable).with_name("fencelock")
     words = [str(program), *command, "--help"]
     return subprocess.run(words, capture_output=True, text=True, check=True).stdout
 
 
 def commands() -> list[str]:
-    """Return the names below `Commands:` in the help of `fenceline`."""
+    """Return the names below `Commands:` in the help of `fencelock`."""
     _, _, listed = usage().partition("Commands:\n")
     return re.findall(r"^  ([a-z][a-z-]*)", listed, re.MULTILINE)
 
@@ -47,7 +47,7 @@ def options(command: str) -> list[str]:
 def settings() -> list[str]:
     """Return the environment variables that the source reads or sets."""
     texts = [path.read_text() for path in (ROOT / "src").rglob("*.py")]
-    return sorted({name for text in texts for name in re.findall(r"\bFENCELINE_[A-Z]+\b", text)})
+    return sorted({name for text in texts for name in re.findall(r"\bFENCELOCK_[A-Z]+\b", text)})
 
 
 def names(text: str, word: str) -> bool:
@@ -72,7 +72,7 @@ def section(text: str, command: str) -> str:
 def public_words() -> list[str]:
     """Return every public name, and the names of their attributes and parameters."""
     found: set[str] = set()
-    for module in (fenceline, fenceline.aio):
+    for module in (fencelock, fencelock.aio):
         for name in module.__all__:
             value = getattr(module, name)
             if name in ERRORS:
@@ -146,7 +146,7 @@ def test_every_store_is_in_the_reference() -> None:
 
 def test_every_setting_is_in_the_reference() -> None:
     found = settings()
-    assert "FENCELINE_SEQUENCER" in found
+    assert "FENCELOCK_SEQUENCER" in found
     text = reference()
     assert [name for name in found if not names(text, name)] == []
 
@@ -172,7 +172,7 @@ def test_a_part_of_a_word_does_not_count(text: str, word: str) -> None:
 
 
 def test_an_option_below_another_command_does_not_count() -> None:
-    text = "# CLI\nAll: --json\n\n## `fenceline run`\n--wait\n\n## show\n--all\n"
+    text = "# CLI\nAll: --json\n\n## `fencelock run`\n--wait\n\n## show\n--all\n"
     assert names(section(text, "run"), "--wait")
     assert names(section(text, "run"), "--json")
     assert not names(section(text, "run"), "--all")

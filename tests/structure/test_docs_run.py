@@ -75,7 +75,7 @@ def prepare(server: Any, place: dict[str, str], monkeypatch: pytest.MonkeyPatch)
 
 
 def readers_environment(folder: Path) -> dict[str, str]:
-    """Return the environment of a reader: `fenceline` is on PATH, and nothing lies anywhere yet."""
+    """Return the environment of a reader: `fencelock` is on PATH, and nothing lies anywhere yet."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     return os.environ | {"PATH": path, "HOME": str(folder), "XDG_STATE_HOME": str(folder)}
 

@@ -1,4 +1,4 @@
-"""`fenceline run` starts in every cron job: what it does not use is not loaded."""
+"""`fencelock run` starts in every cron job: what it does not use is not loaded."""
 
 import json
 import subprocess
@@ -17,17 +17,17 @@ def loaded_by(module: str) -> set[str]:
 
 
 @pytest.mark.reduced
-@pytest.mark.parametrize("absent", ["asyncio", "sqlite3", "click", "rich", "fenceline.integrations"])
+@pytest.mark.parametrize("absent", ["asyncio", "sqlite3", "click", "rich", "fencelock.integrations"])
 def test_importing_the_library_does_not_load(absent: str) -> None:
-    loaded = loaded_by("fenceline")
-    assert "fenceline" in loaded
+    loaded = loaded_by("fencelock")
+    assert "fencelock" in loaded
     assert absent not in loaded
 
 
 @pytest.mark.reduced
 @pytest.mark.parametrize("absent", ["asyncio", "rich"])
 def test_importing_the_cli_does_not_load(absent: str) -> None:
-    assert absent not in loaded_by("fenceline.cli")
+    assert absent not in loaded_by("fencelock.cli")
 
 
 def test_a_loaded_module_is_seen() -> None:

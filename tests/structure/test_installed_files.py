@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-import fenceline
+import fencelock
 from tests.helpers import ROOT
 
 
@@ -19,10 +19,10 @@ def files(root: Path) -> set[str]:
 
 @pytest.mark.reduced
 def test_every_source_file_is_installed() -> None:
-    source = files(ROOT / "src" / "fenceline")
+    source = files(ROOT / "src" / "fencelock")
     assert "py.typed" in source
     assert any(name.endswith(".sql") for name in source)
-    assert files(Path(fenceline.__file__).parent) == source
+    assert files(Path(fencelock.__file__).parent) == source
 
 
 def test_source_distribution_has_what_lint_reads() -> None:

@@ -14,7 +14,7 @@ from tests.structure.imports import (
     purity_faults,
 )
 
-SOURCE = ROOT / "src" / "fenceline"
+SOURCE = ROOT / "src" / "fencelock"
 Check = Callable[[Path], list[str]]
 
 
@@ -31,20 +31,20 @@ def test_core_imports_the_standard_library_only() -> None:
 
 
 def test_the_checks_read_the_whole_source() -> None:
-    assert {"fenceline", "fenceline.errors", "fenceline._flows.acquire"} <= set(modules(SOURCE))
+    assert {"fencelock", "fencelock.errors", "fencelock._flows.acquire"} <= set(modules(SOURCE))
     assert sum(1 for _ in imports(SOURCE)) > len(modules(SOURCE))
 
 
 @pytest.mark.parametrize(
     ("check", "module", "line", "fault"),
     [
-        (direction_faults, "_flows/wait.py", "from fenceline.stores import registry", "stores"),
-        (direction_faults, "_flows/wait.py", "from .. import _keeper", "fenceline._keeper"),
+        (direction_faults, "_flows/wait.py", "from fencelock.stores import registry", "stores"),
+        (direction_faults, "_flows/wait.py", "from .. import _keeper", "fencelock._keeper"),
         (direction_faults, "_flows/wait.py", "from ..stores.sqlite import guard", "stores.sqlite"),
-        (direction_faults, "stores/__init__.py", "from .._api import locks", "fenceline._api"),
-        (direction_faults, "_keeper/beat.py", "def f():\n    import fenceline", "fenceline"),
+        (direction_faults, "stores/__init__.py", "from .._api import locks", "fencelock._api"),
+        (direction_faults, "_keeper/beat.py", "def f():\n    import fencelock", "fencelock"),
         (direction_faults, "errors.py", "if TYPE_CHECKING:\n    from .stores import x", "stores"),
-        (direction_faults, "_api/a.py", "import_module('fenceline.cli')", "fenceline.cli"),
+        (direction_faults, "_api/a.py", "import_module('fencelock.cli')", "fencelock.cli"),
         (direction_faults, "extra.py", "", "in no layer"),
         (purity_faults, "_flows/wait.py", "def f():\n    from time import sleep", "time"),
         (purity_faults, "_flows/wait.py", "import asyncio.locks", "asyncio.locks"),
@@ -65,9 +65,9 @@ def test_a_bad_import_is_reported(tmp_path: Path, check: Check, module: str, lin
     ("module", "line"),
     [
         ("_flows/wait.py", "from .. import errors\nfrom ..model import Token\nimport random"),
-        ("_api/a.py", "from fenceline import errors\nimport asyncio"),
+        ("_api/a.py", "from fencelock import errors\nimport asyncio"),
         ("stores/sqlite/source.py", "from ..contract import Store\nimport sqlite3, time"),
-        ("cli/a.py", "import click\nimport fenceline\nfrom . import b"),
+        ("cli/a.py", "import click\nimport fencelock\nfrom . import b"),
     ],
 )
 def test_a_good_import_is_not_reported(tmp_path: Path, module: str, line: str) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from tests.helpers import ROOT
 
-SOURCE = ROOT / "src" / "fenceline"
+SOURCE = ROOT / "src" / "fencelock"
 MIN_WORDS = 8
 
 

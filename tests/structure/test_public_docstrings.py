@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-MODULES = ("fenceline", "fenceline.aio")
+MODULES = ("fencelock", "fencelock.aio")
 
 
 def public(owner: object, path: str) -> Iterator[tuple[str, object]]:

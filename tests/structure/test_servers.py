@@ -24,13 +24,13 @@ def test_a_program_that_is_not_on_path_is_found_by_a_pattern(tmp_path: Path) -> 
 
 
 def test_a_missing_program_skips_with_the_command(empty_path: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("FENCELINE_REQUIRE_SERVERS", raising=False)
+    monkeypatch.delenv("FENCELOCK_REQUIRE_SERVERS", raising=False)
     with pytest.raises(pytest.skip.Exception, match="gcc is missing: as root, run apt-get install gcc libc6-dev"):
         need("gcc")
 
 
 def test_a_missing_program_fails_where_servers_are_required(empty_path: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FENCELINE_REQUIRE_SERVERS", "1")
+    monkeypatch.setenv("FENCELOCK_REQUIRE_SERVERS", "1")
     with pytest.raises(pytest.fail.Exception, match="apt-get install strace"):
         need("strace")
 
@@ -38,6 +38,6 @@ def test_a_missing_program_fails_where_servers_are_required(empty_path: None, mo
 def test_a_path_that_leads_nowhere_names_its_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     pattern = "/usr/lib/postgresql/*/bin/postgres"
     monkeypatch.setattr("tests.servers.glob.glob", lambda _: [])
-    monkeypatch.delenv("FENCELINE_REQUIRE_SERVERS", raising=False)
+    monkeypatch.delenv("FENCELOCK_REQUIRE_SERVERS", raising=False)
     with pytest.raises(pytest.skip.Exception, match="run apt-get install postgresql"):
         need(pattern)

@@ -6,7 +6,7 @@ import pytest
 
 from tests.helpers import ROOT
 
-SOURCE = ROOT / "src" / "fenceline"
+SOURCE = ROOT / "src" / "fencelock"
 MARK = "-- name:"
 MIN_WORDS = 3
 

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-import fenceline
-import fenceline.aio
+import fencelock
+import fencelock.aio
 
 CLASSES = ("Source", "Lock", "RLock", "Lease", "Guard")
 TWIN_PREFIX = "Async"
@@ -49,7 +49,7 @@ def differences(sync: object, twin: object, async_only: set[str]) -> list[str]:
 @pytest.mark.reduced
 @pytest.mark.parametrize("name", CLASSES)
 def test_twins_have_equal_members(name: str) -> None:
-    sync, twin = getattr(fenceline, name), getattr(fenceline.aio, TWIN_PREFIX + name)
+    sync, twin = getattr(fencelock, name), getattr(fencelock.aio, TWIN_PREFIX + name)
     assert sync is not twin
     assert {"__enter__", "acquire", "release", "transaction"} & members(sync).keys()
     assert differences(sync, twin, ASYNC_ONLY.get(name, set())) == []
@@ -57,7 +57,7 @@ def test_twins_have_equal_members(name: str) -> None:
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_twin_functions_have_equal_parameters(name: str) -> None:
-    assert _shape(getattr(fenceline, name)) == _shape(getattr(fenceline.aio, name))
+    assert _shape(getattr(fencelock, name)) == _shape(getattr(fencelock.aio, name))
 
 
 class _Sync:

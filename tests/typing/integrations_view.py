@@ -6,25 +6,25 @@ from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
-import fenceline
-import fenceline.aio
-from fenceline.integrations.sqlalchemy import fenced
+import fencelock
+import fencelock.aio
+from fencelock.integrations.sqlalchemy import fenced
 
 
 def with_sqlalchemy(
-    lease: fenceline.Lease, session: Session, connection: Connection, registry: scoped_session[Session]
+    lease: fencelock.Lease, session: Session, connection: Connection, registry: scoped_session[Session]
 ) -> None:
     with fenced(session, lease, resource="reports") as entered:
         assert_type(entered, Session)
     with fenced(connection, lease.sequencer, resources=["reports", "totals"]) as lent:
         assert_type(lent, Connection)
-    guard = fenceline.guard("sqlite:///app.db", resource="reports", lock="nightly-report")
+    guard = fencelock.guard("sqlite:///app.db", resource="reports", lock="nightly-report")
     with fenced(registry, lease, guard=guard, bind_arguments={"mapper": object}) as scoped:
         assert_type(scoped, Session)
 
 
 async def with_asynchronous_sqlalchemy(
-    lease: fenceline.aio.AsyncLease,
+    lease: fencelock.aio.AsyncLease,
     session: AsyncSession,
     connection: AsyncConnection,
     registry: async_scoped_session[AsyncSession],
@@ -37,6 +37,6 @@ async def with_asynchronous_sqlalchemy(
         assert_type(scoped, AsyncSession)
 
 
-def with_wrong_arguments(session: Session, lease: fenceline.Lease) -> None:
+def with_wrong_arguments(session: Session, lease: fencelock.Lease) -> None:
     fenced("sqlite:///app.db", lease, resource="reports")  # type: ignore[call-overload]
     fenced(session, lease, resource=1)  # type: ignore[call-overload]

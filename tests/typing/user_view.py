@@ -1,43 +1,43 @@
-"""fenceline as a user's type checker sees it: checked by mypy --strict and by pyright, never run."""
+"""fencelock as a user's type checker sees it: checked by mypy --strict and by pyright, never run."""
 
 import sqlite3
 from collections.abc import Iterator
 from typing import Any, assert_type
 
-import fenceline
-import fenceline.aio
+import fencelock
+import fencelock.aio
 
 
 def with_a_lock() -> None:
-    with fenceline.connect("sqlite:///locks.db") as source:
-        assert_type(source, fenceline.Source)
+    with fencelock.connect("sqlite:///locks.db") as source:
+        assert_type(source, fencelock.Source)
         lock = source.lock("nightly-report", ttl=10.0, timeout=None, on_lost=print, holder="me")
-        assert_type(lock, fenceline.Lock)
+        assert_type(lock, fencelock.Lock)
         with lock as lease:
-            assert_type(lease, fenceline.Lease)
+            assert_type(lease, fencelock.Lease)
             assert_type(lease.token, int)
             assert_type(lease.remaining(), float)
             assert_type(lease.is_valid, bool)
             assert_type(lease.lost.is_set(), bool)
             assert_type(lease.lost.wait(1.0), bool)
-            assert_type(lease.sequencer, fenceline.Sequencer)
+            assert_type(lease.sequencer, fencelock.Sequencer)
             lease.release_soon()
-        assert_type(lock.acquire(blocking=False), fenceline.Lease | None)
-        assert_type(lock.acquire(timeout=5), fenceline.Lease | None)
-        assert_type(lock.current, fenceline.Lease | None)
+        assert_type(lock.acquire(blocking=False), fencelock.Lease | None)
+        assert_type(lock.acquire(timeout=5), fencelock.Lease | None)
+        assert_type(lock.current, fencelock.Lease | None)
         assert_type(lock.locked(), bool)
         assert_type(lock.release(), None)
 
 
-def with_a_reentrant_lock(source: fenceline.Source) -> None:
+def with_a_reentrant_lock(source: fencelock.Source) -> None:
     lock = source.rlock("nested")
-    assert_type(lock, fenceline.RLock)
+    assert_type(lock, fencelock.RLock)
     with lock as outer, lock as inner:
-        assert_type(outer, fenceline.Lease)
+        assert_type(outer, fencelock.Lease)
         assert inner is outer
 
 
-def with_wrong_arguments(source: fenceline.Source) -> None:
+def with_wrong_arguments(source: fencelock.Source) -> None:
     """A checker that is strict about unused `ignore` comments holds that each of these is an error."""
     source.lock(1)  # type: ignore[arg-type]
     source.lock("a", 10.0)  # type: ignore[call-arg]
@@ -45,98 +45,98 @@ def with_wrong_arguments(source: fenceline.Source) -> None:
     source.lock("a", on_lost=lambda: None)  # type: ignore[arg-type, misc]
     source.break_lock("a")  # type: ignore[call-arg]
     _ = source.lock("a").token  # type: ignore[attr-defined]
-    fenceline.guard("sqlite:///app.db", resource="reports")  # type: ignore[call-arg]
+    fencelock.guard("sqlite:///app.db", resource="reports")  # type: ignore[call-arg]
     _ = source.lock("a").acquire().token  # type: ignore[union-attr]
 
 
-def proofs(lease: fenceline.Lease) -> None:
+def proofs(lease: fencelock.Lease) -> None:
     text = str(lease.sequencer)
-    sequencer = fenceline.Sequencer.parse(text)
-    assert_type(sequencer, fenceline.Sequencer)
+    sequencer = fencelock.Sequencer.parse(text)
+    assert_type(sequencer, fencelock.Sequencer)
     assert_type((sequencer.lock, sequencer.token, sequencer.claim), tuple[str, int, str])
-    assert_type(fenceline.Sequencer.from_env(), fenceline.Sequencer)
+    assert_type(fencelock.Sequencer.from_env(), fencelock.Sequencer)
     assert_type((lease.lock, lease.holder, lease.ttl), tuple[str, str, float])
     assert_type((lease.deadline_ms, lease.is_inherited), tuple[int, bool])
     assert_type(lease.release(), bool)
     assert_type(lease.check_valid(), None)
 
 
-def several_resources(source: fenceline.Source, lease: fenceline.Lease) -> None:
-    guard = fenceline.guard("sqlite:///app.db", resources=["reports", "totals"], lock="nightly-report")
-    assert_type(guard.marks(), dict[str, fenceline.Mark])
+def several_resources(source: fencelock.Source, lease: fencelock.Lease) -> None:
+    guard = fencelock.guard("sqlite:///app.db", resources=["reports", "totals"], lock="nightly-report")
+    assert_type(guard.marks(), dict[str, fencelock.Mark])
     guard.rebind("another", source=source, reason="renamed")
     guard.raise_to(source, reason="restored")
-    late = fenceline.guard("sqlite:///app.db", resource="log", lock="nightly-report", independent=True)
+    late = fencelock.guard("sqlite:///app.db", resource="log", lock="nightly-report", independent=True)
     late.lower(7, reason="poisoned")
     late.outrank(source.break_lock("nightly-report", reason="stuck").sequencer, reason="stuck")
     late.protect("log", source=source)
     late.seal(lease)
 
 
-def look(source: fenceline.Source) -> None:
-    assert_type(source.locks(), Iterator[fenceline.LockInfo])
+def look(source: fencelock.Source) -> None:
+    assert_type(source.locks(), Iterator[fencelock.LockInfo])
     info = source.info("nightly-report")
     assert_type(info.token, int | None)
     assert_type(info.waiters, tuple[str, ...])
-    assert_type(source.describe(), fenceline.SourceInfo)
+    assert_type(source.describe(), fencelock.SourceInfo)
     assert_type(source.purge(), int)
-    assert_type(source.break_lock("stuck", reason="it hangs"), fenceline.BrokenLock)
-    assert_type(source.raise_epoch(reason="restored"), fenceline.SourceInfo)
-    assert_type(source.examine(), list[fenceline.Finding])
+    assert_type(source.break_lock("stuck", reason="it hangs"), fencelock.BrokenLock)
+    assert_type(source.raise_epoch(reason="restored"), fencelock.SourceInfo)
+    assert_type(source.examine(), list[fencelock.Finding])
 
 
-def guarded(lease: fenceline.Lease, connection: sqlite3.Connection) -> None:
-    guard = fenceline.guard("sqlite:///app.db", resource="reports", lock="nightly-report")
-    assert_type(guard, fenceline.Guard)
+def guarded(lease: fencelock.Lease, connection: sqlite3.Connection) -> None:
+    guard = fencelock.guard("sqlite:///app.db", resource="reports", lock="nightly-report")
+    assert_type(guard, fencelock.Guard)
     guard.protect("report", "line", mode="observe")
     with guard.transaction(lease) as native:
         assert_type(native, Any)  # The store's own connection: the URL decides its type.
-    with guard.transaction(fenceline.Sequencer.from_env()):
+    with guard.transaction(fencelock.Sequencer.from_env()):
         pass
     guard.seal(lease)
     with guard.check(lease, connection=connection):
         connection.execute("UPDATE report SET total = 0")
-    assert_type(guard.mark(), fenceline.Mark)
+    assert_type(guard.mark(), fencelock.Mark)
     guard.close(lease)
     guard.unprotect(reason="no longer shared")
 
 
 def errors() -> None:
     try:
-        look(fenceline.connect())
-    except fenceline.StaleTokenError as error:
+        look(fencelock.connect())
+    except fencelock.StaleTokenError as error:
         assert_type((error.token, error.mark, error.resource), tuple[int, int, str])
-    except fenceline.LeaseLostError as error:
+    except fencelock.LeaseLostError as error:
         assert_type(error.reason, str)
-    except fenceline.AcquireTimeoutError as error:
+    except fencelock.AcquireTimeoutError as error:
         assert_type(error.definite, bool)
     except TimeoutError:
         raise
-    except fenceline.FencelineError as error:
+    except fencelock.FencelockError as error:
         assert_type(error.definite, bool)
 
 
-def hooks() -> fenceline.Source:
-    def count(event: fenceline.Event) -> None:
+def hooks() -> fencelock.Source:
+    def count(event: fencelock.Event) -> None:
         assert_type(event.token, int | None)
 
-    return fenceline.connect("sqlite:///locks.db", hooks=fenceline.Hooks(on_acquired=count, on_lost=print))
+    return fencelock.connect("sqlite:///locks.db", hooks=fencelock.Hooks(on_acquired=count, on_lost=print))
 
 
 async def asynchronous() -> None:
-    async with fenceline.aio.connect("sqlite:///locks.db") as source:
-        assert_type(source, fenceline.aio.AsyncSource)
+    async with fencelock.aio.connect("sqlite:///locks.db") as source:
+        assert_type(source, fencelock.aio.AsyncSource)
         async with source.lock("nightly-report", ttl=10.0) as lease:
-            assert_type(lease, fenceline.aio.AsyncLease)
+            assert_type(lease, fencelock.aio.AsyncLease)
             lease.cancel_on_lost()
-            guard = fenceline.aio.guard("sqlite:///app.db", resource="reports", lock="nightly-report")
-            assert_type(guard, fenceline.aio.AsyncGuard)
+            guard = fencelock.aio.guard("sqlite:///app.db", resource="reports", lock="nightly-report")
+            assert_type(guard, fencelock.aio.AsyncGuard)
             async with guard.transaction(lease) as connection:
                 connection.execute("UPDATE report SET total = 1")
             assert_type(await lease.lost.wait(0.1), bool)
             assert_type(await lease.release(), bool)
         lock = source.rlock("nested", timeout=1)
-        assert_type(await lock.acquire(), fenceline.aio.AsyncLease | None)
+        assert_type(await lock.acquire(), fencelock.aio.AsyncLease | None)
         await lock.release()
         async for info in source.locks():
-            assert_type(info, fenceline.LockInfo)
+            assert_type(info, fencelock.LockInfo)

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from fenceline._drivers.sync import SyncDriver
-from fenceline._flows.acquire import Grant, margin_ms
-from fenceline._flows.requests import Granted, Release, Released, Renew, Renewed
-from fenceline._keeper.record import Audience, LeaseRecord
-from fenceline.hooks import NO_HOOKS, Hooks
-from fenceline.stores.contract import Capabilities
+from fencelock._drivers.sync import SyncDriver
+from fencelock._flows.acquire import Grant, margin_ms
+from fencelock._flows.requests import Granted, Release, Released, Renew, Renewed
+from fencelock._keeper.record import Audience, LeaseRecord
+from fencelock.hooks import NO_HOOKS, Hooks
+from fencelock.stores.contract import Capabilities
 
 START_MS = 1_000_000
 FULL_MS = 10**9
@@ -21,7 +21,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.ms = START_MS
-        monkeypatch.setattr("fenceline._keeper.record.boottime_ms", self.now_ms)
+        monkeypatch.setattr("fencelock._keeper.record.boottime_ms", self.now_ms)
 
     def now_ms(self) -> int:
         return self.ms

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from fenceline import (
+from fencelock import (
     GuardError,
     Mark,
     SealLostError,
@@ -17,9 +17,9 @@ from fenceline import (
     TokenCollisionError,
     WrongLockError,
 )
-from fenceline._flows.admit import MAX_SEALS, Tenure, Verdict, admit
-from fenceline._flows.guard_requests import Begin, Commit, Open, WriteMarks
-from fenceline.stores.registry import guard_store
+from fencelock._flows.admit import MAX_SEALS, Tenure, Verdict, admit
+from fencelock._flows.guard_requests import Begin, Commit, Open, WriteMarks
+from fencelock.stores.registry import guard_store
 from tests.guards import LOCK, RESOURCE, make_file, sequencer, url_of
 
 OWN = Mark(RESOURCE, LOCK, 5, "source", "history", "claim-5")

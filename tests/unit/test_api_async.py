@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-import fenceline
-import fenceline.aio
-from fenceline.clock import boottime_ms
+import fencelock
+import fencelock.aio
+from fencelock.clock import boottime_ms
 from tests.helpers import wait_until, wait_until_async
 
 pytestmark = pytest.mark.reduced
@@ -26,46 +26,46 @@ SHORT_TTL = 1.5
 
 
 @pytest_asyncio.fixture
-async def aio_source(tmp_path: Path) -> AsyncIterator[fenceline.aio.AsyncSource]:
-    async with fenceline.aio.connect(f"sqlite:///{tmp_path / 'locks.db'}") as source:
+async def aio_source(tmp_path: Path) -> AsyncIterator[fencelock.aio.AsyncSource]:
+    async with fencelock.aio.connect(f"sqlite:///{tmp_path / 'locks.db'}") as source:
         yield source
 
 
-async def until_waiters(source: fenceline.aio.AsyncSource, count: int) -> None:
+async def until_waiters(source: fencelock.aio.AsyncSource, count: int) -> None:
     """Return when so many wait for the lock."""
     async with asyncio.timeout(30):
         while len((await source.info("a")).waiters) != count:  # noqa: ASYNC110 - it happens at the source
             await asyncio.sleep(0.005)
 
 
-def expire(lease: fenceline.aio.AsyncLease) -> None:
+def expire(lease: fencelock.aio.AsyncLease) -> None:
     """Let the deadline of a lease pass, for its holder."""
     lease._record.deadline_ms = boottime_ms() - 1
 
 
 # --- the manners of the sync twins ----------------------------------------------------------------
 @pytest.mark.asyncio
-async def test_acquire_returns_the_lease_and_release_ends_it(aio_source: fenceline.aio.AsyncSource) -> None:
+async def test_acquire_returns_the_lease_and_release_ends_it(aio_source: fencelock.aio.AsyncSource) -> None:
     lock = aio_source.lock("a", ttl=TTL)
     lease = await lock.acquire()
     assert lease is not None
     assert lock.current is lease
     assert await lock.locked()
-    assert repr(lock).startswith("<locked fenceline.AsyncLock object 'a'")
+    assert repr(lock).startswith("<locked fencelock.AsyncLock object 'a'")
     await lock.release()
     assert lock.current is None
     assert not await lock.locked()
-    with pytest.raises(fenceline.NotHeldError):
+    with pytest.raises(fencelock.NotHeldError):
         await lock.release()
 
 
 @pytest.mark.asyncio
-async def test_what_is_not_obtained_is_none(aio_source: fenceline.aio.AsyncSource) -> None:
+async def test_what_is_not_obtained_is_none(aio_source: fencelock.aio.AsyncSource) -> None:
     async with aio_source.lock("a"):
         assert await aio_source.lock("a").acquire(blocking=False) is None
         assert await aio_source.lock("a").acquire(timeout=0.05) is None
         assert await aio_source.lock("a", timeout=0.05).acquire() is None
-        with pytest.raises(fenceline.AcquireTimeoutError):
+        with pytest.raises(fencelock.AcquireTimeoutError):
             await aio_source.lock("a", timeout=0.05).__aenter__()
         assert (await aio_source.info("a")).waiters == ()
 
@@ -73,7 +73,7 @@ async def test_what_is_not_obtained_is_none(aio_source: fenceline.aio.AsyncSourc
 @pytest.mark.parametrize("kind", ["lock", "rlock"])
 @pytest.mark.asyncio
 async def test_wrong_arguments_are_refused_before_anything_happens(
-    aio_source: fenceline.aio.AsyncSource, kind: str
+    aio_source: fencelock.aio.AsyncSource, kind: str
 ) -> None:
     lock = getattr(aio_source, kind)("a")
     with pytest.raises(ValueError, match="can't specify a timeout"):
@@ -82,13 +82,13 @@ async def test_wrong_arguments_are_refused_before_anything_happens(
         await lock.acquire(True, -2)
     with pytest.raises(OverflowError):
         await lock.acquire(timeout=threading.TIMEOUT_MAX * 2)
-    with pytest.raises(fenceline.NotHeldError):
+    with pytest.raises(fencelock.NotHeldError):
         await lock.__aexit__(None, None, None)
     assert (await aio_source.info("a")).token is None
 
 
 @pytest.mark.asyncio
-async def test_release_is_idempotent_and_tells_whether_it_was_ours(aio_source: fenceline.aio.AsyncSource) -> None:
+async def test_release_is_idempotent_and_tells_whether_it_was_ours(aio_source: fencelock.aio.AsyncSource) -> None:
     lock = aio_source.lock("a", ttl=TTL)
     lease = await lock.acquire()
     assert lease is not None
@@ -100,7 +100,7 @@ async def test_release_is_idempotent_and_tells_whether_it_was_ours(aio_source: f
 
 
 @pytest.mark.asyncio
-async def test_each_task_releases_its_own_lease(aio_source: fenceline.aio.AsyncSource) -> None:
+async def test_each_task_releases_its_own_lease(aio_source: fencelock.aio.AsyncSource) -> None:
     lock = aio_source.lock("a", ttl=TTL)
     order: list[int] = []
 
@@ -117,7 +117,7 @@ async def test_each_task_releases_its_own_lease(aio_source: fenceline.aio.AsyncS
 
 @pytest.mark.asyncio
 async def test_sync_and_async_exclude_each_other(
-    aio_source: fenceline.aio.AsyncSource, source: fenceline.Source
+    aio_source: fencelock.aio.AsyncSource, source: fencelock.Source
 ) -> None:
     with source.lock("a") as mine:
         assert await aio_source.lock("a").acquire(blocking=False) is None
@@ -127,7 +127,7 @@ async def test_sync_and_async_exclude_each_other(
 
 
 @pytest.mark.asyncio
-async def test_outside_of_a_task_it_says_so(aio_source: fenceline.aio.AsyncSource) -> None:
+async def test_outside_of_a_task_it_says_so(aio_source: fencelock.aio.AsyncSource) -> None:
     lock = aio_source.rlock("a")
     done: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
 
@@ -143,7 +143,7 @@ async def test_outside_of_a_task_it_says_so(aio_source: fenceline.aio.AsyncSourc
 
 # --- RLock: a holding for each task ---------------------------------------------------------------
 @pytest.mark.asyncio
-async def test_re_entry_is_the_same_lease(aio_source: fenceline.aio.AsyncSource) -> None:
+async def test_re_entry_is_the_same_lease(aio_source: fencelock.aio.AsyncSource) -> None:
     lock = aio_source.rlock("a")
     async with lock as outer:
         async with lock as inner:
@@ -157,12 +157,12 @@ async def test_re_entry_is_the_same_lease(aio_source: fenceline.aio.AsyncSource)
 
 
 @pytest.mark.asyncio
-async def test_another_task_has_a_holding_of_its_own(aio_source: fenceline.aio.AsyncSource) -> None:
+async def test_another_task_has_a_holding_of_its_own(aio_source: fencelock.aio.AsyncSource) -> None:
     lock = aio_source.rlock("a", ttl=TTL)
 
     async def other() -> Any:
         assert lock.current is None
-        with pytest.raises(fenceline.NotHeldError):
+        with pytest.raises(fencelock.NotHeldError):
             await lock.release()
         return await lock.acquire(blocking=False)
 
@@ -171,7 +171,7 @@ async def test_another_task_has_a_holding_of_its_own(aio_source: fenceline.aio.A
 
 
 @pytest.mark.asyncio
-async def test_after_a_loss_re_entry_and_the_inner_block_raise(aio_source: fenceline.aio.AsyncSource) -> None:
+async def test_after_a_loss_re_entry_and_the_inner_block_raise(aio_source: fencelock.aio.AsyncSource) -> None:
     lock = aio_source.rlock("a", ttl=TTL)
     reached: list[str] = []
 
@@ -179,18 +179,18 @@ async def test_after_a_loss_re_entry_and_the_inner_block_raise(aio_source: fence
         async with lock as lease:
             async with lock:
                 expire(lease)
-                with pytest.raises(fenceline.LeaseExpiredError):
+                with pytest.raises(fencelock.LeaseExpiredError):
                     await lock.acquire()
             reached.append("between")
 
-    with pytest.raises(fenceline.LeaseExpiredError):
+    with pytest.raises(fencelock.LeaseExpiredError):
         await work()
     assert reached == []
     assert lock.current is None
 
 
 @pytest.mark.asyncio
-async def test_a_lease_of_a_task_that_is_gone_is_abandoned(aio_source: fenceline.aio.AsyncSource) -> None:
+async def test_a_lease_of_a_task_that_is_gone_is_abandoned(aio_source: fencelock.aio.AsyncSource) -> None:
     lock = aio_source.rlock("a", ttl=TTL)
     await asyncio.create_task(lock.acquire())
     gc.collect()
@@ -261,7 +261,7 @@ async def at_every_await(make: Make, check: Callable[[], Coroutine[Any, Any, Non
     return number
 
 
-async def is_free(source: fenceline.aio.AsyncSource, path: Path) -> None:
+async def is_free(source: fencelock.aio.AsyncSource, path: Path) -> None:
     """Check that nothing was left behind: no lease, no place in the queue, no pipe; the keeper may need a moment."""
     async with asyncio.timeout(30):
         async with source.lock("a", ttl=TTL):
@@ -274,7 +274,7 @@ async def is_free(source: fenceline.aio.AsyncSource, path: Path) -> None:
 @pytest.mark.parametrize("kind", ["lock", "rlock"])
 @pytest.mark.asyncio
 async def test_a_cancelled_acquire_leaves_nothing_behind(
-    aio_source: fenceline.aio.AsyncSource, tmp_path: Path, kind: str
+    aio_source: fencelock.aio.AsyncSource, tmp_path: Path, kind: str
 ) -> None:
     async def make() -> Coroutine[Any, Any, Any]:
         async def acquire_and_release() -> None:
@@ -290,7 +290,7 @@ async def test_a_cancelled_acquire_leaves_nothing_behind(
 @pytest.mark.parametrize("kind", ["lock", "rlock"])
 @pytest.mark.asyncio
 async def test_a_cancelled_block_leaves_nothing_behind(
-    aio_source: fenceline.aio.AsyncSource, tmp_path: Path, kind: str
+    aio_source: fencelock.aio.AsyncSource, tmp_path: Path, kind: str
 ) -> None:
     async def make() -> Coroutine[Any, Any, Any]:
         async def block() -> None:
@@ -303,7 +303,7 @@ async def test_a_cancelled_block_leaves_nothing_behind(
 
 
 @pytest.mark.asyncio
-async def test_a_cancelled_wait_leaves_nothing_behind(aio_source: fenceline.aio.AsyncSource, tmp_path: Path) -> None:
+async def test_a_cancelled_wait_leaves_nothing_behind(aio_source: fencelock.aio.AsyncSource, tmp_path: Path) -> None:
     """Held by another at first, and released once the waiter stands in line."""
     holder = aio_source.lock("a", ttl=TTL)
     handovers: list[asyncio.Task[None]] = []
@@ -335,7 +335,7 @@ async def test_a_cancelled_wait_leaves_nothing_behind(aio_source: fenceline.aio.
 
 @pytest.mark.asyncio
 async def test_a_task_that_is_cancelled_during_its_release_gives_the_lock_back(
-    aio_source: fenceline.aio.AsyncSource, tmp_path: Path
+    aio_source: fencelock.aio.AsyncSource, tmp_path: Path
 ) -> None:
     async def make() -> Coroutine[Any, Any, Any]:
         lease = await aio_source.lock("a", ttl=TTL).acquire()
@@ -347,16 +347,16 @@ async def test_a_task_that_is_cancelled_during_its_release_gives_the_lock_back(
 
 @pytest.mark.asyncio
 async def test_the_bodys_cancellation_and_its_exceptions_are_never_replaced(
-    aio_source: fenceline.aio.AsyncSource,
+    aio_source: fencelock.aio.AsyncSource,
 ) -> None:
     for error in (asyncio.CancelledError("mine"), KeyError("mine")):
         with pytest.raises(type(error)) as raised:
             await lose_in_body(aio_source, error)
         assert raised.value is error
-        assert "fenceline: the lease on lock 'a'" in raised.value.__notes__[0]
+        assert "fencelock: the lease on lock 'a'" in raised.value.__notes__[0]
 
 
-async def lose_in_body(source: fenceline.aio.AsyncSource, error: BaseException | None) -> None:
+async def lose_in_body(source: fencelock.aio.AsyncSource, error: BaseException | None) -> None:
     async with source.lock("a", ttl=TTL) as lease:
         expire(lease)
         if error is not None:
@@ -364,14 +364,14 @@ async def lose_in_body(source: fenceline.aio.AsyncSource, error: BaseException |
 
 
 @pytest.mark.asyncio
-async def test_a_good_body_ends_in_the_loss(aio_source: fenceline.aio.AsyncSource) -> None:
-    with pytest.raises(fenceline.LeaseExpiredError):
+async def test_a_good_body_ends_in_the_loss(aio_source: fencelock.aio.AsyncSource) -> None:
+    with pytest.raises(fencelock.LeaseExpiredError):
         await lose_in_body(aio_source, None)
 
 
 @pytest.mark.parametrize("delay_ms", range(10))
 @pytest.mark.asyncio
-async def test_wait_for_neither_swallows_nor_orphans(aio_source: fenceline.aio.AsyncSource, delay_ms: int) -> None:
+async def test_wait_for_neither_swallows_nor_orphans(aio_source: fencelock.aio.AsyncSource, delay_ms: int) -> None:
     """Python 3.11's `wait_for` runs the acquire in a task of its own, and cancels that."""
     lock = aio_source.lock("a", ttl=TTL)
     try:
@@ -386,7 +386,7 @@ async def test_wait_for_neither_swallows_nor_orphans(aio_source: fenceline.aio.A
 
 
 @pytest.mark.asyncio
-async def test_a_failing_task_group_takes_its_waiters_along(aio_source: fenceline.aio.AsyncSource) -> None:
+async def test_a_failing_task_group_takes_its_waiters_along(aio_source: fencelock.aio.AsyncSource) -> None:
     async def wait() -> None:
         async with aio_source.lock("a"):
             raise AssertionError
@@ -411,7 +411,7 @@ async def group_of(*work: Coroutine[Any, Any, None]) -> None:
 # --- loss -----------------------------------------------------------------------------------------
 @pytest.mark.parametrize("is_coroutine", [False, True])
 @pytest.mark.asyncio
-async def test_on_lost_runs_on_the_loop(aio_source: fenceline.aio.AsyncSource, is_coroutine: bool) -> None:
+async def test_on_lost_runs_on_the_loop(aio_source: fencelock.aio.AsyncSource, is_coroutine: bool) -> None:
     heard: asyncio.Future[tuple[str, threading.Thread]] = asyncio.get_running_loop().create_future()
 
     def on_lost(reason: str) -> None:
@@ -434,20 +434,20 @@ async def test_on_lost_runs_on_the_loop(aio_source: fenceline.aio.AsyncSource, i
 
 @pytest.mark.asyncio
 async def test_an_on_lost_that_raises_is_logged(
-    aio_source: fenceline.aio.AsyncSource, caplog: pytest.LogCaptureFixture
+    aio_source: fencelock.aio.AsyncSource, caplog: pytest.LogCaptureFixture
 ) -> None:
     def on_lost(reason: str) -> None:
         raise KeyError(reason)
 
     lease = await aio_source.lock("a", ttl=SHORT_TTL, on_lost=on_lost).acquire()
-    with caplog.at_level(logging.ERROR, logger="fenceline"):
+    with caplog.at_level(logging.ERROR, logger="fencelock"):
         await aio_source.break_lock("a", reason="test")
         await wait_until_async(lambda: "on_lost raised" in caplog.text)
     del lease
 
 
 @pytest.mark.asyncio
-async def test_cancel_on_lost_cancels_the_block(aio_source: fenceline.aio.AsyncSource) -> None:
+async def test_cancel_on_lost_cancels_the_block(aio_source: fencelock.aio.AsyncSource) -> None:
     async def work() -> None:
         async with aio_source.lock("a", ttl=SHORT_TTL) as lease:
             lease.cancel_on_lost()
@@ -462,7 +462,7 @@ async def test_cancel_on_lost_cancels_the_block(aio_source: fenceline.aio.AsyncS
 
 @pytest.mark.asyncio
 async def test_cancel_on_lost_of_a_lease_that_is_lost_already_cancels_too(
-    aio_source: fenceline.aio.AsyncSource,
+    aio_source: fencelock.aio.AsyncSource,
 ) -> None:
     async def work() -> None:
         async with aio_source.lock("a", ttl=TTL) as lease:
@@ -476,19 +476,19 @@ async def test_cancel_on_lost_of_a_lease_that_is_lost_already_cancels_too(
 
 @pytest.mark.asyncio
 async def test_a_task_that_has_left_its_block_is_not_cancelled_any_more(
-    aio_source: fenceline.aio.AsyncSource,
+    aio_source: fencelock.aio.AsyncSource,
 ) -> None:
     async with aio_source.lock("a", ttl=TTL) as lease:
         lease.cancel_on_lost()
     lease._cancel(asyncio.current_task(), "late")  # type: ignore[arg-type]
     await asyncio.sleep(0)
-    with pytest.raises(fenceline.LeaseReleasedError):
+    with pytest.raises(fencelock.LeaseReleasedError):
         lease.check_valid()
 
 
 @pytest.mark.asyncio
 async def test_a_lease_that_would_cancel_its_task_is_abandoned_when_nobody_holds_it(
-    aio_source: fenceline.aio.AsyncSource,
+    aio_source: fencelock.aio.AsyncSource,
 ) -> None:
     lease = await aio_source.lock("a", ttl=TTL).acquire()
     assert lease is not None
@@ -502,7 +502,7 @@ async def test_a_lease_that_would_cancel_its_task_is_abandoned_when_nobody_holds
 
 
 @pytest.mark.asyncio
-async def test_waiting_for_the_loss_ends_with_it_and_with_the_release(aio_source: fenceline.aio.AsyncSource) -> None:
+async def test_waiting_for_the_loss_ends_with_it_and_with_the_release(aio_source: fencelock.aio.AsyncSource) -> None:
     lock = aio_source.lock("a", ttl=SHORT_TTL)
     lease = await lock.acquire()
     assert lease is not None
@@ -520,7 +520,7 @@ async def test_waiting_for_the_loss_ends_with_it_and_with_the_release(aio_source
 
 
 @pytest.mark.asyncio
-async def test_release_soon_may_be_called_from_another_thread(aio_source: fenceline.aio.AsyncSource) -> None:
+async def test_release_soon_may_be_called_from_another_thread(aio_source: fencelock.aio.AsyncSource) -> None:
     lease = await aio_source.lock("a", ttl=TTL).acquire()
     assert lease is not None
     waiting = asyncio.create_task(lease.lost.wait(30))
@@ -532,7 +532,7 @@ async def test_release_soon_may_be_called_from_another_thread(aio_source: fencel
 
 # --- loops ----------------------------------------------------------------------------------------
 def test_two_loops_in_two_threads_share_a_source(tmp_path: Path) -> None:
-    source = fenceline.aio.connect(f"sqlite:///{tmp_path / 'locks.db'}")
+    source = fencelock.aio.connect(f"sqlite:///{tmp_path / 'locks.db'}")
     inside: list[int] = []
     most: list[int] = []
 
@@ -555,10 +555,10 @@ def test_two_loops_in_two_threads_share_a_source(tmp_path: Path) -> None:
 
 def test_a_lease_outlives_its_loop_and_can_be_given_back(tmp_path: Path) -> None:
     """Nobody can be told of its loss then; that harms nobody."""
-    source = fenceline.aio.connect(f"sqlite:///{tmp_path / 'locks.db'}")
+    source = fencelock.aio.connect(f"sqlite:///{tmp_path / 'locks.db'}")
     told: list[str] = []
 
-    async def take() -> fenceline.aio.AsyncLease:
+    async def take() -> fencelock.aio.AsyncLease:
         lease = await source.lock("a", ttl=SHORT_TTL, on_lost=told.append).acquire()
         assert lease is not None
         lease.cancel_on_lost()

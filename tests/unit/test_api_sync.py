@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-import fenceline
-from fenceline._drivers.sync import SyncDriver
-from fenceline._keeper.lifecycle import keeper
-from fenceline._keeper.record import LeaseRecord
-from fenceline.clock import boottime_ms
+import fencelock
+from fencelock._drivers.sync import SyncDriver
+from fencelock._keeper.lifecycle import keeper
+from fencelock._keeper.record import LeaseRecord
+from fencelock.clock import boottime_ms
 from tests.helpers import wait_until
 
 pytestmark = pytest.mark.reduced
@@ -45,7 +45,7 @@ def in_thread(function: Any) -> Any:
 
 
 @contextmanager
-def locked_file(source: fenceline.Source) -> Iterator[None]:
+def locked_file(source: fencelock.Source) -> Iterator[None]:
     """Hold the file's write lock, as a process does that is frozen inside a transaction."""
     path = source.url.removeprefix("sqlite:///")
     native = sqlite3.connect(path, isolation_level=None)
@@ -57,13 +57,13 @@ def locked_file(source: fenceline.Source) -> Iterator[None]:
         native.close()
 
 
-def expire(lease: fenceline.Lease) -> None:
+def expire(lease: fencelock.Lease) -> None:
     """Let the deadline of a lease pass, for its holder."""
     lease._record.deadline_ms = boottime_ms() - 1
 
 
 # --- acquire and release --------------------------------------------------------------------------
-def test_acquire_returns_the_lease_and_release_ends_it(source: fenceline.Source) -> None:
+def test_acquire_returns_the_lease_and_release_ends_it(source: fencelock.Source) -> None:
     lock = source.lock("a", ttl=TTL)
     lease = lock.acquire()
     assert lease is not None
@@ -75,7 +75,7 @@ def test_acquire_returns_the_lease_and_release_ends_it(source: fenceline.Source)
     assert not lock.locked()
 
 
-def test_acquire_without_blocking_is_none_when_somebody_holds_the_lock(source: fenceline.Source) -> None:
+def test_acquire_without_blocking_is_none_when_somebody_holds_the_lock(source: fencelock.Source) -> None:
     holder, other = source.lock("a"), source.lock("a")
     holder.acquire()
     assert other.acquire(blocking=False) is None
@@ -86,7 +86,7 @@ def test_acquire_without_blocking_is_none_when_somebody_holds_the_lock(source: f
     other.release()
 
 
-def test_acquire_with_a_timeout_is_none_when_it_passes(source: fenceline.Source) -> None:
+def test_acquire_with_a_timeout_is_none_when_it_passes(source: fencelock.Source) -> None:
     holder = source.lock("a")
     with holder:
         started = time.monotonic()
@@ -95,14 +95,14 @@ def test_acquire_with_a_timeout_is_none_when_it_passes(source: fenceline.Source)
     assert source.info("a").waiters == ()
 
 
-def test_a_timeout_of_zero_is_an_attempt(source: fenceline.Source) -> None:
+def test_a_timeout_of_zero_is_an_attempt(source: fencelock.Source) -> None:
     lock = source.lock("a")
     assert lock.acquire(timeout=0) is not None
     assert source.lock("a", timeout=0).acquire() is None
     lock.release()
 
 
-def test_a_second_acquire_by_the_holder_waits_as_threading_does(source: fenceline.Source) -> None:
+def test_a_second_acquire_by_the_holder_waits_as_threading_does(source: fencelock.Source) -> None:
     lock = source.lock("a")
     lease = lock.acquire()
     assert lock.acquire(timeout=0.05) is None
@@ -111,18 +111,18 @@ def test_a_second_acquire_by_the_holder_waits_as_threading_does(source: fencelin
 
 
 @pytest.mark.parametrize("kind", ["lock", "rlock"])
-def test_releasing_what_is_not_held_is_a_runtime_error(source: fenceline.Source, kind: str) -> None:
+def test_releasing_what_is_not_held_is_a_runtime_error(source: fencelock.Source, kind: str) -> None:
     lock = getattr(source, kind)("a")
     with pytest.raises(RuntimeError, match=r"'a' cannot be released: this handle holds nothing") as raised:
         lock.release()
-    assert isinstance(raised.value, fenceline.NotHeldError)
-    with pytest.raises(fenceline.NotHeldError):
+    assert isinstance(raised.value, fencelock.NotHeldError)
+    with pytest.raises(fencelock.NotHeldError):
         lock.__exit__(None, None, None)
 
 
 @pytest.mark.parametrize(("arguments", "error"), [((False, 1), ValueError), ((True, -2), ValueError)])
 def test_wrong_arguments_are_refused_before_anything_happens(
-    source: fenceline.Source, arguments: Any, error: type[Exception]
+    source: fencelock.Source, arguments: Any, error: type[Exception]
 ) -> None:
     for lock in (source.lock("a"), source.rlock("a")):
         with pytest.raises(error):
@@ -132,14 +132,14 @@ def test_wrong_arguments_are_refused_before_anything_happens(
     assert source.info("a").token is None
 
 
-def test_a_handle_can_be_released_by_another_thread(source: fenceline.Source) -> None:
+def test_a_handle_can_be_released_by_another_thread(source: fencelock.Source) -> None:
     lock = source.lock("a")
     lock.acquire()
     assert in_thread(lock.release) is None
     assert not lock.locked()
 
 
-def test_locked_asks_the_source(source: fenceline.Source) -> None:
+def test_locked_asks_the_source(source: fencelock.Source) -> None:
     mine, yours = source.lock("a"), source.lock("a")
     with yours:
         assert mine.locked()
@@ -148,15 +148,15 @@ def test_locked_asks_the_source(source: fenceline.Source) -> None:
 
 
 def test_the_handle_tells_its_terms_without_opening_anything(tmp_path: Any) -> None:
-    source = fenceline.connect(f"sqlite:///{tmp_path / 'not-made.db'}")
+    source = fencelock.connect(f"sqlite:///{tmp_path / 'not-made.db'}")
     lock = source.lock("a", ttl=2.5, timeout=3)
     assert (lock.name, lock.ttl, lock.timeout) == ("a", 2.5, 3)
-    assert repr(lock).startswith("<unlocked fenceline.Lock object 'a' at 0x")
-    assert repr(source.rlock("a")).startswith("<unlocked fenceline.RLock object 'a' at 0x")
+    assert repr(lock).startswith("<unlocked fencelock.Lock object 'a' at 0x")
+    assert repr(source.rlock("a")).startswith("<unlocked fencelock.RLock object 'a' at 0x")
     assert not (tmp_path / "not-made.db").exists()
 
 
-def test_repr_says_whether_this_handle_holds_the_lock(source: fenceline.Source) -> None:
+def test_repr_says_whether_this_handle_holds_the_lock(source: fencelock.Source) -> None:
     lock, rlock = source.lock("a"), source.rlock("b")
     lease = lock.acquire()
     rlock.acquire()
@@ -169,39 +169,39 @@ def test_repr_says_whether_this_handle_holds_the_lock(source: fenceline.Source) 
     assert repr(lease) == "<Lease lock='a' token=1 released>"
 
 
-def test_after_the_source_is_closed_it_says_so_and_leases_are_still_kept(source: fenceline.Source) -> None:
+def test_after_the_source_is_closed_it_says_so_and_leases_are_still_kept(source: fencelock.Source) -> None:
     lock = source.lock("a", ttl=1.5)
     lease = lock.acquire()
     assert lease is not None
     source.close()
-    with pytest.raises(fenceline.ConfigError, match="was closed: connect"):
+    with pytest.raises(fencelock.ConfigError, match="was closed: connect"):
         source.lock("b").acquire()
     first = lease.deadline_ms
     wait_until(lambda: lease.deadline_ms > first)
     assert lease.release()
-    again = fenceline.connect(source.url)
+    again = fencelock.connect(source.url)
     wait_until(lambda: not again.info("a").is_held)
 
 
 # --- with -----------------------------------------------------------------------------------------
-def test_with_yields_the_lease_and_releases_it(source: fenceline.Source) -> None:
+def test_with_yields_the_lease_and_releases_it(source: fencelock.Source) -> None:
     lock = source.lock("a")
     with lock as lease:
-        assert isinstance(lease, fenceline.Lease)
+        assert isinstance(lease, fencelock.Lease)
         assert lock.current is None, "`current` belongs to acquire()"
     assert not lock.locked()
 
 
-def test_with_raises_when_the_handles_timeout_passes(source: fenceline.Source) -> None:
+def test_with_raises_when_the_handles_timeout_passes(source: fencelock.Source) -> None:
     with source.lock("a"):
-        with pytest.raises(fenceline.AcquireTimeoutError, match=r"'a' was not obtained within 0.05 s") as raised:
+        with pytest.raises(fencelock.AcquireTimeoutError, match=r"'a' was not obtained within 0.05 s") as raised:
             source.lock("a", timeout=0.05).__enter__()
         assert isinstance(raised.value, TimeoutError)
-        with pytest.raises(fenceline.AcquireTimeoutError):
+        with pytest.raises(fencelock.AcquireTimeoutError):
             source.rlock("a", timeout=0).__enter__()
 
 
-def test_with_releases_its_own_lease_and_no_other(source: fenceline.Source) -> None:
+def test_with_releases_its_own_lease_and_no_other(source: fencelock.Source) -> None:
     """One handle, used by two threads: the second one came when the first one's lease was over."""
     lock = source.lock("a", ttl=TTL)
     entered, may_leave = threading.Event(), threading.Event()
@@ -224,7 +224,7 @@ def test_with_releases_its_own_lease_and_no_other(source: fenceline.Source) -> N
     assert not lock.locked()
 
 
-def test_a_handle_can_be_entered_again_by_the_same_thread_for_another_lease(source: fenceline.Source) -> None:
+def test_a_handle_can_be_entered_again_by_the_same_thread_for_another_lease(source: fencelock.Source) -> None:
     lock = source.lock("a", ttl=TTL)
     with lock as outer:
         outer.release()
@@ -233,14 +233,14 @@ def test_a_handle_can_be_entered_again_by_the_same_thread_for_another_lease(sour
         assert not lock.locked()
 
 
-def test_a_block_over_a_lease_that_was_released_by_hand_ends_well(source: fenceline.Source) -> None:
+def test_a_block_over_a_lease_that_was_released_by_hand_ends_well(source: fencelock.Source) -> None:
     with source.lock("a") as lease:
         assert lease.release()
 
 
 # --- RLock ----------------------------------------------------------------------------------------
 def test_re_entry_is_the_same_lease_and_costs_no_round_trip(
-    source: fenceline.Source, monkeypatch: pytest.MonkeyPatch
+    source: fencelock.Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lock = source.rlock("a")
     with lock as outer:
@@ -255,27 +255,27 @@ def test_re_entry_is_the_same_lease_and_costs_no_round_trip(
     assert not outer.is_valid
 
 
-def test_each_thread_has_a_holding_of_its_own(source: fenceline.Source) -> None:
+def test_each_thread_has_a_holding_of_its_own(source: fencelock.Source) -> None:
     lock = source.rlock("a", ttl=TTL)
     with lock:
         assert in_thread(lambda: lock.current) is None
         assert in_thread(lambda: lock.acquire(blocking=False)) is None
-        assert isinstance(in_thread(lock.release), fenceline.NotHeldError)
-    assert isinstance(in_thread(lock.acquire), fenceline.Lease)
+        assert isinstance(in_thread(lock.release), fencelock.NotHeldError)
+    assert isinstance(in_thread(lock.acquire), fencelock.Lease)
 
 
-def test_two_rlock_handles_are_two_holders(source: fenceline.Source) -> None:
+def test_two_rlock_handles_are_two_holders(source: fencelock.Source) -> None:
     with source.rlock("a"):
         assert source.rlock("a").acquire(blocking=False) is None
 
 
-def test_after_a_loss_re_entry_raises_until_the_outer_frames_have_ended(source: fenceline.Source) -> None:
+def test_after_a_loss_re_entry_raises_until_the_outer_frames_have_ended(source: fencelock.Source) -> None:
     lock = source.rlock("a", ttl=TTL)
     lease = lock.acquire()
     assert lease is not None
     expire(lease)
     for _ in range(2):
-        with pytest.raises(fenceline.LeaseExpiredError):
+        with pytest.raises(fencelock.LeaseExpiredError):
             lock.acquire()
     lock.release()
     fresh = lock.acquire()
@@ -284,7 +284,7 @@ def test_after_a_loss_re_entry_raises_until_the_outer_frames_have_ended(source: 
     lock.release()
 
 
-def test_the_inner_block_raises_the_loss_too(source: fenceline.Source) -> None:
+def test_the_inner_block_raises_the_loss_too(source: fencelock.Source) -> None:
     """The code between the two ends must not go on as if it were protected (H3)."""
     lock = source.rlock("a", ttl=TTL)
     reached: list[str] = []
@@ -295,14 +295,14 @@ def test_the_inner_block_raises_the_loss_too(source: fenceline.Source) -> None:
                 expire(lease)
             reached.append("between")
 
-    with pytest.raises(fenceline.LeaseExpiredError) as raised:
+    with pytest.raises(fencelock.LeaseExpiredError) as raised:
         work()
     assert reached == []
     assert not hasattr(raised.value, "__notes__"), "the same loss is told once"
     assert lock.current is None
 
 
-def test_an_rlock_counts_frames_that_end_by_exceptions(source: fenceline.Source) -> None:
+def test_an_rlock_counts_frames_that_end_by_exceptions(source: fencelock.Source) -> None:
     lock = source.rlock("a")
     with lock as lease:
         with pytest.raises(KeyError), lock:
@@ -312,7 +312,7 @@ def test_an_rlock_counts_frames_that_end_by_exceptions(source: fenceline.Source)
 
 
 # --- Lease ----------------------------------------------------------------------------------------
-def test_a_lease_tells_what_it_is(source: fenceline.Source) -> None:
+def test_a_lease_tells_what_it_is(source: fencelock.Source) -> None:
     with source.lock("a", ttl=4.0, holder="me") as lease:
         assert (lease.lock, lease.holder, lease.ttl) == ("a", "me", 4.0)
         assert lease.token == 1
@@ -323,10 +323,10 @@ def test_a_lease_tells_what_it_is(source: fenceline.Source) -> None:
         lease.check_valid()
         proof = lease.sequencer
         assert (proof.lock, proof.token) == ("a", 1)
-        assert isinstance(lease, fenceline.model.Proof)
+        assert isinstance(lease, fencelock.model.Proof)
 
 
-def test_release_is_idempotent_and_tells_whether_it_was_ours(source: fenceline.Source) -> None:
+def test_release_is_idempotent_and_tells_whether_it_was_ours(source: fencelock.Source) -> None:
     lock = source.lock("a")
     lease = lock.acquire()
     assert lease is not None
@@ -338,31 +338,31 @@ def test_release_is_idempotent_and_tells_whether_it_was_ours(source: fenceline.S
         assert source.info("a").is_held
 
 
-def test_a_released_lease_says_so(source: fenceline.Source) -> None:
+def test_a_released_lease_says_so(source: fencelock.Source) -> None:
     lease = source.lock("a").acquire()
     assert lease is not None
     lease.release()
     assert lease.remaining() == 0
     assert not lease.lost.is_set(), "released is not lost"
-    with pytest.raises(fenceline.LeaseReleasedError, match="token 1 was released before: acquire lock 'a' again"):
+    with pytest.raises(fencelock.LeaseReleasedError, match="token 1 was released before: acquire lock 'a' again"):
         lease.check_valid()
     assert lease.token == 1
     assert lease.sequencer.token == 1
 
 
-def test_an_expired_lease_says_so_at_the_moment_of_asking(source: fenceline.Source) -> None:
+def test_an_expired_lease_says_so_at_the_moment_of_asking(source: fencelock.Source) -> None:
     lease = source.lock("a").acquire()
     assert lease is not None
     expire(lease)
     assert lease.lost.is_set()
     assert not lease.is_valid
     assert lease.remaining() == 0
-    with pytest.raises(fenceline.LeaseExpiredError, match=r"expired 0\.\d+ s ago, its ttl of 30 s"):
+    with pytest.raises(fencelock.LeaseExpiredError, match=r"expired 0\.\d+ s ago, its ttl of 30 s"):
         lease.check_valid()
     assert lease.release() is False
 
 
-def test_waiting_for_the_loss_ends_with_it(source: fenceline.Source) -> None:
+def test_waiting_for_the_loss_ends_with_it(source: fencelock.Source) -> None:
     lease = source.lock("a", ttl=1.5).acquire()
     assert lease is not None
     assert lease.lost.wait(0.01) is False
@@ -370,12 +370,12 @@ def test_waiting_for_the_loss_ends_with_it(source: fenceline.Source) -> None:
     source.break_lock("a", reason="test")
     assert lease.lost.wait(30) is True
     assert lease.lost.wait() is True
-    with pytest.raises(fenceline.LeaseLostError, match="broke it: test") as raised:
+    with pytest.raises(fencelock.LeaseLostError, match="broke it: test") as raised:
         lease.check_valid()
     assert raised.value.reason.endswith("broke it: test")
 
 
-def test_waiting_for_the_loss_ends_with_the_release(source: fenceline.Source) -> None:
+def test_waiting_for_the_loss_ends_with_the_release(source: fencelock.Source) -> None:
     lease = source.lock("a").acquire()
     assert lease is not None
     timer = threading.Timer(0.05, lease.release)
@@ -386,7 +386,7 @@ def test_waiting_for_the_loss_ends_with_the_release(source: fenceline.Source) ->
 
 @pytest.mark.parametrize("line", range(0, 24, 2))
 def test_the_wait_for_the_loss_does_not_stand_in_the_way_of_a_signal_handler(
-    source: fenceline.Source, line: int
+    source: fencelock.Source, line: int
 ) -> None:
     """The pattern of every service: wait for the loss, and give the lease back on a signal, at whatever line."""
     lease = source.lock("a").acquire()
@@ -409,7 +409,7 @@ def test_the_wait_for_the_loss_does_not_stand_in_the_way_of_a_signal_handler(
     lease.release()
 
 
-def test_release_soon_ends_the_lease_at_once_and_tells_the_source_later(source: fenceline.Source) -> None:
+def test_release_soon_ends_the_lease_at_once_and_tells_the_source_later(source: fencelock.Source) -> None:
     lock = source.lock("a", ttl=TTL)
     lease = lock.acquire()
     assert lease is not None
@@ -420,38 +420,38 @@ def test_release_soon_ends_the_lease_at_once_and_tells_the_source_later(source: 
 
 
 def test_a_release_that_the_source_cannot_be_told_of_is_done_in_the_background(
-    source: fenceline.Source, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    source: fencelock.Source, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     impatient(source, monkeypatch)
     lock = source.lock("a", ttl=TTL)
     lease = lock.acquire()
     assert lease is not None
-    with locked_file(source), caplog.at_level(logging.WARNING, logger="fenceline"):
+    with locked_file(source), caplog.at_level(logging.WARNING, logger="fencelock"):
         assert lease.release() is True
         assert "lock 'a' is released in the background" in caplog.text
     wait_until(lambda: not lock.locked())
 
 
-def impatient(source: fenceline.Source, monkeypatch: pytest.MonkeyPatch) -> None:
+def impatient(source: fencelock.Source, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the source's callers wait a moment only for a file that is locked."""
     monkeypatch.setattr(source, "_driver", SyncDriver(source._store, patience_s=0.05))
 
 
 def test_an_acquire_on_a_locked_file_is_unavailable_and_leaves_nothing_behind(
-    source: fenceline.Source, monkeypatch: pytest.MonkeyPatch
+    source: fencelock.Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source.install()
     impatient(source, monkeypatch)
     lock = source.lock("a", ttl=TTL)
     with locked_file(source):
-        with pytest.raises(fenceline.SourceUnavailableError, match="locked by another process") as raised:
+        with pytest.raises(fencelock.SourceUnavailableError, match="locked by another process") as raised:
             lock.acquire()
         assert raised.value.definite
     with source.lock("a", timeout=10):
         pass
 
 
-def test_a_lease_that_nobody_holds_any_more_is_abandoned(source: fenceline.Source) -> None:
+def test_a_lease_that_nobody_holds_any_more_is_abandoned(source: fencelock.Source) -> None:
     lock = source.lock("a", ttl=TTL)
     lease = lock.acquire()
     is_alive = weakref.ref(lease)
@@ -462,7 +462,7 @@ def test_a_lease_that_nobody_holds_any_more_is_abandoned(source: fenceline.Sourc
     wait_until(lambda: not lock.locked())
 
 
-def test_a_lease_can_be_neither_copied_nor_pickled_as_a_second_holding(source: fenceline.Source) -> None:
+def test_a_lease_can_be_neither_copied_nor_pickled_as_a_second_holding(source: fencelock.Source) -> None:
     with source.lock("a") as lease:
         for attempt in (lambda: pickle.dumps(lease), lambda: copy.deepcopy(lease)):
             with pytest.raises((TypeError, pickle.PicklingError)):
@@ -471,7 +471,7 @@ def test_a_lease_can_be_neither_copied_nor_pickled_as_a_second_holding(source: f
 
 
 # --- on_lost --------------------------------------------------------------------------------------
-def test_on_lost_runs_once_with_the_reason(source: fenceline.Source) -> None:
+def test_on_lost_runs_once_with_the_reason(source: fencelock.Source) -> None:
     reasons: list[str] = []
     lease = source.lock("a", ttl=1.5, on_lost=reasons.append).acquire()
     assert lease is not None
@@ -482,7 +482,7 @@ def test_on_lost_runs_once_with_the_reason(source: fenceline.Source) -> None:
     assert reasons[0].endswith("broke it: test")
 
 
-def test_on_lost_does_not_run_for_a_lease_that_was_released(source: fenceline.Source) -> None:
+def test_on_lost_does_not_run_for_a_lease_that_was_released(source: fencelock.Source) -> None:
     reasons: list[str] = []
     heard = threading.Event()
     with source.lock("a", ttl=0.3, on_lost=reasons.append):
@@ -494,11 +494,11 @@ def test_on_lost_does_not_run_for_a_lease_that_was_released(source: fenceline.So
     del other
 
 
-def test_on_lost_runs_for_a_lease_that_its_holder_released_too_late(source: fenceline.Source) -> None:
+def test_on_lost_runs_for_a_lease_that_its_holder_released_too_late(source: fencelock.Source) -> None:
     """The holder may wake from a freeze before the keeper does: it is told all the same."""
     reasons: list[str] = []
     lock = source.lock("a", ttl=TTL, on_lost=reasons.append)
-    with pytest.raises(fenceline.LeaseExpiredError), lock as lease:
+    with pytest.raises(fencelock.LeaseExpiredError), lock as lease:
         expire(lease)
     wait_until(lambda: reasons)
     lease = lock.acquire()
@@ -508,13 +508,13 @@ def test_on_lost_runs_for_a_lease_that_its_holder_released_too_late(source: fenc
     wait_until(lambda: len(reasons) == 2)
 
 
-def test_an_owner_with_a_callback_of_its_own_is_collected_with_its_lease(source: fenceline.Source) -> None:
+def test_an_owner_with_a_callback_of_its_own_is_collected_with_its_lease(source: fencelock.Source) -> None:
     class Worker:
         def __init__(self) -> None:
-            self.source = fenceline.connect(source.url, hooks=fenceline.Hooks(on_lost=self.told))
+            self.source = fencelock.connect(source.url, hooks=fencelock.Hooks(on_lost=self.told))
             self.lease = self.source.lock("a", ttl=TTL, on_lost=self.on_lost).acquire()
 
-        def told(self, event: fenceline.Event) -> None:
+        def told(self, event: fencelock.Event) -> None:
             raise AssertionError
 
         def on_lost(self, reason: str) -> None:
@@ -529,13 +529,13 @@ def test_an_owner_with_a_callback_of_its_own_is_collected_with_its_lease(source:
 
 
 # --- what goes wrong at the last moment -----------------------------------------------------------
-def test_a_hook_that_ends_the_program_leaves_no_lease_behind(source: fenceline.Source) -> None:
+def test_a_hook_that_ends_the_program_leaves_no_lease_behind(source: fencelock.Source) -> None:
     reasons: list[str] = []
 
-    def leave(event: fenceline.Event) -> None:
+    def leave(event: fencelock.Event) -> None:
         raise SystemExit(3)
 
-    hooked = fenceline.connect(source.url, hooks=fenceline.Hooks(on_acquired=leave))
+    hooked = fencelock.connect(source.url, hooks=fencelock.Hooks(on_acquired=leave))
     with pytest.raises(SystemExit) as raised:
         hooked.lock("a", ttl=1.5, on_lost=reasons.append).acquire()
     wait_until(lambda: not source.info("a").is_held)
@@ -550,7 +550,7 @@ def test_a_hook_that_ends_the_program_leaves_no_lease_behind(source: fenceline.S
 @pytest.mark.parametrize("kind", ["lock", "rlock"])
 @pytest.mark.parametrize("moment", ["check_own", "remaining_ms", "begin_release", "leave_held"])
 def test_a_release_that_is_interrupted_anywhere_is_done_by_the_keeper(
-    source: fenceline.Source, monkeypatch: pytest.MonkeyPatch, kind: str, moment: str
+    source: fencelock.Source, monkeypatch: pytest.MonkeyPatch, kind: str, moment: str
 ) -> None:
     lock = getattr(source, kind)("a", ttl=TTL)
     lease = lock.__enter__()
@@ -565,7 +565,7 @@ def test_a_release_that_is_interrupted_anywhere_is_done_by_the_keeper(
 
 @pytest.mark.parametrize("moment", ["begin_release", "leave_held"])
 def test_a_release_that_comes_too_late_and_is_interrupted_is_told_as_a_loss(
-    source: fenceline.Source, monkeypatch: pytest.MonkeyPatch, moment: str
+    source: fencelock.Source, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     reasons: list[str] = []
     lease = source.lock("a", ttl=TTL, on_lost=reasons.append).acquire()
@@ -590,13 +590,13 @@ def interrupt_once(monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
     monkeypatch.setattr(LeaseRecord, moment, interrupted)
 
 
-def test_the_keeper_serves_every_source_of_the_process(source: fenceline.Source, tmp_path: Any) -> None:
-    other = fenceline.connect(f"sqlite:///{tmp_path / 'other.db'}")
+def test_the_keeper_serves_every_source_of_the_process(source: fencelock.Source, tmp_path: Any) -> None:
+    other = fencelock.connect(f"sqlite:///{tmp_path / 'other.db'}")
     # The ttl is one that no machine is too busy for: beats come each second.
     with source.lock("a", ttl=3.0) as first, other.lock("a", ttl=3.0) as second:
         deadlines = first.deadline_ms, second.deadline_ms
         wait_until(lambda: first.deadline_ms > deadlines[0] and second.deadline_ms > deadlines[1])
         assert first.token == second.token == 1
         names = [thread.name for thread in threading.enumerate()]
-        assert names.count("fenceline-keeper") >= 1
+        assert names.count("fencelock-keeper") >= 1
         assert keeper()._thread is not None

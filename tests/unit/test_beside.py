@@ -2,10 +2,10 @@
 
 import pytest
 
-from fenceline import ConfigError, WrongLockError
-from fenceline.stores import beside
-from fenceline.stores.beside import Found, check_source, split_locks
-from fenceline.stores.registry import guard_store
+from fencelock import ConfigError, WrongLockError
+from fencelock.stores import beside
+from fencelock.stores.beside import Found, check_source, split_locks
+from fencelock.stores.registry import guard_store
 from tests.guards import sequencer
 
 

@@ -8,7 +8,7 @@ from types import FrameType
 
 import pytest
 
-from fenceline.clock import HAS_BOOTTIME, boottime_ms, boottime_ns, boottime_us
+from fencelock.clock import HAS_BOOTTIME, boottime_ms, boottime_ns, boottime_us
 
 CALLS = 20_000
 

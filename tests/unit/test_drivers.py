@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from fenceline._drivers import sync
-from fenceline._drivers.aio import MAX_THREADS, AsyncDriver
-from fenceline._drivers.pool import MAX_IDLE_CONNECTIONS, BoundedPool, Pool
-from fenceline._drivers.shutdown import SHUTDOWN, Shutdown
-from fenceline._drivers.sync import PATIENCE_S, SyncDriver
-from fenceline._flows.requests import Draw, Listen, Now, Purge, Wait
-from fenceline.errors import ConfigError, SourceError, SourceUnavailableError
+from fencelock._drivers import sync
+from fencelock._drivers.aio import MAX_THREADS, AsyncDriver
+from fencelock._drivers.pool import MAX_IDLE_CONNECTIONS, BoundedPool, Pool
+from fencelock._drivers.shutdown import SHUTDOWN, Shutdown
+from fencelock._drivers.sync import PATIENCE_S, SyncDriver
+from fencelock._flows.requests import Draw, Listen, Now, Purge, Wait
+from fencelock.errors import ConfigError, SourceError, SourceUnavailableError
 from tests.helpers import wait_until, wait_until_async
 from tests.unit.fakes import FakeSource
 

@@ -5,8 +5,8 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fenceline.stores.escaping import escaped, unescaped
-from fenceline.testing.conformance.names import NASTY_NAMES
+from fencelock.stores.escaping import escaped, unescaped
+from fencelock.testing.conformance.names import NASTY_NAMES
 
 FORM = re.compile(r"(?!\.)(?:[A-Za-z0-9_.-]|%[0-9A-F]{2})+(?<!\.)")
 names = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=100)

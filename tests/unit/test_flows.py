@@ -8,9 +8,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fenceline._flows import keep
-from fenceline._flows.acquire import MAX_CLAIMS, MIN_CLAIMS, RETRY_MS, Attempt, Grant, acquire, deadline_ms, margin_ms
-from fenceline._flows.requests import (
+from fencelock._flows import keep
+from fencelock._flows.acquire import MAX_CLAIMS, MIN_CLAIMS, RETRY_MS, Attempt, Grant, acquire, deadline_ms, margin_ms
+from fencelock._flows.requests import (
     NOW,
     Acquire,
     BlockSpent,
@@ -34,9 +34,9 @@ from fenceline._flows.requests import (
     ReserveBlock,
     Wait,
 )
-from fenceline._flows.retry import MAX_TRIES
-from fenceline.errors import OutcomeUnknownError, SourceError, SourceUnavailableError
-from fenceline.model import SourceInfo
+from fencelock._flows.retry import MAX_TRIES
+from fencelock.errors import OutcomeUnknownError, SourceError, SourceUnavailableError
+from fencelock.model import SourceInfo
 from tests.unit.hand import Hand, kinds
 
 pytestmark = pytest.mark.reduced

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from fenceline.stores.sqlite import database as module
-from fenceline.stores.sqlite import forks
-from fenceline.stores.sqlite.database import Database
-from fenceline.stores.sqlite.forks import ForkGate
+from fencelock.stores.sqlite import database as module
+from fencelock.stores.sqlite import forks
+from fencelock.stores.sqlite.database import Database
+from fencelock.stores.sqlite.forks import ForkGate
 from tests.helpers import wait_until
 from tests.process.actors import Stage
 
@@ -121,9 +121,9 @@ def test_a_child_never_closes_what_was_collected_in_its_parent(stage: Stage) -> 
     actor = stage.actor("""
         import gc
         gc.disable()
-        # Registered before fenceline's own hook, and therefore run before it in the child.
+        # Registered before fencelock's own hook, and therefore run before it in the child.
         os.register_at_fork(after_in_child=gc.collect)
-        from fenceline.stores.sqlite.database import Database
+        from fencelock.stores.sqlite.database import Database
         from pathlib import Path
         def is_open(native):
             try:
@@ -142,7 +142,7 @@ def test_a_child_never_closes_what_was_collected_in_its_parent(stage: Stage) -> 
             say(is_open(native))
             try:
                 Database(Path(URL.removeprefix("sqlite:///") + "-other")).native
-            except fenceline.UnsupportedError:
+            except fencelock.UnsupportedError:
                 say("refused")
             os._exit(0)
         os.waitpid(child, 0)
@@ -171,7 +171,7 @@ def test_a_child_leaves_the_pipes_of_its_parents_waiters(stage: Stage) -> None:
     actor = stage.actor("""
         import select
         from pathlib import Path
-        from fenceline.stores.sqlite import wake
+        from fencelock.stores.sqlite import wake
         path = Path(URL.removeprefix("sqlite:///"))
         path.touch()
         bell = wake.Bell(path, "claim")

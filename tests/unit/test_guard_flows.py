@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fenceline import (
+from fencelock import (
     GuardError,
     Mark,
     OutcomeUnknownError,
@@ -18,12 +18,12 @@ from fenceline import (
     TokenCollisionError,
     WrongLockError,
 )
-from fenceline._flows import finishing, guarding, operating
-from fenceline._flows import guard_requests as ask
-from fenceline._flows.admit import Tenure
-from fenceline._flows.conflicts import MAX_BEGINNINGS
-from fenceline._flows.guarding import MAX_COMMIT_TRIES, Opened, Scope, Sealed
-from fenceline.testing.place import Place, Session
+from fencelock._flows import finishing, guarding, operating
+from fencelock._flows import guard_requests as ask
+from fencelock._flows.admit import Tenure
+from fencelock._flows.conflicts import MAX_BEGINNINGS
+from fencelock._flows.guarding import MAX_COMMIT_TRIES, Opened, Scope, Sealed
+from fencelock.testing.place import Place, Session
 from tests.guards import LOCK, sequencer
 
 PLACE = "memory://place"
@@ -420,7 +420,7 @@ def test_g10_a_break_whose_token_somebody_else_has_is_loud(claim: str) -> None:
 def test_g8_a_mark_above_the_sources_last_token_is_not_touched() -> None:
     """It was raised since the source was asked, or the source went back: who tries again knows which."""
     store = Store(mark(8))
-    with pytest.raises(GuardError, match=r"has mark 8, and 7 is below it: try again.*`fenceline epoch --raise`"):
+    with pytest.raises(GuardError, match=r"has mark 8, and 7 is below it: try again.*`fencelock epoch --raise`"):
         run(store, operating.raise_to(scope(), source(7), "me", "why"))
     assert store.mark() == mark(8)
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-import fenceline
-from fenceline import Event, Hooks, Sequencer, aio
-from fenceline.hooks import NO_HOOKS, describe, is_heard, tell
+import fencelock
+from fencelock import Event, Hooks, Sequencer, aio
+from fencelock.hooks import NO_HOOKS, describe, is_heard, tell
 from tests.helpers import wait_until
 from tests.sources import Client, rows
 
@@ -44,13 +44,13 @@ def test_event_is_one_line_without_the_fields_that_do_not_apply() -> None:
 def test_each_event_reaches_its_own_hook_and_the_log(name: str, caplog: pytest.LogCaptureFixture) -> None:
     heard: list[Event] = []
     event = Event(name, "lock", token=7)
-    with caplog.at_level(logging.DEBUG, logger="fenceline"):
+    with caplog.at_level(logging.DEBUG, logger="fencelock"):
         tell(Hooks(**{f"on_{name}": heard.append}), event)
         tell(NO_HOOKS, event)
     assert heard == [event]
     (record, _) = caplog.records
     assert record.message == describe(event)
-    assert record.fenceline_event is event  # type: ignore[attr-defined]
+    assert record.fencelock_event is event  # type: ignore[attr-defined]
     assert record.levelno == (logging.WARNING if name in ("lost", "refused") else logging.DEBUG)
 
 
@@ -59,13 +59,13 @@ def test_hook_that_raises_is_logged_and_harms_nobody(url: str, caplog: pytest.Lo
     def broken(_: Event) -> None:
         raise ValueError("from the hook")
 
-    with fenceline.connect(url, hooks=Hooks(broken, broken, broken, broken, broken)) as source:
+    with fencelock.connect(url, hooks=Hooks(broken, broken, broken, broken, broken)) as source:
         with source.lock("lock") as lease:
             assert lease.is_valid
         assert not source.info("lock").is_held
     assert [record.message for record in caplog.records] == [
-        "the hook on_acquired raised; fenceline goes on without it",
-        "the hook on_released raised; fenceline goes on without it",
+        "the hook on_acquired raised; fencelock goes on without it",
+        "the hook on_released raised; fencelock goes on without it",
     ]
 
 
@@ -73,14 +73,14 @@ def test_hook_may_end_the_program_and_leaves_no_lease_behind(url: str) -> None:
     def interrupt(_: Event) -> None:
         raise KeyboardInterrupt
 
-    with fenceline.connect(url, hooks=Hooks(on_acquired=interrupt)) as source:
+    with fencelock.connect(url, hooks=Hooks(on_acquired=interrupt)) as source:
         with pytest.raises(KeyboardInterrupt):
             source.lock("lock").acquire()
         wait_until(lambda: not source.info("lock").is_held)
 
 
 def test_nobody_is_told_when_nobody_listens(caplog: pytest.LogCaptureFixture) -> None:
-    logger = logging.getLogger("fenceline")
+    logger = logging.getLogger("fencelock")
     logger.setLevel(logging.CRITICAL)
     try:
         assert not is_heard(NO_HOOKS, "lost")
@@ -99,7 +99,7 @@ def test_a_leases_life_is_told_with_its_fields(url: str, tmp_path: Path) -> None
     heard: list[Event] = []
     other = Client(tmp_path / "locks.db")
     claim = "5" * 32
-    with fenceline.connect(url, hooks=recording(heard)) as source:
+    with fencelock.connect(url, hooks=recording(heard)) as source:
         first = other.token("lock", claim, ttl_ms=300)  # To be waited for.
         lease = source.lock("lock", ttl=2.0, holder="me").acquire()
         assert lease is not None
@@ -116,7 +116,7 @@ def test_a_leases_life_is_told_with_its_fields(url: str, tmp_path: Path) -> None
 
 def test_a_loss_is_told_with_the_reason(url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     heard: list[Event] = []
-    with fenceline.connect(url, hooks=recording(heard)) as source:
+    with fencelock.connect(url, hooks=recording(heard)) as source:
         lease = source.lock("lock", ttl=1.5).acquire()
         assert lease is not None
         Client(tmp_path / "locks.db").raise_epoch("the disk was restored")
@@ -128,14 +128,14 @@ def test_a_loss_is_told_with_the_reason(url: str, tmp_path: Path, caplog: pytest
 
 def test_a_release_that_the_source_did_not_hear_is_told_with_the_reason(url: str, tmp_path: Path) -> None:
     heard: list[Event] = []
-    with fenceline.connect(url, hooks=recording(heard)) as source:
+    with fencelock.connect(url, hooks=recording(heard)) as source:
         lease = source.lock("lock").acquire()
         assert lease is not None
-        rows(tmp_path / "locks.db", "drop table fenceline_lock")
+        rows(tmp_path / "locks.db", "drop table fencelock_lock")
         lease.release()
         (released,) = [event for event in heard if event.name == "released"]
         assert released.reason is not None
-        assert "no such table: fenceline_lock" in released.reason
+        assert "no such table: fencelock_lock" in released.reason
 
 
 # --- secrets ---
@@ -161,7 +161,7 @@ def everything_shown() -> Iterator[Callable[[], str]]:
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
     handler.setFormatter(
-        logging.Formatter("%(name)s %(message)s %(fenceline_event)r", defaults={"fenceline_event": ""})
+        logging.Formatter("%(name)s %(message)s %(fencelock_event)r", defaults={"fencelock_event": ""})
     )
     root = logging.getLogger()
     level = root.level
@@ -190,7 +190,7 @@ def of(action: Callable[[], object]) -> BaseException:
     """Return the error that the action raises."""
     try:
         action()
-    except fenceline.FencelineError as error:
+    except fencelock.FencelockError as error:
         return error
     raise AssertionError("no error was raised")
 
@@ -202,9 +202,9 @@ def live_through_everything(url: str, path: Path, heard: list[Event]) -> list[ob
     with sqlite3.connect(app) as connection:
         connection.execute("create table reports (id integer primary key)")
     connection.close()
-    with fenceline.connect(url, hooks=recording(heard)) as source:
+    with fencelock.connect(url, hooks=recording(heard)) as source:
         lock = source.lock("lock", ttl=1.5)
-        guard = fenceline.guard(f"sqlite:///{app}", resource="reports", lock="lock", hooks=recording(heard))
+        guard = fencelock.guard(f"sqlite:///{app}", resource="reports", lock="lock", hooks=recording(heard))
         seen += [source, lock, guard, source.rlock("other")]
         with lock as lease, guard.transaction(lease) as native:
             native.execute("insert into reports values (1)")
@@ -223,7 +223,7 @@ def live_through_everything(url: str, path: Path, heard: list[Event]) -> list[ob
         keeping = lock.acquire()
         seen += [of(waiting.__enter__), keeping, source.purge(), source.raise_epoch(reason="a test")]
         wait_until(lambda: keeping is not None and not keeping.is_valid)
-        rows(path, "update fenceline_source set counter = 0")
+        rows(path, "update fencelock_source set counter = 0")
         seen += [of(lock.acquire), of(lambda: waiting.acquire(timeout=0.01)), source.describe()]
     return seen
 
@@ -258,9 +258,9 @@ def test_no_secret_in_logs_reprs_events_or_errors(url: str, tmp_path: Path, monk
             pipe.unlink()
         folder.rmdir()
         folder.write_text("")
-        seen.append(of(lambda: fenceline.connect(url)._store.listen("lock", "c1a1" * 8)))
+        seen.append(of(lambda: fencelock.connect(url)._store.listen("lock", "c1a1" * 8)))
         text = "\n".join([log(), shown(*seen, *heard, *warned), describe(heard[0])])
-    source_id = rows(path, "select source_id from fenceline_source")[0][0]
+    source_id = rows(path, "select source_id from fencelock_source")[0][0]
     claims = (drawn.texts | {"c1a1" * 8}) - {source_id}
     assert len(claims) > 10
     assert {event.name for event in heard} >= {"acquired", "lost", "released", "sealed", "refused"}
@@ -271,12 +271,12 @@ def test_no_secret_in_logs_reprs_events_or_errors(url: str, tmp_path: Path, monk
 def test_the_search_for_secrets_finds_one_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = Drawn(monkeypatch)
     with everything_shown() as log:
-        logging.getLogger("fenceline").debug("taken as %s", os.urandom(16).hex())
+        logging.getLogger("fencelock").debug("taken as %s", os.urandom(16).hex())
     assert [claim for claim in drawn.texts if claim in log()] != []
 
 
 def test_names_beside_the_file_show_no_claim(url: str, tmp_path: Path) -> None:
-    with fenceline.connect(url) as source:
+    with fencelock.connect(url) as source:
         source.install()
         claim = "c1a1" * 8
         bell: Any = source._store.listen("lock", claim)

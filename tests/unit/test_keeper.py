@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from fenceline._drivers.sync import SyncDriver
-from fenceline._flows.requests import Release, Renew, Renewed
-from fenceline._keeper import keeper as keeper_module
-from fenceline._keeper.keeper import ABANDON_PAUSE_MS, MAX_ABANDONED_AT_ONCE, Keeper, Wake
-from fenceline._keeper.record import EXPIRED, HELD, LOST, RELEASED, Audience
-from fenceline.errors import LeaseExpiredError, LeaseLostError, OutcomeUnknownError, SourceUnavailableError
-from fenceline.hooks import Event, Hooks
+from fencelock._drivers.sync import SyncDriver
+from fencelock._flows.requests import Release, Renew, Renewed
+from fencelock._keeper import keeper as keeper_module
+from fencelock._keeper.keeper import ABANDON_PAUSE_MS, MAX_ABANDONED_AT_ONCE, Keeper, Wake
+from fencelock._keeper.record import EXPIRED, HELD, LOST, RELEASED, Audience
+from fencelock.errors import LeaseExpiredError, LeaseLostError, OutcomeUnknownError, SourceUnavailableError
+from fencelock.hooks import Event, Hooks
 from tests.helpers import wait_until
 from tests.unit.fakes import START_MS, Clock, FakeSource, Holding, agree
 
@@ -328,7 +328,7 @@ def test_an_error_at_one_source_does_not_touch_the_leases_of_another(
     first = stage.hold("bad", stage.driver_to(bad))
     good = stage.hold("good")
     stage.look(0)
-    with caplog.at_level(logging.WARNING, logger="fenceline"):
+    with caplog.at_level(logging.WARNING, logger="fencelock"):
         stage.look(BEAT_MS)
     assert good.record.deadline_ms == stage.clock.ms + TTL_MS - MARGIN_MS
     assert first.record.state == HELD
@@ -507,9 +507,9 @@ def test_a_callback_that_blocks_holds_up_no_renewal(running: Keeper, monkeypatch
 
 def real_lease(driver: SyncDriver, audience: Audience, ttl_ms: int) -> Any:
     """Return a lease on the real clock."""
-    from fenceline._flows.acquire import Grant
-    from fenceline._keeper.record import LeaseRecord
-    from fenceline.clock import boottime_ms
+    from fencelock._flows.acquire import Grant
+    from fencelock._keeper.record import LeaseRecord
+    from fencelock.clock import boottime_ms
 
     grant = Grant(1, boottime_ms() + ttl_ms, "source", "history", None)
     return LeaseRecord(driver, "the-lock", "c1", "me", ttl_ms, grant, audience)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fenceline import BrokenLock, ConfigError, Mark, Sequencer
-from fenceline.model import (
+from fencelock import BrokenLock, ConfigError, Mark, Sequencer
+from fencelock.model import (
     MAX_HOLDER_BYTES,
     MAX_LOCK_NAME_BYTES,
     MAX_REASON_BYTES,
@@ -24,7 +24,7 @@ from fenceline.model import (
     default_holder,
     draw_claim,
 )
-from fenceline.model import _host_and_program as host_and_program
+from fencelock.model import _host_and_program as host_and_program
 
 CLAIM = "5ec7e7" * 5
 TEXT = f"fl1.source.history.x.7.{CLAIM}.bG9jaw"
@@ -222,7 +222,7 @@ def test_sequencer_made_by_hand_is_checked_too(field: str, value: Any) -> None:
 
 
 def test_sequencer_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match=r"FENCELINE_SEQUENCER is not set: start this program by `fenceline run"):
+    with pytest.raises(ConfigError, match=r"FENCELOCK_SEQUENCER is not set: start this program by `fencelock run"):
         Sequencer.from_env()
     monkeypatch.setenv(SEQUENCER_VARIABLE, TEXT)
     assert Sequencer.from_env() == Sequencer("source", "history", "lock", 7, CLAIM)

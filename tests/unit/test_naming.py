@@ -7,8 +7,8 @@ from contextlib import suppress
 
 import pytest
 
-from fenceline.errors import SourceError
-from fenceline.stores.naming import NamingErrors, raise_known
+from fencelock.errors import SourceError
+from fencelock.stores.naming import NamingErrors, raise_known
 
 
 class Held:

@@ -5,9 +5,9 @@ import threading
 
 import pytest
 
-from fenceline import ConfigError, GuardError
-from fenceline._api.occupancy import Occupancy, check_free
-from fenceline._api.proofs import MAX_REMEMBERED_TENURES, MEMORY, TenureMemory, proof_of
+from fencelock import ConfigError, GuardError
+from fencelock._api.occupancy import Occupancy, check_free
+from fencelock._api.proofs import MAX_REMEMBERED_TENURES, MEMORY, TenureMemory, proof_of
 from tests.guards import HandmadeLease, sequencer
 
 

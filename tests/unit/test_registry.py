@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-import fenceline
-from fenceline import ConfigError, MissingDependencyError, UnknownSchemeError, UnsafeSourceError
-from fenceline.stores import registry
-from fenceline.stores.registry import guard_store, shown_url, source_store
-from fenceline.stores.sqlite.guard import SQLiteGuard
-from fenceline.stores.sqlite.source import SQLiteSource
+import fencelock
+from fencelock import ConfigError, MissingDependencyError, UnknownSchemeError, UnsafeSourceError
+from fencelock.stores import registry
+from fencelock.stores.registry import guard_store, shown_url, source_store
+from fencelock.stores.sqlite.guard import SQLiteGuard
+from fencelock.stores.sqlite.source import SQLiteSource
 
 Offer = Callable[..., None]
 
@@ -34,7 +34,7 @@ def test_tables_are_sorted_and_name_what_exists() -> None:
 @pytest.mark.parametrize("scheme", ["redis", "rediss", "memcached", "nats", "REDIS"])
 def test_store_that_can_issue_a_token_twice_is_refused_with_the_reason(scheme: str) -> None:
     with pytest.raises(UnsafeSourceError) as caught:
-        fenceline.connect(f"{scheme}://user:secret@localhost:1234/0")
+        fencelock.connect(f"{scheme}://user:secret@localhost:1234/0")
     said = str(caught.value)
     assert registry.UNSAFE_SOURCES[scheme.lower()] in said
     assert "Use one of: " in said
@@ -44,7 +44,7 @@ def test_store_that_can_issue_a_token_twice_is_refused_with_the_reason(scheme: s
 
 @pytest.mark.reduced
 def test_unknown_scheme_names_the_known_ones() -> None:
-    for lookup in (source_store, guard_store, fenceline.connect):
+    for lookup in (source_store, guard_store, fencelock.connect):
         with pytest.raises(UnknownSchemeError, match=r"no store is known for gopher://; known here: .*sqlite://"):
             lookup("gopher://somewhere/else")
 
@@ -162,9 +162,9 @@ def test_package_that_cannot_be_loaded_is_missing_dependency(offer: Offer, code:
 
 
 def test_store_whose_client_is_missing_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(registry.SOURCES, "demo", "fenceline_no_such_module:Store")
+    monkeypatch.setitem(registry.SOURCES, "demo", "fencelock_no_such_module:Store")
     monkeypatch.setitem(registry.EXTRAS, "demo", "demo")
-    with pytest.raises(MissingDependencyError, match=r"pip install 'fenceline\[demo\]'"):
+    with pytest.raises(MissingDependencyError, match=r"pip install 'fencelock\[demo\]'"):
         source_store("demo://place")
 
 
@@ -179,6 +179,6 @@ def test_client_that_cannot_be_loaded_tells_its_own_reason(monkeypatch: pytest.M
 
 
 def test_error_inside_our_own_store_is_not_called_a_missing_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(registry.SOURCES, "demo", "fenceline_no_such_module:Store")
+    monkeypatch.setitem(registry.SOURCES, "demo", "fencelock_no_such_module:Store")
     with pytest.raises(ModuleNotFoundError):
         source_store("demo://place")

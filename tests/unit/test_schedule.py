@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from fenceline._drivers.sync import SyncDriver
-from fenceline._keeper.record import RELEASED
-from fenceline._keeper.schedule import Schedule, first_beat_ms
+from fencelock._drivers.sync import SyncDriver
+from fencelock._keeper.record import RELEASED
+from fencelock._keeper.schedule import Schedule, first_beat_ms
 from tests.unit.fakes import START_MS, Clock, FakeSource, Holding
 
 pytestmark = pytest.mark.reduced

@@ -16,9 +16,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
-from fenceline._flows import requests as ask
-from fenceline.model import EPOCH_STRIDE, draw_claim
-from fenceline.stores.sqlite import identity, operating, source
+from fencelock._flows import requests as ask
+from fencelock.model import EPOCH_STRIDE, draw_claim
+from fencelock.stores.sqlite import identity, operating, source
 from tests.sources import Client
 
 LOCKS = ("one", "two")

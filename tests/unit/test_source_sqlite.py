@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from fenceline import OutcomeUnknownError, SchemaError, SourceError, SourceUnavailableError, UnsupportedError
-from fenceline._flows import requests as ask
-from fenceline.model import MAX_LOCK_NAME_BYTES, draw_claim
-from fenceline.stores.sqlite import inspection, kernel, operating, queueing
-from fenceline.stores.sqlite.birth import Birth, birth_of
-from fenceline.stores.sqlite.database import Database
-from fenceline.stores.sqlite.forks import GATE
-from fenceline.stores.sqlite.source import SQLiteSource
+from fencelock import OutcomeUnknownError, SchemaError, SourceError, SourceUnavailableError, UnsupportedError
+from fencelock._flows import requests as ask
+from fencelock.model import MAX_LOCK_NAME_BYTES, draw_claim
+from fencelock.stores.sqlite import inspection, kernel, operating, queueing
+from fencelock.stores.sqlite.birth import Birth, birth_of
+from fencelock.stores.sqlite.database import Database
+from fencelock.stores.sqlite.forks import GATE
+from fencelock.stores.sqlite.source import SQLiteSource
 from tests.helpers import wait_until
 from tests.sources import LONG_MS, Client, one_token, rows
 
@@ -65,7 +65,7 @@ def test_opening_a_second_connection_keeps_the_locks_of_the_first(path: Path, cl
     second = Client(path)
     second.one_token()
     birth_of(path)
-    code = f"import sqlite3; c = sqlite3.connect({str(path)!r}); c.execute('select * from fenceline_source'); c.close()"
+    code = f"import sqlite3; c = sqlite3.connect({str(path)!r}); c.execute('select * from fencelock_source'); c.close()"
     subprocess.run([sys.executable, "-c", code], check=True)
     # Another process's last connection takes the log away, unless it sees that ours is still there.
     assert Path(f"{path}-wal").exists()
@@ -122,7 +122,7 @@ def test_repeated_wait_keeps_its_place(client: Client) -> None:
     client.token("lock", "holder")
     for claim in ("first", "second", "first"):
         assert isinstance(client.acquire("lock", claim, may_wait=True), ask.Queued)
-    assert rows(client.path, "select claim from fenceline_waiter order by ticket") == [("first",), ("second",)]
+    assert rows(client.path, "select claim from fencelock_waiter order by ticket") == [("first",), ("second",)]
 
 
 def test_h4_repeated_release_frees_nobody(client: Client) -> None:
@@ -156,7 +156,7 @@ def test_queue_has_a_limit_that_the_dead_do_not_count_towards(client: Client, mo
     with pytest.raises(SourceError, match=r"lock 'lock' has 3 waiters, the most that it may have: try again later"):
         client.acquire("lock", may_wait=True)
     client.acquire("another", may_wait=True)  # The limit is each lock's own.
-    rows(client.path, "update fenceline_waiter set deadline_ms = 1 where claim != 'waiter 1'")
+    rows(client.path, "update fencelock_waiter set deadline_ms = 1 where claim != 'waiter 1'")
     assert isinstance(client.acquire("lock", may_wait=True), ask.Queued)
     assert len(client.ask(ask.Inspect("lock")).waiters) == 2
 
@@ -167,7 +167,7 @@ def test_purge_forgets_dead_waiters_and_their_pipes(client: Client) -> None:
     bell = client.store.listen("lock", "waiter")
     wait_until(lambda: not client.ask(ask.Inspect("lock")).waiters)
     client.ask(ask.Purge())
-    assert rows(client.path, "select * from fenceline_waiter") == []
+    assert rows(client.path, "select * from fencelock_waiter") == []
     assert list(Path(f"{client.path}-wake").iterdir()) == []
     bell.close()
 
@@ -359,7 +359,7 @@ def test_forked_child_asks_anew_which_kernel_it_is_on() -> None:
 @pytest.mark.parametrize("is_open", [False, True])
 def test_file_whose_source_row_was_deleted_is_schema_error(path: Path, client: Client, is_open: bool) -> None:
     token = client.token("lock", "claim")
-    rows(path, "delete from fenceline_source")
+    rows(path, "delete from fencelock_source")
     asking = client if is_open else Client(path)
     for request in (
         ask.Acquire("lock", "new", "tester", 1000, 0, may_wait=True),
@@ -373,7 +373,7 @@ def test_file_whose_source_row_was_deleted_is_schema_error(path: Path, client: C
     ):
         with pytest.raises(SchemaError, match="its one row was deleted"):
             asking.connection.perform(request)
-    assert rows(path, "select token from fenceline_lock") == [(token,)]
+    assert rows(path, "select token from fencelock_lock") == [(token,)]
 
 
 @pytest.mark.parametrize("is_known", [False, True], ids=["taken the slow way", "taken the fast way"])
@@ -381,8 +381,8 @@ def test_counter_below_a_locks_token_is_refused(path: Path, client: Client, is_k
     for _ in range(5):
         client.one_token("lock")
     client.one_token("low")
-    rows(path, "update fenceline_lock set token = 1 where name = 'low'")
-    rows(path, "update fenceline_source set counter = 2")
+    rows(path, "update fencelock_lock set token = 1 where name = 'low'")
+    rows(path, "update fencelock_source set counter = 2")
     fresh = Client(path)
     if is_known:
         assert fresh.one_token("low") == 3  # Nothing contradicts this.
@@ -398,9 +398,9 @@ def test_counter_below_a_locks_token_is_refused(path: Path, client: Client, is_k
 
 def test_epoch_is_raised_above_a_token_that_damage_left_behind(path: Path, client: Client) -> None:
     client.one_token()
-    rows(path, "update fenceline_source set bound = ?, reserved = ?", (6 * 2**40 - 1,) * 2)
-    rows(path, "update fenceline_lock set token = ?", (5 * 2**40 + 1,))
-    rows(path, "update fenceline_source set counter = 0, bound = 0, reserved = 0")
+    rows(path, "update fencelock_source set bound = ?, reserved = ?", (6 * 2**40 - 1,) * 2)
+    rows(path, "update fencelock_lock set token = ?", (5 * 2**40 + 1,))
+    rows(path, "update fencelock_source set counter = 0, bound = 0, reserved = 0")
     assert Client(path).raise_epoch().last_token == 6 * 2**40
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from fenceline._flows.requests import Acquire, Granted, Inspect, Poll, Queued, Release, Renew, ReserveBlock
-from fenceline.clock import boottime_us
-from fenceline.model import draw_claim
-from fenceline.stores.sqlite.source import SQLiteSource, SQLiteSourceConnection
+from fencelock._flows.requests import Acquire, Granted, Inspect, Poll, Queued, Release, Renew, ReserveBlock
+from fencelock.clock import boottime_us
+from fencelock.model import draw_claim
+from fencelock.stores.sqlite.source import SQLiteSource, SQLiteSourceConnection
 
 
 class Counted:

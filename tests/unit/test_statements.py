@@ -2,7 +2,7 @@
 
 import pytest
 
-from fenceline.stores.statements import Statements, parse
+from fencelock.stores.statements import Statements, parse
 
 TEXT = """-- A word on the file.
 

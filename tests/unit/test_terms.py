@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from fenceline._api import terms
-from fenceline._api.terms import check_terms, default_folder, resolve_url, waiting
-from fenceline.errors import ConfigError
-from fenceline.stores.contract import Capabilities
+from fencelock._api import terms
+from fencelock._api.terms import check_terms, default_folder, resolve_url, waiting
+from fencelock.errors import ConfigError
+from fencelock.stores.contract import Capabilities
 
 pytestmark = pytest.mark.reduced
 
@@ -124,12 +124,12 @@ def test_what_threading_refuses_as_overflow_is_one_here(timeout: float) -> None:
 
 # --- which source ---------------------------------------------------------------------------------
 def test_a_url_that_is_given_wins(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FENCELINE_SOURCE", "sqlite:///other.db")
+    monkeypatch.setenv("FENCELOCK_SOURCE", "sqlite:///other.db")
     assert resolve_url("sqlite:///mine.db") == "sqlite:///mine.db"
 
 
 def test_then_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FENCELINE_SOURCE", "sqlite:///other.db")
+    monkeypatch.setenv("FENCELOCK_SOURCE", "sqlite:///other.db")
     assert resolve_url(None) == "sqlite:///other.db"
 
 
@@ -138,8 +138,8 @@ def test_then_the_default_file_in_a_private_folder(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variable: str | None
 ) -> None:
     if variable is not None:
-        monkeypatch.setenv("FENCELINE_SOURCE", variable)
-    folder = tmp_path / "state" / "fenceline"
+        monkeypatch.setenv("FENCELOCK_SOURCE", variable)
+    folder = tmp_path / "state" / "fencelock"
     monkeypatch.setattr(terms, "default_folder", lambda: folder)
     assert resolve_url(None) == f"sqlite:///{folder}/locks.db"
     assert folder.stat().st_mode & 0o777 == 0o700
@@ -147,19 +147,19 @@ def test_then_the_default_file_in_a_private_folder(
 
 def test_root_and_others_have_two_default_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    assert default_folder() == Path("/var/lib/fenceline")
+    assert default_folder() == Path("/var/lib/fencelock")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    assert default_folder() == tmp_path / "fenceline"
+    assert default_folder() == tmp_path / "fencelock"
     monkeypatch.delenv("XDG_STATE_HOME")
     monkeypatch.setenv("HOME", "/home/somebody")
-    assert default_folder() == Path("/home/somebody/.local/state/fenceline")
+    assert default_folder() == Path("/home/somebody/.local/state/fencelock")
 
 
 def test_a_default_folder_that_cannot_be_made_names_the_way_out(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
-    monkeypatch.setattr(terms, "default_folder", lambda: tmp_path / "file" / "fenceline")
-    with pytest.raises(ConfigError, match=r"set FENCELINE_SOURCE to a URL"):
+    monkeypatch.setattr(terms, "default_folder", lambda: tmp_path / "file" / "fencelock")
+    with pytest.raises(ConfigError, match=r"set FENCELOCK_SOURCE to a URL"):
         resolve_url(None)

@@ -20,8 +20,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-import fenceline
-from fenceline.verify.own.known import SETUPS
+import fencelock
+from fencelock.verify.own.known import SETUPS
 from tests.etcd.fix_etcd import EtcdFleet
 from tests.fleet import fleet_of
 from tests.helpers import ROOT
@@ -35,7 +35,7 @@ PREFIX = "fl-verify-"
 TTL_S = 0.5
 SESSION_TTL_S = 1.0
 """The shortest lease that etcd and ZooKeeper grant."""
-_HEAD = """# What `fenceline verify` found
+_HEAD = """# What `fencelock verify` found
 
 `make verify` wrote this page. It attacks each store for {duration:g} seconds, on a private server, with locks and
 guarded data in one place ([how](../how-to/verify-a-set-up.md), [by which rules](../reference/history.md)).
@@ -45,7 +45,7 @@ guarded data in one place ([how](../how-to/verify-a-set-up.md), [by which rules]
 _OWN_HEAD = """
 ## With attacks on the servers
 
-The same by `fenceline verify --own`, which starts the servers itself. They are killed, frozen and restarted, a backup
+The same by `fencelock verify --own`, which starts the servers itself. They are killed, frozen and restarted, a backup
 of them is brought back while processes run on, and in a cluster of three the leader is cut off from the others.
 
 """
@@ -130,7 +130,7 @@ PLACES: dict[str, Callable[[], Any]] = {
 def campaign(store: str, duration: float) -> tuple[str, dict[str, Any]]:
     """Attack a store, and return its name and the verdict."""
     with PLACES[store]() as (source_url, guard_url, name):
-        with fenceline.connect(source_url) as source:
+        with fencelock.connect(source_url) as source:
             source.install()
         ttl = SESSION_TTL_S if store in {"etcd", "zookeeper"} else TTL_S
         words = ["verify", "--source", source_url, "--guard", guard_url, "--ttl", str(ttl)]
@@ -145,7 +145,7 @@ def own_campaign(kind: str, duration: float) -> dict[str, Any]:
 
 def verdict(name: str, words: list[str]) -> dict[str, Any]:
     """Run a campaign, and return its verdict."""
-    done = subprocess.run([sys.executable, "-m", "fenceline.cli", *words], stdout=subprocess.PIPE, check=False)
+    done = subprocess.run([sys.executable, "-m", "fencelock.cli", *words], stdout=subprocess.PIPE, check=False)
     if not done.stdout:
         raise SystemExit(f"{name}: the campaign ended with {done.returncode}")
     told: dict[str, Any] = json.loads(done.stdout)

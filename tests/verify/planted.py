@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from fenceline.verify.history import History, read_history
+from fencelock.verify.history import History, read_history
 
 NS = 1_000_000_000
 LOCK, RESOURCE = "l", "r"

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-import fenceline
-from fenceline._api.guard import look_at
-from fenceline.testing.broken import CONTROLS, SOUND
-from fenceline.verify.verdict import CLEAN, NOT_ENOUGH, VIOLATION
+import fencelock
+from fencelock._api.guard import look_at
+from fencelock.testing.broken import CONTROLS, SOUND
+from fencelock.verify.verdict import CLEAN, NOT_ENOUGH, VIOLATION
 from tests.cli.program import Program, program
 from tests.etcd.fix_etcd import Corner
 from tests.helpers import ONE_TRY, wait_until
@@ -52,7 +52,7 @@ def tables(url: str) -> set[str]:
     """Return the tables in the file that are not a guard's own."""
     with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection:
         rows = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
-    return {name for (name,) in rows if not name.startswith(("sqlite_", "fenceline_"))}
+    return {name for (name,) in rows if not name.startswith(("sqlite_", "fencelock_"))}
 
 
 def attack(program: Program, *words: str) -> tuple[int, Any]:
@@ -161,14 +161,14 @@ def test_no_worker_outlives_a_killed_conductor(program: Program) -> None:
     wait_until(lambda: not program.left())
     refused = program("verify", "--guard", guard, "--duration", "1")
     assert (refused.returncode, refused.stdout) == (69, "")  # 1 is for a promise that was broken.
-    assert "of another run of fenceline verify" in refused.stderr
+    assert "of another run of fencelock verify" in refused.stderr
     assert "left behind" not in refused.stderr
 
 
 def test_a_hangup_that_is_ignored_stays_ignored(program: Program) -> None:
     """As under nohup."""
     guard = file_at(program.folder)
-    ignoring = f"trap '' HUP; exec {sys.executable} -m fenceline.cli verify --guard {guard} --ttl 0.3 --duration 2"
+    ignoring = f"trap '' HUP; exec {sys.executable} -m fencelock.cli verify --guard {guard} --ttl 0.3 --duration 2"
     with subprocess.Popen(["sh", "-c", ignoring], env=program.environment, stdout=subprocess.DEVNULL) as process:
         wait_until(lambda: look_at(guard).marks and look_at(guard).marks[0].token)
         process.send_signal(signal.SIGHUP)
@@ -176,7 +176,7 @@ def test_a_hangup_that_is_ignored_stays_ignored(program: Program) -> None:
 
 
 def test_a_place_that_the_guard_refuses_is_no_verdict(program: Program, etcd: Corner) -> None:
-    with fenceline.connect(etcd.url) as source:
+    with fencelock.connect(etcd.url) as source:
         source.install()
     refused = program("verify", "--source", etcd.url, "--guard", etcd.url, "--ttl", "1", "--duration", "1")
     assert (refused.returncode, refused.stdout) == (69, "")

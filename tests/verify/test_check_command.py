@@ -1,4 +1,4 @@
-"""`fenceline verify --check FILE`: the verdict as text, as JSON, and as an exit code."""
+"""`fencelock verify --check FILE`: the verdict as text, as JSON, and as an exit code."""
 
 import json
 from pathlib import Path
@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from fenceline.verify.check_progress import MIN_FREEZES, MIN_HANDOFFS, MIN_REFUSALS
-from fenceline.verify.verdict import judge
+from fencelock.verify.check_progress import MIN_FREEZES, MIN_HANDOFFS, MIN_REFUSALS
+from fencelock.verify.verdict import judge
 from tests.cli.program import Program, program
 from tests.verify.planted import Script, two_tenures
 

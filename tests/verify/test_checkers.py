@@ -2,8 +2,8 @@
 
 import pytest
 
-from fenceline.verify.evidence import explain
-from fenceline.verify.verdict import judge
+from fencelock.verify.evidence import explain
+from fencelock.verify.verdict import judge
 from tests.verify.planted import LOCK, RESOURCE, Script, stale_writer, two_tenures
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from fenceline.cli.commands import execute
-from fenceline.verify import clocks
-from fenceline.verify.own import programs
-from fenceline.verify.verdict import CLEAN
+from fencelock.cli.commands import execute
+from fencelock.verify import clocks
+from fencelock.verify.own import programs
+from fencelock.verify.verdict import CLEAN
 from tests.cli.program import Program, program
 from tests.servers import need
 from tests.verify.test_campaign import attack_until, file_at
@@ -19,7 +19,7 @@ __all__ = ["program"]
 SHARED = Path("/dev/shm")  # noqa: S108 - where the system has it
 JUMPS = """
 import time
-from fenceline.verify import clocks
+from fencelock.verify import clocks
 clocks.prepare()
 def read():
     return time.time(), time.monotonic(), time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -94,5 +94,5 @@ def test_without_libfaketime_other_runs_say_so_and_go_on(
 
 def attacked(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
     """Return how a dry run ends, in this very process."""
-    monkeypatch.delenv("FENCELINE_DEBUG", raising=False)
+    monkeypatch.delenv("FENCELOCK_DEBUG", raising=False)
     return execute(["verify", "--guard", "sqlite:////nonexistent/app.db", "--dry-run", *words])

@@ -1,4 +1,4 @@
-"""The files that `fenceline verify` writes: what cannot be written is told beforehand, and no history is lost."""
+"""The files that `fencelock verify` writes: what cannot be written is told beforehand, and no history is lost."""
 
 import re
 from pathlib import Path
@@ -62,7 +62,7 @@ def test_a_page_that_finds_no_room_takes_no_verdict_away(program: Program) -> No
     done = program("verify", "--check", file_of(busy(), program.folder), "--html", str(FULL))
     assert done.returncode == 69
     assert "CLEAN" in done.stdout
-    assert done.stderr == f"fenceline: {FULL} could not be written: No space left on device\n"
+    assert done.stderr == f"fencelock: {FULL} could not be written: No space left on device\n"
 
 
 @pytest.mark.process

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from fenceline.verify.history import HistoryError, read_history
+from fencelock.verify.history import HistoryError, read_history
 from tests.verify.planted import Script, stale_writer, two_tenures
 
 

@@ -10,8 +10,8 @@ from collections.abc import Generator, Iterator
 
 import pytest
 
-from fenceline.verify.check_locks import check_exclusion, check_refusals, check_tokens
-from fenceline.verify.findings import Findings
+from fencelock.verify.check_locks import check_exclusion, check_refusals, check_tokens
+from fencelock.verify.findings import Findings
 from tests.verify.planted import Script
 
 TTL, MARGIN = 20, 2

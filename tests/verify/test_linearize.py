@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fenceline.verify.history import Operation
-from fenceline.verify.linearize import Call, FencedMutex, Model, Mutex, ReentrantMutex, Search, calls_of
+from fencelock.verify.history import Operation
+from fencelock.verify.linearize import Call, FencedMutex, Model, Mutex, ReentrantMutex, Search, calls_of
 
 NEVER = 10**9
 MODELS = (Mutex(), FencedMutex(), ReentrantMutex())

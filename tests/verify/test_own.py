@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from fenceline.cli.verify import OWN
-from fenceline.verify.own import programs
-from fenceline.verify.own.known import SETUPS
-from fenceline.verify.own.watcher import processes_in
-from fenceline.verify.plan import USUAL_TTL_S
-from fenceline.verify.verdict import CLEAN, NOT_ENOUGH
+from fencelock.cli.verify import OWN
+from fencelock.verify.own import programs
+from fencelock.verify.own.known import SETUPS
+from fencelock.verify.own.watcher import processes_in
+from fencelock.verify.plan import USUAL_TTL_S
+from fencelock.verify.verdict import CLEAN, NOT_ENOUGH
 from tests.cli.program import Program, program
 from tests.helpers import ONE_TRY, wait_until
 from tests.servers import need
@@ -106,7 +106,7 @@ def test_frozen_servers_do_not_outlive_a_killed_campaign(program: Program, place
     process = begun(program, place, "--faults", "server-freeze", "--ttl", "60")
     process.kill()
     process.wait()
-    wait_until(lambda: not list(processes_in(place)) and not list(place.glob("fenceline-own-*")))
+    wait_until(lambda: not list(processes_in(place)) and not list(place.glob("fencelock-own-*")))
     wait_until(lambda: not program.left())
 
 
@@ -118,7 +118,7 @@ def test_all_processes_of_a_killed_campaign_on_postgres_end(program: Program, pl
     wait_until(lambda: any(b"server-freeze" in one.read_bytes() for one in place.glob("*/servers.jsonl")))
     process.kill()
     process.wait()
-    wait_until(lambda: not list(processes_in(place)) and not list(place.glob("fenceline-own-*")))
+    wait_until(lambda: not list(processes_in(place)) and not list(place.glob("fencelock-own-*")))
     assert segments() <= before
 
 

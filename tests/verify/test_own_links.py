@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fenceline.verify.own.links import HOST, Links
+from fencelock.verify.own.links import HOST, Links
 from tests.helpers import DEADLINE_S, wait_until
 
 SAID = b"what an old leader says"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fenceline.verify.page import page_data, write_page
-from fenceline.verify.verdict import judge
+from fencelock.verify.page import page_data, write_page
+from fencelock.verify.verdict import judge
 from tests.helpers import DEADLINE_S
 from tests.servers import need
 from tests.verify.planted import Script, stale_writer, two_tenures

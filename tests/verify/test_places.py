@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-import fenceline
-from fenceline.verify.dialects import Dialect
-from fenceline.verify.plan import Settings
-from fenceline.verify.tables import TablePlace
+import fencelock
+from fencelock.verify.dialects import Dialect
+from fencelock.verify.plan import Settings
+from fencelock.verify.tables import TablePlace
 
 SETTINGS = Settings(source=None, guard="", run="run", of="source")
 NUMBER = 1
@@ -43,13 +43,13 @@ def refused(monkeypatch: pytest.MonkeyPatch, *words: str) -> Iterator[None]:
 
 
 def test_a_table_that_may_not_be_made_is_the_set_ups_fault(place: TablePlace, monkeypatch: pytest.MonkeyPatch) -> None:
-    with refused(monkeypatch, "CREATE"), pytest.raises(fenceline.GuardError, match=r"verify_run_1_a_list could not be"):
+    with refused(monkeypatch, "CREATE"), pytest.raises(fencelock.GuardError, match=r"verify_run_1_a_list could not be"):
         place.create()
 
 
 def test_what_was_never_made_is_not_left_behind(place: TablePlace, monkeypatch: pytest.MonkeyPatch) -> None:
     with refused(monkeypatch, "CREATE", "DROP"):
-        with pytest.raises(fenceline.GuardError):
+        with pytest.raises(fencelock.GuardError):
             place.create()
         assert place.remove() == []
 
@@ -71,7 +71,7 @@ def test_what_may_be_there_is_named_too(place: TablePlace, monkeypatch: pytest.M
 
 
 def test_what_was_made_in_part_is_taken_away(place: TablePlace, monkeypatch: pytest.MonkeyPatch) -> None:
-    with refused(monkeypatch, "CREATE TABLE {list}"), pytest.raises(fenceline.GuardError):
+    with refused(monkeypatch, "CREATE TABLE {list}"), pytest.raises(fencelock.GuardError):
         place.create()
     assert place.is_there(place.resources[0])
     assert place.remove() == []

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from fenceline.verify.history import FREEZE, KILL, RESTORE, STRAY
-from fenceline.verify.plan import (
+from fencelock.verify.history import FREEZE, KILL, RESTORE, STRAY
+from fencelock.verify.plan import (
     ACQUIRED,
     BETWEEN,
     CONTROL_FAULTS,
@@ -75,7 +75,7 @@ def test_names_are_of_this_run_alone() -> None:
     other = replace(SETTINGS, run="other")
     stems = {stem for number in range(4) for stem in SETTINGS.stems(number).values()}
     assert stems.isdisjoint(stem for number in range(4) for stem in other.stems(number).values())
-    assert not any(stem.startswith("fenceline_") for stem in stems)
+    assert not any(stem.startswith("fencelock_") for stem in stems)
     assert len(SETTINGS.bindings()) == 6
 
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from fenceline.verify.proxy import Proxy, address_of, by_way_of
+from fencelock.verify.proxy import Proxy, address_of, by_way_of
 
 
 @pytest.fixture

@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
-from fenceline.verify.history import read_history
-from fenceline.verify.recorder import Recorder, merged
+from fencelock.verify.history import read_history
+from fencelock.verify.recorder import Recorder, merged
 
 
 def test_recordings_are_merged_by_time(tmp_path: Path) -> None:

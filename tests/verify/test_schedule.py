@@ -2,8 +2,8 @@
 
 from itertools import islice
 
-from fenceline.verify.history import SERVER_FAULTS, SERVER_KILL
-from fenceline.verify.own.schedule import Strike, strikes
+from fencelock.verify.history import SERVER_FAULTS, SERVER_KILL
+from fencelock.verify.own.schedule import Strike, strikes
 
 COUNT = 60
 

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 import pytest
 
-import fenceline
-from fenceline._api.guard import look_at
-from fenceline.verify.plan import OWN_NAMES
-from fenceline.verify.verdict import CLEAN, NOT_ENOUGH
+import fencelock
+from fencelock._api.guard import look_at
+from fencelock.verify.plan import OWN_NAMES
+from fencelock.verify.verdict import CLEAN, NOT_ENOUGH
 from tests.cli.program import Program, program
 from tests.etcd.fix_etcd import Corner, EtcdFleet
 from tests.etcd.fix_server import EtcdCluster
@@ -29,7 +29,7 @@ SHORT_SESSIONS = ("--ttl", "1", "--duration", "8")
 
 def check(program: Program, url: str, guard: str, words: tuple[str, ...] = SHORT) -> None:
     """Attack the source and the guard at the URLs, and expect that they stand."""
-    with fenceline.connect(url) as source:
+    with fencelock.connect(url) as source:
         source.install()
     history = program.folder / "history.jsonl"
     code, verdict = attack_until(CLEAN, program, "--source", url, "--guard", guard, "--history", str(history), *words)
@@ -73,7 +73,7 @@ def usual_etcd(etcd_fleet: EtcdFleet) -> Iterator[EtcdCluster]:
 
 def test_a_ttl_that_only_the_server_refuses_is_a_mistake(program: Program, usual_etcd: EtcdCluster) -> None:
     url = usual_etcd.url("locks")
-    with fenceline.connect(url) as source:
+    with fencelock.connect(url) as source:
         source.install()
     words = ("verify", "--source", url, "--guard", usual_etcd.url("data"))
     done = program(*words, "--ttl", "1", "--duration", "1")
@@ -92,7 +92,7 @@ def test_zookeeper_stands(program: Program, zookeeper: ZooKeeperServer) -> None:
     check(program, zookeeper.url(base), data, SHORT_SESSIONS)
     client = zookeeper.client()
     try:
-        assert client.get_children(f"{base}-data") == [".fenceline"]
+        assert client.get_children(f"{base}-data") == [".fencelock"]
     finally:
         client.stop()
         client.close()

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from fenceline.verify.page import page_data
-from fenceline.verify.report import story
-from fenceline.verify.verdict import NOT_ENOUGH, judge
+from fencelock.verify.page import page_data
+from fencelock.verify.report import story
+from fencelock.verify.verdict import NOT_ENOUGH, judge
 from tests.verify.planted import RESOURCE, Script, two_tenures
 
 SERVERS = ["postgres"]

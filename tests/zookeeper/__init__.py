@@ -1,1 +1,1 @@
-"""Tests of everything that fenceline does in ZooKeeper."""
+"""Tests of everything that fencelock does in ZooKeeper."""

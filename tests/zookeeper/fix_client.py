@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from fenceline._flows import requests as ask
-from fenceline.clock import boottime_us
-from fenceline.model import draw_claim
-from fenceline.stores.zookeeper.session import Session
-from fenceline.stores.zookeeper.source import ZooKeeperConnection, ZooKeeperSource
+from fencelock._flows import requests as ask
+from fencelock.clock import boottime_us
+from fencelock.model import draw_claim
+from fencelock.stores.zookeeper.session import Session
+from fencelock.stores.zookeeper.source import ZooKeeperConnection, ZooKeeperSource
 
 TTL_MS = 2000
 

@@ -95,7 +95,7 @@ class ZooKeeperServer(PrivateServer):
         self.stop()
         self.start()
 
-    def url(self, base: str = "/fenceline", *, user: str = "", password: str = "", **params: str | int) -> str:
+    def url(self, base: str = "/fencelock", *, user: str = "", password: str = "", **params: str | int) -> str:
         """Return the address of a source or guard under `base`; `params` are more of its parameters."""
         return url_of([self], base, user=user, password=password, **params)
 
@@ -185,7 +185,7 @@ class Ensemble:
         """Return the servers that run and are not frozen."""
         return [server for server in self.servers if server.is_running() and not is_frozen(server)]
 
-    def url(self, base: str = "/fenceline", *, user: str = "", password: str = "", **params: str | int) -> str:
+    def url(self, base: str = "/fencelock", *, user: str = "", password: str = "", **params: str | int) -> str:
         """Return the address of a source or guard under `base` that names every server."""
         return url_of(self.servers, base, user=user, password=password, **params)
 

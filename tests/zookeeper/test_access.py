@@ -6,10 +6,10 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 
-import fenceline
-from fenceline import ConfigError, SourceError
-from fenceline.stores.zookeeper.conninfo import place_of
-from fenceline.stores.zookeeper.source import ZooKeeperSource
+import fencelock
+from fencelock import ConfigError, SourceError
+from fencelock.stores.zookeeper.conninfo import place_of
+from fencelock.stores.zookeeper.source import ZooKeeperSource
 from tests.zookeeper.fix_server import ZooKeeperServer
 from tests.zookeeper.fix_zookeeper import fresh_base
 
@@ -21,17 +21,17 @@ def test_a_users_nodes_are_the_users_alone(zookeeper: ZooKeeperServer) -> None:
     url = zookeeper.url(base, user=USER, password=PASSWORD)
     ZooKeeperSource(url).install()
     stranger = zookeeper.client()
-    with fenceline.connect(url) as source, source.lock("lock", ttl=2.0) as lease:
+    with fencelock.connect(url) as source, source.lock("lock", ttl=2.0) as lease:
         assert lease.token == source.info("lock").token
         for attempt in (
             lambda: stranger.get_children(f"{base}/lock"),
-            lambda: stranger.get(f"{base}/.fenceline/source"),
+            lambda: stranger.get(f"{base}/.fencelock/source"),
             lambda: stranger.create(f"{base}/other", b""),
-            lambda: stranger.set(f"{base}/.fenceline/source", b""),
+            lambda: stranger.set(f"{base}/.fencelock/source", b""),
         ):
             with pytest.raises(NoAuthError):
                 attempt()
-        with fenceline.connect(zookeeper.url(base)) as other:
+        with fencelock.connect(zookeeper.url(base)) as other:
             with pytest.raises(SourceError, match="does not permit it"):
                 other.lock("lock", ttl=2.0).acquire()
             with pytest.raises(SourceError, match="does not permit it"):
@@ -47,7 +47,7 @@ def test_an_access_list_may_let_others_read(zookeeper: ZooKeeperServer) -> None:
     base = fresh_base()
     url = zookeeper.url(base, user=USER, password=PASSWORD) + "&acl=creator&acl=world:anyone:r"
     ZooKeeperSource(url).install()
-    source, reader = fenceline.connect(url), fenceline.connect(zookeeper.url(base))
+    source, reader = fencelock.connect(url), fencelock.connect(zookeeper.url(base))
     with source, reader, source.lock("lock", ttl=2.0) as lease:
         assert reader.info("lock").token == lease.token
         assert reader.describe().source_id == source.describe().source_id
@@ -57,7 +57,7 @@ def test_an_access_list_may_let_others_read(zookeeper: ZooKeeperServer) -> None:
 
 
 def test_a_scheme_that_the_servers_do_not_know_is_refused(zookeeper: ZooKeeperServer) -> None:
-    source = fenceline.connect(zookeeper.url(fresh_base(), auth="nonsense:x"))
+    source = fencelock.connect(zookeeper.url(fresh_base(), auth="nonsense:x"))
     with source, pytest.raises(SourceError, match=r"does not permit it|cannot be reached"):
         source.describe()
 
@@ -66,7 +66,7 @@ def test_no_secret_is_shown_or_logged(zookeeper: ZooKeeperServer, caplog: pytest
     caplog.set_level(logging.DEBUG)
     url = zookeeper.url(fresh_base(), user=USER, password=PASSWORD) + "&auth=digest:other:hidden"
     ZooKeeperSource(url).install()
-    with fenceline.connect(url) as source:
+    with fencelock.connect(url) as source:
         with source.lock("lock", ttl=2.0) as lease:
             claim = lease.sequencer.claim
         store = ZooKeeperSource(url)
@@ -79,8 +79,8 @@ def test_no_secret_is_shown_or_logged(zookeeper: ZooKeeperServer, caplog: pytest
 @pytest.mark.parametrize(
     ("url", "hosts", "base"),
     [
-        ("zookeeper://host", "host:2181", "/fenceline"),
-        ("zookeeper://a:1,b,[::1]:3/", "a:1,b:2181,[::1]:3", "/fenceline"),
+        ("zookeeper://host", "host:2181", "/fencelock"),
+        ("zookeeper://a:1,b,[::1]:3/", "a:1,b:2181,[::1]:3", "/fencelock"),
         ("zookeeper://a/apps/locks/", "a:2181", "/apps/locks"),
         ("zookeeper://u:p%40@a/my%20locks?tick_ms=500", "a:2181", "/my locks"),
     ],
@@ -124,7 +124,7 @@ def test_a_url_that_is_not_understood_says_why(url: str, reason: str) -> None:
 
 
 def test_sasl_without_its_library_names_what_to_install() -> None:
-    with pytest.raises(fenceline.MissingDependencyError, match="pip install pure-sasl"):
+    with pytest.raises(fencelock.MissingDependencyError, match="pip install pure-sasl"):
         place_of("zookeeper://u:p@a/?sasl=DIGEST-MD5")
 
 

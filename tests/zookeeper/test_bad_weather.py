@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-import fenceline
+import fencelock
 from tests.helpers import DEADLINE_S, wait_until
 from tests.zookeeper.fix_server import ZooKeeperServer
 from tests.zookeeper.proxy import ZooKeeperProxy
@@ -25,11 +25,11 @@ class Log:
 
     def __init__(self) -> None:
         self.mutex = threading.Lock()
-        self.inside: dict[str, list[fenceline.Lease]] = {name: [] for name in LOCKS}
+        self.inside: dict[str, list[fencelock.Lease]] = {name: [] for name in LOCKS}
         self.tokens: dict[str, list[int]] = {name: [] for name in LOCKS}
         self.met: list[tuple[int, int]] = []
 
-    def enter(self, lease: fenceline.Lease) -> None:
+    def enter(self, lease: fencelock.Lease) -> None:
         """Note a grant, and whoever still believes in an earlier one."""
         with self.mutex:
             others = [other for other in self.inside[lease.lock] if other.is_valid]
@@ -37,12 +37,12 @@ class Log:
             self.inside[lease.lock] = [*others, lease]
             self.tokens[lease.lock].append(lease.token)
 
-    def leave(self, lease: fenceline.Lease) -> None:
+    def leave(self, lease: fencelock.Lease) -> None:
         with self.mutex:
             self.inside[lease.lock] = [other for other in self.inside[lease.lock] if other is not lease]
 
 
-def work(source: fenceline.Source, seed: int, until_s: float, log: Log) -> None:
+def work(source: fencelock.Source, seed: int, until_s: float, log: Log) -> None:
     """Acquire, waiting or not, and release, forget or give up."""
     drawn = random.Random(seed)
     while time.monotonic() < until_s:
@@ -52,17 +52,17 @@ def work(source: fenceline.Source, seed: int, until_s: float, log: Log) -> None:
                 log.enter(lease)
                 time.sleep(drawn.random() / 50)
                 log.leave(lease)
-        except fenceline.FencelineError:
+        except fencelock.FencelockError:
             pass
         if drawn.random() < 0.1 and (forgotten := _attempt(lock)) is not None:
             log.enter(forgotten)
             log.leave(forgotten)
 
 
-def _attempt(lock: fenceline.Lock) -> fenceline.Lease | None:
+def _attempt(lock: fencelock.Lock) -> fencelock.Lease | None:
     try:
         return lock.acquire(blocking=False)
-    except fenceline.FencelineError:
+    except fencelock.FencelockError:
         return None
 
 
@@ -83,8 +83,8 @@ def storm(proxy: ZooKeeperProxy, seed: int, until_s: float) -> None:
 
 
 @pytest.fixture
-def sources(zookeeper_url: str, zookeeper_proxy: ZooKeeperProxy) -> Iterator[list[fenceline.Source]]:
-    made = [fenceline.connect(zookeeper_proxy.url(zookeeper_url)) for _ in range(2)]
+def sources(zookeeper_url: str, zookeeper_proxy: ZooKeeperProxy) -> Iterator[list[fencelock.Source]]:
+    made = [fencelock.connect(zookeeper_proxy.url(zookeeper_url)) for _ in range(2)]
     yield made
     for source in made:
         source.close()
@@ -93,7 +93,7 @@ def sources(zookeeper_url: str, zookeeper_proxy: ZooKeeperProxy) -> Iterator[lis
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1])
 def test_whatever_the_network_does_one_holds_and_tokens_rise(
-    sources: list[fenceline.Source], zookeeper: ZooKeeperServer, zookeeper_proxy: ZooKeeperProxy, seed: int
+    sources: list[fencelock.Source], zookeeper: ZooKeeperServer, zookeeper_proxy: ZooKeeperProxy, seed: int
 ) -> None:
     log, until_s = Log(), time.monotonic() + STORM_S
     threads = [

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-import fenceline
+import fencelock
 from tests.cli.program import Program, program
 from tests.zookeeper.fix_server import ZooKeeperServer
 from tests.zookeeper.fix_zookeeper import fresh_base
@@ -38,7 +38,7 @@ def commands(program: Program, zookeeper: ZooKeeperServer) -> Commands:
 
 def test_commands_install_show_break_and_raise(commands: Commands) -> None:
     assert commands("install")[0] == 0
-    with fenceline.connect(commands.url) as source:
+    with fencelock.connect(commands.url) as source:
         lease = source.lock("nightly report", ttl=2.0, holder="the holder").acquire()
         assert lease is not None
         shown = commands.json("show", "nightly report")
@@ -47,7 +47,7 @@ def test_commands_install_show_break_and_raise(commands: Commands) -> None:
         broken = commands.json("break", "nightly report", "--reason", "a test")
         assert int(broken["token"]) > lease.token
         assert lease.lost.wait(5)
-        with pytest.raises(fenceline.LeaseLostError, match="a test"):
+        with pytest.raises(fencelock.LeaseLostError, match="a test"):
             lease.check_valid()
     assert commands.json("epoch")["epoch"] == 1
     assert commands.json("epoch", "--raise", "--reason", "a test")["epoch"] == 2
@@ -59,7 +59,7 @@ def test_commands_install_show_break_and_raise(commands: Commands) -> None:
 def test_a_lock_that_nobody_holds_can_be_shown_and_broken(commands: Commands) -> None:
     """ZooKeeper keeps its place, and no token; whoever held it last may still have its own."""
     assert commands("install")[0] == 0
-    with fenceline.connect(commands.url) as source, source.lock("idle", ttl=2.0) as lease:
+    with fencelock.connect(commands.url) as source, source.lock("idle", ttl=2.0) as lease:
         token = lease.token
     assert commands.json("show", "idle")["lock"] == "idle"
     assert int(commands.json("break", "idle", "--reason", "a test")["token"]) > token
@@ -76,7 +76,7 @@ def test_without_install_each_command_says_so(commands: Commands) -> None:
     for command, code in (("locks", 69), ("epoch", 69), ("doctor", 1)):
         ended, output = commands(command)
         assert ended == code, output
-        assert "fenceline install" in output
+        assert "fencelock install" in output
         assert "Traceback" not in output
 
 

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-import fenceline
-from fenceline.stores.zookeeper.source import ZooKeeperSource
-from fenceline.testing import AsyncSourceConformance, SourceConformance
-from fenceline.testing.conformance import source_rig
+import fencelock
+from fencelock.stores.zookeeper.source import ZooKeeperSource
+from fencelock.testing import AsyncSourceConformance, SourceConformance
+from fencelock.testing.conformance import source_rig
 from tests.helpers import wait_until
 from tests.zookeeper.fix_server import Ensemble, ZooKeeperServer
 from tests.zookeeper.fix_zookeeper import fresh_base
@@ -51,20 +51,20 @@ TestAsyncOnThree = type(
 
 
 @pytest.fixture
-def source(own_ensemble: Ensemble) -> Iterator[fenceline.Source]:
+def source(own_ensemble: Ensemble) -> Iterator[fencelock.Source]:
     url = own_ensemble.url()
     ZooKeeperSource(url).install()
-    with fenceline.connect(url) as made:
+    with fencelock.connect(url) as made:
         yield made
 
 
-def acquired(source: fenceline.Source, name: str = "lock", *, timeout: float = 30.0) -> fenceline.Lease:
+def acquired(source: fencelock.Source, name: str = "lock", *, timeout: float = 30.0) -> fencelock.Lease:
     lease = source.lock(name, ttl=TTL).acquire(timeout=timeout)
     assert lease is not None
     return lease
 
 
-def serving(ensemble: Ensemble, source: fenceline.Source) -> ZooKeeperServer:
+def serving(ensemble: Ensemble, source: fencelock.Source) -> ZooKeeperServer:
     """Return the server that the source's session is connected to."""
     (session,) = source._store.sessions.all()  # type: ignore[attr-defined]
     port = session.client._connection._socket.getpeername()[1]
@@ -73,7 +73,7 @@ def serving(ensemble: Ensemble, source: fenceline.Source) -> ZooKeeperServer:
 
 @pytest.mark.process
 @pytest.mark.slow
-def test_a_lease_outlives_the_server_that_it_is_connected_to(own_ensemble: Ensemble, source: fenceline.Source) -> None:
+def test_a_lease_outlives_the_server_that_it_is_connected_to(own_ensemble: Ensemble, source: fencelock.Source) -> None:
     """Killed, and frozen, which nobody tells of: the client leaves it within a fifth of the ttl."""
     lease = source.lock("lock", ttl=10.0).acquire()
     assert lease is not None
@@ -90,7 +90,7 @@ def test_a_lease_outlives_the_server_that_it_is_connected_to(own_ensemble: Ensem
 
 @pytest.mark.process
 @pytest.mark.slow
-def test_all_servers_killed_and_started_again_forget_no_token(own_ensemble: Ensemble, source: fenceline.Source) -> None:
+def test_all_servers_killed_and_started_again_forget_no_token(own_ensemble: Ensemble, source: fencelock.Source) -> None:
     tokens = []
     for _ in range(2):
         lease = acquired(source)
@@ -104,17 +104,17 @@ def test_all_servers_killed_and_started_again_forget_no_token(own_ensemble: Ense
     assert tokens == sorted(set(tokens))
 
 
-def _tried(source: fenceline.Source) -> fenceline.Lease | None:
+def _tried(source: fencelock.Source) -> fencelock.Lease | None:
     try:
         return source.lock("lock", ttl=TTL).acquire(timeout=5)
-    except fenceline.SourceError:
+    except fencelock.SourceError:
         return None
 
 
 @pytest.mark.process
 @pytest.mark.slow
 def test_without_a_quorum_leases_end_in_time_and_nothing_is_granted(
-    own_ensemble: Ensemble, source: fenceline.Source
+    own_ensemble: Ensemble, source: fencelock.Source
 ) -> None:
     lease = acquired(source)
     first, second, _ = own_ensemble.servers
@@ -122,7 +122,7 @@ def test_without_a_quorum_leases_end_in_time_and_nothing_is_granted(
     second.freeze()
     # A leader goes on for as long as it takes to miss the others, and sessions with it.
     assert lease.lost.wait(3 * TTL)
-    with pytest.raises(fenceline.SourceError):
+    with pytest.raises(fencelock.SourceError):
         source.lock("other", ttl=TTL).acquire(timeout=1)
     first.thaw()
     second.thaw()

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 import pytest
 from kazoo.client import KazooClient
 
-import fenceline
-from fenceline import SchemaError, SourceError
-from fenceline.model import EPOCH_STRIDE
-from fenceline.stores import identity
-from fenceline.stores.zookeeper.record import SCHEMA_NUMBER, new_record
-from fenceline.stores.zookeeper.source import ZooKeeperSource
+import fencelock
+from fencelock import SchemaError, SourceError
+from fencelock.model import EPOCH_STRIDE
+from fencelock.stores import identity
+from fencelock.stores.zookeeper.record import SCHEMA_NUMBER, new_record
+from fencelock.stores.zookeeper.source import ZooKeeperSource
 from tests.helpers import wait_until
 from tests.private_server import copy_folder
 from tests.zookeeper.fix_server import ZooKeeperServer
@@ -21,40 +21,40 @@ TTL = 2.0
 
 
 @pytest.fixture
-def source(zookeeper_url: str) -> Iterator[fenceline.Source]:
-    with fenceline.connect(zookeeper_url) as made:
+def source(zookeeper_url: str) -> Iterator[fencelock.Source]:
+    with fencelock.connect(zookeeper_url) as made:
         yield made
 
 
-def acquired(source: fenceline.Source, name: str = "lock") -> fenceline.Lease:
+def acquired(source: fencelock.Source, name: str = "lock") -> fencelock.Lease:
     lease = source.lock(name, ttl=TTL).acquire(timeout=20)
     assert lease is not None
     return lease
 
 
 def test_t7_a_raise_ends_the_leases_of_other_processes_and_frees_their_locks(
-    source: fenceline.Source, zookeeper_url: str
+    source: fencelock.Source, zookeeper_url: str
 ) -> None:
     held = acquired(source)
-    with fenceline.connect(zookeeper_url) as operator:
+    with fencelock.connect(zookeeper_url) as operator:
         raised = operator.raise_epoch(reason="a restore")
         fresh = acquired(operator)
         assert fresh.token > raised.last_token >= EPOCH_STRIDE > held.token
         assert held.lost.wait(5)
-        with pytest.raises(fenceline.LeaseLostError, match="a restore"):
+        with pytest.raises(fencelock.LeaseLostError, match="a restore"):
             held.check_valid()
         assert acquired(source, "other").token > raised.last_token
         fresh.release()
 
 
-def test_a_queue_that_is_too_long_to_be_broken_leads_to_a_raise(source: fenceline.Source, kazoo: KazooClient) -> None:
+def test_a_queue_that_is_too_long_to_be_broken_leads_to_a_raise(source: fencelock.Source, kazoo: KazooClient) -> None:
     """A server drops the connection of whoever asks for too much at once, and all leases that hang on it."""
     name = "%" * 500
     held = acquired(source, name)
     place = f"{source._store.layout.lock(name)}/{'0' * 32}__lock__"
     for made in [kazoo.create_async(place, ephemeral=True, sequence=True) for _ in range(700)]:
         made.get()
-    with pytest.raises(fenceline.SourceError, match=r"all 701 who hold it or wait takes 1\d+ bytes") as caught:
+    with pytest.raises(fencelock.SourceError, match=r"all 701 who hold it or wait takes 1\d+ bytes") as caught:
         source.break_lock(name, reason="a test")
     assert caught.value.definite
     assert held.is_valid
@@ -62,7 +62,7 @@ def test_a_queue_that_is_too_long_to_be_broken_leads_to_a_raise(source: fencelin
     assert acquired(source, name).token > held.token
 
 
-def test_t7_tokens_rise_over_every_epoch(source: fenceline.Source) -> None:
+def test_t7_tokens_rise_over_every_epoch(source: fencelock.Source) -> None:
     tokens = []
     for number in range(4):
         with source.lock("lock", ttl=TTL) as lease:
@@ -76,9 +76,9 @@ def test_t7_tokens_rise_over_every_epoch(source: fenceline.Source) -> None:
 
 def test_without_install_nothing_is_granted_and_nothing_is_made(zookeeper: ZooKeeperServer) -> None:
     base = fresh_base()
-    with fenceline.connect(zookeeper.url(base)) as source:
+    with fencelock.connect(zookeeper.url(base)) as source:
         for attempt in (lambda: source.lock("a", ttl=TTL).acquire(), source.describe, lambda: source.info("a")):
-            with pytest.raises(SchemaError, match="fenceline install"):
+            with pytest.raises(SchemaError, match="fencelock install"):
                 attempt()
     client = zookeeper.client()
     assert client.exists(base) is None
@@ -86,7 +86,7 @@ def test_without_install_nothing_is_granted_and_nothing_is_made(zookeeper: ZooKe
     client.close()
 
 
-def test_install_may_be_run_again_and_changes_nothing(source: fenceline.Source, zookeeper_url: str) -> None:
+def test_install_may_be_run_again_and_changes_nothing(source: fencelock.Source, zookeeper_url: str) -> None:
     before = source.describe()
     ZooKeeperSource(zookeeper_url).install()
     after = source.describe()
@@ -116,10 +116,10 @@ def test_a_record_of_another_schema_is_refused(zookeeper: ZooKeeperServer) -> No
 def _require_refused(zookeeper: ZooKeeperServer, value: bytes, remedy: str) -> None:
     base = fresh_base()
     client = zookeeper.client()
-    client.create(f"{base}/.fenceline/source", value, makepath=True)
+    client.create(f"{base}/.fencelock/source", value, makepath=True)
     client.stop()
     client.close()
-    with fenceline.connect(zookeeper.url(base)) as source:
+    with fencelock.connect(zookeeper.url(base)) as source:
         with pytest.raises(SchemaError, match=remedy):
             source.describe()
         with pytest.raises(SchemaError, match=remedy):
@@ -135,7 +135,7 @@ def test_t7_data_that_went_back_is_refused_by_who_knows_better_until_the_epoch_i
     with zookeeper_fleet.new_server() as server:
         url = server.url()
         ZooKeeperSource(url).install()
-        source = fenceline.connect(url)
+        source = fencelock.connect(url)
         acquired(source).release()
         server.stop()
         copy_folder(server.data, server.folder / "backup")
@@ -150,7 +150,7 @@ def test_t7_data_that_went_back_is_refused_by_who_knows_better_until_the_epoch_i
         # Until its old session is given up, the source cannot be reached at all.
         refusal = wait_until(lambda: _refusal(source))
         assert "an older state was restored" in refusal
-        with fenceline.connect(url) as operator:
+        with fencelock.connect(url) as operator:
             operator.raise_epoch(reason="restored from the backup")
         fresh = acquired(source)
         assert fresh.token > lease.token
@@ -168,7 +168,7 @@ def test_t7_a_backup_from_before_a_raise_does_not_begin_that_history_again(
         server.stop()
         copy_folder(server.data, server.folder / "backup")
         server.start()
-        with fenceline.connect(url) as source:
+        with fencelock.connect(url) as source:
             source.raise_epoch(reason="the first restore")
             lease = acquired(source)
         server.stop()
@@ -177,18 +177,18 @@ def test_t7_a_backup_from_before_a_raise_does_not_begin_that_history_again(
         server.start()
         later_s = time.time() + EPOCH_STRIDE / identity.TOKENS_PER_S
         monkeypatch.setattr(identity.time, "time", lambda: later_s)
-        with fenceline.connect(url) as source:
+        with fencelock.connect(url) as source:
             source.raise_epoch(reason="the second restore")
             fresh = acquired(source)
             assert fresh.token > lease.token
             fresh.release()
 
 
-def _refusal(source: fenceline.Source) -> str | None:
+def _refusal(source: fencelock.Source) -> str | None:
     """Return what the source says when it can be reached; it may not be used."""
     try:
         source.describe()
-    except fenceline.SourceUnavailableError:
+    except fencelock.SourceUnavailableError:
         return None
     except SourceError as error:
         return str(error)

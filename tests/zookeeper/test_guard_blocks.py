@@ -12,11 +12,11 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, NotEmptyError
 from kazoo.security import make_acl
 
-import fenceline
-import fenceline.aio
-from fenceline import ConfigError, GuardError, Hooks, SealLostError, SourceUnavailableError, StaleTokenError
-from fenceline.stores.zookeeper.guard_speech import Speech
-from fenceline.stores.zookeeper.guard_work import MAX_REQUEST_BYTES
+import fencelock
+import fencelock.aio
+from fencelock import ConfigError, GuardError, Hooks, SealLostError, SourceUnavailableError, StaleTokenError
+from fencelock.stores.zookeeper.guard_speech import Speech
+from fencelock.stores.zookeeper.guard_work import MAX_REQUEST_BYTES
 from tests.guards import LOCK, RESOURCE, HandmadeLease
 from tests.helpers import wait_until
 from tests.zookeeper.fix_server import ZooKeeperServer
@@ -47,7 +47,7 @@ class Scene:
         self.lease = HandmadeLease(5)
         self.told: list[Any] = []
         hooks = Hooks(on_refused=self.told.append, on_sealed=self.told.append)
-        self.guard = fenceline.guard(self.url, resource=RESOURCE, lock=LOCK, hooks=hooks)
+        self.guard = fencelock.guard(self.url, resource=RESOURCE, lock=LOCK, hooks=hooks)
 
     def node(self, name: str) -> str:
         return f"{self.root}/{name}"
@@ -104,7 +104,7 @@ def test_an_exception_leaves_nothing(scene: Scene) -> None:
 
 
 def test_the_root_of_a_resource_is_its_own(scene: Scene) -> None:
-    guard = fenceline.guard(scene.url, resource="s/t", lock=LOCK)
+    guard = fencelock.guard(scene.url, resource="s/t", lock=LOCK)
     with guard.transaction(scene.lease) as txn:
         txn.create(f"{scene.base}/s%2Ft", b"root")
     assert scene.direct.get(f"{scene.base}/s%2Ft")[0] == b"root"
@@ -115,19 +115,19 @@ def test_a_node_is_made_with_the_urls_access_list_unless_another_is_said(
 ) -> None:
     url = zookeeper.url(scene.base, acl="world:anyone:rcdw")
     own = make_acl("world", "anyone", read=True, delete=True)
-    with fenceline.guard(url, resource=RESOURCE, lock=LOCK).transaction(scene.lease) as txn:
+    with fencelock.guard(url, resource=RESOURCE, lock=LOCK).transaction(scene.lease) as txn:
         txn.create(scene.node("by-default"))
         txn.create(scene.node("own"), acl=[own])
     assert direct.get_acls(scene.node("by-default"))[0][0].perms == 0b01111
     assert direct.get_acls(scene.node("own"))[0] == [own]
-    assert direct.get_acls(f"{scene.base}/.fenceline/marks/{RESOURCE}")[0][0].perms == 0b01111
+    assert direct.get_acls(f"{scene.base}/.fencelock/marks/{RESOURCE}")[0][0].perms == 0b01111
 
 
 def test_blocks_of_one_holder_do_not_wait_for_each_other(scene: Scene) -> None:
     both_inside = threading.Barrier(2)
 
     def write(name: str) -> None:
-        guard = fenceline.guard(scene.url, resource=RESOURCE, lock=LOCK)
+        guard = fencelock.guard(scene.url, resource=RESOURCE, lock=LOCK)
         with guard.transaction(scene.lease) as txn:
             txn.get(scene.node("a"))
             txn.create(scene.node(name))
@@ -142,7 +142,7 @@ def test_blocks_of_one_holder_do_not_wait_for_each_other(scene: Scene) -> None:
 
 
 # --- what is refused at once ------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("outside", ["", "/reportsx", "/report", "/other/a", "/.fenceline/marks/reports", "/Reports/a"])
+@pytest.mark.parametrize("outside", ["", "/reportsx", "/report", "/other/a", "/.fencelock/marks/reports", "/Reports/a"])
 @pytest.mark.parametrize("use", ["get", "exists", "get_children", "create", "set", "delete"])
 def test_a_block_touches_nothing_outside_of_its_resources(scene: Scene, use: str, outside: str) -> None:
     with (
@@ -247,7 +247,7 @@ def late(scene: Scene, meantime: Callable[[], Any], read: Callable[[Any], Any] =
 
 
 def test_g3_a_block_that_was_overtaken_writes_nothing_and_says_by_whom(scene: Scene) -> None:
-    later = fenceline.guard(scene.url, resource=RESOURCE, lock=LOCK)
+    later = fencelock.guard(scene.url, resource=RESOURCE, lock=LOCK)
     with pytest.raises(StaleTokenError) as caught:
         late(scene, lambda: later.seal(HandmadeLease(6)))
     assert (caught.value.token, caught.value.mark, caught.value.resource) == (5, 6, RESOURCE)
@@ -268,12 +268,12 @@ def test_g9_a_mark_that_is_gone_is_told_at_the_end(scene: Scene) -> None:
 
 
 def delete_mark(scene: Scene) -> None:
-    scene.direct.delete(f"{scene.base}/.fenceline/marks/{RESOURCE}", recursive=True)
+    scene.direct.delete(f"{scene.base}/.fencelock/marks/{RESOURCE}", recursive=True)
 
 
 def test_g1_a_mark_that_was_made_anew_does_not_pass_for_the_old_one(scene: Scene) -> None:
     """Its version is what the old one's was."""
-    later = fenceline.guard(scene.url, resource=RESOURCE, lock=LOCK)
+    later = fencelock.guard(scene.url, resource=RESOURCE, lock=LOCK)
 
     def take_over() -> None:
         delete_mark(scene)
@@ -285,7 +285,7 @@ def test_g1_a_mark_that_was_made_anew_does_not_pass_for_the_old_one(scene: Scene
 
 
 def test_a_mark_that_was_put_back_by_hand_is_one(scene: Scene) -> None:
-    mark = f"{scene.base}/.fenceline/marks/{RESOURCE}"
+    mark = f"{scene.base}/.fencelock/marks/{RESOURCE}"
     scene.guard.seal(HandmadeLease(4))
     backup, _ = scene.direct.get(mark)
     late(scene, lambda: None)
@@ -347,7 +347,7 @@ def test_what_kazoo_says_of_a_read_is_the_blocks_own(scene: Scene) -> None:
 # --- tasks ------------------------------------------------------------------------------------------------------------
 @pytest.mark.asyncio
 async def test_a_task_reads_in_a_thread_and_writes_as_it_likes(scene: Scene) -> None:
-    guard = fenceline.aio.guard(scene.url, resource=RESOURCE, lock=LOCK)
+    guard = fencelock.aio.guard(scene.url, resource=RESOURCE, lock=LOCK)
     async with guard.transaction(scene.lease) as txn:
         value, _ = await asyncio.to_thread(txn.get, scene.node("a"))
         txn.set(scene.node("a"), value + b"2")

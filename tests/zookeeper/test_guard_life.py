@@ -9,9 +9,9 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 
-import fenceline
-from fenceline.errors import ConfigError, OutcomeUnknownError, SourceError, SourceUnavailableError
-from fenceline.stores.registry import guard_store
+import fencelock
+from fencelock.errors import ConfigError, OutcomeUnknownError, SourceError, SourceUnavailableError
+from fencelock.stores.registry import guard_store
 from tests.cli.program import program
 from tests.guard_beside_locks import BesideLocks
 from tests.guard_life import GuardLife, outlive_an_outage
@@ -69,7 +69,7 @@ class ZooKeeperFace(Face):
         return loss
 
     def entries(self) -> list[dict[str, Any]]:
-        audit = f"{self.base}/.fenceline/audit"
+        audit = f"{self.base}/.fencelock/audit"
         return [json.loads(self.direct.get(f"{audit}/{name}")[0]) for name in sorted(self.direct.get_children(audit))]
 
 
@@ -105,13 +105,13 @@ class TestZooKeeperGuardBesideLocks(BesideLocks):
 def test_a_user_of_its_own_leaves_nothing_to_find(zookeeper: ZooKeeperServer, direct: KazooClient) -> None:
     base = fresh_base()
     url = zookeeper.url(base, user="clerk", password="secret")
-    guard = fenceline.guard(url, resource=RESOURCE, lock=LOCK)
+    guard = fencelock.guard(url, resource=RESOURCE, lock=LOCK)
     with guard.transaction(HandmadeLease(5)) as txn:
         txn.create(f"{base}/{RESOURCE}", b"mine")
     guard.outrank(HandmadeLease(6), reason="a test")
     assert guard_store(url).examine() == []
     assert "secret" not in repr(guard)
-    nobody = fenceline.guard(zookeeper.url(base), resource=RESOURCE, lock=LOCK)
+    nobody = fencelock.guard(zookeeper.url(base), resource=RESOURCE, lock=LOCK)
     with pytest.raises(SourceError, match="does not permit it"):
         nobody.seal(HandmadeLease(7))
     assert [one.code for one in guard_store(zookeeper.url(base)).examine()] == ["guard-refused"]
@@ -121,7 +121,7 @@ def test_a_user_of_its_own_leaves_nothing_to_find(zookeeper: ZooKeeperServer, di
 
 
 def test_a_guard_outlives_an_outage(own_zookeeper: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fenceline.stores.zookeeper.guard_client.PATIENCE_S", 2.0)
+    monkeypatch.setattr("fencelock.stores.zookeeper.guard_client.PATIENCE_S", 2.0)
     direct = own_zookeeper.client()
     outlive_an_outage(ZooKeeperFace(own_zookeeper, direct), own_zookeeper.kill, own_zookeeper.start)
     gc.collect()
@@ -131,6 +131,6 @@ def test_a_guard_outlives_an_outage(own_zookeeper: ZooKeeperServer, monkeypatch:
 
 def test_a_session_that_the_servers_would_change_leads_to_their_tick(zookeeper: ZooKeeperServer) -> None:
     """Whoever uses a guard asked for no ttl that could be another."""
-    guard = fenceline.guard(zookeeper.url(fresh_base(), tick_ms=10), resource=RESOURCE, lock=LOCK)
+    guard = fencelock.guard(zookeeper.url(fresh_base(), tick_ms=10), resource=RESOURCE, lock=LOCK)
     with pytest.raises(ConfigError, match=r"0.1 s was asked for.*0.2 s instead.*tick_ms=…: it is taken for 10 ms"):
         guard.seal(HandmadeLease(5))

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-import fenceline
-from fenceline import SealLostError, SourceUnavailableError, StaleTokenError
+import fencelock
+from fencelock import SealLostError, SourceUnavailableError, StaleTokenError
 from tests.guards import LOCK, HandmadeLease, HandmadeSource
 from tests.private_server import copy_folder
 from tests.zookeeper.fix_server import ZooKeeperServer
@@ -19,7 +19,7 @@ NODE = "/app/r"
 
 def write(server: ZooKeeperServer, lease: HandmadeLease, value: bytes) -> None:
     """Write through a guard of its own: servers take no session that has seen more than they have."""
-    guard = fenceline.guard(server.url("/app"), resource="r", lock=LOCK)
+    guard = fencelock.guard(server.url("/app"), resource="r", lock=LOCK)
     with guard.transaction(lease) as txn:
         (txn.set if txn.exists(NODE) else txn.create)(NODE, value)
 
@@ -51,7 +51,7 @@ def test_g9_a_tenure_that_had_sealed_finds_its_seal_lost(own_zookeeper: ZooKeepe
     for _ in range(2):
         with pytest.raises(SealLostError, match="sealed it with token 6, and now its mark is 5"):
             write(server, after, b"late")
-    fenceline.guard(server.url("/app"), resource="r", lock=LOCK).raise_to(HandmadeSource(6), reason="restored")
+    fencelock.guard(server.url("/app"), resource="r", lock=LOCK).raise_to(HandmadeSource(6), reason="restored")
     for late in (before, after):
         with pytest.raises(StaleTokenError):
             write(server, late, b"late")
@@ -68,7 +68,7 @@ def test_versions_that_come_again_do_not_pass_for_the_old_ones(own_zookeeper: Zo
     server = own_zookeeper
     write(server, HandmadeLease(4), b"initial")
     older = back_up(server)
-    guard = fenceline.guard(server.url("/app"), resource="r", lock=LOCK)
+    guard = fencelock.guard(server.url("/app"), resource="r", lock=LOCK)
 
     def write_across() -> None:
         with guard.transaction(HandmadeLease(5)) as txn:
@@ -90,7 +90,7 @@ def test_a_guard_that_has_seen_more_than_restored_servers_goes_on(own_zookeeper:
     server = own_zookeeper
     write(server, HandmadeLease(4), b"four")
     older = back_up(server)
-    guard = fenceline.guard(server.url("/app"), resource="r", lock=LOCK)
+    guard = fencelock.guard(server.url("/app"), resource="r", lock=LOCK)
     for token in range(5, 15):
         guard.seal(HandmadeLease(token))
     begin_from(server, older)
@@ -102,7 +102,7 @@ def test_a_guard_that_has_seen_more_than_restored_servers_goes_on(own_zookeeper:
 
 def raise_above(server: ZooKeeperServer, token: int) -> None:
     """Do what an operator does after a restore, and let the servers pass what clients had seen before it."""
-    fenceline.guard(server.url("/app"), resource="r", lock=LOCK).raise_to(HandmadeSource(token), reason="restored")
+    fencelock.guard(server.url("/app"), resource="r", lock=LOCK).raise_to(HandmadeSource(token), reason="restored")
     client = server.client()
     for _ in range(30):
         client.create("/passing", sequence=True)

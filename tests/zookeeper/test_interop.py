@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 import pytest
 from kazoo.client import KazooClient
 
-import fenceline
-from fenceline import SourceError
-from fenceline.stores.zookeeper import layout
+import fencelock
+from fencelock import SourceError
+from fencelock.stores.zookeeper import layout
 from tests.cli.program import Program, program
 from tests.helpers import DEADLINE_S, wait_until
 
@@ -20,8 +20,8 @@ ROUNDS = 15
 
 
 @pytest.fixture
-def source(zookeeper_url: str) -> Iterator[fenceline.Source]:
-    with fenceline.connect(zookeeper_url) as made:
+def source(zookeeper_url: str) -> Iterator[fencelock.Source]:
+    with fencelock.connect(zookeeper_url) as made:
         yield made
 
 
@@ -32,7 +32,7 @@ def path(zookeeper_url: str) -> str:
     return f"/{base}/{NAME}"
 
 
-def test_kazoos_lock_keeps_ours_out_and_is_shown(source: fenceline.Source, kazoo: KazooClient, path: str) -> None:
+def test_kazoos_lock_keeps_ours_out_and_is_shown(source: fencelock.Source, kazoo: KazooClient, path: str) -> None:
     lock = source.lock(NAME, ttl=TTL)
     theirs = kazoo.Lock(path, "the other program")
     with theirs:
@@ -57,7 +57,7 @@ def test_kazoos_lock_keeps_ours_out_and_is_shown(source: fenceline.Source, kazoo
     ids=range(7),
 )
 def test_whatever_a_foreign_holder_says_it_is_shown_and_broken(
-    source: fenceline.Source, kazoo: KazooClient, path: str, value: bytes, shown: str
+    source: fencelock.Source, kazoo: KazooClient, path: str, value: bytes, shown: str
 ) -> None:
     kazoo.ensure_path(path)
     kazoo.create(f"{path}/theirs__lock__", value, ephemeral=True, sequence=True)
@@ -82,7 +82,7 @@ def test_whatever_a_foreign_holder_says_it_is_shown_and_broken(
     ],
 )
 def test_whatever_a_locks_own_node_says_a_loss_is_told(
-    source: fenceline.Source, kazoo: KazooClient, path: str, value: bytes
+    source: fencelock.Source, kazoo: KazooClient, path: str, value: bytes
 ) -> None:
     lease = source.lock(NAME, ttl=1.0).acquire()
     assert lease is not None
@@ -93,7 +93,7 @@ def test_whatever_a_locks_own_node_says_a_loss_is_told(
     assert source.info(NAME).holder is None
 
 
-def test_a_lock_that_nobody_holds_is_known_until_it_is_purged(source: fenceline.Source) -> None:
+def test_a_lock_that_nobody_holds_is_known_until_it_is_purged(source: fencelock.Source) -> None:
     assert not source.info(NAME).is_known
     with source.lock(NAME, ttl=TTL) as lease:
         assert source.info(NAME).is_known
@@ -105,7 +105,7 @@ def test_a_lock_that_nobody_holds_is_known_until_it_is_purged(source: fenceline.
     assert not source.info(NAME).is_known
 
 
-def test_ours_keeps_kazoos_lock_out(source: fenceline.Source, kazoo: KazooClient, path: str) -> None:
+def test_ours_keeps_kazoos_lock_out(source: fencelock.Source, kazoo: KazooClient, path: str) -> None:
     with source.lock(NAME, ttl=TTL) as lease:
         assert not kazoo.Lock(path).acquire(blocking=False)
         assert lease.is_valid
@@ -130,7 +130,7 @@ def test_the_commands_tell_of_kazoos_lock_what_they_know(
 
 @pytest.mark.parametrize("kind", ["Lock", "WriteLock", "ReadLock"])
 def test_each_waits_for_the_other_in_the_order_in_which_they_came(
-    source: fenceline.Source, kazoo: KazooClient, path: str, kind: str
+    source: fencelock.Source, kazoo: KazooClient, path: str, kind: str
 ) -> None:
     order: list[str] = []
     first = source.lock(NAME, ttl=TTL).acquire()
@@ -158,7 +158,7 @@ def test_each_waits_for_the_other_in_the_order_in_which_they_came(
 
 
 def test_h9_under_contention_one_at_a_time_is_inside_and_tokens_rise(
-    source: fenceline.Source, kazoo: KazooClient, path: str
+    source: fencelock.Source, kazoo: KazooClient, path: str
 ) -> None:
     """Two threads of ours and two of kazoo's, each pair on one session."""
     inside: list[str] = []
@@ -188,7 +188,7 @@ def test_h9_under_contention_one_at_a_time_is_inside_and_tokens_rise(
     assert tokens == sorted(set(tokens))
 
 
-def test_a_token_is_the_czxid_of_the_node(source: fenceline.Source, kazoo: KazooClient, path: str) -> None:
+def test_a_token_is_the_czxid_of_the_node(source: fencelock.Source, kazoo: KazooClient, path: str) -> None:
     with source.lock(NAME, ttl=TTL) as lease:
         (node,) = kazoo.get_children(path)
         stat = kazoo.exists(f"{path}/{node}")
@@ -198,7 +198,7 @@ def test_a_token_is_the_czxid_of_the_node(source: fenceline.Source, kazoo: Kazoo
 
 
 def test_near_the_end_of_the_counter_nobody_is_queued(
-    source: fenceline.Source, kazoo: KazooClient, path: str, monkeypatch: pytest.MonkeyPatch
+    source: fencelock.Source, kazoo: KazooClient, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The real counter of the real parent is driven up to a limit that is lowered here."""
     lock = source.lock(NAME, ttl=TTL)
@@ -206,7 +206,7 @@ def test_near_the_end_of_the_counter_nobody_is_queued(
         with lock:
             pass
     monkeypatch.setattr(layout, "COUNTER_LIMIT", 20)
-    with pytest.raises(SourceError, match="fenceline purge"):
+    with pytest.raises(SourceError, match="fencelock purge"):
         lock.acquire()
     wait_until(lambda: kazoo.get_children(path) == [])
     before = source.describe().last_token
@@ -225,7 +225,7 @@ def test_names_that_the_counter_has_turned_negative_are_refused() -> None:
 
 
 def test_purge_and_listing_leave_other_programs_nodes_alone(
-    source: fenceline.Source, kazoo: KazooClient, path: str
+    source: fencelock.Source, kazoo: KazooClient, path: str
 ) -> None:
     base = path.rpartition("/")[0]
     for name in ("theirs", "theirs.too"):
@@ -235,7 +235,7 @@ def test_purge_and_listing_leave_other_programs_nodes_alone(
         pass
     assert [info.name for info in source.locks()] == [NAME]
     assert source.purge() == 1
-    assert sorted(kazoo.get_children(base)) == [".fenceline", "theirs", "theirs.too"]
+    assert sorted(kazoo.get_children(base)) == [".fencelock", "theirs", "theirs.too"]
 
 
 def _run(works: list[Callable[[], None]]) -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-import fenceline
-from fenceline import aio
+import fencelock
+from fencelock import aio
 from tests.helpers import wait_until
 from tests.zookeeper.proxy import Loss, ZooKeeperProxy
 
@@ -22,8 +22,8 @@ class Scene:
         self.proxy = proxy
         self.is_async = kind == "async"
         self.runner = asyncio.Runner()
-        self.source: Any = (aio if self.is_async else fenceline).connect(proxy.url(url))
-        self.referee = fenceline.connect(url)
+        self.source: Any = (aio if self.is_async else fencelock).connect(proxy.url(url))
+        self.referee = fencelock.connect(url)
         self.tokens: list[int] = []
 
     def do(self, result: Any) -> Any:

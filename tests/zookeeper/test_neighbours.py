@@ -3,11 +3,11 @@
 import pytest
 from kazoo.client import KazooClient
 
-import fenceline
-from fenceline import SourceError, StaleTokenError
-from fenceline._flows import requests as ask
-from fenceline.model import draw_claim
-from fenceline.stores.zookeeper.source import ZooKeeperSource
+import fencelock
+from fencelock import SourceError, StaleTokenError
+from fencelock._flows import requests as ask
+from fencelock.model import draw_claim
+from fencelock.stores.zookeeper.source import ZooKeeperSource
 from tests.guards import LOCK, RESOURCE, HandmadeLease
 from tests.zookeeper.fix_client import Client
 from tests.zookeeper.fix_server import ZooKeeperServer
@@ -23,8 +23,8 @@ def base(zookeeper: ZooKeeperServer) -> str:
     return base
 
 
-def sealed(url: str, resource: str = RESOURCE, token: int = 5) -> fenceline.Guard:
-    guard = fenceline.guard(url, resource=resource, lock=LOCK)
+def sealed(url: str, resource: str = RESOURCE, token: int = 5) -> fencelock.Guard:
+    guard = fencelock.guard(url, resource=resource, lock=LOCK)
     guard.seal(HandmadeLease(token))
     return guard
 
@@ -33,7 +33,7 @@ def test_a_break_and_a_purge_spare_the_marks_of_a_guard_below_the_locks_node(
     zookeeper: ZooKeeperServer, base: str, client: Client
 ) -> None:
     guard = sealed(zookeeper.url(f"{base}/billing"))
-    with fenceline.connect(zookeeper.url(base)) as source:
+    with fencelock.connect(zookeeper.url(base)) as source:
         with source.lock("billing", ttl=2.0):
             source.break_lock("billing", reason="a test")
         source.purge()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import fenceline
+import fencelock
 from tests.guards import make_file
 from tests.helpers import wait_until
 from tests.postgres import test_processes as shared
@@ -30,7 +30,7 @@ class ZooKeeperStage(Stage):
 
     def actor(self, script: str, *, options: tuple[str, ...] = ()) -> Actor:
         """Start an actor; `source` is the ZooKeeper source."""
-        named = f"URL = {self.url!r}\nsource = fenceline.connect(URL)\n"
+        named = f"URL = {self.url!r}\nsource = fencelock.connect(URL)\n"
         return super().actor(named + textwrap.dedent(script), options=options)
 
 
@@ -41,8 +41,8 @@ def stage(zookeeper: ZooKeeperServer, zookeeper_url: str, tmp_path: Path) -> Ite
 
 
 @pytest.fixture
-def source(stage: ZooKeeperStage) -> Iterator[fenceline.Source]:
-    with fenceline.connect(stage.url) as made:
+def source(stage: ZooKeeperStage) -> Iterator[fencelock.Source]:
+    with fencelock.connect(stage.url) as made:
         yield made
 
 
@@ -63,7 +63,7 @@ while True:
 
 
 def test_killed_anywhere_between_acquire_and_release_no_token_comes_twice(
-    stage: ZooKeeperStage, source: fenceline.Source
+    stage: ZooKeeperStage, source: fencelock.Source
 ) -> None:
     tokens: list[int] = []
     for turns in (1, 20, 50):
@@ -82,7 +82,7 @@ def test_killed_anywhere_between_acquire_and_release_no_token_comes_twice(
 
 
 def test_the_interpreters_end_releases_what_is_held_at_once_and_says_nothing(
-    stage: ZooKeeperStage, source: fenceline.Source
+    stage: ZooKeeperStage, source: fencelock.Source
 ) -> None:
     for ending in ("", "sys.exit(0)", "del source", "source.close()", "raise KeyboardInterrupt"):
         actor = stage.actor(f"""
@@ -103,7 +103,7 @@ def test_the_interpreters_end_releases_what_is_held_at_once_and_says_nothing(
 
 @pytest.mark.parametrize("ending", ["os._exit(0)", "sys.exit(0)", "source.close(); sys.exit(0)", "del lease, source"])
 def test_h6_a_child_neither_uses_nor_ends_its_parents_session(
-    stage: ZooKeeperStage, source: fenceline.Source, ending: str
+    stage: ZooKeeperStage, source: fencelock.Source, ending: str
 ) -> None:
     actor = stage.actor(
         FORKING
@@ -117,7 +117,7 @@ if not child:
     import gc
     try:
         lease.release()
-    except fenceline.LeaseInheritedError:
+    except fencelock.LeaseInheritedError:
         pass
     with source.lock("c", ttl=600.0) as own:
         assert source.lock("a", ttl=600.0).acquire(timeout=0.1) is None
@@ -143,7 +143,7 @@ hear()
 
 
 def test_h6_a_killed_parents_lock_is_free_though_its_child_lives(
-    stage: ZooKeeperStage, source: fenceline.Source
+    stage: ZooKeeperStage, source: fencelock.Source
 ) -> None:
     actor = stage.actor("""
         lease = source.lock("a", ttl=1.0).acquire()

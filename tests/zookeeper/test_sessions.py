@@ -6,13 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from kazoo.client import KazooClient
 
-import fenceline
-from fenceline import ConfigError
-from fenceline._flows import requests as ask
-from fenceline._flows.acquire import Attempt, acquire
-from fenceline.clock import boottime_us
-from fenceline.model import draw_claim
-from fenceline.stores.zookeeper.session import Session
+import fencelock
+from fencelock import ConfigError
+from fencelock._flows import requests as ask
+from fencelock._flows.acquire import Attempt, acquire
+from fencelock.clock import boottime_us
+from fencelock.model import draw_claim
+from fencelock.stores.zookeeper.session import Session
 from tests.helpers import wait_until
 from tests.zookeeper.fix_client import TTL_MS, Client
 from tests.zookeeper.fix_server import ZooKeeperServer
@@ -82,7 +82,7 @@ def test_all_locks_of_one_ttl_share_a_session(client: Client, zookeeper: ZooKeep
 
 # --- the ttl ----------------------------------------------------------------------------------------------------------
 def test_a_ttl_that_the_servers_would_change_is_refused_with_their_limit(zookeeper_url: str) -> None:
-    with fenceline.connect(zookeeper_url) as source:
+    with fencelock.connect(zookeeper_url) as source:
         with pytest.raises(ConfigError, match=r"800 s was asked for.*700 s instead, their maxSessionTimeout"):
             source.lock("a", ttl=800.0).acquire()
         with pytest.raises(ConfigError, match="1 to 86400 seconds"):
@@ -161,7 +161,7 @@ def test_suspended_is_doubt_and_no_loss(proxied: Client, zookeeper_proxy: ZooKee
 def _renewed(client: Client, claim: str) -> ask.Renewed | None:
     try:
         return client.renew(("lock", claim))
-    except fenceline.SourceError:
+    except fencelock.SourceError:
         return None
 
 
@@ -218,7 +218,7 @@ def test_a_waiter_that_gives_up_while_suspended_leaves_no_node(
     zookeeper_proxy.freeze()
     zookeeper_proxy.cut()
     impatient = proxied.store.connect(patience_s=0.1)
-    with pytest.raises(fenceline.SourceError):
+    with pytest.raises(fencelock.SourceError):
         impatient.perform(ask.Release("lock", waiting))
     zookeeper_proxy.thaw()
     wait_until(lambda: len(kazoo.get_children(path)) == 1)
@@ -244,9 +244,9 @@ def test_a_node_that_is_made_after_its_claim_was_given_up_is_removed(
     claim = draw_claim()
     impatient = proxied.store.connect(patience_s=0.2)
     zookeeper_proxy.freeze()
-    with pytest.raises(fenceline.SourceError):
+    with pytest.raises(fencelock.SourceError):
         impatient.perform(ask.Acquire("lock", claim, "tester", TTL_MS, boottime_us(), False))
-    with pytest.raises(fenceline.SourceError):
+    with pytest.raises(fencelock.SourceError):
         impatient.perform(ask.Release("lock", claim))
     zookeeper_proxy.thaw()
     wait_until(lambda: not proxied.session.standing)
@@ -257,7 +257,7 @@ def test_a_node_that_is_made_after_its_claim_was_given_up_is_removed(
 # --- through the public API -------------------------------------------------------------------------------------------
 def test_h3_a_loss_is_told(zookeeper_url: str, kazoo: KazooClient) -> None:
     reasons: list[str] = []
-    with fenceline.connect(zookeeper_url) as source:
+    with fencelock.connect(zookeeper_url) as source:
         lease = source.lock("lock", ttl=1.0, on_lost=reasons.append).acquire()
         assert lease is not None
         store = source._store
@@ -270,7 +270,7 @@ def test_h3_a_loss_is_told(zookeeper_url: str, kazoo: KazooClient) -> None:
 
 
 def test_a_closed_source_keeps_its_session_until_the_last_lease_is_gone(zookeeper_url: str) -> None:
-    source = fenceline.connect(zookeeper_url)
+    source = fencelock.connect(zookeeper_url)
     lease = source.lock("lock", ttl=2.0).acquire()
     assert lease is not None
     sessions = source._store.sessions  # type: ignore[attr-defined]

@@ -2,8 +2,8 @@
 
 import pytest
 
-from fenceline.stores.zookeeper.source import ZooKeeperSource
-from fenceline.testing import AsyncSourceConformance, SourceConformance
+from fencelock.stores.zookeeper.source import ZooKeeperSource
+from fencelock.testing import AsyncSourceConformance, SourceConformance
 from tests.zookeeper.fix_server import ZooKeeperServer
 from tests.zookeeper.fix_zookeeper import fresh_base
 

@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 import pytest
 
-import fenceline
-from fenceline import SourceUnavailableError
-from fenceline._flows.requests import ReadSource
-from fenceline.stores.zookeeper.source import ZooKeeperSource
+import fencelock
+from fencelock import SourceUnavailableError
+from fencelock._flows.requests import ReadSource
+from fencelock.stores.zookeeper.source import ZooKeeperSource
 from tests.postgres.fix_tls import certify_server, make_authority
 from tests.zookeeper.fix_server import ZooKeeperServer
 from tests.zookeeper.fix_zookeeper import fresh_base
@@ -100,7 +100,7 @@ def tls(zookeeper: ZooKeeperServer, tmp_path: Path) -> Iterator[Tls]:
 def test_a_source_over_tls(tls: Tls) -> None:
     url = tls.url(ca=str(tls.authority))
     ZooKeeperSource(url).install()
-    with fenceline.connect(url) as source, source.lock("a", ttl=2.0) as lease:
+    with fencelock.connect(url) as source, source.lock("a", ttl=2.0) as lease:
         assert source.info("a").token == lease.token
 
 

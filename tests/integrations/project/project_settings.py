@@ -10,9 +10,9 @@ pymysql.version_info = (2, 2, 7, "final", 0)
 pymysql.install_as_MySQLdb()
 
 SECRET_KEY = "books"
-INSTALLED_APPS = ["fenceline.integrations.django", "books"]
+INSTALLED_APPS = ["fencelock.integrations.django", "books"]
 DATABASES = {"default": json.loads(os.environ.get("BOOKS_DATABASE", "{}"))}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 USE_TZ = True
 if "BOOKS_SOURCE" in os.environ:
-    FENCELINE = {"SOURCE": os.environ["BOOKS_SOURCE"]}
+    FENCELOCK = {"SOURCE": os.environ["BOOKS_SOURCE"]}

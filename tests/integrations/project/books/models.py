@@ -2,7 +2,7 @@
 
 from django.db import models
 
-from fenceline.integrations.django import protected
+from fencelock.integrations.django import protected
 
 
 class Note(models.Model):

@@ -7,7 +7,7 @@ from typing import Any
 from books.models import Report
 from django.core.management.base import BaseCommand
 
-from fenceline.integrations.django import fenced, lock
+from fencelock.integrations.django import fenced, lock
 
 
 class Command(BaseCommand):

@@ -1,4 +1,0 @@
-"""MySQL and MariaDB: a source of tokens, and a guard whose triggers refuse stale writers in any language.
-
-Needs the extra `fenceline[mysql]` (PyMySQL, and aiomysql for asyncio).
-"""

@@ -1,4 +1,0 @@
-"""PostgreSQL: a source of tokens, and a guard whose triggers refuse stale writers in any language.
-
-Needs the extra `fenceline[postgres]` (psycopg 3).
-"""

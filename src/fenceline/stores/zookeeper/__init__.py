@@ -1,4 +1,0 @@
-"""ZooKeeper, over kazoo: a source of tokens among its locks, and marks beside its data.
-
-Each module here says what it promises; `fenceline[zookeeper]` installs the client that they need.
-"""

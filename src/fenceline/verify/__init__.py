@@ -1,5 +1,0 @@
-"""`fenceline verify`: attack a set-up with real processes, and judge the history of what they were told.
-
-Promise: whatever is judged was recorded as it happened, one JSON object a line, and the same file judged again gives
-the same verdict. `import fenceline` loads nothing of this package.
-"""

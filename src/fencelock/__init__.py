@@ -1,0 +1,155 @@
+"""fencelock: locks that stay safe when leases do not.
+
+Every acquisition yields a fencing token, and the protected resource itself refuses a token lower than the highest that
+it has seen. `connect` opens a source of tokens, `guard` enforces them; `fencelock.aio` has both for asyncio.
+
+Promise: importing this loads no asyncio and no store's client; names are loaded when they are first used.
+"""
+
+from importlib import import_module
+
+TYPE_CHECKING = False  # As type checkers know it: importing `typing` would cost more than all the rest.
+if TYPE_CHECKING:
+    from fencelock._api.guard import Guard, guard
+    from fencelock._api.lease import Lease
+    from fencelock._api.lock import Lock
+    from fencelock._api.rlock import RLock
+    from fencelock._api.source import Source, connect
+    from fencelock.errors import (
+        AcquireTimeoutError,
+        ConfigError,
+        FencelockError,
+        GuardError,
+        LeaseError,
+        LeaseExpiredError,
+        LeaseInheritedError,
+        LeaseLostError,
+        LeaseReleasedError,
+        MissingDependencyError,
+        NotHeldError,
+        OutcomeUnknownError,
+        SchemaError,
+        SealLostError,
+        SourceError,
+        SourceUnavailableError,
+        StaleTokenError,
+        TokenCollisionError,
+        UnfencedWriteError,
+        UnknownSchemeError,
+        UnsafeSourceError,
+        UnsupportedError,
+        WrongLockError,
+    )
+    from fencelock.hooks import Event, Hooks
+    from fencelock.model import (
+        BrokenLock,
+        Finding,
+        LockInfo,
+        Mark,
+        Protection,
+        Sequencer,
+        SourceInfo,
+    )
+
+__version__ = "0.1.0.dev0"
+
+_ERRORS = "fencelock.errors"
+_HOOKS = "fencelock.hooks"
+_MODEL = "fencelock.model"
+_HOMES = {
+    "AcquireTimeoutError": _ERRORS,
+    "BrokenLock": _MODEL,
+    "ConfigError": _ERRORS,
+    "Event": _HOOKS,
+    "FencelockError": _ERRORS,
+    "Finding": _MODEL,
+    "Guard": "fencelock._api.guard",
+    "GuardError": _ERRORS,
+    "Hooks": _HOOKS,
+    "Lease": "fencelock._api.lease",
+    "LeaseError": _ERRORS,
+    "LeaseExpiredError": _ERRORS,
+    "LeaseInheritedError": _ERRORS,
+    "LeaseLostError": _ERRORS,
+    "LeaseReleasedError": _ERRORS,
+    "Lock": "fencelock._api.lock",
+    "LockInfo": _MODEL,
+    "Mark": _MODEL,
+    "MissingDependencyError": _ERRORS,
+    "NotHeldError": _ERRORS,
+    "OutcomeUnknownError": _ERRORS,
+    "Protection": _MODEL,
+    "RLock": "fencelock._api.rlock",
+    "SchemaError": _ERRORS,
+    "SealLostError": _ERRORS,
+    "Sequencer": _MODEL,
+    "Source": "fencelock._api.source",
+    "SourceError": _ERRORS,
+    "SourceInfo": _MODEL,
+    "SourceUnavailableError": _ERRORS,
+    "StaleTokenError": _ERRORS,
+    "TokenCollisionError": _ERRORS,
+    "UnfencedWriteError": _ERRORS,
+    "UnknownSchemeError": _ERRORS,
+    "UnsafeSourceError": _ERRORS,
+    "UnsupportedError": _ERRORS,
+    "WrongLockError": _ERRORS,
+    "connect": "fencelock._api.source",
+    "guard": "fencelock._api.guard",
+}
+
+__all__ = [
+    "AcquireTimeoutError",
+    "BrokenLock",
+    "ConfigError",
+    "Event",
+    "FencelockError",
+    "Finding",
+    "Guard",
+    "GuardError",
+    "Hooks",
+    "Lease",
+    "LeaseError",
+    "LeaseExpiredError",
+    "LeaseInheritedError",
+    "LeaseLostError",
+    "LeaseReleasedError",
+    "Lock",
+    "LockInfo",
+    "Mark",
+    "MissingDependencyError",
+    "NotHeldError",
+    "OutcomeUnknownError",
+    "Protection",
+    "RLock",
+    "SchemaError",
+    "SealLostError",
+    "Sequencer",
+    "Source",
+    "SourceError",
+    "SourceInfo",
+    "SourceUnavailableError",
+    "StaleTokenError",
+    "TokenCollisionError",
+    "UnfencedWriteError",
+    "UnknownSchemeError",
+    "UnsafeSourceError",
+    "UnsupportedError",
+    "WrongLockError",
+    "connect",
+    "guard",
+]
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'fencelock' has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    value.__module__ = "fencelock"  # Where users find it; tracebacks and reprs say so too.
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

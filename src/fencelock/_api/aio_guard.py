@@ -1,0 +1,273 @@
+"""The async guard: the same names and rules.
+
+Promise: the event loop is never blocked by a lock or a flush of the store. The connection that a block yields is the
+client's own: an asynchronous one where the client has one (PostgreSQL), else synchronous, opened and committed by
+threads (SQLite). etcd and ZooKeeper have none that is open: there it is what collects the block's writes.
+"""
+
+import asyncio
+from collections.abc import Generator, Iterable
+from inspect import isawaitable
+from types import TracebackType
+from typing import Any
+
+from fencelock._api.base_guard import BaseGuard
+from fencelock._api.guard_core import GuardCore
+from fencelock._api.guard_terms import (
+    check_closable,
+    check_info,
+    check_protect,
+    check_raise_to,
+    check_reason,
+    check_tables,
+    scope_of,
+)
+from fencelock._api.guard_ways import AsyncWork, Way, way_of
+from fencelock._api.guarded_work import check_unused
+from fencelock._api.occupancy import Occupancy, check_free
+from fencelock._api.proofs import Proof, proof_of
+from fencelock._drivers.guarding import run_async
+from fencelock._flows import operating
+from fencelock._flows.guard_requests import ENFORCE, Withdraw
+from fencelock._flows.guarding import Scope
+from fencelock._flows.requests import Flow
+from fencelock.errors import FencelockError
+from fencelock.hooks import NO_HOOKS, Hooks
+from fencelock.model import Mark, SourceInfo, check_lock_name, check_token, default_holder
+from fencelock.stores.contract import AsyncGuardConnection, GuardStore
+from fencelock.stores.registry import guard_store
+
+
+def guard(
+    url: str,
+    *,
+    resource: str | None = None,
+    resources: Iterable[str] | None = None,
+    lock: str,
+    independent: bool = False,
+    hooks: Hooks = NO_HOOKS,
+) -> "AsyncGuard":
+    """Return a guard of one resource, or of several that are sealed together, at `url`. Opens nothing yet.
+
+    The arguments are those of `fencelock.guard`. Hooks run where the work is done: on the loop (PostgreSQL), or in
+    threads (SQLite).
+    """
+    store = guard_store(url)
+    return AsyncGuard(store, scope_of(store.url, resource, resources, lock, independent=independent), hooks)
+
+
+class AsyncGuard(BaseGuard):
+    """Enforces tokens at one or several resources of one place. `fencelock.aio.guard(…)` makes one."""
+
+    def __init__(self, store: GuardStore, scope: Scope, hooks: Hooks) -> None:
+        super().__init__(store, scope, hooks)
+        self._way = way_of(self._core)
+
+    async def seal(self, lease: Any, *, connection: Any = None) -> None:
+        """Raise the mark of every resource to the lease's token, on the disk, before anything is read from them.
+
+        As `fencelock.Guard.seal`. A task that is cancelled meanwhile leaves at once; the seal may still be made.
+        """
+        if connection is not None:
+            await self._admission(lease, connection, may_raise=True).admitted()
+            return
+        proof = proof_of(lease)
+        block = object()
+        try:
+            proof.enter_guarded(block)
+            self._check_free()
+            await self._way.seal(proof)
+            proof.leave_guarded(block)
+        except BaseException:
+            proof.leave_guarded(block)
+            raise
+
+    def transaction(self, lease: Any) -> "AsyncGuardedTransaction":
+        """Return an `async with` block whose writes are committed at its end, if no newer holder has sealed a resource.
+
+        As `fencelock.Guard.transaction`. PostgreSQL: a psycopg.AsyncConnection. SQLite: the connection is synchronous,
+        and may be used in the loop's thread or in another one. A task that is cancelled while the block commits gets
+        its CancelledError after the commit.
+        """
+        proof = proof_of(lease)
+        return AsyncGuardedTransaction(self._core.scope.place, proof, self._way.work(proof))
+
+    def check(self, lease: Any, *, connection: Any) -> "AsyncAdmission":
+        """Check inside your own open transaction that the lease is the newest holder, and hold the marks there.
+
+        As `fencelock.Guard.check`: `await` it, or write in `async with guard.check(lease, connection=…):`. SQLite: it
+        runs in the loop's thread, where your connection is.
+        """
+        return self._admission(lease, connection, may_raise=False)
+
+    def _admission(self, lease: Any, native: Any, *, may_raise: bool) -> "AsyncAdmission":
+        return AsyncAdmission(self._way, self._core, proof_of(lease), native, may_raise=may_raise)
+
+    async def close(self, lease: Any) -> None:
+        """Make the lease's own token stale at every resource: its late tasks and children cannot write any more."""
+        proof = proof_of(lease)
+        check_closable(proof)
+        self._check_free()
+        await self._way.run(self._core.closing(proof))
+
+    async def mark(self) -> Mark:
+        """Return the mark of the guard's one resource; token 0 if it was never sealed."""
+        return (await self.marks())[self._only_resource("mark")]
+
+    async def marks(self) -> dict[str, Mark]:
+        """Return the mark of every resource of the guard, by its name."""
+        return await self._way.run(self._core.looking())
+
+    async def protect(self, *tables: str, mode: str = ENFORCE, source: Any = None) -> None:
+        """Have the store itself refuse (`enforce`) or count (`observe`) writes to the tables that present no token.
+
+        As `fencelock.Guard.protect`; `source` is an async or a sync one.
+        """
+        self._only_resource("protect")
+        check_protect(tables, mode)
+        info = None if source is None else await _described(source)
+        await self._way.install()
+        await self._operate(operating.protect(self._core.scope, tables, mode, info, default_holder()))
+
+    async def unprotect(self, *tables: str, reason: str) -> None:
+        """Let anybody write to the tables again; none named: to all of the resource. The mark stays."""
+        self._only_resource("unprotect")
+        check_tables(tables)
+        await self._operate(operating.unprotect(self._core.scope, tables, default_holder(), check_reason(reason)))
+
+    async def lower(self, token: int, *, reason: str) -> None:
+        """Set the mark of the guard's one resource to a lower token: the remedy for a poisoned mark."""
+        self._only_resource("lower")
+        await self._operate(
+            operating.lower(self._core.scope, check_token(token), default_holder(), check_reason(reason))
+        )
+
+    async def raise_to(self, source: Any, *, reason: str) -> None:
+        """Raise every mark to the source's last token, or to a token: the step after the resource was restored."""
+        token = check_raise_to(source)
+        to = await _described(source) if token is None else token
+        await self._operate(operating.raise_to(self._core.scope, to, default_holder(), check_reason(reason)))
+
+    async def rebind(self, lock: str, *, source: Any, reason: str) -> None:
+        """Bind the resources, and this guard, to another lock or source, whose tokens are above every mark."""
+        self._check_free()
+        info = await _described(source)
+        await self._way.rebind(check_lock_name(lock), info, check_reason(reason))
+
+    async def outrank(self, lease: Any, *, reason: str) -> None:
+        """Raise every mark to the token minted by breaking the lock, so that the broken lease can write no more."""
+        sequencer = proof_of(lease).sequencer
+        await self._operate(operating.outrank(self._core.scope, sequencer, default_holder(), check_reason(reason)))
+
+    async def _operate(self, flow: Flow[None]) -> None:
+        self._check_free()
+        await self._way.run(flow)
+
+    def _check_free(self) -> None:
+        check_free(self.url, asyncio.current_task())
+
+
+class AsyncGuardedTransaction:
+    """The block of one guarded transaction; yields the client's own connection."""
+
+    __slots__ = ("_block", "_is_used", "_occupancy", "_proof", "_work")
+
+    def __init__(self, place: str, proof: Proof, work: AsyncWork) -> None:
+        self._proof = proof
+        self._work = work
+        self._is_used = False
+        self._block = object()
+        self._occupancy = Occupancy(place)
+
+    async def __aenter__(self) -> Any:
+        check_unused(is_used=self._is_used)
+        self._is_used = True
+        try:
+            self._proof.enter_guarded(self._block)
+            self._occupancy.begin(asyncio.current_task())
+            return await self._work.open()
+        except BaseException:
+            self._leave()
+            raise
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            meaning = await self._work.end(error)
+            self._leave()
+        except BaseException:
+            self._leave()
+            raise
+        if meaning is not None:
+            raise meaning from error
+
+    def _leave(self) -> None:
+        self._occupancy.end()
+        self._proof.leave_guarded(self._block)
+
+
+class AsyncAdmission:
+    """What `guard.check` found: the lease is the newest holder. As a block, it admits writes to protected tables."""
+
+    __slots__ = ("_block", "_connection", "_core", "_may_raise", "_native", "_presented", "_proof", "_way")
+
+    def __init__(self, way: Way, core: GuardCore, proof: Proof, native: Any, *, may_raise: bool) -> None:
+        self._way = way
+        self._core = core
+        self._proof = proof
+        self._native = native
+        self._may_raise = may_raise
+        self._connection: AsyncGuardConnection | None = None
+        self._presented: tuple[str, ...] = ()
+        self._block = object()
+
+    def __await__(self) -> Generator[Any, None, "AsyncAdmission"]:
+        yield from self.admitted().__await__()
+        return self
+
+    async def __aenter__(self) -> None:
+        connection = await self.admitted()
+        try:
+            self._proof.enter_guarded(self._block)
+            self._presented = await run_async(self._core.presenting(self._proof), connection)
+        except BaseException:
+            self._proof.leave_guarded(self._block)
+            raise
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self._withdraw(await self.admitted(), error)
+            self._proof.leave_guarded(self._block)
+        except BaseException:
+            self._proof.leave_guarded(self._block)
+            raise
+
+    async def _withdraw(self, connection: AsyncGuardConnection, error: BaseException | None) -> None:
+        try:
+            await connection.perform(Withdraw(self._presented))
+        except FencelockError:
+            # After a failure inside the block the caller rolls back, and then nothing is left to withdraw.
+            if error is None:
+                raise
+        if error is not None and (meaning := connection.explain(error)) is not None:
+            raise meaning from error
+
+    async def admitted(self) -> AsyncGuardConnection:
+        """Return the caller's connection, in whose transaction the marks were found to be this lease's."""
+        if self._connection is None:
+            core, proof = self._core, self._proof
+            proof.check_valid()
+            adopted = self._way.adopt(self._native)
+            with core.telling(proof):
+                sealed = await run_async(core.checking(proof, may_raise=self._may_raise), adopted)
+            core.tell_sealed(proof, sealed)
+            self._connection = adopted
+        return self._connection
+
+
+async def _described(source: Any) -> SourceInfo:
+    info = source.describe() if hasattr(source, "describe") else source
+    return check_info(await info if isawaitable(info) else info)

@@ -1,0 +1,144 @@
+"""The async lease: what `AsyncLock.acquire` returns.
+
+Promise: as its twin, with the task in the thread's place; what is told from other threads arrives on the loop. Never: a
+task cancelled that has left its block.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from fencelock._api.base_lease import BaseLease, note_loss
+from fencelock._drivers.aio import AsyncDriver
+from fencelock._flows import keep
+from fencelock._keeper.record import DEADLINE_PASSED, RELEASED, Audience, LeaseRecord
+from fencelock.errors import FencelockError
+
+
+def call_on_loop(loop: asyncio.AbstractEventLoop, function: Callable[..., object], *arguments: object) -> None:
+    """Have the loop call a function soon, from any thread; a loop that is closed by now has nobody to tell."""
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(function, *arguments)
+
+
+class AsyncLost:
+    """Announces that a lease was lost or has expired."""
+
+    __slots__ = ("_record",)
+
+    def __init__(self, record: LeaseRecord) -> None:
+        self._record = record
+
+    def is_set(self) -> bool:
+        """Return whether the lease was lost or its deadline has passed, at this moment."""
+        return self._record.is_lost()
+
+    async def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the lease is over, `timeout` seconds at most; return whether it was lost (False: released, or
+        timeout).
+        """
+        over = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def wake() -> None:
+            call_on_loop(loop, over.set)
+
+        self._record.when_over(wake)
+        try:
+            async with asyncio.timeout(timeout):
+                await over.wait()
+        except TimeoutError:
+            pass
+        finally:
+            self._record.forget_waker(wake)
+        return self.is_set()
+
+
+class AsyncLease(BaseLease):
+    """One time-limited holding of a lock, renewed in the background until it is released; acquiring a lock gives it."""
+
+    __slots__ = ("_driver", "_to_cancel")
+
+    def __init__(self, record: LeaseRecord, audience: Audience, driver: AsyncDriver) -> None:
+        super().__init__(record, audience)
+        self._driver = driver
+        self._to_cancel: set[asyncio.Task[Any]] = set()
+
+    @property
+    def lost(self) -> AsyncLost:
+        """Tells of the loss of this lease: `is_set()`, `await wait(timeout)`."""
+        self._record.check_own()
+        return AsyncLost(self._record)
+
+    def cancel_on_lost(self) -> None:
+        """Cancel the current task when the lease is lost, until it is released; soon if that has happened already. The
+        CancelledError carries the reason.
+        """
+        self._record.check_own()
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("cancel_on_lost() must be called inside the task that is to be cancelled")
+        self._to_cancel.add(task)
+        loop = asyncio.get_running_loop()
+
+        def cancel(reason: str) -> None:
+            call_on_loop(loop, self._cancel, task, reason)
+
+        self._audience.listeners = (*self._audience.listeners, cancel)
+        # Looked at after the listener is there: either the keeper calls it, or the loss is seen here.
+        if self.lost.is_set():
+            cancel(self._record.reason or DEADLINE_PASSED)
+
+    def _cancel(self, task: "asyncio.Task[Any]", reason: str) -> None:
+        """Runs on the loop, as `release` does: a task that has left its block is not cancelled any more."""
+        if task in self._to_cancel:
+            self._to_cancel.discard(task)
+            task.cancel(f"lock {self.lock!r} with token {self.token} was lost: {reason}")
+
+    async def release(self) -> bool:
+        """Give the lock back; return whether it was still ours. Idempotent, and never frees somebody else's lock (H4).
+
+        Waits for the lease's open guarded transactions, until its deadline at most. If the source cannot be told now,
+        or the task is cancelled meanwhile, the keeper goes on trying in the background. LeaseInheritedError in a
+        forked child, LeaseError inside a guarded transaction of the same task.
+        """
+        record = self._record
+        record.check_own()
+        if record.open_transactions:
+            record.check_may_release(self._who())
+        self._to_cancel.clear()
+        ended_as = None
+        try:
+            ended_as = self._begin_release()
+            if ended_as is None:
+                return False
+            if record.open_transactions:
+                await self._driver.in_thread(record.wait_for_guarded)
+            await self._driver.run(keep.release(record.lock, record.claim))
+        except FencelockError as error:
+            self._after_release(error)
+        except BaseException as error:
+            self._after_release(error)
+            raise
+        else:
+            self._after_release(None)
+        return ended_as == RELEASED
+
+    async def leave_block(self, error: BaseException | None) -> None:
+        """End an `async with` block: release, and raise the loss after a good body, or note it on its
+        exception (H3).
+        """
+        if self.is_inherited or not await self.release():
+            note_loss(self._problem_at_end(), error)
+
+    def enter_guarded(self, block: object) -> None:
+        """Count a guarded transaction that this task begins; for guards."""
+        self._record.enter_guarded(block, self._who())
+
+    def leave_guarded(self, block: object) -> None:
+        """Count it out, in whichever task, if it is counted; for guards."""
+        self._record.leave_guarded(block)
+
+    def _who(self) -> int:
+        return id(asyncio.current_task())

@@ -1,0 +1,152 @@
+"""The async handles to a named lock: `AsyncLock` and `AsyncRLock`, twins of `Lock` and `RLock`.
+
+Promise: as their twins, with the task in the thread's place; a cancelled acquire leaves no orphan behind (H5).
+"""
+
+import asyncio
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from fencelock._api.aio_lease import AsyncLease
+from fencelock._api.lock import BaseLock
+from fencelock._api.rlock import Holding
+from fencelock._api.terms import Terms, waiting
+
+if TYPE_CHECKING:
+    from collections.abc import MutableMapping
+
+    from fencelock._api.aio_source import AsyncSource
+
+
+def this_task() -> "asyncio.Task[Any]":
+    """Return the running task; RuntimeError outside of one."""
+    task = asyncio.current_task()
+    if task is None:
+        raise RuntimeError("an async lock must be used inside a task")
+    return task
+
+
+class AsyncLock(BaseLock):
+    """A handle to a named lock: `source.lock(name)` makes one.
+
+    Acquire it, or use it as an async context manager, which yields the lease.
+    """
+
+    def __init__(self, source: "AsyncSource", terms: Terms) -> None:
+        super().__init__(terms)
+        self._source = source
+        self._entered: MutableMapping[Any, list[AsyncLease]] = WeakKeyDictionary()
+        self.current: AsyncLease | None = None
+        """The lease of the last `acquire()` of this handle that was not released by the handle."""
+
+    def __repr__(self) -> str:
+        return self._described(self.current is not None)
+
+    async def acquire(self, blocking: bool = True, timeout: float = -1) -> AsyncLease | None:
+        """Acquire the lock and return the lease, or None if it was not obtained; parameters and errors as
+        `Lock.acquire`.
+        """
+        lease = await self._source.take(
+            self._checked_terms, *waiting(blocking, timeout, self._checked_terms.timeout_ms)
+        )
+        if lease is not None:
+            self.current = lease
+        return lease
+
+    async def release(self) -> None:
+        """Release what the last `acquire()` of this handle got, from any task; NotHeldError if there is nothing."""
+        lease, self.current = self.current, None
+        if lease is None:
+            raise self._not_held()
+        await lease.release()
+
+    async def locked(self) -> bool:
+        """Ask the source whether anybody holds the lock; one round trip."""
+        return (await self._source.info(self.name)).is_held
+
+    async def __aenter__(self) -> AsyncLease:
+        lease = await self._source.take(self._checked_terms, True, self._checked_terms.timeout_ms)
+        if lease is None:
+            raise self._timed_out()
+        self._entered.setdefault(this_task(), []).append(lease)
+        return lease
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        entered = self._entered.get(this_task())
+        if not entered:
+            raise self._not_held()
+        await entered.pop().leave_block(error)
+
+
+class AsyncRLock(BaseLock):
+    """A re-entrant handle to a named lock: `source.rlock(name)` makes one.
+
+    Each task must release it as often as it acquired it.
+    """
+
+    def __init__(self, source: "AsyncSource", terms: Terms) -> None:
+        super().__init__(terms)
+        self._source = source
+        self._holdings: MutableMapping[Any, Holding[AsyncLease]] = WeakKeyDictionary()
+
+    def __repr__(self) -> str:
+        return self._described(any(holding.lease is not None for holding in self._holdings.values()))
+
+    @property
+    def current(self) -> AsyncLease | None:
+        """The lease that this task holds by this handle."""
+        return self._holding().lease
+
+    async def acquire(self, blocking: bool = True, timeout: float = -1) -> AsyncLease | None:
+        """Acquire the lock, or enter it again, and return the lease; parameters and errors as `RLock.acquire`."""
+        may_wait, timeout_ms = waiting(blocking, timeout, self._checked_terms.timeout_ms)
+        holding = self._holding()
+        if (lease := holding.again()) is not None:
+            return lease
+        lease = await self._source.take(self._checked_terms, may_wait, timeout_ms)
+        if lease is not None:
+            holding.begin(lease)
+        return lease
+
+    async def release(self) -> None:
+        """Take one frame off, and release the lease with the last one; NotHeldError if this task holds nothing."""
+        holding = self._holding()
+        lease = holding.lease
+        if lease is None:
+            raise self._not_held()
+        if holding.end(holding.depth):
+            await lease.release()
+
+    async def locked(self) -> bool:
+        """Ask the source whether anybody holds the lock; one round trip."""
+        return (await self._source.info(self.name)).is_held
+
+    async def __aenter__(self) -> AsyncLease:
+        lease = await self.acquire()
+        if lease is None:
+            raise self._timed_out()
+        return lease
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        holding = self._holding()
+        lease = holding.lease
+        if lease is None:
+            raise self._not_held()
+        if holding.end(holding.depth):
+            await lease.leave_block(error)
+        else:
+            lease.leave_inner_block(error)
+
+    def _holding(self) -> Holding[AsyncLease]:
+        return self._holdings.setdefault(this_task(), Holding())

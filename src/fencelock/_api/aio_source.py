@@ -1,0 +1,163 @@
+"""`fencelock.aio.connect`: the async source, twin of `source.py`.
+
+Promise: the loop is never blocked by the source; an acquire that is cancelled at any await leaves no orphan (H5).
+"""
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Self
+
+from fencelock._api.aio_lease import AsyncLease, call_on_loop
+from fencelock._api.aio_lock import AsyncLock, AsyncRLock
+from fencelock._api.base_source import BaseSource, broken_lock
+from fencelock._api.terms import DEFAULT_TTL_S, Terms
+from fencelock._drivers.aio import AsyncDriver
+from fencelock._flows import keep
+from fencelock._flows.acquire import acquire
+from fencelock._flows.requests import Inspect, ListLocks, Purge, ReadSource
+from fencelock._flows.retry import asked
+from fencelock._keeper.record import Audience
+from fencelock.errors import SourceError
+from fencelock.hooks import NO_HOOKS, Hooks, logger
+from fencelock.model import (
+    BrokenLock,
+    LockInfo,
+    SourceInfo,
+    check_lock_name,
+    check_reason,
+    default_holder,
+    draw_claim,
+)
+
+
+def connect(url: str | None = None, *, hooks: Hooks = NO_HOOKS) -> "AsyncSource":
+    """Return the async source that the URL names; nothing is opened yet. Parameters and errors as
+    `fencelock.connect`.
+    """
+    return AsyncSource(url, hooks)
+
+
+class AsyncSource(BaseSource):
+    """A source of fencing tokens: makes async handles to locks, and shows what it knows of them.
+
+    `fencelock.aio.connect(…)` makes one.
+    """
+
+    def __init__(self, url: str | None, hooks: Hooks) -> None:
+        super().__init__(url, hooks)
+        self._driver = AsyncDriver(self._store)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections. Leases that are still held go on being renewed until they are released."""
+        await self._driver.close()
+
+    def lock(
+        self,
+        name: str,
+        *,
+        ttl: float = DEFAULT_TTL_S,
+        timeout: float | None = None,
+        on_lost: Callable[[str], Any] | None = None,
+        holder: str | None = None,
+    ) -> AsyncLock:
+        """Return a handle to the named lock; parameters as `Source.lock`. `on_lost`, plain or async, runs on
+        the loop.
+        """
+        return AsyncLock(self, self._terms(name, ttl, timeout, holder, on_lost))
+
+    def rlock(
+        self,
+        name: str,
+        *,
+        ttl: float = DEFAULT_TTL_S,
+        timeout: float | None = None,
+        on_lost: Callable[[str], Any] | None = None,
+        holder: str | None = None,
+    ) -> AsyncRLock:
+        """Return a handle that its task may acquire again while it holds the lock; parameters as for `lock`."""
+        return AsyncRLock(self, self._terms(name, ttl, timeout, holder, on_lost))
+
+    async def take(self, terms: Terms, may_wait: bool, timeout_ms: int | None) -> AsyncLease | None:
+        """Acquire on checked terms; for the handles. None when the lock was busy or the timeout passed."""
+        attempt = self._attempt(terms)
+        record = None
+        try:
+            grant = await self._driver.run(acquire(attempt, may_wait=may_wait, timeout_ms=timeout_ms))
+            if grant is None:
+                return None
+            audience = Audience(self._hooks, None if terms.on_lost is None else on_this_loop(terms.on_lost))
+            record = self._record(attempt, grant, audience)
+            return self._keep(AsyncLease(record, audience, self._driver), record, audience)
+        except BaseException:
+            self._give_up(attempt, record)
+            raise
+
+    async def locks(self) -> AsyncIterator[LockInfo]:
+        """Yield what the source knows of each lock, in the order of their names, one page at a time."""
+        after: str | None = None
+        while page := await self._ask(ListLocks(after)):
+            for info in page:
+                yield info
+            after = page[-1].name
+
+    async def info(self, name: str) -> LockInfo:
+        """Return what the source knows of one lock; a lock that was never acquired has no token."""
+        return await self._ask(Inspect(check_lock_name(name)))  # type: ignore[no-any-return]
+
+    async def describe(self) -> SourceInfo:
+        """Return the source's id, epoch, history id and counter."""
+        return await self._ask(ReadSource())  # type: ignore[no-any-return]
+
+    async def purge(self) -> int:
+        """Forget locks that nobody holds or waits for, and return how many; their tokens are never issued again."""
+        return await self._ask(Purge())  # type: ignore[no-any-return]
+
+    async def install(self) -> None:
+        """Make the source's schema if the store has none; safe when run concurrently."""
+        await self._driver.in_thread(self._store.install)
+
+    async def raise_epoch(self, *, reason: str) -> SourceInfo:
+        """Begin a new history above every token issued before, and end every lease; as `Source.raise_epoch`."""
+        info = await self._driver.run(keep.raise_epoch(check_reason(reason)))
+        if info is None:
+            raise SourceError(f"{self.url}: somebody else raised the epoch at this moment: look with `fencelock epoch`")
+        return info
+
+    async def break_lock(self, name: str, *, reason: str) -> BrokenLock:
+        """End the lock's lease, whoever has it, and mint a token for guards to be sealed with; as
+        `Source.break_lock`.
+        """
+        claim = draw_claim()
+        broken = await self._driver.run(
+            keep.break_lock(check_lock_name(name), claim, default_holder(), check_reason(reason))
+        )
+        return broken_lock(name, claim, broken)
+
+    async def _ask(self, request: Any) -> Any:
+        return await self._driver.run(asked(request))
+
+
+def on_this_loop(callback: Callable[[str], Any]) -> Callable[[str], None]:
+    """Return a function for any thread that has the running loop call the callback, and run what it returns."""
+    loop = asyncio.get_running_loop()
+    running: set[asyncio.Future[Any]] = set()
+
+    def run(reason: str) -> None:
+        try:
+            result = callback(reason)
+        except Exception:
+            logger.exception("on_lost raised; the lease is over all the same")
+            return
+        if inspect.isawaitable(result):
+            task = asyncio.ensure_future(result)
+            running.add(task)  # The loop itself refers to its tasks weakly.
+            task.add_done_callback(running.discard)
+
+    return lambda reason: call_on_loop(loop, run, reason)

@@ -1,0 +1,290 @@
+"""The sync guard: what refuses stale writers at a resource.
+
+Promise: a write inside `with guard.transaction(lease)` is committed only if no newer holder has sealed
+the resource, in the same transaction that checks it; the first use of a tenure seals the resource
+before anything is read from it. Every method may be called from any thread.
+"""
+
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any
+
+from fencelock._api.base_guard import BaseGuard
+from fencelock._api.guard_core import GuardCore
+from fencelock._api.guard_terms import (
+    check_closable,
+    check_info,
+    check_protect,
+    check_raise_to,
+    check_reason,
+    check_tables,
+    scope_of,
+)
+from fencelock._api.guarded_work import GuardedWork
+from fencelock._api.occupancy import Occupancy, check_free
+from fencelock._api.proofs import Proof, proof_of
+from fencelock._drivers.guarding import run
+from fencelock._flows import operating
+from fencelock._flows.guard_requests import ENFORCE, Look, Seen, Withdraw
+from fencelock._flows.requests import Flow
+from fencelock.errors import FencelockError
+from fencelock.hooks import NO_HOOKS, Hooks
+from fencelock.model import Mark, SourceInfo, check_lock_name, check_token, default_holder
+from fencelock.stores.contract import GuardConnection
+from fencelock.stores.registry import guard_store
+
+
+def guard(
+    url: str,
+    *,
+    resource: str | None = None,
+    resources: Iterable[str] | None = None,
+    lock: str,
+    independent: bool = False,
+    hooks: Hooks = NO_HOOKS,
+) -> "Guard":
+    """Return a guard of one resource, or of several that are sealed together, at `url`. Opens nothing yet.
+
+    A resource is what one mark protects: the tables that belong together. `lock` is the lock whose holder may write
+    to it. `independent=True` allows this guard to be opened after the same tenure has read from another one: say so
+    only if nothing written here depends on what was read there. ConfigError if an argument is outside its contract.
+    """
+    store = guard_store(url)
+    return Guard(store, scope_of(store.url, resource, resources, lock, independent=independent), hooks)
+
+
+class Guard(BaseGuard):
+    """Enforces tokens at one or several resources of one place. `fencelock.guard(…)` makes one."""
+
+    def seal(self, lease: Any, *, connection: Any = None) -> None:
+        """Raise the mark of every resource to the lease's token, on the disk, before anything is read from them.
+
+        `transaction` does this by itself; with several guards, seal each before the first read. `lease` is a lease or
+        a Sequencer. With `connection`, a client's connection inside your own transaction, the marks are raised in that
+        one, or only checked where raising is not safe (SQLite; PostgreSQL but for READ COMMITTED). StaleTokenError if
+        a newer holder has sealed a resource, WrongLockError, TokenCollisionError, SealLostError, GuardError if it comes
+        too late in the tenure.
+        """
+        if connection is not None:
+            Admission.checked(self._core, proof_of(lease), connection, may_raise=True)
+            return
+        proof = proof_of(lease)
+        block = object()
+        try:
+            proof.enter_guarded(block)
+            check_free(self.url)
+            self._core.seal(proof)
+            proof.leave_guarded(block)
+        except BaseException:
+            proof.leave_guarded(block)
+            raise
+
+    def transaction(self, lease: Any) -> "GuardedTransaction":
+        """Return a block whose writes are committed at its end, if no newer holder has sealed a resource.
+
+        `with guard.transaction(lease) as connection:` yields the client's own connection. The block must not end the
+        transaction itself. Entering raises what `seal` raises, the lease's own error if it is over, and
+        SourceUnavailableError if the write lock is not to be had; leaving raises GuardError if the block tried to end
+        the transaction, UnfencedWriteError if it wrote to another resource's table, OutcomeUnknownError if the commit
+        was not confirmed. Whatever leaves the block as an exception undoes it. SQLite: foreign keys are enforced in
+        the block, and nobody else can write to the file while it is open. etcd and ZooKeeper: the block gets what reads
+        at once and keeps its writes for one conditional request at the end, where StaleTokenError may be raised too.
+        """
+        return GuardedTransaction(self._core, proof_of(lease))
+
+    def check(self, lease: Any, *, connection: Any) -> "Admission":
+        """Check inside your own open transaction that the lease is the newest holder, and hold the marks there.
+
+        Call `seal(lease)` before you begin that transaction. Where the store enforces the resource, write inside
+        `with guard.check(lease, connection=…):`, and commit after that block. GuardError if the connection is in no
+        transaction, or in one that looks at an older state of the resource; otherwise it raises what `seal` raises.
+        """
+        return Admission.checked(self._core, proof_of(lease), connection, may_raise=False)
+
+    def close(self, lease: Any) -> None:
+        """Make the lease's own token stale at every resource: its late threads and children cannot write any more.
+
+        Idempotent. The lease may be over already; a newer holder is not disturbed.
+        """
+        proof = proof_of(lease)
+        check_closable(proof)
+        check_free(self.url)
+        self._core.close(proof)
+
+    def mark(self) -> Mark:
+        """Return the mark of the guard's one resource; token 0 if it was never sealed."""
+        return self._core.marks()[self._only_resource("mark")]
+
+    def marks(self) -> dict[str, Mark]:
+        """Return the mark of every resource of the guard, by its name."""
+        return self._core.marks()
+
+    def protect(self, *tables: str, mode: str = ENFORCE, source: Any = None) -> None:
+        """Have the store itself refuse (`enforce`) or count (`observe`) writes to the tables that present no token.
+
+        Binds the resource to the guard's lock. Safe to repeat. Going from observe to enforce needs `source`, the
+        lock's source: the mark is raised to its last token, so that current holders must acquire the lock again.
+        GuardError if a table cannot be protected or belongs to another resource; UnsupportedError from a store without
+        triggers (etcd, ZooKeeper).
+        """
+        self._only_resource("protect")
+        check_protect(tables, mode)
+        info = None if source is None else _described(source)
+        self._core.store.install()
+        self._operate(operating.protect(self._core.scope, tables, mode, info, default_holder()))
+
+    def unprotect(self, *tables: str, reason: str) -> None:
+        """Let anybody write to the tables again; none named: to all of the resource. The mark stays."""
+        self._only_resource("unprotect")
+        check_tables(tables)
+        self._operate(operating.unprotect(self._core.scope, tables, default_holder(), check_reason(reason)))
+
+    def lower(self, token: int, *, reason: str) -> None:
+        """Set the mark of the guard's one resource to a lower token: the remedy for a poisoned mark."""
+        self._only_resource("lower")
+        self._operate(operating.lower(self._core.scope, check_token(token), default_holder(), check_reason(reason)))
+
+    def raise_to(self, source: Any, *, reason: str) -> None:
+        """Raise every mark to the source's last token, or to a token: the step after the resource was restored.
+
+        Leases that were granted until then are refused, since they may have read what the restore undid.
+        """
+        token = check_raise_to(source)
+        to = _described(source) if token is None else token
+        self._operate(operating.raise_to(self._core.scope, to, default_holder(), check_reason(reason)))
+
+    def rebind(self, lock: str, *, source: Any, reason: str) -> None:
+        """Bind the resources, and this guard, to another lock or source, whose tokens are above every mark.
+
+        GuardError if the source's counter is below a mark: raise its epoch first.
+        """
+        check_free(self.url)
+        self._core.rebind(check_lock_name(lock), _described(source), check_reason(reason))
+
+    def outrank(self, lease: Any, *, reason: str) -> None:
+        """Raise every mark to the token minted by breaking the lock, so that the broken lease can write no more."""
+        sequencer = proof_of(lease).sequencer
+        self._operate(operating.outrank(self._core.scope, sequencer, default_holder(), check_reason(reason)))
+
+    def _operate(self, flow: Flow[None]) -> None:
+        check_free(self.url)
+        self._core.run(flow)
+
+
+class GuardedTransaction(GuardedWork):
+    """The block of one guarded transaction; yields the client's own connection.
+
+    A signal handler may raise anywhere: what must be undone is begun inside of what undoes it, and undone twice if need
+    be. What stayed would be in the way of every later block of this thread.
+    """
+
+    __slots__ = ("_block", "_occupancy")
+
+    def __init__(self, core: GuardCore, proof: Proof) -> None:
+        super().__init__(core, proof)
+        self._block = object()
+        self._occupancy = Occupancy(self.place)
+
+    def __del__(self) -> None:
+        """Count it out all the same, if a signal handler raised before the first line of `__exit__`."""
+        if (occupancy := getattr(self, "_occupancy", None)) is not None:
+            occupancy.end()
+            self.proof.leave_guarded(self._block)
+
+    def __enter__(self) -> Any:
+        self.use()
+        try:
+            self.proof.enter_guarded(self._block)
+            self._occupancy.begin()
+            return self.open()
+        except BaseException as error:
+            if self.is_open:
+                self.end(error)
+            self._leave()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            meaning = self.end(error)
+            self._leave()
+        except BaseException:
+            self._leave()
+            raise
+        if meaning is not None:
+            raise meaning from error
+
+    def _leave(self) -> None:
+        self.give_back()
+        self._occupancy.end()
+        self.proof.leave_guarded(self._block)
+
+
+class Admission:
+    """What `guard.check` found: the lease is the newest holder. As a block, it admits writes to protected tables."""
+
+    __slots__ = ("_block", "_connection", "_core", "_presented", "_proof")
+
+    def __init__(self, core: GuardCore, proof: Proof, connection: GuardConnection) -> None:
+        self._core = core
+        self._proof = proof
+        self._connection = connection
+        self._presented: tuple[str, ...] = ()
+        self._block = object()
+
+    @classmethod
+    def checked(cls, core: GuardCore, proof: Proof, connection: Any, *, may_raise: bool) -> "Admission":
+        """Check, or seal, and return what was found."""
+        proof.check_valid()
+        adopted = core.store.adopt(connection)
+        core.check(proof, adopted, may_raise=may_raise)
+        return cls(core, proof, adopted)
+
+    def __enter__(self) -> None:
+        proof = self._proof
+        try:
+            proof.enter_guarded(self._block)
+            self._presented = run(self._core.presenting(proof), self._connection)
+        except BaseException:
+            proof.leave_guarded(self._block)
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._withdraw(error)
+            self._proof.leave_guarded(self._block)
+        except BaseException:
+            self._proof.leave_guarded(self._block)
+            raise
+
+    def _withdraw(self, error: BaseException | None) -> None:
+        try:
+            self._connection.perform(Withdraw(self._presented))
+        except FencelockError:
+            # After a failure inside the block the caller rolls back, and then nothing is left to withdraw.
+            if error is None:
+                raise
+        if error is not None and (meaning := self._connection.explain(error)) is not None:
+            raise meaning from error
+
+
+def _described(source: Any) -> SourceInfo:
+    return check_info(source.describe() if hasattr(source, "describe") else source)
+
+
+def look_at(url: str, resource: str | None = None) -> Seen:
+    """Return all marks, protections and observations at `url`, or those of one resource; changes nothing."""
+    connection = guard_store(url).connect()
+    try:
+        seen: Seen = connection.perform(Look(resource))
+        return seen
+    finally:
+        connection.close()
+
+
+def guards_of(url: str, lock: str) -> list[Guard]:
+    """Return a guard for each resource at `url` that is bound to the lock."""
+    return [guard(url, resource=mark.resource, lock=lock) for mark in look_at(url).marks if mark.lock == lock]

@@ -1,0 +1,146 @@
+"""`fencelock.connect`: a source of tokens, and the handles to its locks."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Self
+
+from fencelock._api.base_source import BaseSource, broken_lock
+from fencelock._api.lease import Lease
+from fencelock._api.lock import Lock
+from fencelock._api.rlock import RLock
+from fencelock._api.terms import DEFAULT_TTL_S, Terms
+from fencelock._drivers.sync import SyncDriver
+from fencelock._flows import keep
+from fencelock._flows.acquire import acquire
+from fencelock._flows.requests import Inspect, ListLocks, Purge, ReadSource
+from fencelock._flows.retry import asked
+from fencelock._keeper.record import Audience
+from fencelock.errors import SourceError
+from fencelock.hooks import NO_HOOKS, Hooks
+from fencelock.model import (
+    BrokenLock,
+    LockInfo,
+    SourceInfo,
+    check_lock_name,
+    check_reason,
+    default_holder,
+    draw_claim,
+)
+
+
+def connect(url: str | None = None, *, hooks: Hooks = NO_HOOKS) -> "Source":
+    """Return the source that the URL names; nothing is opened yet.
+
+    `url` None: $FENCELOCK_SOURCE, or else the default SQLite file (`/var/lib/fencelock/locks.db` for root, under
+    $XDG_STATE_HOME or ~/.local/state for others). ConfigError for a bad URL, UnsafeSourceError for a store that cannot
+    issue tokens. Close it, or use it as a context manager.
+    """
+    return Source(url, hooks)
+
+
+class Source(BaseSource):
+    """A source of fencing tokens: makes handles to locks, and shows what it knows of them.
+
+    `fencelock.connect(…)` makes one.
+    """
+
+    def __init__(self, url: str | None, hooks: Hooks) -> None:
+        super().__init__(url, hooks)
+        self._driver = SyncDriver(self._store)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections. Leases that are still held go on being renewed until they are released."""
+        self._driver.close()
+
+    def lock(
+        self,
+        name: str,
+        *,
+        ttl: float = DEFAULT_TTL_S,
+        timeout: float | None = None,
+        on_lost: Callable[[str], Any] | None = None,
+        holder: str | None = None,
+    ) -> Lock:
+        """Return a handle to the named lock; nothing is acquired yet.
+
+        `ttl` and `timeout` are seconds; timeout None waits for ever. `on_lost(reason)` runs in a thread of fencelock's
+        within a second of a loss. ConfigError when something is outside its contract.
+        """
+        return Lock(self, self._terms(name, ttl, timeout, holder, on_lost))
+
+    def rlock(
+        self,
+        name: str,
+        *,
+        ttl: float = DEFAULT_TTL_S,
+        timeout: float | None = None,
+        on_lost: Callable[[str], Any] | None = None,
+        holder: str | None = None,
+    ) -> RLock:
+        """Return a handle that its thread may acquire again while it holds the lock; parameters as for `lock`."""
+        return RLock(self, self._terms(name, ttl, timeout, holder, on_lost))
+
+    def take(self, terms: Terms, may_wait: bool, timeout_ms: int | None) -> Lease | None:
+        """Acquire on checked terms; for the handles. None when the lock was busy or the timeout passed."""
+        attempt = self._attempt(terms)
+        record = None
+        try:
+            grant = self._driver.run(acquire(attempt, may_wait=may_wait, timeout_ms=timeout_ms))
+            if grant is None:
+                return None
+            audience = Audience(self._hooks, terms.on_lost)
+            record = self._record(attempt, grant, audience)
+            return self._keep(Lease(record, audience, self._driver), record, audience)
+        except BaseException:
+            self._give_up(attempt, record)
+            raise
+
+    def locks(self) -> Iterator[LockInfo]:
+        """Yield what the source knows of each lock, in the order of their names, one page at a time."""
+        after: str | None = None
+        while page := self._ask(ListLocks(after)):
+            yield from page
+            after = page[-1].name
+
+    def info(self, name: str) -> LockInfo:
+        """Return what the source knows of one lock; a lock that was never acquired has no token."""
+        return self._ask(Inspect(check_lock_name(name)))  # type: ignore[no-any-return]
+
+    def describe(self) -> SourceInfo:
+        """Return the source's id, epoch, history id and counter."""
+        return self._ask(ReadSource())  # type: ignore[no-any-return]
+
+    def purge(self) -> int:
+        """Forget locks that nobody holds or waits for, and return how many; their tokens are never issued again."""
+        return self._ask(Purge())  # type: ignore[no-any-return]
+
+    def install(self) -> None:
+        """Make the source's schema if the store has none; safe when run concurrently."""
+        self._store.install()
+
+    def raise_epoch(self, *, reason: str) -> SourceInfo:
+        """Begin a new history above every token issued before, and end every lease: after a restore or a move (T7).
+
+        SourceError if somebody else raised it at the same moment.
+        """
+        info = self._driver.run(keep.raise_epoch(check_reason(reason)))
+        if info is None:
+            raise SourceError(f"{self.url}: somebody else raised the epoch at this moment: look with `fencelock epoch`")
+        return info
+
+    def break_lock(self, name: str, *, reason: str) -> BrokenLock:
+        """End the lock's lease, whoever has it, and mint a token for guards to be sealed with (G10).
+
+        By itself this does not stop the old holder from writing: pass the result to `guard.outrank`.
+        """
+        claim = draw_claim()
+        broken = self._driver.run(keep.break_lock(check_lock_name(name), claim, default_holder(), check_reason(reason)))
+        return broken_lock(name, claim, broken)
+
+    def _ask(self, request: Any) -> Any:
+        return self._driver.run(asked(request))

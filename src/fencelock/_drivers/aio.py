@@ -1,0 +1,119 @@
+"""Run a flow on an event loop: round trips on the loop where the store's client speaks asyncio, else in threads.
+
+Promise: the loop is never blocked by a request; a cancelled task gets its CancelledError at once. The request that was
+under way then ends in its thread, whose connection goes back to the pool; one on the loop has its connection closed.
+What it may have obtained is the keeper's to abandon: the source refuses a claim that was released before it arrived
+(H4).
+"""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, TypeVar, cast
+
+from fencelock._drivers.aio_pool import AsyncPool
+from fencelock._drivers.pool import Pool, pool_for
+from fencelock._drivers.sync import PATIENCE_S
+from fencelock._flows.acquire import US_PER_MS
+from fencelock._flows.driving import drive_async
+from fencelock._flows.requests import Draw, Flow, Listen, Now, Wait
+from fencelock.clock import boottime_us
+from fencelock.model import draw_claim
+from fencelock.stores.contract import AsyncSourceStore, Channel, SourceStore
+
+MAX_THREADS = 4
+Result = TypeVar("Result")
+
+
+class Threads:
+    """A few threads for blocking calls, started when first needed, anew in a forked child."""
+
+    def __init__(self) -> None:
+        self._executor: ThreadPoolExecutor | None = None
+        self._process_id = 0
+
+    async def run(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        """Run a blocking function in a thread and return its result."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._ready(), function, *arguments)
+
+    def _ready(self) -> ThreadPoolExecutor:
+        if self._executor is None or self._process_id != os.getpid():
+            self._executor = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="fencelock")
+            self._process_id = os.getpid()
+        return self._executor
+
+    def close(self) -> None:
+        """Let the threads end when their work is done."""
+        if self._executor is not None and self._process_id == os.getpid():
+            self._executor.shutdown(wait=False)
+        self._executor = None
+
+
+class AsyncDriver:
+    """Runs flows against one source, for any number of tasks on any loop."""
+
+    def __init__(self, store: SourceStore, *, now_us: Callable[[], int] = boottime_us) -> None:
+        self._store = store
+        self._threads = Threads()
+        self._pool: Pool | AsyncPool
+        self._perform: Callable[[Any], Awaitable[Any]]
+        if store.capabilities.speaks_asyncio:
+            self._pool = AsyncPool(cast("AsyncSourceStore", store), PATIENCE_S)
+            self._perform = self._pool.perform
+        else:
+            self._pool = pool_for(store, PATIENCE_S)
+            self._perform = partial(self._threads.run, self._pool.perform)
+        self._now_us = now_us
+
+    async def run(self, flow: Flow[Result]) -> Result:
+        """Run the flow to its end and return its result."""
+        channels: list[Channel] = []
+        try:
+            return await drive_async(flow, lambda request: self._answer(request, channels))
+        finally:
+            for channel in channels:
+                channel.close()
+
+    async def _answer(self, request: Any, channels: list[Channel]) -> Any:
+        match request:
+            case Now():
+                return self._now_us() // US_PER_MS
+            case Draw():
+                return draw_claim(), self._now_us()
+            case Listen():
+                channels.append(self._store.listen(request.lock, request.claim))
+                return None
+            case Wait():
+                return await _wait_for_channels(channels, request.timeout_ms)
+            case _:
+                return await self._perform(request)
+
+    async def in_thread(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        """Run a blocking function in one of the driver's threads."""
+        return await self._threads.run(function, *arguments)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        self._pool.close()
+        self._threads.close()
+
+
+async def _wait_for_channels(channels: list[Channel], timeout_ms: int) -> None:
+    """Sleep until a channel tells something, for `timeout_ms` at most."""
+    loop = asyncio.get_running_loop()
+    told = asyncio.Event()
+    for channel in channels:
+        loop.add_reader(channel.fileno(), told.set)
+    try:
+        # Not wait_for(): in Python 3.11 it can swallow a cancellation that arrives together with the result.
+        async with asyncio.timeout(timeout_ms / 1000):
+            await told.wait()
+    except TimeoutError:
+        pass
+    finally:
+        for channel in channels:
+            loop.remove_reader(channel.fileno())
+            channel.drain()

@@ -1,0 +1,81 @@
+"""A few connections to one source whose client speaks asyncio, for whichever task comes next.
+
+Promise: a connection serves one request at a time, on the loop that opened it; one that saw an exception, a
+cancellation included, is closed, not kept. No more than the store declares are open at a time on one loop, and who
+finds none free in time is told so.
+"""
+
+import asyncio
+from collections import deque
+from typing import Any
+
+from fencelock._drivers.pool import MAX_IDLE_CONNECTIONS, none_free
+from fencelock._flows.requests import SourceReply
+from fencelock.errors import ConfigError
+from fencelock.stores.contract import AsyncSourceConnection, AsyncSourceStore
+
+
+class _Connections:
+    """Those of one loop."""
+
+    def __init__(self, limit: int) -> None:
+        self.idle: deque[AsyncSourceConnection] = deque()
+        self.free = asyncio.Semaphore(limit)
+
+
+class AsyncPool:
+    """Performs requests on pooled connections, each waiting `patience_s` at most for a store that is busy."""
+
+    def __init__(self, store: AsyncSourceStore, patience_s: float) -> None:
+        self._store = store
+        self._patience_s = patience_s
+        self._limit = store.capabilities.max_connections or MAX_IDLE_CONNECTIONS
+        self._of_loop: dict[asyncio.AbstractEventLoop, _Connections] = {}
+        self._is_closed = False
+
+    async def perform(self, request: Any) -> SourceReply:
+        """Answer one request of a source, on a connection of its own for that time."""
+        connections = self._of_loop.get(asyncio.get_running_loop()) or self._on_a_new_loop()
+        try:
+            async with asyncio.timeout(self._patience_s if connections.free.locked() else None):
+                await connections.free.acquire()
+        except TimeoutError:
+            raise none_free(self._store, self._limit, self._patience_s) from None
+        try:
+            return await self._perform(request, connections.idle)
+        finally:
+            connections.free.release()
+
+    def _on_a_new_loop(self) -> _Connections:
+        for loop in [loop for loop in self._of_loop if loop.is_closed()]:
+            _close(self._of_loop.pop(loop))
+        return self._of_loop.setdefault(asyncio.get_running_loop(), _Connections(self._limit))
+
+    async def _perform(self, request: Any, idle: deque[AsyncSourceConnection]) -> SourceReply:
+        connection = idle.pop() if idle else self._connect()
+        try:
+            reply = await connection.perform(request)
+        except BaseException:
+            connection.close()
+            raise
+        if self._is_closed:
+            connection.close()
+        else:
+            idle.append(connection)
+        return reply
+
+    def _connect(self) -> AsyncSourceConnection:
+        if self._is_closed:
+            raise ConfigError(f"{self._store.url} was closed: connect() again")
+        return self._store.connect_async(patience_s=self._patience_s)
+
+    def close(self) -> None:
+        """Close the idle connections, and each busy one at the end of its request."""
+        self._is_closed = True
+        for connections in self._of_loop.values():
+            _close(connections)
+
+
+def _close(connections: _Connections) -> None:
+    while connections.idle:
+        connections.idle.pop().close()

@@ -1,0 +1,52 @@
+"""Work that a cancelled task does not take away half done, in a thread or in a task of its own.
+
+Promise: what was handed over runs to its end. A cancelled task either waits for that end and then gets its
+CancelledError, or leaves at once and has what came of it undone in that thread.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from fencelock._drivers.aio import Threads
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+Result = TypeVar("Result")
+
+
+class LastingThreads(Threads):
+    """A few threads for work that is not to be lost."""
+
+    async def run_or_undo(self, function: Callable[[], Result], undo: Callable[[], Any]) -> Result:
+        """Run a blocking function; if the task is cancelled meanwhile, have `undo` called after it succeeded."""
+        future = self._ready().submit(function)
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+
+            def undo_success(done: "Future[Result]") -> None:
+                if not done.cancelled() and done.exception() is None:
+                    undo()
+
+            future.add_done_callback(undo_success)
+            raise
+
+    async def run_to_end(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        """Run a blocking function; a cancelled task waits for its end before it gets its CancelledError."""
+        return await to_its_end(asyncio.wrap_future(self._ready().submit(function, *arguments)))
+
+
+async def to_its_end(work: "asyncio.Future[Result]") -> Result:
+    """Return the result of the work; a cancelled task waits for its end before it gets its CancelledError."""
+    cancelled: asyncio.CancelledError | None = None
+    while not work.done():
+        try:
+            await asyncio.wait([work])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        work.exception()  # Somebody has looked at it: no complaint about it later.
+        raise cancelled
+    return work.result()

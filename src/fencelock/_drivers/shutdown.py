@@ -1,0 +1,55 @@
+"""Wake every waiting thread when the interpreter ends.
+
+Promise: from `begin` on, a thread that waits for a lock gets SourceError instead of sleeping into the interpreter's
+end; only daemon threads can be waiting then, since Python has joined the others. A forked child starts with a switch
+of its own.
+"""
+
+import os
+import threading
+
+from fencelock.errors import SourceError
+
+
+class Shutdown:
+    """A switch that is thrown once per process, with a descriptor that waiting threads can poll."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._descriptor = -1
+        self.has_begun = False
+        self.waiting: set[int] = set()
+        """The threads that sleep until their turn comes; those found here at the end have a place to give up."""
+
+    def fileno(self) -> int:
+        """Return a descriptor that becomes readable at the interpreter's end, and stays so."""
+        if self._descriptor < 0:
+            with self._lock:
+                if self._descriptor < 0:
+                    self._descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            # Looked at after the descriptor is there, as `begin` looks for the descriptor last: one sees the other.
+            if self.has_begun:
+                os.eventfd_write(self._descriptor, 1)
+        return self._descriptor
+
+    def begin(self) -> None:
+        """Throw the switch."""
+        self.has_begun = True
+        if self._descriptor >= 0:
+            os.eventfd_write(self._descriptor, 1)
+
+    def check(self) -> None:
+        """Raise SourceError if the interpreter is ending."""
+        if self.has_begun:
+            raise SourceError("the interpreter is ending: no lock can be waited for any more")
+
+    def after_fork_in_child(self) -> None:
+        """Forget the parent's switch: throwing it would wake the parent's threads."""
+        self._lock = threading.RLock()
+        self._descriptor = -1
+        self.has_begun = False
+        self.waiting = set()
+
+
+SHUTDOWN = Shutdown()
+os.register_at_fork(after_in_child=SHUTDOWN.after_fork_in_child)

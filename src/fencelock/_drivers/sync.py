@@ -1,0 +1,97 @@
+"""Run a flow in the caller's thread.
+
+Promise: exceptions from the store, and those that a signal handler raises in the middle of a request, are thrown into
+the flow; a waiting thread sleeps in the kernel and is woken by the store's channel, by a signal, or by the
+interpreter's end.
+"""
+
+import select
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from fencelock._drivers.pool import pool_for
+from fencelock._drivers.shutdown import SHUTDOWN
+from fencelock._flows.acquire import US_PER_MS
+from fencelock._flows.requests import Draw, Flow, Listen, Now, Wait
+from fencelock.clock import boottime_us
+from fencelock.model import draw_claim
+from fencelock.stores.contract import Channel, SourceStore
+
+PATIENCE_S = 5.0
+"""How long a caller's request waits for a store that is busy before it is unavailable."""
+Result = TypeVar("Result")
+
+
+class SyncDriver:
+    """Runs flows against one source; any thread may run any number of them."""
+
+    def __init__(
+        self,
+        store: SourceStore,
+        *,
+        patience_s: float = PATIENCE_S,
+        now_us: Callable[[], int] = boottime_us,
+    ) -> None:
+        self._store = store
+        self._pool = pool_for(store, patience_s)
+        self._now_us = now_us
+
+    def run(self, flow: Flow[Result]) -> Result:
+        """Run the flow to its end and return its result."""
+        channels: list[Channel] = []
+        perform = self._pool.perform
+        step: Callable[[Any], Any] = flow.send
+        value: Any = None
+        try:
+            while True:
+                request = step(value)
+                try:
+                    # Compared by type, not matched by pattern: this runs for every request of every flow.
+                    kind = type(request)
+                    if kind is Draw:
+                        value = draw_claim(), self._now_us()
+                    elif kind is Now:
+                        value = self._now_us() // US_PER_MS
+                    elif kind is Listen:
+                        value = None
+                        channels.append(self._store.listen(request.lock, request.claim))
+                    elif kind is Wait:
+                        value = None
+                        wait_for_channels(channels, request.timeout_ms)
+                    else:
+                        value = perform(request)
+                    step = flow.send
+                except BaseException as error:
+                    value = error
+                    step = flow.throw
+        except StopIteration as done:
+            return done.value  # type: ignore[no-any-return]
+        finally:
+            # An exception refers to this frame: together they would keep all that it came through for the collector.
+            value = None
+            for channel in channels:
+                channel.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._pool.close()
+
+
+def wait_for_channels(channels: list[Channel], timeout_ms: int) -> None:
+    """Sleep until a channel tells something, for `timeout_ms` at most; SourceError when the interpreter ends."""
+    waiting = select.poll()
+    waiting.register(SHUTDOWN.fileno(), select.POLLIN)
+    for channel in channels:
+        waiting.register(channel.fileno(), select.POLLIN)
+    thread = threading.get_ident()
+    SHUTDOWN.waiting.add(thread)
+    # One millisecond more than asked: poll() rounds, and looking too early costs a round trip.
+    try:
+        waiting.poll(timeout_ms + 1)
+    finally:
+        if not SHUTDOWN.has_begun:
+            SHUTDOWN.waiting.discard(thread)
+    SHUTDOWN.check()
+    for channel in channels:
+        channel.drain()

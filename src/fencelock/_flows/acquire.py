@@ -1,0 +1,145 @@
+"""Acquire a lock: one round trip when it is free, a place in a fair queue when it is not.
+
+Promise: what is returned was granted to the attempt's current claim and has time left. Every claim but the one granted
+is ended at the source, or is the attempt's current one, which whoever runs the flow hands to the keeper if the flow
+raises (H5).
+Never: granted twice under one claim (H4), granted to a waiter whose place expired while it slept (H8).
+"""
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from fencelock._flows.requests import (
+    DRAW,
+    NOW,
+    Acquire,
+    Busy,
+    ClaimEnded,
+    Flow,
+    Granted,
+    Listen,
+    Poll,
+    Queued,
+    Release,
+    Wait,
+)
+from fencelock._flows.retry import asked
+from fencelock.errors import OutcomeUnknownError, SourceError, SourceUnavailableError
+
+US_PER_MS = 1000
+MARGIN_MIN_MS = 50
+MARGIN_TTL_FRACTION = 10
+MARGIN_MAX_TTL_FRACTION = 4
+MIN_CLAIMS = 3
+"""Claims that one acquire may draw however short its timeout is: a source refuses a fresh one that it cannot tell from
+a late one, for example the first after a recovery, and a lock that is free is not to be called busy for that."""
+RETRY_MS = 500
+"""How often a waiter looks for a source that cannot be asked."""
+MAX_CLAIMS = 100
+"""Claims that one acquire may draw before it gives up on a source that ends them all."""
+
+
+class Grant(NamedTuple):
+    """A lease as its holder knows it. `deadline_ms` is on the holder's clock, the margin already taken off (H1)."""
+
+    token: int
+    deadline_ms: int
+    source_id: str
+    history_id: str
+    waited_ms: int | None
+
+
+class Attempt:
+    """What must survive an interrupted acquire: the claim that may stand at the source. One attempt, one thread."""
+
+    __slots__ = ("claim", "holder", "lock", "ttl_ms")
+
+    def __init__(self, lock: str, holder: str, ttl_ms: int) -> None:
+        self.lock = lock
+        self.holder = holder
+        self.ttl_ms = ttl_ms
+        self.claim: str | None = None
+
+
+@lru_cache
+def margin_ms(ttl_ms: int) -> int:
+    """Return how long before its deadline a lease already counts as over: max(50 ms, ttl/10), at most ttl/4."""
+    return min(max(MARGIN_MIN_MS, ttl_ms // MARGIN_TTL_FRACTION), ttl_ms // MARGIN_MAX_TTL_FRACTION)
+
+
+def deadline_ms(sent_ms: int, remaining_ms: int, ttl_ms: int) -> int:
+    """Return until when the holder may rely on a lease: from the *send* time of the request whose reply
+    confirmed it.
+    """
+    return sent_ms + min(remaining_ms, ttl_ms) - margin_ms(ttl_ms)
+
+
+def acquire(attempt: Attempt, *, may_wait: bool, timeout_ms: int | None) -> Flow[Grant | None]:
+    """Return the grant, or None when the lock was busy or the timeout passed. `timeout_ms` None: wait for ever."""
+    started_ms: int | None = None
+    for number in range(MAX_CLAIMS):
+        claim, born_us = yield DRAW
+        born_ms = born_us // US_PER_MS
+        if started_ms is None:
+            started_ms = born_ms
+        elif number >= MIN_CLAIMS and timeout_ms is not None and born_ms >= started_ms + timeout_ms:
+            return None
+        # From here on the claim may stand at the source, whatever happens to this flow.
+        attempt.claim = claim
+        request = Acquire(attempt.lock, claim, attempt.holder, attempt.ttl_ms, born_us, may_wait)
+        outcome = yield from _live_one_claim(request, started_ms, timeout_ms)
+        if isinstance(outcome, Grant):
+            return outcome
+        if isinstance(outcome, Busy):
+            return None
+    raise SourceError(
+        f"lock {attempt.lock!r}: the source ended {MAX_CLAIMS} claims in a row, each before it could be used; "
+        f"with a ttl of {attempt.ttl_ms} ms this process is too slow: ask for a longer ttl"
+    )
+
+
+def _live_one_claim(request: Acquire, started_ms: int, timeout_ms: int | None) -> Flow[Grant | Busy | ClaimEnded]:
+    sent_ms = request.born_us // US_PER_MS
+    reply = yield from asked(request)
+    if was_queued := isinstance(reply, Queued):
+        # A release between queueing and listening would go unheard: listen first, then look once more.
+        yield Listen(request.lock, request.claim)
+        give_up_ms = None if timeout_ms is None else started_ms + timeout_ms
+        sent_ms, reply = yield from _stand_in_line(request, give_up_ms)
+    if not isinstance(reply, Granted):
+        return reply  # type: ignore[return-value]
+    now_ms = yield NOW
+    until_ms = deadline_ms(sent_ms, reply.remaining_ms, request.ttl_ms)
+    if now_ms >= until_ms:
+        # The grant was over before it arrived here (a freeze between two lines): it is given back, never used.
+        yield from asked(Release(request.lock, request.claim))
+        return ClaimEnded()
+    waited_ms = now_ms - started_ms if was_queued else None
+    return Grant(reply.token, until_ms, reply.source_id, reply.history_id, waited_ms)
+
+
+def _stand_in_line(request: Acquire, give_up_ms: int | None) -> Flow[tuple[int, Granted | Busy | ClaimEnded]]:
+    """Poll and wait until the claim is granted, ended, or out of time; return when the last poll was sent, and its
+    reply.
+    """
+    kept_until_ms = request.born_us // US_PER_MS + request.ttl_ms
+    while True:
+        sent_ms = yield NOW
+        try:
+            reply = yield from asked(Poll(request.lock, request.claim))
+        except (SourceUnavailableError, OutcomeUnknownError):
+            # The source keeps the claim's place for its ttl: if it restarts, or another takes over, that is waited for.
+            last_ms = kept_until_ms if give_up_ms is None else min(kept_until_ms, give_up_ms)
+            now_ms = yield NOW
+            if now_ms >= last_ms:
+                raise
+            yield Wait(min(RETRY_MS, last_ms - now_ms))
+            continue
+        kept_until_ms = sent_ms + request.ttl_ms
+        if not isinstance(reply, Queued):
+            return sent_ms, reply  # type: ignore[return-value]
+        now_ms = yield NOW
+        if give_up_ms is not None and now_ms >= give_up_ms:
+            yield from asked(Release(request.lock, request.claim))
+            return sent_ms, Busy()
+        yield Wait(reply.wait_ms if give_up_ms is None else min(reply.wait_ms, give_up_ms - now_ms))

@@ -1,0 +1,121 @@
+"""Decide whether a guard admits a sequencer: the rules G1, G2, G5 and G9 as one pure function, and what a tenure
+remembers.
+
+Promise: `admit` either returns what to do with the mark or raises the error of the tree that says why not; equal input
+gives equal output, and the simulator runs the same function as every store. Never: a mark lowered, a seal of one
+tenure made twice.
+"""
+
+from enum import Enum
+
+from fencelock.errors import (
+    GuardError,
+    SealLostError,
+    StaleTokenError,
+    TokenCollisionError,
+    WrongLockError,
+)
+from fencelock.model import Mark, Sequencer
+
+
+class Verdict(Enum):
+    """RAISE: the mark must be raised to this token, durably, before anything is read. PASS: the mark is this
+    tenure's.
+    """
+
+    RAISE = "raise"
+    PASS = "pass"
+
+
+def admit(mark: Mark, sequencer: Sequencer, *, was_sealed: bool) -> Verdict:
+    """Return what to do with the mark, or raise. `was_sealed`: this tenure has sealed this resource before (G9)."""
+    _check_binding(mark, sequencer)
+    if sequencer.token < mark.token:
+        raise _stale(mark, sequencer, "a newer holder has sealed the resource")
+    if sequencer.token == mark.token:
+        _check_same_tenure(mark, sequencer)
+        return Verdict.PASS
+    if was_sealed:
+        raise SealLostError(
+            f"resource {mark.resource!r}: this tenure sealed it with token {sequencer.token}, and now its mark is "
+            f"{mark.token}: the resource went back in time (rolled back, restored or failed over). All that was read "
+            "from it is void: drop it, run `fencelock marks URL --raise-to SOURCE` for every URL of lock "
+            f"{mark.lock!r}, and acquire the lock again"
+        )
+    return Verdict.RAISE
+
+
+def _check_binding(mark: Mark, sequencer: Sequencer) -> None:
+    if mark.lock != sequencer.lock:
+        raise WrongLockError(
+            f"resource {mark.resource!r} is bound to lock {mark.lock!r}; the sequencer is of lock {sequencer.lock!r}. "
+            f"Acquire lock {mark.lock!r}, or move the resource by `fencelock rebind`"
+        )
+    if mark.source_id is not None and mark.source_id != sequencer.source_id:
+        raise WrongLockError(
+            f"resource {mark.resource!r} is bound to source {mark.source_id}; the sequencer is of source "
+            f"{sequencer.source_id}, whose tokens cannot be compared. Use the first source, or move the resource by "
+            f"`fencelock rebind`"
+        )
+
+
+def _check_same_tenure(mark: Mark, sequencer: Sequencer) -> None:
+    if mark.claim is None:
+        raise _stale(mark, sequencer, "the mark was raised over every token issued until then")
+    if (mark.claim, mark.history_id) != (sequencer.claim, sequencer.history_id):
+        raise TokenCollisionError(
+            f"resource {mark.resource!r}: token {sequencer.token} of lock {mark.lock!r} was sealed by another lease. "
+            "The source issued one token twice, so its history is broken: stop its users and run "
+            "`fencelock epoch --raise`"
+        )
+    if mark.is_closed:
+        raise _stale(mark, sequencer, "its own holder closed it")
+
+
+def _stale(mark: Mark, sequencer: Sequencer, why: str) -> StaleTokenError:
+    return StaleTokenError(
+        f"resource {mark.resource!r} refuses token {sequencer.token} of lock {mark.lock!r}: its mark is {mark.token}, "
+        f"{why}. Nothing was written now; earlier writes without an answer are unknown until read. Stop, and acquire "
+        "the lock again",
+        token=sequencer.token,
+        mark=mark.token,
+        resource=mark.resource,
+    )
+
+
+MAX_SEALS = 1024
+"""Resources that one tenure may seal, over all its guards."""
+
+
+class Tenure:
+    """What one tenure remembers at the guards' side: what it opened and sealed, and whether it has begun to read.
+
+    `opened` are the resources whose guards were opened, `sealed` those of them that admitted it: they differ where a
+    refusal was only observed. Any thread of the tenure may use it: each change is one step of the interpreter, and
+    nothing is ever taken back.
+    """
+
+    __slots__ = ("__weakref__", "has_read", "opened", "sealed")
+
+    def __init__(self) -> None:
+        self.opened: set[tuple[str, str]] = set()
+        self.sealed: set[tuple[str, str]] = set()
+        self.has_read = False
+
+    def check_may_open(self, keys: tuple[tuple[str, str], ...], *, is_independent: bool) -> None:
+        """Raise GuardError if one of these resources would be sealed after another was read (G2)."""
+        late = [resource for place, resource in keys if (place, resource) not in self.opened]
+        if self.has_read and late and not is_independent:
+            raise GuardError(
+                f"resource {late[0]!r} would be sealed after this tenure has read from another one: a stale write "
+                "could land in it in between. Seal all before the first read, by one guard(resources=[…]) or by "
+                "guard.seal(lease) on each; say independent=True if nothing written to it depends on what was "
+                "read elsewhere"
+            )
+        if len(self.opened) + len(late) > MAX_SEALS:
+            raise GuardError(f"one tenure may seal {MAX_SEALS} resources at most: protect more tables by one resource")
+
+    def remember(self, opened: tuple[tuple[str, str], ...], sealed: tuple[tuple[str, str], ...]) -> None:
+        """Remember seals whose commit was confirmed, and resources that were opened without one."""
+        self.opened.update(opened)
+        self.sealed.update(sealed)

@@ -1,0 +1,338 @@
+"""What a lease does at a guarded resource: seal it, open and end transactions on it, close it.
+
+Promise: a resource is sealed in a committed and flushed transaction of its own before the tenure reads
+it, and every later transaction finds the mark unchanged or is refused (G1, G2, G9). A tenure remembers
+a seal only after its commit was confirmed. Every decision is `admit`'s: the store compares, and never
+concludes. Never: a mark lowered, or raised a second time by one tenure.
+"""
+
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
+
+from fencelock._flows.admit import Tenure, Verdict, admit
+from fencelock._flows.conflicts import begun_anew
+from fencelock._flows.guard_requests import (
+    ENFORCE,
+    Begin,
+    Commit,
+    Join,
+    Open,
+    Present,
+    ReadMarks,
+    ReadProtections,
+    RecordRefusal,
+    WriteMarks,
+)
+from fencelock._flows.requests import Flow
+from fencelock.errors import (
+    GuardError,
+    OutcomeUnknownError,
+    SealLostError,
+    StaleTokenError,
+    TokenCollisionError,
+    WrongLockError,
+)
+from fencelock.model import MEMORY_SOURCE_PREFIX, Mark, Sequencer
+
+MAX_COMMIT_TRIES = 3
+KINDS: dict[type[GuardError], str] = {
+    StaleTokenError: "stale",
+    TokenCollisionError: "collision",
+    WrongLockError: "wrong-lock",
+    SealLostError: "seal-lost",
+}
+"""Why a lease was refused, in one word: for observe mode and for hooks."""
+_MEMORY_SCHEME = "memory://"
+
+
+class Scope:
+    """What one guard watches over: resources at a place, which the holder of one lock may write.
+
+    `keys` are the resources as a tenure remembers them: unmistakable among all its guards.
+    """
+
+    __slots__ = ("is_independent", "keys", "lock", "place", "resources")
+
+    def __init__(self, place: str, resources: tuple[str, ...], lock: str, *, is_independent: bool = False) -> None:
+        self.place = place
+        self.resources = resources
+        self.lock = lock
+        self.is_independent = is_independent
+        self.keys = tuple((place, resource) for resource in resources)
+
+    def bound_to(self, lock: str) -> "Scope":
+        """Return the same scope for another lock."""
+        return Scope(self.place, self.resources, lock, is_independent=self.is_independent)
+
+    def keys_without(self, resources: Collection[str]) -> tuple[tuple[str, str], ...]:
+        """Return the keys of all but these resources."""
+        return tuple(key for key in self.keys if key[1] not in resources)
+
+
+class Refused(NamedTuple):
+    """A resource that refuses the lease, but is only observed, so that the work goes on."""
+
+    resource: str
+    error: GuardError
+
+
+class Sealed(NamedTuple):
+    """The resources whose marks were raised now, and those that would have refused."""
+
+    raised: tuple[str, ...] = ()
+    refused: tuple[Refused, ...] = ()
+
+    def refusing(self) -> set[str]:
+        """Return the names of those that would have."""
+        return {one.resource for one in self.refused}
+
+
+class Opened(NamedTuple):
+    """An open guarded transaction: what was sealed before it (None: this tenure had done so), and in it the resources
+    to which the lease is presented, and those that only observe.
+    """
+
+    sealed: Sealed | None
+    presented: tuple[str, ...]
+    refused: tuple[Refused, ...]
+
+
+def check_lock(scope: Scope, sequencer: Sequencer) -> None:
+    """Raise WrongLockError if the lease is on another lock than the guard's."""
+    if sequencer.lock != scope.lock:
+        raise WrongLockError(
+            f"the guard of {_listed(scope.resources)} belongs to lock {scope.lock!r}, and the lease is on "
+            f"lock {sequencer.lock!r}: acquire lock {scope.lock!r}, or open the guard for the other lock"
+        )
+    check_lasts(scope, sequencer.source_id)
+
+
+def check_lasts(scope: Scope, source_id: str) -> None:
+    """Raise WrongLockError if the resource would outlive the source, whose tokens begin anew with each process."""
+    if source_id.startswith(MEMORY_SOURCE_PREFIX) and not scope.place.startswith(_MEMORY_SCHEME):
+        raise WrongLockError(
+            f"{_listed(scope.resources)} at {scope.place} outlives source {source_id}, which is in the memory of one "
+            f"process: the next process begins at token 1 again, and would be refused. Take the lock from a durable "
+            f"source, in a test as well: sqlite:///… in a folder of its own"
+        )
+
+
+def seal(scope: Scope, sequencer: Sequencer, tenure: Tenure) -> Flow[Sealed]:
+    """Raise the marks of all resources of the guard to the lease's token, durably, in one transaction."""
+    check_lock(scope, sequencer)
+    tenure.check_may_open(scope.keys, is_independent=scope.is_independent)
+    sealed = yield from _sealed(scope, sequencer, tenure)
+    # Another thread of this tenure may have begun to read while this one was sealing: look once more.
+    tenure.check_may_open(scope.keys, is_independent=scope.is_independent)
+    tenure.remember(scope.keys, scope.keys_without(sealed.refusing()))
+    return sealed
+
+
+@begun_anew
+def _sealed(scope: Scope, sequencer: Sequencer, tenure: Tenure) -> Flow[Sealed]:
+    """Seal; where the commit was not confirmed, look again, and write again what may not be on the disk."""
+    raised: tuple[str, ...] = ()
+    for tries_left in reversed(range(MAX_COMMIT_TRIES)):
+        sealed = yield from _seal_once(scope, sequencer, tenure, rewritten=raised)
+        raised = sealed.raised
+        try:
+            yield Commit()
+        except OutcomeUnknownError:
+            if not tries_left:
+                raise
+        else:
+            return sealed
+    raise AssertionError("the loop ends by its return or its raise")
+
+
+def _seal_once(scope: Scope, sequencer: Sequencer, tenure: Tenure, *, rewritten: tuple[str, ...]) -> Flow[Sealed]:
+    yield Begin()
+    raised, refused = [], []
+    for mark in (yield from read_marks(scope, sequencer.claim, may_share=not rewritten)):
+        verdict = yield from _judged(mark, scope, sequencer, tenure)
+        if isinstance(verdict, Refused):
+            refused.append(verdict)
+        elif verdict is Verdict.RAISE or mark.resource in rewritten:
+            raised.append(mark.resource)
+    if raised:
+        yield _sealing(raised, sequencer)
+    return Sealed(tuple(raised), tuple(refused))
+
+
+def _sealing(resources: Iterable[str], sequencer: Sequencer) -> WriteMarks:
+    return WriteMarks(tuple(sealed_mark(resource, sequencer) for resource in resources))
+
+
+def sealed_mark(resource: str, sequencer: Sequencer, *, is_closed: bool = False) -> Mark:
+    """Return the mark of a resource that this lease has sealed."""
+    return Mark(
+        resource,
+        sequencer.lock,
+        sequencer.token,
+        sequencer.source_id,
+        sequencer.history_id,
+        sequencer.claim,
+        is_closed,
+    )
+
+
+def read_marks(
+    scope: Scope, claim: str | None = None, resources: tuple[str, ...] | None = None, *, may_share: bool = False
+) -> Flow[tuple[Mark, ...]]:
+    """Return the marks of all resources of the guard, or of these; token 0 for one that was never sealed.
+
+    `claim`: the one to compare with, where there is one; `may_share`: marks that are its own will not be written.
+    """
+    wanted = scope.resources if resources is None else resources
+    known = yield ReadMarks(wanted, claim, may_share)
+    return tuple(known.get(resource) or Mark(resource, scope.lock) for resource in wanted)
+
+
+def check_bound(mark: Mark, lock: str) -> None:
+    """Raise WrongLockError if the resource is bound to another lock than the guard's."""
+    if mark.lock != lock:
+        raise WrongLockError(
+            f"resource {mark.resource!r} is bound to lock {mark.lock!r}, and this guard was opened for lock "
+            f"{lock!r}: open it for lock {mark.lock!r}, or move the resource by `fencelock rebind`"
+        )
+
+
+def _judged(mark: Mark, scope: Scope, sequencer: Sequencer, tenure: Tenure) -> Flow[Verdict | Refused]:
+    """Ask `admit`; where the resource is only observed, count the refusal and go on (G6)."""
+    try:
+        check_bound(mark, scope.lock)
+        return admit(mark, sequencer, was_sealed=(scope.place, mark.resource) in tenure.sealed)
+    except GuardError as error:
+        protections = yield ReadProtections(mark.resource)
+        if not protections or any(protection.mode == ENFORCE for protection in protections):
+            raise
+        yield RecordRefusal(mark.resource, KINDS[type(error)])
+        return Refused(mark.resource, error)
+
+
+def open_transaction(scope: Scope, sequencer: Sequencer, tenure: Tenure, limit_ms: int | None = None) -> Flow[Opened]:
+    """Seal what this tenure has not sealed, then begin a transaction in which its writes are admitted.
+
+    `limit_ms` is the lease's time left, if it is known.
+    """
+    sealed = None
+    if sequencer.lock != scope.lock or not tenure.sealed.issuperset(scope.keys):
+        sealed = yield from seal(scope, sequencer, tenure)
+    presented: tuple[str, ...] = scope.resources
+    refused: tuple[Refused, ...] = ()
+    if not_ours := (yield Open(presented, sequencer, limit_ms)):
+        refused = yield from _refusals(scope, sequencer, tenure, not_ours)
+        presented = _without(presented, not_ours)
+    tenure.has_read = True
+    return Opened(sealed, presented, refused)
+
+
+def _refusals(
+    scope: Scope, sequencer: Sequencer, tenure: Tenure, not_ours: tuple[str, ...]
+) -> Flow[tuple[Refused, ...]]:
+    """Raise what `admit` says of marks that are not the sequencer's; return those that are only observed."""
+    refused = []
+    for mark in (yield from read_marks(scope, sequencer.claim, not_ours)):
+        verdict = yield from _judged(mark, scope, sequencer, tenure)
+        if isinstance(verdict, Refused):
+            refused.append(verdict)
+        elif verdict is Verdict.RAISE:
+            # It was only observed, and its mark has fallen since: to go on would be to write without a seal.
+            raise _not_sealed(mark, sequencer)
+    return tuple(refused)
+
+
+def _without(resources: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(resource for resource in resources if resource not in others)
+
+
+def present(scope: Scope, sequencer: Sequencer, tenure: Tenure, limit_ms: int | None = None) -> Flow[tuple[str, ...]]:
+    """Have the caller's writes admitted from here on; return the resources to which the lease was presented."""
+    return (yield from present_first(scope, sequencer, tenure, limit_ms)).presented
+
+
+def present_first(scope: Scope, sequencer: Sequencer, tenure: Tenure, limit_ms: int | None = None) -> Flow[Opened]:
+    """Present the lease as the first thing in a transaction of the caller's, which was begun after all was sealed."""
+    refused: tuple[Refused, ...] = ()
+    if not_ours := (yield Present(scope.resources, sequencer, limit_ms)):
+        refused = yield from _refusals(scope, sequencer, tenure, not_ours)
+    tenure.has_read = True
+    return Opened(None, _without(scope.resources, not_ours), refused)
+
+
+def check(
+    scope: Scope, sequencer: Sequencer, tenure: Tenure, limit_ms: int | None = None, *, may_raise: bool = False
+) -> Flow[Sealed]:
+    """Check inside the caller's transaction that every mark is this lease's, and hold the marks there.
+
+    With `may_raise` a mark that is lower is raised in it, where that is safe. Such a seal is not remembered, since
+    nobody tells whether the caller commits it: after a rollback it is made again.
+    """
+    check_lock(scope, sequencer)
+    tenure.check_may_open(scope.keys, is_independent=scope.is_independent)
+    is_to_raise = may_raise and not tenure.sealed.issuperset(scope.keys)
+    can_raise = yield Join(scope.resources, is_to_raise, limit_ms)
+    raised, refused = [], []
+    for mark in (yield from read_marks(scope, sequencer.claim, may_share=True)):
+        verdict = yield from _judged(mark, scope, sequencer, tenure)
+        if isinstance(verdict, Refused):
+            refused.append(verdict)
+        elif verdict is Verdict.RAISE:
+            if not (is_to_raise and can_raise):
+                raise _not_sealed(mark, sequencer)
+            raised.append(mark.resource)
+    if raised:
+        yield _sealing(raised, sequencer)
+    done = Sealed(tuple(raised), tuple(refused))
+    # Where marks may be raised, one that is ours already may have been raised by this very transaction.
+    is_committed = not (is_to_raise and can_raise)
+    tenure.remember(scope.keys, scope.keys_without(done.refusing()) if is_committed else ())
+    tenure.has_read = True
+    return done
+
+
+def _not_sealed(mark: Mark, sequencer: Sequencer) -> GuardError:
+    return GuardError(
+        f"resource {mark.resource!r} is not sealed by token {sequencer.token} yet (its mark is {mark.token}), "
+        f"and a mark cannot be raised inside this transaction, which may have read already: call "
+        f"guard.seal(lease) before you begin it"
+    )
+
+
+@begun_anew
+def close(scope: Scope, sequencer: Sequencer, tenure: Tenure) -> Flow[None]:
+    """Make the lease's own token stale at every resource of the guard (G10). Idempotent.
+
+    A resource that a newer holder has sealed is left alone: the token is stale there already.
+    """
+    check_lock(scope, sequencer)
+    for tries_left in reversed(range(MAX_COMMIT_TRIES)):
+        yield Begin()
+        closed = []
+        for mark in (yield from read_marks(scope, sequencer.claim)):
+            if (yield from _may_close(mark, scope, sequencer, tenure)):
+                closed.append(sealed_mark(mark.resource, sequencer, is_closed=True))
+        if closed:
+            yield WriteMarks(tuple(closed))
+        try:
+            yield Commit()
+        except OutcomeUnknownError:
+            if not tries_left:
+                raise
+        else:
+            # A mark that was closed is one that this tenure has raised: it is not raised again if it gets lost (G9).
+            tenure.remember((), tuple((scope.place, mark.resource) for mark in closed))
+            return
+
+
+def _may_close(mark: Mark, scope: Scope, sequencer: Sequencer, tenure: Tenure) -> Flow[bool]:
+    if mark.token > sequencer.token or (mark.token == sequencer.token and mark.claim is None):
+        return False
+    if mark.is_closed and (mark.token, mark.claim) == (sequencer.token, sequencer.claim):
+        # Perhaps by a commit that was not confirmed: written once more, it is on the disk.
+        return True
+    return not isinstance((yield from _judged(mark, scope, sequencer, tenure)), Refused)
+
+
+def _listed(resources: tuple[str, ...]) -> str:
+    return ", ".join(f"resource {resource!r}" for resource in resources)

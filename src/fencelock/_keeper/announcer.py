@@ -1,0 +1,36 @@
+"""Run the users' callbacks beside the keeper, so that none of them can hold up a renewal.
+
+Promise: callbacks run one after another, in the order of what happened, in one daemon thread that starts with the
+first of them; what they raise is logged, SystemExit too. A callback that blocks delays later callbacks and nothing
+else.
+"""
+
+import queue
+import threading
+from collections.abc import Callable
+
+from fencelock.hooks import logger
+
+
+class Announcer:
+    """A queue of callbacks and the thread that runs them."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def announce(self, callback: Callable[[], object]) -> None:
+        """Have the callback run soon. For the keeper's thread alone."""
+        self._queue.put(callback)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="fencelock-announcer", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            callback = self._queue.get()
+            try:
+                callback()
+            except BaseException:
+                # One that calls sys.exit() must not keep every later loss from being told.
+                logger.exception("a callback of a lease raised; the lease is over all the same")

@@ -1,0 +1,290 @@
+"""The keeper's thread: renews what is due, ends what is over, abandons what was interrupted.
+
+Promise: a definite "not yours" ends a lease as lost, a passed deadline as expired, each announced within a second (H2,
+H3); a renewal that succeeds after the deadline is followed by a release. An abandoned claim is released as soon as the
+source can be reached, and is forgotten after its ttl, when it has ended by itself (H5).
+Never: waits for a user's code, or for one source longer than PATIENCE_S at a time, and what its store adds for a large
+batch; lets one source's errors, even those that nobody foresaw, touch the leases of another. Other threads speak to it
+through its inbox alone, whose `put` is safe in signal handlers and finalizers.
+"""
+
+import itertools
+import logging
+import math
+import queue
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import NamedTuple
+
+from fencelock._drivers.shutdown import SHUTDOWN
+from fencelock._drivers.sync import SyncDriver
+from fencelock._flows import acquire, keep
+from fencelock._keeper.announcer import Announcer
+from fencelock._keeper.record import DEADLINE_PASSED, EXPIRED, HELD, LOST, RELEASED, LeaseRecord
+from fencelock._keeper.schedule import Schedule, first_beat_ms
+from fencelock.clock import boottime_ms
+from fencelock.errors import FencelockError
+from fencelock.hooks import logger
+
+PATIENCE_S = 0.5
+"""How long the keeper waits for one source that is busy, so that the others' leases are renewed in time."""
+MAX_SLEEP_MS = 500
+"""The keeper looks at the clock this often while leases are held: its sleep does not count a suspend, deadlines do."""
+LINGER_MS = 5000
+"""It goes on looking for this long after the last lease, so that a quick succession of leases need not wake it."""
+ABANDON_PAUSE_MS = 250
+MAX_ABANDONED_AT_ONCE = 64
+"""Claims that are released between two looks at what is due for renewal."""
+ERROR_PAUSE_S = 0.1
+LAST_WORD_S = 0.2
+"""How long the keeper listens, at the interpreter's end, for each thread that was waiting."""
+_UNEXPECTED = "the keeper met an error that it did not expect; it goes on"
+
+
+class Wake(NamedTuple):
+    """A lease arrived that is due before the keeper meant to look again."""
+
+
+class Abandon(NamedTuple):
+    """A claim that may stand at the source though nobody will use it."""
+
+    driver: SyncDriver
+    lock: str
+    claim: str
+    give_up_ms: int
+
+
+class Expired(NamedTuple):
+    """Somebody saw that the deadline of a lease has passed, before the keeper did."""
+
+    record: LeaseRecord
+
+
+class Stop(NamedTuple):
+    """Release everything that is held, and end."""
+
+
+class Keeper:
+    """The thread and its inbox; started by the first acquire."""
+
+    def __init__(self, now_ms: Callable[[], int] = boottime_ms) -> None:
+        self._now_ms = now_ms
+        self._inbox: queue.SimpleQueue[Wake | Abandon | Expired | Stop] = queue.SimpleQueue()
+        self._arrivals: dict[str, LeaseRecord] = {}
+        self._wake_ms = math.inf
+        self._schedule = Schedule()
+        self._abandoned: dict[str, Abandon] = {}
+        self._retry_ms = 0
+        self._idle_since_ms = 0
+        self._announcer = Announcer()
+        self._thread: threading.Thread | None = None
+        self._start_lock = threading.Lock()
+        self._is_running = threading.Lock()
+
+    # --- called by other threads -------------------------------------------------------------------------------------
+    def start(self) -> None:
+        """Start the thread unless it runs; to be called from ordinary code, before the first message."""
+        if self._thread is None:
+            with self._start_lock:
+                if self._thread is None:
+                    threading.Thread(target=self._run_alone, name="fencelock-keeper", daemon=True).start()
+
+    def adopt(self, record: LeaseRecord) -> None:
+        """Keep a new lease. Waking the thread costs more than a grant, so it is woken only if it would be late."""
+        self._arrivals[record.claim] = record
+        if self._wake_ms > first_beat_ms(record, self._now_ms()):
+            self._inbox.put(Wake())
+
+    def forget(self, record: LeaseRecord) -> None:
+        """Let go of a lease that has ended; one that was taken in by now goes with its next beat."""
+        self._arrivals.pop(record.claim, None)
+
+    def abandon(self, driver: SyncDriver, lock: str, claim: str, ttl_ms: int) -> None:
+        """Release a claim in the background. Safe in signal handlers and finalizers."""
+        self._inbox.put(Abandon(driver, lock, claim, self._now_ms() + ttl_ms))
+
+    def expire(self, record: LeaseRecord) -> None:
+        """Have the loss of a lease announced whose deadline was seen to have passed. Safe in signal handlers."""
+        self._inbox.put(Expired(record))
+
+    def stop(self, timeout_s: float) -> None:
+        """Release every held lease, and wait `timeout_s` at most for that."""
+        if self._thread is not None:
+            self._inbox.put(Stop())
+            self._thread.join(timeout_s)
+
+    # --- the thread -------------------------------------------------------------------------------
+    def _run_alone(self) -> None:
+        # `start` may have been broken off by a signal handler after it had begun a thread: the second one ends here.
+        if self._is_running.acquire(blocking=False):
+            self._thread = threading.current_thread()
+            self._run()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                if self._receive():
+                    return
+                self._expire()
+                self._renew()
+                self._expire()
+                self._abandon_claims()
+            except Exception:
+                # One unforeseen error must not end the renewal of every lease (Artemis#2371): tell, and go on.
+                logger.exception(_UNEXPECTED)
+                time.sleep(ERROR_PAUSE_S)
+
+    def _receive(self) -> bool:
+        """Take messages until something is due; return whether to end."""
+        # In this order, a lease that arrives is either taken in here or sees the new moment and wakes us.
+        self._take_arrivals()
+        timeout_s = self._plan_sleep()
+        if not self._arrivals:
+            with suppress(queue.Empty):
+                message = self._inbox.get(timeout=timeout_s)
+                # Leases that come and go between two looks are not seen; what woke us says that there are some.
+                self._idle_since_ms = self._now_ms()
+                while not isinstance(message, Stop):
+                    if isinstance(message, Abandon):
+                        self._take_abandoned(message)
+                    elif isinstance(message, Expired):
+                        self._end(message.record, EXPIRED, DEADLINE_PASSED)
+                    message = self._inbox.get_nowait()
+                self._release_everything()
+                self._hear_the_last_waiters()
+                return True
+        self._wake_ms = 0
+        self._take_arrivals()
+        return False
+
+    def _take_arrivals(self) -> None:
+        while self._arrivals:
+            try:
+                _, record = self._arrivals.popitem()
+            except KeyError:
+                return  # It ended at this moment.
+            self._idle_since_ms = self._now_ms()
+            if record.state == HELD:
+                self._schedule.add(record, self._now_ms())
+
+    def _plan_sleep(self) -> float | None:
+        """Decide how long to sleep, and tell it to `adopt`. None: until somebody writes."""
+        now_ms = self._now_ms()
+        moments = [moment for moment in (self._schedule.next_ms(), self._next_abandon_ms()) if moment is not None]
+        if not moments and now_ms - self._idle_since_ms > LINGER_MS:
+            self._wake_ms = math.inf
+            return None
+        sleep_ms = max(0, min([*(moment - now_ms for moment in moments), MAX_SLEEP_MS]))
+        self._wake_ms = now_ms + sleep_ms
+        # A moment later than asked: get(timeout=0) would be an error, and waking early would find nothing due.
+        return (sleep_ms + 1) / 1000
+
+    def _next_abandon_ms(self) -> int | None:
+        return self._retry_ms if self._abandoned else None
+
+    def _take_abandoned(self, message: Abandon) -> None:
+        self._abandoned[message.claim] = message
+        self._retry_ms = 0
+
+    def _expire(self) -> None:
+        for record in self._schedule.overdue(self._now_ms()):
+            self._end(record, EXPIRED, DEADLINE_PASSED)
+
+    def _end(self, record: LeaseRecord, state: str, reason: str) -> None:
+        """End a lease that is over, announce that once, and give up its claim in case the source still counts it."""
+        self._schedule.remove(record)
+        record.leave_held(state, reason)
+        if record.state not in {EXPIRED, LOST} or record.is_announced:
+            return
+        record.is_announced = True
+        self._announce_loss(record)
+        if record.state == EXPIRED:
+            give_up_ms = self._now_ms() + record.ttl_ms
+            self._take_abandoned(Abandon(record.driver, record.lock, record.claim, give_up_ms))
+
+    def _announce_loss(self, record: LeaseRecord) -> None:
+        audience = record.audience
+        reason = record.reason or ""
+        for listener in audience.listeners:
+            self._announcer.announce(partial(listener, reason))
+        self._announcer.announce(partial(audience.tell, record, "lost", reason=reason))
+
+    def _renew(self) -> None:
+        now_ms = self._now_ms()
+        if not self._schedule.is_due(now_ms):
+            return
+        self._schedule.drop_ended()
+        for driver, records in self._schedule.take_due(now_ms):
+            try:
+                beat = driver.run(keep.renew(tuple((record.lock, record.claim) for record in records)))
+            except Exception as error:
+                self._log_failure(error, logging.WARNING, "%d lease(s) could not be renewed now: %s", len(records))
+                self._schedule.doubt(records, self._now_ms())
+                continue
+            self._settle(beat, records)
+
+    def _log_failure(self, error: Exception, level: int, message: str, what: object) -> None:
+        """Log an error of the tree in one line, and any other, which nobody foresaw, with its traceback."""
+        if isinstance(error, FencelockError):
+            logger.log(level, message, what, error)
+        else:
+            logger.error(_UNEXPECTED, exc_info=error)
+
+    def _settle(self, beat: keep.Beat, records: list[LeaseRecord]) -> None:
+        sent_ms, (remaining, lost) = beat
+        heard_ms = self._now_ms()
+        for record in records:
+            remaining_ms = remaining.get(record.claim)
+            if remaining_ms is None:
+                self._end(record, LOST, lost.get(record.claim, "the source did not name it"))
+            elif not record.renewed_until(acquire.deadline_ms(sent_ms, remaining_ms, record.ttl_ms), heard_ms):
+                self._end(record, EXPIRED, "its deadline passed before the source confirmed the renewal")
+            elif record.audience.hooks.on_renewed is not None and record.is_held:
+                self._announcer.announce(partial(record.audience.tell, record, "renewed"))
+
+    def _abandon_claims(self) -> None:
+        now_ms = self._now_ms()
+        if not self._abandoned or now_ms < self._retry_ms:
+            return
+        unreachable: set[SyncDriver] = set()
+        for claim, message in list(itertools.islice(self._abandoned.items(), MAX_ABANDONED_AT_ONCE)):
+            del self._abandoned[claim]
+            # One failure speaks for its source: asking for each claim would hold up the renewals.
+            if message.driver in unreachable or not self._is_released(message):
+                unreachable.add(message.driver)
+                if now_ms < message.give_up_ms:  # Later its ttl has ended it.
+                    self._abandoned[claim] = message
+        self._retry_ms = self._now_ms() + ABANDON_PAUSE_MS if unreachable else 0
+
+    def _is_released(self, message: Abandon) -> bool:
+        try:
+            message.driver.run(keep.release(message.lock, message.claim))
+        except Exception as error:
+            self._log_failure(error, logging.INFO, "a claim on lock %r could not be released now: %s", message.lock)
+            return False
+        return True
+
+    def _hear_the_last_waiters(self) -> None:
+        """Abandon the places of the threads that the interpreter's end woke; they write within moments, or never."""
+        with suppress(queue.Empty):
+            for _ in range(len(SHUTDOWN.waiting)):
+                message = self._inbox.get(timeout=LAST_WORD_S)
+                if isinstance(message, Abandon):
+                    self._take_abandoned(message)
+        self._abandon_them_all()
+
+    def _release_everything(self) -> None:
+        self._take_arrivals()
+        for record in list(self._schedule):
+            if record.leave_held(RELEASED, "the interpreter ended"):
+                self._take_abandoned(Abandon(record.driver, record.lock, record.claim, 0))
+        self._abandon_them_all()
+
+    def _abandon_them_all(self) -> None:
+        """Abandon what is to be abandoned, until a source cannot be reached."""
+        self._retry_ms = 0
+        while self._abandoned and not self._retry_ms:
+            self._abandon_claims()

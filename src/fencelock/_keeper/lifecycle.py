@@ -1,0 +1,44 @@
+"""The process's keeper: started by the first acquire, inherited by no child, stopped at the interpreter's end.
+
+Promise: a forked child starts without leases: those of its parent are marked inherited (H6), every lock of ours is
+made anew, and the child's first acquire starts a keeper of its own. At the interpreter's end waiters get SourceError,
+and leases are released within EXIT_PATIENCE_S.
+"""
+
+import atexit
+import os
+
+from fencelock._drivers.shutdown import SHUTDOWN
+from fencelock._keeper.keeper import Keeper
+from fencelock._keeper.record import PROCESS
+
+EXIT_PATIENCE_S = 2.0
+
+
+class _Keepers:
+    """The keeper of this process."""
+
+    def __init__(self) -> None:
+        self.keeper = Keeper()
+
+
+_KEEPERS = _Keepers()
+
+
+def keeper() -> Keeper:
+    """Return this process's keeper."""
+    return _KEEPERS.keeper
+
+
+def _after_fork_in_child() -> None:
+    PROCESS.after_fork_in_child()
+    _KEEPERS.keeper = Keeper()
+
+
+def _at_exit() -> None:
+    SHUTDOWN.begin()
+    _KEEPERS.keeper.stop(EXIT_PATIENCE_S)
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+atexit.register(_at_exit)

@@ -1,0 +1,295 @@
+"""What this process knows of one lease of its own: the state that keeper, lease and guards share.
+
+    held ──release()──────────────> released
+      ├──own deadline passed──────> expired
+      ├──the source said no───────> lost
+      └──fork, in the child───────> inherited
+
+Promise: `held` is left once, by one thread, for good; a renewal never moves the deadline of a lease that was over when
+its reply arrived, nor of one that anybody was told is over. Never: I/O, or a lock taken while a user's code runs; a
+strong reference to what the user gave, which may refer to the lease.
+"""
+
+import threading
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from fencelock._drivers.sync import SyncDriver
+from fencelock._flows.acquire import Grant
+from fencelock.clock import boottime_ms
+from fencelock.errors import (
+    LeaseError,
+    LeaseExpiredError,
+    LeaseInheritedError,
+    LeaseLostError,
+    LeaseReleasedError,
+)
+from fencelock.hooks import NO_HOOKS, Event, Hooks, is_heard, tell
+
+if TYPE_CHECKING:
+    from fencelock._flows.admit import Tenure
+
+HELD = "held"
+RELEASED = "released"
+EXPIRED = "expired"
+LOST = "lost"
+INHERITED = "inherited"
+DEADLINE_PASSED = "its deadline passed without word from the source"
+
+
+class Process:
+    """What all leases of this process share: one mutex, since state changes are short and rare, and its generation, by
+    which a forked child knows the leases that it inherited (H6). The mutex is re-entrant: a finalizer may end one
+    lease while its thread is changing another.
+    """
+
+    def __init__(self) -> None:
+        self.generation = 0
+        self._make_locks()
+
+    def _make_locks(self) -> None:
+        self.mutex = threading.RLock()
+        self.drained = threading.Condition(self.mutex)
+
+    def after_fork_in_child(self) -> None:
+        """Make the mutex anew, which another thread may have held, and disown every lease made until now."""
+        self._make_locks()
+        self.generation += 1
+
+
+PROCESS = Process()
+
+
+class Audience:
+    """Who is told of one lease. The public lease holds it, the record refers to it weakly: a callback often belongs to
+    the object that has the lease, and would keep it alive through the keeper for ever (H2).
+    """
+
+    __slots__ = ("__weakref__", "hooks", "listeners")
+
+    def __init__(self, hooks: Hooks, on_lost: Callable[[str], object] | None = None) -> None:
+        self.hooks = hooks
+        self.listeners: tuple[Callable[[str], object], ...] = () if on_lost is None else (on_lost,)
+
+    def tell(
+        self, record: "LeaseRecord", name: str, *, duration: float | None = None, reason: str | None = None
+    ) -> None:
+        """Tell hooks and log that something happened to the lease."""
+        if is_heard(self.hooks, name):
+            event = Event(
+                name, record.lock, token=record.grant.token, holder=record.holder, duration=duration, reason=reason
+            )
+            tell(self.hooks, event)
+
+
+_NOBODY = Audience(NO_HOOKS)
+
+
+class LeaseRecord:
+    """One lease of this process. The keeper holds it as long as it is held; the public Lease holds it as long as it
+    lives.
+    """
+
+    __slots__ = (
+        "_audience",
+        "_generation",
+        "_state",
+        "_was_seen_over",
+        "claim",
+        "deadline_ms",
+        "driver",
+        "grant",
+        "holder",
+        "is_announced",
+        "lock",
+        "open_transactions",
+        "reason",
+        "tenure",
+        "ttl_ms",
+        "wakers",
+    )
+
+    def __init__(
+        self,
+        driver: SyncDriver,
+        lock: str,
+        claim: str,
+        holder: str,
+        ttl_ms: int,
+        grant: Grant,
+        audience: Audience,
+    ) -> None:
+        self.driver = driver
+        self.lock = lock
+        self.claim = claim
+        self.holder = holder
+        self.ttl_ms = ttl_ms
+        self.grant = grant
+        self.deadline_ms = grant.deadline_ms
+        self._audience = weakref.ref(audience)
+        self._generation = PROCESS.generation
+        self._state = HELD
+        self._was_seen_over = False
+        self.is_announced = False
+        self.reason: str | None = None
+        self.wakers: tuple[Callable[[], object], ...] = ()
+        self.tenure: Tenure | None = None
+        self.open_transactions: dict[object, int] = {}
+
+    @property
+    def state(self) -> str:
+        """One of the states above; a child of the process that acquired the lease sees it as inherited."""
+        return self._state if self._generation == PROCESS.generation else INHERITED
+
+    @property
+    def is_held(self) -> bool:
+        """True until the lease leaves held, in the process that acquired it."""
+        return self._state == HELD and self._generation == PROCESS.generation
+
+    @property
+    def is_inherited(self) -> bool:
+        """True in a forked child of the process that acquired the lease."""
+        return self._generation != PROCESS.generation
+
+    def check_own(self) -> None:
+        """Raise LeaseInheritedError in a forked child of the process that acquired the lease."""
+        if self._generation != PROCESS.generation and (problem := self.problem()) is not None:
+            raise problem
+
+    @property
+    def audience(self) -> Audience:
+        """Who is told of this lease; nobody, when the public lease is gone."""
+        return self._audience() or _NOBODY
+
+    def leave_held(self, state: str, reason: str) -> bool:
+        """Move from held to another state, once; return whether this call did it. Whoever waits for the end is
+        woken.
+        """
+        with PROCESS.mutex:
+            if self._state != HELD or self._generation != PROCESS.generation:
+                return False
+            self.reason = reason
+            self._state = state
+            for wake in self.wakers:
+                wake()
+            return True
+
+    def remaining_ms(self) -> int:
+        """Return for how long the lease may be relied on; once that was 0 it stays 0, whatever a renewal brings."""
+        if self._state != HELD or self._generation != PROCESS.generation:
+            return 0
+        left_ms = self.deadline_ms - boottime_ms()
+        return left_ms if left_ms > 0 else self._see_the_end()
+
+    def _see_the_end(self) -> int:
+        with PROCESS.mutex:
+            left_ms = self.deadline_ms - boottime_ms()
+            if left_ms > 0 and not self._was_seen_over:
+                return left_ms  # Renewed at this moment.
+            self._was_seen_over = True
+            return 0
+
+    def renewed_until(self, deadline_ms: int, heard_ms: int) -> bool:
+        """Move the deadline forward after a renewal whose reply was heard at `heard_ms`; return False, and leave it, if
+        the lease was over by then.
+        """
+        with PROCESS.mutex:
+            if self._was_seen_over or heard_ms >= self.deadline_ms:
+                return False
+            # What was confirmed before stays true.
+            self.deadline_ms = max(self.deadline_ms, deadline_ms)
+            return True
+
+    def when_over(self, wake: Callable[[], object]) -> None:
+        """Have `wake`, which must not block, called when the lease leaves held; at once if it has."""
+        with PROCESS.mutex:
+            self.wakers = (*self.wakers, wake)
+            if self.state != HELD:
+                wake()
+
+    def forget_waker(self, wake: Callable[[], object]) -> None:
+        """Undo `when_over`."""
+        with PROCESS.mutex:
+            self.wakers = tuple(waker for waker in self.wakers if waker is not wake)
+
+    def is_lost(self) -> bool:
+        """Tell whether the lease was lost or expired, by its state or by the clock at this moment."""
+        # The state is read last, here and in `problem`: another thread, or a signal handler, may change it meanwhile.
+        return self.is_over() and self.state in {HELD, EXPIRED, LOST}
+
+    def enter_guarded(self, block: object, who: int) -> None:
+        """Count a guarded transaction of thread or task `who`; raise if the lease is over. `block` stands for it, and
+        does not refer to the lease: the record, which the keeper has, would keep that alive for ever (H2).
+        """
+        with PROCESS.mutex:
+            if (problem := self.problem()) is not None:
+                raise problem
+            self.open_transactions[block] = who
+
+    def leave_guarded(self, block: object) -> None:
+        """Count a guarded transaction out again, if it is counted: whoever is interrupted here can make sure of it."""
+        with PROCESS.mutex:
+            self.open_transactions.pop(block, None)
+            if self._state != HELD:  # Else nobody waits yet: a release leaves held first.
+                PROCESS.drained.notify_all()
+
+    def wait_for_guarded(self) -> None:
+        """Wait until no guarded transaction of this lease is open, until its deadline at most: then they are stale
+        anyway.
+        """
+        if not self.open_transactions:
+            return
+        with PROCESS.drained:
+            left_s = max(0, self.deadline_ms - boottime_ms()) / 1000
+            PROCESS.drained.wait_for(lambda: not self.open_transactions, left_s)
+
+    def check_may_release(self, who: int) -> None:
+        """Raise LeaseError inside `who`'s own guarded transaction: its release would wait for itself."""
+        if who in self.open_transactions.values():
+            raise LeaseError(
+                f"{self._name()} cannot be released inside its own guarded transaction: leave that block first"
+            )
+
+    def begin_release(self) -> str | None:
+        """Leave held for released, or for expired if it is too late; return which, or None if it was left before."""
+        state, reason = (RELEASED, "it was released") if self.remaining_ms() else (EXPIRED, DEADLINE_PASSED)
+        return state if self.leave_held(state, reason) else None
+
+    def is_over(self) -> bool:
+        """Tell whether the lease may not be relied on any more, by its state or by the clock at this moment."""
+        return self.remaining_ms() == 0
+
+    def problem(self) -> LeaseError | None:
+        """Return the error that says why the lease cannot be relied on; None while it can."""
+        if not self.is_over():
+            return None
+        state = self.state
+        if state in {HELD, EXPIRED}:
+            return self._expiry()
+        if state == RELEASED:
+            return LeaseReleasedError(f"{self._name()} was released before: acquire lock {self.lock!r} again")
+        if state == INHERITED:
+            return LeaseInheritedError(
+                f"{self._name()} belongs to the parent process: only its token and sequencer can be read here. Acquire "
+                f"lock {self.lock!r} in this process"
+            )
+        reason = self.reason or "the source did not say why"
+        return LeaseLostError(
+            f"{self._name()} was lost: {reason}. Stop writing, and acquire lock {self.lock!r} again",
+            reason=reason,
+        )
+
+    def _expiry(self) -> LeaseExpiredError:
+        late_ms = max(0, boottime_ms() - self.deadline_ms)
+        return LeaseExpiredError(
+            f"{self._name()} expired {late_ms / 1000:.3f} s ago, its ttl of {self.ttl_ms / 1000:g} s not renewed in "
+            "time: somebody else may hold the lock. Stop writing, and acquire it again"
+        )
+
+    def _name(self) -> str:
+        return f"the lease on lock {self.lock!r} with token {self.grant.token}"
+
+    def tell(self, name: str, *, duration: float | None = None, reason: str | None = None) -> None:
+        """Tell hooks and log that something happened to this lease."""
+        self.audience.tell(self, name, duration=duration, reason=reason)

@@ -1,0 +1,5 @@
+"""`python -m fencelock.cli`: the same as the `fencelock` script, for where scripts are not on the path."""
+
+from fencelock.cli import main
+
+main()

@@ -1,0 +1,285 @@
+"""`fencelock protect`, `unprotect`, `rebind` and `marks`: set up and look at the enforcement of a resource.
+
+Promise: `marks` without --lower and --raise-to changes nothing. Whatever takes enforcement away, or moves a mark as no
+lease does, asks for a reason, which the resource keeps in its audit entries.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+import fencelock
+from fencelock._api.guard import look_at
+from fencelock._flows.guard_requests import ENFORCE, OBSERVE, Observation, Seen
+from fencelock.cli.options import json_option, reason_option, source_option
+from fencelock.cli.output import emit, printable, table, token_text
+from fencelock.stores.registry import guard_url
+
+
+def resource_option(help_text: str, *, is_required: bool = True) -> Callable[[Any], Any]:
+    """Add `--resource R`."""
+    return click.option("--resource", metavar="R", required=is_required, help=help_text)
+
+
+def table_option(*, is_required: bool, help_text: str) -> Callable[[Any], Any]:
+    """Add `--table T`, as often as wanted, passed as `tables`."""
+    return click.option("--table", "tables", metavar="T", multiple=True, required=is_required, help=help_text)
+
+
+@click.command()
+@click.argument("url")
+@resource_option("What one mark protects: the tables that belong together.")
+@click.option("--lock", metavar="L", required=True, help="The lock whose holder may write to it.")
+@table_option(is_required=True, help_text="A table to protect; as often as needed.")
+@click.option(
+    "--mode", type=click.Choice([ENFORCE, OBSERVE]), default=ENFORCE, show_default=True, help="Refuse or count."
+)
+@click.option("--source", metavar="URL", help="The lock's source: needed to go from observe to enforce.")
+@json_option
+def protect(
+    url: str, resource: str, lock: str, tables: tuple[str, ...], mode: str, source: str | None, as_json: bool
+) -> None:
+    """Have the database at URL refuse writes without a token.
+
+    From then on the tables take writes only inside `with guard.transaction(lease)`, from whatever
+    language or console they come. With --mode observe the writes that would be refused are only
+    counted; `fencelock marks URL` shows them. Going from observe to enforce needs --source, the
+    source of the lock: whoever holds the lock then has to acquire it again. Safe to repeat.
+
+    \b
+    Examples:
+      fencelock protect sqlite:////srv/app.db --resource reports \\
+          --lock nightly --table reports --table lines --mode observe
+      fencelock protect sqlite:////srv/app.db --resource reports \\
+          --lock nightly --table reports --source sqlite:////srv/locks.db
+    """
+    guard = fencelock.guard(url, resource=resource, lock=lock)
+    guard.protect(*tables, mode=mode, source=_info_if_named(source))
+    seen = look_at(url, resource)
+    lines = [f"resource {printable(resource)} belongs to lock {printable(lock)}"]
+    lines += [f"table {printable(one.table)}: {_IN_FORCE[one.mode]}" for one in seen.protections]
+    emit(_described(seen), as_json, "\n".join(lines))
+
+
+_IN_FORCE = {
+    ENFORCE: "refuses writes that present no token",
+    OBSERVE: "counts writes that present no token, and lets them through",
+}
+
+
+@click.command()
+@click.argument("url")
+@resource_option("The resource that the tables belong to.")
+@table_option(is_required=False, help_text="A table; none named: all of the resource.")
+@reason_option(is_required=True)
+@json_option
+def unprotect(url: str, resource: str, tables: tuple[str, ...], reason: str, as_json: bool) -> None:
+    """Let anybody write to the tables again.
+
+    The mark stays, so that the resource can be protected again later.
+
+    \b
+    Example:
+      fencelock unprotect sqlite:////srv/app.db --resource reports \\
+          --table lines --reason 'moved to another database'
+    """
+    before = look_at(url, resource)
+    _guard_of(url, before, resource).unprotect(*tables, reason=reason)
+    seen = look_at(url, resource)
+    left = {one.table for one in seen.protections}
+    lines = [
+        f"table {printable(one.table)}: takes writes from anybody"
+        for one in before.protections
+        if one.table not in left
+    ]
+    emit(_described(seen), as_json, "\n".join(lines) or f"resource {printable(resource)} protects what it did before")
+
+
+@click.command()
+@click.argument("url")
+@resource_option("The resource to move.")
+@click.option("--lock", metavar="L", required=True, help="The lock that it will belong to.")
+@source_option
+@reason_option(is_required=True)
+@json_option
+def rebind(url: str, resource: str, lock: str, source: str | None, reason: str, as_json: bool) -> None:
+    """Move a resource to another lock, or to another source.
+
+    Tokens of two sources cannot be compared, so the new source's counter must not be below the
+    resource's mark: if it is, run `fencelock epoch --raise` on the new source first. The leases of the
+    old lock cannot write to the resource any more.
+
+    \b
+    Example:
+      fencelock rebind sqlite:////srv/app.db --resource reports \\
+          --lock nightly --source sqlite:////srv/new.db --reason 'new locks'
+    """
+    before = look_at(url, resource)
+    guard = _guard_of(url, before, resource)
+    guard.rebind(lock, source=_info(source), reason=reason)
+    text = (
+        f"resource {printable(resource)} belongs to lock {printable(lock)}, from tokens above {guard.mark().token} on"
+    )
+    emit(_described(look_at(url, resource)), as_json, text)
+
+
+@click.command()
+@click.argument("url")
+@resource_option("Only this resource.", is_required=False)
+@click.option("--lower", "lower_to", metavar="N", type=int, help="Set the mark to N, which is lower.  [needs --reason]")
+@click.option("--raise-to", "raise_to", metavar="SOURCE", help="Raise it to SOURCE's last token.  [needs --reason]")
+@reason_option(is_required=False)
+@json_option
+def marks(
+    url: str,
+    resource: str | None,
+    lower_to: int | None,
+    raise_to: str | None,
+    reason: str | None,
+    as_json: bool,
+) -> None:
+    """Show what the resources at URL have promised, or move a mark.
+
+    A mark is the highest token that a resource has seen: every lower one is refused. After URL was
+    restored from a backup, raise its marks before it is opened again, and those at every other URL of the
+    same lock: what a holder has read, and is about to write elsewhere, may be what the restore undid. SOURCE
+    is the URL of the locks' source. Without --resource, --raise-to raises the mark of every resource at URL.
+    Lower a mark only if a token that no source ever issued got into it.
+
+    \b
+    Examples:
+      fencelock marks sqlite:////srv/app.db
+      fencelock marks sqlite:////srv/app.db --raise-to sqlite:////srv/locks.db \\
+          --reason 'restored the backup of Monday'
+      fencelock marks sqlite:////srv/app.db --resource reports --lower 41 \\
+          --reason 'poisoned by a test'
+    """
+    _check_move(resource, lower_to, raise_to, reason)
+    seen = look_at(url, resource)
+    if lower_to is not None and resource is not None:
+        _guard_of(url, seen, resource).lower(lower_to, reason=str(reason))
+    if raise_to is not None:
+        info = _info(raise_to)
+        for name in _all_resources(url, seen, resource):
+            _guard_of(url, seen, name).raise_to(info, reason=str(reason))
+    if resource is not None:
+        _check_known(url, seen, resource)
+    seen = look_at(url, resource)
+    emit(_described(seen), as_json, _story(url, seen))
+
+
+def _check_move(resource: str | None, lower_to: int | None, raise_to: str | None, reason: str | None) -> None:
+    is_move = lower_to is not None or raise_to is not None
+    if lower_to is not None and raise_to is not None:
+        raise click.UsageError("say either --lower N or --raise-to SOURCE")
+    if lower_to is not None and resource is None:
+        raise click.UsageError("--lower moves one mark: say which with --resource R")
+    if is_move and not reason:
+        raise click.UsageError("moving a mark by hand is kept with its reason: add --reason TEXT")
+    if reason and not is_move:
+        raise click.UsageError("--reason goes with --lower or --raise-to")
+
+
+def _check_known(url: str, seen: Seen, resource: str) -> None:
+    if not seen.marks:
+        raise fencelock.GuardError(
+            f"{guard_url(url)} knows no resource {resource!r}: `fencelock marks` lists those there are, and `fencelock "
+            f"protect` makes one"
+        )
+
+
+def _all_resources(url: str, seen: Seen, resource: str | None) -> list[str]:
+    if resource is not None:
+        return [resource]
+    if not seen.marks:
+        raise fencelock.GuardError(f"{guard_url(url)} knows no resource: there is no mark to raise")
+    return [mark.resource for mark in seen.marks]
+
+
+def _guard_of(url: str, seen: Seen, resource: str) -> fencelock.Guard:
+    """Return a guard of the resource for the lock that it belongs to."""
+    _check_known(url, seen, resource)
+    lock = next(mark.lock for mark in seen.marks if mark.resource == resource)
+    return fencelock.guard(url, resource=resource, lock=lock)
+
+
+def _info(source: str | None) -> fencelock.SourceInfo:
+    with fencelock.connect(source) as connected:
+        return connected.describe()
+
+
+def _info_if_named(source: str | None) -> fencelock.SourceInfo | None:
+    return None if source is None else _info(source)
+
+
+def _described(seen: Seen) -> list[dict[str, Any]]:
+    return [
+        {
+            "resource": mark.resource,
+            "lock": mark.lock,
+            "token": token_text(mark.token or None),
+            "source_id": mark.source_id,
+            "history_id": mark.history_id,
+            "closed": mark.is_closed,
+            "held": mark.claim is not None,
+            "tables": [{"table": one.table, "mode": one.mode} for one in _of(seen.protections, mark)],
+            "observed": [_counted(one) for one in _of(seen.observations, mark)],
+        }
+        for mark in seen.marks
+    ]
+
+
+def _of(found: tuple[Any, ...], mark: fencelock.Mark) -> list[Any]:
+    return [one for one in found if one.resource == mark.resource]
+
+
+def _counted(one: Observation) -> dict[str, Any]:
+    return {
+        "table": one.table or None,
+        "kind": one.kind,
+        "times": one.times,
+        "first_at": one.first_at,
+        "last_at": one.last_at,
+        "role": one.role,
+        "application": one.application,
+        "address": one.address,
+    }
+
+
+def _story(url: str, seen: Seen) -> str:
+    if not seen.marks:
+        return f"{guard_url(url)} holds no marks: `fencelock protect`, or the first seal, makes one"
+    rows = [
+        (mark.resource, str(mark.token or "-"), _owner(mark), mark.lock, _tables(seen, mark)) for mark in seen.marks
+    ]
+    text = table(("RESOURCE", "MARK", "OF", "LOCK", "TABLES"), rows)
+    if not seen.observations:
+        return text
+    heads: tuple[str, ...] = ("RESOURCE", "TABLE", "KIND", "TIMES", "LAST", "BY")
+    width = len(heads) if any(map(_who, seen.observations)) else len(heads) - 1
+    counted = [
+        (one.resource, one.table or "(a lease)", one.kind, str(one.times), one.last_at, _who(one))[:width]
+        for one in seen.observations
+    ]
+    return f"{text}\n\nLet through while observing:\n" + table(heads[:width], counted)
+
+
+def _who(one: Observation) -> str:
+    """Return who it was, where the store knows: role, application, address."""
+    return ", ".join(filter(None, (one.role, one.application, one.address)))
+
+
+def _owner(mark: fencelock.Mark) -> str:
+    if mark.token == 0:
+        return "nobody yet"
+    if mark.claim is None:
+        return "an operator"
+    return "a lease, closed" if mark.is_closed else "a lease"
+
+
+def _tables(seen: Seen, mark: fencelock.Mark) -> str:
+    return ", ".join(f"{one.table} ({one.mode})" for one in _of(seen.protections, mark)) or "none"
+
+
+COMMANDS = [protect, unprotect, rebind, marks]

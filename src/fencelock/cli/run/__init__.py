@@ -1,0 +1,82 @@
+"""`fencelock run`: hold a lock while a command runs.
+
+Promise: CMD runs only while the lease may be relied on, and its process group is over at the lease's deadline at the
+latest, also when this process is frozen or killed (`watchdog.py`). An interrupted wait leaves no place in the queue.
+Never: a shell between this process and CMD.
+"""
+
+from typing import Any
+
+import click
+
+from fencelock.cli.options import guard_option, source_option
+from fencelock.cli.run.terms import DEFAULT_TTL_S, Terms
+
+
+class RunCommand(click.Command):
+    """A command line of two halves: what is before `--` is ours, and CMD, behind it, is not looked at."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take CMD off the command line, and let click parse the rest."""
+        if {"-h", "--help"} & set(args[: args.index("--") if "--" in args else None]):
+            return super().parse_args(ctx, args)
+        if "--" not in args:
+            raise click.UsageError("no CMD: write it after two dashes", ctx)
+        at = args.index("--")
+        if at + 1 == len(args):
+            raise click.UsageError("no CMD after the two dashes", ctx)
+        rest = super().parse_args(ctx, args[:at])
+        ctx.params["words"] = tuple(args[at + 1 :])
+        return rest
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        """Show CMD in the usage line."""
+        return [*super().collect_usage_pieces(ctx), "-- CMD [ARG]..."]
+
+
+@click.command(cls=RunCommand)
+@click.argument("name")
+@source_option
+@click.option(
+    "--ttl",
+    metavar="S",
+    type=float,
+    default=DEFAULT_TTL_S,
+    show_default=True,
+    help="Length of the lease in seconds; it is renewed while CMD runs.",
+)
+@click.option("--wait", metavar="S", type=float, help="Wait for the lock S seconds at most.  [default: for ever]")
+@click.option("--no-wait", is_flag=True, help="Do not wait: exit with 75 if somebody has the lock.")
+@click.option(
+    "--grace",
+    metavar="S",
+    type=float,
+    help="When the lease ends, seconds between SIGTERM and SIGKILL. SIGKILL comes at the lease's deadline at the"
+    " latest, so SIGTERM comes this much before it.  [default: a sixth of the ttl, at most 10; at most a third]",
+)
+@guard_option(
+    "Close the resources of this URL that are bound to NAME at the end: nobody can write with CMD's token any more."
+)
+@click.option("--holder", metavar="TEXT", help="The holder's name, as people will see it.  [default: host:pid:CMD]")
+def run(**given: Any) -> int:
+    """Hold the lock NAME while CMD runs.
+
+    CMD gets FENCELOCK_LOCK, FENCELOCK_TOKEN and FENCELOCK_SEQUENCER, which fencelock.guard
+    accepts in place of a lease. Signals are passed on to CMD's process group. When the lease is lost or cannot be
+    renewed in time, the whole group is ended before somebody else can get the lock.
+
+    \b
+    Examples:
+      fencelock run nightly-report --no-wait -- ./report.sh
+      fencelock run import --wait 60 --guard sqlite:////srv/app.db -- python import.py
+
+    \b
+    Exit codes: CMD's own, 128+n if signal n ended it, 126 or 127 if it cannot be executed,
+    75 if the lock was not obtained, 76 if the lease was lost (also when CMD exited with 0).
+    """
+    from fencelock.cli.run.session import hold_and_run
+
+    return hold_and_run(Terms.checked(**given))
+
+
+COMMANDS = [run]

@@ -1,0 +1,106 @@
+"""CMD, and the gate that it waits behind until the lock is held.
+
+CMD's process is forked before there is a lock, a thread or a database. It becomes the leader of a group of its
+own, waits at a pipe, and executes CMD when it is told the variables of the lease. So the group's number is known,
+and the watchdog guards it, before CMD can run.
+
+Promise: CMD never runs unless `start` was called: at the pipe's end, whatever ended it, the process exits. CMD gets
+this process's files, terminal, folder, signal mask and ignored signals as they were. What cannot be executed
+exits with 127 (not found) or 126, as under env(1).
+"""
+
+import os
+import signal
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import NoReturn
+
+NOT_FOUND = 127
+NOT_EXECUTABLE = 126
+MESSAGE_BYTES = 4096
+"""A write to a pipe of at most so many bytes arrives whole or not at all (PIPE_BUF)."""
+
+
+class Command:
+    """CMD as its parent sees it. Its id is not free for others before `reap`, and is its group's number too."""
+
+    def __init__(self, words: tuple[str, ...]) -> None:
+        self._is_reaped = False
+        gate, self._gate = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.close(self._gate)
+            _wait_and_execute(gate, words)
+        os.close(gate)
+        # Both sides do it, so that neither goes on before it is done.
+        with suppress(OSError):
+            os.setpgid(self.pid, self.pid)
+
+    def start(self, variables: Mapping[str, str]) -> None:
+        """Let CMD run, with these variables added to its environment."""
+        message = b"\0".join(f"{name}={value}".encode() for name, value in variables.items())
+        assert len(message) <= MESSAGE_BYTES
+        with suppress(BrokenPipeError):  # Somebody ended it at the gate: its exit status says how.
+            os.write(self._gate, message)
+        os.close(self._gate)
+
+    def signal(self, number: int) -> None:
+        """Send a signal to all of CMD's group; to nobody once CMD was reaped."""
+        if not self._is_reaped:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, number)
+
+    def stop_signal(self) -> int | None:
+        """Return the signal that has stopped CMD since the last call; None if none has."""
+        try:
+            found = os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG)
+        except ChildProcessError:  # It has ended: nothing of it can stop any more.
+            return None
+        return found.si_status if found is not None else None
+
+    def has_ended(self) -> bool:
+        """Tell whether CMD is over; its id stays taken."""
+        return os.waitid(os.P_PID, self.pid, _LEFT_AS_IS) is not None
+
+    def reap(self) -> int:
+        """Return how CMD ended, as a shell would: its own code, or 128 + the number of the signal."""
+        self._is_reaped = True
+        _, status = os.waitpid(self.pid, 0)
+        code = os.waitstatus_to_exitcode(status)
+        return code if code >= 0 else 128 - code
+
+
+_LEFT_AS_IS = os.WEXITED | os.WNOHANG | os.WNOWAIT
+
+
+def _wait_and_execute(gate: int, words: tuple[str, ...]) -> NoReturn:
+    code = NOT_EXECUTABLE
+    try:
+        os.setpgid(0, 0)
+        _restore_signals()
+        message = os.read(gate, MESSAGE_BYTES)
+        if message:
+            pairs = (pair.partition("=") for pair in message.decode().split("\0"))
+            os.environ.update({name: value for name, _, value in pairs})
+            os.execvp(words[0], words)
+        code = 0
+    except FileNotFoundError as error:
+        code = NOT_FOUND
+        _complain(words[0], error)
+    except OSError as error:
+        _complain(words[0], error)
+    finally:
+        os._exit(code)
+
+
+def _restore_signals() -> None:
+    """Undo what Python does to signals at its start; ignored ones stay ignored, as nohup wants it."""
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _complain(word: str, error: OSError) -> None:
+    line = f"fencelock: {word!r} cannot be executed: {error.strerror}\n"
+    os.write(2, line.encode(errors="backslashreplace"))

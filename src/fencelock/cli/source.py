@@ -1,0 +1,64 @@
+"""`fencelock install` and `epoch`: a source's schema, identity and history.
+
+Promise: `install` is safe to repeat; `epoch` alone changes nothing; `epoch --raise` ends every lease of the source.
+"""
+
+import click
+
+import fencelock
+from fencelock.cli.options import json_option, reason_option, source_option
+from fencelock.cli.output import emit
+
+
+@click.command()
+@source_option
+@json_option
+def install(source: str | None, as_json: bool) -> None:
+    """Make the source's schema, if it is not there yet.
+
+    SQLite makes its own at first use; on a server this is the only way. Safe to run again,
+    and by several at once.
+    """
+    with fencelock.connect(source) as connected:
+        connected.install()
+        emit({"source": connected.url}, as_json, f"{connected.url} is ready")
+
+
+@click.command()
+@source_option
+@click.option("--raise", "is_raise", is_flag=True, help="Begin a new history.  [needs --reason]")
+@reason_option(is_required=False)
+@json_option
+def epoch(source: str | None, is_raise: bool, reason: str | None, as_json: bool) -> None:
+    """Show the source's history and tokens, or begin a new one.
+
+    After a source was restored from a backup, moved, or failed over, it may issue tokens that
+    it has issued before. Raise its epoch then (--raise), before anybody uses it: the counter
+    jumps above every token ever issued, and every lease ends.
+
+    \b
+    Examples:
+      fencelock epoch
+      fencelock epoch --raise --reason 'restored the backup of Monday'
+    """
+    if is_raise and not reason:
+        raise click.UsageError("--raise ends every lease: say why with --reason TEXT")
+    if reason and not is_raise:
+        raise click.UsageError("--reason goes with --raise")
+    with fencelock.connect(source) as connected:
+        info = connected.raise_epoch(reason=reason) if reason else connected.describe()
+        url = connected.url
+    data = {
+        "source": url,
+        "source_id": info.source_id,
+        "epoch": info.epoch,
+        "history_id": info.history_id,
+        "last_token": str(info.last_token),
+        "reserved_token": str(info.reserved_token),
+    }
+    width = max(map(len, data))
+    text = "\n".join(f"{label.replace('_', ' '):<{width}}  {value}" for label, value in data.items())
+    emit(data, as_json, text)
+
+
+COMMANDS = [install, epoch]

@@ -1,0 +1,76 @@
+"""What fencelock tells about itself: hooks with structured fields, and the standard logging under `fencelock`.
+
+Promise: an event never carries a claim or a sequencer; a hook that raises is logged and harms nobody; without a hook
+and with logging off, telling costs one attribute look-up. Hooks run in the thread in which the thing happened, so they
+must not block: the keeper's events (renewed, lost) come from the keeper's threads.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+
+logger = logging.getLogger("fencelock")
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened to a lease or a resource. Times are seconds; fields that do not apply are None."""
+
+    name: str
+    lock: str
+    token: int | None = None
+    resource: str | None = None
+    holder: str | None = None
+    duration: float | None = None
+    reason: str | None = None
+
+
+Hook = Callable[[Event], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """What to call after which event; give one to `connect(url, hooks=…)` and `guard(url, …, hooks=…)`.
+
+    acquired: a lease was granted. waited: an acquire had to queue, `duration` says how long. renewed: the source
+    confirmed the lease. lost: the lease expired or was lost, `reason` says why. released: the lease was given back;
+    `reason` is set if the source could not be told. sealed: a resource's mark was raised. refused: a guard turned a
+    token away (with `reason`), or would have done so in observe mode.
+    """
+
+    on_acquired: Hook | None = None
+    on_waited: Hook | None = None
+    on_renewed: Hook | None = None
+    on_lost: Hook | None = None
+    on_released: Hook | None = None
+    on_sealed: Hook | None = None
+    on_refused: Hook | None = None
+
+
+NO_HOOKS = Hooks()
+_LEVELS = {"lost": logging.WARNING, "refused": logging.WARNING}
+
+
+def is_heard(hooks: Hooks, name: str) -> bool:
+    """Tell whether anybody would hear of an event: making one for nobody costs more than a guard's check."""
+    return hooks is not NO_HOOKS or logger.isEnabledFor(_LEVELS.get(name, logging.DEBUG))
+
+
+def tell(hooks: Hooks, event: Event) -> None:
+    """Log the event under `fencelock` and call its hook; whatever the hook raises is logged, never passed on."""
+    level = _LEVELS.get(event.name, logging.DEBUG)
+    if logger.isEnabledFor(level):
+        logger.log(level, "%s", describe(event), extra={"fencelock_event": event})
+    hook: Hook | None = getattr(hooks, f"on_{event.name}")
+    if hook is None:
+        return
+    try:
+        hook(event)
+    except Exception:
+        logger.exception("the hook on_%s raised; fencelock goes on without it", event.name)
+
+
+def describe(event: Event) -> str:
+    """Return the event as one line of `name key=value …`, without the fields that do not apply."""
+    shown = ((field.name, getattr(event, field.name)) for field in fields(event) if field.name != "name")
+    return " ".join([event.name, *(f"{key}={value!r}" for key, value in shown if value is not None)])

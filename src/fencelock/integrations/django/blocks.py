@@ -1,0 +1,103 @@
+"""`fenced`: the guarded block, as Django's outermost `atomic` block.
+
+Promise: inside it `atomic()` makes savepoints, `on_commit` callbacks run after the commit, and Django itself forbids
+`commit()` and `rollback()`. Inside a transaction that has begun already it is refused, since that may have read.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from types import TracebackType
+from typing import Any
+
+from django.db import DEFAULT_DB_ALIAS, transaction
+
+from fencelock._api.base_guard import BaseGuard
+from fencelock._api.guarded_work import check_unused
+from fencelock.errors import GuardError
+from fencelock.integrations.django.loans import Loan
+from fencelock.integrations.django.places import url_of
+from fencelock.integrations.fencing import Fencing, fencing_of
+
+
+def fenced(
+    lease: Any,
+    *,
+    resource: str | None = None,
+    resources: Iterable[str] | None = None,
+    using: str | None = None,
+    guard: BaseGuard | None = None,
+) -> "Fenced":
+    """Return a block that is one transaction of Django's, committed if no newer holder has sealed a resource.
+
+    `lease` is a lease, or a Sequencer. `resource` or `resources` are in the database `using`; `guard` is one that says
+    where they are instead. Entering raises what `guard.seal` raises, GuardError inside an `atomic` block or without
+    autocommit, and the lease's own error if it is over; the block raises UnfencedWriteError for a write to another
+    resource's table; leaving raises OutcomeUnknownError if the commit was not confirmed.
+    """
+    alias = using or DEFAULT_DB_ALIAS
+    return Fenced(alias, fencing_of(lease, "" if guard is not None else url_of(alias), resource, resources, guard))
+
+
+class Fenced:
+    """The block of `with fenced(…)`, entered once."""
+
+    def __init__(self, alias: str, fencing: Fencing) -> None:
+        self._alias = alias
+        self._fencing = fencing
+        self._stack = ExitStack()
+        self._is_used = False
+
+    def __enter__(self) -> None:
+        check_unused(is_used=self._is_used)
+        self._is_used = True
+        _check_idle(self._alias)
+        with ExitStack() as stack:
+            entered = stack.enter_context(ExitStack())
+            entered.enter_context(self._fencing.entered())
+            self._fencing.seal()
+            stack.enter_context(_guarded(self._alias, self._fencing))
+            # The first callback of all: those of the block may release the lease, or enter a block of their own.
+            transaction.on_commit(entered.close, using=self._alias)
+            self._stack = stack.pop_all()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.__exit__(kind, error, trace)
+
+
+@contextmanager
+def _guarded(alias: str, fencing: Fencing) -> Iterator[None]:
+    """Begin, present, and at the end withdraw and commit; the resources are sealed already."""
+    loan = Loan(transaction.get_connection(alias), fencing.store)
+    is_commit = False
+    try:
+        loan.prepare()
+        with transaction.atomic(using=alias, durable=True):
+            with fencing.presented(loan.perform):
+                yield
+            is_commit = True
+    except Exception as error:
+        meaning = loan.meaning(error, is_commit=is_commit)
+        if meaning is None:
+            raise
+        raise meaning from error
+    finally:
+        loan.restore()
+
+
+def _check_idle(alias: str) -> None:
+    """Raise GuardError if the connection is in a transaction, and what Django says in a thread with a running loop."""
+    connection = transaction.get_connection(alias)
+    if connection.in_atomic_block:
+        raise GuardError(
+            f"database {alias!r} is inside an atomic block already, which may have read what a newer holder has "
+            f"changed since: make fenced(…) the outermost block, and use atomic() inside it. (With ATOMIC_REQUESTS, "
+            f"mark the view with transaction.non_atomic_requests; in tests use TransactionTestCase.)"
+        )
+    connection.ensure_connection()
+    if not connection.get_autocommit():
+        raise GuardError(
+            f"database {alias!r} is not in autocommit mode, so a transaction may be open that has read already: call "
+            f"transaction.set_autocommit(True) first"
+        )

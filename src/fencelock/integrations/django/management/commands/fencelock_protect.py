@@ -1,0 +1,68 @@
+"""`manage.py fencelock_protect`: have the database refuse writes to the models that ask for it.
+
+Promise: safe to repeat; a table that is protected already stays so. Never: protection taken away.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import DEFAULT_DB_ALIAS, connections
+
+import fencelock
+from fencelock._flows.guard_requests import ENFORCE, OBSERVE
+from fencelock.errors import FencelockError
+from fencelock.integrations.django.places import name_for_guard, url_of
+from fencelock.integrations.django.protecting import Asked, Table, tables_of
+from fencelock.integrations.django.settings import source
+
+
+class Command(BaseCommand):
+    """Protects the tables of the models that are marked with @protected."""
+
+    help = "Have the database refuse writes to protected models that present no fencing token."
+    requires_system_checks = ()
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Add the options."""
+        parser.add_argument(
+            "--database",
+            choices=tuple(connections),
+            default=DEFAULT_DB_ALIAS,
+            help='Which database; "default" unless said.',
+        )
+        parser.add_argument(
+            "--mode", choices=(ENFORCE, OBSERVE), default=ENFORCE, help="Refuse writes without a token, or count them."
+        )
+        parser.add_argument("--check", action="store_true", help="Change nothing; exit with 1 if something is missing.")
+
+    def handle(self, *_: Any, database: str, mode: str, check: bool, **__: Any) -> None:
+        """Protect what asks for it, or tell what is missing."""
+        try:
+            tables = tables_of(database)
+            missing = [table for table in tables if table.problem(mode)]
+            if check:
+                self._report(missing, mode)
+            else:
+                self._protect(database, mode, missing)
+        except FencelockError as error:
+            raise CommandError(str(error)) from error
+        if not missing:
+            self.stdout.write(f"{len(tables)} tables are protected in database {database} ({mode})")
+
+    def _report(self, missing: Iterable[Table], mode: str) -> None:
+        said = [f"table {table.name!r} {table.problem(mode)}" for table in missing]
+        if said:
+            raise CommandError("; ".join(said))
+
+    def _protect(self, alias: str, mode: str, missing: Iterable[Table]) -> None:
+        together: dict[Asked, list[Table]] = {}
+        for table in missing:
+            together.setdefault(table.asked, []).append(table)
+        for asked, tables in together.items():
+            guard = fencelock.guard(url_of(alias), resource=asked.resource, lock=asked.lock)
+            names = [name_for_guard(connections[alias], table.name) for table in tables]
+            is_switch = mode == ENFORCE and any(table.found is not None for table in tables)
+            guard.protect(*names, mode=mode, source=source() if is_switch else None)
+            listed = ", ".join(table.name for table in tables)
+            self.stdout.write(f"resource {asked.resource} (lock {asked.lock}): {listed}: {mode}")

@@ -1,0 +1,120 @@
+"""Models that ask for protection, and what their databases do about it.
+
+Promise: a model's request is kept with the model and nowhere else. Its own table, and those that Django makes for its
+many-to-many fields, belong to the resource; the tables of its parents and children do not, unless they ask too.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from django.apps import apps
+from django.db import Error, connections, router
+
+from fencelock._api.guard import look_at
+from fencelock.errors import ConfigError, SchemaError, SourceUnavailableError
+from fencelock.integrations.django.places import name_at_guard, url_of
+from fencelock.model import Mark, Protection, check_lock_name, check_resource_name
+
+_ASKED = "_fencelock_asked"
+ModelType = TypeVar("ModelType", bound=type)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a model asks for."""
+
+    resource: str
+    lock: str
+
+
+def protected(*, resource: str, lock: str) -> Callable[[ModelType], ModelType]:
+    """Have a model's table written only by the holder of the lock: a class decorator, put into force by
+    `manage.py fencelock_protect`. Models of one resource have one lock. ConfigError if a name is outside its contract.
+    """
+    asked = Asked(check_resource_name(resource), check_lock_name(lock))
+
+    def ask(model: Any) -> Any:
+        if model._meta.abstract or model._meta.proxy:  # noqa: SLF001 - Django's documented name.
+            raise ConfigError(f"{model.__name__} has no table of its own: put @protected on the model that has")
+        setattr(model, _ASKED, asked)
+        return model
+
+    return ask
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table that asks for protection, and what its database does about it."""
+
+    model: Any
+    name: str
+    name_there: str | None
+    asked: Asked
+    found: Protection | None
+    bound_to: str | None
+
+    @property
+    def exists(self) -> bool:
+        """True once a migration has made it."""
+        return self.name_there is not None
+
+    def problem(self, mode: str) -> str | None:
+        """Return what is missing for this mode; None if it is in force."""
+        if self.found is None:
+            return "is not protected: any program can write it"
+        if self.found.resource != self.asked.resource:
+            return f"belongs to resource {self.found.resource!r} there, and asks for {self.asked.resource!r}"
+        if self.bound_to != self.asked.lock:
+            return f"is bound to lock {self.bound_to!r} there, and asks for {self.asked.lock!r}"
+        if self.found.mode != mode:
+            return f"is in {self.found.mode} mode"
+        return None
+
+
+def tables_of(alias: str) -> list[Table]:
+    """Return the tables that ask for protection in a database, as it is at the moment. SourceUnavailableError if Django
+    cannot look into it.
+    """
+    wanted = [(model, asked, model._meta.db_table) for model, asked in _wanted(alias)]  # noqa: SLF001
+    names = _names_there(alias, [name for _, _, name in wanted])
+    url = url_of(alias) if wanted else ""
+    # Before the first migration there may be no database to look into.
+    marks, protections = _seen(url) if any(names.values()) else ({}, {})
+    tables = []
+    for model, asked, name in wanted:
+        mark = marks.get(asked.resource)
+        found = protections.get(names[name] or "")
+        tables.append(Table(model, name, names[name], asked, found, mark.lock if mark else None))
+    return tables
+
+
+def _names_there(alias: str, names: list[str]) -> dict[str, str | None]:
+    try:
+        return {name: name_at_guard(connections[alias], name) for name in names}
+    except Error as error:
+        first = str(error).partition("\n")[0] or type(error).__name__
+        raise SourceUnavailableError(f"Django cannot ask database {alias!r} ({first})") from error
+
+
+def _wanted(alias: str) -> Iterator[tuple[Any, Asked]]:
+    locks: dict[str, str] = {}
+    for model in apps.get_models(include_auto_created=True):
+        asked = vars(model._meta.auto_created or model).get(_ASKED)  # noqa: SLF001
+        if asked is None or model._meta.proxy or not router.allow_migrate_model(alias, model):  # noqa: SLF001
+            continue
+        if locks.setdefault(asked.resource, asked.lock) != asked.lock:
+            raise ConfigError(
+                f"resource {asked.resource!r} is asked for with lock {locks[asked.resource]!r} and with "
+                f"{asked.lock!r}: one resource has one lock"
+            )
+        yield model, asked
+
+
+def _seen(url: str) -> tuple[dict[str, Mark], dict[str, Protection]]:
+    try:
+        seen = look_at(url)
+    except SchemaError:
+        # Nothing was ever protected there, or by another version, which `protect` will say.
+        return {}, {}
+    return {mark.resource: mark for mark in seen.marks}, {one.table: one for one in seen.protections}

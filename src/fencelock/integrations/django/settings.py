@@ -1,0 +1,61 @@
+"""The setting `FENCELOCK`, and the locks of the source that it names.
+
+Promise: a key that is not known is refused, so that a misspelt one is no silent default; nothing is opened by reading.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from django.apps import apps
+from django.conf import settings
+
+from fencelock import Lock, Source
+from fencelock.errors import ConfigError
+
+SETTING = "FENCELOCK"
+SOURCE = "SOURCE"
+GUARDS = "GUARDS"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the project says of fencelock."""
+
+    source: str | None
+    guards: Mapping[str, str]
+
+    def source_url(self) -> str:
+        """Return the source's URL; ConfigError if the project names none."""
+        if self.source is None:
+            raise ConfigError(
+                f"no source of locks is configured: write {SETTING} = {{'{SOURCE}': 'postgresql://…'}} into the "
+                f"settings, or take the lock from fencelock.connect(url)"
+            )
+        return self.source
+
+
+def read() -> Settings:
+    """Return the setting; ConfigError if it is none."""
+    given = getattr(settings, SETTING, {})
+    if not isinstance(given, Mapping) or not set(given) <= {SOURCE, GUARDS}:
+        raise ConfigError(f"{SETTING} is a dict with the keys {SOURCE} (a URL) and {GUARDS} (URLs by database alias)")
+    source, guards = given.get(SOURCE), given.get(GUARDS, {})
+    if not isinstance(source, str | None):
+        raise ConfigError(f"{SETTING}['{SOURCE}'] is a URL, such as postgresql://user@host/database")
+    if not (isinstance(guards, Mapping) and all(isinstance(url, str) for url in guards.values())):
+        raise ConfigError(f"{SETTING}['{GUARDS}'] is a dict of URLs by database alias")
+    return Settings(source, guards)
+
+
+def source() -> Source:
+    """Return the project's source of locks, one per process. ConfigError if the project names none.
+
+    Do not close it; what it holds is released when the process exits.
+    """
+    return apps.get_app_config("fencelock").source()  # type: ignore[no-any-return]
+
+
+def lock(name: str, **terms: Any) -> Lock:
+    """Return a lock of the project's source: `source().lock(name, …)`."""
+    return source().lock(name, **terms)

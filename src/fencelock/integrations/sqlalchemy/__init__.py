@@ -1,0 +1,20 @@
+"""Guarded transactions of SQLAlchemy 2: `with fenced(session, lease, resource="…"):`, and `async with`.
+
+Promise: the block is one transaction on the user's own session or connection. The resources are sealed before it
+begins, the lease is checked and presented by its first statement, and it is committed at the end of the block, or
+undone by an exception. Errors of the guard come out as fencelock's own, though SQLAlchemy has wrapped them. Never: a
+round trip beyond that check, a trace of the lease on a pooled connection, a claim in SQLAlchemy's log.
+"""
+
+from fencelock.errors import MissingDependencyError
+
+try:
+    import sqlalchemy as _needed  # noqa: F401
+except ImportError as error:
+    raise MissingDependencyError(
+        "fencelock.integrations.sqlalchemy needs SQLAlchemy 2: pip install 'fencelock[sqlalchemy]'"
+    ) from error
+
+from fencelock.integrations.sqlalchemy.blocks import AsyncFenced, Fenced, fenced
+
+__all__ = ["AsyncFenced", "Fenced", "fenced"]

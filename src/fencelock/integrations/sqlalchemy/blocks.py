@@ -1,0 +1,181 @@
+"""`fenced`: the guarded block of a session or a connection, synchronous or not.
+
+Promise: one name and one order of events for all four kinds. The asynchronous block runs the same code, as SQLAlchemy
+runs its own, and a commit that has begun is waited for, though its task be cancelled.
+"""
+
+import asyncio
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack, overload
+
+from sqlalchemy import Connection
+from sqlalchemy.orm import Session, scoped_session
+
+from fencelock._api.base_guard import BaseGuard
+from fencelock._api.guarded_work import check_unused
+from fencelock._drivers.lasting import to_its_end
+from fencelock.errors import ConfigError
+from fencelock.integrations.fencing import Fencing, fencing_of
+from fencelock.integrations.sqlalchemy.loans import Loan
+from fencelock.integrations.sqlalchemy.places import url_of
+from fencelock.integrations.sqlalchemy.units import CoreUnit, SessionUnit, Unit
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+
+    AsyncTarget = TypeVar("AsyncTarget", bound=AsyncSession | AsyncConnection)
+Target = TypeVar("Target")
+SyncTarget = TypeVar("SyncTarget", bound=Session | Connection)
+
+
+class Terms(TypedDict, total=False):
+    """What `fenced` takes besides the session and the lease."""
+
+    resource: str
+    resources: Iterable[str]
+    guard: BaseGuard
+    bind_arguments: Mapping[str, Any]
+
+
+@contextmanager
+def _guarded(unit: Unit, fencing: Fencing) -> Iterator[None]:
+    """Begin, present, and at the end withdraw and commit; the resources are sealed already."""
+    loan: Loan | None = None
+    try:
+        with unit.connected() as connection:
+            loan = Loan(connection, fencing.store)
+            try:
+                loan.prepare()
+                with loan.until_commit() as stack, unit.begun(connection):
+                    loan.check_transaction()
+                    stack.enter_context(fencing.presented(loan.perform))
+                    with loan.kept_open():
+                        yield
+                        loan.check_kept()
+                        unit.finish()
+            finally:
+                loan.restore()
+    except Exception as error:
+        meaning = None if loan is None else loan.meaning(error)
+        if meaning is None:
+            raise
+        raise meaning from error
+
+
+class _Block(Generic[Target]):
+    """One guarded block, entered once."""
+
+    def __init__(self, target: Target, unit: Unit, fencing: Fencing) -> None:
+        self._target = target
+        self._unit = unit
+        self._fencing = fencing
+        self._stack = ExitStack()
+        self._is_used = False
+
+    def _use(self) -> None:
+        check_unused(is_used=self._is_used)
+        self._is_used = True
+        self._unit.check_idle()
+
+
+class Fenced(_Block[Target]):
+    """The block of `with fenced(…)`; yields the session or connection that it was given."""
+
+    def __enter__(self) -> Target:
+        self._use()
+        with ExitStack() as stack:
+            stack.enter_context(self._fencing.entered())
+            self._fencing.seal()
+            stack.enter_context(_guarded(self._unit, self._fencing))
+            self._stack = stack.pop_all()
+        return self._target
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.__exit__(kind, error, trace)
+
+
+class AsyncFenced(_Block[Target]):
+    """The block of `async with fenced(…)`; yields the session or connection that it was given."""
+
+    def __init__(self, target: Target, unit: Unit, fencing: Fencing) -> None:
+        super().__init__(target, unit, fencing)
+        self._entered = ExitStack()
+
+    async def __aenter__(self) -> Target:
+        self._use()
+        with ExitStack() as stack:
+            stack.enter_context(self._fencing.entered(asyncio.current_task()))
+            await self._fencing.seal_async()
+            await self._run(lambda: self._stack.enter_context(_guarded(self._unit, self._fencing)))
+            self._entered = stack.pop_all()
+        return self._target
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._entered:
+            ending = self._run(lambda: self._stack.__exit__(kind, error, trace))
+            await to_its_end(asyncio.ensure_future(ending))
+
+    async def _run(self, call: Callable[[], object]) -> None:
+        """Run synchronous code of SQLAlchemy's on the loop."""
+        target: Any = self._target
+        await target.run_sync(lambda _: call())
+
+
+@overload
+def fenced(target: SyncTarget, lease: Any, **terms: Unpack[Terms]) -> Fenced[SyncTarget]: ...
+@overload
+def fenced(target: "AsyncTarget", lease: Any, **terms: Unpack[Terms]) -> "AsyncFenced[AsyncTarget]": ...
+@overload
+def fenced(target: scoped_session[Session], lease: Any, **terms: Unpack[Terms]) -> Fenced[Session]: ...
+@overload
+def fenced(
+    target: "async_scoped_session[AsyncSession]", lease: Any, **terms: Unpack[Terms]
+) -> "AsyncFenced[AsyncSession]": ...
+def fenced(target: Any, lease: Any, **terms: Unpack[Terms]) -> Any:
+    """Return a block that is one transaction of a session or connection, committed if no newer holder has sealed.
+
+    `with` for a Session or a Connection, `async with` for an AsyncSession or an AsyncConnection; it must be in no
+    transaction. `lease` is a lease, or a Sequencer. `resource` or `resources` are at the engine's own URL; `guard` is
+    one that says where they are instead. `bind_arguments` choose the engine of a session that has several, as in
+    `session.connection()`. Entering raises what `guard.seal` raises, GuardError if a transaction has begun already, and
+    the lease's own error if it is over; the block raises UnfencedWriteError for a write to another resource's table;
+    leaving raises GuardError if the block ended its transaction, OutcomeUnknownError if the commit was not confirmed.
+    """
+    if _is_a(target, scoped_session, "async_scoped_session"):
+        target = target()
+    is_async = _is_a(target, (), "AsyncSession", "AsyncConnection")
+    plain = _plain(target) if is_async else target
+    unit: Unit
+    bind_arguments = terms.get("bind_arguments")
+    if isinstance(plain, Session):
+        unit = SessionUnit(plain, bind_arguments)
+    elif isinstance(plain, Connection) and bind_arguments is None:
+        unit = CoreUnit(plain)
+    else:
+        raise ConfigError(
+            f"fenced(…) takes a Session, a Connection or an asynchronous one (bind_arguments with a session only), not "
+            f"{type(target).__name__}"
+        )
+    guard = terms.get("guard")
+    url = "" if guard is not None else url_of(unit.engine)
+    fencing = fencing_of(lease, url, terms.get("resource"), terms.get("resources"), guard)
+    return (AsyncFenced if is_async else Fenced)(target, unit, fencing)
+
+
+def _is_a(target: Any, kinds: Any, *asynchronous: str) -> bool:
+    """Tell whether the target is of a kind; asynchronous ones exist only where their module was imported."""
+    module = sys.modules.get("sqlalchemy.ext.asyncio")
+    also = () if module is None else tuple(getattr(module, name) for name in asynchronous)
+    return isinstance(target, (kinds, *also) if isinstance(kinds, type) else also)
+
+
+def _plain(target: Any) -> Any:
+    """Return the synchronous object that an asynchronous one stands for."""
+    return target.sync_session if hasattr(target, "sync_session") else target.sync_connection

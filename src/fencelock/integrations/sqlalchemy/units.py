@@ -1,0 +1,127 @@
+"""What a guarded block runs on: a Session, or a Core connection.
+
+Promise: one that is in a transaction already is refused, since that may have read before the check. A session of the
+block's has one connection, on which the lease was presented, and nothing in it that was read before.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Protocol
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import UnboundExecutionError
+from sqlalchemy.orm import Session
+
+from fencelock.errors import ConfigError, GuardError
+from fencelock.integrations.sqlalchemy.loans import ended_inside
+
+
+class Unit(Protocol):
+    """What one guarded block runs on."""
+
+    @property
+    def engine(self) -> Engine:
+        """The engine of its connection."""
+
+    def check_idle(self) -> None:
+        """Raise GuardError if it is in a transaction."""
+
+    def connected(self) -> AbstractContextManager[Connection]:
+        """Have the connection for the block."""
+
+    def begun(self, connection: Connection) -> AbstractContextManager[None]:
+        """Begin on that connection, and commit at the end, or roll back."""
+
+    def finish(self) -> None:
+        """Write what is pending; GuardError if the block has ended its own transaction."""
+
+
+class CoreUnit:
+    """A Core connection."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.engine = connection.engine
+        self._connection = connection
+        self._transaction: Any = None
+
+    def check_idle(self) -> None:
+        """Raise GuardError if the connection is in a transaction."""
+        if self._connection.in_transaction():
+            raise _is_begun("connection")
+
+    def connected(self) -> AbstractContextManager[Connection]:
+        """Have the user's own connection, which stays open afterwards."""
+        return nullcontext(self._connection)
+
+    @contextmanager
+    def begun(self, connection: Connection) -> Iterator[None]:
+        """Begin, and commit at the end, or roll back."""
+        with connection.begin() as self._transaction:
+            yield
+
+    def finish(self) -> None:
+        """Make sure that the transaction is still the one that was begun."""
+        if self._connection.get_transaction() is not self._transaction:
+            raise ended_inside()
+
+
+class SessionUnit:
+    """A session, and the one of its engines, or the connection, that `bind_arguments` choose."""
+
+    def __init__(self, session: Session, bind_arguments: Mapping[str, Any] | None) -> None:
+        self._session = session
+        self._bind = _bind_of(session, bind_arguments or {})
+        self.engine = self._bind.engine
+        self._transaction: Any = None
+
+    def check_idle(self) -> None:
+        """Raise GuardError if the session, or the connection that it is bound to, is in a transaction."""
+        if self._session.in_transaction():
+            raise _is_begun("session")
+        if isinstance(self._bind, Connection) and self._bind.in_transaction():
+            raise _is_begun("session's connection")
+
+    def connected(self) -> AbstractContextManager[Connection]:
+        """Have a connection of the engine's for this block, or the one that the session is bound to."""
+        return nullcontext(self._bind) if isinstance(self._bind, Connection) else self._bind.connect()
+
+    @contextmanager
+    def begun(self, connection: Connection) -> Iterator[None]:
+        """Begin on the connection, and commit at the end, or roll back."""
+        session = self._session
+        # What the session has kept was read before the seal: an update computed from it would be a lost one.
+        session.expire_all()
+        with session.begin() as transaction:
+            self._transaction = transaction
+            session.connection(bind_arguments={"bind": connection})
+            yield
+
+    def finish(self) -> None:
+        """Write what is pending, while writes are admitted."""
+        transaction = self._session.get_transaction()
+        if transaction is None or transaction is not self._transaction:
+            raise ended_inside()
+        if not transaction.is_active:
+            raise GuardError(
+                "a flush of the guarded block failed and its error was caught, but the session had rolled back: "
+                "nothing of the block was written. What may fail goes into begin_nested()"
+            )
+        self._session.flush()
+
+
+def _bind_of(session: Session, bind_arguments: Mapping[str, Any]) -> Engine | Connection:
+    try:
+        return session.get_bind(**bind_arguments)
+    except UnboundExecutionError as error:
+        raise ConfigError(
+            "the session has several engines, or none: say on which one the resource is, by "
+            "fenced(…, bind_arguments={'mapper': Model}), as for session.connection()"
+        ) from error
+
+
+def _is_begun(what: str) -> GuardError:
+    return GuardError(
+        f"the {what} is in a transaction already, which may have read what a newer holder has changed since: commit() "
+        f"or rollback() it first, and read and write inside the block (each query begins one, so do add() and a "
+        f"changed attribute)"
+    )

@@ -1,0 +1,93 @@
+"""Let gRPC live through a fork: a process that has called it forks between two calls, never within one.
+
+gRPC gets ready for a fork by itself, but gives that up, and leaves a child in which every call waits for ever, if some
+thread is within it at that moment. So a fork waits here until no call of ours is under way, and calls wait until it is
+done. Streams of watches are ended for it, and begin anew.
+
+Promise: a call costs a set's `add` and `discard` for it. If calls do not end in time the fork goes on, and the child is
+told instead of left waiting. Never: a lock taken, which a child would find taken.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+
+from fencelock.errors import UnsupportedError
+from fencelock.stores.etcd import FOR_GRPC
+
+WAIT_S = 6.0
+"""A fork waits for so long at most: longer than any call's patience."""
+_PAUSE_S = 0.001
+
+
+class ForkGate:
+    """The calls to gRPC that are under way in this process."""
+
+    def __init__(self) -> None:
+        self._under_way: set[object] = set()
+        self._streams: dict[object, Callable[[], None]] = {}
+        self._forker: int | None = None
+        self._is_registered = False
+        self._is_spoilt = False
+
+    def register(self) -> None:
+        """Heed forks from now on; once gRPC has begun and its own handlers are there, so that ours come before them."""
+        if not self._is_registered:
+            self._is_registered = True
+            for name in FOR_GRPC:
+                os.environ.pop(name, None)
+            os.register_at_fork(
+                before=self._before, after_in_parent=self._after_in_parent, after_in_child=self._after_in_child
+            )
+
+    def enter(self) -> object:
+        """Begin a call; return what `leave` wants."""
+        if self._is_spoilt:
+            raise UnsupportedError(
+                "this process was forked while its parent was in the middle of a call to etcd that did not end: gRPC "
+                "does not work here. Start it by exec, or with multiprocessing's `spawn`"
+            )
+        while (call := self.enter_unless_forking()) is None:
+            time.sleep(_PAUSE_S)
+        return call
+
+    def enter_unless_forking(self) -> object | None:
+        """Begin a call; None, without waiting, if another thread is forking, or calls do not work in this process."""
+        call = object()
+        self._under_way.add(call)
+        if self._forker in (None, threading.get_ident()) and not self._is_spoilt:
+            return call
+        self._under_way.discard(call)
+        return None
+
+    def enter_stream(self, end: Callable[[], None]) -> object:
+        """Begin a stream, which a fork has `end`, again and again until it has ended; return what `leave` wants."""
+        stream = self.enter()
+        self._streams[stream] = end
+        return stream
+
+    def leave(self, call: object) -> None:
+        """End a call, or a stream."""
+        self._streams.pop(call, None)
+        self._under_way.discard(call)
+
+    def _before(self) -> None:
+        self._forker = threading.get_ident()
+        give_up_s = time.monotonic() + WAIT_S
+        while self._under_way and time.monotonic() < give_up_s:
+            for end in list(self._streams.values()):
+                end()
+            time.sleep(_PAUSE_S)
+
+    def _after_in_parent(self) -> None:
+        self._forker = None
+
+    def _after_in_child(self) -> None:
+        self._forker = None
+        self._is_spoilt = bool(self._under_way)
+        self._under_way = set()
+        self._streams = {}
+
+
+GATE = ForkGate()

@@ -1,0 +1,111 @@
+"""The messages of etcd's v3 API that fencelock sends and hears: only their field numbers and types matter on the wire.
+
+Promise: each class here is an ordinary protobuf message. The table is made into classes when this is imported, in a
+pool of its own, so that neither another package's messages nor any version of protobuf is in the way.
+Never: a general client's messages; what no lock and no guard needs is left out, and is skipped when a server sends it.
+"""
+
+from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+_PACKAGE = "fencelock.etcd"
+_TABLE = {
+    "ResponseHeader": "1 cluster_id uint64, 2 member_id uint64, 3 revision int64, 4 raft_term uint64",
+    "KeyValue": "1 key bytes, 2 create_revision int64, 3 mod_revision int64, 4 version int64, 5 value bytes, "
+    "6 lease int64",
+    "Event": "1 type int32, 2 kv KeyValue, 3 prev_kv KeyValue",
+    "RangeRequest": "1 key bytes, 2 range_end bytes, 3 limit int64, 4 revision int64, 5 sort_order int32, "
+    "6 sort_target int32, 7 serializable bool, 8 keys_only bool, 9 count_only bool, 10 min_mod_revision int64, "
+    "11 max_mod_revision int64, 12 min_create_revision int64, 13 max_create_revision int64",
+    "RangeResponse": "1 header ResponseHeader, 2 kvs KeyValue*, 3 more bool, 4 count int64",
+    "PutRequest": "1 key bytes, 2 value bytes, 3 lease int64, 4 prev_kv bool, 5 ignore_value bool, 6 ignore_lease bool",
+    "PutResponse": "1 header ResponseHeader, 2 prev_kv KeyValue",
+    "DeleteRangeRequest": "1 key bytes, 2 range_end bytes, 3 prev_kv bool",
+    "DeleteRangeResponse": "1 header ResponseHeader, 2 deleted int64, 3 prev_kvs KeyValue*",
+    "Compare": "1 result int32, 2 target int32, 3 key bytes, 4 version int64, 5 create_revision int64, "
+    "6 mod_revision int64, 7 value bytes, 8 lease int64, 64 range_end bytes",
+    "RequestOp": "1 request_range RangeRequest, 2 request_put PutRequest, 3 request_delete_range DeleteRangeRequest, "
+    "4 request_txn TxnRequest",
+    "ResponseOp": "1 response_range RangeResponse, 2 response_put PutResponse, "
+    "3 response_delete_range DeleteRangeResponse, 4 response_txn TxnResponse",
+    "TxnRequest": "1 compare Compare*, 2 success RequestOp*, 3 failure RequestOp*",
+    "TxnResponse": "1 header ResponseHeader, 2 succeeded bool, 3 responses ResponseOp*",
+    "LeaseGrantRequest": "1 ttl int64, 2 id int64",
+    "LeaseGrantResponse": "1 header ResponseHeader, 2 id int64, 3 ttl int64, 4 error string",
+    "LeaseRevokeRequest": "1 id int64",
+    "LeaseRevokeResponse": "1 header ResponseHeader",
+    "LeaseKeepAliveRequest": "1 id int64",
+    "LeaseKeepAliveResponse": "1 header ResponseHeader, 2 id int64, 3 ttl int64",
+    "LeaseTimeToLiveRequest": "1 id int64, 2 keys bool",
+    "LeaseTimeToLiveResponse": "1 header ResponseHeader, 2 id int64, 3 ttl int64, 4 granted_ttl int64, 5 keys bytes*",
+    "WatchRequest": "1 create_request WatchCreateRequest, 2 cancel_request WatchCancelRequest",
+    "WatchCreateRequest": "1 key bytes, 2 range_end bytes, 3 start_revision int64, 4 progress_notify bool, "
+    "5 filters int32*, 6 prev_kv bool, 7 watch_id int64",
+    "WatchCancelRequest": "1 watch_id int64",
+    "WatchResponse": "1 header ResponseHeader, 2 watch_id int64, 3 created bool, 4 canceled bool, "
+    "5 compact_revision int64, 6 cancel_reason string, 11 events Event*",
+    "AuthenticateRequest": "1 name string, 2 password string",
+    "AuthenticateResponse": "1 header ResponseHeader, 2 token string",
+    "StatusRequest": "",
+    "StatusResponse": "1 header ResponseHeader, 2 version string, 3 db_size int64, 4 leader uint64",
+}
+"""Each message with its fields: number, name, type, and a star where it is repeated."""
+_Field = descriptor_pb2.FieldDescriptorProto
+_SCALARS = {
+    "bool": _Field.TYPE_BOOL,
+    "bytes": _Field.TYPE_BYTES,
+    "int32": _Field.TYPE_INT32,
+    "int64": _Field.TYPE_INT64,
+    "string": _Field.TYPE_STRING,
+    "uint64": _Field.TYPE_UINT64,
+}
+
+
+def _add_field(message: Any, line: str) -> None:
+    number, name, kind = line.split()
+    plain = kind.rstrip("*")
+    label = _Field.LABEL_OPTIONAL if plain == kind else _Field.LABEL_REPEATED
+    field = message.field.add(name=name, number=int(number), label=label)
+    if plain in _SCALARS:
+        field.type = _SCALARS[plain]
+    else:
+        field.type = _Field.TYPE_MESSAGE
+        field.type_name = f".{_PACKAGE}.{plain}"
+
+
+def _classes() -> dict[str, Any]:
+    """Return a class for each message of the table."""
+    file = descriptor_pb2.FileDescriptorProto(name="fencelock/etcd.proto", package=_PACKAGE, syntax="proto3")
+    for name, fields in _TABLE.items():
+        message = file.message_type.add(name=name)
+        for line in filter(None, fields.split(", ")):
+            _add_field(message, line)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}")) for name in _TABLE}
+
+
+_CLASSES = _classes()
+AuthenticateRequest = _CLASSES["AuthenticateRequest"]
+AuthenticateResponse = _CLASSES["AuthenticateResponse"]
+Compare = _CLASSES["Compare"]
+DeleteRangeRequest = _CLASSES["DeleteRangeRequest"]
+LeaseGrantRequest = _CLASSES["LeaseGrantRequest"]
+LeaseGrantResponse = _CLASSES["LeaseGrantResponse"]
+LeaseKeepAliveRequest = _CLASSES["LeaseKeepAliveRequest"]
+LeaseKeepAliveResponse = _CLASSES["LeaseKeepAliveResponse"]
+LeaseRevokeRequest = _CLASSES["LeaseRevokeRequest"]
+LeaseRevokeResponse = _CLASSES["LeaseRevokeResponse"]
+LeaseTimeToLiveRequest = _CLASSES["LeaseTimeToLiveRequest"]
+LeaseTimeToLiveResponse = _CLASSES["LeaseTimeToLiveResponse"]
+PutRequest = _CLASSES["PutRequest"]
+RangeRequest = _CLASSES["RangeRequest"]
+RangeResponse = _CLASSES["RangeResponse"]
+RequestOp = _CLASSES["RequestOp"]
+StatusRequest = _CLASSES["StatusRequest"]
+StatusResponse = _CLASSES["StatusResponse"]
+TxnRequest = _CLASSES["TxnRequest"]
+TxnResponse = _CLASSES["TxnResponse"]
+WatchRequest = _CLASSES["WatchRequest"]
+WatchResponse = _CLASSES["WatchResponse"]

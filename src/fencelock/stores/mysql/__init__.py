@@ -1,0 +1,4 @@
+"""MySQL and MariaDB: a source of tokens, and a guard whose triggers refuse stale writers in any language.
+
+Needs the extra `fencelock[mysql]` (PyMySQL, and aiomysql for asyncio).
+"""

@@ -1,0 +1,56 @@
+-- What `fencelock doctor` asks of a guarded database. Nothing of it writes. A server shows rights of other accounts to those
+-- only who may read the system's own tables.
+
+-- name: cascades
+-- Foreign keys between tables of this database: child, parent, and what a change of the parent does.
+SELECT TABLE_NAME, REFERENCED_TABLE_NAME, CONCAT('ON DELETE ', DELETE_RULE, ', ON UPDATE ', UPDATE_RULE)
+FROM information_schema.REFERENTIAL_CONSTRAINTS
+WHERE CONSTRAINT_SCHEMA = CONVERT({database} USING utf8mb4)
+    AND (DELETE_RULE IN ('CASCADE', 'SET NULL', 'SET DEFAULT') OR UPDATE_RULE IN ('CASCADE', 'SET NULL', 'SET DEFAULT'))
+ORDER BY 1, 2;
+
+-- name: engines
+-- Tables of another engine than the one that undoes what is refused.
+SELECT TABLE_NAME, ENGINE FROM information_schema.TABLES
+WHERE TABLE_SCHEMA = CONVERT({database} USING utf8mb4) AND ENGINE <> 'InnoDB' ORDER BY 1;
+
+-- name: powers
+-- Accounts that can do what meets no trigger, with the rights by which they can, and on which table; NULL: on all.
+SELECT found.GRANTEE, GROUP_CONCAT(DISTINCT found.PRIVILEGE_TYPE ORDER BY found.PRIVILEGE_TYPE SEPARATOR ', '), found.place FROM (
+    SELECT GRANTEE, PRIVILEGE_TYPE, NULL AS place FROM information_schema.USER_PRIVILEGES
+    UNION ALL
+    SELECT GRANTEE, PRIVILEGE_TYPE, NULL FROM information_schema.SCHEMA_PRIVILEGES
+    WHERE CONVERT({database} USING utf8mb4) COLLATE utf8mb4_bin LIKE CONVERT(TABLE_SCHEMA USING utf8mb4) COLLATE utf8mb4_bin
+    UNION ALL
+    SELECT GRANTEE, PRIVILEGE_TYPE, TABLE_NAME FROM information_schema.TABLE_PRIVILEGES
+    WHERE TABLE_SCHEMA = CONVERT({database} USING utf8mb4)
+) AS found
+WHERE found.PRIVILEGE_TYPE IN (
+        'DROP', 'ALTER', 'TRIGGER', 'SUPER', 'BINLOG REPLAY', 'CREATE ROUTINE', 'ALTER ROUTINE', 'CREATE TEMPORARY TABLES',
+        'DELETE HISTORY')
+    AND found.GRANTEE NOT LIKE '''mysql.%' AND found.GRANTEE NOT LIKE '''mariadb.sys''%'
+GROUP BY found.GRANTEE, found.place ORDER BY 1, 3;
+
+-- name: readers
+-- Accounts with rights on our tables, by a grant on each, or on the whole database (where the other rights are `powers`).
+SELECT found.GRANTEE, GROUP_CONCAT(DISTINCT found.PRIVILEGE_TYPE ORDER BY found.PRIVILEGE_TYPE SEPARATOR ', '), found.place FROM (
+    SELECT GRANTEE, PRIVILEGE_TYPE, 'all tables of the database' AS place FROM information_schema.SCHEMA_PRIVILEGES
+    WHERE CONVERT({database} USING utf8mb4) COLLATE utf8mb4_bin LIKE CONVERT(TABLE_SCHEMA USING utf8mb4) COLLATE utf8mb4_bin
+    UNION ALL
+    SELECT GRANTEE, PRIVILEGE_TYPE, TABLE_NAME FROM information_schema.TABLE_PRIVILEGES
+    WHERE TABLE_SCHEMA = CONVERT({database} USING utf8mb4)
+        AND TABLE_NAME IN ('fencelock_mark', 'fencelock_guard_audit', 'fencelock_observation')
+) AS found
+WHERE found.PRIVILEGE_TYPE IN ('SELECT', 'INSERT', 'UPDATE', 'DELETE')
+    OR (found.PRIVILEGE_TYPE IN ('DROP', 'ALTER', 'TRIGGER') AND found.place LIKE 'fencelock\_%')
+GROUP BY found.GRANTEE, found.place ORDER BY 1, 3;
+
+-- name: settings
+-- Settings of the server without which a commit is not on the disk, or is not what triggers have seen.
+SELECT 'innodb_flush_log_at_trx_commit', @@global.innodb_flush_log_at_trx_commit,
+    'after a power cut marks and data may be older than what was confirmed' FROM DUAL
+WHERE @@global.innodb_flush_log_at_trx_commit <> 1
+UNION ALL
+SELECT 'binlog_format', @@global.binlog_format,
+    'a replica runs the statements itself, where no session has presented anything, and its triggers refuse them' FROM DUAL
+WHERE @@global.log_bin AND @@global.binlog_format = 'STATEMENT';

@@ -1,0 +1,137 @@
+-- What a guard keeps in the database that it protects. The statements run in this order, each of them repeatable: DDL
+-- commits by itself here, so an installation may end between any two. The number of the schema is written last, by
+-- guard_routines.sql, and nothing is spoken to before it is there. Names and claims are bytes, so that no collation takes
+-- two of them for one. Nobody but the operator needs rights on the tables: everybody else goes through the routines.
+
+-- name: create_guard
+-- The number of this schema; any other number is refused.
+CREATE TABLE IF NOT EXISTS fencelock_guard (
+    id            INT PRIMARY KEY CHECK (id = 1),
+    schema_number INT NOT NULL
+) ENGINE = InnoDB;
+
+-- name: create_guard_audit
+-- What operators did to resources, when (UTC), and why. Rows are only ever added.
+CREATE TABLE IF NOT EXISTS fencelock_guard_audit (
+    id         BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY,
+    at         DATETIME(6)    NOT NULL,
+    account    VARCHAR(288)   NOT NULL,
+    who        VARCHAR(2048)  NOT NULL,
+    action     VARCHAR(32)    NOT NULL,
+    resource   VARBINARY(512) NOT NULL,
+    from_token BIGINT         NOT NULL CHECK (from_token >= 0),
+    to_token   BIGINT         NOT NULL CHECK (to_token >= 0),
+    reason     TEXT           NOT NULL CHECK (TRIM(reason) <> '')
+) ENGINE = InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- name: create_mark
+-- The highest token that each resource has promised (NULL: none yet), and the lease that it belongs to (no claim: an
+-- operator's). `audit_id` names the entry by which an operator changed the mark last. A row without a lock is no mark yet:
+-- it is what two first seals of one resource wait for. Whoever may seal may send what it likes, and a mark cannot be deleted:
+-- so names are such that every client can read them. (This server takes U+D800 to U+DFFF for UTF-8, which they are not.)
+CREATE TABLE IF NOT EXISTS fencelock_mark (
+    resource   VARBINARY(512)  PRIMARY KEY,
+    lock_name  VARBINARY(512),
+    token      BIGINT          CHECK (token >= 1),
+    source_id  VARBINARY(64),
+    history_id VARBINARY(64),
+    claim      VARBINARY(64),
+    is_closed  BOOLEAN         NOT NULL DEFAULT FALSE,
+    audit_id   BIGINT UNSIGNED,
+    CONSTRAINT fencelock_a_resource_has_1_to_512_bytes_of_utf8 CHECK (
+        resource <> '' AND CAST(CONVERT(resource USING utf8mb4) AS BINARY) <=> resource
+        AND HEX(resource) NOT REGEXP '^(..)*(00|ED[AB])'),
+    CONSTRAINT fencelock_a_lock_has_1_to_512_bytes_of_utf8 CHECK (
+        lock_name IS NULL OR (
+            lock_name <> '' AND CAST(CONVERT(lock_name USING utf8mb4) AS BINARY) <=> lock_name
+            AND HEX(lock_name) NOT REGEXP '^(..)*(00|ED[AB])')),
+    CONSTRAINT fencelock_ids_and_claims_are_of_letters_digits_and_dashes CHECK (
+        CONVERT(CONCAT_WS('', source_id, history_id, claim) USING latin1) NOT REGEXP '[^A-Za-z0-9_-]')
+) ENGINE = InnoDB;
+
+-- name: create_protection
+-- The tables that were protected and not unprotected, by the number in their triggers' names; `table_name` is as of then.
+-- Which mode is in force is in the triggers and nowhere else.
+CREATE TABLE IF NOT EXISTS fencelock_protection (
+    id         INT UNSIGNED AUTO_INCREMENT PRIMARY KEY,
+    table_name VARCHAR(64)    NOT NULL,
+    resource   VARBINARY(512) NOT NULL
+) ENGINE = InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- name: create_observation
+-- What observe mode let pass: a row for each connection and sort, so that writers neither wait for each other nor conflict.
+-- No table: a lease, not a write, would have been refused.
+CREATE TABLE IF NOT EXISTS fencelock_observation (
+    connection_id BIGINT UNSIGNED NOT NULL,
+    account       VARCHAR(288)    NOT NULL,
+    resource      VARBINARY(512)  NOT NULL,
+    table_name    VARCHAR(64)     NOT NULL,
+    kind          VARCHAR(16)     NOT NULL,
+    program       VARCHAR(100)    NOT NULL,
+    times         BIGINT UNSIGNED NOT NULL,
+    first_at      DATETIME(6)     NOT NULL,
+    last_at       DATETIME(6)     NOT NULL,
+    PRIMARY KEY (connection_id, account, resource, table_name, kind)
+) ENGINE = InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- name: drop_keep_mark
+-- Make room for the next, which an installation that was broken off may have made.
+DROP TRIGGER IF EXISTS fencelock_keep_mark;
+
+-- name: create_keep_mark
+-- Let a mark change as a lease may change it (raised under the same lock and source, or closed), and in any other way only
+-- by a new audit entry for exactly that change.
+CREATE TRIGGER fencelock_keep_mark BEFORE UPDATE ON fencelock_mark FOR EACH ROW
+BEGIN
+    DECLARE is_kept BOOLEAN DEFAULT FALSE;
+    IF NEW.resource <> OLD.resource THEN
+        SET is_kept = FALSE;
+    ELSEIF NOT (NEW.audit_id <=> OLD.audit_id) THEN
+        SET is_kept = NEW.audit_id > COALESCE(OLD.audit_id, 0) AND EXISTS (
+            SELECT 1 FROM fencelock_guard_audit AS entry
+            WHERE entry.id = NEW.audit_id AND entry.resource = OLD.resource
+                AND entry.from_token = COALESCE(OLD.token, 0) AND entry.to_token = COALESCE(NEW.token, 0)
+                AND (entry.action = 'rebind' OR OLD.lock_name IS NULL OR NEW.lock_name = OLD.lock_name));
+    ELSEIF OLD.lock_name IS NOT NULL AND NOT (NEW.lock_name <=> OLD.lock_name) THEN
+        SET is_kept = FALSE;
+    ELSEIF OLD.source_id IS NOT NULL AND NOT (NEW.source_id <=> OLD.source_id) THEN
+        SET is_kept = FALSE;
+    ELSEIF NEW.token <=> OLD.token THEN
+        SET is_kept = NEW.claim <=> OLD.claim AND NEW.source_id <=> OLD.source_id AND NEW.history_id <=> OLD.history_id
+            AND NEW.is_closed >= OLD.is_closed;
+    ELSE
+        SET is_kept = NEW.token > COALESCE(OLD.token, 0);
+    END IF;
+    IF is_kept IS NOT TRUE THEN
+        SIGNAL SQLSTATE 'FL009' SET MESSAGE_TEXT =
+            'FL009 a mark goes up only, and stays with its lock and source: see fencelock marks --help, fencelock rebind --help';
+    END IF;
+END;
+
+-- name: drop_keep_mark_forever
+-- Make room for the next.
+DROP TRIGGER IF EXISTS fencelock_keep_mark_forever;
+
+-- name: create_keep_mark_forever
+-- A mark never vanishes: without it every old token would be welcome again.
+CREATE TRIGGER fencelock_keep_mark_forever BEFORE DELETE ON fencelock_mark FOR EACH ROW
+SIGNAL SQLSTATE 'FL009' SET MESSAGE_TEXT =
+    'FL009 a mark is never deleted: every old token would be welcome again. To stop enforcing it: fencelock unprotect';
+
+-- name: drop_keep_audit
+-- Make room for the next.
+DROP TRIGGER IF EXISTS fencelock_keep_audit;
+
+-- name: create_keep_audit
+-- No entry is changed.
+CREATE TRIGGER fencelock_keep_audit BEFORE UPDATE ON fencelock_guard_audit FOR EACH ROW
+SIGNAL SQLSTATE 'FL009' SET MESSAGE_TEXT = 'FL009 audit entries are only ever added';
+
+-- name: drop_keep_audit_forever
+-- Make room for the next.
+DROP TRIGGER IF EXISTS fencelock_keep_audit_forever;
+
+-- name: create_keep_audit_forever
+-- Nor is one taken away.
+CREATE TRIGGER fencelock_keep_audit_forever BEFORE DELETE ON fencelock_guard_audit FOR EACH ROW
+SIGNAL SQLSTATE 'FL009' SET MESSAGE_TEXT = 'FL009 audit entries are only ever added';

@@ -1,0 +1,160 @@
+"""One round trip over psycopg's own connection, without a cursor: several statements together, or a prepared one.
+
+Promise: statements that are sent together run one after the other in the connection's transaction, and after the first
+error none of the rest. An error is raised as psycopg raises it. Parameters travel beside the text, never in it, so that
+a claim stands in no server's log. What is not prepared leaves no trace, so that a pooler may stand between.
+Never: a value of the user's adapted here.
+"""
+
+import re
+from collections.abc import Generator, Mapping, Sequence
+from itertools import count
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeVar
+
+from psycopg import errors, generators, pq, waiting
+
+Row = tuple[Any, ...]
+Result = TypeVar("Result")
+Trip = Generator[waiting.Wait, waiting.Ready, Result]
+"""For `wait` of psycopg's connections."""
+_NO_NAMES: Mapping[str, bytes] = MappingProxyType({})
+
+
+class Statement(NamedTuple):
+    """A statement, and the values of its numbered parameters."""
+
+    text: str
+    parameters: Sequence[Any] = ()
+
+
+class Answer(NamedTuple):
+    """What the server said to one statement: rows, and its own word for what it did."""
+
+    rows: list[Row]
+    tag: str
+
+
+def exchange(
+    connection: pq.abc.PGconn, statements: Sequence[Statement], encoding: str, names: Mapping[str, bytes] = _NO_NAMES
+) -> Trip[list[Answer]]:
+    """Send the statements in one go, those that were prepared by their names, and return their answers."""
+    connection.enter_pipeline_mode()
+    for text, parameters in statements:
+        values = [_sent(value, encoding) for value in parameters]
+        if name := names.get(text):
+            connection.send_query_prepared(name, values)
+        else:
+            connection.send_query_params(text.encode(encoding), values)
+    connection.pipeline_sync()
+    yield from _flushed(connection)
+    results = yield from _results(connection)
+    connection.exit_pipeline_mode()
+    for result in results:
+        if result.status == pq.ExecStatus.FATAL_ERROR:
+            raise errors.error_from_result(result, encoding)
+    return [Answer(_rows(result, encoding), (result.command_status or b"").decode(encoding)) for result in results]
+
+
+def prepare(connection: pq.abc.PGconn, text: str, names: dict[str, bytes], encoding: str) -> Trip[bytes]:
+    """Have a statement understood and planned under a name; its parameters are numbered, or written as %s."""
+    numbers = count(1)
+    numbered = re.sub("%s", lambda _: f"${next(numbers)}", text)
+    name = b"fencelock_%d" % len(names)
+    connection.send_prepare(name, numbered.encode(encoding))
+    yield from _one_result(connection, encoding)
+    names[text] = name
+    return name
+
+
+def run_prepared(connection: pq.abc.PGconn, name: bytes, parameters: Sequence[Any], encoding: str) -> Trip[list[Row]]:
+    """Run a statement that was prepared, and return its rows."""
+    connection.send_query_prepared(name, [_sent(value, encoding) for value in parameters])
+    return _rows((yield from _one_result(connection, encoding)), encoding)
+
+
+def _one_result(connection: pq.abc.PGconn, encoding: str) -> Trip[pq.abc.PGresult]:
+    results: list[pq.abc.PGresult] = yield from generators.execute(connection)
+    (result,) = results
+    if result.status == pq.ExecStatus.FATAL_ERROR:
+        raise errors.error_from_result(result, encoding)
+    return result
+
+
+def _flushed(connection: pq.abc.PGconn) -> Trip[None]:
+    while connection.flush():
+        if (yield waiting.Wait.RW) & waiting.Ready.R:
+            connection.consume_input()
+
+
+def _results(connection: pq.abc.PGconn) -> Trip[list[pq.abc.PGresult]]:
+    """Return one result for each statement; those after an error say that they were left out."""
+    results: list[pq.abc.PGresult] = []
+    while True:
+        result = yield from generators.fetch(connection)
+        if result is None:
+            if connection.status != pq.ConnStatus.OK:
+                return results
+            continue
+        if result.status == pq.ExecStatus.PIPELINE_SYNC:
+            return results
+        results.append(result)
+
+
+def _rows(result: pq.abc.PGresult, encoding: str) -> list[Row]:
+    readers = [_READERS.get(result.ftype(column), _text) for column in range(result.nfields)]
+    return [
+        tuple(
+            [
+                None if (value := result.get_value(row, column)) is None else read(value, encoding)
+                for column, read in enumerate(readers)
+            ]
+        )
+        for row in range(result.ntuples)
+    ]
+
+
+def _sent(value: Any, encoding: str) -> bytes | None:
+    """Return a value as libpq's text format has it."""
+    if value is None:
+        return None
+    if isinstance(value, bytes):
+        return _hex(value).encode()
+    if isinstance(value, bool):
+        return b"t" if value else b"f"
+    if isinstance(value, (str, int)):
+        return str(value).encode(encoding)
+    return ("{" + ",".join(map(_element, value)) + "}").encode(encoding)
+
+
+def _hex(value: bytes) -> str:
+    return "\\x" + value.hex()
+
+
+def _element(value: str | bytes) -> str:
+    text = _hex(value) if isinstance(value, bytes) else value
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _text(value: bytes, encoding: str) -> str:
+    return value.decode(encoding)
+
+
+def _number(value: bytes, _: str) -> int:
+    return int(value)
+
+
+def _boolean(value: bytes, _: str) -> bool:
+    return value == b"t"
+
+
+def _bytes(value: bytes, _: str) -> bytes:
+    return bytes(pq.Escaping().unescape_bytea(value))  # whatever the session's bytea_output is
+
+
+def _numbers(value: bytes, _: str) -> list[int]:
+    return [int(number) for number in value[1:-1].split(b",") if number]
+
+
+_READERS = {16: _boolean, 17: _bytes, 20: _number, 23: _number, 26: _number, 1007: _numbers}
+"""How a column's text is read, by the server's number for its type; any other is text."""

@@ -1,0 +1,93 @@
+-- What `fencelock doctor` asks of a guarded database. Nothing of it writes.
+
+-- name: has_schema
+-- Whether this database has a guard's schema that this role may use, and which.
+SELECT EXISTS (SELECT FROM pg_class WHERE relnamespace = namespace.oid AND relname = 'guard'),
+    has_schema_privilege(namespace.oid, 'USAGE')
+FROM pg_namespace AS namespace WHERE nspname = 'fencelock';
+
+-- name: lost
+-- Tables that were protected, and are not, or not wholly: dropped, made anew, triggers dropped or disabled; or it was renamed,
+-- and another table has its name now.
+SELECT protection.name, protection.resource FROM fencelock.protection
+LEFT JOIN fencelock.protected_table AS protected USING (relation)
+WHERE protected.is_whole IS NOT TRUE OR EXISTS (
+    SELECT FROM pg_class AS class JOIN pg_namespace AS namespace ON namespace.oid = class.relnamespace
+    WHERE format('%I.%I', namespace.nspname, class.relname) = protection.name AND class.relkind IN ('r', 'p')
+        AND NOT EXISTS (SELECT FROM fencelock.protected_table AS namesake WHERE namesake.relation = class.oid))
+ORDER BY 1;
+
+-- name: observed
+-- Tables that are only observed.
+SELECT name, resource FROM fencelock.protected_table WHERE is_whole AND mode = 'observe' ORDER BY 1;
+
+-- name: truncatable
+-- Partitions without a trigger for TRUNCATE: they came after `protect`.
+SELECT name, resource, array_to_string(truncatable, ', ') FROM fencelock.protected_table
+WHERE truncatable <> '{}' ORDER BY 1;
+
+-- name: unprotected
+-- Resources with a mark and without a table.
+SELECT resource FROM fencelock.show_marks(NULL) AS mark
+WHERE NOT EXISTS (SELECT FROM fencelock.protection WHERE protection.resource = mark.resource) ORDER BY 1;
+
+-- name: became_unprotectable
+-- Protected tables that could not be protected today: in an inheritance tree, fed by a subscription, a partition of a table
+-- that is not protected by the same resource.
+SELECT protected.name, protected.resource, way.reason
+FROM fencelock.protected_table AS protected CROSS JOIN LATERAL (
+    SELECT 'it is fed by a subscription' FROM pg_subscription_rel WHERE srrelid = protected.relation
+    UNION
+    SELECT 'another table inherits from it, and can be written by its own name'
+    FROM pg_inherits JOIN pg_class ON oid = inhparent WHERE inhparent = protected.relation AND relkind = 'r'
+    UNION
+    SELECT format('%s has it among its heirs or partitions, and is written past them', inhparent::regclass)
+    FROM pg_inherits WHERE inhrelid = protected.relation AND NOT EXISTS (
+        SELECT FROM fencelock.our_trigger AS rows
+        WHERE rows.relation = protected.relation AND rows.covers = 31 AND rows.is_on
+            AND rows.resource = protected.resource)
+) AS way (reason)
+ORDER BY 1, 3;
+
+-- name: references
+-- Tables that anybody may write, with a foreign key to a protected one: their rows keep its rows from being deleted, and
+-- follow its changes.
+SELECT DISTINCT made.conrelid::regclass::text, protected.name, protected.resource
+FROM pg_constraint AS made JOIN fencelock.protected_table AS protected ON protected.relation = made.confrelid
+WHERE made.contype = 'f' AND made.conparentid = 0
+    AND NOT EXISTS (
+        SELECT FROM fencelock.our_trigger AS own WHERE own.relation = made.conrelid AND own.covers IN (31, 62))
+ORDER BY 1, 2;
+
+-- name: powers
+-- What this role could do past the triggers: a superuser, the owner of these tables, or one that may read or write the
+-- marks, or the secret: the schema's owner, a member of pg_read_all_data or pg_write_all_data.
+SELECT current_user::text, rolsuper, ARRAY(
+    SELECT protected.name FROM fencelock.protected_table AS protected JOIN pg_class ON oid = protected.relation
+    WHERE pg_has_role(relowner, 'USAGE') ORDER BY 1),
+    has_table_privilege('fencelock.mark', 'SELECT, INSERT, UPDATE, DELETE, TRUNCATE')
+    OR has_table_privilege('fencelock.guard', 'SELECT') OR has_schema_privilege('fencelock', 'CREATE')
+    OR has_function_privilege('fencelock.secret()', 'EXECUTE')
+    OR has_function_privilege('fencelock.note_name(text)', 'EXECUTE')
+FROM pg_roles WHERE rolname = current_user;
+
+-- name: readers
+-- Roles besides the owner that were given rights on the marks, by hand or by default privileges.
+SELECT DISTINCT coalesce(nullif(granted.grantee, 0)::regrole::text, 'PUBLIC'), class.relname
+FROM pg_class AS class CROSS JOIN LATERAL aclexplode(class.relacl) AS granted
+WHERE class.relnamespace = 'fencelock'::regnamespace AND class.relname IN ('mark', 'guard', 'guard_audit', 'observation')
+    AND granted.grantee <> class.relowner ORDER BY 1, 2;
+
+-- name: prepared
+-- Prepared transactions that hold a mark: its next seal waits for them.
+SELECT prepared.gid, mark.resource, prepared.prepared::text
+FROM pg_prepared_xacts AS prepared
+JOIN pg_locks AS own ON own.locktype = 'transactionid' AND own.transactionid = prepared.transaction
+JOIN pg_locks AS held ON held.virtualtransaction = own.virtualtransaction AND held.locktype = 'advisory'
+JOIN fencelock.show_marks(NULL) AS mark
+    ON ((held.classid::bigint << 32) | held.objid::bigint) = fencelock.mark_key(mark.resource)
+WHERE prepared.database = current_database() ORDER BY 1;
+
+-- name: settings
+-- Settings of the server without which a commit is not on the disk.
+SELECT name FROM pg_settings WHERE name IN ('fsync', 'full_page_writes') AND setting = 'off' ORDER BY 1;

@@ -1,0 +1,176 @@
+-- Protected tables: the triggers by which the database itself refuses, or counts, writes that present no token. Which table
+-- belongs to which resource, and in which mode, is read from the triggers that are there.
+--
+-- An ordinary table has one trigger for statements of every kind. A write to a partition by name passes its parent's
+-- statement triggers, so a partitioned table has a row trigger, which the server gives to each new partition by itself, and
+-- one for TRUNCATE on every partition, which it does not. All fire whatever session_replication_role is (ENABLE ALWAYS).
+
+-- name: create_first_argument
+-- The resource that a trigger was made for; NULL for one without arguments, since the planner may ask of others' triggers too.
+CREATE FUNCTION fencelock.first_argument(p_tgargs bytea) RETURNS text LANGUAGE sql STABLE AS
+$$
+    SELECT pg_catalog.convert_from(
+        pg_catalog.substring(p_tgargs, 1, nullif(pg_catalog.position(p_tgargs, pg_catalog.decode('00', 'hex')), 0) - 1),
+        pg_catalog.getdatabaseencoding())
+$$;
+
+-- name: create_our_trigger
+-- Every trigger of ours that is there. `covers`: 62 is statements of all kinds, 31 the rows of a partitioned table, 34
+-- TRUNCATE alone.
+CREATE VIEW fencelock.our_trigger AS
+SELECT made.tgrelid AS relation, fencelock.first_argument(made.tgargs) AS resource, function.proname::text AS mode,
+    made.tgtype AS covers, made.tgparentid <> 0 AS is_inherited, made.tgenabled = 'A' AS is_on
+FROM pg_catalog.pg_trigger AS made JOIN pg_catalog.pg_proc AS function ON function.oid = made.tgfoid
+WHERE function.pronamespace = (SELECT oid FROM pg_catalog.pg_namespace WHERE nspname = 'fencelock')
+    AND function.proname IN ('enforce', 'observe');
+
+-- name: create_protected_table
+-- The tables that are protected now. `is_whole`: every row that is written meets a trigger. `truncatable`: the partitions
+-- that can be emptied by name.
+CREATE VIEW fencelock.protected_table AS
+SELECT root.relation, pg_catalog.format('%I.%I', namespace.nspname, class.relname) AS name, root.resource, root.mode,
+    root.is_on AND NOT EXISTS (
+        SELECT FROM pg_catalog.pg_partition_tree(root.relation) AS part
+        WHERE root.covers = 31 AND NOT EXISTS (
+            SELECT FROM fencelock.our_trigger AS rows
+            WHERE rows.relation = part.relid AND rows.covers = 31 AND rows.is_on
+                AND (rows.resource, rows.mode) = (root.resource, root.mode))
+    ) AS is_whole,
+    ARRAY(
+        SELECT part.relid::pg_catalog.text FROM pg_catalog.pg_partition_tree(root.relation) AS part
+        WHERE root.covers = 31 AND NOT EXISTS (
+            SELECT FROM fencelock.our_trigger AS emptying
+            WHERE emptying.relation = part.relid AND emptying.covers IN (34, 62) AND emptying.is_on)
+        ORDER BY 1
+    ) AS truncatable
+FROM fencelock.our_trigger AS root
+JOIN pg_catalog.pg_class AS class ON class.oid = root.relation
+JOIN pg_catalog.pg_namespace AS namespace ON namespace.oid = class.relnamespace
+WHERE root.covers = 62 OR (root.covers = 31 AND NOT root.is_inherited);
+
+-- name: create_tree
+-- A table and all its partitions.
+CREATE FUNCTION fencelock.tree(p_table regclass) RETURNS SETOF regclass LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp AS
+$$ SELECT p_table UNION SELECT relid FROM pg_partition_tree(p_table) $$;
+
+-- name: create_why_not
+-- Why a table cannot be protected; NULL if it can.
+CREATE FUNCTION fencelock.why_not(p_table regclass) RETURNS text LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp AS
+$$
+    SELECT CASE
+        WHEN namespace.nspname IN ('fencelock', 'information_schema') OR starts_with(namespace.nspname, 'pg_')
+            THEN 'a table of the system''s own, or a temporary one'
+        WHEN class.relkind = 'v' THEN 'a view: protect the tables that it shows'
+        WHEN class.relkind = 'm' THEN 'a materialised view, which nobody writes: protect the tables that it shows'
+        WHEN class.relkind = 'f' THEN 'a foreign table, whose rows others may write at their own server'
+        WHEN class.relkind NOT IN ('r', 'p') THEN 'no table'
+        WHEN class.relispartition THEN 'a partition: protect the table that it is a partition of'
+        WHEN class.relkind = 'r' AND EXISTS (SELECT FROM pg_inherits WHERE p_table IN (inhrelid, inhparent))
+            THEN 'in an inheritance tree, where a write to a child by name passes the triggers of its parent: use partitions'
+        WHEN EXISTS (SELECT FROM fencelock.tree(p_table) AS part JOIN pg_subscription_rel ON srrelid = part)
+            THEN 'fed by a subscription, which presents no token: protect the table that it publishes'
+        WHEN EXISTS (SELECT FROM fencelock.tree(p_table) AS part JOIN pg_class ON oid = part AND relkind = 'f')
+            THEN 'partly a foreign table, whose rows others may write at their own server'
+    END
+    FROM pg_class AS class JOIN pg_namespace AS namespace ON namespace.oid = class.relnamespace
+    WHERE class.oid = p_table
+$$;
+
+-- name: create_protect_table
+-- Give a table its triggers; return the mode that was in force, NULL if none was. It waits a few seconds for writers that
+-- are inside the table, and readers go on.
+CREATE FUNCTION fencelock.protect_table(p_table regclass, p_resource text, p_mode text) RETURNS text LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' AS
+$$
+DECLARE
+    part regclass;
+    before fencelock.protected_table;
+    other fencelock.our_trigger;
+    reason constant text := fencelock.why_not(p_table);
+    is_plain constant boolean := (SELECT relkind = 'r' FROM pg_class WHERE oid = p_table);
+BEGIN
+    IF reason IS NOT NULL THEN
+        RAISE 'table % cannot be protected: it is %', p_table, reason USING ERRCODE = 'FL010';
+    END IF;
+    SELECT * INTO other FROM fencelock.our_trigger
+    WHERE relation IN (SELECT fencelock.tree(p_table)) AND resource <> p_resource LIMIT 1;
+    IF FOUND THEN
+        RAISE 'table % belongs to resource % already, and a table has one resource: unprotect it there first, or name that '
+            'resource', other.relation::regclass, other.resource USING ERRCODE = 'FL010';
+    END IF;
+    SELECT * INTO before FROM fencelock.protected_table WHERE relation = p_table;
+    IF before.mode = p_mode AND before.is_whole AND before.truncatable = '{}' THEN
+        RETURN p_mode;
+    END IF;
+    IF is_plain THEN
+        EXECUTE format(
+            'CREATE OR REPLACE TRIGGER fencelock BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON %s FOR EACH STATEMENT '
+            'EXECUTE FUNCTION fencelock.%I(%L)', p_table, p_mode, p_resource);
+    ELSE
+        EXECUTE format(
+            'CREATE OR REPLACE TRIGGER fencelock_rows BEFORE INSERT OR UPDATE OR DELETE ON %s FOR EACH ROW '
+            'EXECUTE FUNCTION fencelock.%I(%L)', p_table, p_mode, p_resource);
+    END IF;
+    FOR part IN SELECT fencelock.tree(p_table) LOOP
+        IF NOT is_plain THEN
+            EXECUTE format(
+                'CREATE OR REPLACE TRIGGER fencelock BEFORE TRUNCATE ON %s FOR EACH STATEMENT '
+                'EXECUTE FUNCTION fencelock.%I(%L)', part, p_mode, p_resource);
+            EXECUTE format('ALTER TABLE ONLY %s ENABLE ALWAYS TRIGGER fencelock_rows', part);
+        END IF;
+        EXECUTE format('ALTER TABLE ONLY %s ENABLE ALWAYS TRIGGER fencelock', part);
+    END LOOP;
+    -- The table may have been dropped, with its triggers, and made again under its old name; a partition, protected alone before.
+    DELETE FROM fencelock.protection WHERE relation IN (SELECT fencelock.tree(p_table)) OR name = p_table::text;
+    INSERT INTO fencelock.protection (relation, name, resource) VALUES (p_table, p_table::text, p_resource);
+    RETURN before.mode;
+END
+$$;
+
+-- name: create_unprotect_table
+-- Take its triggers off a table. It waits a few seconds for everybody who is inside.
+CREATE FUNCTION fencelock.unprotect_table(p_table regclass) RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' AS
+$$
+DECLARE
+    part regclass;
+BEGIN
+    IF EXISTS (SELECT FROM pg_class WHERE oid = p_table) THEN
+        IF EXISTS (SELECT FROM fencelock.our_trigger WHERE relation = p_table AND covers = 31 AND NOT is_inherited) THEN
+            EXECUTE format('DROP TRIGGER fencelock_rows ON %s', p_table);
+        END IF;
+        FOR part IN SELECT fencelock.tree(p_table) LOOP
+            EXECUTE format('DROP TRIGGER IF EXISTS fencelock ON %s', part);
+        END LOOP;
+    END IF;
+    DELETE FROM fencelock.protection WHERE relation = p_table;
+END
+$$;
+
+-- name: revoke_functions
+-- Nobody may call any of it, but for what follows.
+REVOKE ALL ON FUNCTION
+    fencelock.mark_key, fencelock.note_name, fencelock.secret, fencelock.looks_back, fencelock.limit_time,
+    fencelock.refuse, fencelock.refuse_write, fencelock.check_unmarked, fencelock.is_of, fencelock.hold_mark, fencelock.offer,
+    fencelock.withdraw, fencelock.refuse_end, fencelock.confirm, fencelock.is_presented, fencelock.enforce,
+    fencelock.count_observed, fencelock.observe, fencelock.record_refusal, fencelock.read_marks, fencelock.show_marks,
+    fencelock.show_observations, fencelock.write_mark, fencelock.parse, fencelock.present, fencelock.seal,
+    fencelock.make_mark, fencelock.write_audit, fencelock.change_mark, fencelock.keep_mark, fencelock.keep_audit,
+    fencelock.check_name, fencelock.check_names, fencelock.first_argument,
+    fencelock.tree, fencelock.why_not, fencelock.protect_table, fencelock.unprotect_table
+FROM PUBLIC;
+
+-- name: grant_functions
+-- What a holder needs, for every role that is given USAGE on the schema. None of it lowers a mark, shows a claim, or admits
+-- a transaction that has not shown the mark's own.
+GRANT EXECUTE ON FUNCTION
+    fencelock.mark_key, fencelock.limit_time, fencelock.offer, fencelock.withdraw, fencelock.confirm, fencelock.record_refusal,
+    fencelock.read_marks, fencelock.show_marks, fencelock.show_observations, fencelock.write_mark, fencelock.present,
+    fencelock.seal, fencelock.first_argument
+TO PUBLIC;
+
+-- name: grant_views
+-- Which tables are protected is no secret.
+GRANT SELECT ON fencelock.our_trigger, fencelock.protected_table TO PUBLIC;

@@ -1,0 +1,169 @@
+-- What a guard keeps in the database that it protects. The statements run in this order, in one transaction, after the
+-- schema `fencelock` was made. Nobody but its owner may read a claim or write a row: everybody else goes through the
+-- functions of guard_functions.sql.
+
+-- name: create_guard
+-- The number of this schema; any other number is refused. The secret is known to the functions alone.
+CREATE TABLE fencelock.guard (
+    id     integer PRIMARY KEY CHECK (id = 1),
+    schema integer NOT NULL,
+    secret text    NOT NULL
+);
+
+-- name: create_guard_row
+-- Say which schema this is, and draw the secret.
+INSERT INTO fencelock.guard (id, schema, secret) VALUES (1, 1, concat(gen_random_uuid(), gen_random_uuid()));
+
+-- name: create_guard_audit
+-- What operators did to resources, when, and why. Rows are only ever added.
+CREATE TABLE fencelock.guard_audit (
+    id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at         timestamptz NOT NULL DEFAULT clock_timestamp(),
+    role       text        NOT NULL DEFAULT session_user,
+    who        text        NOT NULL,
+    action     text        NOT NULL,
+    resource   text        NOT NULL COLLATE "C",
+    from_token bigint      NOT NULL CHECK (from_token >= 0),
+    to_token   bigint      NOT NULL CHECK (to_token >= 0),
+    reason     text        NOT NULL CHECK (btrim(reason) <> '')
+);
+
+-- name: create_mark
+-- The highest token that each resource has promised (NULL: none yet), and the lease that it belongs to (no claim: an
+-- operator's). `audit_id` names the entry by which an operator changed the mark last.
+CREATE TABLE fencelock.mark (
+    resource   text    PRIMARY KEY COLLATE "C",
+    lock       bytea   NOT NULL,
+    token      bigint  CHECK (token >= 1),
+    source_id  text,
+    history_id text,
+    claim      text,
+    is_closed  boolean NOT NULL DEFAULT false,
+    audit_id   bigint  REFERENCES fencelock.guard_audit (id)
+);
+
+-- name: create_protection
+-- Every table that was protected and not unprotected, whether its triggers are still there or not; `name` is as of then.
+-- Which resource and mode are in force is in the triggers and nowhere else.
+CREATE TABLE fencelock.protection (
+    relation regclass PRIMARY KEY,  -- a dump carries it as a name
+    name     text     NOT NULL,
+    resource text     NOT NULL COLLATE "C"
+);
+
+-- name: create_observation
+-- What observe mode let pass: a row a write, so that writers neither wait for each other nor conflict, and now and then
+-- many rows are folded into one. No table: a lease, not a write, would have been refused.
+CREATE TABLE fencelock.observation (
+    id               bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    resource         text        NOT NULL COLLATE "C",
+    table_name       text        NOT NULL,
+    kind             text        NOT NULL,
+    role             text        NOT NULL,
+    application_name text        NOT NULL,
+    address          inet,
+    times            bigint      NOT NULL,
+    first_at         timestamptz NOT NULL,
+    last_at          timestamptz NOT NULL
+);
+
+-- name: create_keep_mark
+-- Let a mark change as a lease may change it (raised under the same lock and source, or closed), and in any other way only
+-- by a new audit entry for exactly that change.
+CREATE FUNCTION fencelock.keep_mark() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS
+$$
+DECLARE
+    is_kept boolean;
+BEGIN
+    IF TG_OP <> 'UPDATE' THEN
+        RAISE 'a mark is never deleted, since every old token would be welcome again'
+            USING ERRCODE = 'FL009', HINT = 'To stop enforcing it, run fencelock unprotect.';
+    END IF;
+    IF NEW.resource <> OLD.resource THEN
+        is_kept := false;
+    ELSIF NEW.audit_id IS DISTINCT FROM OLD.audit_id THEN
+        is_kept := NEW.audit_id > coalesce(OLD.audit_id, 0) AND EXISTS (
+            SELECT FROM fencelock.guard_audit AS entry
+            WHERE entry.id = NEW.audit_id AND entry.resource = OLD.resource
+                AND entry.from_token = coalesce(OLD.token, 0) AND entry.to_token = coalesce(NEW.token, 0)
+                AND (entry.action = 'rebind' OR NEW.lock = OLD.lock));
+    ELSIF NEW.lock <> OLD.lock OR (OLD.source_id IS NOT NULL AND NEW.source_id IS DISTINCT FROM OLD.source_id) THEN
+        is_kept := false;
+    ELSIF NEW.token IS NOT DISTINCT FROM OLD.token THEN
+        is_kept := (NEW.claim, NEW.source_id, NEW.history_id) IS NOT DISTINCT FROM (OLD.claim, OLD.source_id, OLD.history_id)
+            AND NEW.is_closed >= OLD.is_closed;
+    ELSE
+        is_kept := NEW.token > coalesce(OLD.token, 0);
+    END IF;
+    IF is_kept IS NOT TRUE THEN
+        RAISE 'mark % of resource %: a mark goes up only, and stays with its lock and source', OLD.token, OLD.resource
+            USING ERRCODE = 'FL009', HINT = 'An operator may lower or move it, with a reason: fencelock marks, fencelock rebind.';
+    END IF;
+    RETURN NEW;
+END
+$$;
+
+-- name: create_check_name
+-- Refuse a name that no client could read. (Conversion to the same encoding is the server's check of it.)
+CREATE FUNCTION fencelock.check_name(p_what text, p_name bytea) RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS
+$$
+BEGIN
+    IF coalesce(octet_length(convert(p_name, 'UTF8', 'UTF8')), 0) NOT BETWEEN 1 AND 512 THEN
+        RAISE 'the name of a % has 1 to 512 bytes of UTF-8, and not %', p_what, coalesce(octet_length(p_name), 0)
+            USING ERRCODE = '22023';
+    END IF;
+END
+$$;
+
+-- name: create_check_names
+-- Nobody makes a mark, which nobody could take away again, with names that cannot be read.
+CREATE FUNCTION fencelock.check_names() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS
+$$
+BEGIN
+    PERFORM fencelock.check_name('resource', convert_to(NEW.resource, 'UTF8'));
+    PERFORM fencelock.check_name('lock', NEW.lock);
+    RETURN NEW;
+END
+$$;
+
+-- name: create_check_names_row
+-- An operator's move is an INSERT ... ON CONFLICT too, and so is looked at.
+CREATE TRIGGER check_names BEFORE INSERT ON fencelock.mark
+FOR EACH ROW EXECUTE FUNCTION fencelock.check_names();
+
+-- name: create_keep_mark_row
+-- Marks keep themselves, also from their owner's slips.
+CREATE TRIGGER keep_mark BEFORE UPDATE OR DELETE ON fencelock.mark
+FOR EACH ROW EXECUTE FUNCTION fencelock.keep_mark();
+
+-- name: create_keep_marks
+-- Nor are they all taken away at once.
+CREATE TRIGGER keep_marks BEFORE TRUNCATE ON fencelock.mark
+FOR EACH STATEMENT EXECUTE FUNCTION fencelock.keep_mark();
+
+-- name: create_keep_audit
+-- Audit entries are only ever added.
+CREATE FUNCTION fencelock.keep_audit() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS
+$$
+BEGIN
+    RAISE 'audit entries are only ever added' USING ERRCODE = 'FL009';
+END
+$$;
+
+-- name: create_keep_audit_rows
+-- No entry is changed or taken away.
+CREATE TRIGGER keep_audit BEFORE UPDATE OR DELETE OR TRUNCATE ON fencelock.guard_audit
+FOR EACH STATEMENT EXECUTE FUNCTION fencelock.keep_audit();
+
+-- name: revoke_tables
+-- Whatever the default privileges of the database are, nobody else reads a claim or writes a row.
+REVOKE ALL ON fencelock.guard, fencelock.guard_audit, fencelock.mark, fencelock.protection, fencelock.observation FROM PUBLIC;
+
+-- name: grant_tables
+-- Which tables are protected is no secret, and a client has to read the number of the schema.
+GRANT SELECT (id, schema) ON fencelock.guard TO PUBLIC;
+
+-- name: grant_protection
+-- Nor is which were.
+GRANT SELECT ON fencelock.protection TO PUBLIC;

@@ -1,0 +1,143 @@
+"""Which store answers to which URL scheme: the scheme table, and the entry points by which a third party adds a store.
+
+Promise: looking up a scheme imports that store's module and no other; a scheme that cannot be safe says why; a missing
+client names the extra to install. Never: a scheme of ours silently replaced by somebody else's.
+"""
+
+from importlib import import_module
+from typing import Any, cast
+
+from fencelock.errors import (
+    ConfigError,
+    MissingDependencyError,
+    UnknownSchemeError,
+    UnsafeSourceError,
+)
+from fencelock.stores.contract import GuardStore, SourceStore
+
+SOURCE_GROUP = "fencelock.sources"
+GUARD_GROUP = "fencelock.guards"
+
+SOURCES = {
+    "etcd": "fencelock.stores.etcd.source:EtcdSource",
+    "mariadb": "fencelock.stores.mysql.source:MySQLSource",
+    "memory": "fencelock.testing.memory:MemorySource",
+    "mysql": "fencelock.stores.mysql.source:MySQLSource",
+    "postgres": "fencelock.stores.postgres.source:PostgresSource",
+    "postgresql": "fencelock.stores.postgres.source:PostgresSource",
+    "sqlite": "fencelock.stores.sqlite.source:SQLiteSource",
+    "zookeeper": "fencelock.stores.zookeeper.source:ZooKeeperSource",
+}
+GUARDS = {
+    "etcd": "fencelock.stores.etcd.guard:EtcdGuard",
+    "mariadb": "fencelock.stores.mysql.guard:MySQLGuard",
+    "mysql": "fencelock.stores.mysql.guard:MySQLGuard",
+    "postgres": "fencelock.stores.postgres.guard:PostgresGuard",
+    "postgresql": "fencelock.stores.postgres.guard:PostgresGuard",
+    "sqlite": "fencelock.stores.sqlite.guard:SQLiteGuard",
+    "zookeeper": "fencelock.stores.zookeeper.guard:ZooKeeperGuard",
+}
+EXTRAS = {
+    "etcd": "etcd",
+    "mariadb": "mysql",
+    "mysql": "mysql",
+    "postgres": "postgres",
+    "postgresql": "postgres",
+    "zookeeper": "zookeeper",
+}
+"""The extra that installs a scheme's client, for the stores that need one."""
+
+UNSAFE_SOURCES = {
+    "memcached": "it may evict the counter at any time, and then counts from the beginning",
+    "nats": "its acknowledgements are not flushed, so a power cut issues a revision twice",
+    "redis": "its asynchronous failover loses acknowledged grants, and Redlock has no order to take tokens from",
+    "rediss": "its asynchronous failover loses acknowledged grants, and Redlock has no order to take tokens from",
+}
+
+
+def source_store(url: str) -> SourceStore:
+    """Return the source store that the URL names, unopened; ConfigError or UnsafeSourceError if there is none."""
+    scheme = _scheme(url)
+    if scheme in UNSAFE_SOURCES:
+        raise UnsafeSourceError(
+            f"{scheme}:// cannot be a source of fencing tokens: {UNSAFE_SOURCES[scheme]}. Use one of: {_known(SOURCES)}"
+        )
+    return cast("SourceStore", _load(scheme, SOURCES, SOURCE_GROUP)(url))
+
+
+def guard_store(url: str) -> GuardStore:
+    """Return the guard store that the URL names, unopened; ConfigError if there is none."""
+    return cast("GuardStore", _load(_scheme(url), GUARDS, GUARD_GROUP)(url))
+
+
+def guard_url(url: str) -> str:
+    """Return a guard's URL as it may be shown: without user, password and options."""
+    return shown_url(guard_store(url).url)
+
+
+def _scheme(url: object) -> str:
+    if not isinstance(url, str):
+        raise ConfigError(f"a URL must be a str, not {type(url).__name__}")
+    scheme, separator, _ = url.partition("://")
+    if not separator or not scheme:
+        raise ConfigError(f"{shown_url(url)!r} is not a URL: write for example sqlite:///locks.db")
+    return scheme.lower()
+
+
+def shown_url(url: str) -> str:
+    """Return the URL as it may be shown: without user, password and options, which only a URL with a host can have."""
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        scheme, rest = "", url
+    if rest.startswith("/"):
+        return url
+    _, at, place = rest.rpartition("@")
+    place, mark, _ = place.partition("?")
+    return f"{scheme}{separator}{'…@' if at else ''}{place}{'?…' if mark else ''}"
+
+
+def _load(scheme: str, table: dict[str, str], group: str) -> Any:
+    target = table.get(scheme)
+    if target is None:
+        return _load_entry_point(scheme, table, group)
+    module_name, _, attribute = target.partition(":")
+    try:
+        return getattr(import_module(module_name), attribute)
+    except ImportError as error:
+        if scheme not in EXTRAS:
+            raise
+        raise _missing_client(scheme, error) from error
+
+
+def _missing_client(scheme: str, error: ImportError) -> MissingDependencyError:
+    if isinstance(error, ModuleNotFoundError):
+        return MissingDependencyError(
+            f"{scheme}:// needs a client that is not installed ({error.name}): pip install "
+            f"'fencelock[{EXTRAS[scheme]}]'"
+        )
+    # The client is there and lacks something itself, as psycopg does on a machine without libpq.
+    said = " ".join(str(error).split())
+    return MissingDependencyError(f"{scheme}:// needs a client that cannot be loaded ({said}): install what it needs")
+
+
+def _load_entry_point(scheme: str, table: dict[str, str], group: str) -> Any:
+    from importlib.metadata import entry_points
+
+    found = entry_points(group=group, name=scheme)
+    if len(found) == 1:
+        (point,) = found
+        try:
+            return point.load()
+        except (ImportError, AttributeError) as error:
+            raise MissingDependencyError(
+                f"{scheme}:// is offered by {point.value!r}, which cannot be loaded ({error}): install what that "
+                f"package needs, or uninstall it"
+            ) from error
+    if found:
+        names = ", ".join(sorted(point.value for point in found))
+        raise ConfigError(f"several packages offer {scheme}:// ({names}): uninstall all but one")
+    raise UnknownSchemeError(f"no store is known for {scheme}://; known here: {_known(table)}")
+
+
+def _known(table: dict[str, str]) -> str:
+    return ", ".join(f"{scheme}://" for scheme in sorted(table))

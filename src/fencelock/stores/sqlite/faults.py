@@ -1,0 +1,48 @@
+"""What sqlite3 raises, and what to do about it: the codes by which SQLite says why.
+
+Promise: a remedy is true of the cause. One code stands for a folder that is missing and for a process that may open no
+further file, so that this is looked at.
+"""
+
+import errno
+import os
+import sqlite3
+
+FAULTS = (sqlite3.Error, UnicodeDecodeError)
+"""What a call of sqlite3 raises: text in a damaged file, SQLite's own words about it included, may be no UTF-8."""
+Fault = sqlite3.Error | UnicodeDecodeError
+BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+_REMEDIES = {
+    sqlite3.SQLITE_READONLY: "it or its folder is read-only: make both writable, or choose another file",
+    sqlite3.SQLITE_CANTOPEN: "it cannot be opened: its folder must exist and be writable",
+    sqlite3.SQLITE_PERM: "permission is denied: make it and its folder readable and writable for this user",
+    sqlite3.SQLITE_FULL: "the disk is full: make room, then try again; nothing was changed",
+    sqlite3.SQLITE_IOERR: "reading or writing it failed: look into the system's log, the disk may be failing",
+    sqlite3.SQLITE_CORRUPT: "it is corrupted: restore it from a backup, then run `fencelock epoch --raise`",
+    sqlite3.SQLITE_NOTADB: "it is not a SQLite database: choose another file",
+}
+_NO_DESCRIPTOR = (
+    "it cannot be opened, nor can any other file: too many are open. Close some, or raise the limit (`ulimit -n`)"
+)
+
+
+def code_of(error: Fault) -> int:
+    """Return SQLite's primary result code, 0 where the error came from Python's module itself."""
+    if isinstance(error, UnicodeDecodeError):
+        return sqlite3.SQLITE_CORRUPT
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
+def remedy_for(code: int) -> str | None:
+    """Return what is wrong and what to do about it; None: the error's own words must do."""
+    if code == sqlite3.SQLITE_CANTOPEN and not _has_descriptor_left():
+        return _NO_DESCRIPTOR
+    return _REMEDIES.get(code)
+
+
+def _has_descriptor_left() -> bool:
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        return error.errno not in {errno.EMFILE, errno.ENFILE}
+    return True

@@ -1,0 +1,159 @@
+-- What a guard keeps in a file that it protects. The statements run in this order, in one transaction.
+--
+-- How a file can know which transaction holds a token: a transaction presents its token as a row of
+-- fencelock_seal, and that table has a deferred foreign key that nothing can satisfy. The row can be
+-- seen by the triggers of its own transaction and by nobody else, because no COMMIT succeeds while it
+-- is there; the guard deletes it just before its own COMMIT. This needs `PRAGMA foreign_keys = ON`
+-- before BEGIN.
+
+-- name: guard
+-- The number of this schema; any other number is refused.
+CREATE TABLE main.fencelock_guard (
+    id INTEGER PRIMARY KEY CHECK (id = 1),
+    schema INTEGER NOT NULL
+) STRICT;
+
+-- name: guard_row
+-- Say which schema this is.
+INSERT INTO main.fencelock_guard (id, schema) VALUES (1, 1);
+
+-- name: audit
+-- What operators did to resources, when (UTC), and why. Rows are only ever added.
+CREATE TABLE main.fencelock_audit (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')),
+    who TEXT NOT NULL,
+    action TEXT NOT NULL,
+    resource TEXT NOT NULL,
+    from_token INTEGER NOT NULL CHECK (from_token BETWEEN 0 AND 9223372036854775807),
+    to_token INTEGER NOT NULL CHECK (to_token BETWEEN 0 AND 9223372036854775807),
+    reason TEXT NOT NULL CHECK (trim(reason) <> '')
+) STRICT;
+
+-- name: mark
+-- The highest token that each resource has promised (NULL: none yet), and the lease that it belongs to
+-- (NULL: an operator's). `audit_id` names the entry by which an operator changed the mark last.
+CREATE TABLE main.fencelock_mark (
+    resource TEXT PRIMARY KEY,
+    lock TEXT NOT NULL,
+    token INTEGER CHECK (token BETWEEN 1 AND 9223372036854775807),
+    source_id TEXT,
+    history_id TEXT,
+    claim TEXT,
+    is_closed INTEGER NOT NULL DEFAULT 0 CHECK (is_closed IN (0, 1)),
+    audit_id INTEGER REFERENCES fencelock_audit (id)
+) STRICT, WITHOUT ROWID;
+
+-- name: never
+-- The table that has no row, and can have none.
+CREATE TABLE main.fencelock_never (id INTEGER PRIMARY KEY CHECK (0)) STRICT;
+
+-- name: seal
+-- What the open transaction presents; never committed. `client` is who checked that foreign keys are on.
+CREATE TABLE main.fencelock_seal (
+    resource TEXT PRIMARY KEY,
+    token INTEGER NOT NULL,
+    claim TEXT NOT NULL,
+    client TEXT NOT NULL DEFAULT 'other',
+    never INTEGER NOT NULL DEFAULT 1 CHECK (never = 1)
+        REFERENCES fencelock_never (id) DEFERRABLE INITIALLY DEFERRED
+) STRICT, WITHOUT ROWID;
+
+-- name: protected
+-- The tables that triggers protect, by the number in the triggers' names; `name` is as of `protect`.
+CREATE TABLE main.fencelock_protected (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    resource TEXT NOT NULL,
+    name TEXT NOT NULL
+) STRICT;
+
+-- name: observed
+-- What observe mode let pass; the table is empty where a lease, not a row, would have been refused.
+CREATE TABLE main.fencelock_observed (
+    resource TEXT NOT NULL,
+    table_name TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    count INTEGER NOT NULL,
+    first_at TEXT NOT NULL,
+    last_at TEXT NOT NULL,
+    PRIMARY KEY (resource, table_name, kind)
+) STRICT, WITHOUT ROWID;
+
+-- name: check_seal
+-- Refuse to present what is not the mark, from any language, and without the foreign keys that keep the seal from being
+-- committed. The guard itself sees to both; what a client gains by saying that it is the guard is nothing, since the
+-- triggers of the tables compare the seal with the mark once more. (FAIL: nothing has been written that ABORT would undo.)
+CREATE TRIGGER main.fencelock_check_seal BEFORE INSERT ON fencelock_seal
+WHEN NEW.client <> 'fencelock'
+BEGIN
+    SELECT RAISE(FAIL, 'fencelock: this token is not the mark of its resource, or its holder closed it: a newer holder owns the resource. Stop, and acquire the lock again')
+    WHERE NOT EXISTS (
+        SELECT 1 FROM fencelock_mark AS mark
+        WHERE mark.resource = NEW.resource AND mark.token = NEW.token AND mark.claim = NEW.claim AND NOT mark.is_closed
+    );
+    SELECT RAISE(FAIL, 'fencelock: a token can only be presented while foreign keys are on: run PRAGMA foreign_keys = ON before BEGIN')
+    WHERE NOT EXISTS (SELECT 1 FROM pragma_foreign_keys WHERE foreign_keys = 1);
+END;
+
+-- name: keep_mark
+-- Let a mark change as a lease may change it (raised under the same lock and source, or closed), and in
+-- any other way only by a new audit entry for exactly that change.
+CREATE TRIGGER main.fencelock_keep_mark BEFORE UPDATE ON fencelock_mark
+WHEN NOT (
+    NEW.resource = OLD.resource
+    AND CASE
+        WHEN NEW.audit_id IS NOT OLD.audit_id THEN
+            NEW.audit_id > ifnull(OLD.audit_id, 0)
+            AND EXISTS (
+                SELECT 1 FROM fencelock_audit AS entry
+                WHERE entry.id = NEW.audit_id AND entry.resource = OLD.resource
+                    AND entry.from_token = ifnull(OLD.token, 0) AND entry.to_token = ifnull(NEW.token, 0)
+                    AND (entry.action = 'rebind' OR NEW.lock = OLD.lock)
+            )
+        WHEN NEW.lock <> OLD.lock OR (OLD.source_id IS NOT NULL AND NEW.source_id IS NOT OLD.source_id) THEN 0
+        WHEN NEW.token IS OLD.token THEN
+            NEW.claim IS OLD.claim AND NEW.source_id IS OLD.source_id AND NEW.history_id IS OLD.history_id
+            AND NEW.is_closed >= OLD.is_closed
+        ELSE ifnull(NEW.token > ifnull(OLD.token, 0), 0)
+    END
+)
+BEGIN
+    SELECT RAISE(ABORT, 'fencelock: a mark goes up only, and stays with its lock. An operator may lower or move it, with a reason: see fencelock marks --help and fencelock rebind --help');
+END;
+
+-- name: keep_mark_row
+-- A mark that is there is not written anew, as INSERT OR REPLACE would.
+CREATE TRIGGER main.fencelock_keep_mark_row BEFORE INSERT ON fencelock_mark
+WHEN EXISTS (SELECT 1 FROM fencelock_mark WHERE resource = NEW.resource)
+BEGIN
+    SELECT RAISE(ABORT, 'fencelock: this resource has a mark already: it may be updated, not replaced');
+END;
+
+-- name: keep_mark_forever
+-- A mark never vanishes: without it every old token would be welcome again.
+CREATE TRIGGER main.fencelock_keep_mark_forever BEFORE DELETE ON fencelock_mark
+BEGIN
+    SELECT RAISE(ABORT, 'fencelock: a mark is never deleted. To stop enforcing it, run fencelock unprotect');
+END;
+
+-- name: keep_audit
+-- An audit entry is not changed.
+CREATE TRIGGER main.fencelock_keep_audit BEFORE UPDATE ON fencelock_audit
+BEGIN
+    SELECT RAISE(ABORT, 'fencelock: audit entries are only ever added');
+END;
+
+-- name: keep_audit_row
+-- An audit entry is not replaced.
+CREATE TRIGGER main.fencelock_keep_audit_row BEFORE INSERT ON fencelock_audit
+WHEN EXISTS (SELECT 1 FROM fencelock_audit WHERE id = NEW.id)
+BEGIN
+    SELECT RAISE(ABORT, 'fencelock: audit entries are only ever added');
+END;
+
+-- name: keep_audit_forever
+-- An audit entry is not deleted.
+CREATE TRIGGER main.fencelock_keep_audit_forever BEFORE DELETE ON fencelock_audit
+BEGIN
+    SELECT RAISE(ABORT, 'fencelock: audit entries are only ever added');
+END;

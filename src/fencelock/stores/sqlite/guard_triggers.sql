@@ -1,0 +1,34 @@
+-- The triggers of one protected table, one of each for insert, update and delete. What stands in braces
+-- is filled in, quoted, when the table is protected; the mode is in the trigger and nowhere else.
+
+-- name: enforce
+-- Refuse a change of a row unless this transaction presents the open mark of the resource.
+CREATE TRIGGER main.{trigger} BEFORE {kind} ON {table}
+WHEN NOT EXISTS (
+    SELECT 1 FROM fencelock_seal AS seal JOIN fencelock_mark AS mark USING (resource, token, claim)
+    WHERE seal.resource = {resource} AND NOT mark.is_closed
+)
+BEGIN
+    SELECT RAISE(ABORT, {message});
+END;
+
+-- name: observe
+-- Count a change of a row that enforcement would refuse. Two statements instead of an upsert: inside a
+-- trigger, the conflict clause of the user's own statement would take the upsert's place.
+CREATE TRIGGER main.{trigger} BEFORE {kind} ON {table}
+WHEN NOT EXISTS (
+    SELECT 1 FROM fencelock_seal AS seal JOIN fencelock_mark AS mark USING (resource, token, claim)
+    WHERE seal.resource = {resource} AND NOT mark.is_closed
+)
+BEGIN
+    UPDATE fencelock_observed
+    SET count = count + 1, last_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
+    WHERE resource = {resource} AND table_name = {table_text} AND kind = {kind_text};
+    INSERT INTO fencelock_observed (resource, table_name, kind, count, first_at, last_at)
+    SELECT {resource}, {table_text}, {kind_text}, 1,
+        strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
+    WHERE NOT EXISTS (
+        SELECT 1 FROM fencelock_observed
+        WHERE resource = {resource} AND table_name = {table_text} AND kind = {kind_text}
+    );
+END;

@@ -1,0 +1,69 @@
+"""SQL kept in data files beside the module that runs it: each statement with a name and a sentence.
+
+A file is a row of blocks. Each begins with `-- name: some_name`; the comment lines that follow say
+in a sentence what the statement does; the statement itself runs to the next block or the file's end:
+
+    -- name: read_mark
+    -- The mark of one resource; no row means that it was never sealed.
+    SELECT token, claim FROM fencelock_mark WHERE resource = :resource;
+
+Promise: a file is read once per process, through the package's own loader, so that a package in a
+zip works too; an unknown name is an AttributeError that lists the known ones. Never: SQL put together
+here.
+"""
+
+from collections.abc import Iterator
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any, cast
+
+_NAME = "-- name:"
+
+
+class Statements:
+    """The statements of one file, each an attribute by its name."""
+
+    def __init__(self, origin: str, texts: dict[str, str]) -> None:
+        self._origin = origin
+        self._texts = texts
+        vars(self).update(texts)
+
+    def __getattr__(self, name: str) -> str:
+        """Say which names there are; the known ones are plain attributes, since they are asked for in each grant."""
+        known = ", ".join(sorted(self._texts))
+        raise AttributeError(f"{self._origin} has no statement {name!r}; it has {known}")
+
+    def __iter__(self) -> Iterator[str]:
+        """Go through the names in the order of the file, as a schema needs it."""
+        return iter(self._texts)
+
+    def __getitem__(self, name: str) -> str:
+        return cast("str", getattr(self, name))
+
+
+@cache
+def statements(package: str, file_name: str) -> Statements:
+    """Return the statements of a data file of `package`; ValueError if it breaks the form above."""
+    return Statements(file_name, parse(_read(package, file_name), file_name))
+
+
+def _read(package: str, file_name: str) -> str:
+    # importlib.resources does the same, and costs each start of a program 50 ms to import.
+    module: Any = import_module(package)
+    path = Path(module.__file__).with_name(file_name)
+    return cast("bytes", module.__spec__.loader.get_data(str(path))).decode()
+
+
+def parse(text: str, origin: str) -> dict[str, str]:
+    """Return the statements of `text` by name, without their comments and their last semicolons."""
+    texts: dict[str, str] = {}
+    for block in ("\n" + text).split("\n" + _NAME)[1:]:
+        name, _, rest = block.partition("\n")
+        name = name.strip()
+        lines = rest.splitlines()
+        statement = "\n".join(line for line in lines if not line.startswith("--")).strip()
+        if not name.isidentifier() or name in texts or not statement:
+            raise ValueError(f"{origin}: the block {name!r} is empty, named twice, or no identifier")
+        texts[name] = statement.removesuffix(";")
+    return texts

@@ -1,0 +1,55 @@
+"""fencelock.testing: prove a store, test code that takes locks, and simulate the protocol.
+
+Promise: everything here runs the library's real code; only time, networks and crashes are made up. The conformance kit
+(`SourceConformance`, `GuardConformance` and their async twins) runs under pytest and imports nothing of it. Names are
+loaded when they are first used; production code never imports this package.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fencelock.testing.clock import ManualClock
+    from fencelock.testing.conformance.guard import AsyncGuardConformance, GuardConformance
+    from fencelock.testing.conformance.rig import failures
+    from fencelock.testing.conformance.source import AsyncSourceConformance, SourceConformance
+    from fencelock.testing.fakes import expire, lose
+    from fencelock.testing.memory import MemorySource
+
+_HOMES = {
+    "AsyncGuardConformance": "fencelock.testing.conformance.guard",
+    "AsyncSourceConformance": "fencelock.testing.conformance.source",
+    "GuardConformance": "fencelock.testing.conformance.guard",
+    "ManualClock": "fencelock.testing.clock",
+    "MemorySource": "fencelock.testing.memory",
+    "SourceConformance": "fencelock.testing.conformance.source",
+    "expire": "fencelock.testing.fakes",
+    "failures": "fencelock.testing.conformance.rig",
+    "lose": "fencelock.testing.fakes",
+}
+
+__all__ = [
+    "AsyncGuardConformance",
+    "AsyncSourceConformance",
+    "GuardConformance",
+    "ManualClock",
+    "MemorySource",
+    "SourceConformance",
+    "expire",
+    "failures",
+    "lose",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'fencelock.testing' has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    value.__module__ = "fencelock.testing"  # Where users find it; tracebacks and reprs say so too.
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

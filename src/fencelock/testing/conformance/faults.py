@@ -1,0 +1,58 @@
+"""A store whose replies get lost, for checks of what a client does then."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from fencelock._flows.requests import BlockSpent, SourceReply
+from fencelock.errors import OutcomeUnknownError
+from fencelock.model import Finding
+from fencelock.stores.contract import Capabilities, Channel, SourceConnection, SourceStore
+
+
+class LostReplies:
+    """The given store, but that the first reply to each of these kinds of request is lost on its way.
+
+    A reply that asks for a block of tokens is none to lose: the request has changed nothing yet.
+    """
+
+    def __init__(self, store: SourceStore, kinds: Iterable[type]) -> None:
+        # Its requests are lost in a thread, whatever the store's client speaks.
+        self.capabilities: Capabilities = replace(store.capabilities, speaks_asyncio=False)
+        self.url = store.url
+        self.to_lose = set(kinds)
+        self._store = store
+
+    def connect(self, *, patience_s: float) -> SourceConnection:
+        """Return a connection that loses replies."""
+        return _Connection(self, self._store.connect(patience_s=patience_s))
+
+    def listen(self, lock: str, claim: str) -> Channel:
+        """Open the store's own channel."""
+        return self._store.listen(lock, claim)
+
+    def install(self) -> None:
+        """Make what the store needs."""
+        self._store.install()
+
+    def examine(self) -> list[Finding]:
+        """Return what the store says."""
+        return self._store.examine()
+
+
+class _Connection:
+    def __init__(self, store: LostReplies, connection: SourceConnection) -> None:
+        self._store = store
+        self._connection = connection
+
+    def perform(self, request: Any) -> SourceReply:
+        """Have the request done, and lose the reply if it is the first of its kind."""
+        reply = self._connection.perform(request)
+        if type(request) in self._store.to_lose and not isinstance(reply, BlockSpent):
+            self._store.to_lose.discard(type(request))
+            raise OutcomeUnknownError(f"the reply to {type(request).__name__} was lost on purpose")
+        return reply
+
+    def close(self) -> None:
+        """Close the store's connection."""
+        self._connection.close()

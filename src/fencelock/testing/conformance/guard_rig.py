@@ -1,0 +1,150 @@
+"""What checks of a guard are written in: sequencers made up for the purpose, and a place with two tables.
+
+Promise: the checks speak through the public `Guard`, or its async twin, over the store under test; what the store's own
+client can do, they ask of the kit's methods.
+"""
+
+import inspect
+from typing import Any
+
+from fencelock._api.aio_guard import AsyncGuard
+from fencelock._api.guard import Guard
+from fencelock._api.guard_terms import scope_of
+from fencelock._flows.guard_requests import Look, Seen
+from fencelock.hooks import NO_HOOKS
+from fencelock.model import Mark, Sequencer, SourceInfo, draw_claim
+from fencelock.stores.contract import GuardStore
+from fencelock.stores.registry import guard_store
+from fencelock.testing.conformance.rig import AsyncRunner, Rig
+
+LOCK = "lock"
+
+
+class GuardRig(Rig):
+    """A fresh place for each check. Subclass it through `GuardConformance`, and say the first four of its methods."""
+
+    guard_type: type[Guard] | type[AsyncGuard] = Guard
+    tables: tuple[str, str] = ("red", "blue")
+    """Two tables, or whatever the store protects one by one, which `make_url` has made."""
+    enforces = True
+    """Whether the store itself refuses writes that present no token (G6)."""
+    observes = True
+    """Whether the store can count such writes instead."""
+    url: str
+    source_id: str
+    history_id: str
+    loop: AsyncRunner | None
+
+    # --- said by the store's author -----------------------------------------------------------------------------------
+    def make_url(self) -> str:
+        """Return the URL of a fresh place with the two tables, empty. `self.folder` is private to the check."""
+        raise NotImplementedError("say where a fresh place is: def make_url(self) -> str")
+
+    def put(self, native: Any, table: str, key: str, value: str) -> None:
+        """Write a value through the connection that `guard.transaction` yields."""
+        raise NotImplementedError("say how to write: def put(self, native, table, key, value)")
+
+    async def put_async(self, native: Any, table: str, key: str, value: str) -> None:
+        """Write through the connection that the async guard yields; say it if that is not the sync one's kind."""
+        self.put(native, table, key, value)
+
+    def put_alone(self, table: str, key: str, value: str) -> None:
+        """Write a value as a client that knows no guard; raise what the store says if it refuses."""
+        raise NotImplementedError("say how others write: def put_alone(self, table, key, value)")
+
+    def get(self, table: str, key: str) -> str | None:
+        """Return a committed value, None if there is none, as a client that knows no guard."""
+        raise NotImplementedError("say how to read: def get(self, table, key)")
+
+    def make_store(self, url: str) -> GuardStore:
+        """Return the store of a URL; the registry's, unless you check one that is not registered."""
+        return guard_store(url)
+
+    # --- around each check --------------------------------------------------------------------------------------------
+    def setup_method(self) -> None:
+        """Make a fresh place."""
+        super().setup_method()
+        self.url = self.make_url()
+        self.source_id = draw_claim()
+        self.history_id = draw_claim()
+        self.loop = None if self.guard_type is Guard else AsyncRunner(self.now_us)
+
+    def teardown_method(self) -> None:
+        """Close what the check has opened."""
+        if self.loop is not None:
+            self.loop.close()
+        super().teardown_method()
+
+    # --- the words of the checks --------------------------------------------------------------------------------------
+    def sequencer(self, token: int, *, lock: str = LOCK, claim: str | None = None) -> Sequencer:
+        """Return the proof of a tenure with this token, which nobody else has unless the claim is said."""
+        return Sequencer(self.source_id, self.history_id, lock, token, claim or draw_claim())
+
+    def source_at(self, last_token: int, *, source_id: str | None = None) -> SourceInfo:
+        """Return what a source says of itself that has issued so many tokens."""
+        return SourceInfo(source_id or self.source_id, 1, self.history_id, last_token, last_token)
+
+    def guard(self, *resources: str, lock: str = LOCK, independent: bool = False) -> Any:
+        """Return a guard over a store of its own; of resource `r` unless said."""
+        store = self.make_store(self.url)
+        scope = scope_of(store.url, None, resources or ("r",), lock, independent=independent)
+        return self.guard_type(store, scope, NO_HOOKS)
+
+    def do(self, result: Any) -> Any:
+        """Return what a method of a guard returned; await it if it is the async one's."""
+        if self.loop is not None and inspect.isawaitable(result):
+            return self.loop.wait(result)
+        return result
+
+    def seal(self, guard: Any, lease: Any) -> None:
+        """Seal."""
+        self.do(guard.seal(lease))
+
+    def write(
+        self,
+        guard: Any,
+        lease: Any,
+        value: str,
+        *,
+        table: str | None = None,
+        key: str = "k",
+        then: Exception | None = None,
+    ) -> None:
+        """Write a value in a guarded transaction of its own; `then` leave it by an exception."""
+        row = (table or self.tables[0], key, value)
+        if self.loop is None:
+            with guard.transaction(lease) as native:
+                self.put(native, *row)
+                if then is not None:
+                    raise then
+            return
+
+        async def write() -> None:
+            async with guard.transaction(lease) as native:
+                await self.put_async(native, *row)
+                if then is not None:
+                    raise then
+
+        self.loop.wait(write())
+
+    def value(self, *, table: str | None = None, key: str = "k") -> str | None:
+        """Return the committed value."""
+        return self.get(table or self.tables[0], key)
+
+    def mark(self, resource: str = "r") -> Mark:
+        """Return a resource's mark, read by a client of its own."""
+        return self.do(self.guard(resource).mark())  # type: ignore[no-any-return]
+
+    def protect(self, *, mode: str = "enforce", source: SourceInfo | None = None) -> Any:
+        """Protect the first table as resource `r`; return its guard."""
+        guard = self.guard()
+        self.do(guard.protect(self.tables[0], mode=mode, source=source))
+        return guard
+
+    def seen(self) -> Seen:
+        """Return all that is known of resource `r`."""
+        connection = self.make_store(self.url).connect()
+        try:
+            return connection.perform(Look("r"))  # type: ignore[no-any-return]
+        finally:
+            connection.close()

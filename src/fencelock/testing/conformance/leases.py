@@ -1,0 +1,292 @@
+"""Checks of a source's leases: rules H1, H2, H4, H5 and H9."""
+
+from collections.abc import Callable
+
+from fencelock._flows import keep
+from fencelock._flows import requests as ask
+from fencelock._flows.acquire import Attempt, acquire
+from fencelock._flows.requests import Flow
+from fencelock.testing.conformance.faults import LostReplies
+from fencelock.testing.conformance.rig import require
+from fencelock.testing.conformance.source_rig import Contender, SourceRig, asking, drawing
+
+THREADS = 4
+ROUNDS = 4
+INSIDE_MS = 5
+TRIES = 10
+
+
+class LeaseChecks(SourceRig):
+    """Who holds a lock, for how long, and how it ends."""
+
+    # --- holding ------------------------------------------------------------------------------------------------------
+    def test_a_held_lock_is_busy_for_everybody_else(self) -> None:
+        """A lock has one holder."""
+        holder = self.contender()
+        holder.hold()
+        for _ in range(3):
+            require(isinstance(self.contender().acquire(), ask.Busy), "a held lock is busy")
+        require(self.info().holder == holder.holder, f"inspection shows who holds it: {self.info()}")
+
+    def test_a_grant_states_the_time_left(self) -> None:
+        """H1: the holder's deadline rests on it, so it is never more than the ttl."""
+        holder = self.contender()
+        grant = holder.hold()
+        require(0 < grant.remaining_ms <= holder.ttl_ms, f"H1: the time left is within the ttl: {grant}")
+        self.pass_time(self.short_ttl_ms)
+        again = holder.granted(holder.acquire(), "T3: the holder's repeated acquire is granted")
+        require(again.remaining_ms <= holder.ttl_ms - self.short_ttl_ms, "H1: a retry does not begin the lease anew")
+        info = self.info()
+        require(info.ttl == holder.ttl_ms / 1000 and 0 < info.remaining <= info.ttl, f"inspection agrees: {info}")
+
+    def test_a_lease_ends_at_its_ttl(self) -> None:
+        """H1: expiry is the source's to decide, and needs nobody's help."""
+        self.brief().hold()
+        self.let_expire()
+        require(not self.info().is_held, "H1: an expired lease holds nothing")
+        self.contender().granted(self.contender().acquire(), "H1: an expired lease can be taken over")
+
+    def test_renewal_extends_the_lease(self) -> None:
+        """H2: by its ttl, from the moment of the renewal."""
+        holder = self.contender()
+        holder.hold()
+        self.pass_time(self.short_ttl_ms)
+        renewed = self.renew(holder)
+        left_ms = renewed.remaining_ms.get(holder.claim, 0)
+        spent_ms = holder.ttl_ms - self.short_ttl_ms
+        lowest_ms = spent_ms - self.renewal_lag_ms
+        require(lowest_ms < left_ms <= holder.ttl_ms, f"H2: a renewal gives back the time that has passed: {renewed}")
+        for _ in range(TRIES):  # A slow machine may let as much time pass once more before it looks.
+            if self.info().remaining * 1000 > spent_ms:
+                return
+            self.renew(holder)
+        raise AssertionError("H2: and the source knows of it")
+
+    def test_an_expired_lease_cannot_be_renewed(self) -> None:
+        """T4: even when nobody took it over; else its holder would go on under a token that may be stale."""
+        holder = self.brief()
+        holder.hold()
+        self.let_expire()
+        require(holder.renew(), "T4: a renewal after expiry is refused, with the reason")
+        require(not self.info().is_held, "T4: and changes nothing")
+        require(isinstance(holder.acquire(), ask.ClaimEnded), "T4: nor does a retry of the acquire revive it")
+
+    def test_a_lease_taken_over_cannot_be_renewed(self) -> None:
+        """T4: the reason names the new holder."""
+        stale, fresh = self.brief(), self.contender()
+        stale.hold()
+        self.let_expire()
+        fresh.hold()
+        require(fresh.holder in (stale.renew() or ""), "the reason of the loss names the new holder")
+        require(fresh.renew() is None, "and the new holder's lease runs on")
+
+    def test_a_batch_tells_the_lost_from_the_renewed(self) -> None:
+        """H2: one beat renews many leases, and each learns its own fate."""
+        good, released, expired, never = (
+            self.contender("good"),
+            self.contender("released"),
+            self.brief("expired"),
+            self.contender("never"),
+        )
+        for lease in (good, released, expired):
+            lease.hold()
+        released.release()
+        self.let_expire()
+        stranger = self.contender("good")
+        reply = self.renew(good, released, expired, never, stranger)
+        require(set(reply.remaining_ms) == {good.claim}, f"H2: of the batch, the one running lease is renewed: {reply}")
+        lost = {lease.claim for lease in (released, expired, never, stranger)}
+        require(set(reply.lost) == lost and all(reply.lost.values()), f"H2: the others are told why not: {reply}")
+        require(self.renew() == ask.Renewed({}, {}), "H2: an empty batch is no error")
+
+    # --- release ------------------------------------------------------------------------------------------------------
+    def test_release_frees_the_lock(self) -> None:
+        """H4: and says whether the lease was still running."""
+        holder = self.contender()
+        holder.hold()
+        require(holder.release().was_held, "release tells that the lease was held until now")
+        require(not self.info().is_held, "a released lock is free")
+        self.contender().hold()
+
+    def test_release_is_idempotent(self) -> None:
+        """H4: its reply may be lost."""
+        holder = self.contender()
+        holder.hold()
+        holder.release()
+        require(not holder.release().was_held, "H4: a second release finds nothing to end")
+
+    def test_release_by_an_old_claim_frees_nobody_elses_lock(self) -> None:
+        """H4: redis-py once released by name."""
+        old, new = self.contender(), self.contender()
+        old.hold()
+        old.release()
+        new.hold()
+        require(not old.release().was_held, "H4: an old claim holds nothing")
+        require(self.info().holder == new.holder, "H4: release by an old claim frees nobody else's lock")
+        require(new.renew() is None, "H4: the new holder's lease runs on")
+
+    def test_release_by_an_expired_claim_frees_nobody_elses_lock(self) -> None:
+        """H4: the late release of a holder that was taken over."""
+        old, new = self.brief(), self.contender()
+        old.hold()
+        self.let_expire()
+        new.hold()
+        old.release()
+        require(self.info().holder == new.holder, "H4: the late release of an expired lease ends nothing")
+
+    def test_release_of_one_lock_leaves_the_others(self) -> None:
+        """H4: a claim is of one lock."""
+        first, second = self.contender("a"), self.contender("b")
+        first.hold()
+        second.hold()
+        self.ask(ask.Release("b", first.claim))
+        require(self.info("b").holder == second.holder, "H4: a claim of lock a ends nothing on lock b")
+
+    # --- a claim is granted once --------------------------------------------------------------------------------------
+    def test_a_late_duplicate_after_release_is_refused(self) -> None:
+        """H4: a delayed copy of an acquire that arrives after its release would hold the lock for nobody."""
+        self._require_over_after(lambda holder: holder.release(), "its release")
+
+    def test_a_late_duplicate_after_another_grant_is_refused(self) -> None:
+        """H4: what is remembered of one ended claim survives the next one's."""
+
+        def end(holder: Contender) -> None:
+            holder.release()
+            for _ in range(self.churn):
+                other = self.contender()
+                other.hold()
+                other.release()
+
+        self._require_over_after(end, f"its release and {self.churn} more leases")
+
+    def test_a_late_duplicate_after_takeover_is_refused(self) -> None:
+        """H4: expiry ends a claim as release does."""
+        holder = self.brief()
+        holder.hold()
+        self.let_expire()
+        other = self.contender()
+        other.hold()
+        other.release()
+        self._require_over(holder, "its expiry and another's lease")
+
+    def test_a_late_duplicate_after_break_is_refused(self) -> None:
+        """H4: what an operator has ended stays ended."""
+        self._require_over_after(lambda holder: self.break_lock(holder.lock), "an operator's break")
+
+    def test_a_late_duplicate_after_purge_is_refused(self) -> None:
+        """H4: the memory of ended claims is not forgotten with the lock."""
+        if not self.has_purge:
+            return
+
+        def end(holder: Contender) -> None:
+            holder.release()
+            self.ask(ask.Purge())
+
+        self._require_over_after(end, "its release and a purge")
+
+    def test_a_late_duplicate_of_a_waiter_is_refused(self) -> None:
+        """H4: a waiter that gave up, or was granted and released, is over as well."""
+        holder, leaver, served = self.contender(), self.contender(), self.contender()
+        holder.hold()
+        leaver.queue()
+        served.queue()
+        leaver.release()
+        holder.release()
+        served.granted(served.poll(), "the waiter that stayed gets the lock")
+        served.release()
+        for waiter in (leaver, served):
+            self._require_over(waiter, "it left")
+
+    def test_a_release_that_overtakes_its_acquire_is_kept(self) -> None:
+        """H4: an abandoned claim may reach the source before the acquire that it undoes."""
+        for lock in ("never taken", "taken before"):
+            if lock == "taken before":
+                other = self.contender(lock)
+                other.hold()
+                other.release()
+            hasty = self.contender(lock)
+            require(not hasty.release().was_held, "H4: a claim that has not arrived holds nothing")
+            self._require_over(hasty, "a release that came first", may_wait=True)
+
+    def _require_over_after(self, end: Callable[[Contender], object], what: str) -> None:
+        holder = self.contender()
+        holder.hold()
+        end(holder)
+        self._require_over(holder, what)
+        self._require_over(holder, what, may_wait=True)
+
+    def _require_over(self, contender: Contender, what: str, *, may_wait: bool = False) -> None:
+        reply = self.ask(contender.request(may_wait=may_wait))
+        require(isinstance(reply, ask.ClaimEnded), f"H4: after {what} a claim is not granted or queued again: {reply}")
+        require(not self.info(contender.lock).is_held, "H4: and the lock stays free")
+        require(not self.info(contender.lock).waiters, "H4: and nobody waits for it")
+
+    # --- break --------------------------------------------------------------------------------------------------------
+    def test_a_break_ends_the_lease_and_says_why(self) -> None:
+        """G10: the old holder hears the reason at its next renewal."""
+        holder = self.contender()
+        holder.hold()
+        broken = self.break_lock(reason="the disk burns")
+        require(broken.holder == holder.holder, f"a break tells whose lease it ended: {broken}")
+        require("the disk burns" in (holder.renew() or ""), "the old holder is told the operator's reason")
+        require(not self.info().is_held, "a broken lock is free")
+        require(not holder.release().was_held, "and the old holder's release ends nothing")
+
+    def test_a_break_of_a_free_lock_ends_nobodys_lease(self) -> None:
+        """G10: the token is minted all the same, for the guards."""
+        require(self.break_lock().holder is None, "a break of a free lock ends nobody's lease")
+        self.contender().hold()
+
+    def test_a_break_asked_again_breaks_nobody_elses_lease(self) -> None:
+        """G10: its reply was lost, and somebody has acquired the lock since."""
+        holder, next_one = self.contender(), self.contender()
+        holder.hold()
+        claim, _ = self.run(drawing())
+        request = ask.Break("lock", claim, "an operator", "a check")
+        first = self.ask(request)
+        next_one.hold()
+        require(self.ask(request) == first, "G10: the same break gives the same answer, and the same token")
+        require(next_one.renew() is None, "G10: and does not end the lease that came after it")
+
+    # --- lost replies and threads -------------------------------------------------------------------------------------
+    def test_a_lost_reply_is_answered_again(self) -> None:
+        """T3, H5: lost reply and retry once meant "not acquired" while holding (redis-py, python-redis-lock)."""
+        attempt = Attempt("lock", "holder", self.long_ttl_ms)
+        lossy = LostReplies(self.store, (ask.Acquire, ask.ReserveBlock, ask.Release))
+        grant = self.runner.run(lossy, acquire(attempt, may_wait=False, timeout_ms=0))
+        if grant is None or attempt.claim is None:
+            raise AssertionError("T3: an acquire whose reply was lost is granted when it is asked again")
+        require(self.info().token == grant.token, "T3: and issues one token")
+        self.runner.run(lossy, keep.release("lock", attempt.claim))
+        require(not self.info().is_held, "H4: a release whose reply was lost is done when it is asked again")
+
+    def test_a_lost_reply_to_a_poll_is_answered_again(self) -> None:
+        """T3: the waiter that was granted, and did not hear it, is not queued behind itself."""
+        holder = self.contender()
+        holder.hold()
+        lossy = LostReplies(self.store, (ask.Poll,))
+        flow = acquire(Attempt("lock", "waiter", self.long_ttl_ms), may_wait=True, timeout_ms=None)
+        request = flow.send(None)
+        while not isinstance(request, ask.Wait):
+            request = flow.send(None if isinstance(request, ask.Listen) else self.run(asking(request)))
+        holder.release()
+        # The flow sleeps: whoever runs it on sends it None, which is how its sleep ends.
+        (grant,) = self.runner.together(lossy, [flow])
+        require(grant is not None and self.info().token == grant.token, "T3: a lost reply to a poll is answered again")
+
+    def test_two_threads_on_one_lock_exclude_each_other(self) -> None:
+        """H9: what a process shares may not make two of its claims look like one."""
+        inside: list[str] = []
+
+        def work(number: int) -> Flow[None]:
+            for _ in range(ROUNDS):
+                attempt = Attempt("lock", f"worker-{number}", self.long_ttl_ms)
+                yield from acquire(attempt, may_wait=True, timeout_ms=None)
+                inside.append(attempt.holder)
+                yield ask.Wait(INSIDE_MS)
+                require(inside == [attempt.holder], f"H9: one at a time holds the lock, not {inside}")
+                inside.clear()
+                yield from keep.release("lock", attempt.claim or "")
+
+        self.runner.together(self.store, [work(number) for number in range(THREADS)])
+        require(not self.info().is_held, "H9: all have released")

@@ -1,0 +1,324 @@
+"""Checks of a guard's marks: rules G1 to G5, G9 and G10."""
+
+import dataclasses
+import threading
+import time
+
+from fencelock._api.guard import Guard
+from fencelock._api.guard_terms import scope_of
+from fencelock.errors import (
+    FencelockError,
+    GuardError,
+    SealLostError,
+    StaleTokenError,
+    TokenCollisionError,
+    WrongLockError,
+)
+from fencelock.hooks import NO_HOOKS
+from fencelock.model import MAX_TOKEN
+from fencelock.testing.conformance.guard_rig import LOCK, GuardRig
+from fencelock.testing.conformance.rig import PATIENCE_S, refusal, require
+
+A_MOMENT_S = 0.2
+"""How long a seal gets to overtake an open transaction, which it must not."""
+BIG = 2**53
+"""From here on a store that keeps numbers as floats mixes neighbours up."""
+
+
+class _Stop(Exception):  # noqa: N818 - no error of anybody's: a block is left by it.
+    """Leaves a block without saying that anything is wrong."""
+
+
+class SealChecks(GuardRig):
+    """Who is admitted, from when on, and to what."""
+
+    # --- G1 -----------------------------------------------------------------------------------------------------------
+    def test_a_resource_that_was_never_sealed_has_mark_0(self) -> None:
+        """G1: any token seals it."""
+        require(self.mark().token == 0, f"G1: a resource that was never sealed has mark 0: {self.mark()}")
+        self.write(self.guard(), self.sequencer(1), "first")
+        require(self.value() == "first", "G1: any token seals it, and writes")
+
+    def test_a_holder_may_write_again(self) -> None:
+        """G1: token == mark is its own; a strict `>` refuses the second write of every holder."""
+        guard, lease = self.guard(), self.sequencer(5)
+        for value in ("one", "two", "three"):
+            self.write(guard, lease, value)
+            require(self.value() == value, f"G1: the holder's own write {value!r} is admitted")
+            self.seal(guard, lease)
+        require(self.mark().token == lease.token, "G1: the mark is the holder's token")
+
+    def test_a_holder_may_write_through_another_guard(self) -> None:
+        """G1: another process of the same tenure, with the sequencer, is the same holder."""
+        lease = self.sequencer(5)
+        self.write(self.guard(), lease, "parent")
+        self.write(self.guard(), lease, "child")
+        require(self.value() == "child", "G1: whoever presents the sequencer is the holder")
+
+    def test_a_lower_token_is_refused_with_both_numbers(self) -> None:
+        """G1: once a newer holder has sealed, without having written anything."""
+        old, new = self.sequencer(5), self.sequencer(8)
+        self.write(self.guard(), old, "old")
+        self.seal(self.guard(), new)
+        with refusal(StaleTokenError, "G1: a token below the mark is refused") as caught:
+            self.write(self.guard(), old, "late")
+        error = caught[0]
+        require((error.token, error.mark, error.resource) == (5, 8, "r"), f"G1: the error has both numbers: {error}")
+        require(self.value() == "old" and self.mark().token == new.token, "G1: a refusal changes nothing")
+        with refusal(StaleTokenError, "G1: it cannot seal either"):
+            self.seal(self.guard(), self.sequencer(7))
+
+    def test_an_equal_token_of_another_claim_is_a_collision(self) -> None:
+        """G1: the source issued one token twice, which somebody must hear of."""
+        self.write(self.guard(), self.sequencer(5), "first")
+        with refusal(TokenCollisionError, "G1: an equal token with another claim is a collision"):
+            self.write(self.guard(), self.sequencer(5), "second")
+        require(self.value() == "first", "G1: and writes nothing")
+
+    def test_an_equal_token_of_another_history_is_a_collision(self) -> None:
+        """G1, T7: the same claim in another history is another tenure."""
+        lease = self.sequencer(5)
+        self.write(self.guard(), lease, "first")
+        with refusal(TokenCollisionError, "G1: an equal token of another history is a collision"):
+            self.write(self.guard(), dataclasses.replace(lease, history_id="another"), "second")
+
+    def test_tokens_are_compared_exactly_up_to_the_last(self) -> None:
+        """T2: 2**53 and its neighbour are different, and 2**63-1 is a token."""
+        for low, high in ((BIG, BIG + 1), (2**62, 2**62 + 1), (MAX_TOKEN - 1, MAX_TOKEN)):
+            old, new = self.sequencer(low), self.sequencer(high)
+            self.write(self.guard(), old, "old")
+            self.write(self.guard(), new, "new")
+            require(self.mark().token == high, f"T2: the mark is exactly {high}, not {self.mark().token}")
+            with refusal(StaleTokenError, f"T2: {low} is below {high}"):
+                self.write(self.guard(), old, "late")
+
+    # --- G2, G3, G4 ---------------------------------------------------------------------------------------------------
+    def test_a_seal_is_committed_apart_from_the_users_work(self) -> None:
+        """G2: before the first read; the block may be undone, the seal is not."""
+        guard, lease = self.guard(), self.sequencer(5)
+        with refusal(_Stop, "an exception leaves the block as it is"):
+            self.write(guard, lease, "undone", then=_Stop())
+        require(self.mark().token == lease.token, "G2: the seal is committed before the block begins")
+        require(self.value() is None, "and what the block wrote is undone")
+
+    def test_a_seal_is_seen_by_others_before_the_first_read(self) -> None:
+        """G2: an old holder is refused from then on, though the new one has not written."""
+        guard, old = self.guard(), self.sequencer(5)
+        self.write(guard, old, "old")
+        self.seal(self.guard(), self.sequencer(6))
+        with refusal(StaleTokenError, "G2: the old holder is refused before the new one's first write"):
+            self.write(guard, old, "late")
+
+    def test_a_seal_outlives_the_client_that_made_it(self) -> None:
+        """G4: the mark is in the store, with the data."""
+        self.seal(self.guard(), self.sequencer(5))
+        mark = self.mark()
+        require((mark.token, mark.lock, mark.source_id) == (5, LOCK, self.source_id), f"G4: the mark is kept: {mark}")
+        require(not mark.is_closed and mark.history_id == self.history_id, f"G4: with its history, and open: {mark}")
+
+    def test_several_resources_are_sealed_together(self) -> None:
+        """G2: all of them before any is read."""
+        lease = self.sequencer(5)
+        self.seal(self.guard("r", "s"), lease)
+        require([self.mark(name).token for name in ("r", "s")] == [5, 5], "G2: every resource of a guard is sealed")
+
+    def test_of_several_resources_none_is_sealed_if_one_refuses(self) -> None:
+        """G2: one transaction over all of them."""
+        self.seal(self.guard("s"), self.sequencer(8))
+        with refusal(StaleTokenError, "G1: one of them refuses"):
+            self.seal(self.guard("r", "s"), self.sequencer(5))
+        require(self.mark("r").token == 0, "G2: then none of them is sealed")
+
+    def test_a_guard_opened_after_another_was_read_is_refused(self) -> None:
+        """G2: what it protects could be written by the old holder until then."""
+        lease = self.sequencer(5)
+        self.write(self.guard("r"), lease, "read and written")
+        with refusal(GuardError, "G2: a seal after the tenure's first read comes too late"):
+            self.seal(self.guard("s"), lease)
+        require(self.mark("s").token == 0, "G2: and is not made")
+        self.seal(self.guard("s", independent=True), lease)
+        require(self.mark("s").token == lease.token, "G2: unless it is said to be independent")
+
+    def test_a_mark_is_checked_again_in_each_transaction(self) -> None:
+        """G2, G3: a seal that was remembered is no leave to write."""
+        guard, old = self.guard(), self.sequencer(5)
+        self.write(guard, old, "old")
+        self.write(self.guard(), self.sequencer(6), "new")
+        for _ in range(2):
+            with refusal(StaleTokenError, "G3: the mark is checked in the transaction that writes"):
+                self.write(guard, old, "late")
+        require(self.value() == "new", "G3: and nothing of it is written")
+
+    def test_a_seal_does_not_overtake_an_open_transaction(self) -> None:
+        """G3: check and change are one transaction: either the seal waits, or the write fails."""
+        self.write(self.guard(), self.sequencer(5, claim="old"), "old")
+        sealed_s: list[float] = []
+
+        def seal() -> None:
+            try:
+                self._sync_guard().seal(self.sequencer(6))
+            except FencelockError:
+                return  # It gave up waiting, which is as good.
+            sealed_s.append(time.monotonic())
+
+        sealing = threading.Thread(target=seal, daemon=True)
+        commit_s = None
+        try:
+            with self._sync_guard().transaction(self.sequencer(5, claim="old")) as native:
+                self.put(native, self.tables[0], "k", "late")
+                sealing.start()
+                sealing.join(A_MOMENT_S)
+                before_commit_s = time.monotonic()
+            commit_s = before_commit_s
+        except FencelockError:
+            pass  # The write failed, which is as good.
+        sealing.join(PATIENCE_S)
+        overtaken = commit_s is not None and bool(sealed_s) and sealed_s[0] < commit_s
+        require(not overtaken, "G3: a write was committed after a newer holder's seal had been")
+
+    def _sync_guard(self) -> Guard:
+        store = self.make_store(self.url)
+        return Guard(store, scope_of(store.url, "r", None, LOCK, independent=False), NO_HOOKS)
+
+    # --- G5 -----------------------------------------------------------------------------------------------------------
+    def test_a_mark_is_of_the_whole_resource(self) -> None:
+        """G5: with a mark for each row, an old holder writes to the rows that the new one has not touched."""
+        old, new = self.sequencer(5), self.sequencer(6)
+        self.write(self.guard(), old, "old", key="a")
+        self.write(self.guard(), new, "new", key="b")
+        for key in ("a", "b", "c"):
+            for table in self.tables:
+                with refusal(StaleTokenError, "G5: the mark is of the resource, not of a row or a table"):
+                    self.write(self.guard(), old, "late", key=key, table=table)
+
+    def test_resources_have_marks_of_their_own(self) -> None:
+        """G5: sealing one says nothing about another."""
+        self.seal(self.guard("r"), self.sequencer(8))
+        self.seal(self.guard("s"), self.sequencer(5))
+        require((self.mark("r").token, self.mark("s").token) == (8, 5), "G5: each resource has a mark of its own")
+
+    def test_resource_names_are_kept_apart(self) -> None:
+        """G5: case, blanks, escapes and normal forms make no two resources one."""
+        names = ("r", "R", " r", "r ", "r%", "r_", "r/", "%72", "\u00e9", "e\u0301", "'", '"', "x" * 512)
+        for token, name in enumerate(names, start=1):
+            self.seal(self.guard(name), self.sequencer(token))
+        found = [self.mark(name).token for name in names]
+        require(found == list(range(1, len(names) + 1)), f"G5: each name has a mark of its own: {found}")
+
+    def test_another_locks_lease_is_refused(self) -> None:
+        """G5: a resource is bound to its lock."""
+        with refusal(WrongLockError, "G5: a lease on another lock than the guard's is refused"):
+            self.seal(self.guard(), self.sequencer(5, lock="another"))
+        holder = self.sequencer(5)
+        self.seal(self.guard(), holder)
+        with refusal(WrongLockError, "G5: so is a guard that was opened for another lock than the resource's"):
+            self.seal(self.guard(lock="another"), self.sequencer(6, lock="another"))
+        require(self.mark().token == holder.token, "G5: neither changes the mark")
+
+    def test_another_sources_lease_is_refused(self) -> None:
+        """G5: its tokens cannot be compared."""
+        self.seal(self.guard(), self.sequencer(5))
+        with refusal(WrongLockError, "G5: a lease of another source is refused"):
+            self.seal(self.guard(), dataclasses.replace(self.sequencer(6), source_id="another"))
+
+    def test_rebinding_moves_a_resource_to_another_lock(self) -> None:
+        """G5: if the new source's counter is above the mark."""
+        self.seal(self.guard(), self.sequencer(5))
+        guard = self.guard()
+        with refusal(GuardError, "G5: a source below the mark cannot take the resource over"):
+            self.do(guard.rebind("another", source=self.source_at(4, source_id="other"), reason="a check"))
+        self.do(guard.rebind("another", source=self.source_at(9, source_id="other"), reason="a check"))
+        moved = dataclasses.replace(self.sequencer(10, lock="another"), source_id="other")
+        self.write(self.guard(lock="another"), moved, "moved")
+        with refusal(WrongLockError, "G5: then the first lock's holder is refused"):
+            self.write(self.guard(), self.sequencer(11), "late")
+
+    # --- G9, G10 ------------------------------------------------------------------------------------------------------
+    def test_a_seal_that_is_gone_is_not_made_again(self) -> None:
+        """G9: the resource went back in time, and what was read from it is void."""
+        guard, lease = self.guard(), self.sequencer(5)
+        self.write(guard, lease, "read")
+        self.do(guard.lower(3, reason="as a restore does"))
+        for _ in range(2):
+            with refusal(SealLostError, "G9: a tenure seals once; a mark below its token afterwards is a lost seal"):
+                self.write(guard, lease, "late")
+        require(self.mark().token < lease.token and self.value() == "read", "G9: and nothing is raised or written")
+
+    def test_raising_a_mark_to_a_source_refuses_what_it_had_issued(self) -> None:
+        """G9: the step after a restore; a lease that holds just that token is refused as well."""
+        guard, lease = self.guard(), self.sequencer(5)
+        self.write(guard, lease, "old")
+        self.do(guard.raise_to(self.source_at(8), reason="a restore"))
+        for token in (5, 8):
+            with refusal(StaleTokenError, f"G9: token {token} was issued before the mark was raised to 8"):
+                self.write(self.guard(), self.sequencer(token), "late")
+        self.write(self.guard(), self.sequencer(9), "new")
+        require(self.value() == "new", "G9: the next one is admitted")
+
+    def test_a_closed_mark_refuses_its_own_holder(self) -> None:
+        """G10: the leaver's late thread, its child with the sequencer."""
+        guard, lease = self.guard(), self.sequencer(5)
+        self.write(guard, lease, "mine")
+        for _ in range(2):
+            self.do(guard.close(lease))
+            require(self.mark().is_closed and self.mark().token == lease.token, "G10: closing keeps the token")
+        for late in (guard, self.guard()):
+            with refusal(StaleTokenError, "G10: after close the leaver's own token is stale"):
+                self.write(late, lease, "late")
+        self.write(self.guard(), self.sequencer(6), "next")
+        require(self.value() == "next" and not self.mark().is_closed, "G10: the next holder opens it by its seal")
+
+    def test_closing_before_sealing_refuses_the_token_too(self) -> None:
+        """G10: a holder that never came to its first write may leave as well."""
+        lease = self.sequencer(5)
+        self.do(self.guard().close(lease))
+        with refusal(StaleTokenError, "G10: a token that was closed unused is stale"):
+            self.write(self.guard(), lease, "late")
+
+    def test_a_close_that_is_gone_is_not_undone(self) -> None:
+        """G9, G10: whoever left does not come back because the resource went back in time."""
+        guard, lease = self.guard(), self.sequencer(5)
+        self.do(guard.close(lease))
+        self.do(guard.lower(3, reason="as a restore does"))
+        with refusal(SealLostError, "G9: a mark that was closed, and is lower now, was lost"):
+            self.write(guard, lease, "late")
+
+    def test_closing_does_not_disturb_a_newer_holder(self) -> None:
+        """G10: the late close of somebody who was overtaken."""
+        old, new = self.sequencer(5), self.sequencer(6)
+        self.seal(self.guard(), old)
+        self.seal(self.guard(), new)
+        self.do(self.guard().close(old))
+        self.write(self.guard(), new, "new")
+        require(self.value() == "new", "G10: a late close leaves the newer holder's mark alone")
+
+    def test_a_broken_lease_is_outranked(self) -> None:
+        """G10: a break mints a token, and the guard is sealed with it for nobody."""
+        guard, lease = self.guard(), self.sequencer(5)
+        self.write(guard, lease, "old")
+        minted = self.sequencer(6)
+        self.do(self.guard().outrank(minted, reason="it hangs"))
+        for late in (lease, minted):
+            with refusal(StaleTokenError, "G10: neither the broken lease nor the break's own token may write"):
+                self.write(guard, late, "late")
+        self.write(self.guard(), self.sequencer(7), "next")
+
+    def test_outranking_a_holder_of_the_same_token_is_a_collision(self) -> None:
+        """G1, G10: a source that went back mints what a holder has; that must not pass for done."""
+        guard, lease = self.guard(), self.sequencer(5)
+        self.write(guard, lease, "old")
+        with refusal(TokenCollisionError, "G1: a break's token that a holder has too is a collision"):
+            self.do(guard.outrank(self.sequencer(5), reason="it hangs"))
+        self.write(guard, lease, "still mine")
+        require(self.value() == "still mine", "G1: and changes nothing")
+
+    def test_a_mark_is_lowered_by_an_operator_only(self) -> None:
+        """G8: the remedy for a poisoned mark."""
+        self.seal(self.guard(), self.sequencer(MAX_TOKEN))
+        guard = self.guard()
+        with refusal(GuardError, "G8: lowering goes down"):
+            self.do(guard.lower(MAX_TOKEN, reason="a check"))
+        sane = 4
+        self.do(guard.lower(sane, reason="the mark was poisoned"))
+        require(self.mark().token == sane, f"G8: an operator can lower a mark: {self.mark()}")
+        self.write(self.guard(), self.sequencer(sane + 1), "again")

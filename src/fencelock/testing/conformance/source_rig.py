@@ -1,0 +1,183 @@
+"""What checks of a source are written in: contenders for a lock, who ask a fresh source one request at a time.
+
+Promise: every request goes through the flows' own driver, so that what is checked is what production asks; a request
+that finds the block of tokens spent reserves one and is asked again, as the acquire flow does.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from fencelock._flows import requests
+from fencelock._flows.requests import Flow
+from fencelock.model import LockInfo, SourceInfo
+from fencelock.stores.contract import SourceStore
+from fencelock.stores.registry import source_store
+from fencelock.testing.conformance.rig import AsyncRunner, Rig, SyncRunner, require
+
+Reply = TypeVar("Reply")
+SHORT_TTL_MS = 100
+LONG_TTL_MS = 30_000
+
+
+def asking(request: Any) -> Flow[Any]:
+    """Ask for a reply, reserving a block of tokens where the last one is spent."""
+    while isinstance(reply := (yield request), requests.BlockSpent):
+        yield requests.ReserveBlock()
+    return reply
+
+
+def drawing() -> Flow[tuple[str, int]]:
+    """Draw a claim."""
+    return (yield requests.Draw())  # type: ignore[no-any-return]
+
+
+class Contender:
+    """One claim on one lock."""
+
+    def __init__(self, rig: "SourceRig", lock: str, ttl_ms: int) -> None:
+        self.rig = rig
+        self.lock = lock
+        self.ttl_ms = ttl_ms
+        rig.tick()
+        self.claim, self.born_us = rig.run(drawing())
+        rig.contenders += 1
+        self.holder = f"contender-{rig.contenders}"
+
+    def request(self, *, may_wait: bool = False) -> requests.Acquire:
+        """Return this claim's request for the lock, the same each time."""
+        return requests.Acquire(self.lock, self.claim, self.holder, self.ttl_ms, self.born_us, may_wait)
+
+    def acquire(self) -> Any:
+        """Ask for the lock without waiting."""
+        return self.rig.ask(self.request())
+
+    def queue(self) -> requests.Queued:
+        """Ask for the lock, which somebody has, and take a place in its queue."""
+        reply = self.rig.ask(self.request(may_wait=True))
+        require(
+            isinstance(reply, requests.Queued), f"{self.lock!r} is held, so a waiting acquire is queued, not {reply}"
+        )
+        return reply  # type: ignore[no-any-return]
+
+    def hold(self) -> requests.Granted:
+        """Acquire the lock, which must be free."""
+        return self.granted(self.acquire(), f"lock {self.lock!r} is free, so acquire is granted")
+
+    def granted(self, reply: Any, rule: str) -> requests.Granted:
+        """Return the reply if it is a grant; fail with the rule if not."""
+        require(isinstance(reply, requests.Granted), f"{rule}; the reply was {reply}")
+        return reply  # type: ignore[no-any-return]
+
+    def poll(self) -> Any:
+        """Ask whether this waiter's turn has come."""
+        return self.rig.ask(requests.Poll(self.lock, self.claim))
+
+    def release(self) -> requests.Released:
+        """End the claim."""
+        return self.rig.ask(requests.Release(self.lock, self.claim))  # type: ignore[no-any-return]
+
+    def renew(self) -> str | None:
+        """Renew the lease alone; return the reason if it was refused."""
+        return self.rig.renew(self).lost.get(self.claim)
+
+
+class SourceRig(Rig):
+    """A fresh source for each check. Subclass it through `SourceConformance`, and say `make_url`."""
+
+    store: SourceStore
+    runner: SyncRunner | AsyncRunner
+    contenders: int
+    runner_type: Callable[[Callable[[], int]], SyncRunner | AsyncRunner] = SyncRunner
+    has_epochs = True
+    """Whether the source can begin a new history (T7)."""
+    has_purge = True
+    """Whether the source can forget idle locks."""
+    break_keeps_queue = True
+    """Whether who waits keeps his place when the lock is broken. A store that mints tokens with the places cannot let
+    him: his token would be below the breaker's, so he has to queue up anew.
+    """
+    survives_reopening = True
+    """Whether a second store made from the same URL is the same source."""
+    shows_spent_tokens = True
+    """Whether a lock that nobody holds shows the last token issued for it."""
+    renewal_lag_ms = 0
+    """How much less than the ttl a renewal may leave, where a session is kept and not the lease itself."""
+    short_ttl_ms = SHORT_TTL_MS
+    """A ttl that a check can wait for; raise it to the smallest that the store grants."""
+    long_ttl_ms = LONG_TTL_MS
+    """A ttl that no check outlives."""
+    churn = 50
+    """Leases that come and go while a source should remember an ended claim: more than it keeps one by one."""
+    many_names = 1000
+    """Locks taken at once to see whether two names are mixed up: enough to find a 16-bit hash."""
+
+    def make_url(self) -> str:
+        """Return the URL of a source that nobody has used: a fresh one for each check. `self.folder` is private."""
+        raise NotImplementedError("say where a fresh source is: def make_url(self) -> str")
+
+    def make_store(self, url: str) -> SourceStore:
+        """Return the store of a URL; the registry's, unless you check one that is not registered."""
+        return source_store(url)
+
+    def setup_method(self) -> None:
+        """Make a fresh source."""
+        super().setup_method()
+        self.url = self.make_url()
+        self.store = self.make_store(self.url)
+        self.runner = self.runner_type(self.now_us)
+        self.contenders = 0
+        capabilities = self.store.capabilities
+        for ttl_ms in (self.short_ttl_ms, self.long_ttl_ms):
+            require(
+                capabilities.ttl_min_ms <= ttl_ms <= capabilities.ttl_max_ms and not ttl_ms % capabilities.ttl_step_ms,
+                f"set short_ttl_ms and long_ttl_ms to what the store grants; {ttl_ms} is outside {capabilities}",
+            )
+
+    def teardown_method(self) -> None:
+        """Close what the check has opened."""
+        self.runner.close()
+        super().teardown_method()
+
+    # --- the words of the checks --------------------------------------------------------------------------------------
+    def run(self, flow: Flow[Reply]) -> Reply:
+        """Run a flow over the source."""
+        return self.runner.run(self.store, flow)
+
+    def ask(self, request: Any) -> Any:
+        """Ask the source one thing."""
+        return self.run(asking(request))
+
+    def contender(self, lock: str = "lock", ttl_ms: int | None = None) -> Contender:
+        """Return a fresh claim, with the long ttl unless said."""
+        return Contender(self, lock, self.long_ttl_ms if ttl_ms is None else ttl_ms)
+
+    def brief(self, lock: str = "lock") -> Contender:
+        """Return a fresh claim with the short ttl."""
+        return self.contender(lock, self.short_ttl_ms)
+
+    def let_expire(self) -> None:
+        """Let a short ttl pass."""
+        self.pass_time(self.short_ttl_ms)
+
+    def renew(self, *leases: Contender) -> requests.Renewed:
+        """Renew leases in one batch."""
+        return self.ask(requests.Renew(tuple((lease.lock, lease.claim) for lease in leases)))  # type: ignore[no-any-return]
+
+    def info(self, lock: str = "lock") -> LockInfo:
+        """Inspect a lock."""
+        return self.ask(requests.Inspect(lock))  # type: ignore[no-any-return]
+
+    def source(self) -> SourceInfo:
+        """Inspect the source."""
+        return self.ask(requests.ReadSource())  # type: ignore[no-any-return]
+
+    def break_lock(self, lock: str = "lock", reason: str = "a check") -> requests.Broken:
+        """End whatever lease the lock has."""
+        claim, _ = self.run(drawing())
+        return self.ask(requests.Break(lock, claim, "an operator", reason))  # type: ignore[no-any-return]
+
+    def raise_epoch(self) -> SourceInfo:
+        """Begin a new history."""
+        info = self.ask(requests.RaiseEpoch(self.source().history_id, "a check"))
+        require(isinstance(info, SourceInfo), f"raising the epoch of the present history succeeds, not {info}")
+        return info  # type: ignore[no-any-return]

@@ -1,0 +1,172 @@
+"""Checks of a source's queues: rules H7 and H8."""
+
+import select
+
+from fencelock._flows import requests as ask
+from fencelock.testing.conformance.rig import PATIENCE_S, require
+from fencelock.testing.conformance.source_rig import Contender, SourceRig
+
+TRIES = 10
+POLLS_PER_TTL = 4
+
+
+class WaitingChecks(SourceRig):
+    """Who is next."""
+
+    def test_waiters_are_served_in_the_order_in_which_they_came(self) -> None:
+        """H7: first in, first out."""
+        holder, waiters = self._queue_of(3)
+        require(self.info().waiters == tuple(waiter.holder for waiter in waiters), "inspection shows the queue's order")
+        for number, waiter in enumerate(waiters):
+            holder.release()
+            for later in waiters[number + 1 :]:
+                reply = later.poll()
+                require(isinstance(reply, ask.Queued), f"H7: the free lock is for the head of the queue, not {reply}")
+            waiter.granted(waiter.poll(), "H7: the head of the queue gets the free lock")
+            holder = waiter
+
+    def test_a_newcomer_does_not_barge_in(self) -> None:
+        """H7: a lock that is free while somebody waits for it is not free for others."""
+        holder, (waiter,) = self._queue_of(1)
+        holder.release()
+        require(isinstance(self.contender().acquire(), ask.Busy), "H7: a newcomer that cannot wait finds it busy")
+        newcomer = self.contender()
+        newcomer.queue()
+        waiter.granted(waiter.poll(), "H7: the waiter gets the lock")
+        waiter.release()
+        newcomer.granted(newcomer.poll(), "H7: and then the newcomer")
+
+    def test_a_waiter_that_asks_again_keeps_its_one_place(self) -> None:
+        """H7: the reply that told it of its place may be lost."""
+        holder, (first, second) = self._queue_of(2)
+        for _ in range(3):
+            first.queue()
+            require(isinstance(first.poll(), ask.Queued), "H7: a waiter polls without losing its place")
+        require(len(self.info().waiters) == len((first, second)), f"H7: one claim has one place: {self.info()}")
+        holder.release()
+        first.granted(first.poll(), "H7: asking again does not send a waiter to the end of the queue")
+        require(isinstance(second.poll(), ask.Queued), "H7: nor does it give it the next one's turn")
+
+    def test_a_waiter_that_leaves_makes_room(self) -> None:
+        """H7: giving up a place, and telling so."""
+        holder, (leaver, stayer) = self._queue_of(2)
+        require(not leaver.release().was_held, "a waiter holds nothing")
+        require(self.info().waiters == (stayer.holder,), "H7: a waiter that leaves is not in the queue any more")
+        holder.release()
+        require(isinstance(leaver.poll(), ask.ClaimEnded), "H4: nor does it come back")
+        stayer.granted(stayer.poll(), "H7: the next one is served")
+
+    def test_a_dead_waiter_blocks_no_longer_than_its_ttl(self) -> None:
+        """H7: nobody polls for it."""
+        holder = self.contender()
+        holder.hold()
+        dead, alive = self.brief(), self.contender()
+        dead.queue()
+        alive.queue()
+        holder.release()
+        self.let_expire()
+        alive.granted(alive.poll(), "H7: a waiter whose own ttl has passed is passed over")
+
+    def test_a_lone_dead_waiter_blocks_nobody(self) -> None:
+        """H7: not even a newcomer that cannot wait."""
+        holder, dead = self.contender(), self.brief()
+        holder.hold()
+        dead.queue()
+        holder.release()
+        self.let_expire()
+        self.contender().hold()
+
+    def test_a_waiter_whose_place_expired_is_not_granted(self) -> None:
+        """H8: etcd#11456, CURATOR-604: it slept past its own ttl, and its lease would be over, or somebody else's."""
+        holder = self.contender()
+        holder.hold()
+        sleeper = self.brief()
+        sleeper.queue()
+        self.let_expire()
+        holder.release()
+        for reply in (sleeper.poll(), self.ask(sleeper.request(may_wait=True)), sleeper.acquire()):
+            require(isinstance(reply, ask.ClaimEnded), f"H8: a place that expired is not granted: {reply}")
+        require(not self.info().is_held, "H8: and the lock stays free")
+
+    def test_a_waiter_whose_place_expired_does_not_keep_it(self) -> None:
+        """H8: while the lock is held, asking again does not bring the place back."""
+        holder = self.contender()
+        holder.hold()
+        sleeper = self.brief()
+        sleeper.queue()
+        self.let_expire()
+        require(isinstance(sleeper.poll(), ask.ClaimEnded), "H8: a place that expired is gone")
+        require(not self.info().waiters, "H8: and is in no queue")
+
+    def test_polling_keeps_a_place(self) -> None:
+        """H8: as long as the waiter asks within its ttl, which a slow machine may miss a few times."""
+        self.contender().hold()
+        for _ in range(TRIES):
+            waiter = self.brief()
+            waiter.queue()
+            if all(self._keeps_place(waiter) for _ in range(2 * POLLS_PER_TTL)):
+                return
+        raise AssertionError("H8: a waiter that asks in time keeps its place, for longer than one ttl")
+
+    def _keeps_place(self, waiter: Contender) -> bool:
+        self.pass_time(self.short_ttl_ms // POLLS_PER_TTL)
+        return isinstance(waiter.poll(), ask.Queued)
+
+    def test_a_poll_without_a_place_is_over(self) -> None:
+        """H8: a claim that never queued has no turn."""
+        require(isinstance(self.contender().poll(), ask.ClaimEnded), "a claim that never queued has no place")
+        require(not self.info().is_held, "and gets nothing")
+
+    def test_a_waiter_is_told_when_to_look_again(self) -> None:
+        """H7: within its own ttl, so that its place does not expire while it sleeps."""
+        _, waiters = self._queue_of(2)
+        for waiter in waiters:
+            reply = waiter.queue()
+            require(0 < reply.wait_ms < waiter.ttl_ms, f"H7: a waiter sleeps for less than its ttl: {reply}")
+
+    def test_a_queue_moves_on_when_its_holder_expires(self) -> None:
+        """H7: nobody has to release."""
+        self.brief().hold()
+        waiter = self.contender()
+        self.ask(waiter.request(may_wait=True))  # Granted at once, if the machine was so slow.
+        self.let_expire()
+        waiter.granted(waiter.poll(), "H7: the head of the queue takes over an expired lease")
+
+    def test_a_break_lets_the_queue_move_on(self) -> None:
+        """G10: whoever is next, with his old place or a new one, holds a token above the breaker's."""
+        _, (waiter,) = self._queue_of(1)
+        broken = self.break_lock()
+        if self.break_keeps_queue:
+            grant = waiter.granted(waiter.poll(), "a broken lock goes to the head of its queue")
+        else:
+            reply = waiter.poll()
+            require(isinstance(reply, ask.ClaimEnded), f"G10: a place from before a break is over: {reply}")
+            grant = self.contender().hold()
+        require(grant.token > broken.token, f"G10: the next token {grant.token} is above the breaker's {broken.token}")
+
+    def test_the_head_of_the_queue_is_told_of_a_release(self) -> None:
+        """H7: if the store says that it notifies."""
+        if not self.store.capabilities.notifies:
+            return
+        holder, (waiter,) = self._queue_of(1)
+        channel = self.store.listen(waiter.lock, waiter.claim)
+        try:
+            require(isinstance(waiter.poll(), ask.Queued), "the lock is held")
+            holder.release()
+            hearing = select.poll()
+            hearing.register(channel.fileno(), select.POLLIN)
+            require(
+                hearing.poll(PATIENCE_S * 1000), "H7: a store that notifies tells the head of the queue of a release"
+            )
+            channel.drain()
+            require(not hearing.poll(0), "what was told is forgotten once it was drained")
+        finally:
+            channel.close()
+
+    def _queue_of(self, length: int) -> tuple[Contender, list[Contender]]:
+        holder = self.contender()
+        holder.hold()
+        waiters = [self.contender() for _ in range(length)]
+        for waiter in waiters:
+            waiter.queue()
+        return holder, waiters
