@@ -28,7 +28,7 @@ test: ## lint, type-check, build the wheel, and run every test against it
 lint: ## ruff, mypy --strict, pyright
 	@scripts/lint
 
-ifneq ($(wildcard benchmarks/__main__.py),)
+ifneq ($(wildcard lab/src/fencelock_lab/benchmarks/__main__.py),)
 .PHONY: bench
 bench: ## measure fencelock and everybody else, and write the page of what came out
 	@scripts/bench

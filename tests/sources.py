@@ -4,12 +4,13 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-from fencelock._flows import requests as ask
 from fencelock.clock import boottime_us
 from fencelock.model import draw_claim
-from fencelock.stores.sqlite import identity, source
-from fencelock.stores.sqlite.kernel import Kernel
-from fencelock.stores.sqlite.source import SQLiteSource
+from fencelock.protocol import source_requests as ask
+from fencelock.stores.sqlite.connection.kernel import Kernel
+from fencelock.stores.sqlite.source import identity
+from fencelock.stores.sqlite.source import store as source
+from fencelock.stores.sqlite.source.store import SQLiteSource
 
 LONG_MS = 60_000
 """A ttl that no test outlives."""

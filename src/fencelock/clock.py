@@ -1,7 +1,8 @@
 """The one clock by which leases are judged: time since boot, suspend included.
 
 Promise: `boottime_ms` never goes back while this kernel runs, and counts the time for which the machine was asleep, so
-that a lease ends during a suspend as it should. It is never compared across kernels: see `stores/sqlite/kernel.py`.
+that a lease ends during a suspend as it should. It is never compared across kernels: see
+`stores/sqlite/connection/kernel.py`.
 """
 
 import time

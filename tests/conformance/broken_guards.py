@@ -5,9 +5,9 @@ Each is a session of a place in memory with one method changed, or one decision 
 
 from dataclasses import replace
 
-from fencelock._flows import guard_requests as ask
 from fencelock._flows.admit import Tenure, Verdict, admit
 from fencelock.errors import SealLostError, StaleTokenError, TokenCollisionError, WrongLockError
+from fencelock.protocol import guard_requests as ask
 from tests.conformance.memory_guard import PatientSession
 
 

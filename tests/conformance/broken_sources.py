@@ -6,8 +6,8 @@ Each is the ledger in memory with one method changed.
 import unicodedata
 import zlib
 
-from fencelock._flows import requests as ask
-from fencelock.testing.ledger import Ledger, LockRow
+from fencelock.protocol import source_requests as ask
+from fencelock.stores.memory.reference_model import Ledger, LockRow
 
 
 class CounterResetByRelease(Ledger):

@@ -5,7 +5,7 @@ import time
 from contextlib import suppress
 
 from fencelock.errors import SourceUnavailableError
-from fencelock.testing.place import Place, Session
+from fencelock.testing.memory_resource import Place, Session
 
 PATIENCE_S = 5.0
 PLACES = {}

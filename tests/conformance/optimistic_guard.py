@@ -3,9 +3,9 @@
 import itertools
 import threading
 
-from fencelock._flows.driving import drive
-from fencelock._flows.guard_requests import ConflictError
 from fencelock.errors import GuardError
+from fencelock.protocol.generators import drive
+from fencelock.protocol.guard_requests import ConflictError
 from fencelock.stores.optimistic import OptimisticSpeech, Stored, entry_value, mark_value
 
 PLACES = {}

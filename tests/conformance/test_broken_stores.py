@@ -4,9 +4,9 @@ import pytest
 
 from fencelock.errors import SourceError
 from fencelock.model import draw_claim
+from fencelock.stores.memory.source import MemorySource
 from fencelock.testing.conformance import GuardConformance, SourceConformance, failure, failures
 from fencelock.testing.conformance.rig import Rig
-from fencelock.testing.memory import MemorySource
 from tests.conformance.broken_guards import (
     BROKEN_DECISIONS,
     BROKEN_GUARDS,
@@ -48,7 +48,7 @@ def test_a_source_that_does_not_ring_is_rejected(monkeypatch):
     class Silent(InMemory, SourceConformance):
         pass
 
-    monkeypatch.setattr("fencelock.testing.memory.Bell.ring", lambda bell: None)
+    monkeypatch.setattr("fencelock.stores.memory.source.Bell.ring", lambda bell: None)
     monkeypatch.setattr("fencelock.testing.conformance.waiting.PATIENCE_S", 0.01)
     assert isinstance(failure(Silent, "test_the_head_of_the_queue_is_told_of_a_release"), AssertionError)
 
@@ -91,7 +91,7 @@ def test_a_tenure_that_forgets_that_it_has_read_is_rejected(monkeypatch):
     class Kit(InPlace, GuardConformance):
         pass
 
-    monkeypatch.setattr("fencelock._api.proofs.Tenure", CarelessTenure)
+    monkeypatch.setattr("fencelock._api.credentials.Tenure", CarelessTenure)
     assert isinstance(failure(Kit, "test_a_guard_opened_after_another_was_read_is_refused"), AssertionError)
 
 
@@ -117,7 +117,7 @@ def test_a_break_that_spares_its_equal_is_rejected(monkeypatch):
     class Kit(InPlace, GuardConformance):
         pass
 
-    monkeypatch.setattr("fencelock._flows.operating.admit", lambda *_, **__: None)
+    monkeypatch.setattr("fencelock._flows.admin.admit", lambda *_, **__: None)
     assert isinstance(failure(Kit, "test_outranking_a_holder_of_the_same_token_is_a_collision"), AssertionError)
 
 

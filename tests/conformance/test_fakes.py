@@ -7,9 +7,9 @@ import pytest
 
 import fencelock
 import fencelock.aio
+from fencelock.stores.memory.source import MemorySource
 from fencelock.testing.clock import ManualClock
 from fencelock.testing.fakes import expire, lose
-from fencelock.testing.memory import MemorySource
 from tests.helpers import wait_until
 
 

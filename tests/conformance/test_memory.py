@@ -1,5 +1,7 @@
 """The stores in memory keep every rule."""
 
+from fencelock.stores.memory.reference_model import MAX_ENDED_CLAIMS
+from fencelock.stores.memory.source import MemorySource
 from fencelock.testing.clock import ManualClock
 from fencelock.testing.conformance import (
     AsyncGuardConformance,
@@ -7,8 +9,6 @@ from fencelock.testing.conformance import (
     GuardConformance,
     SourceConformance,
 )
-from fencelock.testing.ledger import MAX_ENDED_CLAIMS
-from fencelock.testing.memory import MemorySource
 from tests.conformance.memory_guard import InPlace
 
 

@@ -1,6 +1,6 @@
 """Clients of an etcd source for tests: each request made by hand, as the one process that a store stands for."""
 
-from fencelock.stores.etcd.source import EtcdSource
+from fencelock.stores.etcd.source.store import EtcdSource
 from tests import sources
 
 

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from fencelock.stores.etcd.client import TXN, Client
-from fencelock.stores.etcd.conninfo import place_of
-from fencelock.stores.etcd.operations import delete, get, put, txn
+from fencelock.stores.etcd.connection.client import TXN, Client
+from fencelock.stores.etcd.connection.operations import delete, get, put, txn
+from fencelock.stores.etcd.connection.url import place_of
 
 
 class Direct:

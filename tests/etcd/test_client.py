@@ -8,11 +8,11 @@ import pytest
 
 import fencelock
 from fencelock.errors import ConfigError, OutcomeUnknownError, SourceUnavailableError
-from fencelock.stores.etcd import messages as say
-from fencelock.stores.etcd import operations as op
-from fencelock.stores.etcd.client import RANGE, STATUS, TXN, Client
-from fencelock.stores.etcd.conninfo import place_of
-from fencelock.stores.etcd.source import EtcdSource
+from fencelock.stores.etcd.connection import messages as say
+from fencelock.stores.etcd.connection import operations as op
+from fencelock.stores.etcd.connection.client import RANGE, STATUS, TXN, Client
+from fencelock.stores.etcd.connection.url import place_of
+from fencelock.stores.etcd.source.store import EtcdSource
 from tests.etcd.fix_etcd import Corner
 from tests.etcd.fix_server import EtcdCluster
 from tests.helpers import wait_until

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from fencelock._flows import requests as ask
-from fencelock._flows.driving import drive
 from fencelock.model import draw_claim
-from fencelock.stores.etcd import messages as say
-from fencelock.stores.etcd.client import LEASE_REVOKE
-from fencelock.stores.etcd.presence import Presence
-from fencelock.stores.etcd.session import Session
-from fencelock.stores.etcd.standing import Standing
+from fencelock.protocol import source_requests as ask
+from fencelock.protocol.generators import drive
+from fencelock.stores.etcd.connection import messages as say
+from fencelock.stores.etcd.connection.client import LEASE_REVOKE
+from fencelock.stores.etcd.source.cluster_state import Presence
+from fencelock.stores.etcd.source.queue_entry import Standing
+from fencelock.stores.etcd.source.session import Session
 from tests.etcd.clients import Client, installed
 from tests.etcd.fix_etcd import Corner
 from tests.etcd.wire import Wire

@@ -13,7 +13,8 @@ import pytest
 import fencelock
 import fencelock.aio
 from fencelock.errors import LeaseInheritedError, UnsupportedError
-from fencelock.stores.etcd import client, forking
+from fencelock.stores.etcd.connection import client
+from fencelock.stores.etcd.connection import forks as forking
 from tests.etcd.fix_etcd import Corner
 from tests.helpers import DEADLINE_S, wait_until
 

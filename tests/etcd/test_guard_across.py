@@ -4,7 +4,7 @@ import pytest
 
 import fencelock
 from fencelock import StaleTokenError, WrongLockError
-from fencelock.stores.postgres.source import PostgresSource
+from fencelock.stores.postgres.source.store import PostgresSource
 from tests.etcd.fix_etcd import Corner
 from tests.etcd.guarded import Direct
 from tests.guards import LOCK

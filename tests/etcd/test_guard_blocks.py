@@ -11,7 +11,7 @@ import pytest
 import fencelock
 import fencelock.aio
 from fencelock import ConfigError, GuardError, Hooks, SealLostError, StaleTokenError
-from fencelock.stores.etcd.guard_work import MAX_OPERATIONS, MAX_REQUEST_BYTES
+from fencelock.stores.etcd.guard.block import MAX_OPERATIONS, MAX_REQUEST_BYTES
 from tests.etcd.fix_etcd import Corner
 from tests.etcd.guarded import Direct
 from tests.guards import LOCK, RESOURCE, HandmadeLease

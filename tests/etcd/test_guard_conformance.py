@@ -2,7 +2,7 @@
 
 import pytest
 
-from fencelock.stores.etcd.guard_connection import AsyncEtcdTransaction, EtcdTransaction
+from fencelock.stores.etcd.guard.connection import AsyncEtcdTransaction, EtcdTransaction
 from fencelock.testing import AsyncGuardConformance, GuardConformance
 from tests.etcd.fix_etcd import THREE, Corner, EtcdFleet
 from tests.etcd.guarded import Direct

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 import pytest
 
 import fencelock
-from fencelock._flows import requests as ask
 from fencelock.clock import boottime_us
 from fencelock.model import draw_claim
-from fencelock.stores.etcd import operations as op
-from fencelock.stores.etcd.client import TXN
+from fencelock.protocol import source_requests as ask
+from fencelock.stores.etcd.connection import operations as op
+from fencelock.stores.etcd.connection.client import TXN
 from tests.etcd.clients import Client, installed
 from tests.etcd.fix_etcd import Corner
 from tests.etcd.fix_server import ctl_environment

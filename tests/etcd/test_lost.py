@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from fencelock._flows import requests as ask
 from fencelock.clock import boottime_us
 from fencelock.errors import OutcomeUnknownError
 from fencelock.model import draw_claim
-from fencelock.stores.etcd.client import TXN
-from fencelock.stores.etcd.speech import _placing
+from fencelock.protocol import source_requests as ask
+from fencelock.stores.etcd.connection.client import TXN
+from fencelock.stores.etcd.source.codec import _placing
 from tests.etcd.clients import Client, installed
 from tests.etcd.fix_etcd import Corner
 from tests.etcd.wire import Direction, Wire

@@ -4,9 +4,9 @@ import pytest
 
 import fencelock
 from fencelock import GuardError, SourceError, StaleTokenError
-from fencelock._flows import requests as ask
 from fencelock.model import draw_claim
-from fencelock.stores.etcd.neighbours import around_a_guard, around_a_source
+from fencelock.protocol import source_requests as ask
+from fencelock.stores.etcd.source.prefix_conflicts import around_a_guard, around_a_source
 from fencelock.stores.registry import guard_store
 from tests.etcd.clients import Client, installed
 from tests.etcd.fix_etcd import Corner

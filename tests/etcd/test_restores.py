@@ -2,9 +2,9 @@
 
 import pytest
 
-from fencelock._flows import requests as ask
 from fencelock.errors import SchemaError, SourceError
 from fencelock.model import EPOCH_STRIDE, draw_claim
+from fencelock.protocol import source_requests as ask
 from tests.etcd.clients import Client, installed
 from tests.etcd.fix_etcd import Corner
 from tests.etcd.fix_server import EtcdCluster
@@ -82,7 +82,7 @@ def test_two_histories_from_one_snapshot_share_no_token(own_etcd: EtcdCluster, m
     saved(own_etcd)
     first = Client(own_etcd.url()).raise_epoch("a test")
     restored(own_etcd)
-    monkeypatch.setattr("fencelock.stores.identity.YEAR_2026_S", 0)  # Later than it was.
+    monkeypatch.setattr("fencelock.stores.source_clock.YEAR_2026_S", 0)  # Later than it was.
     wait_until(lambda: is_answered(Client(own_etcd.url())))
     assert Client(own_etcd.url()).raise_epoch("a restore").last_token > first.last_token
 

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 import fencelock
-from fencelock._flows import requests as ask
 from fencelock.errors import ConfigError, SourceError, SourceUnavailableError
 from fencelock.model import draw_claim
-from fencelock.stores.etcd import client as etcd_client
+from fencelock.protocol import source_requests as ask
+from fencelock.stores.etcd.connection import client as etcd_client
 from tests.etcd.clients import Client, installed
 from tests.etcd.fix_server import EtcdCluster
 from tests.etcd.fix_tls import ROOT, TlsMember

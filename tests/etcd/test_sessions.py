@@ -10,13 +10,13 @@ import pytest
 
 import fencelock
 import fencelock.aio
-from fencelock._flows import requests as ask
 from fencelock.clock import boottime_us
 from fencelock.errors import ConfigError
 from fencelock.model import draw_claim
-from fencelock.stores.etcd import messages as say
-from fencelock.stores.etcd.client import _CLIENTS as CLIENTS
-from fencelock.stores.etcd.client import LEASE_KEEP_ALIVE
+from fencelock.protocol import source_requests as ask
+from fencelock.stores.etcd.connection import messages as say
+from fencelock.stores.etcd.connection.client import _CLIENTS as CLIENTS
+from fencelock.stores.etcd.connection.client import LEASE_KEEP_ALIVE
 from tests.etcd.clients import Client, installed
 from tests.etcd.fix_etcd import Corner
 from tests.etcd.fix_server import MIN_TTL_S, EtcdCluster

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fencelock.stores.etcd.source import EtcdSource
+from fencelock.stores.etcd.source.store import EtcdSource
 from fencelock.testing import AsyncSourceConformance, SourceConformance
 from tests.etcd.fix_etcd import Corner
 from tests.helpers import wait_until

@@ -6,9 +6,9 @@ import threading
 import pytest
 
 import fencelock
-from fencelock._flows import requests as ask
 from fencelock.clock import boottime_us
 from fencelock.model import draw_claim
+from fencelock.protocol import source_requests as ask
 from tests.etcd.clients import Client, installed
 from tests.etcd.fix_etcd import Corner
 from tests.etcd.fix_server import EtcdCluster

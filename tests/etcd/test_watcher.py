@@ -4,11 +4,11 @@ from threading import Event
 
 import pytest
 
-from fencelock.stores.etcd import messages as say
-from fencelock.stores.etcd import operations as op
-from fencelock.stores.etcd.client import TXN, Client
-from fencelock.stores.etcd.conninfo import place_of
-from fencelock.stores.etcd.watcher import Watcher
+from fencelock.stores.etcd.connection import messages as say
+from fencelock.stores.etcd.connection import operations as op
+from fencelock.stores.etcd.connection.client import TXN, Client
+from fencelock.stores.etcd.connection.url import place_of
+from fencelock.stores.etcd.source.watcher import Watcher
 from tests.etcd.fix_etcd import Corner
 from tests.helpers import DEADLINE_S, wait_until
 

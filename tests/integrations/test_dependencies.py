@@ -8,7 +8,7 @@ import pytest
 CASES = [
     ("sqlalchemy", "import fencelock.integrations.sqlalchemy", "fencelock[sqlalchemy]"),
     ("django", "import fencelock.integrations.django", "fencelock[django]"),
-    ("psycopg", "from fencelock.integrations.places import postgres_url; postgres_url({})", "fencelock[postgres]"),
+    ("psycopg", "from fencelock.integrations.urls import postgres_url; postgres_url({})", "fencelock[postgres]"),
 ]
 
 

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 import fencelock
 from fencelock import ConfigError, GuardError
 from fencelock.integrations.sqlalchemy import fenced
-from fencelock.integrations.sqlalchemy.places import url_of
+from fencelock.integrations.sqlalchemy.urls import url_of
 from tests.guards import LOCK, HandmadeLease
 from tests.integrations.alchemy import TARGETS, Plain, Report, Stack, write
 from tests.integrations.places import Where, make_tables, place_of

@@ -1,7 +1,7 @@
 """Clients of a MySQL source for tests: each request made by hand, as `tests/sources.py` makes them of a file."""
 
-from fencelock._flows import requests as ask
-from fencelock.stores.mysql.source import MySQLSource
+from fencelock.protocol import source_requests as ask
+from fencelock.stores.mysql.source.store import MySQLSource
 from tests import sources
 
 

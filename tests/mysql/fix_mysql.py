@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fencelock.stores.mysql.source import MySQLSource
+from fencelock.stores.mysql.source.store import MySQLSource
 from tests.fleet import BaseFleet, fleet_of
 from tests.mysql.fix_server import ADMIN, LOCK_FILE, MySQLServer, initialise
 from tests.mysql.proxy import MySQLProxy

@@ -10,7 +10,7 @@ import pytest
 import fencelock
 import fencelock.aio
 from fencelock import StaleTokenError
-from fencelock.stores.mysql.source import MySQLSource
+from fencelock.stores.mysql.source.store import MySQLSource
 from tests.guards import LOCK, RESOURCE
 from tests.mysql.fix_mysql import Database
 from tests.mysql.fix_server import MySQLServer

@@ -14,14 +14,14 @@ import pytest
 
 import fencelock
 from fencelock import OutcomeUnknownError
-from fencelock._flows import requests as ask
 from fencelock.clock import boottime_us
 from fencelock.model import draw_claim
-from fencelock.stores.mysql.client import open_connection
-from fencelock.stores.mysql.conninfo import place_of
-from fencelock.stores.mysql.forks import FORKS
-from fencelock.stores.mysql.source import MySQLSource
-from fencelock.stores.mysql.speech import SQL
+from fencelock.protocol import source_requests as ask
+from fencelock.stores.mysql.connection.client import open_connection
+from fencelock.stores.mysql.connection.forks import FORKS
+from fencelock.stores.mysql.connection.url import place_of
+from fencelock.stores.mysql.source.codec import SQL
+from fencelock.stores.mysql.source.store import MySQLSource
 from tests.helpers import wait_until
 from tests.mysql.clients import Client
 from tests.mysql.fix_faketime import ClockedServer

@@ -7,15 +7,15 @@ import time
 import pytest
 
 from fencelock.errors import ConfigError, MissingDependencyError, SourceUnavailableError
-from fencelock.stores.mysql.client import (
+from fencelock.stores.mysql.connection.client import (
     AsyncConnection,
     Connection,
     is_alive,
     open_async_connection,
     open_connection,
 )
-from fencelock.stores.mysql.conninfo import place_of
-from fencelock.stores.mysql.forks import FORKS
+from fencelock.stores.mysql.connection.forks import FORKS
+from fencelock.stores.mysql.connection.url import place_of
 from tests.helpers import wait_until
 from tests.mysql.fix_server import MySQLServer
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from fencelock import OutcomeUnknownError
-from fencelock._flows import keep
-from fencelock._flows import requests as ask
+from fencelock._flows import renewal as keep
 from fencelock.model import draw_claim
+from fencelock.protocol import source_requests as ask
 from tests.helpers import wait_until
 from tests.mysql.clients import Client
 from tests.mysql.fix_mysql import Database

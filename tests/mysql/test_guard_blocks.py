@@ -13,8 +13,8 @@ import pytest
 import fencelock
 import fencelock.aio
 from fencelock import GuardError, SourceUnavailableError, StaleTokenError, UnfencedWriteError
-from fencelock._flows import guard_requests
-from fencelock.stores.mysql.guard import MySQLGuard
+from fencelock.protocol import guard_requests
+from fencelock.stores.mysql.guard.store import MySQLGuard
 from tests.guards import LOCK, RESOURCE, HandmadeLease
 from tests.mysql.guarded import Guarded, run
 from tests.postgres.guarded import Step

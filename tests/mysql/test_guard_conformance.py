@@ -5,7 +5,7 @@ from typing import Any
 import pymysql
 import pytest
 
-from fencelock.stores.mysql.guard import MySQLGuard
+from fencelock.stores.mysql.guard.store import MySQLGuard
 from fencelock.testing import AsyncGuardConformance, GuardConformance
 from tests.mysql.fix_mysql import Database
 

@@ -12,7 +12,7 @@ import pytest
 
 import fencelock
 from fencelock import GuardError, StaleTokenError
-from fencelock.stores.mysql import guard_connection
+from fencelock.stores.mysql.guard.store import connection as guard_connection
 from tests.guards import LOCK, RESOURCE, HandmadeLease, sequencer
 from tests.mysql.fix_mysql import Database
 from tests.mysql.guarded import DEADLOCK, ENDED, UNFENCED, Guarded, code_of, run

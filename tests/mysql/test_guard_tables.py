@@ -12,10 +12,11 @@ import pytest
 import fencelock
 from fencelock import GuardError, SchemaError, SourceInfo, SourceUnavailableError
 from fencelock.model import Finding
-from fencelock.stores.mysql import guard_connection, guard_install
-from fencelock.stores.mysql.conninfo import place_of
-from fencelock.stores.mysql.guard import MySQLGuard
-from fencelock.stores.mysql.guard_speech import Aside
+from fencelock.stores.mysql.connection.url import place_of
+from fencelock.stores.mysql.guard import install as guard_install
+from fencelock.stores.mysql.guard.codec import Aside
+from fencelock.stores.mysql.guard.store import MySQLGuard
+from fencelock.stores.mysql.guard.store import connection as guard_connection
 from tests.guards import LOCK, RESOURCE, HandmadeLease, sequencer
 from tests.mysql.fix_mysql import Database
 from tests.mysql.fix_server import MySQLServer

@@ -18,8 +18,8 @@ import fencelock.aio
 from fencelock import OutcomeUnknownError, SourceUnavailableError
 from fencelock._drivers import aio as aio_driver
 from fencelock._drivers import sync as sync_driver
-from fencelock._flows import requests as ask
-from fencelock.stores.mysql.source import MySQLSource
+from fencelock.protocol import source_requests as ask
+from fencelock.stores.mysql.source.store import MySQLSource
 from tests.helpers import wait_until, wait_until_async
 from tests.mysql.clients import Client
 from tests.mysql.fix_mysql import Database, Fleet

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 import fencelock
-from fencelock.stores.mysql.source import MySQLSource
+from fencelock.stores.mysql.source.store import MySQLSource
 from tests.helpers import ONE_TRY, wait_until
 from tests.mysql.clients import Client, one_token
 from tests.mysql.fix_mysql import Fleet

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import fencelock
-from fencelock.stores.mysql.source import MySQLSource
+from fencelock.stores.mysql.source.store import MySQLSource
 from tests.guards import make_file
 from tests.mysql.fix_mysql import Database
 from tests.mysql.stage import MySQLStage

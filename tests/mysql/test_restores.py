@@ -7,8 +7,8 @@ import pytest
 
 import fencelock
 from fencelock import SourceError
-from fencelock._flows import requests as ask
-from fencelock.stores.mysql.source import MySQLSource
+from fencelock.protocol import source_requests as ask
+from fencelock.stores.mysql.source.store import MySQLSource
 from tests.mysql.clients import Client, one_token
 from tests.mysql.fix_mysql import Database, Fleet
 from tests.mysql.fix_server import MySQLServer

@@ -10,9 +10,9 @@ import pytest
 
 import fencelock
 from fencelock import SchemaError, SourceError, SourceUnavailableError
-from fencelock._flows import requests as ask
-from fencelock.stores.mysql import inspection
-from fencelock.stores.mysql.source import ROUTINES, MySQLSource
+from fencelock.protocol import source_requests as ask
+from fencelock.stores.mysql.source import inspection
+from fencelock.stores.mysql.source.store import ROUTINES, MySQLSource
 from tests.helpers import wait_until
 from tests.mysql.clients import Client, one_token
 from tests.mysql.fix_mysql import Database, Fleet
@@ -74,7 +74,7 @@ def test_an_installation_that_was_broken_off_anywhere_is_finished_by_the_next(
             return run(native, statement, *parameters)
 
         with monkeypatch.context() as patched:
-            patched.setattr("fencelock.stores.mysql.install._run", cut)
+            patched.setattr("fencelock.stores.mysql.connection.install._run", cut)
             try:
                 MySQLSource(mysql_database.url()).install()
             except fencelock.OutcomeUnknownError:
@@ -413,7 +413,7 @@ def test_h1_a_clock_that_stands_still_in_a_statement_moves_between_them(mysql_fl
 
 
 def test_a_full_queue_is_refused(mysql_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fencelock.stores.mysql.speech.MAX_WAITERS", 2)
+    monkeypatch.setattr("fencelock.stores.mysql.source.codec.MAX_WAITERS", 2)
     client = Client(mysql_url)
     client.token("lock", "holder")
     for number in range(2):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fencelock.stores.mysql.source import MySQLSource
+from fencelock.stores.mysql.source.store import MySQLSource
 from fencelock.testing import AsyncSourceConformance, SourceConformance
 from tests.mysql.fix_mysql import Database
 

@@ -7,8 +7,8 @@ from typing import Any, Self
 
 import fencelock
 import fencelock.aio
-from fencelock._flows import requests as ask
-from fencelock.stores.postgres.source import PostgresSource
+from fencelock.protocol import source_requests as ask
+from fencelock.stores.postgres.source.store import PostgresSource
 from tests import sources
 
 

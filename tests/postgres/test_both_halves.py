@@ -10,7 +10,7 @@ import pytest
 import fencelock
 import fencelock.aio
 from fencelock import StaleTokenError
-from fencelock.stores.postgres.source import PostgresSource
+from fencelock.stores.postgres.source.store import PostgresSource
 from tests.guards import LOCK, RESOURCE
 from tests.postgres.fix_copies import Copies
 from tests.postgres.fix_postgres import Database, only

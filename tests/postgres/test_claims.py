@@ -15,11 +15,11 @@ import pytest
 
 import fencelock
 from fencelock import OutcomeUnknownError
-from fencelock._flows import requests as ask
 from fencelock.clock import boottime_us
 from fencelock.model import draw_claim
-from fencelock.stores.postgres.source import PostgresSource
-from fencelock.stores.postgres.speech import SQL
+from fencelock.protocol import source_requests as ask
+from fencelock.stores.postgres.source.codec import SQL
+from fencelock.stores.postgres.source.store import PostgresSource
 from tests.helpers import wait_until
 from tests.postgres.clients import Client
 from tests.postgres.fix_faketime import ClockedServer

@@ -8,9 +8,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from fencelock.stores.postgres import install
-from fencelock.stores.postgres.client import open_connection
-from fencelock.stores.postgres.source import PostgresSource
+from fencelock.stores.postgres.connection import install
+from fencelock.stores.postgres.connection.client import open_connection
+from fencelock.stores.postgres.source.store import PostgresSource
 from fencelock.stores.registry import guard_store
 from tests.guards import sequencer
 from tests.postgres.fix_postgres import Database

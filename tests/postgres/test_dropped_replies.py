@@ -14,10 +14,10 @@ import pytest
 
 import fencelock
 from fencelock import OutcomeUnknownError
-from fencelock._flows import keep
-from fencelock._flows import requests as ask
+from fencelock._flows import renewal as keep
 from fencelock.model import draw_claim
-from fencelock.stores.postgres.source import PostgresSource
+from fencelock.protocol import source_requests as ask
+from fencelock.stores.postgres.source.store import PostgresSource
 from tests.helpers import wait_until
 from tests.postgres.clients import Client, Voice
 from tests.postgres.fix_postgres import Database, only

@@ -228,7 +228,7 @@ def test_g3_the_sessions_own_limit_stays_if_it_is_lower(guarded: Guarded, own: s
 def test_g3_a_frozen_sealer_does_not_keep_others_from_the_mark(guarded: Guarded) -> None:
     """Between the two round trips of a seal a process may freeze as well."""
     connection = guarded.guard()._core.store.connect()
-    flow_requests = fencelock._flows.guard_requests
+    flow_requests = fencelock.protocol.guard_requests
     connection.perform(flow_requests.Begin())
     connection.perform(flow_requests.ReadMarks((RESOURCE,)))
     guarded.guard().seal(HandmadeLease(6))

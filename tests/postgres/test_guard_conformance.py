@@ -3,7 +3,7 @@
 import psycopg
 import pytest
 
-from fencelock.stores.postgres.guard import PostgresGuard
+from fencelock.stores.postgres.guard.store import PostgresGuard
 from fencelock.testing import AsyncGuardConformance, GuardConformance
 from tests.postgres.fix_postgres import Database
 

@@ -12,7 +12,8 @@ from psycopg.errors import SerializationFailure
 
 import fencelock
 from fencelock import Guard, GuardError, SourceUnavailableError, StaleTokenError
-from fencelock.stores.postgres import guard_connection, guard_speech
+from fencelock.stores.postgres.guard import codec as guard_speech
+from fencelock.stores.postgres.guard.store import connection as guard_connection
 from tests.guards import LOCK, RESOURCE, HandmadeLease, sequencer
 from tests.postgres.guarded import Guarded, Step
 

@@ -8,9 +8,9 @@ from psycopg.errors import CharacterNotInRepertoire, InsufficientPrivilege, Inva
 
 import fencelock
 from fencelock import GuardError
-from fencelock.stores.postgres import source
-from fencelock.stores.postgres.guard import FUNCTIONS, PROTECTION, SCHEMA
-from fencelock.stores.postgres.source import PostgresSource
+from fencelock.stores.postgres.guard.store import FUNCTIONS, PROTECTION, SCHEMA
+from fencelock.stores.postgres.source import store as source
+from fencelock.stores.postgres.source.store import PostgresSource
 from fencelock.stores.registry import guard_store
 from tests.guards import LOCK, RESOURCE, HandmadeLease, sequencer
 from tests.postgres.fix_postgres import Database

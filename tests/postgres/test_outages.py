@@ -20,8 +20,8 @@ import fencelock.aio
 from fencelock import OutcomeUnknownError, SourceUnavailableError
 from fencelock._drivers import aio as aio_driver
 from fencelock._drivers import sync as sync_driver
-from fencelock._flows import requests as ask
-from fencelock.stores.postgres.source import PostgresSource
+from fencelock.protocol import source_requests as ask
+from fencelock.stores.postgres.source.store import PostgresSource
 from tests.helpers import wait_until, wait_until_async
 from tests.postgres.clients import Client, Voice
 from tests.postgres.fix_copies import Copies, failover_url, promote, wait_until_replayed
@@ -342,7 +342,7 @@ def terminate(database: Database) -> None:
 def test_one_listening_connection_serves_all_locks_and_closes_when_nobody_waits(
     url: str, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fencelock.stores.postgres.listener.LINGER_S", 0.2)
+    monkeypatch.setattr("fencelock.stores.postgres.source.wakeup.LINGER_S", 0.2)
     with fencelock.connect(url) as source, ThreadPoolExecutor(8) as threads:
         leases = [source.lock(f"lock{number}", ttl=TTL).acquire() for number in range(8)]
         waiting = [threads.submit(source.lock(f"lock{number}", ttl=TTL).acquire) for number in range(8)]

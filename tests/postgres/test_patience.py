@@ -2,11 +2,11 @@
 
 import pytest
 
-from fencelock._flows import requests as ask
 from fencelock.errors import OutcomeUnknownError
 from fencelock.model import draw_claim
-from fencelock.stores.postgres.source import PostgresSource
-from fencelock.stores.source_connection import RENEWAL_S
+from fencelock.protocol import source_requests as ask
+from fencelock.stores.postgres.source.store import PostgresSource
+from fencelock.stores.sql.source_connection import RENEWAL_S
 from tests.postgres.fix_postgres import Database
 
 PATIENCE_S = 0.3

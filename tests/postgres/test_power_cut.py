@@ -19,7 +19,7 @@ import pytest
 
 import fencelock
 from fencelock import SourceError
-from fencelock.stores.postgres.source import PostgresSource
+from fencelock.stores.postgres.source.store import PostgresSource
 from tests.helpers import ONE_TRY, wait_until
 from tests.postgres.clients import Client, one_token
 from tests.postgres.fix_copies import Copies

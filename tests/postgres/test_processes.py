@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import fencelock
-from fencelock.stores.postgres.source import PostgresSource
+from fencelock.stores.postgres.source.store import PostgresSource
 from tests.guards import LOCK, RESOURCE, make_file, url_of, value_in, write
 from tests.helpers import wait_until
 from tests.postgres.fix_postgres import Database, only

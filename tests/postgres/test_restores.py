@@ -14,9 +14,9 @@ from typing import Literal
 import pytest
 
 from fencelock import SourceError
-from fencelock._flows import requests as ask
 from fencelock.model import EPOCH_STRIDE
-from fencelock.stores.postgres.source import PostgresSource
+from fencelock.protocol import source_requests as ask
+from fencelock.stores.postgres.source.store import PostgresSource
 from tests.helpers import wait_until
 from tests.postgres.clients import Client, one_token
 from tests.postgres.fix_copies import (

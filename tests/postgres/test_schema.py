@@ -11,8 +11,8 @@ from psycopg.errors import CharacterNotInRepertoire, InvalidParameterValue
 
 import fencelock
 from fencelock import SchemaError, SourceError, SourceUnavailableError
-from fencelock._flows import requests as ask
-from fencelock.stores.postgres.source import PostgresSource
+from fencelock.protocol import source_requests as ask
+from fencelock.stores.postgres.source.store import PostgresSource
 from fencelock.stores.registry import guard_store
 from tests.helpers import wait_until
 from tests.postgres.clients import Client, Voice, one_token

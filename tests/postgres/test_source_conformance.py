@@ -2,7 +2,7 @@
 
 import pytest
 
-from fencelock.stores.postgres.source import PostgresSource
+from fencelock.stores.postgres.source.store import PostgresSource
 from fencelock.testing import AsyncSourceConformance, SourceConformance
 from tests.postgres.fix_postgres import Database
 

@@ -15,9 +15,11 @@ from itertools import count, islice
 from typing import Any
 
 import fencelock
-from fencelock.stores.sqlite import identity, operating, source
-from fencelock.stores.sqlite.database import Database
-from fencelock.stores.sqlite.kernel import this_kernel
+from fencelock.stores.sqlite.connection.database import Database
+from fencelock.stores.sqlite.connection.kernel import this_kernel
+from fencelock.stores.sqlite.source import admin as operating
+from fencelock.stores.sqlite.source import identity
+from fencelock.stores.sqlite.source import store as source
 
 
 def pretend(settings: dict[str, Any]) -> None:

@@ -12,8 +12,9 @@ import threading
 from typing import Any
 
 import fencelock
-from fencelock.stores.sqlite import identity, source
-from fencelock.stores.sqlite.kernel import this_kernel
+from fencelock.stores.sqlite.connection.kernel import this_kernel
+from fencelock.stores.sqlite.source import identity
+from fencelock.stores.sqlite.source import store as source
 
 
 def take(connected: fencelock.Source) -> None:

@@ -31,8 +31,8 @@ from fencelock import (
     SourceUnavailableError,
     UnsupportedError,
 )
-from fencelock._flows import requests as ask
-from fencelock.stores.sqlite.forks import GATE
+from fencelock.protocol import source_requests as ask
+from fencelock.stores.sqlite.connection.forks import GATE
 from tests.helpers import wait_until
 from tests.servers import need
 from tests.sources import LONG_MS, Client, one_token, rows

@@ -192,7 +192,7 @@ while True:
 # --- stopped between any two statements -----------------------------------------------------------
 STEPPER = """
 from fencelock._drivers.pool import Pool
-from fencelock.stores.sqlite.database import Database
+from fencelock.stores.sqlite.connection.database import Database
 
 passed, stop_at, armed = 0, 0, None
 

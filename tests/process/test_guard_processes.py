@@ -82,7 +82,7 @@ def test_a_holder_frozen_inside_its_transaction_keeps_others_out_until_it_is_end
 # --- killed, or frozen, before any statement ---
 STEPS = """
 import itertools
-from fencelock.stores.sqlite.guard_database import GuardDatabase
+from fencelock.stores.sqlite.guard.block import GuardDatabase
 opened, left = GuardDatabase._open, 0
 lease = fencelock.Sequencer("source", "history", "nightly-report", 5, "claim-5")
 

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 import fencelock
-from fencelock._flows import requests as ask
 from fencelock.clock import boottime_ms
 from fencelock.model import draw_claim
-from fencelock.stores.sqlite import wake
-from fencelock.stores.sqlite.queueing import MAX_WAITERS
-from fencelock.stores.sqlite.source import SQLiteSourceConnection
+from fencelock.protocol import source_requests as ask
+from fencelock.stores.sqlite.source import wakeup as wake
+from fencelock.stores.sqlite.source.queue import MAX_WAITERS
+from fencelock.stores.sqlite.source.store import SQLiteSourceConnection
 from tests.helpers import wait_until
 from tests.process.actors import Actor, Stage
 from tests.sources import Client
@@ -250,7 +250,7 @@ def serve(source: fencelock.Source, name: str, served: list[str]) -> None:
 def test_an_idle_waiter_sleeps(stage: Stage, source: fencelock.Source) -> None:
     """The first in line looks once a second, the others three times in their ttl; in between nothing runs."""
     counting = """
-from fencelock.stores.sqlite.source import SQLiteSourceConnection
+from fencelock.stores.sqlite.source.store import SQLiteSourceConnection
 asked = []
 perform = SQLiteSourceConnection.perform
 def counted(self, request):

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from fencelock import OutcomeUnknownError
-from fencelock._api.proofs import MEMORY, TenureMemory
-from fencelock._flows import guard_requests as ask_for
-from fencelock.stores.sqlite.guard_connection import GuardConnection
+from fencelock._api.credentials import MEMORY, TenureMemory
+from fencelock.protocol import guard_requests as ask_for
+from fencelock.stores.sqlite.guard.connection import GuardConnection
 from tests.guards import Opener, make_file
 
 

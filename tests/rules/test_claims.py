@@ -12,11 +12,11 @@ import pytest
 import fencelock
 from fencelock import SourceError
 from fencelock._drivers.sync import SyncDriver
-from fencelock._flows import keep
-from fencelock._flows import requests as ask
+from fencelock._flows import renewal as keep
 from fencelock.clock import boottime_us
 from fencelock.model import Sequencer, draw_claim
-from fencelock.stores.sqlite.source import SQLiteSource
+from fencelock.protocol import source_requests as ask
+from fencelock.stores.sqlite.source.store import SQLiteSource
 from tests.helpers import wait_until
 from tests.sources import LONG_MS, Client
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from fencelock import SourceUnavailableError
-from fencelock.stores.sqlite import guard_database
-from fencelock.stores.sqlite.guard_database import GuardDatabase
+from fencelock.stores.sqlite.guard import block as guard_database
+from fencelock.stores.sqlite.guard.block import GuardDatabase
 from tests.guards import (
     HandmadeLease,
     Opener,
@@ -164,7 +164,7 @@ WORK = """
     import os, resource, signal, sys
     sys.path.insert(0, {root!r})
     from tests.guards import HandmadeLease, write
-    import fencelock, fencelock.stores.sqlite.guard
+    import fencelock, fencelock.stores.sqlite.guard.store
     guard = fencelock.guard({url!r}, resource="reports", lock="nightly-report")
     {before}
     for name, attempt in {{

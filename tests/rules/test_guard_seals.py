@@ -13,9 +13,9 @@ from fencelock import (
     SealLostError,
     StaleTokenError,
 )
-from fencelock._flows import guard_requests as ask_for
-from fencelock.stores.sqlite.guard_connection import GuardConnection
-from fencelock.stores.sqlite.guard_database import GuardDatabase
+from fencelock.protocol import guard_requests as ask_for
+from fencelock.stores.sqlite.guard.block import GuardDatabase
+from fencelock.stores.sqlite.guard.connection import GuardConnection
 from tests.guards import (
     LOCK,
     RESOURCE,

@@ -11,7 +11,7 @@ import pytest
 
 import fencelock.aio
 from fencelock import GuardError, StaleTokenError
-from fencelock.stores.sqlite.guard_database import GuardDatabase
+from fencelock.stores.sqlite.guard.block import GuardDatabase
 from tests.guards import LOCK, RESOURCE, HandmadeLease, plain, url_of, value_in
 from tests.helpers import DEADLINE_S
 

@@ -15,7 +15,7 @@ from fencelock import (
     TokenCollisionError,
     WrongLockError,
 )
-from fencelock.stores.sqlite.guard_database import GuardDatabase
+from fencelock.stores.sqlite.guard.block import GuardDatabase
 from tests.guards import (
     LOCK,
     RESOURCE,

@@ -19,11 +19,11 @@ import pytest
 import fencelock
 from fencelock._drivers.pool import Pool
 from fencelock._drivers.sync import SyncDriver
-from fencelock._flows import requests as ask
 from fencelock._flows.acquire import margin_ms
 from fencelock.clock import boottime_ms, boottime_us
 from fencelock.model import draw_claim
-from fencelock.stores.sqlite.source import SQLiteSourceConnection
+from fencelock.protocol import source_requests as ask
+from fencelock.stores.sqlite.source.store import SQLiteSourceConnection
 from tests.helpers import wait_until
 from tests.process.actors import Stage
 from tests.sources import Client, rows

@@ -15,8 +15,8 @@ import pytest
 
 import fencelock
 from fencelock import LeaseExpiredError, LeaseLostError, SourceError
-from fencelock._flows import requests as ask
 from fencelock.model import EPOCH_STRIDE
+from fencelock.protocol import source_requests as ask
 from tests.helpers import wait_until
 from tests.sources import Client, one_token, rows
 

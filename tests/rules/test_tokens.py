@@ -12,10 +12,10 @@ import pytest
 
 import fencelock
 from fencelock import OutcomeUnknownError, SourceError
-from fencelock._flows import requests as ask
 from fencelock.model import MAX_TOKEN, Sequencer
-from fencelock.stores.sqlite import operating
-from fencelock.stores.sqlite.kernel import this_kernel
+from fencelock.protocol import source_requests as ask
+from fencelock.stores.sqlite.connection.kernel import this_kernel
+from fencelock.stores.sqlite.source import admin as operating
 from tests.helpers import wait_until
 from tests.sources import LONG_MS, Client, one_token, pretend_kernel, rows
 

@@ -52,9 +52,9 @@ _ALLOWED_CLIENTS = {
     "fencelock.integrations.django": {"django"},
     "fencelock.integrations.sqlalchemy": {"sqlalchemy"},
     "fencelock.stores.postgres": {"psycopg"},
-    "fencelock.testing.simulate.postgres": {"psycopg"},
-    "fencelock.testing.simulate.postgres_database": {"psycopg"},
-    "fencelock.verify.nodes": {"kazoo"},
+    "fencelock_lab.simulator.postgres": {"psycopg"},
+    "fencelock_lab.simulator.postgres_database": {"psycopg"},
+    "fencelock_lab.campaigns.zookeeper_target": {"kazoo"},
 }
 """Each package with clients of its own, and which."""
 

@@ -66,7 +66,7 @@ def test_a_bad_import_is_reported(tmp_path: Path, check: Check, module: str, lin
     [
         ("_flows/wait.py", "from .. import errors\nfrom ..model import Token\nimport random"),
         ("_api/a.py", "from fencelock import errors\nimport asyncio"),
-        ("stores/sqlite/source.py", "from ..contract import Store\nimport sqlite3, time"),
+        ("stores/sqlite/source/store.py", "from ..contract import Store\nimport sqlite3, time"),
         ("cli/a.py", "import click\nimport fencelock\nfrom . import b"),
     ],
 )

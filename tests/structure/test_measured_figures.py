@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import page
-from benchmarks.__main__ import PAGE
-from benchmarks.results import FOLDER, read_all
+from fencelock_lab.benchmarks import page
+from fencelock_lab.benchmarks.__main__ import PAGE
+from fencelock_lab.benchmarks.results import FOLDER, read_all
 from tests.helpers import ROOT
 
 _FIGURE = re.compile(
@@ -32,8 +32,11 @@ def figures(text: str) -> list[str]:
     return _FIGURE.findall(text)
 
 
+HOW = "run: python -m fencelock_lab.benchmarks --publish"
+
+
 def test_the_page_says_what_the_results_say() -> None:
-    assert PAGE.read_text() == page.as_markdown(read_all(FOLDER), PAGE.stem), "run: python -m benchmarks --publish"
+    assert PAGE.read_text() == page.as_markdown(read_all(FOLDER), PAGE.stem), HOW
 
 
 def test_every_picture_on_the_page_is_there() -> None:

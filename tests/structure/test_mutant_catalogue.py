@@ -2,7 +2,7 @@
 
 import pytest
 
-from mutants.catalogue import MUTANTS, Mutant, trials
+from fencelock_lab.mutants.catalogue import MUTANTS, Mutant, trials
 from tests.helpers import ROOT
 
 

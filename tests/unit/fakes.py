@@ -7,10 +7,10 @@ import pytest
 
 from fencelock._drivers.sync import SyncDriver
 from fencelock._flows.acquire import Grant, margin_ms
-from fencelock._flows.requests import Granted, Release, Released, Renew, Renewed
 from fencelock._keeper.record import Audience, LeaseRecord
 from fencelock.hooks import NO_HOOKS, Hooks
-from fencelock.stores.contract import Capabilities
+from fencelock.protocol.source_requests import Granted, Release, Released, Renew, Renewed
+from fencelock.protocol.stores import Capabilities
 
 START_MS = 1_000_000
 FULL_MS = 10**9

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from fencelock._flows.requests import Flow
+from fencelock.protocol.source_requests import Flow
 
 
 class Hand:

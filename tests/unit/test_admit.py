@@ -18,7 +18,7 @@ from fencelock import (
     WrongLockError,
 )
 from fencelock._flows.admit import MAX_SEALS, Tenure, Verdict, admit
-from fencelock._flows.guard_requests import Begin, Commit, Open, WriteMarks
+from fencelock.protocol.guard_requests import Begin, Commit, Open, WriteMarks
 from fencelock.stores.registry import guard_store
 from tests.guards import LOCK, RESOURCE, make_file, sequencer, url_of
 

@@ -3,8 +3,8 @@
 import pytest
 
 from fencelock import ConfigError, WrongLockError
-from fencelock.stores import beside
-from fencelock.stores.beside import Found, check_source, split_locks
+from fencelock.stores import colocated as beside
+from fencelock.stores.colocated import Found, check_source, split_locks
 from fencelock.stores.registry import guard_store
 from tests.guards import sequencer
 

@@ -18,8 +18,8 @@ from fencelock._drivers.aio import MAX_THREADS, AsyncDriver
 from fencelock._drivers.pool import MAX_IDLE_CONNECTIONS, BoundedPool, Pool
 from fencelock._drivers.shutdown import SHUTDOWN, Shutdown
 from fencelock._drivers.sync import PATIENCE_S, SyncDriver
-from fencelock._flows.requests import Draw, Listen, Now, Purge, Wait
 from fencelock.errors import ConfigError, SourceError, SourceUnavailableError
+from fencelock.protocol.source_requests import Draw, Listen, Now, Purge, Wait
 from tests.helpers import wait_until, wait_until_async
 from tests.unit.fakes import FakeSource
 

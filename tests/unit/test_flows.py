@@ -8,9 +8,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fencelock._flows import keep
+from fencelock._flows import renewal as keep
 from fencelock._flows.acquire import MAX_CLAIMS, MIN_CLAIMS, RETRY_MS, Attempt, Grant, acquire, deadline_ms, margin_ms
-from fencelock._flows.requests import (
+from fencelock._flows.retry import MAX_TRIES
+from fencelock.errors import OutcomeUnknownError, SourceError, SourceUnavailableError
+from fencelock.model import SourceInfo
+from fencelock.protocol.source_requests import (
     NOW,
     Acquire,
     BlockSpent,
@@ -34,9 +37,6 @@ from fencelock._flows.requests import (
     ReserveBlock,
     Wait,
 )
-from fencelock._flows.retry import MAX_TRIES
-from fencelock.errors import OutcomeUnknownError, SourceError, SourceUnavailableError
-from fencelock.model import SourceInfo
 from tests.unit.hand import Hand, kinds
 
 pytestmark = pytest.mark.reduced

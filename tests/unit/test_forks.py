@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from fencelock.stores.sqlite import database as module
-from fencelock.stores.sqlite import forks
-from fencelock.stores.sqlite.database import Database
-from fencelock.stores.sqlite.forks import ForkGate
+from fencelock.stores.sqlite.connection import database as module
+from fencelock.stores.sqlite.connection import forks
+from fencelock.stores.sqlite.connection.database import Database
+from fencelock.stores.sqlite.connection.forks import ForkGate
 from tests.helpers import wait_until
 from tests.process.actors import Stage
 
@@ -123,7 +123,7 @@ def test_a_child_never_closes_what_was_collected_in_its_parent(stage: Stage) -> 
         gc.disable()
         # Registered before fencelock's own hook, and therefore run before it in the child.
         os.register_at_fork(after_in_child=gc.collect)
-        from fencelock.stores.sqlite.database import Database
+        from fencelock.stores.sqlite.connection.database import Database
         from pathlib import Path
         def is_open(native):
             try:
@@ -171,7 +171,7 @@ def test_a_child_leaves_the_pipes_of_its_parents_waiters(stage: Stage) -> None:
     actor = stage.actor("""
         import select
         from pathlib import Path
-        from fencelock.stores.sqlite import wake
+        from fencelock.stores.sqlite.source import wakeup as wake
         path = Path(URL.removeprefix("sqlite:///"))
         path.touch()
         bell = wake.Bell(path, "claim")

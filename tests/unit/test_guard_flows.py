@@ -18,12 +18,14 @@ from fencelock import (
     TokenCollisionError,
     WrongLockError,
 )
-from fencelock._flows import finishing, guarding, operating
-from fencelock._flows import guard_requests as ask
+from fencelock._flows import admin as operating
+from fencelock._flows import commit as finishing
+from fencelock._flows import guarding
 from fencelock._flows.admit import Tenure
 from fencelock._flows.conflicts import MAX_BEGINNINGS
 from fencelock._flows.guarding import MAX_COMMIT_TRIES, Opened, Scope, Sealed
-from fencelock.testing.place import Place, Session
+from fencelock.protocol import guard_requests as ask
+from fencelock.testing.memory_resource import Place, Session
 from tests.guards import LOCK, sequencer
 
 PLACE = "memory://place"

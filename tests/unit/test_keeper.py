@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from fencelock._drivers.sync import SyncDriver
-from fencelock._flows.requests import Release, Renew, Renewed
 from fencelock._keeper import keeper as keeper_module
 from fencelock._keeper.keeper import ABANDON_PAUSE_MS, MAX_ABANDONED_AT_ONCE, Keeper, Wake
 from fencelock._keeper.record import EXPIRED, HELD, LOST, RELEASED, Audience
 from fencelock.errors import LeaseExpiredError, LeaseLostError, OutcomeUnknownError, SourceUnavailableError
 from fencelock.hooks import Event, Hooks
+from fencelock.protocol.source_requests import Release, Renew, Renewed
 from tests.helpers import wait_until
 from tests.unit.fakes import START_MS, Clock, FakeSource, Holding, agree
 

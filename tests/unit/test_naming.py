@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 
 from fencelock.errors import SourceError
-from fencelock.stores.naming import NamingErrors, raise_known
+from fencelock.stores.error_mapping import NamingErrors, raise_known
 
 
 class Held:

@@ -6,8 +6,8 @@ import threading
 import pytest
 
 from fencelock import ConfigError, GuardError
-from fencelock._api.occupancy import Occupancy, check_free
-from fencelock._api.proofs import MAX_REMEMBERED_TENURES, MEMORY, TenureMemory, proof_of
+from fencelock._api.credentials import MAX_REMEMBERED_TENURES, MEMORY, TenureMemory, proof_of
+from fencelock._api.open_blocks import Occupancy, check_free
 from tests.guards import HandmadeLease, sequencer
 
 

@@ -10,8 +10,8 @@ import fencelock
 from fencelock import ConfigError, MissingDependencyError, UnknownSchemeError, UnsafeSourceError
 from fencelock.stores import registry
 from fencelock.stores.registry import guard_store, shown_url, source_store
-from fencelock.stores.sqlite.guard import SQLiteGuard
-from fencelock.stores.sqlite.source import SQLiteSource
+from fencelock.stores.sqlite.guard.store import SQLiteGuard
+from fencelock.stores.sqlite.source.store import SQLiteSource
 
 Offer = Callable[..., None]
 

@@ -16,9 +16,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
-from fencelock._flows import requests as ask
 from fencelock.model import EPOCH_STRIDE, draw_claim
-from fencelock.stores.sqlite import identity, operating, source
+from fencelock.protocol import source_requests as ask
+from fencelock.stores.sqlite.source import admin as operating
+from fencelock.stores.sqlite.source import identity
+from fencelock.stores.sqlite.source import store as source
 from tests.sources import Client
 
 LOCKS = ("one", "two")

@@ -12,13 +12,16 @@ from pathlib import Path
 import pytest
 
 from fencelock import OutcomeUnknownError, SchemaError, SourceError, SourceUnavailableError, UnsupportedError
-from fencelock._flows import requests as ask
 from fencelock.model import MAX_LOCK_NAME_BYTES, draw_claim
-from fencelock.stores.sqlite import inspection, kernel, operating, queueing
-from fencelock.stores.sqlite.birth import Birth, birth_of
-from fencelock.stores.sqlite.database import Database
-from fencelock.stores.sqlite.forks import GATE
-from fencelock.stores.sqlite.source import SQLiteSource
+from fencelock.protocol import source_requests as ask
+from fencelock.stores.sqlite.connection import kernel
+from fencelock.stores.sqlite.connection.birth import Birth, birth_of
+from fencelock.stores.sqlite.connection.database import Database
+from fencelock.stores.sqlite.connection.forks import GATE
+from fencelock.stores.sqlite.source import admin as operating
+from fencelock.stores.sqlite.source import inspection
+from fencelock.stores.sqlite.source import queue as queueing
+from fencelock.stores.sqlite.source.store import SQLiteSource
 from tests.helpers import wait_until
 from tests.sources import LONG_MS, Client, one_token, rows
 

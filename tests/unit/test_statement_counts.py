@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from fencelock._flows.requests import Acquire, Granted, Inspect, Poll, Queued, Release, Renew, ReserveBlock
 from fencelock.clock import boottime_us
 from fencelock.model import draw_claim
-from fencelock.stores.sqlite.source import SQLiteSource, SQLiteSourceConnection
+from fencelock.protocol.source_requests import Acquire, Granted, Inspect, Poll, Queued, Release, Renew, ReserveBlock
+from fencelock.stores.sqlite.source.store import SQLiteSource, SQLiteSourceConnection
 
 
 class Counted:

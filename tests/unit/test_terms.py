@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from fencelock._api import terms
-from fencelock._api.terms import check_terms, default_folder, resolve_url, waiting
+from fencelock._api import lock_options as terms
+from fencelock._api.lock_options import check_terms, default_folder, resolve_url, waiting
 from fencelock.errors import ConfigError
-from fencelock.stores.contract import Capabilities
+from fencelock.protocol.stores import Capabilities
 
 pytestmark = pytest.mark.reduced
 

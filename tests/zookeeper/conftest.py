@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from kazoo.client import KazooClient
 
-from fencelock._flows import requests as ask
+from fencelock.protocol import source_requests as ask
 from tests.zookeeper.fix_client import Client
 from tests.zookeeper.fix_server import ZooKeeperServer
 from tests.zookeeper.proxy import ZooKeeperProxy

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from fencelock._flows import requests as ask
 from fencelock.clock import boottime_us
 from fencelock.model import draw_claim
-from fencelock.stores.zookeeper.session import Session
-from fencelock.stores.zookeeper.source import ZooKeeperConnection, ZooKeeperSource
+from fencelock.protocol import source_requests as ask
+from fencelock.stores.zookeeper.source.session import Session
+from fencelock.stores.zookeeper.source.store import ZooKeeperConnection, ZooKeeperSource
 
 TTL_MS = 2000
 

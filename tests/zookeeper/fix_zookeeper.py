@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fencelock.stores.zookeeper.source import ZooKeeperSource
+from fencelock.stores.zookeeper.source.store import ZooKeeperSource
 from tests.fleet import BaseFleet, fleet_of
 from tests.private_server import copy_folder
 from tests.zookeeper.fix_server import LOCK_FILE, Ensemble, ZooKeeperServer

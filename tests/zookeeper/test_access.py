@@ -8,8 +8,8 @@ from kazoo.exceptions import NoAuthError
 
 import fencelock
 from fencelock import ConfigError, SourceError
-from fencelock.stores.zookeeper.conninfo import place_of
-from fencelock.stores.zookeeper.source import ZooKeeperSource
+from fencelock.stores.zookeeper.connection.url import place_of
+from fencelock.stores.zookeeper.source.store import ZooKeeperSource
 from tests.zookeeper.fix_server import ZooKeeperServer
 from tests.zookeeper.fix_zookeeper import fresh_base
 

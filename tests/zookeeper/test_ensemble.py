@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 import fencelock
-from fencelock.stores.zookeeper.source import ZooKeeperSource
+from fencelock.stores.zookeeper.source.store import ZooKeeperSource
 from fencelock.testing import AsyncSourceConformance, SourceConformance
 from fencelock.testing.conformance import source_rig
 from tests.helpers import wait_until

@@ -9,9 +9,9 @@ from kazoo.client import KazooClient
 import fencelock
 from fencelock import SchemaError, SourceError
 from fencelock.model import EPOCH_STRIDE
-from fencelock.stores import identity
-from fencelock.stores.zookeeper.record import SCHEMA_NUMBER, new_record
-from fencelock.stores.zookeeper.source import ZooKeeperSource
+from fencelock.stores import source_clock as identity
+from fencelock.stores.zookeeper.source.record import SCHEMA_NUMBER, new_record
+from fencelock.stores.zookeeper.source.store import ZooKeeperSource
 from tests.helpers import wait_until
 from tests.private_server import copy_folder
 from tests.zookeeper.fix_server import ZooKeeperServer

@@ -15,8 +15,8 @@ from kazoo.security import make_acl
 import fencelock
 import fencelock.aio
 from fencelock import ConfigError, GuardError, Hooks, SealLostError, SourceUnavailableError, StaleTokenError
-from fencelock.stores.zookeeper.guard_speech import Speech
-from fencelock.stores.zookeeper.guard_work import MAX_REQUEST_BYTES
+from fencelock.stores.zookeeper.guard.block import MAX_REQUEST_BYTES
+from fencelock.stores.zookeeper.guard.codec import Speech
 from tests.guards import LOCK, RESOURCE, HandmadeLease
 from tests.helpers import wait_until
 from tests.zookeeper.fix_server import ZooKeeperServer

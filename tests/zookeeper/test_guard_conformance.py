@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from kazoo.client import KazooClient
 
-from fencelock.stores.zookeeper.guard_work import ZooKeeperTransaction
+from fencelock.stores.zookeeper.guard.block import ZooKeeperTransaction
 from fencelock.testing import AsyncGuardConformance, GuardConformance
 from tests.zookeeper.fix_server import Ensemble, ZooKeeperServer
 from tests.zookeeper.fix_zookeeper import Fleet, fresh_base

@@ -5,11 +5,11 @@ import select
 import pytest
 from kazoo.client import KazooClient
 
-from fencelock._flows import requests as ask
 from fencelock.model import draw_claim
-from fencelock.stores.zookeeper.record import record_in
-from fencelock.stores.zookeeper.session import Session
-from fencelock.stores.zookeeper.standing import Standing
+from fencelock.protocol import source_requests as ask
+from fencelock.stores.zookeeper.source.queue_entry import Standing
+from fencelock.stores.zookeeper.source.record import record_in
+from fencelock.stores.zookeeper.source.session import Session
 from tests.helpers import wait_until
 from tests.zookeeper.fix_client import Client
 from tests.zookeeper.proxy import ZooKeeperProxy

@@ -8,7 +8,7 @@ from kazoo.client import KazooClient
 
 import fencelock
 from fencelock import SourceError
-from fencelock.stores.zookeeper import layout
+from fencelock.stores.zookeeper.source import layout
 from tests.cli.program import Program, program
 from tests.helpers import DEADLINE_S, wait_until
 

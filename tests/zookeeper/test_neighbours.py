@@ -5,9 +5,9 @@ from kazoo.client import KazooClient
 
 import fencelock
 from fencelock import SourceError, StaleTokenError
-from fencelock._flows import requests as ask
 from fencelock.model import draw_claim
-from fencelock.stores.zookeeper.source import ZooKeeperSource
+from fencelock.protocol import source_requests as ask
+from fencelock.stores.zookeeper.source.store import ZooKeeperSource
 from tests.guards import LOCK, RESOURCE, HandmadeLease
 from tests.zookeeper.fix_client import Client
 from tests.zookeeper.fix_server import ZooKeeperServer

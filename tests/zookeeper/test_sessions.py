@@ -8,11 +8,11 @@ from kazoo.client import KazooClient
 
 import fencelock
 from fencelock import ConfigError
-from fencelock._flows import requests as ask
 from fencelock._flows.acquire import Attempt, acquire
 from fencelock.clock import boottime_us
 from fencelock.model import draw_claim
-from fencelock.stores.zookeeper.session import Session
+from fencelock.protocol import source_requests as ask
+from fencelock.stores.zookeeper.source.session import Session
 from tests.helpers import wait_until
 from tests.zookeeper.fix_client import TTL_MS, Client
 from tests.zookeeper.fix_server import ZooKeeperServer

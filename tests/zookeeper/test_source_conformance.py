@@ -2,7 +2,7 @@
 
 import pytest
 
-from fencelock.stores.zookeeper.source import ZooKeeperSource
+from fencelock.stores.zookeeper.source.store import ZooKeeperSource
 from fencelock.testing import AsyncSourceConformance, SourceConformance
 from tests.zookeeper.fix_server import ZooKeeperServer
 from tests.zookeeper.fix_zookeeper import fresh_base

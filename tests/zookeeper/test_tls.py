@@ -16,8 +16,8 @@ import pytest
 
 import fencelock
 from fencelock import SourceUnavailableError
-from fencelock._flows.requests import ReadSource
-from fencelock.stores.zookeeper.source import ZooKeeperSource
+from fencelock.protocol.source_requests import ReadSource
+from fencelock.stores.zookeeper.source.store import ZooKeeperSource
 from tests.postgres.fix_tls import certify_server, make_authority
 from tests.zookeeper.fix_server import ZooKeeperServer
 from tests.zookeeper.fix_zookeeper import fresh_base

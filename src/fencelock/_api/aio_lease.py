@@ -11,7 +11,7 @@ from typing import Any
 
 from fencelock._api.base_lease import BaseLease, note_loss
 from fencelock._drivers.aio import AsyncDriver
-from fencelock._flows import keep
+from fencelock._flows import renewal as keep
 from fencelock._keeper.record import DEADLINE_PASSED, RELEASED, Audience, LeaseRecord
 from fencelock.errors import FencelockError
 

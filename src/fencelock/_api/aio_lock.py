@@ -10,8 +10,8 @@ from weakref import WeakKeyDictionary
 
 from fencelock._api.aio_lease import AsyncLease
 from fencelock._api.lock import BaseLock
+from fencelock._api.lock_options import Terms, waiting
 from fencelock._api.rlock import Holding
-from fencelock._api.terms import Terms, waiting
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping

@@ -4,7 +4,7 @@ from fencelock._api.guard_core import GuardCore
 from fencelock._flows.guarding import Scope
 from fencelock.errors import ConfigError
 from fencelock.hooks import Hooks
-from fencelock.stores.contract import GuardStore
+from fencelock.protocol.stores import GuardStore
 
 
 class BaseGuard:

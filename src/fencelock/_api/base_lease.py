@@ -4,7 +4,7 @@ Promise: every answer is true at the moment of asking, by the state and by the c
 always be read. A lease that nobody refers to any more is abandoned (H2). `repr` shows no claim.
 """
 
-from fencelock._api.proofs import MEMORY
+from fencelock._api.credentials import MEMORY
 from fencelock._flows.admit import Tenure
 from fencelock._keeper.lifecycle import keeper
 from fencelock._keeper.record import EXPIRED, RELEASED, Audience, LeaseRecord

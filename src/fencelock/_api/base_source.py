@@ -7,15 +7,15 @@ keeper (H5).
 from typing import TypeVar
 
 from fencelock._api.base_lease import BaseLease
-from fencelock._api.terms import Terms, check_terms, resolve_url
+from fencelock._api.lock_options import Terms, check_terms, resolve_url
 from fencelock._drivers.sync import SyncDriver
 from fencelock._flows.acquire import Attempt, Grant
-from fencelock._flows.requests import Broken
 from fencelock._keeper.keeper import PATIENCE_S
 from fencelock._keeper.lifecycle import keeper
 from fencelock._keeper.record import RELEASED, Audience, LeaseRecord
 from fencelock.hooks import Hooks
 from fencelock.model import BrokenLock, Finding, Sequencer
+from fencelock.protocol.source_requests import Broken
 from fencelock.stores.registry import shown_url, source_store
 
 AnyLease = TypeVar("AnyLease", bound=BaseLease)

@@ -10,8 +10,11 @@ from types import TracebackType
 from typing import Any
 
 from fencelock._api.base_guard import BaseGuard
+from fencelock._api.credentials import Proof, proof_of
 from fencelock._api.guard_core import GuardCore
-from fencelock._api.guard_terms import (
+from fencelock._api.guarded_work import GuardedWork
+from fencelock._api.open_blocks import Occupancy, check_free
+from fencelock._api.validation import (
     check_closable,
     check_info,
     check_protect,
@@ -20,17 +23,14 @@ from fencelock._api.guard_terms import (
     check_tables,
     scope_of,
 )
-from fencelock._api.guarded_work import GuardedWork
-from fencelock._api.occupancy import Occupancy, check_free
-from fencelock._api.proofs import Proof, proof_of
-from fencelock._drivers.guarding import run
-from fencelock._flows import operating
-from fencelock._flows.guard_requests import ENFORCE, Look, Seen, Withdraw
-from fencelock._flows.requests import Flow
+from fencelock._drivers.guard import run
+from fencelock._flows import admin as operating
 from fencelock.errors import FencelockError
 from fencelock.hooks import NO_HOOKS, Hooks
 from fencelock.model import Mark, SourceInfo, check_lock_name, check_token, default_holder
-from fencelock.stores.contract import GuardConnection
+from fencelock.protocol.guard_requests import ENFORCE, Look, Seen, Withdraw
+from fencelock.protocol.source_requests import Flow
+from fencelock.protocol.stores import GuardConnection
 from fencelock.stores.registry import guard_store
 
 

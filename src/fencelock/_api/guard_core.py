@@ -8,16 +8,18 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from fencelock._api.proofs import Proof
-from fencelock._drivers.guarding import run
-from fencelock._flows import finishing, guarding, operating
-from fencelock._flows.guard_requests import Look, Seen
+from fencelock._api.credentials import Proof
+from fencelock._drivers.guard import run
+from fencelock._flows import admin as operating
+from fencelock._flows import commit as finishing
+from fencelock._flows import guarding
 from fencelock._flows.guarding import KINDS, Opened, Refused, Scope, Sealed
-from fencelock._flows.requests import Flow
 from fencelock.errors import GuardError
 from fencelock.hooks import Event, Hooks, tell
 from fencelock.model import Mark, SourceInfo, default_holder
-from fencelock.stores.contract import GuardConnection, GuardStore
+from fencelock.protocol.guard_requests import Look, Seen
+from fencelock.protocol.source_requests import Flow
+from fencelock.protocol.stores import GuardConnection, GuardStore
 
 Result = TypeVar("Result")
 _MS_PER_S = 1000

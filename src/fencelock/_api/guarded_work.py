@@ -6,13 +6,13 @@ committed if the block ended well, and undone if not.
 
 from typing import TYPE_CHECKING, Any
 
+from fencelock._api.credentials import Proof
 from fencelock._api.guard_core import GuardCore
-from fencelock._api.proofs import Proof
-from fencelock._drivers.guarding import run
+from fencelock._drivers.guard import run
 from fencelock.errors import GuardError
 
 if TYPE_CHECKING:
-    from fencelock.stores.contract import GuardConnection
+    from fencelock.protocol.stores import GuardConnection
 
 
 def check_unused(*, is_used: bool) -> None:

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from fencelock._api.base_lease import BaseLease, note_loss
 from fencelock._drivers.sync import SyncDriver
-from fencelock._flows import keep
+from fencelock._flows import renewal as keep
 from fencelock._keeper.record import RELEASED, Audience, LeaseRecord
 from fencelock.errors import FencelockError
 

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from fencelock._api.lease import Lease
-from fencelock._api.terms import Terms, waiting
+from fencelock._api.lock_options import Terms, waiting
 from fencelock.errors import AcquireTimeoutError, FencelockError, NotHeldError
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from fencelock._api.base_lease import BaseLease
 from fencelock._api.lease import Lease
 from fencelock._api.lock import BaseLock
-from fencelock._api.terms import Terms, waiting
+from fencelock._api.lock_options import Terms, waiting
 from fencelock.errors import FencelockError
 
 if TYPE_CHECKING:

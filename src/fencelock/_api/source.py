@@ -6,12 +6,11 @@ from typing import Any, Self
 from fencelock._api.base_source import BaseSource, broken_lock
 from fencelock._api.lease import Lease
 from fencelock._api.lock import Lock
+from fencelock._api.lock_options import DEFAULT_TTL_S, Terms
 from fencelock._api.rlock import RLock
-from fencelock._api.terms import DEFAULT_TTL_S, Terms
 from fencelock._drivers.sync import SyncDriver
-from fencelock._flows import keep
+from fencelock._flows import renewal as keep
 from fencelock._flows.acquire import acquire
-from fencelock._flows.requests import Inspect, ListLocks, Purge, ReadSource
 from fencelock._flows.retry import asked
 from fencelock._keeper.record import Audience
 from fencelock.errors import SourceError
@@ -25,6 +24,7 @@ from fencelock.model import (
     default_holder,
     draw_claim,
 )
+from fencelock.protocol.source_requests import Inspect, ListLocks, Purge, ReadSource
 
 
 def connect(url: str | None = None, *, hooks: Hooks = NO_HOOKS) -> "Source":

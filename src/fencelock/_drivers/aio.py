@@ -17,11 +17,11 @@ from fencelock._drivers.aio_pool import AsyncPool
 from fencelock._drivers.pool import Pool, pool_for
 from fencelock._drivers.sync import PATIENCE_S
 from fencelock._flows.acquire import US_PER_MS
-from fencelock._flows.driving import drive_async
-from fencelock._flows.requests import Draw, Flow, Listen, Now, Wait
 from fencelock.clock import boottime_us
 from fencelock.model import draw_claim
-from fencelock.stores.contract import AsyncSourceStore, Channel, SourceStore
+from fencelock.protocol.generators import drive_async
+from fencelock.protocol.source_requests import Draw, Flow, Listen, Now, Wait
+from fencelock.protocol.stores import AsyncSourceStore, Channel, SourceStore
 
 MAX_THREADS = 4
 Result = TypeVar("Result")

@@ -10,9 +10,9 @@ from collections import deque
 from typing import Any
 
 from fencelock._drivers.pool import MAX_IDLE_CONNECTIONS, none_free
-from fencelock._flows.requests import SourceReply
 from fencelock.errors import ConfigError
-from fencelock.stores.contract import AsyncSourceConnection, AsyncSourceStore
+from fencelock.protocol.source_requests import SourceReply
+from fencelock.protocol.stores import AsyncSourceConnection, AsyncSourceStore
 
 
 class _Connections:

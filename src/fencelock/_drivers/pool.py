@@ -11,9 +11,9 @@ from collections import deque
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from fencelock._flows.requests import SourceReply
 from fencelock.errors import ConfigError, SourceUnavailableError
-from fencelock.stores.contract import SourceConnection, SourceStore
+from fencelock.protocol.source_requests import SourceReply
+from fencelock.protocol.stores import SourceConnection, SourceStore
 
 MAX_IDLE_CONNECTIONS = 4
 

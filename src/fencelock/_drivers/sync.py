@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 from fencelock._drivers.pool import pool_for
 from fencelock._drivers.shutdown import SHUTDOWN
 from fencelock._flows.acquire import US_PER_MS
-from fencelock._flows.requests import Draw, Flow, Listen, Now, Wait
 from fencelock.clock import boottime_us
 from fencelock.model import draw_claim
-from fencelock.stores.contract import Channel, SourceStore
+from fencelock.protocol.source_requests import Draw, Flow, Listen, Now, Wait
+from fencelock.protocol.stores import Channel, SourceStore
 
 PATIENCE_S = 5.0
 """How long a caller's request waits for a store that is busy before it is unavailable."""

@@ -9,7 +9,9 @@ Never: granted twice under one claim (H4), granted to a waiter whose place expir
 from functools import lru_cache
 from typing import NamedTuple
 
-from fencelock._flows.requests import (
+from fencelock._flows.retry import asked
+from fencelock.errors import OutcomeUnknownError, SourceError, SourceUnavailableError
+from fencelock.protocol.source_requests import (
     DRAW,
     NOW,
     Acquire,
@@ -23,8 +25,6 @@ from fencelock._flows.requests import (
     Release,
     Wait,
 )
-from fencelock._flows.retry import asked
-from fencelock.errors import OutcomeUnknownError, SourceError, SourceUnavailableError
 
 US_PER_MS = 1000
 MARGIN_MIN_MS = 50

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
-from fencelock._flows.guard_requests import ConflictError
-from fencelock._flows.requests import Flow
 from fencelock.errors import SourceUnavailableError
+from fencelock.protocol.guard_requests import ConflictError
+from fencelock.protocol.source_requests import Flow
 
 MAX_BEGINNINGS = 16
 """Each refusal means that somebody else's write succeeded: so many in a row are no accident."""

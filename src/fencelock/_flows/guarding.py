@@ -11,7 +11,16 @@ from typing import NamedTuple
 
 from fencelock._flows.admit import Tenure, Verdict, admit
 from fencelock._flows.conflicts import begun_anew
-from fencelock._flows.guard_requests import (
+from fencelock.errors import (
+    GuardError,
+    OutcomeUnknownError,
+    SealLostError,
+    StaleTokenError,
+    TokenCollisionError,
+    WrongLockError,
+)
+from fencelock.model import MEMORY_SOURCE_PREFIX, Mark, Sequencer
+from fencelock.protocol.guard_requests import (
     ENFORCE,
     Begin,
     Commit,
@@ -23,16 +32,7 @@ from fencelock._flows.guard_requests import (
     RecordRefusal,
     WriteMarks,
 )
-from fencelock._flows.requests import Flow
-from fencelock.errors import (
-    GuardError,
-    OutcomeUnknownError,
-    SealLostError,
-    StaleTokenError,
-    TokenCollisionError,
-    WrongLockError,
-)
-from fencelock.model import MEMORY_SOURCE_PREFIX, Mark, Sequencer
+from fencelock.protocol.source_requests import Flow
 
 MAX_COMMIT_TRIES = 3
 KINDS: dict[type[GuardError], str] = {

@@ -6,8 +6,8 @@ that is refused after a lost reply is ended: the request whose reply was lost ma
 granted to nobody (H5). Never: repeated after a definite error, or without end.
 """
 
-from fencelock._flows.requests import Acquire, BlockSpent, Busy, Flow, Release, ReserveBlock, SourceReply
 from fencelock.errors import OutcomeUnknownError
+from fencelock.protocol.source_requests import Acquire, BlockSpent, Busy, Flow, Release, ReserveBlock, SourceReply
 
 MAX_TRIES = 3
 

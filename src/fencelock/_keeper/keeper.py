@@ -21,8 +21,9 @@ from typing import NamedTuple
 
 from fencelock._drivers.shutdown import SHUTDOWN
 from fencelock._drivers.sync import SyncDriver
-from fencelock._flows import acquire, keep
-from fencelock._keeper.announcer import Announcer
+from fencelock._flows import acquire
+from fencelock._flows import renewal as keep
+from fencelock._keeper.callback_thread import Announcer
 from fencelock._keeper.record import DEADLINE_PASSED, EXPIRED, HELD, LOST, RELEASED, LeaseRecord
 from fencelock._keeper.schedule import Schedule, first_beat_ms
 from fencelock.clock import boottime_ms

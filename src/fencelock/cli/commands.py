@@ -7,13 +7,16 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 import click
 
 from fencelock.cli import errors
 
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoints
+
 _MODULES = {
-    "demo": "fencelock.cli.demo",
     "run": "fencelock.cli.run",
     "locks": "fencelock.cli.locks",
     "show": "fencelock.cli.locks",
@@ -25,25 +28,61 @@ _MODULES = {
     "unprotect": "fencelock.cli.guards",
     "rebind": "fencelock.cli.guards",
     "marks": "fencelock.cli.guards",
-    "verify": "fencelock.cli.verify",
     "doctor": "fencelock.cli.doctor",
 }
 """Which module has which command, in the order of the help."""
+GROUP = "fencelock.commands"
+"""The entry points by which other packages add commands. None of them replaces a built-in command."""
+LAB_COMMANDS = ("demo", "verify")
+"""The commands of fencelock-lab."""
 
 
 class LazyGroup(click.Group):
     """A group whose commands are imported when they are asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names in the order of the table."""
-        return list(_MODULES)
+        """Return the built-in names in the order of the table, then those of installed packages."""
+        return [*_MODULES, *sorted(point.name for point in _entry_points() if point.name not in _MODULES)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import one command."""
-        if cmd_name not in _MODULES:
-            return None
-        found: list[click.Command] = import_module(_MODULES[cmd_name]).COMMANDS
-        return next(command for command in found if command.name == cmd_name)
+        """Import one command; entry points are read only for a name that is not built in."""
+        if cmd_name in _MODULES:
+            found: list[click.Command] = import_module(_MODULES[cmd_name]).COMMANDS
+            return next(command for command in found if command.name == cmd_name)
+        return _load_installed(cmd_name)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command, or say what to install for one of the laboratory's."""
+        if args and args[0] in LAB_COMMANDS and self.get_command(ctx, args[0]) is None:
+            raise click.UsageError(
+                f"`fencelock {args[0]}` is in the package fencelock-lab, which is not installed: from a clone of "
+                f"fencelock, pip install . ./lab"
+            )
+        return super().resolve_command(ctx, args)
+
+
+def _entry_points() -> "EntryPoints":
+    from importlib.metadata import entry_points
+
+    return entry_points(group=GROUP)
+
+
+def _load_installed(name: str) -> click.Command | None:
+    """Return the command that an installed package offers under this name; UsageError if it cannot be loaded."""
+    for point in _entry_points():
+        if point.name == name:
+            try:
+                command = point.load()
+            except (ImportError, AttributeError) as error:
+                raise click.UsageError(
+                    f"`fencelock {name}` is offered by {point.value!r}, which cannot be loaded ({error}): install what "
+                    f"that package needs, or uninstall it"
+                ) from error
+            assert isinstance(command, click.Command), f"{point.value} is not a click command"
+            return command
+    return None
 
 
 def _print_version(ctx: click.Context, _parameter: click.Parameter, is_asked: bool) -> None:

@@ -15,7 +15,7 @@ from fencelock.cli.errors import NO
 from fencelock.cli.options import guard_option, json_option, source_option
 from fencelock.cli.output import emit, printable
 from fencelock.stores.registry import guard_store, guard_url
-from fencelock.verify.plan import OWN_NAMES
+from fencelock_lab.campaigns.plan import OWN_NAMES
 
 SOURCE_WENT_BACK = "source-went-back"
 GUARD_REFUSED = "guard-refused"

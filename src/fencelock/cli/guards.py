@@ -11,9 +11,9 @@ import click
 
 import fencelock
 from fencelock._api.guard import look_at
-from fencelock._flows.guard_requests import ENFORCE, OBSERVE, Observation, Seen
 from fencelock.cli.options import json_option, reason_option, source_option
 from fencelock.cli.output import emit, printable, table, token_text
+from fencelock.protocol.guard_requests import ENFORCE, OBSERVE, Observation, Seen
 from fencelock.stores.registry import guard_url
 
 

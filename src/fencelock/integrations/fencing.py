@@ -10,16 +10,16 @@ from contextlib import contextmanager
 from typing import Any
 
 from fencelock._api.base_guard import BaseGuard, core_of
+from fencelock._api.credentials import Proof, proof_of
+from fencelock._api.executors import way_of
 from fencelock._api.guard_core import GuardCore
-from fencelock._api.guard_terms import scope_of
-from fencelock._api.guard_ways import way_of
-from fencelock._api.occupancy import Occupancy
-from fencelock._api.proofs import Proof, proof_of
-from fencelock._flows.driving import drive
-from fencelock._flows.guard_requests import Withdraw
+from fencelock._api.open_blocks import Occupancy
+from fencelock._api.validation import scope_of
 from fencelock.errors import ConfigError
 from fencelock.hooks import NO_HOOKS
-from fencelock.stores.contract import SQLGuardStore
+from fencelock.protocol.generators import drive
+from fencelock.protocol.guard_requests import Withdraw
+from fencelock.protocol.stores import SQLGuardStore
 from fencelock.stores.registry import guard_store
 
 

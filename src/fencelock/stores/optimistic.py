@@ -18,12 +18,12 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any, ClassVar, NamedTuple
 
-from fencelock._flows import guard_requests as ask
 from fencelock._flows.guarding import sealed_mark
 from fencelock.errors import GuardError, SchemaError, UnsupportedError
 from fencelock.model import Mark, Sequencer
-from fencelock.stores.foreign import fits, json_object
+from fencelock.protocol import guard_requests as ask
 from fencelock.stores.unprotecting import nothing_protected
+from fencelock.stores.untrusted_json import fits, json_object
 
 SCHEMA_NUMBER = 1
 _KINDS = {

@@ -13,29 +13,29 @@ from fencelock.errors import (
     UnknownSchemeError,
     UnsafeSourceError,
 )
-from fencelock.stores.contract import GuardStore, SourceStore
+from fencelock.protocol.stores import GuardStore, SourceStore
 
 SOURCE_GROUP = "fencelock.sources"
 GUARD_GROUP = "fencelock.guards"
 
 SOURCES = {
-    "etcd": "fencelock.stores.etcd.source:EtcdSource",
-    "mariadb": "fencelock.stores.mysql.source:MySQLSource",
-    "memory": "fencelock.testing.memory:MemorySource",
-    "mysql": "fencelock.stores.mysql.source:MySQLSource",
-    "postgres": "fencelock.stores.postgres.source:PostgresSource",
-    "postgresql": "fencelock.stores.postgres.source:PostgresSource",
-    "sqlite": "fencelock.stores.sqlite.source:SQLiteSource",
-    "zookeeper": "fencelock.stores.zookeeper.source:ZooKeeperSource",
+    "etcd": "fencelock.stores.etcd.source.store:EtcdSource",
+    "mariadb": "fencelock.stores.mysql.source.store:MySQLSource",
+    "memory": "fencelock.stores.memory.source:MemorySource",
+    "mysql": "fencelock.stores.mysql.source.store:MySQLSource",
+    "postgres": "fencelock.stores.postgres.source.store:PostgresSource",
+    "postgresql": "fencelock.stores.postgres.source.store:PostgresSource",
+    "sqlite": "fencelock.stores.sqlite.source.store:SQLiteSource",
+    "zookeeper": "fencelock.stores.zookeeper.source.store:ZooKeeperSource",
 }
 GUARDS = {
-    "etcd": "fencelock.stores.etcd.guard:EtcdGuard",
-    "mariadb": "fencelock.stores.mysql.guard:MySQLGuard",
-    "mysql": "fencelock.stores.mysql.guard:MySQLGuard",
-    "postgres": "fencelock.stores.postgres.guard:PostgresGuard",
-    "postgresql": "fencelock.stores.postgres.guard:PostgresGuard",
-    "sqlite": "fencelock.stores.sqlite.guard:SQLiteGuard",
-    "zookeeper": "fencelock.stores.zookeeper.guard:ZooKeeperGuard",
+    "etcd": "fencelock.stores.etcd.guard.store:EtcdGuard",
+    "mariadb": "fencelock.stores.mysql.guard.store:MySQLGuard",
+    "mysql": "fencelock.stores.mysql.guard.store:MySQLGuard",
+    "postgres": "fencelock.stores.postgres.guard.store:PostgresGuard",
+    "postgresql": "fencelock.stores.postgres.guard.store:PostgresGuard",
+    "sqlite": "fencelock.stores.sqlite.guard.store:SQLiteGuard",
+    "zookeeper": "fencelock.stores.zookeeper.guard.store:ZooKeeperGuard",
 }
 EXTRAS = {
     "etcd": "etcd",

@@ -9,19 +9,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fencelock.stores.memory.source import MemorySource
     from fencelock.testing.clock import ManualClock
     from fencelock.testing.conformance.guard import AsyncGuardConformance, GuardConformance
     from fencelock.testing.conformance.rig import failures
     from fencelock.testing.conformance.source import AsyncSourceConformance, SourceConformance
     from fencelock.testing.fakes import expire, lose
-    from fencelock.testing.memory import MemorySource
 
 _HOMES = {
     "AsyncGuardConformance": "fencelock.testing.conformance.guard",
     "AsyncSourceConformance": "fencelock.testing.conformance.source",
     "GuardConformance": "fencelock.testing.conformance.guard",
     "ManualClock": "fencelock.testing.clock",
-    "MemorySource": "fencelock.testing.memory",
+    "MemorySource": "fencelock.stores.memory.source",
     "SourceConformance": "fencelock.testing.conformance.source",
     "expire": "fencelock.testing.fakes",
     "failures": "fencelock.testing.conformance.rig",

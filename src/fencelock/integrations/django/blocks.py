@@ -14,8 +14,8 @@ from django.db import DEFAULT_DB_ALIAS, transaction
 from fencelock._api.base_guard import BaseGuard
 from fencelock._api.guarded_work import check_unused
 from fencelock.errors import GuardError
-from fencelock.integrations.django.loans import Loan
-from fencelock.integrations.django.places import url_of
+from fencelock.integrations.django.connection import Loan
+from fencelock.integrations.django.urls import url_of
 from fencelock.integrations.fencing import Fencing, fencing_of
 
 

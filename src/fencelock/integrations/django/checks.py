@@ -9,10 +9,10 @@ from typing import Any
 
 from django.core import checks
 
-from fencelock._flows.guard_requests import ENFORCE
 from fencelock.errors import ConfigError, FencelockError
 from fencelock.integrations.django.protecting import Table, tables_of
 from fencelock.integrations.django.settings import read
+from fencelock.protocol.guard_requests import ENFORCE
 from fencelock.stores.registry import source_store
 
 

@@ -13,7 +13,7 @@ from django.db import Error, connections, router
 
 from fencelock._api.guard import look_at
 from fencelock.errors import ConfigError, SchemaError, SourceUnavailableError
-from fencelock.integrations.django.places import name_at_guard, url_of
+from fencelock.integrations.django.urls import name_at_guard, url_of
 from fencelock.model import Mark, Protection, check_lock_name, check_resource_name
 
 _ASKED = "_fencelock_asked"

@@ -16,12 +16,12 @@ from sqlalchemy.orm import Session, scoped_session
 
 from fencelock._api.base_guard import BaseGuard
 from fencelock._api.guarded_work import check_unused
-from fencelock._drivers.lasting import to_its_end
+from fencelock._drivers.uncancelled import to_its_end
 from fencelock.errors import ConfigError
 from fencelock.integrations.fencing import Fencing, fencing_of
-from fencelock.integrations.sqlalchemy.loans import Loan
-from fencelock.integrations.sqlalchemy.places import url_of
+from fencelock.integrations.sqlalchemy.connection import Loan
 from fencelock.integrations.sqlalchemy.units import CoreUnit, SessionUnit, Unit
+from fencelock.integrations.sqlalchemy.urls import url_of
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session

@@ -13,7 +13,7 @@ from sqlalchemy.exc import UnboundExecutionError
 from sqlalchemy.orm import Session
 
 from fencelock.errors import ConfigError, GuardError
-from fencelock.integrations.sqlalchemy.loans import ended_inside
+from fencelock.integrations.sqlalchemy.connection import ended_inside
 
 
 class Unit(Protocol):

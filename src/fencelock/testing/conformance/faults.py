@@ -4,10 +4,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from fencelock._flows.requests import BlockSpent, SourceReply
 from fencelock.errors import OutcomeUnknownError
 from fencelock.model import Finding
-from fencelock.stores.contract import Capabilities, Channel, SourceConnection, SourceStore
+from fencelock.protocol.source_requests import BlockSpent, SourceReply
+from fencelock.protocol.stores import Capabilities, Channel, SourceConnection, SourceStore
 
 
 class LostReplies:

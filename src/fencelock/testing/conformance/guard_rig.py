@@ -9,11 +9,11 @@ from typing import Any
 
 from fencelock._api.aio_guard import AsyncGuard
 from fencelock._api.guard import Guard
-from fencelock._api.guard_terms import scope_of
-from fencelock._flows.guard_requests import Look, Seen
+from fencelock._api.validation import scope_of
 from fencelock.hooks import NO_HOOKS
 from fencelock.model import Mark, Sequencer, SourceInfo, draw_claim
-from fencelock.stores.contract import GuardStore
+from fencelock.protocol.guard_requests import Look, Seen
+from fencelock.protocol.stores import GuardStore
 from fencelock.stores.registry import guard_store
 from fencelock.testing.conformance.rig import AsyncRunner, Rig
 

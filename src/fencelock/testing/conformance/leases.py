@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
-from fencelock._flows import keep
-from fencelock._flows import requests as ask
+from fencelock._flows import renewal as keep
 from fencelock._flows.acquire import Attempt, acquire
-from fencelock._flows.requests import Flow
+from fencelock.protocol import source_requests as ask
+from fencelock.protocol.source_requests import Flow
 from fencelock.testing.conformance.faults import LostReplies
 from fencelock.testing.conformance.rig import require
 from fencelock.testing.conformance.source_rig import Contender, SourceRig, asking, drawing

@@ -18,9 +18,9 @@ from typing import Any, TypeVar
 
 from fencelock._drivers.aio import AsyncDriver
 from fencelock._drivers.sync import SyncDriver
-from fencelock._flows.requests import Flow
 from fencelock.clock import boottime_us
-from fencelock.stores.contract import SourceStore
+from fencelock.protocol.source_requests import Flow
+from fencelock.protocol.stores import SourceStore
 from fencelock.testing.clock import ManualClock
 
 PATIENCE_S = 30.0

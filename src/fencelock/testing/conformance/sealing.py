@@ -5,7 +5,7 @@ import threading
 import time
 
 from fencelock._api.guard import Guard
-from fencelock._api.guard_terms import scope_of
+from fencelock._api.validation import scope_of
 from fencelock.errors import (
     FencelockError,
     GuardError,

@@ -7,10 +7,10 @@ that finds the block of tokens spent reserves one and is asked again, as the acq
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from fencelock._flows import requests
-from fencelock._flows.requests import Flow
 from fencelock.model import LockInfo, SourceInfo
-from fencelock.stores.contract import SourceStore
+from fencelock.protocol import source_requests as requests
+from fencelock.protocol.source_requests import Flow
+from fencelock.protocol.stores import SourceStore
 from fencelock.stores.registry import source_store
 from fencelock.testing.conformance.rig import AsyncRunner, Rig, SyncRunner, require
 

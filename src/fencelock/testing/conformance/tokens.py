@@ -3,11 +3,11 @@
 import dataclasses
 from itertools import pairwise
 
-from fencelock._flows import requests as ask
 from fencelock._flows.acquire import Attempt, acquire
-from fencelock._flows.keep import release
-from fencelock._flows.requests import Flow
+from fencelock._flows.renewal import release
 from fencelock.model import EPOCH_STRIDE, MAX_TOKEN, Sequencer
+from fencelock.protocol import source_requests as ask
+from fencelock.protocol.source_requests import Flow
 from fencelock.testing.conformance.rig import require
 from fencelock.testing.conformance.source_rig import SourceRig
 

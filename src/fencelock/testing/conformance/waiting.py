@@ -2,7 +2,7 @@
 
 import select
 
-from fencelock._flows import requests as ask
+from fencelock.protocol import source_requests as ask
 from fencelock.testing.conformance.rig import PATIENCE_S, require
 from fencelock.testing.conformance.source_rig import Contender, SourceRig
 

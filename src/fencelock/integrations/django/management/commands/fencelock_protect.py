@@ -10,11 +10,11 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DEFAULT_DB_ALIAS, connections
 
 import fencelock
-from fencelock._flows.guard_requests import ENFORCE, OBSERVE
 from fencelock.errors import FencelockError
-from fencelock.integrations.django.places import name_for_guard, url_of
 from fencelock.integrations.django.protecting import Asked, Table, tables_of
 from fencelock.integrations.django.settings import source
+from fencelock.integrations.django.urls import name_for_guard, url_of
+from fencelock.protocol.guard_requests import ENFORCE, OBSERVE
 
 
 class Command(BaseCommand):

@@ -1,0 +1,114 @@
+"""Run the benchmarks: `python -m fencelock_lab.benchmarks [PART …] [--store STORE …] [--minutes M] [--out FOLDER]`.
+
+Or `make bench STORE=all`, which writes the results that the documents show, and `make bench BENCH='…'`.
+"""
+
+import argparse
+import signal
+import subprocess
+import sys
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from fencelock_lab.benchmarks import page, plots
+from fencelock_lab.benchmarks.parts import FULL_S, SUBJECTS, chosen
+from fencelock_lab.benchmarks.results import FOLDER, read_all, replace
+
+S_PER_MIN = 60
+QUESTIONS = {
+    "contest": "everybody who offers locks on the store: alone, many at once, hand-off",
+    "cycle": "acquire and release, against the same by hand, step by step",
+    "guarded": "a guarded write, against one with a look by hand, and one with none",
+    "known": "acquire and release where the store knows a million locks",
+    "waiting": "up to 10 000 waiters on one lock: hand-off, memory",
+    "held": "up to 100 000 leases in one process: renewal, memory, a cycle beside them",
+    "startup": "import fencelock; fencelock run, against flock(1) and etcdctl lock",
+    "simulated": "a million leases, in virtual time: requests to the source",
+}
+_NOTES = f"""
+All of it takes {FULL_S / S_PER_MIN:.0f} minutes; --minutes divides another time in the same proportions. Those who
+are compared take turns on one private server; who is not installed is left out. Nothing fails because a machine is
+slow.
+
+  make bench STORE=all                      everything, into lab/results and the documents
+  make bench STORE=postgres                 one store
+  make bench BENCH='--store sqlite guarded --out /tmp/bench --minutes 0.5'
+"""
+_GRACE_S = 120.0
+PAGE = Path("docs") / "explanation" / "measured.md"
+
+
+def main() -> int:
+    """Measure what was asked for, and write results, page and pictures after each subject."""
+    parser = _parser()
+    options = parser.parse_args()
+    if options.parts and options.out is None:
+        parser.error("some parts of a store are not its results: say --out FOLDER")
+    if unknown := set(options.parts) - set(QUESTIONS):
+        parser.error(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join(QUESTIONS)}")
+    subjects = SUBJECTS if "all" in (options.store or ["all"]) else options.store
+    plan = chosen(subjects, options.parts)
+    weight = sum(sum(parts.values()) for parts in plan.values())
+    speed = 1.0 if options.minutes is None else options.minutes * S_PER_MIN / weight
+    folder, target = (FOLDER, PAGE) if options.out is None else (options.out, options.out / PAGE.name)
+    if options.publish:
+        publish(folder, target, SUBJECTS)
+        return 0
+    failed = []
+    for subject, parts in plan.items():
+        if not measured(subject, parts, speed, folder):
+            failed.append(subject)
+        publish(folder, target, [subject])
+    if failed:
+        print(f"not all was measured of: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m fencelock_lab.benchmarks",
+        description="Measure fencelock against the work by hand and against its peers, in turns on one machine.",
+        epilog="parts:\n" + "".join(f"  {name:12}{question}\n" for name, question in QUESTIONS.items()) + _NOTES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("parts", nargs="*", metavar="PART", help="which to measure (default: all)")
+    parser.add_argument(
+        "--store", action="append", choices=[*SUBJECTS, "all"], help="which store, or other subject (default: all)"
+    )
+    parser.add_argument("--minutes", type=float, help="how long it may take; 0: everything once, as short as it can be")
+    parser.add_argument(
+        "--publish", action="store_true", help="measure nothing: write page and pictures of what is there"
+    )
+    parser.add_argument("--out", type=Path, help="write there, and leave what the documents show as it is")
+    return parser
+
+
+def measured(subject: str, parts: Mapping[str, float], speed: float, folder: Path) -> bool:
+    """Measure one subject in a process of its own, and tell whether all of it was."""
+    seconds = sum(parts.values()) * speed
+    command = [sys.executable, "-m", "fencelock_lab.benchmarks.subject", subject, str(seconds), str(folder), *parts]
+    process = subprocess.Popen(command)
+    try:
+        return process.wait(2 * seconds + _GRACE_S) == 0
+    except subprocess.TimeoutExpired:
+        print(f"{subject} takes too long, and is ended", file=sys.stderr)
+        process.send_signal(signal.SIGINT)  # It ends its server then.
+        try:
+            process.wait(_GRACE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        return False
+
+
+def publish(folder: Path, target: Path, fresh: Collection[str]) -> None:
+    """Write the page of all results that are in the folder, and the pictures of those that are fresh."""
+    reports = read_all(folder)
+    pictures = target.with_suffix("")
+    for name, picture in plots.draw(reports, fresh).items():
+        replace(pictures / f"{name}.svg", picture)
+    replace(target, page.as_markdown(reports, pictures.name))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,78 @@
+"""A guarded write, against one by hand and one without a check, by one writer and by several with one sequencer.
+
+Several are processes that take turns in step. What is compared is the time that one operation of theirs takes.
+"""
+
+import itertools
+import multiprocessing
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from functools import cache
+from importlib import import_module
+from multiprocessing.synchronize import Barrier
+from typing import TYPE_CHECKING, Any
+
+from fencelock_lab.benchmarks.child import Child, serve
+from fencelock_lab.benchmarks.guards import GUARDED, Kind
+from fencelock_lab.benchmarks.measure import MIN_TURNS, NO_AIMS, US_PER_S, Result, compare, rotated, seconds_each, turns
+from fencelock_lab.benchmarks.stores import Operation, Site
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+CASE = "a guarded write"
+TURN_S = 60.0
+
+
+def run(site: Site, seconds: float) -> list[Result]:
+    """Measure each kind that the store's guard has."""
+    guards = import_module(f"fencelock_lab.benchmarks.guards.{site.store}")
+    guards.prepare(site.url)
+    results = []
+    for kind in guards.KINDS:
+        results += _measure(site, kind, seconds / len(guards.KINDS))
+    return results
+
+
+def _measure(site: Site, kind: Kind, seconds: float) -> list[Result]:
+    context = multiprocessing.get_context("spawn")
+    barrier = context.Barrier(kind.writers)
+    with ExitStack() as stack:
+        writers = [
+            stack.enter_context(closing(Child(context, _write, site.store, site.url, kind, barrier)))
+            for _ in range(kind.writers)
+        ]
+        taken = _take_turns(writers, seconds)
+    aims = NO_AIMS if kind.aim is None else {GUARDED: kind.aim}
+    return compare(f"{CASE}, {kind.name}", taken, "us", aims)
+
+
+def _take_turns(writers: Sequence[Child], seconds: float) -> dict[str, list[float]]:
+    taken: dict[str, list[float]] = {}
+    for _ in turns(seconds, MIN_TURNS + 1):
+        for writer in writers:
+            writer.tell()
+        told = [dict(writer.hear(TURN_S)) for writer in writers]
+        for name in told[0]:
+            taken.setdefault(name, []).append(sum(one[name] for one in told) / len(told))
+    return {name: values[1:] for name, values in taken.items()}  # The first turn has connected.
+
+
+def _write(store: str, url: str, kind: Kind, barrier: Barrier, line: "Connection[Any, Any]") -> None:
+    """Take a turn with each variant whenever it is told to, in step with the other writers."""
+
+    @cache
+    def variants() -> dict[str, Operation]:
+        made: dict[str, Operation] = import_module(f"fencelock_lab.benchmarks.guards.{store}").variants(url, kind)
+        return made
+
+    numbers = itertools.count()
+
+    def take_a_turn() -> list[tuple[str, float]]:
+        taken = {}
+        for name in rotated(tuple(variants()), next(numbers)):
+            barrier.wait(TURN_S)
+            taken[name] = seconds_each(variants()[name], kind.batch) * US_PER_S
+        return [(name, taken[name]) for name in variants()]
+
+    serve(line, take_a_turn)

@@ -1,0 +1,126 @@
+"""Beyond what two cores carry: the library's own flows in virtual time, over a source that is a ledger in memory.
+
+What is counted is what no machine changes: the requests to the source for each hand-off, however many wait, and for
+each beat, however many leases are held. The flows and the keeper's schedule are the real ones; the simulator makes up
+the time, the network and the source.
+"""
+
+import time
+from collections.abc import Generator
+from typing import Any
+
+from fencelock._flows import renewal as keep
+from fencelock._flows.acquire import Attempt, Grant, acquire, deadline_ms
+from fencelock.errors import FencelockError
+from fencelock.protocol import source_requests as ask
+from fencelock_lab.benchmarks.measure import Result, summarise
+from fencelock_lab.benchmarks.stores import Site
+from fencelock_lab.simulator.keeper import Lease, SimulatedKeeper
+from fencelock_lab.simulator.kernel import US_PER_MS, Computer, Kernel, Process, Sleep
+from fencelock_lab.simulator.network import Network
+from fencelock_lab.simulator.oracle import SourceOracle
+from fencelock_lab.simulator.source import Source
+
+HAND_OFF, BEAT = "requests for each hand-off", "requests for each beat"
+QUEUES = ((1, 100), (100, 100), (1_000, 100))
+"""So many locks, with so many waiters each."""
+LEASES = (1_000, 100_000, 1_000_000)
+GROWTH = 20
+"""So many times longer the next number takes, about."""
+AIMS = {HAND_OFF: 4.0, BEAT: 1.0}
+WAITER_TTL_MS, LEASE_TTL_MS = 600_000, 3_000
+HOLD_US = 2 * US_PER_MS
+QUEUEING_US, MEASURED_US = 1_000 * US_PER_MS, 200 * US_PER_MS
+BEATS = 4
+SEED = 1
+TOKENS = 10_000_000
+
+
+def run(_site: Site | None, seconds: float) -> list[Result]:
+    """Count for more and more waiters and leases; the next number is begun only if there seems to be time for it."""
+    results: list[Result] = []
+    until, took = time.monotonic() + seconds, 0.0
+    for queue, leases in zip(QUEUES, LEASES, strict=True):
+        begun = time.monotonic()
+        if results and begun + GROWTH * took > until:
+            break
+        results += [_hand_offs(*queue), _beats(leases)]
+        took = time.monotonic() - begun
+    return sorted(results, key=lambda result: result.case, reverse=True)
+
+
+class CountingSource(Source):
+    """A source that counts what it is asked, by the kind of request."""
+
+    asked = 0
+    granted = 0
+
+    def perform(self, request: Any) -> ask.SourceReply | FencelockError:
+        """Answer a request that has arrived."""
+        reply = super().perform(request)
+        self.asked += 1
+        self.granted += isinstance(reply, ask.Granted)
+        return reply
+
+
+def _world() -> tuple[Kernel, CountingSource, Network]:
+    kernel = Kernel(SEED, is_tracing=False)
+    source = CountingSource(kernel, SourceOracle(list), block_tokens=TOKENS)
+    source.perform(ask.ReserveBlock())
+    return kernel, source, Network(kernel, source)
+
+
+def _hand_offs(locks: int, waiters: int) -> Result:
+    """Let each lock go from waiter to waiter for a while, all of them at the same time."""
+    kernel, source, network = _world()
+    computer = Computer(kernel)
+    may_begin_us = kernel.now_us + QUEUEING_US
+    for number in range(locks):
+        for place in range(waiters + 1):
+            process = Process(computer, f"p{number}-{place}")
+            process.start(_take_and_pass_on(f"lock-{number}", may_begin_us), network.answer)
+    kernel.run(may_begin_us)
+    asked_before, granted_before = source.asked, source.granted
+    kernel.run(may_begin_us + MEASURED_US)
+    each = (source.asked - asked_before) / (source.granted - granted_before)
+    return summarise(
+        HAND_OFF, f"{locks * waiters:,} waiting for {locks:,} locks", "requests", [each], aim=AIMS[HAND_OFF]
+    )
+
+
+def _take_and_pass_on(lock: str, may_begin_us: int) -> Generator[Any, Any, None]:
+    attempt = Attempt(lock, "somebody", WAITER_TTL_MS)
+    grant = yield from acquire(attempt, may_wait=True, timeout_ms=None)
+    assert grant is not None
+    now_ms = yield ask.Now()
+    yield Sleep(max(HOLD_US, may_begin_us - now_ms * US_PER_MS))
+    assert attempt.claim is not None
+    yield from keep.release(lock, attempt.claim)
+
+
+def _beats(leases: int) -> Result:
+    """Hold so many leases in one process for some beats."""
+    kernel, source, network = _world()
+    process = Process(Computer(kernel), "holder")
+    keeper = SimulatedKeeper(process, network.tell, lambda _: None)
+    process.start(_hold(keeper, source, leases), network.answer)
+    process.start(keeper.run(), network.answer)
+    beat_us = LEASE_TTL_MS // 3 * US_PER_MS
+    kernel.run(kernel.now_us + beat_us // 2)
+    before = source.asked
+    assert source.granted == leases
+    kernel.run(kernel.now_us + BEATS * beat_us)
+    return summarise(BEAT, f"{leases:,} leases", "requests", [(source.asked - before) / BEATS], aim=AIMS[BEAT])
+
+
+def _hold(keeper: SimulatedKeeper, source: CountingSource, leases: int) -> Generator[Any, Any, None]:
+    """Take the leases at once: the time that a million requests take is of no interest here."""
+    now_ms = yield ask.Now()
+    for number in range(leases):
+        attempt = Attempt(f"lock-{number}", "holder", LEASE_TTL_MS)
+        attempt.claim = f"c-{number}"
+        request = ask.Acquire(attempt.lock, attempt.claim, "holder", LEASE_TTL_MS, now_ms * US_PER_MS, False)
+        reply = source.perform(request)
+        assert isinstance(reply, ask.Granted)
+        until_ms = deadline_ms(now_ms, reply.remaining_ms, LEASE_TTL_MS)
+        keeper.adopt(Lease(attempt, Grant(reply.token, until_ms, "s", "h", None), None), now_ms)

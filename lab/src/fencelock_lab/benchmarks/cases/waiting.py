@@ -1,0 +1,147 @@
+"""Up to 10 000 waiters on one lock, tasks of one process: what a hand-off takes, and what each of them costs.
+
+A hand-off is from the call of release to the next one's return. What the server is asked for it is counted where the
+server tells at once. If the queue is not full in time, it is measured as long as it is, and its length says so.
+"""
+
+import asyncio
+import multiprocessing
+import sys
+import time
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import fencelock.aio
+from fencelock_lab.benchmarks.child import Child, serve
+from fencelock_lab.benchmarks.measure import MS_PER_S, Result, amount, resident_bytes, summarise
+from fencelock_lab.benchmarks.stores import Site
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+HAND_OFF, MEMORY, ASKED = "hand-off between tasks", "memory of a waiter", "requests for each hand-off"
+COUNTS = (1, 100, 1_000, 10_000)
+MANY = 1_000
+"""So many must wait before the memory of one says something."""
+TTL_S = 600.0
+SETTLE_S, _SETTLING = 0.5, 0.1
+LOOK_S = 0.05
+ARRIVING_S = 20.0
+"""How long those who come at once may take; a queue that grows no more is measured as long as it is."""
+_SLICE = 250
+"""Waiters that come at once."""
+_QUEUEING = 0.7
+"""The share of what time is left that a queue may take to fill."""
+_PASSING_ON = 0.15
+"""The share of all the time that each may then pass the lock on."""
+GROWTH = 2
+"""A queue not so many times as long as the one before says nothing new."""
+_SLACK_S = 60.0
+
+
+def run(site: Site, seconds: float) -> list[Result]:
+    """Measure queues of growing length; the longest has what time the others leave."""
+    results: list[Result] = []
+    until, waiting = time.monotonic() + seconds, 0
+    for count in COUNTS:
+        left, before = max(until - time.monotonic(), 0.0), waiting
+        try:
+            if left or not waiting:
+                waiting, found = _measure(site, count, left * _QUEUEING, seconds * _PASSING_ON)
+                results += found if waiting >= GROWTH * before else []
+        except ChildProcessError as error:
+            print(f"{count:,} waiters: {error}", file=sys.stderr)
+            break
+        if waiting < count:  # A longer queue takes longer to fill.
+            print(f"{site.title}: time was over at {waiting:,} waiters of {count:,}", file=sys.stderr)
+            break
+    return results
+
+
+def _measure(site: Site, count: int, queueing_s: float, passing_on_s: float) -> tuple[int, list[Result]]:
+    with closing(Child(multiprocessing.get_context("spawn"), _wait, site.url, f"queue-{count}")) as child:
+        waiting, bytes_each = child.ask("queue", count, queueing_s, patience_s=queueing_s + _SLACK_S)
+        before = site.asked() if site.asked else 0
+        gaps = child.ask("pass on", passing_on_s, patience_s=passing_on_s + _SLACK_S)
+        asked = site.asked() - before if site.asked else 0
+    name = amount(waiting, count, "waiting")
+    results = [summarise(HAND_OFF, name, "ms", gaps)]
+    if site.asked:
+        results.append(summarise(ASKED, name, "requests", [asked / len(gaps)]))
+    if waiting >= MANY:
+        results.append(summarise(MEMORY, name, "bytes", [bytes_each]))
+    return waiting, results
+
+
+class _Queue:
+    """Tasks that wait for one lock, and pass it on as soon as they have it."""
+
+    def __init__(self, url: str, name: str) -> None:
+        self._lock = fencelock.aio.connect(url).lock(name, ttl=TTL_S)
+        # Who looks how many wait has connections of his own, and stands in nobody's way.
+        self._looker = fencelock.aio.connect(url)
+        self._first: Any = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._moments: list[tuple[float, float]] = []
+        self._may_pass_on = asyncio.Event()
+
+    async def fill(self, count: int, seconds: float) -> tuple[int, float]:
+        """Have so many wait, if there is time; return how many do, and the bytes that each takes."""
+        began = time.monotonic()
+        self._first = await self._lock.acquire()
+        before = resident_bytes()
+        waiting = 0
+        while waiting == len(self._tasks) < count and (not waiting or time.monotonic() < began + seconds):
+            wanted = min(waiting + _SLICE, count)
+            self._tasks += [asyncio.create_task(self._wait()) for _ in range(wanted - waiting)]
+            waiting = await self._arrived(wanted)
+        taken = resident_bytes() - before
+        # The last have been told their places when a few moments have passed, more of them on a slow machine.
+        await asyncio.sleep(SETTLE_S + (time.monotonic() - began) * _SETTLING)
+        return waiting, taken / waiting
+
+    async def _arrived(self, wanted: int) -> int:
+        """Wait until the source knows so many waiters, or for ARRIVING_S; return how many it knows."""
+        until = time.monotonic() + ARRIVING_S
+        while (waiting := len((await self._looker.info(self._lock.name)).waiters)) < wanted:
+            if time.monotonic() > until:
+                break
+            await asyncio.sleep(LOOK_S)
+        return waiting
+
+    async def _wait(self) -> None:
+        lease = await self._lock.acquire()
+        returned = time.perf_counter()
+        assert lease is not None
+        await self._may_pass_on.wait()
+        released = time.perf_counter()
+        self._moments.append((returned, released))
+        await lease.release()
+
+    async def pass_on(self, seconds: float) -> list[float]:
+        """Let the lock go from hand to hand; return the milliseconds of each hand-off."""
+        self._may_pass_on.set()
+        released = time.perf_counter()
+        await self._first.release()
+        await asyncio.wait(self._tasks, timeout=max(seconds, SETTLE_S))
+        while not self._moments:  # noqa: ASYNC110 - one at least, however slow the store is
+            await asyncio.sleep(LOOK_S)
+        gaps = []
+        for returned, next_released in self._moments:
+            gaps.append((returned - released) * MS_PER_S)
+            released = next_released
+        return gaps
+
+
+def _wait(url: str, name: str, line: "Connection[Any, Any]") -> None:
+    with asyncio.Runner() as runner:
+        queue = runner.run(_made(url, name))
+
+        def answer(what: str, *how: Any) -> Any:
+            return runner.run(queue.fill(*how) if what == "queue" else queue.pass_on(*how))
+
+        serve(line, answer)
+
+
+async def _made(url: str, name: str) -> _Queue:
+    return _Queue(url, name)

@@ -1,0 +1,124 @@
+"""The page of what was measured: one table a store of everybody who offers locks there, and one of the other questions.
+
+Promise: every figure on it is in a results file, in the same digits. It explains nothing: `performance.md` does.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from fencelock_lab.benchmarks.measure import Result
+from fencelock_lab.benchmarks.peers.contest import (
+    ALONE,
+    FAIRNESS,
+    LONGEST,
+    PROCESSES,
+    RATE,
+    TAILS,
+    WAITERS,
+    handing_over,
+    many,
+)
+from fencelock_lab.benchmarks.plots import SCALE
+from fencelock_lab.benchmarks.results import Report, by_variant
+
+_HEAD = """# Measured
+
+`make bench STORE=all` wrote this page and [its files](../../lab/results). What the figures say, and what to
+choose, is [another page](performance.md). Those in one table took turns on one private server, with every write flushed
+that the store says it flushes; compare within a table only. Times are microseconds (us) and milliseconds (ms); a ratio
+is the median of each turn's ratio to the first row. *missed*: more than was aimed at.
+
+How to read the columns: *p50*, *p99* and *p99.9* of acquiring and releasing a free lock; *cycles a second* of so many
+processes together that want one lock all the time, and how *fair* that was among the most of them (Jain's index, 1: all
+had the same), with the longest wait that anybody had; *hand-off* from the call of release to the next one's return,
+with so many processes waiting. An empty cell: it is not made for that, it failed, or no time was left.
+"""
+_CONTEST = (
+    "who",
+    *("p50 us", "p99 us", "p99.9 us", "ratio"),
+    *(f"cycles/s, {number}" for number in PROCESSES),
+    *(f"{what}, {PROCESSES[-1]}" for what in ("fair", "longest ms")),
+    *(f"hand-off ms, {number}" for number in WAITERS),
+    "does without",
+)
+
+
+def as_markdown(reports: Sequence[Report], pictures: str) -> str:
+    """Return the page; its pictures are in a folder of this name beside it."""
+    parts = [_HEAD]
+    for report in reports:
+        parts.append(f"## {report.title}\n")
+        parts.append(f"{report.measured}, {report.seconds / 60:.1f} minutes; {report.machine}.\n")
+        if report.find(ALONE):
+            parts.append(_table(_CONTEST, _contest(report)))
+            parts.append(f"![{report.title}: who takes how long]({pictures}/{report.subject}.svg)\n")
+        others = [result for result in report.results if not is_of_contest(result.case)]
+        if others:
+            header = ("question", "", "median", "quartiles", "ratio", "aimed at")
+            parts.append(_table(header, _questions(others)))
+        parts += [f"Not measured: {part} ({why}).\n" for part, why in report.failed.items()]
+    if any(result.case in SCALE for report in reports for result in report.results):
+        parts.append(f"## Scale\n\n![What grows with the number of waiters and leases]({pictures}/scale.svg)\n")
+    return "\n".join(parts)
+
+
+def is_of_contest(case: str) -> bool:
+    """Tell whether a case has its column in the table of everybody."""
+    return case in _columns()
+
+
+def _columns() -> list[str]:
+    return [
+        ALONE,
+        *(f"{ALONE}, {tail}" for tail in TAILS),
+        *(many(what, number) for what in (RATE, FAIRNESS, LONGEST) for number in PROCESSES),
+        *(handing_over(number) for number in WAITERS),
+    ]
+
+
+def _contest(report: Report) -> list[list[str]]:
+    most = PROCESSES[-1]
+    cases = [
+        *(f"{ALONE}, {tail}" for tail in TAILS),
+        *(many(RATE, number) for number in PROCESSES),
+        *(many(what, most) for what in (FAIRNESS, LONGEST)),
+        *(handing_over(number) for number in WAITERS),
+    ]
+    found = [by_variant(report.find(case)) for case in cases]
+    rows = []
+    for alone in report.find(ALONE):
+        cells = [number(one[alone.variant].median) if alone.variant in one else "" for one in found]
+        tails, others = cells[: len(TAILS)], cells[len(TAILS) :]
+        rows.append([alone.variant, number(alone.median), *tails, _ratio(alone), *others, alone.lacks])
+    return rows
+
+
+def _questions(results: Sequence[Result]) -> Iterable[list[str]]:
+    cases: dict[str, list[Result]] = {}
+    for result in results:
+        cases.setdefault(result.case, []).append(result)
+    for case, variants in cases.items():
+        for index, result in enumerate(variants):
+            spread = "" if result.low == result.high else f"{number(result.low)} to {number(result.high)}"
+            median = f"{number(result.median)} {result.unit}".rstrip()
+            yield ["" if index else case, result.variant, median, spread, _ratio(result), _aim(result)]
+
+
+def _aim(result: Result) -> str:
+    if result.aim is None:
+        return ""
+    aim = f"{number(result.aim)}x" if result.ratio is not None else f"{number(result.aim)} {result.unit}".rstrip()
+    return f"{aim}: *missed*" if result.is_missed else aim
+
+
+def _ratio(result: Result) -> str:
+    return "" if result.ratio is None else f"{number(result.ratio)}x"
+
+
+def number(value: float) -> str:
+    """Return a number in three digits, or whole."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)

@@ -1,0 +1,193 @@
+"""Measure all contenders of one store in turns: alone, many at once, and handing over from one to the next."""
+
+import itertools
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from functools import partial
+from operator import itemgetter
+from selectors import EVENT_READ, DefaultSelector
+
+from fencelock_lab.benchmarks.child import PATIENCE_S
+from fencelock_lab.benchmarks.measure import NS_PER_MS, NS_PER_S, NS_PER_US, Result, compare, quantile, summarise, turns
+from fencelock_lab.benchmarks.peers.contender import Contender
+from fencelock_lab.benchmarks.peers.player import Player, contenders, prepare
+from fencelock_lab.benchmarks.stores import Site
+
+ALONE = "acquire and release"
+TAILS = {"p99": 0.99, "p99.9": 0.999}
+RATE, FAIRNESS, LONGEST = "cycles a second", "fairness", "longest wait"
+HAND_OFF = "hand-off"
+BATCH = 50
+PROCESSES = (2, 8, 32, 64)
+CONTEND_S = 1.0
+WAITERS = (1, 8, 32)
+HAND_OFFS = 10
+"""In each turn."""
+SETTLE_S = 0.3
+"""How long those who wait are left alone before the lock is freed, so that all of them do wait."""
+ALONE_SHARE = 0.25
+"""Of the time; the rest is for many at once."""
+Measured = Mapping[str, Sequence[float]]
+"""What one turn brought, by the case."""
+
+
+def run(site: Site, seconds: float) -> list[Result]:
+    """Measure everything; who fails at something is left out there, and said so on stderr."""
+    prepare(site.store)
+    return Contest(site).run(seconds)
+
+
+def many(what: str, processes: int) -> str:
+    """Return what a case of so many at once is called."""
+    return f"{what}, {processes} processes"
+
+
+def handing_over(waiters: int) -> str:
+    """Return what a case of hand-offs is called."""
+    return f"{HAND_OFF}, {waiters} waiting"
+
+
+class Contest:
+    """Everybody who offers locks on one store, at one address."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._contenders = contenders(site.store)
+
+    def run(self, seconds: float) -> list[Result]:
+        """Measure everything, if only once; what time is left then goes to further turns."""
+        until = time.monotonic() + seconds
+        results = self._alone(seconds * ALONE_SHARE)
+        results += self._together(until)
+        lacks = {one.name: one.lacks for one in self._contenders}
+        return [replace(result, lacks=lacks[result.variant]) for result in results]
+
+    def _player(self, one: Contender, what: str) -> Player:
+        # A lock of each one's own, and of each turn: whoever is ended while he holds one, or waits for one, leaves that
+        # behind until his lease is over.
+        return Player(self._site.store, one, self._site.url, f"{what}-{self._contenders.index(one)}")
+
+    # --- alone --------------------------------------------------------------------------------------------------------
+    def _alone(self, seconds: float) -> list[Result]:
+        """Take turns of a few cycles each: the median, and the slowest in a hundred and in a thousand."""
+        with ExitStack() as stack:
+            players = [stack.enter_context(closing(self._player(one, "alone"))) for one in self._contenders]
+            players = [player for player in players if _is_able(player)]
+            taken: dict[str, list[list[int]]] = {player.contender.name: [] for player in players}
+            for _ in turns(seconds):
+                for player in players:
+                    taken[player.contender.name].append(player.ask("cycles", BATCH))
+        medians = {name: [statistics.median(turn) / NS_PER_US for turn in own] for name, own in taken.items()}
+        results = compare(ALONE, medians, "us")
+        for tail, share in TAILS.items():
+            for name, own in taken.items():
+                value = quantile([ns for turn in own for ns in turn], share) / NS_PER_US
+                results.append(summarise(f"{ALONE}, {tail}", name, "us", [value]))
+        return results
+
+    # --- together -----------------------------------------------------------------------------------------------------
+    def _together(self, until: float) -> list[Result]:
+        """Have each who waits by himself take turns at all sizes; another turn begins only if there is time for it."""
+        left = [one for one in self._contenders if one.can_wait]
+        samples: dict[str, dict[str, list[float]]] = {}
+        for number in itertools.count():
+            began = time.monotonic()
+            for one in tuple(left):
+                try:
+                    for case, values in self._turn(one, number):
+                        samples.setdefault(case, {}).setdefault(one.name, []).extend(values)
+                except ChildProcessError as error:
+                    print(f"left out from here on: {error}", file=sys.stderr)
+                    left.remove(one)
+            if 2 * time.monotonic() - began > until:
+                break
+        return [
+            summarise(case, name, _unit(case), values) for case, own in samples.items() for name, values in own.items()
+        ]
+
+    def _turn(self, one: Contender, number: int) -> Iterator[tuple[str, Sequence[float]]]:
+        """Measure one contender with more and more processes, each of which is started once."""
+        steps = [(size, partial(_contend, size)) for size in PROCESSES]
+        steps += [(waiters + 1, partial(_hand_over, waiters)) for waiters in WAITERS]
+        players: list[Player] = []
+        with ExitStack() as stack:
+            for size, measure in sorted(steps, key=itemgetter(0)):
+                fresh = [self._player(one, f"turn-{number}") for _ in range(size - len(players))]
+                for player in fresh:
+                    stack.callback(player.close)
+                    player.tell("cycles", 1)
+                for player in fresh:
+                    player.hear()
+                players += fresh
+                yield from measure(players[:size]).items()
+
+
+def _contend(size: int, players: Sequence[Player]) -> Measured:
+    """Let them all take the lock as often as they can: how often together, and how evenly."""
+    began_ns = time.monotonic_ns()
+    for player in players:
+        player.tell("contend", CONTEND_S)
+    counts, longest_ns, ended_ns = zip(*(player.hear() for player in players), strict=True)
+    rate = sum(counts) / (max(ended_ns) - began_ns) * NS_PER_S
+    # Jain's index: 1 when all had the same number of turns, 1/n when one had them all.
+    fairness = sum(counts) ** 2 / (len(counts) * sum(count**2 for count in counts))
+    found = {RATE: rate, FAIRNESS: fairness, LONGEST: max(longest_ns) / NS_PER_MS}
+    return {many(what, size): [value] for what, value in found.items()}
+
+
+def _hand_over(waiters: int, players: Sequence[Player]) -> Measured:
+    """Have one hold and the others wait, again and again: from the call of release to the next one's return."""
+    taken: list[float] = []
+    with DefaultSelector() as selector:
+        for player in players:
+            selector.register(player, EVENT_READ, player)
+        holder, *others = players
+        holder.ask("acquire")
+        for other in others:
+            other.tell("acquire")
+        time.sleep(SETTLE_S)
+        for _ in range(HAND_OFFS):
+            released_ns = holder.ask("release")
+            successor = _first(selector, holder.name)
+            taken.append((successor.hear() - released_ns) / NS_PER_MS)
+            holder.tell("acquire")
+            holder = successor
+            time.sleep(SETTLE_S / 10)
+    _let_go(holder, [player for player in players if player is not holder])
+    return {handing_over(waiters): taken}
+
+
+def _first(selector: DefaultSelector, name: str) -> Player:
+    """Return the player who is the first to answer."""
+    for key, _ in selector.select(PATIENCE_S):
+        player: Player = key.data
+        return player
+    raise ChildProcessError(f"{name}: nobody who waited was granted the lock within {PATIENCE_S:g} s")
+
+
+def _let_go(holder: Player, others: Sequence[Player]) -> None:
+    """Have everybody who waits take the lock once and free it at once."""
+    for other in others:
+        other.tell("release")
+    holder.ask("release")
+    for other in others:
+        other.hear()
+        other.hear()
+
+
+def _unit(case: str) -> str:
+    return {RATE: "/s", FAIRNESS: "of 1"}.get(case.partition(",")[0], "ms")
+
+
+def _is_able(player: Player) -> bool:
+    """Tell whether a contender works here at all, and have it import and connect what it needs."""
+    try:
+        player.ask("cycles", BATCH)
+    except ChildProcessError as error:
+        print(f"left out: {error}", file=sys.stderr)
+        return False
+    return True

@@ -1,0 +1,95 @@
+"""One contender in a process of its own.
+
+Processes are forked from one that has imported what everybody needs, and has used none of it: so 64 of them are there
+in a second. Times are nanoseconds of CLOCK_MONOTONIC, the same for all processes.
+"""
+
+import multiprocessing
+import os
+import time
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from fencelock_lab.benchmarks.child import Child, serve
+from fencelock_lab.benchmarks.peers.contender import Contender, Lock
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+_context = multiprocessing.get_context("forkserver")
+
+
+def contenders(store: str) -> list[Contender]:
+    """Return who is compared on a store; the first is what the others are compared with."""
+    found: list[Contender] = import_module(f"fencelock_lab.benchmarks.peers.{store}").CONTENDERS
+    return found
+
+
+def prepare(store: str) -> None:
+    """Have all players of this store begin with what they need. Who is not installed says so when it is asked."""
+    peers = f"fencelock_lab.benchmarks.peers.{store}"
+    own = (
+        __name__,
+        peers,
+        f"fencelock_lab.benchmarks.stores.{store}",
+        f"fencelock.stores.{store}.source",
+        "fencelock.aio",
+    )
+    _context.set_forkserver_preload([*own, *import_module(peers).IMPORTS])
+
+
+class Player(Child):
+    """A contender's process, as the one who tells it what to do sees it."""
+
+    def __init__(self, store: str, contender: Contender, url: str, lock: str) -> None:
+        super().__init__(_context, main, contender.name, store, url, lock)
+        self.contender = contender
+
+
+def play(lock: Lock, *command: Any) -> Any:
+    """Do what one command says, and return the answer."""
+    match command:
+        case ("cycles", count):
+            return lock.cycles(count)
+        case ("acquire",):
+            lock.acquire()
+            return time.monotonic_ns()
+        case ("release",):
+            released_ns = time.monotonic_ns()
+            lock.release()
+            return released_ns
+        case ("contend", seconds):
+            return _contend(lock, seconds)
+        case _:
+            raise ValueError(command)
+
+
+def _contend(lock: Lock, seconds: float) -> tuple[int, int, int]:
+    """Take and free the lock for some time; return how often, the longest wait in nanoseconds, and when it ended.
+
+    Whoever waits when the time is over still has his turn.
+    """
+    count = longest_ns = 0
+    end_ns = time.monotonic_ns() + int(seconds * 1e9)
+    while (began_ns := time.monotonic_ns()) < end_ns:
+        lock.acquire()
+        longest_ns = max(longest_ns, time.monotonic_ns() - began_ns)
+        lock.release()
+        count += 1
+    return count, longest_ns, time.monotonic_ns()
+
+
+def main(name: str, store: str, url: str, lock_name: str, line: "Connection[Any, Any]") -> None:
+    """Play the contender of this name. What a library prints is of no interest."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in (1, 2):
+        os.dup2(nowhere, descriptor)
+
+    @cache
+    def lock() -> Lock:
+        (contender,) = [one for one in contenders(store) if one.name == name]
+        return contender.make(url, lock_name)
+
+    serve(line, lambda *command: play(lock(), *command))
+    os._exit(0)  # Some have threads that never end.

@@ -1,0 +1,77 @@
+"""What one subject's measurement brought, as a file: written whole or not at all, and read again for the page.
+
+It is kept beside the code, so that a figure in the documents has a file that it comes from.
+"""
+
+import json
+import os
+import platform
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from fencelock_lab.benchmarks.measure import Result
+from fencelock_lab.benchmarks.parts import SUBJECTS
+
+FOLDER = Path("lab") / "results"
+
+
+def machine() -> str:
+    """Return what must be known of the machine to read the numbers."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    kernel = platform.release().partition("-")[0]
+    load = f"load {os.getloadavg()[0]:.1f} when it began"
+    return f"{os.cpu_count()} cores ({model}), {load}, Linux {kernel}, Python {platform.python_version()}"
+
+
+@dataclass(slots=True)
+class Report:
+    """All that was measured of one subject. `failed` says why a part has no results."""
+
+    subject: str
+    title: str
+    seconds: float = 0.0
+    machine: str = field(default_factory=machine)
+    measured: str = field(default_factory=lambda: datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"))
+    results: list[Result] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+
+    def find(self, case: str) -> list[Result]:
+        """Return the results of one case."""
+        return [result for result in self.results if result.case == case]
+
+
+def write(report: Report, folder: Path) -> Path:
+    """Write a report over the one before."""
+    told = {**asdict(report), "results": [result.as_json() for result in report.results]}
+    lines = ",\n  ".join(json.dumps(each, ensure_ascii=False) for each in told.pop("results"))
+    head = json.dumps(told, indent=1, ensure_ascii=False)[: -len("\n}")]
+    path = folder / f"{report.subject}.json"
+    replace(path, f'{head},\n "results": [\n  {lines}\n ]\n}}\n')
+    return path
+
+
+def read(path: Path) -> Report:
+    """Read a report."""
+    told = json.loads(path.read_text())
+    return Report(**{**told, "results": [Result(**each) for each in told["results"]]})
+
+
+def read_all(folder: Path) -> list[Report]:
+    """Read what there is, in the order of the subjects."""
+    return [read(path) for path in (folder / f"{subject}.json" for subject in SUBJECTS) if path.exists()]
+
+
+def replace(path: Path, content: str) -> None:
+    """Write a file at once: whoever reads it finds the old content or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_suffix(".new")
+    fresh.write_text(content)
+    fresh.replace(path)
+
+
+def by_variant(results: Iterable[Result]) -> dict[str, Result]:
+    """Return results by the names of their variants."""
+    return {result.variant: result for result in results}

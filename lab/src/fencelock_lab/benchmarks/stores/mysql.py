@@ -1,0 +1,150 @@
+"""A private MariaDB server for the benchmarks, and the work by hand on it.
+
+By hand: the two statements that somebody who knows MySQL well would write for one lock with a token, and nothing around
+them: one row, whose token comes back by LAST_INSERT_ID, taken by an UPDATE and freed by another, each flushed. What it
+lacks: a counter that outlives the row, so that the tokens of a lock that is deleted never come again; waiting, renewal,
+the refusal of late duplicates, errors, and rights: whoever may update the row may give himself any token.
+"""
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+from fencelock.clock import boottime_us
+from fencelock.model import draw_claim
+from fencelock.protocol.source_requests import Acquire
+from fencelock.stores.mysql.connection.client import Connection, open_connection
+from fencelock.stores.mysql.connection.forks import FORKS
+from fencelock.stores.mysql.connection.url import place_of
+from fencelock.stores.mysql.source.codec import GRANTED, MAX_WAITERS, SQL
+from fencelock.stores.mysql.source.store import MySQLSource
+from fencelock_lab.benchmarks.stores import CONNECTIONS, Operation, Site, fleet_on_disk
+from tests.mysql.fix_mysql import Fleet
+
+TTL_US = 30_000_000
+_BY_HAND = (
+    """
+    CREATE TABLE IF NOT EXISTS by_hand (name VARBINARY(512) PRIMARY KEY, token BIGINT NOT NULL, claim VARCHAR(64),
+                                        holder VARCHAR(512), deadline_us BIGINT NOT NULL)
+    """,
+    "INSERT IGNORE INTO by_hand VALUES ('bench', 0, NULL, NULL, 0)",
+    "CREATE TABLE IF NOT EXISTS by_hand_counter (id INT PRIMARY KEY, token BIGINT NOT NULL)",
+    "INSERT IGNORE INTO by_hand_counter VALUES (1, 0)",
+)
+_TAKE = """
+    UPDATE by_hand SET token = LAST_INSERT_ID(token + 1), claim = %s, holder = %s,
+                       deadline_us = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) + %s
+    WHERE name = %s AND (claim IS NULL OR deadline_us < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)))
+"""
+_FREE = "UPDATE by_hand SET claim = NULL, holder = NULL WHERE name = %s AND claim = %s"
+
+
+@contextmanager
+def site() -> Iterator[Site]:
+    """Yield a database with fencelock's schema, on a server on a disk that is gone afterwards."""
+    with fleet_on_disk(Fleet) as fleet:
+        server = fleet.new_server()
+        server.settings["max_connections"] = CONNECTIONS
+        server.start()
+        server.rows("CREATE DATABASE bench")
+        url = server.url(database="bench")
+        MySQLSource(url).install()
+        ((version,),) = server.rows("SELECT VERSION()")
+
+        def asked() -> int:
+            ((_, count),) = server.rows("SHOW GLOBAL STATUS LIKE 'Questions'")
+            return int(count)
+
+        yield Site("mysql", f"MariaDB {version.split('-')[0]}", url, server, asked)
+
+
+@contextmanager
+def by_hand(site: Site) -> Iterator[dict[str, Operation]]:
+    """Yield what the server takes for nothing, for less, and for fencelock's own calls."""
+    with closing(HandWrittenLock(site.url)) as floor, closing(SameCalls(site.url)) as same:
+        yield {
+            "two statements by hand": floor.cycle,
+            "five by hand, with a counter for all locks": floor.cycle_with_counter,
+            "fencelock's two calls by hand": same.cycle,
+            "two empty trips": floor.empty_trips,
+            "GET_LOCK: no token, no lease": floor.user_lock,
+        }
+
+
+class HandWrittenLock:
+    """Take and free a lock by two statements."""
+
+    def __init__(self, url: str) -> None:
+        self.connection: Connection = open_connection(place_of(url), 10.0)
+        self._claim = ""
+        for statement in _BY_HAND:
+            self._run(statement)
+
+    def _run(self, statement: str, *parameters: Any) -> Any:
+        with self.connection.cursor() as cursor:
+            cursor.execute(statement, parameters)
+            return cursor.lastrowid
+
+    def take(self) -> None:
+        """Take the lock."""
+        self._claim = draw_claim()
+        token = self._run(_TAKE, self._claim, "somebody", TTL_US, b"bench")
+        assert token > 0
+
+    def free(self) -> None:
+        """Free it."""
+        self._run(_FREE, b"bench", self._claim)
+
+    def cycle(self) -> None:
+        """Take the lock and free it."""
+        self.take()
+        self.free()
+
+    def cycle_with_counter(self) -> None:
+        """Do the same with a counter that all locks share, as T6 asks for, and so in five trips."""
+        self._run("BEGIN")
+        self._run("UPDATE by_hand_counter SET token = LAST_INSERT_ID(token + 1)")
+        self.take()
+        self._run("COMMIT")
+        self.free()
+
+    def empty_trips(self) -> None:
+        """Go to the server twice for nothing."""
+        self._run("SELECT 1")
+        self._run("SELECT 1")
+
+    def user_lock(self) -> None:
+        """Take and free a lock of the server's own: no token, no lease, gone with the connection."""
+        self._run("SELECT GET_LOCK('bench', 0)")
+        self._run("SELECT RELEASE_LOCK('bench')")
+
+    def close(self) -> None:
+        """Close the connection."""
+        FORKS.close(self.connection)
+
+
+class SameCalls:
+    """fencelock's own two calls by hand: what is left above them is Python's."""
+
+    def __init__(self, url: str) -> None:
+        self._store = MySQLSource(url)
+        source = self._store.connect(patience_s=10.0)
+        source.perform(Acquire("same", draw_claim(), "nobody", 100, boottime_us(), may_wait=False))
+        source.close()
+        self.connection: Connection = open_connection(place_of(url), 10.0)
+
+    def cycle(self) -> None:
+        """Take the lock and free it."""
+        seen, claim = self._store.identity.seen, draw_claim()
+        assert seen is not None
+        # Later than any claim that has ended, however late the server told its time when the connection was made.
+        born_us = self._store.identity.clock.at(boottime_us()) + TTL_US
+        ttl_ms = TTL_US // 1000
+        told = (b"bench-same", claim, "somebody", ttl_ms, born_us, "wait", MAX_WAITERS, seen.epoch, seen.history_id)
+        ((outcome, *_),) = self.connection.run(SQL.acquire, told)
+        assert outcome == GRANTED
+        self.connection.run(SQL.release, (b"bench-same", claim, 0))
+
+    def close(self) -> None:
+        """Close the connection."""
+        FORKS.close(self.connection)

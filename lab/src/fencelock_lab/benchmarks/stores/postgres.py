@@ -1,0 +1,152 @@
+"""A private PostgreSQL server for the benchmarks, and the work by hand on it.
+
+By hand: what somebody who knows PostgreSQL well would write for one lock with a token, and nothing around it: a row, a
+sequence under a bound that is durable already, the server's clock, one function to take and one to free, neither
+flushed, prepared statements. What it lacks: waiting, renewal, the refusal of late duplicates, the notice of a recovery,
+rights, errors, and every check of what the user passes.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+import psycopg
+
+from fencelock.clock import boottime_us
+from fencelock.model import draw_claim
+from fencelock.protocol.source_requests import Acquire, ReserveBlock
+from fencelock.stores.postgres.source.codec import GRANTED, HEAD_WAIT_MS, MAX_WAITERS, SQL
+from fencelock.stores.postgres.source.store import PostgresSource
+from fencelock_lab.benchmarks.stores import CONNECTIONS, Operation, Site, fleet_on_disk
+from tests.postgres.fix_postgres import Fleet
+
+VERSION = os.environ.get("BENCH_POSTGRES", "15")
+TTL_MS = 30_000
+_BY_HAND = """
+CREATE SEQUENCE IF NOT EXISTS by_hand_token;
+CREATE TABLE IF NOT EXISTS by_hand_bound (bound bigint PRIMARY KEY);
+INSERT INTO by_hand_bound VALUES (1 << 30) ON CONFLICT DO NOTHING;
+CREATE TABLE IF NOT EXISTS by_hand (name bytea PRIMARY KEY, token bigint, claim text, holder text, deadline timestamptz)
+WITH (fillfactor = 50);
+INSERT INTO by_hand (name) VALUES ('bench') ON CONFLICT DO NOTHING;
+CREATE OR REPLACE FUNCTION by_hand_take(p_name bytea, p_claim text, p_holder text, p_ttl_ms bigint) RETURNS bigint
+LANGUAGE sql VOLATILE AS $$
+    UPDATE by_hand SET token = nextval('by_hand_token'), claim = p_claim, holder = p_holder,
+                       deadline = clock_timestamp() + p_ttl_ms * interval '1 ms'
+    FROM by_hand_bound AS b
+    WHERE name = p_name AND (claim IS NULL OR deadline <= clock_timestamp()) AND b.bound > 0
+    RETURNING token
+$$;
+CREATE OR REPLACE FUNCTION by_hand_free(p_name bytea, p_claim text) RETURNS boolean LANGUAGE sql VOLATILE AS $$
+    UPDATE by_hand SET claim = NULL WHERE name = p_name AND claim = p_claim RETURNING true
+$$;
+"""
+
+
+_FILL = """
+INSERT INTO fencelock.lock (name, token, ended)
+SELECT convert_to('lock-' || number, 'UTF8'), number + 1, 'it was released' FROM generate_series(0, {count}) AS number;
+SELECT setval('fencelock.token', {count} + 2);
+"""
+
+
+@contextmanager
+def site() -> Iterator[Site]:
+    """Yield a database with fencelock's schema, on a server that is gone afterwards."""
+    with fleet_on_disk(Fleet) as fleet:
+        server = fleet.new_server(VERSION)
+        server.settings["max_connections"] = CONNECTIONS
+        server.start()
+        url = server.url(dbname="postgres")
+        PostgresSource(url).install()
+        ((version,),) = server.rows("SHOW server_version")
+        yield Site("postgres", f"PostgreSQL {version.split()[0]}", url, server)
+
+
+@contextmanager
+def by_hand(site: Site) -> Iterator[dict[str, Operation]]:
+    """Yield what the server takes for nothing, for less, and for fencelock's own statements."""
+    floor, same = HandWrittenLock(site.url), SameCalls(site.url)
+    with closing(floor.connection), closing(same.connection):
+        yield {
+            "two statements by hand": floor.cycle,
+            "fencelock's two statements by hand": same.cycle,
+            "two empty trips": floor.empty_trips,
+            "an advisory lock: no token, no lease": floor.advisory,
+        }
+
+
+def fill(url: str, count: int) -> str:
+    """Fill a database of its own."""
+    name = f"with_{count}"
+    with psycopg.connect(url, autocommit=True) as admin:
+        admin.execute(f"CREATE DATABASE {name}".encode())
+    url = url.rpartition("/")[0] + f"/{name}"
+    PostgresSource(url).install()
+    with psycopg.connect(url, autocommit=True) as admin:
+        admin.execute(_FILL.format(count=count).encode())
+    return url
+
+
+class HandWrittenLock:
+    """Take and free a lock by two statements."""
+
+    def __init__(self, url: str) -> None:
+        self.connection = psycopg.connect(url, autocommit=True)
+        self.connection.execute(_BY_HAND.encode())
+        self.connection.execute("SET synchronous_commit = off")
+        self._claim = ""
+
+    def take(self) -> None:
+        """Take the lock."""
+        self._claim = draw_claim()
+        told = (b"bench", self._claim, "somebody", TTL_MS)
+        taken = self.connection.execute("SELECT by_hand_take(%s, %s, %s, %s)", told, prepare=True).fetchone()
+        assert taken is not None
+        assert taken[0] is not None
+
+    def free(self) -> None:
+        """Free it."""
+        self.connection.execute("SELECT by_hand_free(%s, %s)", (b"bench", self._claim), prepare=True).fetchone()
+
+    def cycle(self) -> None:
+        """Take the lock and free it."""
+        self.take()
+        self.free()
+
+    def empty_trips(self) -> None:
+        """Go to the server twice for nothing."""
+        self.connection.execute("SELECT 1", prepare=True).fetchone()
+        self.connection.execute("SELECT 1", prepare=True).fetchone()
+
+    def advisory(self) -> None:
+        """Take and free an advisory lock: no token, no lease, gone with the connection."""
+        self.connection.execute("SELECT pg_advisory_lock(17)", prepare=True).fetchone()
+        self.connection.execute("SELECT pg_advisory_unlock(17)", prepare=True).fetchone()
+
+
+class SameCalls:
+    """fencelock's own two statements by hand: what is left above them is Python's."""
+
+    def __init__(self, url: str) -> None:
+        self._store = PostgresSource(url)
+        self.connection = psycopg.connect(url, autocommit=True)
+        self.connection.execute(SQL.settle_in.encode())
+        # The first grant makes the row, and has the process learn the server's clock.
+        source = self._store.connect(patience_s=10.0)
+        for request in (ReserveBlock(), Acquire("same", draw_claim(), "nobody", 100, boottime_us(), may_wait=False)):
+            source.perform(request)
+        source.close()
+
+    def cycle(self) -> None:
+        """Take the lock and free it."""
+        run = self.connection.execute
+        clock = self._store.identity.clock
+        claim, born_us = draw_claim(), clock.at(boottime_us())
+        told = (b"bench-same", claim, "somebody", TTL_MS, born_us, "wait", None, HEAD_WAIT_MS, MAX_WAITERS)
+        granted = run(SQL.acquire.encode(), told, prepare=True).fetchone()
+        assert granted is not None
+        assert granted[0] == GRANTED
+        freed = run(SQL.release.encode(), (b"bench-same", claim, 0), prepare=True).fetchone()
+        assert freed is not None
+        clock.learn(freed[1], boottime_us())

@@ -1,0 +1,148 @@
+"""A folder for SQLite, and the work by hand on it: what somebody who knows SQLite well would write for one lock with a
+token, and nothing around it.
+
+The same durability as fencelock's: write-ahead log, `synchronous = NORMAL`, the same page size, a counter under a
+bound that is durable already (T1), the clock read under the write lock (H1). What it lacks: waiting, renewal, the
+refusal of late duplicates, the notice of a restored or moved file, threads, forks, errors, and every check of what the
+user passes. A second variant runs fencelock's own statements by hand: what is left above it is Python's.
+"""
+
+import sqlite3
+import tempfile
+from collections import deque
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import fencelock
+from fencelock.clock import boottime_ms, boottime_us
+from fencelock.model import draw_claim
+from fencelock.stores.sqlite.connection.database import Database
+from fencelock.stores.sqlite.source.identity import PAGE_BYTES, SQL
+from fencelock.stores.sqlite.source.store import prepare
+from fencelock_lab.benchmarks.stores import Operation, Site
+
+TTL_MS = 30_000
+_MANY_TOKENS = 1 << 60
+
+
+@contextmanager
+def site() -> Iterator[Site]:
+    """Yield a file in a folder that is gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="fl-bench-", ignore_cleanup_errors=True) as folder:
+        yield Site("sqlite", f"SQLite {sqlite3.sqlite_version}", f"sqlite:///{folder}/locks.db")
+
+
+def folder_of(url: str) -> Path:
+    """Return the folder of a source's file."""
+    return Path(url.removeprefix("sqlite:///")).parent
+
+
+@contextmanager
+def by_hand(site: Site) -> Iterator[dict[str, Operation]]:
+    """Yield two transactions by hand, and fencelock's own statements."""
+    folder = folder_of(site.url)
+    floor, same = HandWrittenLock(folder / "by-hand.db"), SameStatements(folder / "same.db")
+    with closing(floor.connection), closing(same.connection):
+        yield {"two transactions by hand": floor.cycle, "fencelock's statements by hand": same.cycle}
+
+
+def fill(url: str, count: int) -> str:
+    """Write rows as free locks leave them; by hand, since acquiring each would take a minute."""
+    path = folder_of(url) / f"{count}-locks.db"
+    with fencelock.connect(f"sqlite:///{path}") as source, source.lock("lock-0"):
+        pass
+    rows = ((f"lock-{number}", number + 2) for number in range(1, count))
+    with closing(Database(path)) as database:
+        database.transact_flushed(
+            lambda: (
+                database.execute(
+                    "UPDATE fencelock_source SET reserved = :bound, bound = :bound", {"bound": count + 1_000_000}
+                ),
+                database.native.executemany(
+                    "INSERT INTO fencelock_lock (name, token, ttl_ms, deadline_ms, ended)"
+                    " VALUES (?, ?, 30000, 0, 'it was released')",
+                    rows,
+                ),
+            )
+        )
+    return f"sqlite:///{path}"
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """Open a file with fencelock's settings."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = NORMAL")
+    return connection
+
+
+class HandWrittenLock:
+    """Acquire and release in two transactions."""
+
+    def __init__(self, path: Path) -> None:
+        self.connection = connection = connect(path)
+        connection.create_function("now_ms", 0, boottime_ms)
+        connection.execute("CREATE TABLE counter (id INTEGER PRIMARY KEY, last INTEGER, bound INTEGER)")
+        connection.execute("INSERT INTO counter VALUES (1, 0, 1 << 60)")
+        connection.execute(
+            "CREATE TABLE lock (name TEXT PRIMARY KEY, token INTEGER, claim TEXT, holder TEXT, deadline_ms INTEGER)"
+            " WITHOUT ROWID"
+        )
+
+        self._claim = ""
+
+    def take(self) -> None:
+        """Take the lock."""
+        run = self.connection.execute
+        claim = self._claim = draw_claim()
+        run("BEGIN IMMEDIATE")
+        (token,) = run("UPDATE counter SET last = last + 1 WHERE id = 1 AND last < bound RETURNING last").fetchone()
+        granted = run(
+            "INSERT INTO lock VALUES (?, ?, ?, ?, now_ms() + ?)"
+            " ON CONFLICT (name) DO UPDATE SET token = excluded.token, claim = excluded.claim,"
+            " holder = excluded.holder, deadline_ms = excluded.deadline_ms"
+            " WHERE claim IS NULL OR deadline_ms <= now_ms()",
+            ("bench", token, claim, "somebody", TTL_MS),
+        ).rowcount
+        run("COMMIT")
+        assert granted == 1
+
+    def free(self) -> None:
+        """Free it."""
+        run = self.connection.execute
+        run("BEGIN IMMEDIATE")
+        run("UPDATE lock SET claim = NULL WHERE name = ? AND claim = ?", ("bench", self._claim))
+        run("COMMIT")
+
+    def cycle(self) -> None:
+        """Take the lock and free it."""
+        self.take()
+        self.free()
+
+
+class SameStatements:
+    """fencelock's own two statements by hand: the rules that they hold, and nothing of what is around them."""
+
+    def __init__(self, path: Path) -> None:
+        with fencelock.connect(f"sqlite:///{path}") as source, source.lock("bench") as lease:
+            self._history_id, self._token = lease.sequencer.history_id, lease.token
+        self._told: deque[Any] = deque(maxlen=1)
+        self.connection = connection = sqlite3.connect(path, isolation_level=None)
+        prepare(self._told, connection)
+        for column in ("reserved", "bound"):
+            connection.execute(f"UPDATE fencelock_source SET {column} = {_MANY_TOKENS}")
+        self._kernel = connection.execute("SELECT boot_id, time_namespace FROM fencelock_source").fetchone()
+
+    def cycle(self) -> None:
+        """Acquire the lock and release it."""
+        run = self.connection.execute
+        claim = draw_claim()
+        born_us = boottime_us()
+        row = (claim, "somebody", TTL_MS, TTL_MS, "bench", born_us, claim)
+        granted = run(SQL.grant_if_free, (*row, self._history_id, self._token, *self._kernel, born_us)).rowcount
+        self._token = self._told.pop()
+        ended = run(SQL.end_lease, ("bench", claim)).rowcount
+        assert granted == ended == 1

@@ -1,0 +1,84 @@
+"""A private ZooKeeper server for the benchmarks, and the work by hand on it.
+
+By hand: the three requests that somebody who knows kazoo well would make for one lock with a token, each waited for,
+and nothing around them. What they lack: the queue's node made when it is missing, waiting, the look for a node whose
+reply was lost, the refusal of late duplicates, a time left, histories, and errors.
+"""
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+from kazoo.client import KazooClient
+
+from fencelock.stores.zookeeper.source.store import ZooKeeperSource
+from fencelock_lab.benchmarks.stores import Operation, Site, fleet_on_disk
+from tests.zookeeper.fix_zookeeper import Fleet
+
+_PATH = "/by-hand/lock"
+
+
+SESSION_S = 30.0
+
+
+@contextmanager
+def site() -> Iterator[Site]:
+    """Yield a server on a disk that is gone afterwards."""
+    with fleet_on_disk(Fleet) as fleet:
+        server = fleet.shared()
+        ZooKeeperSource(server.url()).install()
+        version = server.report()["Zookeeper version"].partition("-")[0]
+        yield Site("zookeeper", f"ZooKeeper {version}", server.url(), server, lambda: int(server.report()["Received"]))
+
+
+def client_of(url: str) -> Any:
+    """Return a started client."""
+    client = KazooClient(urlsplit(url).netloc, timeout=SESSION_S)
+    client.start()
+    return client
+
+
+@contextmanager
+def by_hand(site: Site) -> Iterator[dict[str, Operation]]:
+    """Yield kazoo's plain requests."""
+    with closing(HandWrittenLock(site.url)) as floor:
+        yield {
+            "create, get_children, delete by hand": floor.cycle,
+            "create, delete by hand: no queue": floor.two_writes,
+        }
+
+
+class HandWrittenLock:
+    """Take and free a lock by kazoo's plain requests."""
+
+    def __init__(self, url: str) -> None:
+        self.client = client_of(url)
+        self.client.ensure_path(_PATH)
+        self._path = ""
+
+    def take(self) -> None:
+        """Make the node and read the queue."""
+        self._path, stat = self.client.create(
+            f"{_PATH}/n-", b"somebody", ephemeral=True, sequence=True, include_data=True
+        )
+        assert stat.czxid > 0
+        assert len(self.client.get_children(_PATH)) == 1
+
+    def free(self) -> None:
+        """Remove the node."""
+        self.client.delete(self._path)
+
+    def cycle(self) -> None:
+        """Take the lock and free it: three trips."""
+        self.take()
+        self.free()
+
+    def two_writes(self) -> None:
+        """Make a node and remove it, without a queue."""
+        self.client.delete(self.client.create(f"{_PATH}/n-", b"somebody", ephemeral=True, sequence=True))
+
+    def close(self) -> None:
+        """End the session."""
+        self.client.stop()
+        self.client.close()

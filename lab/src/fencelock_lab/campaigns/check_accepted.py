@@ -1,0 +1,90 @@
+"""Whether a resource, once it has known a token, accepts a lower one: what a guard is for.
+
+What shows that a resource knows a token: that it accepted it, or that it refused another one because of it. What shows
+that it accepted one: that its process was told so, or that the write is there in the end.
+
+Promise: what may have been at the same moment is not ordered, and a restored resource owes nothing to what came before.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from fencelock_lab.campaigns.findings import Findings
+from fencelock_lab.campaigns.history import FAIL, OK, READ, WRITE, Final, History, Operation
+
+
+def check_accepted_tokens(history: History, findings: Findings) -> None:
+    """No resource accepts a token below one that it had accepted, or below the mark by which it had refused another."""
+    for resource, final in history.finals.items():
+        _check_rows(resource, final, history, findings)
+    for resource, operations in history.by_place(READ, WRITE).items():
+        accepted = list(_accepted(operations, history.finals.get(resource)))
+        refused = [one for one in operations if one.outcome == FAIL and one.error == "StaleTokenError"]
+        # A refusal names the mark of any of its lock's resources.
+        for evidence, places in ((accepted, [resource]), (refused, history.beside(resource))):
+            moments = sorted(at_ns for place in places for at_ns, _ in history.restores(place))
+            _check_real_time(resource, accepted, evidence, moments, findings)
+
+
+def _accepted(operations: Iterable[Operation], final: Final | None) -> Iterable[Operation]:
+    """Yield what was accepted: of a write of unknown outcome the final state tells."""
+    present = {row.write for row in final.rows} if final else set[str]()
+    for one in operations:
+        if one.outcome == OK or (one.outcome != FAIL and one.write in present):
+            yield one
+
+
+def _check_rows(resource: str, final: Final, history: History, findings: Findings) -> None:
+    highest = None
+    for row in final.rows:
+        if highest is not None and row.token < highest.token:
+            message = (
+                f"write {row.write} was accepted with token {row.token}, and write {highest.write} before it with "
+                f"{highest.token}"
+            )
+            shown = [one for one in history.operations if one.write in {row.write, highest.write}]
+            findings.blame("stale-token-accepted", resource, message, *shown)
+            return  # The first is the one that explains; those behind it follow from it.
+        if highest is None or row.token > highest.token:
+            highest = row
+
+
+def _check_real_time(
+    resource: str,
+    accepted: Iterable[Operation],
+    evidence: Iterable[Operation],
+    restores: Sequence[int],
+    findings: Findings,
+) -> None:
+    """Judge those that one process was told of before another began: their order needs no final state.
+
+    A restored resource knows nothing of the tokens that it had known before, and may have been restored meanwhile.
+    """
+    era_ns = -1
+    moments = deque(restores)
+    ended = deque(sorted(evidence, key=lambda one: one.ended_ns))
+    highest: Operation | None = None
+    for one in accepted:  # In the order of their beginnings.
+        while moments and moments[0] <= one.invoked_ns:
+            era_ns, highest = moments.popleft(), None
+        while ended and ended[0].ended_ns < one.invoked_ns:
+            candidate = ended.popleft()
+            if candidate.invoked_ns > era_ns and (highest is None or _least_after(candidate) > _least_after(highest)):
+                highest = candidate
+        may_be_restored = bool(moments) and moments[0] <= one.ended_ns
+        if highest is not None and not may_be_restored and (one.token or 0) < _least_after(highest):
+            findings.blame("stale-token-accepted", resource, _message(one, highest), highest, one)
+            return
+
+
+def _least_after(one: Operation) -> int:
+    """Return the lowest token that may be accepted after this: the mark may be the refused token's own, if closed."""
+    token = one.token or 0
+    return max(one.mark or 0, token + 1) if one.outcome == FAIL else token
+
+
+def _message(one: Operation, before: Operation) -> str:
+    how = f"a {before.kind} with {before.token}"
+    if before.outcome == FAIL:
+        how += f" was refused{f' by the mark {before.mark}' if before.mark is not None else ''}"
+    return f"a {one.kind} was accepted with token {one.token} after {how}"

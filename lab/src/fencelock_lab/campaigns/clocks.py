@@ -1,0 +1,55 @@
+"""Wall clocks that jump: each worker has one of its own, by libfaketime, and steps it as an operator or NTP does.
+
+Promise: only the time of day moves. The clocks that count from the boot, by which leases and histories go, stay true,
+as they do when a real clock is set. Where libfaketime is missing no clock jumps.
+"""
+
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from fencelock_lab.servers.programs import FAKETIME, need
+
+_OFFSET = "FAKETIME_TIMESTAMP_FILE"
+_NEAR_S = 1.0
+
+
+def variables(offset: Path) -> dict[str, str]:
+    """Return what a process needs in its environment for a clock that is as far off as the file says."""
+    offset.write_text("+0s\n")
+    return {
+        "LD_PRELOAD": need(FAKETIME),
+        _OFFSET: str(offset),
+        "FAKETIME_NO_CACHE": "1",
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+    }
+
+
+def prepare() -> None:
+    """Have this process sleep as it does without libfaketime, which refuses the call by which Python sleeps."""
+    if _OFFSET in os.environ:
+        time.sleep = _sleep
+
+
+def _sleep(seconds: Any, /) -> None:
+    threading.Event().wait(seconds)
+
+
+def jump(seconds: float) -> None:
+    """Set this process's clock so far apart from the true one; RuntimeError if it does not show that."""
+    before = time.time() - time.monotonic()
+    offset = Path(os.environ[_OFFSET])
+    moved = seconds - float(offset.read_text().rstrip("s\n"))
+    fresh = offset.with_suffix(".new")
+    fresh.write_text(f"{seconds:+.3f}s\n")
+    fresh.replace(offset)
+    if abs(time.time() - time.monotonic() - before - moved) > _NEAR_S:
+        raise RuntimeError(f"the clock did not jump by {moved:g} s")
+
+
+def forget(pid: int) -> None:
+    """Remove what libfaketime shares between processes, and leaves behind when one is killed."""
+    for name in (f"faketime_shm_{pid}", f"sem.faketime_sem_{pid}"):
+        Path("/dev/shm", name).unlink(missing_ok=True)  # noqa: S108 - its own place

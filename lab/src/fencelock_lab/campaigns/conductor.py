@@ -1,0 +1,279 @@
+"""The conductor of a campaign: starts the workers, wakes those that freeze, replaces those that die.
+
+Promise: it waits for what workers tell it, and looks at no clock but for when to wake somebody. No worker outlives it:
+the kernel kills them when it dies, frozen ones too. Each is in a process group of its own, which Ctrl-C does not reach.
+"""
+
+import heapq
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from fencelock.errors import SourceError
+from fencelock_lab.campaigns import clocks
+from fencelock_lab.campaigns.history import JUMP, QUIET, THAW
+from fencelock_lab.campaigns.plan import NAP, Settings
+from fencelock_lab.campaigns.recorder import Recorder
+from fencelock_lab.campaigns.signals import held_back
+from fencelock_lab.campaigns.worker import ENDED, FREEZING, NAPPING, READY, WORKED, orders_for
+
+if TYPE_CHECKING:
+    from fencelock_lab.campaigns.nemesis import Nemesis
+
+_READ_BYTES = 65536
+_STDERR_TAIL_CHARACTERS = 2000
+_TELL_EVERY_S = 0.5
+_HOPELESS_TENURES = 5
+"""After so many tenures of each worker in which nothing was accepted it is not waited for any longer."""
+_START_PATIENCE_S = 60.0
+"""How long processes may take to start: on a loaded machine that is seconds, which are no part of the attack."""
+_SERVERS_PATIENCE_S = 180.0
+"""How long our own servers may take to be well again after a fault: each has a deadline that is shorter."""
+
+
+class CampaignError(SourceError):
+    """The campaign could not be carried out to its end: it says nothing about the set-up."""
+
+
+class Life:
+    """One process of a worker; when that is killed, the next one begins."""
+
+    def __init__(self, settings: Settings, worker: int, number: int, folder: Path) -> None:
+        self.worker = worker
+        self.number = number
+        self.process = f"{worker}.{number}"
+        self.is_ready = False
+        self.ended = 0
+        self.worked = 0
+        self.frozen_at = 0.0
+        self.unread = b""
+        self._errors = folder / f"{self.process}.stderr"
+        self._has_clock = JUMP in settings.faults
+        with self._errors.open("wb") as errors:
+            # -P: the folder that the user stands in holds no modules of ours.
+            self.popen = subprocess.Popen(
+                [sys.executable, "-P", "-m", "fencelock_lab.campaigns.worker"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=os.environ | (clocks.variables(folder / f"{self.process}.clock") if self._has_clock else {}),
+                # Unbuffered: an order that one who has just died did not take is not tried again at the end.
+                bufsize=0,
+                process_group=0,
+            )
+        self.send(orders_for(settings, worker, number, folder))
+
+    @property
+    def output(self) -> int:
+        """The descriptor on which it tells."""
+        assert self.popen.stdout is not None
+        return self.popen.stdout.fileno()
+
+    def send(self, line: str) -> None:
+        """Give an order; one that has just died gets none."""
+        assert self.popen.stdin is not None
+        with suppress(BrokenPipeError):
+            self.popen.stdin.write(f"{line}\n".encode())
+
+    def wait_until_stopped(self) -> bool:
+        """Return whether it has really stopped; False if it has died instead."""
+        found = os.waitid(os.P_PID, self.popen.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        return found is not None and found.si_code == os.CLD_STOPPED
+
+    def wake(self) -> None:
+        """Let it go on."""
+        self.popen.send_signal(signal.SIGCONT)
+
+    def end(self) -> None:
+        """End it, frozen or not."""
+        self.popen.kill()
+        with self.popen:
+            pass
+        self.forget()
+
+    def forget(self) -> None:
+        """Remove what it has left behind, now that it has ended."""
+        if self._has_clock:
+            clocks.forget(self.popen.pid)
+
+    def complaint(self) -> str:
+        """Return the end of what it wrote to standard error."""
+        return self._errors.read_text(errors="replace")[-_STDERR_TAIL_CHARACTERS:].strip() or "(nothing)"
+
+
+class Conductor:
+    """Carries out one campaign. A context manager: in the end no worker is left."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        folder: Path,
+        recorder: Recorder,
+        tell: Callable[[str], object],
+        nemesis: "Nemesis | None" = None,
+    ) -> None:
+        self.settings = settings
+        self._nemesis = nemesis
+        self._folder = folder
+        self._recorder = recorder
+        self._tell = tell
+        self._lives: dict[int, Life] = {}
+        self._selector = selectors.DefaultSelector()
+        self._frozen: list[tuple[float, int, Life]] = []
+        self._is_quiet = False
+        self._is_stopping = False
+        self._counts = {"tenures": 0, "freezes": 0, "kills": 0}
+        self._told_at = 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        with held_back():  # A worker that is left would keep what it holds from being taken away.
+            for life in self._lives.values():
+                life.end()
+        self._selector.close()
+
+    def run(self) -> None:
+        """Attack for the settings' duration, let everything come to rest, and have all workers end."""
+        for worker in range(self.settings.workers):
+            self._start(worker, 0)
+        self._go_on(_START_PATIENCE_S, lambda: all(life.is_ready for life in self._lives.values()))
+        if self._nemesis is None:
+            self._go_on(self.settings.duration, lambda: False)
+        else:
+            self._go_on_beside(self._nemesis)
+        self._calm()
+        self._is_stopping = True
+        for life in self._lives.values():
+            assert life.popen.stdin is not None
+            life.popen.stdin.close()
+        self._go_on(self.settings.patience, lambda: not self._selector.get_map())
+
+    def _go_on_beside(self, nemesis: "Nemesis") -> None:
+        """Attack while something is done to the servers, too: until each fault has come, and the last to its end."""
+        nemesis.begin()
+        self._go_on(self.settings.duration, lambda: nemesis.is_over)
+        self._go_on(_SERVERS_PATIENCE_S, lambda: nemesis.is_over or nemesis.has_struck_all)
+        nemesis.end()
+        self._go_on(_SERVERS_PATIENCE_S, lambda: nemesis.is_over)
+        nemesis.check()
+
+    def _calm(self) -> None:
+        """End the faults, and wait until every worker has worked again: first those that may still be in one."""
+        self._is_quiet = True
+        for life in self._lives.values():
+            life.send(QUIET)
+        while self._frozen:
+            self._thaw()
+        for is_announced in (False, True):
+            if is_announced:
+                self._recorder.note(QUIET, patience=self.settings.patience)
+            before = {worker: life.worked for worker, life in self._lives.items()}
+            for life in self._lives.values():
+                life.ended = 0
+            self._go_on(self.settings.patience, partial(self._have_worked, before))
+
+    def _have_worked(self, before: dict[int, int]) -> bool:
+        """Tell whether all have, or whether none ever will, since everybody is refused again and again."""
+        lives = self._lives.values()
+        return all(life.worked > before[life.worker] for life in lives) or all(
+            life.ended >= _HOPELESS_TENURES for life in lives
+        )
+
+    # --- what workers tell --------------------------------------------------------------------------------------------
+    def _go_on(self, seconds: float, is_enough: Callable[[], bool]) -> None:
+        """Do what is due, and hear what workers say, until it is enough or the time is over."""
+        end = time.monotonic() + seconds
+        while (now := time.monotonic()) < end and not is_enough():
+            while self._frozen and self._frozen[0][0] <= now:
+                self._thaw()
+            due = min([end, now + _TELL_EVERY_S, *(at for at, _, _ in self._frozen[:1])])
+            for key, _ in self._selector.select(max(0.0, due - now)):
+                self._hear(key.data)
+            self._report(now)
+
+    def _hear(self, life: Life) -> None:
+        received = os.read(life.output, _READ_BYTES)
+        if not received:
+            self._bury(life)
+            return
+        *lines, life.unread = (life.unread + received).split(b"\n")
+        for line in lines:
+            word, _, rest = line.decode().partition(" ")
+            if word == READY:
+                life.is_ready = True
+            elif word == ENDED:
+                life.ended += 1
+            elif word == WORKED:
+                life.worked += 1
+                self._counts["tenures"] += 1
+            elif word == FREEZING:
+                self._expect_freeze(life, float(rest))
+            elif word == NAPPING:
+                self._wake_predecessors(life)
+
+    def _expect_freeze(self, life: Life, seconds: float) -> None:
+        if not life.wait_until_stopped():
+            return  # Its end is heard of next.
+        self._counts["freezes"] += 1
+        life.frozen_at = time.monotonic()
+        wake_at = life.frozen_at + (0.0 if self._is_quiet else seconds)
+        heapq.heappush(self._frozen, (wake_at, life.worker, life))
+        if seconds >= self.settings.ttl:
+            for other in self._lives.values():
+                if other is not life and self._has_same_lock(other, life):
+                    other.send(NAP)
+
+    def _wake_predecessors(self, life: Life) -> None:
+        """Wake whoever is frozen on the same lock as soon as that was for a ttl: now a successor is between its read
+        and its write, which is the worst moment at which a stale write can come.
+        """
+        for at, (wake_at, worker, other) in enumerate(self._frozen):
+            if self._has_same_lock(other, life):
+                self._frozen[at] = (min(wake_at, other.frozen_at + self.settings.ttl), worker, other)
+        heapq.heapify(self._frozen)
+
+    def _has_same_lock(self, one: Life, other: Life) -> bool:
+        return self.settings.lock_of_worker(one.worker) == self.settings.lock_of_worker(other.worker)
+
+    def _thaw(self) -> None:
+        _, _, life = heapq.heappop(self._frozen)
+        self._recorder.note(THAW, victim=life.process)
+        life.wake()
+
+    # --- lives --------------------------------------------------------------------------------------------------------
+    def _start(self, worker: int, number: int) -> None:
+        life = Life(self.settings, worker, number, self._folder)
+        if worker in self._lives:
+            life.worked = self._lives[worker].worked
+        self._lives[worker] = life
+        self._selector.register(life.output, selectors.EVENT_READ, life)
+        if self._is_quiet:
+            life.send(QUIET)
+
+    def _bury(self, life: Life) -> None:
+        self._selector.unregister(life.output)
+        with life.popen:
+            code = life.popen.wait()
+        life.forget()
+        if code == -signal.SIGKILL and not self._is_stopping:
+            self._counts["kills"] += 1
+            self._start(life.worker, life.number + 1)
+        elif not self._is_stopping or code not in {0, -signal.SIGKILL}:
+            raise CampaignError(f"worker {life.process} ended with {code}. Its standard error: {life.complaint()}")
+
+    def _report(self, now: float) -> None:
+        if now - self._told_at >= _TELL_EVERY_S:
+            self._told_at = now
+            if self._nemesis is not None:
+                self._counts["server faults"] = self._nemesis.count
+            self._tell(", ".join(f"{count} {what}" for what, count in self._counts.items()))

@@ -1,0 +1,241 @@
+"""Guards with one rule broken each: the negative controls of `fencelock verify`, which must catch every one.
+
+Each is a guard of a SQLite file as somebody may well write it, on first thought. Promise: they work on files that
+`verify --control` has made for them, and know no other way: nobody's data is ever behind one. Copy none.
+
+    unfenced         nobody looks at the token
+    strict           a token must be higher than the mark, so that a holder can write only once
+    no-seal          token >= mark is checked, and the mark raised, with each write; a read raises nothing
+    seal-after-read  the mark is raised in a transaction of its own, but only when the first write is due
+    memory-mark      the mark is in the memory of each process
+    per-row          each row has a mark of its own
+    unremembered     the seal is made again when it has gone, as after a restore, instead of ending the tenure
+    sound            no rule is broken: this one must pass
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import fencelock
+from fencelock_lab.campaigns.plan import Settings
+from fencelock_lab.campaigns.table_target import TablePlace
+from fencelock_lab.campaigns.target import Seen
+
+_MAKE = (
+    "CREATE TABLE IF NOT EXISTS control_mark (resource TEXT, row INTEGER, token INTEGER, PRIMARY KEY (resource, row))"
+)
+_READ = "SELECT COALESCE(MAX(token), 0) FROM control_mark WHERE resource = ? AND row = ?"
+_RAISE = "INSERT OR REPLACE INTO control_mark (resource, row, token) VALUES (?, ?, ?)"
+_WHOLE = 0
+"""In place of a row's number: the mark of the whole resource."""
+
+
+class Unfenced(TablePlace):
+    """A lock alone: whoever believes that it holds it may write."""
+
+    def __init__(self, settings: Settings, number: int) -> None:
+        super().__init__(settings, number)
+        self._is_writing = False
+
+    @contextmanager
+    def transaction(self, proof: Any) -> Iterator[Any]:
+        """Check, yield a connection, and commit at the end of the block."""
+        with self.dialect.plain(self.url) as connection:
+            self.prepare(connection, proof.token)
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                self.admit(connection, proof.token)
+                yield connection
+            except BaseException:
+                connection.execute("ROLLBACK")
+                raise
+            connection.execute("COMMIT")
+
+    @contextmanager
+    def writing(self, proof: Any, resource: str, seen: Seen, name: str, token: int) -> Iterator[None]:
+        """Write, as the library's place does; the checks may know that it is no read."""
+        self._is_writing = True
+        try:
+            with super().writing(proof, resource, seen, name, token):
+                yield
+        finally:
+            self._is_writing = False
+
+    def prepare(self, connection: Any, token: int) -> None:
+        """Do what this guard does before a transaction."""
+
+    def admit(self, connection: Any, token: int) -> None:
+        """Raise StaleTokenError if this guard refuses the token, inside the transaction."""
+
+    # --- the mark -----------------------------------------------------------------------------------------------------
+    def refuse_below(self, connection: Any, token: int, resource: str, row: int = _WHOLE, *, least: int = 0) -> None:
+        """Raise StaleTokenError unless token >= mark + least."""
+        mark = self.mark(connection, resource, row)
+        if token < mark + least:
+            message = f"resource {resource!r} refuses token {token}: its mark is {mark}"
+            raise fencelock.StaleTokenError(message, token=token, mark=mark, resource=resource)
+
+    def mark(self, connection: Any, resource: str, row: int = _WHOLE) -> int:
+        """Return the mark."""
+        ((mark,),) = connection.execute(_READ, (resource, row)).fetchall()
+        return int(mark)
+
+    def raise_mark(self, connection: Any, token: int, resource: str, row: int = _WHOLE) -> None:
+        """Set the mark to the token."""
+        connection.execute(_RAISE, (resource, row, token))
+
+    # --- going back in time -------------------------------------------------------------------------------------------
+    def snapshot(self, resource: str) -> tuple[Seen, int]:
+        """Return what the resource holds, and its mark."""
+        with self.dialect.plain(self.url) as connection:
+            connection.execute("BEGIN")
+            return self.look(connection, resource), self.mark(connection, resource)
+
+    def rewind(self, resource: str, snapshot: tuple[Seen, int]) -> int:
+        """Put the resource and its mark back, as a restored backup does, and return how many writes it holds."""
+        seen, mark = snapshot
+        with self.dialect.plain(self.url) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            self.rows(connection, "DELETE FROM {list} WHERE position > {}", resource, seen.position)
+            for row, value in seen.counters.items():
+                self.rows(connection, "UPDATE {counters} SET value = {} WHERE id = {}", resource, value, row)
+            self.raise_mark(connection, mark, resource)
+            connection.execute("COMMIT")
+        return seen.position
+
+    # --- making and removing ------------------------------------------------------------------------------------------
+    def check_unused(self, resource: str) -> None:
+        """Nobody else knows the file."""
+
+    def protect(self, resource: str) -> None:
+        """Make the table of marks; no store enforces them."""
+        with self.dialect.plain(self.url) as connection:
+            connection.execute(_MAKE)
+
+    def unprotect(self, resource: str) -> None:
+        """Nothing was protected."""
+
+
+class Strict(Unfenced):
+    """`token > mark`, where `>=` is meant: the holder's own second transaction is stale."""
+
+    def admit(self, connection: Any, token: int) -> None:
+        """Refuse an equal token, too."""
+        for resource in self.resources:
+            self.refuse_below(connection, token, resource, least=1)
+            self.raise_mark(connection, token, resource)
+
+
+class NoSeal(Unfenced):
+    """Each write checks and raises the mark, atomically; a read leaves it as it is."""
+
+    def admit(self, connection: Any, token: int) -> None:
+        """Refuse a lower token, and remember one that writes."""
+        for resource in self.resources:
+            self.refuse_below(connection, token, resource)
+            if self._is_writing:
+                self.raise_mark(connection, token, resource)
+
+
+class SealAfterRead(Unfenced):
+    """The seal is committed by itself and covers every resource, but comes with the first write: after the read."""
+
+    def prepare(self, connection: Any, token: int) -> None:
+        """Seal, if this is a write."""
+        if not self._is_writing:
+            return
+        for resource in self.resources:
+            connection.execute("BEGIN IMMEDIATE")
+            if token > self.mark(connection, resource):
+                self.raise_mark(connection, token, resource)
+            connection.execute("COMMIT")
+
+    def admit(self, connection: Any, token: int) -> None:
+        """Refuse a lower token."""
+        for resource in self.resources:
+            self.refuse_below(connection, token, resource)
+
+
+class MemoryMark(Unfenced):
+    """The seal comes first, and nobody else ever hears of it: each process has a mark of its own."""
+
+    def __init__(self, settings: Settings, number: int) -> None:
+        super().__init__(settings, number)
+        self._marks: dict[str, int] = {}
+
+    def mark(self, connection: Any, resource: str, row: int = _WHOLE) -> int:
+        """Return what this process remembers."""
+        return self._marks.get(resource, 0)
+
+    def admit(self, connection: Any, token: int) -> None:
+        """Refuse a token lower than what this process remembers."""
+        for resource in self.resources:
+            self.refuse_below(connection, token, resource)
+            self._marks[resource] = token
+
+
+class PerRow(Unfenced):
+    """The token is kept beside each row and checked when that row is written, as with optimistic locking."""
+
+    def write(self, connection: Any, resource: str, seen: Seen, name: str, token: int) -> None:
+        """Check and raise the mark of the row, and write."""
+        row = seen.row
+        self.refuse_below(connection, token, resource, row)
+        self.raise_mark(connection, token, resource, row)
+        super().write(connection, resource, seen, name, token)
+
+
+class Sound(Unfenced):
+    """Seals in a transaction of its own before anything is read, and knows what it has sealed (G2, G9)."""
+
+    def __init__(self, settings: Settings, number: int) -> None:
+        super().__init__(settings, number)
+        self._sealed: set[tuple[str, int]] = set()
+
+    def prepare(self, connection: Any, token: int) -> None:
+        """Seal every resource, unless this tenure has before."""
+        for resource in self.resources:
+            connection.execute("BEGIN IMMEDIATE")
+            mark = self.mark(connection, resource)
+            if token > mark and self.has_sealed(resource, token):
+                raise fencelock.SealLostError(
+                    f"resource {resource!r} has the mark {mark}, and {token} was sealed there"
+                )
+            if token > mark:
+                self.raise_mark(connection, token, resource)
+            connection.execute("COMMIT")
+            self._sealed.add((resource, token))
+
+    def has_sealed(self, resource: str, token: int) -> bool:
+        """Tell whether the tenure with this token has sealed the resource before."""
+        return (resource, token) in self._sealed
+
+    def admit(self, connection: Any, token: int) -> None:
+        """Refuse what is not the mark any more."""
+        for resource in self.resources:
+            self.refuse_below(connection, token, resource)
+            if token != self.mark(connection, resource):
+                raise fencelock.SealLostError(f"the seal of resource {resource!r} with token {token} is gone")
+
+
+class Unremembered(Sound):
+    """Seals first, and does not know that it has: a seal that is gone is made again."""
+
+    def has_sealed(self, resource: str, token: int) -> bool:
+        """Remember nothing."""
+        return False
+
+
+CONTROLS: dict[str, type[Unfenced]] = {
+    "unfenced": Unfenced,
+    "strict": Strict,
+    "no-seal": NoSeal,
+    "seal-after-read": SealAfterRead,
+    "memory-mark": MemoryMark,
+    "per-row": PerRow,
+    "unremembered": Unremembered,
+    "sound": Sound,
+}
+"""Each guard by its name: broken ones, and one that is not."""
+SOUND = "sound"

@@ -1,0 +1,180 @@
+"""Carries out what the schedule says, in a thread of its own, while processes attack the resources.
+
+Promise: a fault that has begun is brought to its end, also when the campaign is over: afterwards every server runs and
+takes requests. What is noted was done, at that moment or just before. What a restore demands of an operator is done
+before anybody finds the servers again.
+"""
+
+import threading
+from dataclasses import replace
+from typing import Self
+
+import fencelock
+from fencelock_lab.campaigns.history import (
+    RESTORE,
+    SERVER_BACK,
+    SERVER_FAULTS,
+    SERVER_FREEZE,
+    SERVER_ISOLATE,
+    SERVER_KILL,
+    SERVER_RESTART,
+    SERVER_RESTORE,
+)
+from fencelock_lab.campaigns.plan import Settings
+from fencelock_lab.campaigns.recorder import Recorder
+from fencelock_lab.campaigns.schedule import Strike, strikes
+from fencelock_lab.campaigns.target import Place
+from fencelock_lab.campaigns.targets import make_place
+from fencelock_lab.servers.server import Server
+from fencelock_lab.servers.setup import Setup
+
+REASON = "fencelock verify has restored a backup"
+
+
+class Nemesis:
+    """Does to the servers what the schedule says. A context manager: in the end all is well again."""
+
+    def __init__(self, setup: Setup, settings: Settings, recorder: Recorder) -> None:
+        self._setup = setup
+        self._settings = settings
+        self._recorder = recorder
+        self._is_guard = settings.guard == setup.guard_url
+        self._faults = tuple(kind for kind in settings.faults if kind in SERVER_FAULTS)
+        self._is_ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="fencelock-nemesis", daemon=True)
+        self._error: Exception | None = None
+        self.count = 0
+        """How many faults have come to their end."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.end()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def begin(self) -> None:
+        """Begin to strike."""
+        self._thread.start()
+
+    def end(self) -> None:
+        """Strike no more; what has begun comes to its end."""
+        self._is_ending.set()
+
+    @property
+    def is_over(self) -> bool:
+        """Tell whether it strikes no more: it was told to end, or a server did not come back."""
+        return not self._thread.is_alive()
+
+    @property
+    def has_struck_all(self) -> bool:
+        """Tell whether each fault that was to come has come to its end."""
+        return self.count >= len(self._faults)
+
+    def check(self) -> None:
+        """Raise what went wrong, if something did."""
+        if self._error is not None:
+            raise self._error
+
+    def _run(self) -> None:
+        try:
+            if SERVER_RESTORE in self._faults:
+                self._setup.back_up()
+            for strike in strikes(self._settings.seed, self._faults, self._settings.ttl):
+                if self._is_ending.wait(strike.pause):
+                    return
+                self._strike(strike)
+                self.count += 1
+        except Exception as error:
+            self._error = error
+
+    def _strike(self, strike: Strike) -> None:
+        victims = [self._setup.servers[number] for number in strike.victims(self._setup.size)]
+        {
+            SERVER_KILL: self._kill,
+            SERVER_FREEZE: self._freeze,
+            SERVER_RESTART: self._restart,
+            SERVER_ISOLATE: self._isolate,
+            SERVER_RESTORE: self._restore,
+        }[strike.kind](victims, strike.seconds)
+
+    # --- the faults ---------------------------------------------------------------------------------------------------
+    def _kill(self, victims: list[Server], seconds: float) -> None:
+        for server in victims:
+            server.kill()
+        # Noted when none runs any more: whatever was granted until now, was granted by those that are dead.
+        forgets = {"forgets": self._setup.forgets_s} if self._setup.forgets_s else {}
+        self._note(SERVER_KILL, victims, **forgets)
+        self._is_ending.wait(seconds)
+        self._setup.start()
+        self._note(SERVER_BACK, victims)
+
+    def _freeze(self, victims: list[Server], seconds: float) -> None:
+        for server in victims:
+            server.freeze()
+        self._note(SERVER_FREEZE, victims)
+        self._is_ending.wait(seconds)
+        for server in victims:
+            server.thaw()
+        self._setup.wait_until_ready()
+        self._note(SERVER_BACK, victims)
+
+    def _restart(self, _victims: list[Server], _seconds: float) -> None:
+        """Restart one server after the other, as for an upgrade."""
+        for server in self._setup.servers:
+            self._note(SERVER_RESTART, [server])
+            server.stop()
+            server.launch()
+            self._setup.wait_until_ready()
+            self._note(SERVER_BACK, [server])
+
+    def _isolate(self, _victims: list[Server], seconds: float) -> None:
+        """Cut the leader off from the others, at least until one of them leads."""
+        leader = self._setup.leader()
+        if leader is None:
+            return
+        self._setup.links.isolate(leader.name)
+        self._note(SERVER_ISOLATE, [leader])
+        self._setup.wait_for_leader_but(leader)
+        self._is_ending.wait(seconds)
+        self._setup.links.isolate(None)
+        self._setup.wait_until_ready()
+        self._note(SERVER_BACK, [leader])
+
+    def _restore(self, _victims: list[Server], _seconds: float) -> None:
+        """Bring all back from the backup, which is older than what was acknowledged since; then take a new one."""
+        with fencelock.connect(self._setup.url) as source:
+            lost = source.describe().epoch
+        for server in self._setup.servers:
+            server.kill()
+        self._note(SERVER_RESTORE, self._setup.servers)
+        self._setup.restore(lambda url: self._remedy(url, lost))
+        self._note(SERVER_BACK, self._setup.servers)
+        self._setup.back_up()
+
+    def _remedy(self, url: str, lost: int) -> None:
+        """Do what docs/how-to/restore-a-backup.md demands of an operator whose processes run on: they know the epoch
+        that is lost, and refuse one that is not above it.
+        """
+        with fencelock.connect(url) as source:
+            # A source notices by itself at its next grant, which is too late to raise a mark to its last token.
+            is_noticed = self._setup.notices_restores and not self._is_guard
+            epoch = source.describe().epoch + is_noticed
+            while epoch <= lost:
+                epoch = source.raise_epoch(reason=REASON).epoch
+            if not self._is_guard:
+                return  # The resources are elsewhere, and have not gone back.
+            for number in range(self._settings.locks):
+                self._remedy_resources(make_place(replace(self._settings, guard=self._setup.guard_url), number), source)
+
+    def _remedy_resources(self, place: Place, source: fencelock.Source) -> None:
+        guard = fencelock.guard(place.url, resources=place.resources, lock=place.lock)
+        guard.raise_to(source, reason=REASON)
+        for resource in place.resources:
+            rows, _ = place.final(resource)
+            mark = fencelock.guard(place.url, resource=resource, lock=place.lock).mark().token
+            self._recorder.note(RESTORE, resource=resource, position=len(rows), mark=str(mark))
+
+    def _note(self, kind: str, servers: list[Server], **facts: object) -> None:
+        self._recorder.note(kind, servers=[server.name for server in servers], **facts)

@@ -1,0 +1,58 @@
+"""A verdict as text for people: what was judged, what came out, and the steps that led to a violation.
+
+Promise: a name that a history brings along moves no terminal's cursor. No claim is in it, for a
+history has none.
+"""
+
+from collections.abc import Iterator
+
+from fencelock_lab.campaigns.verdict import CLEAN, NAMES, VIOLATION, Verdict
+
+_HEADLINES = {
+    CLEAN: "CLEAN: no promise was broken.",
+    VIOLATION: "VIOLATION: a promise was broken.",
+}
+
+
+def story(verdict: Verdict) -> str:
+    """Return the verdict as lines of text."""
+    text = "\n".join((*_amounts(verdict), "", *_outcome(verdict)))
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+
+
+def _amounts(verdict: Verdict) -> Iterator[str]:
+    a = verdict.amounts
+    yield f"{a.events} events in {a.duration:.1f} s"
+    yield f"  locks      {a.grants} grants, {a.handoffs} hand-offs to another process"
+    yield f"  resources  {a.reads} reads and {a.writes} writes accepted"
+    yield f"  refused    {a.refusals} as stale, {a.strays} without a token"
+    yield f"  faults     {a.freezes} freezes of a holder past the ttl, {a.kills} kills, {a.disturbances} of the network"
+    if a.jumps or a.server_faults:
+        yield f"             {a.jumps} jumps of a clock, {a.server_faults} faults of the servers"
+    yield f"  unknown    {a.unknown} operations that nobody was told the outcome of"
+    for what, times in sorted(verdict.findings.information.items()):
+        if times:
+            yield f"  also       {times} {what}"
+
+
+def _outcome(verdict: Verdict) -> Iterator[str]:
+    findings = verdict.findings
+    yield _HEADLINES.get(verdict.code, f"{NAMES[verdict.code].upper()}: this run proves nothing.")
+    for shortfall in verdict.shortfalls:
+        yield f"  too little: {shortfall}"
+    for doubt in findings.undecided:
+        yield f"  undecided: {doubt.rule} at {doubt.place}: {doubt.message}"
+    if verdict.first is None:
+        return
+    first = verdict.first
+    yield f"  {first.rule} at {first.place}: {first.message}"
+    for number, step in enumerate(verdict.steps, 1):
+        yield f"  {number:>3}. {step.at:>10.6f} s  process {step.process:<6} {step.text}"
+    yield f"Broken rules: {', '.join(_counted(verdict))}"
+
+
+def _counted(verdict: Verdict) -> list[str]:
+    counts: dict[str, int] = {}
+    for violation in verdict.findings.violations:
+        counts[violation.rule] = counts.get(violation.rule, 0) + 1
+    return [f"{rule} ({times})" for rule, times in sorted(counts.items())]

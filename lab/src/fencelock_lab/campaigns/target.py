@@ -1,0 +1,156 @@
+"""What a campaign writes to: for each resource some counters and a list of writes, protected by the user's guard.
+
+Promise: a write says what it was computed from, so that the list alone tells whether it was computed from everything
+below it. What is made carries the run's own name, and `remove` takes it away. What stays is what no guard gives up: the
+marks of the resources, and what the audit says.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import fencelock
+from fencelock.stores.registry import guard_url
+from fencelock_lab.campaigns.plan import Settings
+
+ROWS = 4
+"""Counters among which the writes take turns: a mark on each row, instead of the resource, must not be enough."""
+
+
+class Seen(NamedTuple):
+    """What a read saw: how many writes the list has, and each counter."""
+
+    position: int
+    counters: dict[int, int]
+
+    @property
+    def row(self) -> int:
+        """The counter whose turn the next write is."""
+        return self.position % ROWS + 1
+
+    def after_write(self) -> "Seen":
+        """Return what the resource holds after one write."""
+        return Seen(self.position + 1, self.counters | {self.row: self.counters[self.row] + 1})
+
+
+Row = tuple[str, int, int]
+"""A write in the final list: its name, its position, and its token."""
+
+
+@runtime_checkable
+class Rewindable(Protocol):
+    """A place whose resources can go back in time: nobody else's data is there."""
+
+    def snapshot(self, resource: str) -> Any:
+        """Return all that a resource holds, its mark included."""
+
+    def rewind(self, resource: str, snapshot: Any) -> int:
+        """Put a resource back to what it held, and return how many writes that were."""
+
+
+@runtime_checkable
+class Enforced(Protocol):
+    """A place whose store itself refuses a write without a token."""
+
+    def write_unfenced(self, resource: str) -> None:
+        """Write without a token, as code does that knows no guard; UnfencedWriteError if the store refuses it."""
+
+
+class Place(ABC):
+    """The resources of one lock, as the workers of a campaign use them. Making one opens nothing."""
+
+    def __init__(self, settings: Settings, number: int) -> None:
+        self.url = settings.guard
+        self.lock = settings.lock(number)
+        self.resources = settings.resources(number)
+        self._stems = settings.stems(number)
+        self._guard = fencelock.guard(self.url, resources=self.resources, lock=self.lock)
+        self._made: list[str] = []
+
+    def transaction(self, proof: Any) -> Any:
+        """Return the guard's block, which commits at its end if the proof is the newest holder's."""
+        return self._guard.transaction(proof)
+
+    def read(self, proof: Any, resource: str) -> Seen:
+        """Return what the resource holds, as the holder of the lock sees it."""
+        with self.transaction(proof) as connection:
+            return self.look(connection, resource)
+
+    @contextmanager
+    def writing(self, proof: Any, resource: str, seen: Seen, name: str, token: int) -> Iterator[None]:
+        """Write what was computed from `seen`; the block runs between the write and the commit."""
+        with self.transaction(proof) as connection:
+            self.write(connection, resource, seen, name, token)
+            yield
+
+    def create(self) -> None:
+        """Make what the resources hold, and have the guard protect it."""
+        for resource in self.resources:
+            self.check_unused(resource)
+            self._made.append(resource)
+            try:
+                self.make(resource)
+            except fencelock.FencelockError:
+                raise
+            except Exception as error:  # What a client says, for example that the right to make a table is missing.
+                made = ", ".join(self.made_for(resource))
+                message = f"{self.shown_url}: {made} could not be made: {type(error).__name__}: {error}"
+                raise fencelock.GuardError(message) from error
+
+    def remove(self) -> list[str]:
+        """Take away what was made, and return what could not be, with the reason."""
+        left = []
+        while self._made:
+            resource = self._made.pop()
+            try:
+                self.take_away(resource)
+            except Exception as error:
+                if self._may_be_there(resource):
+                    left.append(f"{', '.join(self.made_for(resource))}: {type(error).__name__}: {error}")
+        return left
+
+    def _may_be_there(self, resource: str) -> bool:
+        """Tell whether something of the resource is there, for all that can be known."""
+        try:
+            return self.is_there(resource)
+        except Exception:
+            return True
+
+    @property
+    def shown_url(self) -> str:
+        """The guard's URL as it may be shown."""
+        return guard_url(self.url)
+
+    # --- how the store holds them -------------------------------------------------------------------------------------
+    @abstractmethod
+    def made_for(self, resource: str) -> list[str]:
+        """Return the names of what is made for a resource, as the store's own tools show them."""
+
+    @abstractmethod
+    def check_unused(self, resource: str) -> None:
+        """Raise GuardError if another run is using the resource, or was killed while it did."""
+
+    @abstractmethod
+    def make(self, resource: str) -> None:
+        """Make what the resource holds, all counters 0 and the list empty, and have the guard protect it."""
+
+    @abstractmethod
+    def take_away(self, resource: str) -> None:
+        """Undo `make`, however far it got."""
+
+    @abstractmethod
+    def is_there(self, resource: str) -> bool:
+        """Tell whether something of what `make` makes is there."""
+
+    @abstractmethod
+    def look(self, connection: Any, resource: str) -> Seen:
+        """Read the resource."""
+
+    @abstractmethod
+    def write(self, connection: Any, resource: str, seen: Seen, name: str, token: int) -> None:
+        """Set the counter whose turn it is, and append to the list, whatever is there by now."""
+
+    @abstractmethod
+    def final(self, resource: str) -> tuple[list[Row], int]:
+        """Return the writes in the order of their commits, and the sum of the counters."""

@@ -1,0 +1,64 @@
+"""Run the explorer over the scenes, with all rules on and with one off.
+
+Promise: a result has the shortest trace to the anomaly, or says by `found` None that the whole space has none.
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+from fencelock_lab.model.explorer import explore
+from fencelock_lab.model.protocol import successors
+from fencelock_lab.model.rules import Anomaly, Rules
+from fencelock_lab.model.scenes import CASES, LIMITS, SCENES, Case
+from fencelock_lab.model.world import Found, Scene, Step, World
+
+Trace = tuple[tuple[Step, World], ...]
+
+
+class Result(NamedTuple):
+    """What an exploration brought. `rule`: the one that was off, or empty."""
+
+    name: str
+    scene: Scene
+    rule: str
+    states: int
+    transitions: int
+    found: Found | None
+    trace: Trace
+
+
+def check(name: str, scene: Scene, anomalies: tuple[Anomaly, ...], rule: str = "") -> Result:
+    """Look for one of these anomalies in a scene, without this rule if one is given."""
+
+    def found_in(step: Step) -> Found | None:
+        return next((found for found in step.found if found.anomaly in anomalies), None)
+
+    rules = Rules().without(rule) if rule else Rules()
+    explored = explore(
+        scene.start(),
+        partial(successors, scene=scene, rules=rules),
+        lambda step: bool(step.found) and found_in(step) is not None,
+    )
+    trace = explored.trace or ()
+    found = found_in(trace[-1][0]) if trace else None
+    return Result(name, scene, rule, explored.states, explored.transitions, found, trace)
+
+
+def check_scene(name: str) -> Result:
+    """Look in a scene for anything that it promises not to have, with all rules on."""
+    return check(name, SCENES[name], SCENES[name].promised)
+
+
+def check_case(case: Case) -> Result:
+    """Look for the anomaly of a rule that is off."""
+    return check(case.scene, SCENES[case.scene], (case.anomaly,), case.rule)
+
+
+def check_limit(name: str) -> Result:
+    """Look for what the whole protocol cannot prevent."""
+    return check(name, LIMITS[name], LIMITS[name].promised)
+
+
+def cases_of(rule: str) -> list[Case]:
+    """Return the cases of one rule; the first is the one that is drawn."""
+    return [case for case in CASES if case.rule == rule]

@@ -1,0 +1,233 @@
+"""The states of the model: plain values, equal when nobody could tell them apart.
+
+Promise: a state holds all that the next steps depend on, and of the past only what the anomalies are defined by.
+Time is not in it: a lease may end at any moment, a frozen client is one that takes no step, and a lost message is
+one that is never delivered.
+"""
+
+from typing import NamedTuple
+
+from fencelock_lab.model.rules import Anomaly
+
+CLIENTS = "ABC"
+SCRIPT = "script"
+"""A writer that knows nothing of tokens."""
+BLOCK_TOKENS = 2
+"""Tokens that one reservation of the source puts under its durable bound."""
+EPOCH_TOKENS = 10
+"""The stride of epochs: more tokens than any scene can issue in one."""
+
+Content = tuple[str, ...]
+"""What a resource's value stands for: the increments that went into it, in their order. The value is their number."""
+UNREAD: Content = ("unread",)
+
+
+class Mark(NamedTuple):
+    """The highest token that a resource has promised. `claim` is None where an operator raised it."""
+
+    token: int = 0
+    claim: str | None = None
+    is_closed: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.token}{' closed' if self.is_closed else ''}"
+
+
+class Resource(NamedTuple):
+    """A guarded counter. `accepted` is what its clients were promised: the increments accepted and not undone."""
+
+    mark: Mark = Mark()
+    content: Content = ()
+    accepted: Content = ()
+
+
+class Source(NamedTuple):
+    """What issues tokens. `ended` are the claims that will not hold the lock again."""
+
+    counter: int = 0
+    bound: int = BLOCK_TOKENS
+    holder: str | None = None
+    ended: frozenset[str] = frozenset()
+
+
+class Touch(NamedTuple):
+    """What a tenure has done at one resource. `is_opened` without `is_sealed`: the refusal was only observed."""
+
+    is_opened: bool = False
+    is_sealed: bool = False
+    is_closed: bool = False
+    snapshot: Content = UNREAD
+    seen: Content = UNREAD
+    reads: int = 0
+    sent: int = 0
+    answered: int = 0
+
+
+IDLE, ASKING, HOLDING, LEAVING = "idle", "asking", "holding", "leaving"
+
+
+class Client(NamedTuple):
+    """A process, in the tenure that it is in or was in last. It believes that it holds the lock while HOLDING."""
+
+    name: str
+    tenure: int = 0
+    phase: str = IDLE
+    token: int = 0
+    touches: tuple[Touch, ...] = ()
+
+    @property
+    def claim(self) -> str:
+        """The claim of this tenure."""
+        return f"{self.name}{self.tenure}"
+
+    def touching(self, resource: int, touch: Touch) -> "Client":
+        """Return this client with something done at a resource."""
+        return self._replace(touches=_replaced(self.touches, resource, touch))
+
+
+ACQUIRE, RELEASE, WRITE, CHECKED = "acquire", "release", "write", "checked write"
+
+
+class Message(NamedTuple):
+    """On its way to the source or to a resource; what stands before `token` names it."""
+
+    kind: str
+    client: int
+    claim: str
+    resource: int = -1
+    number: int = 0
+    token: int = 0
+    was_sealed: bool = False
+    seen: tuple[Content, ...] = ()
+
+
+class Faults(NamedTuple):
+    """How many times each may still happen."""
+
+    duplicates: int = 0
+    source_cuts: int = 0
+    source_restores: int = 0
+    source_slips: int = 0
+    resource_cuts: int = 0
+    backups: int = 0
+    resource_restores: int = 0
+    resource_slips: int = 0
+    switches: int = 0
+    scripts: int = 0
+    breaks: int = 0
+
+
+class Breaking(NamedTuple):
+    """An operator on the way to seal the resources after breaking a lease."""
+
+    token: int
+    sealed: int
+
+
+class Past(NamedTuple):
+    """What is remembered for the sake of the anomalies alone."""
+
+    top: int = 0
+    reader: int = 0
+    gone: frozenset[str] = frozenset()
+    admitted: frozenset[tuple[int, str]] = frozenset()
+
+
+class World(NamedTuple):
+    """One state. Power cuts and restores befall the first resource: `durable` is what a cut leaves of it, `backup`
+    what a restore brings back.
+    """
+
+    source: Source
+    resources: tuple[Resource, ...]
+    clients: tuple[Client, ...]
+    faults: Faults
+    durable: Resource = Resource()
+    backup: Resource = Resource()
+    messages: tuple[Message, ...] = ()
+    is_enforcing: bool = True
+    breaking: Breaking | None = None
+    past: Past = Past()
+
+    def with_client(self, index: int, client: Client) -> "World":
+        """Return this state with one client changed."""
+        return self._replace(clients=_replaced(self.clients, index, client))
+
+    def with_resource(self, index: int, resource: Resource, *, is_flushed: bool = True) -> "World":
+        """Return this state with one resource changed, on its disk too if that is flushed."""
+        resources = _replaced(self.resources, index, resource)
+        if index or not is_flushed or not self.faults.resource_cuts:
+            return self._replace(resources=resources)
+        return self._replace(resources=resources, durable=resource)
+
+    def with_message(self, message: Message) -> "World":
+        """Return this state with one more message on its way; a second copy of the same changes nothing."""
+        if message in self.messages:
+            return self
+        # Sorted, so that equal states are equal, and the same trace is found in every run.
+        return self._replace(messages=tuple(sorted((*self.messages, message), key=_name)))
+
+    def without_message(self, message: Message) -> "World":
+        """Return this state with a message delivered."""
+        return self._replace(messages=tuple(one for one in self.messages if one != message))
+
+    def spending(self, fault: str) -> "World":
+        """Return this state with one fault fewer to come."""
+        left = getattr(self.faults, fault) - 1
+        return self._replace(faults=self.faults._replace(**{fault: left}))
+
+
+def _replaced(values: tuple, index: int, value: object) -> tuple:  # type: ignore[type-arg]
+    return (*values[:index], value, *values[index + 1 :])
+
+
+def _name(message: Message) -> tuple[str, int, str, int, int]:
+    return message[:5]
+
+
+class Found(NamedTuple):
+    """An anomaly, and what is wrong in numbers."""
+
+    anomaly: Anomaly
+    detail: str
+
+
+SENT, CALL, ARRIVAL, EVENT = "sent", "call", "arrival", "event"
+
+
+class Step(NamedTuple):
+    """What happened: who did it, to whom, in words; `how` is one of SENT, CALL, ARRIVAL, EVENT."""
+
+    who: str
+    to: str
+    text: str
+    how: str
+    is_refused: bool = False
+    found: tuple[Found, ...] = ()
+
+
+Next = tuple[Step, World]
+
+
+class Scene(NamedTuple):
+    """A small world to explore: how many take part, what may go wrong, and what is promised in it."""
+
+    title: str
+    promised: tuple[Anomaly, ...]
+    clients: int = 2
+    tenures: int = 1
+    writes: int = 1
+    resources: tuple[str, ...] = ("stock",)
+    faults: Faults = Faults()
+    leaves: bool = False
+    is_observed: bool = False
+
+    def start(self) -> World:
+        """Return the first state: nothing was issued, nothing written."""
+        return World(
+            Source(),
+            tuple(Resource() for _ in self.resources),
+            tuple(Client(name) for name in CLIENTS[: self.clients]),
+            self.faults,
+            is_enforcing=not self.is_observed,
+        )

@@ -1,0 +1,138 @@
+"""Apply changes to copies of the package, and see whether tests notice.
+
+Promise: the clone is only read. Each worker has a copy of its own and runs one trial at a time; the copies and whatever
+the tests write are in memory where the system has a place for that, since the tests flush to the disk a lot.
+Never: a trial that hangs for ever, or processes of a test that outlive it.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from queue import SimpleQueue
+from typing import NamedTuple, TypeVar
+
+ROOT = Path(__file__).resolve().parents[4]
+PACKAGE = ROOT / "src" / "fencelock"
+MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of its own is made in it.
+TIMEOUT_S = 300
+"""After which a trial counts as noticed: something hangs."""
+TEST_TIMEOUT_S = 30
+PYTEST = ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--hypothesis-seed=0", f"--timeout={TEST_TIMEOUT_S}")
+
+
+Given = TypeVar("Given")
+
+
+class Trial(NamedTuple):
+    """One file of the package, given by its path under src/fencelock, as it is to be, and the tests that should notice.
+
+    Each of `tests` is one run of pytest, with its arguments split at blanks: the quick one first, and the next only if
+    nothing was noticed.
+    """
+
+    name: str
+    file: str
+    text: str
+    tests: tuple[str, ...]
+
+
+class Copy:
+    """A copy of the package that one worker changes."""
+
+    def __init__(self, folder: Path) -> None:
+        self._source = folder / "src"
+        self._bytecode = folder / "bytecode"
+        self._environment = {
+            **os.environ,
+            "PYTHONPATH": str(self._source),
+            "PYTHONPYCACHEPREFIX": str(self._bytecode),
+            "HYPOTHESIS_STORAGE_DIRECTORY": str(folder / "hypothesis"),
+            "TMPDIR": str(folder),
+        }
+        self._environment.pop("PYTHONDONTWRITEBYTECODE", None)
+        shutil.copytree(PACKAGE, self._source / "fencelock", ignore=shutil.ignore_patterns("__pycache__"))
+
+    def is_noticed(self, trial: Trial) -> bool:
+        """Change the file, run the tests, and change it back."""
+        path = self._source / "fencelock" / trial.file
+        text = path.read_text()
+        self._write(path, trial.text)
+        try:
+            return not all(map(self.passes, trial.tests))
+        finally:
+            self._write(path, text)
+
+    def _write(self, path: Path, text: str) -> None:
+        """Write the file, and drop its bytecode: two texts of one length and one second would be taken for one."""
+        path.write_text(text)
+        for old in self._bytecode.glob(f"**{path.parent}/{path.stem}.*.pyc"):
+            old.unlink()
+
+    def passes(self, tests: str) -> bool:
+        """Run tests against the copy as it is; a hang is a failure."""
+        process = subprocess.Popen(
+            [sys.executable, *PYTEST, *tests.split()],
+            cwd=ROOT,
+            env=self._environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            return process.wait(TIMEOUT_S) == 0
+        except subprocess.TimeoutExpired:
+            return False
+        finally:
+            _end_group(process)
+
+
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    """End the tests and what they have started and left behind."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+class Bench:
+    """Some copies, and a worker for each."""
+
+    def __init__(self, folder: Path, workers: int) -> None:
+        self._workers = workers
+        self._copies: SimpleQueue[Copy] = SimpleQueue()
+        for number in range(workers):
+            self._copies.put(Copy(folder / str(number)))
+
+    def failing(self, selections: Iterable[str]) -> list[str]:
+        """Return the selections of tests that fail on the unchanged package."""
+        asked = sorted(selections)
+        return [tests for tests, passes in zip(asked, self._each(Copy.passes, asked), strict=True) if not passes]
+
+    def run(self, trials: list[Trial]) -> Iterator[tuple[Trial, bool]]:
+        """Yield each trial with whether its tests noticed, in order."""
+        return zip(trials, self._each(Copy.is_noticed, trials), strict=True)
+
+    def _each(self, work: Callable[[Copy, Given], bool], given: list[Given]) -> Iterator[bool]:
+        def borrow_and_work(one: Given) -> bool:
+            copy = self._copies.get()
+            try:
+                return work(copy, one)
+            finally:
+                self._copies.put(copy)
+
+        with ThreadPoolExecutor(self._workers) as pool:
+            yield from pool.map(borrow_and_work, given)
+
+
+@contextmanager
+def bench(workers: int) -> Iterator[Bench]:
+    """Yield a bench whose folder is removed at the end."""
+    within = MEMORY if os.access(MEMORY, os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="fencelock-mutants-", dir=within) as folder:
+        yield Bench(Path(folder), workers)

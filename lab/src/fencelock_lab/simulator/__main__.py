@@ -1,0 +1,109 @@
+"""`python -m fencelock_lab.simulator`: run seeds, print what breaks a rule, and replay it line by line.
+
+Exit codes: 0 no rule was broken, 1 some seed broke one, 64 a mistake in the arguments.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager, nullcontext
+from functools import partial
+
+from fencelock.errors import ConfigError
+from fencelock_lab.simulator.controls import CONTROLS, control
+from fencelock_lab.simulator.world import MakeWorld, Outcome, World, simulate
+
+USAGE_ERROR = 64
+STORES = ("memory", "sqlite", "postgres")
+MAX_SHOWN = 10
+"""Broken seeds that are printed; the rest is counted."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run what the arguments ask for, and return the exit code."""
+    try:
+        asked = _parser().parse_args(arguments)
+    except SystemExit as end:
+        return USAGE_ERROR if end.code else 0
+    if asked.controls:
+        _say("\n".join(CONTROLS))
+        return 0
+    try:
+        with control(asked.control) if asked.control else nullcontext(), _worlds(asked.store, asked.url) as world_type:
+            return _run(asked.seeds, world_type) if asked.seed is None else _replay(asked.seed, world_type)
+    except ConfigError as error:
+        sys.stderr.write(f"{error}\n")
+        return USAGE_ERROR
+
+
+@contextmanager
+def _worlds(store: str, url: str | None) -> Iterator[MakeWorld]:
+    if store == "sqlite":
+        from fencelock_lab.simulator.sqlite import SQLiteWorld
+
+        yield SQLiteWorld
+    elif store == "postgres":
+        if url is None:
+            raise ConfigError("--store postgres needs a database that is for simulations alone: name it by --url")
+        from fencelock_lab.simulator.postgres import PostgresWorld
+        from fencelock_lab.simulator.postgres_database import SimulatedDatabase
+
+        with closing(SimulatedDatabase(url)) as database:
+            yield partial(PostgresWorld, database=database)
+    else:
+        yield World
+
+
+def _say(line: object) -> None:
+    print(line)  # noqa: T201 - a command prints.
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m fencelock_lab.simulator", description=__doc__.partition("\n")[0])
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--seed", type=int, help="replay one seed, with a line for everything that happens")
+    which.add_argument("--seeds", type=_range, default=range(1000), metavar="A:B", help="run seeds A to B-1 (0:1000)")
+    which.add_argument("--controls", action="store_true", help="list the rules that --control can break")
+    parser.add_argument("--control", choices=CONTROLS, metavar="RULE", help="break a rule, to see it found")
+    parser.add_argument("--store", choices=STORES, default="memory", help="whose source it is (memory)")
+    parser.add_argument("--url", help="with --store postgres: a database that is for simulations alone")
+    return parser
+
+
+def _range(text: str) -> range:
+    first, _, end = text.partition(":")
+    return range(int(first), int(end))
+
+
+def _replay(seed: int, world_type: MakeWorld) -> int:
+    outcome = simulate(seed, is_tracing=True, world_type=world_type)
+    for line in outcome.lines:
+        _say(line)
+    _say(summary([outcome]))
+    return 1 if outcome.violation else 0
+
+
+def _run(seeds: range, world_type: MakeWorld) -> int:
+    outcomes = []
+    broken = 0
+    for seed in seeds:
+        outcome = simulate(seed, world_type=world_type)
+        outcomes.append(outcome)
+        if outcome.violation:
+            broken += 1
+            if broken <= MAX_SHOWN:
+                _say(f"seed {seed}: {outcome.violation}")
+    _say(summary(outcomes))
+    return 1 if broken else 0
+
+
+def summary(outcomes: Iterable[Outcome]) -> str:
+    """Return what was simulated, in one line."""
+    told = list(outcomes)
+    steps, tokens, increments = (sum(getattr(one, name) for one in told) for name in ("steps", "tokens", "increments"))
+    broken = sum(one.violation is not None for one in told)
+    return f"{len(told)} seeds, {steps} steps, {tokens} grants, {increments} increments: {broken} broke a rule"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,214 @@
+"""The simulated network: requests and replies that are lost, late, doubled and out of order.
+
+Promise: a request to the source may take effect at any time after it was sent, once, twice or never, whatever its
+sender was told. A connection to a place keeps the order of its requests, and may break: then a commit that was under
+way has happened or has not, and any other transaction is undone.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from fencelock.errors import FencelockError, OutcomeUnknownError, SourceUnavailableError
+from fencelock.protocol import guard_requests as guard
+from fencelock.protocol import source_requests as ask
+from fencelock_lab.simulator.kernel import PENDING, US_PER_MS, Kernel, Process, Sleep, Task
+from fencelock_lab.simulator.resource import SimulatedSession
+from fencelock_lab.simulator.source import Source
+
+TIMEOUT_US = 400 * US_PER_MS
+"""How long a client waits for the source's reply before it calls the outcome unknown."""
+BUSY_PATIENCE_US = 2000 * US_PER_MS
+_COMMITS = (guard.Commit, guard.Finish)
+_BEGINS = (guard.Begin, guard.Open)
+
+
+class Read(NamedTuple):
+    """Read a resource's value inside the open transaction. Reply: the value."""
+
+    resource: str
+
+
+class Write(NamedTuple):
+    """Write a resource's value inside the open transaction. Reply: None."""
+
+    resource: str
+    value: Any
+
+
+class At(NamedTuple):
+    """A request to a place, over a session."""
+
+    session: SimulatedSession
+    request: Any
+
+
+class Job(NamedTuple):
+    """A conditional write that is one message: it is done when it arrives, at once. Reply: None, or its error."""
+
+    body: Callable[[], None]
+
+
+class Odds:
+    """How bad the network is; all of it at rest until a seed says otherwise."""
+
+    def __init__(self) -> None:
+        self.request_lost = 0.0
+        self.reply_lost = 0.0
+        self.doubled = 0.0
+        self.late = 0.0
+        self.latest_ms = 1
+        self.connection_broken = 0.0
+        self.bell_lost = 0.0
+
+
+class Network:
+    """Answers what tasks yield."""
+
+    def __init__(self, kernel: Kernel, source: Source) -> None:
+        self.kernel = kernel
+        self.source = source
+        self.odds = Odds()
+        self._sleepers: dict[str, tuple[Task, int]] = {}
+        self._told: set[str] = set()
+        self._listening: dict[Task, str] = {}
+        self._claims = 0
+        self._cut_until_us: dict[str, int] = {}
+        self._generation = 0
+
+    def answer(self, task: Task, request: Any) -> Any:
+        """Return the reply to what needs no network; have anything else answered some time."""
+        kind = type(request)
+        if kind is ask.Now:
+            return self.kernel.now_ms
+        if kind is ask.Draw:
+            self._claims += 1
+            return f"c{self._claims}", self.kernel.now_us
+        if kind is ask.Listen:
+            self._listening[task] = request.claim
+            return None
+        if kind is Sleep:
+            task.reply(task.ticket, request.duration_us, None)
+        elif kind is ask.Wait:
+            self._wait(task, request.timeout_ms)
+        elif kind is At:
+            self._at_place(task, request)
+        elif kind is Job:
+            self._send(task, request.body)
+        else:
+            self._to_source(task, request)
+        return PENDING
+
+    def _delay(self) -> int:
+        if self.odds.late and self.kernel.chance(self.odds.late):
+            return self.kernel.between(1, self.odds.latest_ms) * US_PER_MS
+        return self.kernel.between(100, 1500)
+
+    def forget(self) -> None:
+        """Lose every request to the source that is under way, as a power cut of a whole machine does."""
+        self._generation += 1
+
+    def cut(self, process: Process, duration_ms: int) -> None:
+        """Let nothing through between a process and the source for a while; what is under way arrives."""
+        self.kernel.trace("network", "is cut for {} for {} ms", process.name, duration_ms)
+        self._cut_until_us[process.name] = self.kernel.now_us + duration_ms * US_PER_MS
+
+    def _is_cut(self, process: Process) -> bool:
+        return self.kernel.now_us < self._cut_until_us.get(process.name, 0)
+
+    # --- the source ---------------------------------------------------------------------------------------------------
+    def _to_source(self, task: Task, request: Any) -> None:
+        self.kernel.trace(task.process.name, "asks {}", request)
+
+        def perform() -> Any:
+            reply = self.source.perform(request)
+            if isinstance(reply, ask.Released | ask.Broken):
+                self._ring(request.lock)
+            return reply
+
+        self._send(task, perform, doubled=lambda: self.source.oracle.doubled(request))
+
+    def _send(self, task: Task, perform: Callable[[], Any], doubled: Callable[[], None] | None = None) -> None:
+        kernel, odds, ticket, generation = self.kernel, self.odds, task.ticket, self._generation
+
+        def arrive() -> None:
+            if generation != self._generation:
+                return
+            reply = perform()
+            if not self._is_cut(task.process) and not kernel.chance(odds.reply_lost):
+                task.reply(ticket, self._delay(), reply)
+
+        if not self._is_cut(task.process) and not kernel.chance(odds.request_lost):
+            kernel.after(self._delay(), arrive)
+            if doubled is not None and kernel.chance(odds.doubled):
+                doubled()
+                kernel.after(self._delay() + self._delay(), arrive)
+        task.reply(ticket, TIMEOUT_US, OutcomeUnknownError("no reply came"))
+
+    # --- bells --------------------------------------------------------------------------------------------------------
+    def _ring(self, lock: str) -> None:
+        claim = self.source.head(lock)
+        if claim is not None and not self.kernel.chance(self.odds.bell_lost):
+            self.kernel.after(self._delay(), self.tell, claim)
+
+    def tell(self, claim: str) -> None:
+        """Wake the task that listens under this name, now or when it next waits."""
+        sleeper = self._sleepers.pop(claim, None)
+        if sleeper is None:
+            self._told.add(claim)
+        else:
+            task, ticket = sleeper
+            task.reply(ticket, 0, None)
+
+    def _wait(self, task: Task, timeout_ms: int) -> None:
+        claim = self._listening.get(task)
+        if claim in self._told:
+            self._told.discard(claim)
+            task.reply(task.ticket, 0, None)
+            return
+        if claim is not None:
+            self._sleepers[claim] = (task, task.ticket)
+        task.reply(task.ticket, timeout_ms * US_PER_MS, None)
+
+    # --- places -------------------------------------------------------------------------------------------------------
+    def _at_place(self, task: Task, at: At) -> None:
+        kernel, ticket, give_up_us = self.kernel, task.ticket, self.kernel.now_us + BUSY_PATIENCE_US
+        session, request = at
+        is_broken = kernel.chance(self.odds.connection_broken)
+        is_done = not is_broken or (type(request) in _COMMITS and kernel.chance(0.5))
+
+        def arrive() -> None:
+            place = session.place
+            if type(request) in _BEGINS and task.process.is_dead:
+                return  # Its connection is closed: the place begins nothing for it any more.
+            is_busy = place.writer is not None and place.writer is not session
+            if type(request) in _BEGINS and is_busy and kernel.now_us < give_up_us:
+                kernel.after(kernel.between(1, 10) * US_PER_MS, arrive)
+                return
+            reply = perform(session, request) if is_done else None
+            place.last_heard_us = kernel.now_us
+            if is_broken:
+                session.rollback()
+                kernel.trace(task.process.name, "loses its connection at {}", type(request).__name__)
+                reply = _broken(request)
+            task.reply(ticket, self._delay(), reply)
+
+        kernel.after(self._delay(), arrive)
+
+
+def perform(session: SimulatedSession, request: Any) -> Any:
+    """Do at a place what one request asks; an error of the tree is a reply as well."""
+    try:
+        if type(request) is Read:
+            return session.get(request.resource, "value")
+        if type(request) is Write:
+            session.put(request.resource, "value", request.value)
+            return None
+        return session.perform(request)
+    except FencelockError as error:
+        return error
+
+
+def _broken(request: Any) -> FencelockError:
+    if type(request) in _COMMITS:
+        return OutcomeUnknownError("the connection broke during the commit")
+    return SourceUnavailableError("the connection broke; the transaction is undone")

@@ -1,0 +1,261 @@
+"""The simulated world with PostgreSQL's own source in it: its functions on a real server, and its client half.
+
+Promise: what is decided in the database is decided by the statements of `source_functions.sql`, and what a process
+makes of it by `Conversation` and `Identity`, on virtual time; the server's clock is off by days. A crash keeps what
+PostgreSQL had flushed and some of what it had not: commits are lost from the end. A server comes back from a crash, as
+a backup or standby, out of a dump, or as a cold copy; only the last is noticed by nobody but an operator.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from decimal import Decimal
+from typing import Any, NamedTuple, cast
+
+import psycopg
+
+from fencelock._flows.retry import asked
+from fencelock.errors import FencelockError, OutcomeUnknownError, SourceUnavailableError
+from fencelock.model import SourceInfo
+from fencelock.protocol import source_requests as ask
+from fencelock.stores import source_clock as identity
+from fencelock.stores.postgres.connection.client import meaning
+from fencelock.stores.postgres.source import store as source
+from fencelock.stores.postgres.source.codec import SQL
+from fencelock_lab.simulator.kernel import US_PER_MS, Kernel, Process, Violation
+from fencelock_lab.simulator.oracle import Belief
+from fencelock_lab.simulator.postgres_database import SimulatedDatabase
+from fencelock_lab.simulator.postgres_network import PostgresClient, PostgresNetwork, Say, store_at
+from fencelock_lab.simulator.postgres_oracle import ClocklessOracle, Memory, RecoveringOracle
+from fencelock_lab.simulator.source import MAX_BACKUPS, Source
+from fencelock_lab.simulator.world import World
+
+BASE_US = 1_800_000_000_000_000
+CALENDAR_S = 1_800_000_000
+MAX_SKEW_US = 10 * 86_400_000_000
+CRASH_ODDS = 0.3
+"""The share of worlds whose server crashes again and again, beside those that draw it anyway."""
+CLOCK_SET_ODDS = 0.15
+CALENDAR_ODDS = 0.8
+"""The share of worlds whose server's clock is set while it runs; and of the others, where it tells the right year."""
+_NO_TOKEN = {"FL102", "FL103"}
+"""Errors by which the functions themselves refuse to issue a token a second time, or above the bound."""
+RECOVERIES = ("recovered", "recovered", "dump", "cold")
+"""How a server comes back from a copy: as a backup or standby, out of a dump, or as a stopped server's folder."""
+
+
+@contextmanager
+def virtual_time(now_us: Callable[[], int]) -> Iterator[None]:
+    """Have PostgreSQL's client half read this clock inside the block."""
+    modules = (identity, source)
+    before = [vars(module)["boottime_us"] for module in modules]
+    try:
+        for module in modules:
+            vars(module)["boottime_us"] = now_us
+        yield
+    finally:
+        for module, original in zip(modules, before, strict=True):
+            vars(module)["boottime_us"] = original
+
+
+class Saved(NamedTuple):
+    """A state of the source, and what an onlooker knew of it."""
+
+    state: str
+    memory: Memory
+
+
+class PostgresBehindANetwork(Source):
+    """The simulated source, with PostgreSQL in the ledger's place."""
+
+    oracle: RecoveringOracle
+
+    def __init__(self, database: SimulatedDatabase, kernel: Kernel, beliefs: Callable[[], Iterable[Belief]]) -> None:
+        self.database = database
+        self.kernel = kernel
+        self.is_clock_set = kernel.chance(CLOCK_SET_ODDS)
+        self.oracle = (ClocklessOracle if self.is_clock_set else RecoveringOracle)(beliefs)
+        self.server = 1
+        """The number of the server that answers: another one after each recovery."""
+        self.is_down = False
+        self.is_pooled = kernel.chance(0.2)
+        self._flush_odds = kernel.random.choice((0.0, 0.1, 0.5))
+        self._offset_us = BASE_US + kernel.between(-MAX_SKEW_US, MAX_SKEW_US)
+        self._has_calendar = not self.is_clock_set and kernel.chance(CALENDAR_ODDS)
+        database.begin_world(self._now_us, CALENDAR_S if self._has_calendar else 0)
+        self._newest_epoch = 1
+        self._copies: list[Saved] = []
+        self._has_settled_in = False
+        self.may_crash = False
+        self._flushed = self._saved()
+
+    @property
+    def _now_us(self) -> int:
+        return self.kernel.now_us + self._offset_us
+
+    def set_clock(self, by_us: int) -> None:
+        """Somebody sets the server's clock, forward or back."""
+        self.kernel.trace("source", "has its clock set by {} us", by_us)
+        self._offset_us += by_us
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+    def say(self, said: Say) -> Any:
+        """Answer a statement that has arrived with its rows; an error of the tree is an answer as well."""
+        if said.server not in {None, self.server}:
+            return OutcomeUnknownError("the connection to the old server broke")
+        if self.is_down:
+            return SourceUnavailableError("the server is down")
+        if said.statement == SQL.settle_in and self._has_settled_in:
+            return []  # Here it is one session.
+        self._has_settled_in = self._has_settled_in or said.statement == SQL.settle_in
+        try:
+            outcome = self.database.run(self._now_us, said.statement, said.parameters)
+        except psycopg.Error as error:
+            return self._meaning(error)
+        if said.is_answer:
+            reply = said.hear(outcome.rows)
+            self.kernel.trace("source", "{} -> {}", said.request, reply)
+            # Deadlines are microseconds here: what is rounded down would end too early for the oracle.
+            self.oracle.saw(said.request, reply, cast("int", Decimal(self.kernel.now_us).scaleb(-3)))
+        if outcome.is_flushed or (outcome.has_changed and self.kernel.chance(self._flush_odds)):
+            self.flush()
+        return outcome.rows
+
+    def _meaning(self, error: psycopg.Error) -> FencelockError:
+        if error.sqlstate in _NO_TOKEN and not self.oracle.is_tainted:
+            raise Violation(f"T1: the functions themselves refused a token: {error}") from error
+        known = meaning(error, self.database.place)
+        if known is None or error.sqlstate not in _NO_TOKEN:
+            raise error
+        return known
+
+    def perform(self, request: Any) -> Any:
+        """Answer a request of an operator at the server itself, who has seen nothing before."""
+        talk = PostgresClient(store_at(self.database.url), self).answer(request)
+        try:
+            said = next(talk)
+            while True:
+                answer = self.say(said)
+                said = talk.throw(answer) if isinstance(answer, FencelockError) else talk.send(answer)
+        except StopIteration as done:
+            return done.value
+
+    # --- what is left -------------------------------------------------------------------------------------------------
+    def flush(self) -> None:
+        """Have everything until now survive a crash, if there is to be one in this world."""
+        if self.may_crash:
+            self._flushed = self._saved()
+
+    def _saved(self) -> Saved:
+        return Saved(self.database.save(), self.oracle.memory())
+
+    def stop(self) -> None:
+        """Crash: what was not flushed is lost."""
+        self.kernel.trace("source", "crashes, and loses what it had not flushed")
+        self.is_down = True
+        self._come_back(self._flushed, "recovered")
+
+    def start(self) -> None:
+        """Take connections again. Leases whose rows are left go on; the next grant begins a history."""
+        self.is_down = False
+        self.kernel.trace("source", "has recovered")
+
+    def back_up(self) -> None:
+        """Keep a copy of the present state; a backup and a standby have only what was flushed."""
+        if not self.oracle.is_tainted:
+            self._flushed = self._saved()
+            self._copies = [*self._copies[-MAX_BACKUPS + 1 :], self._flushed]
+            self.kernel.trace("source", "is copied")
+
+    def restore(self, *, is_noticed: bool) -> None:
+        """Go back to a copy. Only a cold one has to be noticed by an operator, who raises the epoch then."""
+        if not self._copies:
+            return
+        # By the counter alone nobody knows what was issued after the copy was made.
+        how = self.kernel.random.choice(RECOVERIES if self._has_calendar else ("cold",))
+        copy = self.kernel.random.choice(self._copies)
+        self.kernel.trace("source", "goes back to a copy: {}", how)
+        self._come_back(copy, how)
+        if how == "cold":
+            self.oracle.went_back()
+            if is_noticed:
+                self.raise_epoch()
+
+    def _come_back(self, saved: Saved, how: str) -> None:
+        self._newest_epoch = max(self._newest_epoch, self._info.epoch)
+        self.server += 1
+        self.database.load(saved.state, how)
+        self.oracle.recovered(saved.memory)
+        self.flush()
+
+    def raise_epoch(self) -> None:
+        """Begin a new history above every other: once more than one began ever before."""
+        info = self._info
+        self._newest_epoch = max(self._newest_epoch, info.epoch) + 1
+        while info.epoch < self._newest_epoch:
+            info = self.perform(ask.RaiseEpoch(info.history_id, "an operator"))
+        self.oracle.everything_ended()
+        self.oracle.is_tainted = False
+        self.flush()
+
+    @property
+    def _info(self) -> SourceInfo:
+        [row] = self.database.run(
+            self._now_us, "SELECT source_id, epoch, history_id, 0, 0 FROM fencelock.source", ()
+        ).rows
+        return SourceInfo(*row)
+
+
+class PostgresWorld(World):
+    """A world whose source is PostgreSQL's, in a database of its own."""
+
+    network: PostgresNetwork
+    source: PostgresBehindANetwork
+
+    def __init__(self, seed: int, *, database: SimulatedDatabase, is_tracing: bool = False) -> None:
+        super().__init__(seed, is_tracing=is_tracing)
+        self.source = PostgresBehindANetwork(
+            database, self.kernel, lambda: [lease for client in self.clients for lease in client.beliefs()]
+        )
+        self.network = PostgresNetwork(self.kernel, self.source)
+
+    def run(self) -> None:
+        """Run it on virtual time."""
+        with virtual_time(lambda: self.kernel.now_us):
+            super().run()
+
+    def _plan(self, fault: Callable[[], None], about_every_ms: int) -> None:
+        self.source.may_crash = self.source.may_crash or fault == self._restart_source
+        super()._plan(fault, about_every_ms)
+
+    def _faults_of_stores(self) -> tuple[Callable[[], None], ...]:
+        """Not both at once: what a crash loses is told from what was drawn later by a clock that goes on (H4)."""
+        faults = (*super()._faults_of_stores(), self._purge)
+        if self.source.is_clock_set:
+            return tuple(fault for fault in faults if fault not in self._losses)
+        return faults
+
+    @property
+    def _losses(self) -> tuple[Callable[[], None], ...]:
+        return self._restart_source, self._restore_source, self._fail_over
+
+    def _draw_faults(self) -> None:
+        super()._draw_faults()
+        if self.source.is_clock_set:
+            self._plan(self._set_clock, self.ttl_ms)
+        elif self.kernel.chance(CRASH_ODDS):
+            self._plan(self._restart_source, self.ttl_ms)
+
+    def _set_clock(self) -> None:
+        furthest_us = self.kernel.random.choice((self.ttl_ms * US_PER_MS, 4 * self.ttl_ms * US_PER_MS, MAX_SKEW_US))
+        self.source.set_clock(self.kernel.between(-furthest_us, furthest_us))
+
+    def _purge(self) -> None:
+        """What `fencelock purge` does."""
+
+        def body() -> Any:
+            try:
+                yield from asked(ask.Purge())
+            except FencelockError as error:
+                self.kernel.trace("operator", "gives up: {}", error)
+
+        Process(self.computer, "operator").start(body(), self.network.answer)

@@ -1,0 +1,112 @@
+"""A database for simulations: PostgreSQL's own source on a real server, whose clock is told to it.
+
+Promise: the functions are those of `source_functions.sql`; only the clock is a setting, and `begin_history` is told its
+calendar and the id that it draws. Each statement is a transaction, and is watched: whether it changed anything, and
+whether that is flushed. A saved state can be put in the place of the present one in every way in which a server can
+come back. Never: a database with a source that somebody uses.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import psycopg
+
+from fencelock.errors import ConfigError
+from fencelock.stores.postgres.connection.url import place_of
+from fencelock.stores.postgres.source.codec import Rows
+from fencelock.stores.postgres.source.store import FUNCTIONS, PostgresSource
+from fencelock.stores.statements import statements
+
+CHANNEL = "fencelock_simulated"
+"""Where all simulated processes listen."""
+SQL = statements(__package__, "postgres.sql")
+_ANEW = {"CREATE FUNCTION": "CREATE OR REPLACE FUNCTION"}
+_TOLD = {
+    "create_begin_history": {"clock_timestamp()": "simulated.calendar()", "gen_random_uuid()": "simulated.draw_id()"}
+}
+_CREATED = [name for name in SQL if name.startswith("create_")]
+
+
+class Outcome(NamedTuple):
+    """What a statement returned, and what became of what it did."""
+
+    rows: Rows
+    has_changed: bool
+    is_flushed: bool
+
+
+class SimulatedDatabase:
+    """One connection to a database that has a source to simulate, and nothing else."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.place = place_of(url)
+        self.native: psycopg.Connection[Any] = psycopg.connect(
+            url, autocommit=True, cursor_factory=psycopg.ClientCursor
+        )
+        self._told: list[str] = []
+        self.native.add_notify_handler(lambda notification: self._told.append(notification.payload))
+        self.native.execute(f"LISTEN {CHANNEL}".encode())
+        try:
+            self._prepare()
+        except BaseException:
+            self.close()
+            raise
+        self._unused = self.save()
+
+    def _prepare(self) -> None:
+        """Make the source anew, and put virtual time into it."""
+        [(has_source, is_ours)] = self.native.execute(
+            "SELECT to_regnamespace('fencelock') IS NOT NULL, to_regnamespace('simulated') IS NOT NULL"
+        )
+        if has_source and not is_ours:
+            raise ConfigError(f"{self.place.url} has a source already: name a database that is for simulations alone")
+        self.native.execute("DROP SCHEMA IF EXISTS simulated, fencelock CASCADE")
+        PostgresSource(self.url).install()
+        for name in _CREATED:
+            self.native.execute(SQL[name].encode())
+        self.replace("create_begin_history", {})
+        self.native.execute(SQL.draw_first_ids.encode())
+
+    def replace(self, name: str, changes: dict[str, str]) -> None:
+        """Replace one of the source's functions by a text that differs in this: all the changes are found in it."""
+        text = FUNCTIONS[name]
+        for old, new in {**_ANEW, **_TOLD.get(name, {}), **changes}.items():
+            if old not in text:
+                raise ConfigError(f"there is no {old!r} in the statement {name!r} any more")
+            text = text.replace(old, new)
+        self.native.execute(text.encode())
+
+    def begin_world(self, now_us: int, calendar_s: int) -> None:
+        """Go back to a source that nobody has used, and to a session that nobody has used."""
+        self.native.execute(SQL.begin_session.encode())
+        self.native.execute(SQL.begin_world.encode(), (str(now_us), str(now_us), str(calendar_s), self._unused))
+        self._told.clear()
+
+    def run(self, now_us: int, statement: str, parameters: Sequence[Any]) -> Outcome:
+        """Run a statement at a time, in one transaction and one trip; psycopg's errors are passed on."""
+        together = f"{SQL.tell_time};{statement};{SQL.tell_outcome}"
+        cursor = self.native.execute(together.encode(), (str(now_us), *parameters))
+        cursor.nextset()
+        rows = cursor.fetchall()
+        cursor.nextset()
+        [(has_changed, is_flushed)] = cursor
+        return Outcome(rows, has_changed, is_flushed and has_changed)
+
+    def save(self) -> str:
+        """Return the present state."""
+        [(state,)] = self.native.execute(SQL.save.encode())
+        return state  # type: ignore[no-any-return]
+
+    def load(self, state: str, how: str) -> None:
+        """Put a saved state in the place of the present one; `how` is what `simulated.load` knows."""
+        self.native.execute(SQL.load.encode(), (state, how))
+
+    def take_told(self) -> list[str]:
+        """Return what was told since the last call."""
+        told, self._told = self._told, []
+        return told
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.native.close()

@@ -1,0 +1,149 @@
+"""What a process says to a simulated PostgreSQL source: by the library's own client half, each statement a message.
+
+Promise: `Conversation`, `Identity` and `Speaker` decide what is said and what an answer means, in the process that they
+belong to: it may be frozen or killed between two statements. Each task has a connection, which is another one after an
+error, and after the server is another one. Behind a pooler a statement reaches whichever server there is by then;
+notifications are the server's own, and may be lost.
+"""
+
+import hashlib
+from collections.abc import Generator
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+from fencelock.errors import FencelockError
+from fencelock.protocol import source_requests as ask
+from fencelock.stores.memory.reference_model import Ledger
+from fencelock.stores.postgres.source.codec import FORMS, SQL, Speaker
+from fencelock.stores.postgres.source.store import Conversation, PostgresSource
+from fencelock_lab.simulator.kernel import PENDING, Process, Task
+from fencelock_lab.simulator.network import Network
+from fencelock_lab.simulator.postgres_database import CHANNEL
+
+POOLER_ID = 0
+"""A process id that no backend has."""
+Body = Generator[Any, Any, Any]
+_TO_SOURCE = frozenset(Ledger.ANSWERS)
+
+
+class Say(NamedTuple):
+    """A statement under way, for a request, over a connection to one server; None: to whichever is there."""
+
+    statement: str
+    parameters: Any
+    request: Any
+    server: int | None
+
+    @property
+    def is_answer(self) -> bool:
+        """Whether its rows are the answer to the request, and not what has to be known before."""
+        return type(self.request) is ask.ReadSource or self.statement not in {SQL.describe, SQL.settle_in}
+
+    def hear(self, rows: Any) -> Any:
+        """Return what the rows mean as a reply, without a client of its own."""
+        if type(self.request) is ask.ReadSource:
+            return None
+        speaker = Speaker(CHANNEL, 0, int, int)
+        return FORMS[type(self.request)].hear(speaker, self.request, rows)
+
+
+def store_at(url: str) -> PostgresSource:
+    """Return the source as one process sees it; all processes listen on one channel."""
+    store = PostgresSource(url)
+    listener: Any = SimpleNamespace(name=CHANNEL)
+    store.listener = listener
+    return store
+
+
+class PostgresClient:
+    """What one task has at hand: its process's view of the source, and a connection of its own."""
+
+    def __init__(self, store: PostgresSource, source: Any) -> None:
+        self._store = store
+        self._source = source
+        self._connect()
+
+    def _connect(self) -> None:
+        self._conversation = Conversation(self._store)
+        self._server = self._source.server
+        backend_id = POOLER_ID if self._source.is_pooled else self._source.database.native.info.backend_pid
+        self._native: Any = SimpleNamespace(info=SimpleNamespace(backend_pid=backend_id))
+
+    def go_on(self, body: Body, request: Any) -> Body:
+        """Run a task's body that has just asked for `request`, and say for it what a source is asked."""
+        while True:
+            try:
+                value = (yield from self.answer(request)) if type(request) in _TO_SOURCE else (yield request)
+                step: Any = body.send
+            except FencelockError as error:
+                step, value = body.throw, error
+            try:
+                request = step(value)
+            except StopIteration:
+                return
+
+    def answer(self, request: Any) -> Body:
+        """Say what a request needs, and return the reply."""
+        if not self._source.is_pooled and self._server != self._source.server:
+            self._connect()  # `is_alive` has found that the old connection was ended.
+        talk = self._conversation.talk(request, self._native)
+        server = None if self._source.is_pooled else self._server
+        try:
+            said = next(talk)
+            while True:
+                rows = yield Say(*said, request, server)
+                said = talk.send(rows)
+        except StopIteration as done:
+            return done.value
+        except FencelockError:
+            self._connect()  # The pool closes a connection that saw an error.
+            raise
+
+
+class PostgresNetwork(Network):
+    """Carries statements instead of requests."""
+
+    source: Any
+
+    def __init__(self, kernel: Any, source: Any) -> None:
+        super().__init__(kernel, source)
+        self._stores: dict[Process, PostgresSource] = {}
+        self._claims_by_digest: dict[str, str] = {}
+
+    def answer(self, task: Task, request: Any) -> Any:
+        """Return the reply to what needs no network; have anything else answered some time."""
+        if type(request) is Say:
+            if request.is_answer:
+                self._send(
+                    task, lambda: self._say(request), doubled=lambda: self.source.oracle.doubled(request.request)
+                )
+            else:
+                self._greet(task, request)
+            return PENDING
+        if type(request) is ask.Listen:
+            self._claims_by_digest[hashlib.sha256(request.claim.encode()).hexdigest()] = request.claim
+        return super().answer(task, request)
+
+    def _to_source(self, task: Task, request: Any) -> None:
+        """A task asks a source for the first time: from here on its client half runs between."""
+        self.kernel.trace(task.process.name, "connects, to ask {}", request)
+        client = PostgresClient(self._store_of(task.process), self.source)
+        task.put_between(client.go_on(task.body, request))
+
+    def _greet(self, task: Task, said: Say) -> None:
+        """Carry what changes nothing, sooner or later: to lose it, too, would leave little to see in a bad network."""
+        ticket = task.ticket
+        self.kernel.after(self._delay(), lambda: task.reply(ticket, self._delay(), self._say(said)))
+
+    def _store_of(self, process: Process) -> PostgresSource:
+        if process not in self._stores:
+            self._stores[process] = store_at(self.source.database.url)
+        return self._stores[process]
+
+    def _say(self, said: Say) -> Any:
+        answer = self.source.say(said)
+        for digest in self.source.database.take_told():
+            claim = self._claims_by_digest.get(digest)
+            if claim is not None and not self.kernel.chance(self.odds.bell_lost):
+                self.kernel.after(self._delay(), self.tell, claim)
+        return answer

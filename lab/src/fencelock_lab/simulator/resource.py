@@ -1,0 +1,86 @@
+"""The simulated resource: a place whose readings, marks and commits are shown to the oracle.
+
+Promise: a value is a tuple of increments, so that a lost one is seen in the step in which it is overwritten. A session
+that sleeps inside its transaction for too long is thrown out, as a server does that limits idleness (G3).
+"""
+
+from typing import Any
+
+from fencelock.model import Mark, Protection
+from fencelock.protocol import guard_requests as ask
+from fencelock.testing.memory_resource import Place, Session, State
+from fencelock_lab.simulator.kernel import Kernel
+from fencelock_lab.simulator.oracle import PlaceOracle
+
+KEY = "value"
+
+
+class SimulatedPlace(Place):
+    """A place with some resources, each of one protected table that has its name."""
+
+    def __init__(self, kernel: Kernel, oracle: PlaceOracle, name: str, resources: tuple[str, ...], lock: str) -> None:
+        super().__init__()
+        self.kernel = kernel
+        self.oracle = oracle
+        self.name = name
+        self.resources = resources
+        self.last_heard_us = 0
+        self._backups: list[State] = []
+        for resource in resources:
+            self.state.marks[resource] = Mark(resource, lock)
+            self.state.tables[resource] = Protection(resource, resource, ask.ENFORCE)
+            self.state.data[resource, KEY] = ()
+
+    def values(self) -> dict[str, tuple[Any, ...]]:
+        """Return the committed value of each resource."""
+        return {resource: self.state.data[resource, KEY] for resource in self.resources}
+
+    def back_up(self) -> None:
+        """Keep a copy of the committed state."""
+        self._backups.append(self.state)  # Nobody changes a committed state: a commit puts another in its place.
+        self.kernel.trace(self.name, "is backed up: {}", self.state.marks)
+
+    def restore(self) -> None:
+        """Go back to a backup; whoever was inside is thrown out."""
+        if self._backups:
+            if self.writer is not None:
+                self.writer.rollback()
+            before = self.values()
+            self.state = self.kernel.random.choice(self._backups)
+            self.kernel.trace(self.name, "is restored: {}", self.state.marks)
+            self.oracle.restored(dict(self.state.marks), before, self.values())
+
+    def throw_out(self) -> None:
+        """End the open transaction, as a restart of the server does."""
+        if self.writer is not None:
+            self.kernel.trace(self.name, "ends the open transaction")
+            self.writer.rollback()
+
+
+class SimulatedSession(Session):
+    """A client's connection to a place."""
+
+    place: SimulatedPlace
+
+    def get(self, table: str, key: str) -> Any:
+        """Return a value, and let the oracle know who has read it."""
+        sequencer = self.presented.get(table)
+        if sequencer is not None:
+            self.place.oracle.read(sequencer.claim, sequencer.token, table)
+        return super().get(table, key)
+
+    def publish(self) -> None:
+        """Commit, and have the oracle judge what was committed."""
+        place, before, after = self.place, self.place.state, self.inside
+        for resource in place.resources:
+            mark = after.marks[resource]
+            if mark != before.marks[resource]:
+                place.kernel.trace(place.name, "commits {}", mark)
+                place.oracle.marked(before.marks[resource], mark)
+            value = after.data[resource, KEY]
+            if value != before.data[resource, KEY]:
+                sequencer = self.presented.get(resource)
+                claim, token = (sequencer.claim, sequencer.token) if sequencer else (None, 0)
+                place.kernel.trace(place.name, "commits {} of {} by token {}", value[-1:], resource, token)
+                place.oracle.written(resource, claim, token, before.data[resource, KEY], value)
+        super().publish()

@@ -1,0 +1,96 @@
+"""The simulated source: a ledger behind a network, with a disk that keeps what was flushed.
+
+Promise: only `ReserveBlock` and `RaiseEpoch` are flushed, as T1 demands and no more; an unclean stop loses everything
+after the last flush. Each reply is shown to the oracle in the same step in which it was decided.
+"""
+
+from typing import Any
+
+from fencelock.errors import FencelockError, SourceUnavailableError
+from fencelock.model import MEMORY_SOURCE_PREFIX
+from fencelock.protocol import source_requests as ask
+from fencelock.stores.memory.reference_model import Ledger
+from fencelock_lab.simulator.kernel import Kernel
+from fencelock_lab.simulator.oracle import SourceOracle
+
+MAX_BACKUPS = 4
+
+
+class Source:
+    """One source, its disk and its backups."""
+
+    ledger_type = Ledger
+
+    def __init__(self, kernel: Kernel, oracle: SourceOracle, block_tokens: int) -> None:
+        self.kernel = kernel
+        self.oracle = oracle
+        self.ledger = self.ledger_type(MEMORY_SOURCE_PREFIX + "s", "h-1", block_tokens=block_tokens)
+        self.is_down = False
+        self._durable = self.ledger.copy()
+        self._backups: list[Ledger] = []
+        self._newest_epoch = self.ledger.epoch
+
+    def perform(self, request: Any) -> ask.SourceReply | FencelockError:
+        """Answer a request that has arrived; an error of the tree is a reply as well."""
+        if self.is_down:
+            return SourceUnavailableError("the source is down")
+        try:
+            reply = self.ledger.answer(request, self.kernel.now_us)
+        except FencelockError as error:
+            return error
+        self.kernel.trace("source", "{} -> {}", request, reply)
+        if self.has_flushed(request):
+            self.flush()
+        self.oracle.saw(request, reply, self.kernel.now_ms)
+        return reply
+
+    def has_flushed(self, request: Any) -> bool:
+        """Tell whether everything until this request is on the disk now."""
+        return type(request) in {ask.ReserveBlock, ask.RaiseEpoch}
+
+    def flush(self) -> None:
+        """Have everything until now survive an unclean stop."""
+        self._durable = self.ledger.copy()
+
+    def head(self, lock: str) -> str | None:
+        """Return whose turn it is, to be told of a release."""
+        return self.ledger.head(lock, self.kernel.now_ms)
+
+    def stop(self) -> None:
+        """Stop uncleanly: what was not flushed is lost."""
+        self.kernel.trace("source", "stops, and loses what it had not flushed")
+        self.is_down = True
+        self.ledger = self._durable.copy()
+
+    def start(self) -> None:
+        """Start after an unclean stop: tokens go on above the bound, and nobody holds anything."""
+        self.ledger.start_again(self.kernel.now_us, "the source was started again")
+        self.flush()
+        self.is_down = False
+        self.oracle.everything_ended()
+        self.kernel.trace("source", "starts; tokens go on above {}", self.ledger.counter)
+
+    def back_up(self) -> None:
+        """Keep a copy of the present state."""
+        self._backups = [*self._backups[-MAX_BACKUPS + 1 :], self.ledger.copy()]
+        self.kernel.trace("source", "is backed up at token {}", self.ledger.counter)
+
+    def restore(self, *, is_noticed: bool) -> None:
+        """Go back to a backup; an operator raises the epoch, or has not noticed."""
+        if not self._backups:
+            return
+        self.ledger = self.kernel.random.choice(self._backups).copy()
+        self.kernel.trace("source", "is restored to token {}, epoch {}", self.ledger.counter, self.ledger.epoch)
+        self.oracle.went_back()
+        if is_noticed:
+            self.raise_epoch()
+        self.flush()
+
+    def raise_epoch(self) -> None:
+        """Begin a new history above every other: once more than it was raised ever before."""
+        wanted = self._newest_epoch + 1
+        while self.ledger.epoch < wanted:
+            self.perform(ask.RaiseEpoch(self.ledger.history_id, "an operator"))
+        self._newest_epoch = wanted
+        self.oracle.everything_ended()
+        self.oracle.is_tainted = False

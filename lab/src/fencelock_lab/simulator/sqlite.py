@@ -1,0 +1,198 @@
+"""The simulated world with SQLite's own source in it: its statements and decisions, on virtual time.
+
+Promise: every request is answered by `SQLiteSourceConnection` over a database in memory; only its clock, its kernel and
+its disk are made up. What survives a power cut is what `transact_flushed` had flushed. A power cut ends every process
+of the machine, as it must: the deadlines in the file are on the clock of one boot.
+"""
+
+import sqlite3
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from fencelock.model import SourceInfo
+from fencelock.protocol import source_requests as ask
+from fencelock.stores.sqlite.connection.database import Database
+from fencelock.stores.sqlite.connection.kernel import Kernel, this_kernel
+from fencelock.stores.sqlite.source import identity
+from fencelock.stores.sqlite.source import store as source
+from fencelock.stores.sqlite.source.store import SQLiteSource, SQLiteSourceConnection
+from fencelock_lab.simulator.source import Source
+from fencelock_lab.simulator.world import World
+
+Result = TypeVar("Result")
+NS_PER_US = 1000
+URL_PREFIX = "sqlite:///"
+
+
+@cache
+def _template() -> tuple[tempfile.TemporaryDirectory[str], Path, bytes]:
+    """Return a source that nobody has used: its folder, its file, which tells its birth, and its pages."""
+    folder = tempfile.TemporaryDirectory(prefix="fencelock-")
+    path = Path(folder.name) / "locks.db"
+    connection = SQLiteSource(f"{URL_PREFIX}{path}").connect()
+    connection.perform(ask.ReadSource())
+    connection.close()
+    with closing(sqlite3.connect(path)) as native:
+        native.execute("PRAGMA journal_mode = DELETE")  # A database in memory has no log beside it.
+        return folder, path, native.serialize()
+
+
+class Clock:
+    """The time and the kernel that the SQLite source sees."""
+
+    def __init__(self) -> None:
+        self.now_us: Callable[[], int] = lambda: 0
+        self.boots = 0
+
+    def kernel(self) -> Kernel:
+        """Return the present boot of the machine."""
+        here = this_kernel()
+        return here._replace(boot_id=f"{here.boot_id}-{self.boots}") if self.boots else here
+
+
+CLOCK = Clock()
+
+
+@contextmanager
+def virtual_time(now_us: Callable[[], int]) -> Iterator[None]:
+    """Have the SQLite source read this clock inside the block."""
+    changes = (
+        (identity, "boottime_us", now_us),
+        (source, "this_kernel", CLOCK.kernel),
+        (identity, "this_kernel", CLOCK.kernel),
+    )
+    before = [(module, name, getattr(module, name)) for module, name, _ in changes]
+    CLOCK.now_us, CLOCK.boots = now_us, 0
+    try:
+        for module, name, replacement in changes:
+            setattr(module, name, replacement)
+        yield
+    finally:
+        for module, name, original in before:
+            setattr(module, name, original)
+
+
+class MemoryDatabase(Database):
+    """A database whose file is in memory, and whose flushes are told."""
+
+    pages: bytes
+    was_flushed = False
+
+    def _open(self) -> sqlite3.Connection:
+        native = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        native.deserialize(self.pages)
+        self._prepare(native)
+        native.create_function("fencelock_now_ns", 0, lambda: CLOCK.now_us() * NS_PER_US)
+        return native
+
+    def drop_if_replaced(self) -> None:
+        """Nobody can replace it."""
+
+    def transact_flushed(self, body: Callable[[], Result], *, afterwards: str = "NORMAL") -> Result:
+        """Run the transaction, and note that everything until now is on the disk."""
+        result = super().transact_flushed(body, afterwards=afterwards)
+        self.was_flushed = True
+        return result
+
+
+class SimulatedConnection(SQLiteSourceConnection):
+    """A connection to pages in memory; schema and identity are checked when it is opened, as ever."""
+
+    database_type = MemoryDatabase
+    database: MemoryDatabase
+
+    def __init__(self, pages: bytes) -> None:
+        _, path, _ = _template()
+        super().__init__(SQLiteSource(f"{URL_PREFIX}{path}"), patience_s=0.0)
+        self.database.pages = pages
+
+    def _check_file(self, *, is_operator: bool) -> None:
+        if not is_operator:
+            self._identity.settle(self.database)
+            self._checked_opening = self.database.opening
+
+
+class SQLiteLedger:
+    """SQLite's source where the simulator expects a ledger."""
+
+    def __init__(self, source_id: str, history_id: str, *, block_tokens: int, pages: bytes | None = None) -> None:
+        self._connection = SimulatedConnection(_template()[2] if pages is None else pages)
+
+    def answer(self, request: Any, now_us: int) -> ask.SourceReply:
+        """Answer one request by SQLite."""
+        return self._connection.perform(request)
+
+    def take_flushed(self) -> bool:
+        """Tell whether something was flushed since the last call."""
+        database = self._connection.database
+        was_flushed, database.was_flushed = database.was_flushed, False
+        return was_flushed
+
+    def copy(self) -> "SQLiteLedger":
+        """Return a source over a copy of the pages, which nobody has looked at yet."""
+        return SQLiteLedger("", "", block_tokens=0, pages=self._connection.database.native.serialize())
+
+    def start_again(self, now_us: int, ended: str) -> None:
+        """The machine was started again: the next request finds another boot."""
+        CLOCK.boots += 1
+        self._connection.perform(ask.ReserveBlock())
+
+    def head(self, lock: str, now_ms: int) -> str | None:
+        """Return whose turn it is."""
+        row = self._connection.database.execute(identity.SQL.read_head, {"lock": lock}).fetchone()
+        return row[0] if row else None
+
+    @property
+    def counter(self) -> int:
+        """The last token issued."""
+        return self._info.last_token
+
+    @property
+    def epoch(self) -> int:
+        """The number of the history."""
+        return self._info.epoch
+
+    @property
+    def history_id(self) -> str:
+        """The history."""
+        return self._info.history_id
+
+    @property
+    def _info(self) -> SourceInfo:
+        return cast("SourceInfo", self._connection.perform(ask.ReadSource()))
+
+
+class SQLiteBehindANetwork(Source):
+    """The simulated source, with SQLite in the ledger's place."""
+
+    ledger_type = SQLiteLedger  # type: ignore[assignment]
+    ledger: SQLiteLedger  # type: ignore[assignment]
+
+    def has_flushed(self, request: Any) -> bool:
+        """Tell what SQLite did, not what it should have done."""
+        return self.ledger.take_flushed()
+
+
+class SQLiteWorld(World):
+    """A world whose source is SQLite's."""
+
+    source_type = SQLiteBehindANetwork
+
+    def run(self) -> None:
+        """Run it on virtual time."""
+        with virtual_time(lambda: self.kernel.now_us):
+            super().run()
+
+    def _restart_source(self) -> None:
+        """A power cut: the machine, with every process on it, begins anew."""
+        for client in self.clients:
+            client.process.kill()
+        self.network.forget()
+        self.source.stop()
+        self.source.start()
+        for _ in range(self.kernel.between(1, 3)):
+            self.add_client()

@@ -1,0 +1,261 @@
+"""One simulated world: drawn from a seed, tormented, and brought to rest.
+
+Promise: after the torment everybody is killed, the network is sound again, and one ttl later a fresh client takes the
+lock at once and increments every resource: nothing that was abandoned stays, and everything that was acknowledged is
+there. Which faults a seed may draw is drawn too, so that rare ones are not drowned by common ones.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from fencelock._flows import admin as operating
+from fencelock._flows import renewal as keep
+from fencelock._flows.guarding import Scope
+from fencelock.errors import FencelockError
+from fencelock.model import Sequencer
+from fencelock_lab.simulator.client import Client, over
+from fencelock_lab.simulator.kernel import US_PER_MS, Computer, Kernel, Line, Process, Violation
+from fencelock_lab.simulator.network import Network, Odds
+from fencelock_lab.simulator.oracle import PlaceOracle, SourceOracle
+from fencelock_lab.simulator.resource import SimulatedPlace, SimulatedSession
+from fencelock_lab.simulator.source import Source
+
+LOCK = "lock"
+TORMENT_TTLS = 5
+REST_TTLS = 4
+IDLE_LIMIT_MS = 1500
+WATCH_MS = 200
+TOPOLOGIES: tuple[tuple[tuple[str, ...], ...], ...] = ((("r",),), (("r", "s"),), (("r",), ("s",)), (("r",), ("s",)))
+"""The resources at each place: one, two in one transaction, or two that are written one after the other."""
+TTLS_MS = (300, 600, 1000)
+
+
+class Outcome(NamedTuple):
+    """What became of one seed."""
+
+    seed: int
+    violation: str | None
+    steps: int
+    tokens: int
+    increments: int
+    lines: tuple[Line, ...]
+
+
+class World:
+    """Clients, one source, one or two places, and what happens to them."""
+
+    source_type = Source
+
+    def __init__(self, seed: int, *, is_tracing: bool = False) -> None:
+        self.kernel = kernel = Kernel(seed, is_tracing=is_tracing)
+        self.ttl_ms = kernel.random.choice(TTLS_MS)
+        self.clients: list[Client] = []
+        self.computer = Computer(kernel)
+        oracle = SourceOracle(lambda: [lease for client in self.clients for lease in client.beliefs()])
+        self.source = self.source_type(kernel, oracle, block_tokens=kernel.random.choice((2, 5, 1000)))
+        self.network = Network(kernel, self.source)
+        places = kernel.random.choice(TOPOLOGIES)
+        self.place_oracle = PlaceOracle(resource for resources in places for resource in resources)
+        self.places = tuple(
+            SimulatedPlace(kernel, self.place_oracle, f"place{number}", resources, LOCK)
+            for number, resources in enumerate(places)
+        )
+        self.is_at_rest = False
+        self._names = 0
+
+    def run(self) -> None:
+        """Torment the world, bring it to rest, and look at what is left; raise the first Violation."""
+        for _ in range(self.kernel.between(2, 4)):
+            self.add_client()
+        self._draw_faults()
+        self._watch_idleness()
+        self._go_on_for(TORMENT_TTLS * self.ttl_ms)
+        self._come_to_rest()
+        self._check_rest()
+
+    def add_client(self) -> Client:
+        """Start another client process."""
+        self._names += 1
+        process = Process(self.computer, f"p{self._names}")
+        client = Client(process, self.network, self.places, LOCK, self.ttl_ms)
+        self.clients = [old for old in self.clients if not old.process.is_dead] + [client]
+        client.start()
+        return client
+
+    # --- faults -------------------------------------------------------------------------------------------------------
+    def _draw_faults(self) -> None:
+        draw, kernel = self.kernel.random, self.kernel
+        odds = self.network.odds
+        for name in ("request_lost", "reply_lost", "doubled", "connection_broken", "bell_lost"):
+            setattr(odds, name, draw.choice((0.0, 0.0, 0.03, 0.2)))
+        odds.late = draw.choice((0.0, 0.05, 0.3))
+        odds.latest_ms = draw.choice((50, 300, self.ttl_ms, 3 * self.ttl_ms))
+        self.computer.freeze_odds = draw.choice((0.0, 0.003, 0.02))
+        self.computer.crash_odds = draw.choice((0.0, 0.0, 0.001))
+        self.computer.longest_freeze_ms = draw.choice((100, self.ttl_ms, 3 * self.ttl_ms))
+        for faults, odds_of_each in (
+            (self._faults_of_clients(), draw.choice((0.2, 0.7))),
+            (self._faults_of_stores(), draw.choice((0.0, 0.2, 0.5))),
+        ):
+            for fault in faults:
+                if kernel.chance(odds_of_each):
+                    self._plan(fault, draw.choice((self.ttl_ms, 3 * self.ttl_ms)))
+
+    def _faults_of_clients(self) -> tuple[Callable[[], None], ...]:
+        return (self._freeze_somebody, self._kill_somebody, self._cut_network)
+
+    def _faults_of_stores(self) -> tuple[Callable[[], None], ...]:
+        return (
+            self._restart_source,
+            self._back_up_source,
+            self._restore_source,
+            self._fail_over,
+            self._raise_epoch,
+            self._break_lock,
+            self._restore_place,
+            self._restart_place,
+            self._write_unfenced,
+        )
+
+    def _plan(self, fault: Callable[[], None], about_every_ms: int) -> None:
+        def strike() -> None:
+            if not self.is_at_rest:
+                fault()
+                self._plan(fault, about_every_ms)
+
+        self.kernel.after(self.kernel.between(1, 2 * about_every_ms) * US_PER_MS, strike)
+
+    def _freeze_somebody(self) -> None:
+        self.kernel.random.choice(self.clients).process.freeze(self.kernel.between(1, 3 * self.ttl_ms))
+
+    def _kill_somebody(self) -> None:
+        self.kernel.random.choice(self.clients).process.kill()
+        self.add_client()
+
+    def _cut_network(self) -> None:
+        process = self.kernel.random.choice(self.clients).process
+        self.network.cut(process, self.kernel.between(1, 2 * self.ttl_ms))
+
+    def _restart_source(self) -> None:
+        if not self.source.is_down:
+            self.source.stop()
+            self.kernel.after(self.kernel.between(1, self.ttl_ms) * US_PER_MS, self.source.start)
+
+    def _back_up_source(self) -> None:
+        if not self.source.is_down:
+            self.source.back_up()
+
+    def _fail_over(self) -> None:
+        """Go on with a replica that lacks the last grants, while their holders still believe in them."""
+        self._back_up_source()
+        self.kernel.after(self.kernel.between(1, self.ttl_ms) * US_PER_MS, self._restore_source)
+
+    def _restore_source(self) -> None:
+        if not self.source.is_down and not self.is_at_rest:
+            self.source.restore(is_noticed=self.kernel.chance(0.5))
+
+    def _raise_epoch(self) -> None:
+        if not self.source.is_down:
+            self.source.raise_epoch()
+
+    def _restore_place(self) -> None:
+        place = self.kernel.random.choice(self.places)
+        if self.kernel.chance(0.5):
+            place.back_up()
+        else:
+            place.restore()
+
+    def _restart_place(self) -> None:
+        self.kernel.random.choice(self.places).throw_out()
+
+    def _write_unfenced(self) -> None:
+        """Write as code does that knows no guard: refused, or busy."""
+        place = self.kernel.random.choice(self.places)
+        session = SimulatedSession(place)
+        try:
+            session.put_alone(place.resources[0], "value", ("unfenced",))
+        except FencelockError:
+            return
+
+    def _break_lock(self) -> None:
+        """What `fencelock break --guard URL` does: mint a token, and raise the marks to it."""
+        operator = Process(self.computer, "operator")
+        claim = f"break-{self.kernel.steps}"
+
+        def body() -> Any:
+            try:
+                broken = yield from keep.break_lock(LOCK, claim, "operator", "it hangs")
+                sequencer = Sequencer(broken.source_id, broken.history_id, LOCK, broken.token, claim)
+                for place in self.places:
+                    scope = Scope(f"memory://{place.name}", place.resources, LOCK)
+                    yield from over(
+                        SimulatedSession(place), operating.outrank(scope, sequencer, "operator", "it hangs")
+                    )
+                    for resource in place.resources:
+                        self.place_oracle.outranked(resource, broken.token)
+            except FencelockError as error:
+                self.kernel.trace("operator", "gives up: {}", error)
+
+        operator.start(body(), self.network.answer)
+
+    def _watch_idleness(self) -> None:
+        """Places throw out whoever sleeps inside a transaction, as a guarded transaction asks its server to (G3)."""
+        for place in self.places:
+            if place.writer is not None and self.kernel.now_us - place.last_heard_us > IDLE_LIMIT_MS * US_PER_MS:
+                place.throw_out()
+        self.kernel.after(WATCH_MS * US_PER_MS, self._watch_idleness)
+
+    # --- rest ---------------------------------------------------------------------------------------------------------
+    def _come_to_rest(self) -> None:
+        """End the torment: kill everybody, let what is under way arrive, and let every lease expire."""
+        kernel = self.kernel
+        kernel.trace("world", "comes to rest")
+        self.network.odds = Odds()
+        self.computer.freeze_odds = self.computer.crash_odds = 0.0
+        self.is_at_rest = True
+        for client in self.clients:
+            client.process.kill()
+        self._go_on_for(REST_TTLS * self.ttl_ms + IDLE_LIMIT_MS)
+        if self.source.oracle.is_tainted:
+            self.source.raise_epoch()
+        self._go_on_for(self.ttl_ms + 1)
+
+    def _go_on_for(self, duration_ms: int) -> None:
+        self.kernel.run(self.kernel.now_us + duration_ms * US_PER_MS)
+
+    def _check_rest(self) -> None:
+        before = self.place_oracle.confirmations
+        last = self.add_client()
+        last.habits.may_wait = False
+        last.habits.longest_pause_ms = 1
+        for _ in range(REST_TTLS):
+            if self.place_oracle.confirmations == before:
+                self._go_on_for(self.ttl_ms)
+        last.process.kill()
+        if not last.leases:
+            raise Violation("H2, H5: an abandoned lease or waiter outlived its ttl: nobody can take the lock")
+        if self.place_oracle.confirmations == before:
+            raise Violation("G1: a fresh holder, alone in the world, cannot write")
+        for place in self.places:
+            for resource, value in place.values().items():
+                self.place_oracle.check_acknowledged(resource, value)
+
+
+MakeWorld = Callable[..., World]
+"""Makes a world of a seed and `is_tracing`."""
+
+
+def simulate(seed: int, *, is_tracing: bool = False, world_type: MakeWorld = World) -> Outcome:
+    """Run one seed; equal seeds give equal outcomes, on every machine."""
+    world = world_type(seed, is_tracing=is_tracing)
+    violation = None
+    try:
+        world.run()
+    except Violation as error:
+        violation = str(error)
+        world.kernel.trace("oracle", "{}", violation)
+    except Exception as error:
+        error.add_note(f"in the simulated world of seed {seed}, after {world.kernel.steps} steps")
+        raise
+    tokens, increments = world.source.oracle.grants, world.place_oracle.confirmations
+    return Outcome(seed, violation, world.kernel.steps, tokens, increments, tuple(world.kernel.lines))

@@ -1,0 +1,235 @@
+"""The work of a guard for tasks: on the loop where the store's client speaks asyncio, in threads where it does not.
+
+Promise: the event loop is never blocked by a lock or a flush of the store. In threads, beginnings and ends of
+transactions have threads of their own, so that those who wait for the write lock never keep the one who has it from
+committing. Every commit that was begun is waited for, though its task be cancelled.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+
+from fencelock._api.credentials import Proof
+from fencelock._api.guard_core import GuardCore
+from fencelock._api.guarded_work import GuardedWork
+from fencelock._drivers.guard import run_async
+from fencelock._drivers.uncancelled import LastingThreads, to_its_end
+from fencelock._flows import admin as operating
+from fencelock.errors import GuardError
+from fencelock.model import SourceInfo, default_holder
+from fencelock.protocol.source_requests import Flow
+from fencelock.protocol.stores import AsyncGuardConnection, AsyncGuardStore, GuardConnection
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+Result = TypeVar("Result")
+
+
+class AsyncWork(Protocol):
+    """One guarded transaction as two steps, as `GuardedWork` has them."""
+
+    def open(self) -> Awaitable[Any]:
+        """Seal if need be, begin, present the lease, and return the native connection; if cancelled, undo it."""
+
+    def end(self, error: BaseException | None) -> Awaitable[GuardError | None]:
+        """Commit, or undo; return what the exception means if it came from the store."""
+
+
+class Way(Protocol):
+    """How a guard's work is done for tasks."""
+
+    async def run(self, flow: Flow[Result]) -> Result:
+        """Run a flow on a connection of the guard's own."""
+
+    async def seal(self, proof: Proof) -> None:
+        """Seal every resource."""
+
+    async def rebind(self, lock: str, source: SourceInfo, reason: str) -> None:
+        """Bind every resource to another lock, and this guard with them."""
+
+    async def install(self) -> None:
+        """Make the store's schema if it has none."""
+
+    def work(self, proof: Proof) -> AsyncWork:
+        """Return a guarded transaction, not begun."""
+
+    def adopt(self, native: Any) -> AsyncGuardConnection:
+        """Speak over the caller's connection."""
+
+
+def way_of(core: GuardCore) -> Way:
+    """Return the way in which this guard's store works for tasks."""
+    return LoopWay(core) if core.store.speaks_asyncio else ThreadedWay(core)
+
+
+class LoopWay:
+    """Over a store whose client speaks asyncio."""
+
+    def __init__(self, core: GuardCore) -> None:
+        self._core = core
+        self._store = cast("AsyncGuardStore", core.store)
+
+    async def run(self, flow: Flow[Result]) -> Result:
+        """Run a flow on a connection of the guard's own."""
+        connection = self._store.connect_async()
+        try:
+            return await run_async(flow, connection)
+        finally:
+            connection.close()
+
+    async def seal(self, proof: Proof) -> None:
+        """Seal every resource."""
+        with self._core.telling(proof):
+            sealed = await self.run(self._core.sealing(proof))
+        self._core.tell_sealed(proof, sealed)
+
+    async def rebind(self, lock: str, source: SourceInfo, reason: str) -> None:
+        """Bind every resource to another lock, and this guard with them."""
+        scope = self._core.scope
+        await self.run(operating.rebind(scope, lock, source, default_holder(), reason))
+        self._core.scope = scope.bound_to(lock)
+
+    async def install(self) -> None:
+        """Make the store's schema if it has none: rare enough for a thread."""
+        await asyncio.to_thread(self._store.install)
+
+    def work(self, proof: Proof) -> "LoopWork":
+        """Return a guarded transaction, not begun."""
+        return LoopWork(self._core, self._store, proof)
+
+    def adopt(self, native: Any) -> AsyncGuardConnection:
+        """Speak over the caller's connection."""
+        return self._store.adopt_async(native)
+
+
+class LoopWork:
+    """A transaction of one guard for one tenure, used once."""
+
+    __slots__ = ("_connection", "_core", "_presented", "_proof", "_store")
+
+    def __init__(self, core: GuardCore, store: AsyncGuardStore, proof: Proof) -> None:
+        self._core = core
+        self._store = store
+        self._proof = proof
+        self._connection: AsyncGuardConnection | None = None
+        self._presented: tuple[str, ...] = ()
+
+    async def open(self) -> Any:
+        """Seal if need be, begin, present the lease, and return the native connection."""
+        core, proof = self._core, self._proof
+        connection = self._store.connect_async()
+        try:
+            with core.telling(proof):
+                opened = await run_async(core.opening(proof), connection)
+        except BaseException:
+            connection.close()
+            raise
+        core.tell_opened(proof, opened)
+        self._connection = connection
+        self._presented = opened.presented
+        return connection.native
+
+    async def end(self, error: BaseException | None) -> GuardError | None:
+        """Commit, or undo what an exception left; return what that exception means if it came from the store."""
+        return await to_its_end(asyncio.ensure_future(self._end(error)))
+
+    async def _end(self, error: BaseException | None) -> GuardError | None:
+        connection = self._connection
+        assert connection is not None, "open comes first"
+        try:
+            if error is None:
+                with self._core.telling(self._proof):
+                    await run_async(self._core.finishing(self._proof, self._presented), connection)
+                return None
+            await connection.rollback()
+            return connection.explain(error)
+        finally:
+            connection.close()
+
+
+class ThreadedWay:
+    """Over a store whose client is synchronous."""
+
+    def __init__(self, core: GuardCore) -> None:
+        self._core = core
+        self._beginnings = LastingThreads()
+        self._ends = LastingThreads()
+
+    async def run(self, flow: Flow[Result]) -> Result:
+        """Run a flow on a connection of the guard's own."""
+        return await self._beginnings.run(self._core.run, flow)
+
+    async def seal(self, proof: Proof) -> None:
+        """Seal every resource."""
+        await self._beginnings.run(self._core.seal, proof)
+
+    async def rebind(self, lock: str, source: SourceInfo, reason: str) -> None:
+        """Bind every resource to another lock, and this guard with them."""
+        await self._beginnings.run(self._core.rebind, lock, source, reason)
+
+    async def install(self) -> None:
+        """Make the store's schema if it has none."""
+        await self._beginnings.run(self._core.store.install)
+
+    def work(self, proof: Proof) -> "ThreadedWork":
+        """Return a guarded transaction, not begun."""
+        return ThreadedWork(GuardedWork(self._core, proof), self._beginnings, self._ends)
+
+    def adopt(self, native: Any) -> AsyncGuardConnection:
+        """Speak over the caller's connection in the loop's thread, where it is."""
+        return InPlace(self._core.store.adopt(native))
+
+
+class ThreadedWork:
+    """A transaction whose two steps are made by threads."""
+
+    __slots__ = ("_beginnings", "_ends", "_work")
+
+    def __init__(self, work: GuardedWork, beginnings: LastingThreads, ends: LastingThreads) -> None:
+        self._work = work
+        self._beginnings = beginnings
+        self._ends = ends
+
+    def open(self) -> "Coroutine[Any, Any, Any]":
+        """Seal if need be, begin, present the lease, and return the native connection."""
+        return self._beginnings.run_or_undo(self._work.open, self._undo)
+
+    def end(self, error: BaseException | None) -> "Coroutine[Any, Any, GuardError | None]":
+        """Commit, or undo what an exception left; return what that exception means if it came from the store."""
+        end: Callable[..., GuardError | None] = self._work.end
+        return self._ends.run_to_end(end, error)
+
+    def _undo(self) -> None:
+        """The task was cancelled while the transaction was being opened: nobody has written anything in it."""
+        self._work.end(asyncio.CancelledError())
+
+
+class InPlace:
+    """A synchronous connection of the caller's, which blocks the loop no longer than the caller's own calls do."""
+
+    __slots__ = ("_connection",)
+
+    def __init__(self, connection: GuardConnection) -> None:
+        self._connection = connection
+
+    @property
+    def native(self) -> Any:
+        """The caller's own object."""
+        return self._connection.native
+
+    async def perform(self, request: Any) -> Any:
+        """Run one request."""
+        return self._connection.perform(request)
+
+    async def rollback(self) -> None:
+        """Leave the transaction to its owner."""
+        self._connection.rollback()
+
+    def explain(self, error: BaseException) -> GuardError | None:
+        """Return what an exception out of the user's block means in the guard's words."""
+        return self._connection.explain(error)
+
+    def close(self) -> None:
+        """Leave the connection to its owner."""
+        self._connection.close()

@@ -1,0 +1,124 @@
+"""Check what users ask for, once, before anything is opened: names, ttl, timeouts, and which source is meant.
+
+Promise: what is outside the contract is ConfigError, which states the contract; nothing is ever clamped.
+"""
+
+import math
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fencelock.errors import ConfigError
+from fencelock.model import check_holder, check_lock_name, default_holder
+from fencelock.protocol.stores import Capabilities
+
+SOURCE_VARIABLE = "FENCELOCK_SOURCE"
+DEFAULT_TTL_S = 30.0
+_ROUNDING_MS = 1e-6
+_LARGEST_NUMBER = 1e15
+"""No contract reaches this far; beyond, arithmetic with floats fails in ways of its own. NaN is not below it either."""
+
+
+class Terms(NamedTuple):
+    """On which terms a handle acquires its lock. `timeout` is seconds, None: wait for ever."""
+
+    name: str
+    ttl_ms: int
+    timeout: float | None
+    holder: str | None
+    on_lost: Callable[[str], Any] | None
+    timeout_ms: int | None = None
+
+    def holder_now(self) -> str:
+        """Return who acquires; the default is asked for each time, since a forked child is somebody else."""
+        return self.holder or default_holder()
+
+
+def check_terms(
+    capabilities: Capabilities,
+    name: str,
+    ttl: float,
+    timeout: float | None,
+    holder: str | None,
+    on_lost: Callable[[str], Any] | None,
+) -> Terms:
+    """Return the terms, or raise ConfigError."""
+    check_lock_name(name)
+    if timeout is not None and not (_is_number(timeout) and 0 <= timeout <= threading.TIMEOUT_MAX):
+        raise ConfigError(f"lock {name!r}: timeout is seconds, 0 or more, or None to wait for ever; not {timeout!r}")
+    if holder is not None:
+        check_holder(holder)
+    if on_lost is not None and not callable(on_lost):
+        raise ConfigError(f"lock {name!r}: on_lost must be callable with the reason, not {on_lost!r}")
+    return Terms(name, _check_ttl_ms(capabilities, name, ttl), timeout, holder, on_lost, _as_ms(timeout))
+
+
+def _check_ttl_ms(capabilities: Capabilities, name: str, ttl: float) -> int:
+    low_ms, high_ms, step_ms = (
+        capabilities.ttl_min_ms,
+        capabilities.ttl_max_ms,
+        capabilities.ttl_step_ms,
+    )
+    if _is_number(ttl):
+        ttl_ms = round(ttl * 1000)
+        is_on_step = abs(ttl * 1000 - ttl_ms) < _ROUNDING_MS * max(1.0, ttl) and ttl_ms % step_ms == 0
+        if low_ms <= ttl_ms <= high_ms and is_on_step:
+            return ttl_ms
+    raise ConfigError(
+        f"lock {name!r}: ttl {ttl!r} is outside what this source can grant: {low_ms / 1000:g} to {high_ms / 1000:g} "
+        f"seconds, in steps of {step_ms / 1000:g}"
+    )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _LARGEST_NUMBER
+
+
+def waiting(blocking: bool, timeout: float, default_ms: int | None) -> tuple[bool, int | None]:
+    """Return (may wait, timeout in ms) by the rules of `threading.Lock.acquire`; a timeout of -1 means the handle's
+    own.
+    """
+    if blocking and timeout == -1:
+        return True, default_ms
+    if not blocking:
+        if timeout != -1:
+            raise ConfigError("can't specify a timeout for a non-blocking call: leave out timeout, or block")
+        return False, 0
+    if not timeout >= 0:  # Written so that it is true of NaN.
+        raise ConfigError(
+            f"timeout must be a non-negative number of seconds, or -1 for the handle's own; not {timeout!r}"
+        )
+    if timeout > threading.TIMEOUT_MAX:
+        raise OverflowError(f"timeout {timeout!r} is larger than threading.TIMEOUT_MAX, {threading.TIMEOUT_MAX}")
+    return True, _as_ms(timeout)
+
+
+def _as_ms(timeout: float | None) -> int | None:
+    return None if timeout is None else math.ceil(timeout * 1000)
+
+
+def resolve_url(url: str | None) -> str:
+    """Return the URL, or where None is given $FENCELOCK_SOURCE, or else the default file, whose folder is made."""
+    if url is None:
+        url = os.environ.get(SOURCE_VARIABLE) or None
+    if url is not None:
+        return url
+    folder = default_folder()
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"the default folder {folder} cannot be made ({error.strerror}): set {SOURCE_VARIABLE} to a URL such as "
+            f"sqlite:////path/to/locks.db"
+        ) from error
+    return f"sqlite:///{folder / 'locks.db'}"
+
+
+def default_folder() -> Path:
+    """Return where the default source lives: one for root, one for each other user."""
+    if os.geteuid() == 0:
+        return Path("/var/lib/fencelock")
+    state = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
+    return Path(state) / "fencelock"

@@ -1,0 +1,87 @@
+"""Check what users ask of a guard, before anything is opened: names, tables, modes, tokens, reasons.
+
+Promise: what is outside the contract is ConfigError, which states the contract.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from fencelock._api.credentials import Proof
+from fencelock._flows.guarding import Scope
+from fencelock.errors import ConfigError, LeaseError, LeaseInheritedError
+from fencelock.model import (
+    SourceInfo,
+    check_lock_name,
+    check_name,
+    check_resource_name,
+    check_token,
+)
+from fencelock.protocol.guard_requests import ENFORCE, OBSERVE
+
+MAX_RESOURCES = 64
+"""Resources that one guard may seal at once."""
+MAX_REASON_BYTES = 2048
+MAX_TABLE_NAME_BYTES = 1024
+
+
+def scope_of(
+    place: str, resource: str | None, resources: Iterable[str] | None, lock: str, *, independent: bool
+) -> Scope:
+    """Return what a guard watches over."""
+    if (resource is None) == (resources is None):
+        raise ConfigError("say either resource='name' or resources=['name', …]")
+    if isinstance(resources, str):
+        raise ConfigError(f"resources is a list of names; for one name say resource={resources!r}")
+    names = (resource,) if resource is not None else tuple(resources or ())
+    if not 1 <= len(names) <= MAX_RESOURCES:
+        raise ConfigError(f"a guard has 1 to {MAX_RESOURCES} resources, not {len(names)}")
+    for name in names:
+        check_resource_name(name)
+    if len(set(names)) < len(names):
+        raise ConfigError(f"resources names one resource twice: {list(names)!r}")
+    return Scope(place, names, check_lock_name(lock), is_independent=independent)
+
+
+def check_tables(tables: tuple[str, ...]) -> None:
+    """Raise unless every one can be the name of a table."""
+    for table in tables:
+        check_name(table, what="table name", limit_bytes=MAX_TABLE_NAME_BYTES)
+
+
+def check_protect(tables: tuple[str, ...], mode: str) -> None:
+    """Raise unless there are tables, and the mode is one."""
+    if mode not in (ENFORCE, OBSERVE):
+        raise ConfigError(f"mode is {ENFORCE!r} or {OBSERVE!r}, not {mode!r}")
+    if not tables:
+        raise ConfigError("protect needs the name of at least one table")
+    check_tables(tables)
+
+
+def check_reason(reason: object) -> str:
+    """Return the reason if it is one that an audit entry can keep."""
+    text = check_name(reason, what="reason", limit_bytes=MAX_REASON_BYTES)
+    if not text.strip():
+        raise ConfigError("a reason must not be blank: say why, for whoever reads the audit entries")
+    return text
+
+
+def check_info(info: object) -> SourceInfo:
+    """Return what a source said of itself."""
+    if not isinstance(info, SourceInfo):
+        raise ConfigError("source must be a source, as fencelock.connect() returns, or its SourceInfo")
+    return info
+
+
+def check_closable(proof: Proof) -> None:
+    """Raise LeaseInheritedError for a parent's lease; one that is over may still be closed."""
+    try:
+        proof.check_valid()
+    except LeaseInheritedError:
+        raise
+    except LeaseError:
+        pass
+
+
+def check_raise_to(to: Any) -> int | None:
+    """Return the token that the marks are to be raised to; None if a source has to be asked for it."""
+    return check_token(to) if isinstance(to, int) else None

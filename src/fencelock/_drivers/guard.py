@@ -1,0 +1,31 @@
+"""Run a guard's flow over one connection of its store, in the caller's thread or on the loop of the running task.
+
+Promise: an exception, wherever it comes from, is thrown into the flow; what leaves the flow by an
+exception leaves no transaction open. A flow that ends well may leave one open, for the user.
+"""
+
+from typing import TypeVar
+
+from fencelock.protocol.generators import drive, drive_async
+from fencelock.protocol.source_requests import Flow
+from fencelock.protocol.stores import AsyncGuardConnection, GuardConnection
+
+Result = TypeVar("Result")
+
+
+def run(flow: Flow[Result], connection: GuardConnection) -> Result:
+    """Run the flow to its end and return its result."""
+    try:
+        return drive(flow, connection.perform)
+    except BaseException:
+        connection.rollback()
+        raise
+
+
+async def run_async(flow: Flow[Result], connection: AsyncGuardConnection) -> Result:
+    """Run the flow to its end and return its result, waiting on the loop for each reply."""
+    try:
+        return await drive_async(flow, connection.perform)
+    except BaseException:
+        await connection.rollback()
+        raise

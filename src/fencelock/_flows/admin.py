@@ -1,0 +1,183 @@
+"""What an operator does to a guarded resource: protect it, move its mark, bind it to another lock.
+
+Promise: one flushed transaction each; whatever changes a mark other than a lease's seal leaves an audit
+entry that says who, when, from, to and why (G8). A mark that an operator has set has no claim: it
+refuses the lease that held its token as well. Never: a mark moved to a source whose next token the
+resource would refuse.
+"""
+
+from fencelock._flows.admit import admit
+from fencelock._flows.conflicts import begun_anew
+from fencelock._flows.guarding import Scope, check_bound, check_lasts, check_lock, read_marks
+from fencelock.errors import GuardError, WrongLockError
+from fencelock.model import Mark, Protection, Sequencer, SourceInfo
+from fencelock.protocol.guard_requests import (
+    OBSERVE,
+    AuditEntry,
+    Begin,
+    ChangeMark,
+    Commit,
+    Protect,
+    Protected,
+    Unprotect,
+    WriteAudit,
+)
+from fencelock.protocol.source_requests import Flow
+
+
+@begun_anew
+def protect(scope: Scope, tables: tuple[str, ...], mode: str, source: SourceInfo | None, who: str) -> Flow[None]:
+    """Have the store enforce, or observe, writes to these tables of the guard's one resource.
+
+    Going from observe to enforce raises the mark to the source's last token: none of the writers that
+    were only observed until now may go on under a token that the resource never sealed (G6).
+    """
+    if source is not None:
+        check_lasts(scope, source.source_id)
+    yield Begin()
+    (mark,) = yield from read_marks(scope)
+    check_bound(mark, scope.lock)
+    done: Protected = yield Protect(mark.resource, scope.lock, tables, mode)
+    if done.changed:
+        yield from _switch(mark, done.changed, mode, source, who)
+    yield Commit()
+
+
+def _switch(mark: Mark, changed: tuple[Protection, ...], mode: str, source: SourceInfo | None, who: str) -> Flow[None]:
+    reason = ", ".join(f"{table.table}: {table.mode} to {mode}" for table in changed)
+    if mode == OBSERVE:
+        yield WriteAudit(_entry("mode", mark, mark.token, who, reason))
+        return
+    if source is None:
+        raise GuardError(
+            f"table {changed[0].table!r} of resource {mark.resource!r} was only observed: enforcing now "
+            f"raises the mark to the last token of its source, so say which: source=… (or --source URL)"
+        )
+    yield from _raise(mark, source, "mode", who, reason)
+
+
+@begun_anew
+def unprotect(scope: Scope, tables: tuple[str, ...], who: str, reason: str) -> Flow[None]:
+    """Let anybody write to these tables again; none named: to all of the guard's one resource."""
+    yield Begin()
+    (mark,) = yield from read_marks(scope)
+    check_bound(mark, scope.lock)
+    removed = yield Unprotect(mark.resource, tables)
+    if removed:
+        named = ", ".join(protection.table for protection in removed)
+        yield WriteAudit(_entry("unprotect", mark, mark.token, who, f"{reason} ({named})"))
+    yield Commit()
+
+
+@begun_anew
+def lower(scope: Scope, token: int, who: str, reason: str) -> Flow[None]:
+    """Set the mark of the guard's one resource to a lower token: the remedy for a poisoned mark."""
+    yield Begin()
+    (mark,) = yield from read_marks(scope)
+    check_bound(mark, scope.lock)
+    if token >= mark.token:
+        raise GuardError(
+            f"resource {mark.resource!r} has mark {mark.token}, which {token} is not below: nothing to lower"
+        )
+    yield ChangeMark(_operators(mark, token), _entry("lower", mark, token, who, reason))
+    yield Commit()
+
+
+@begun_anew
+def raise_to(scope: Scope, to: SourceInfo | int, who: str, reason: str) -> Flow[None]:
+    """Raise every mark of the guard to a token, or to the last one of the source.
+
+    The step after a restore (G9). A lease that holds just this token is refused as well: what it has
+    read may be what the restore undid.
+    """
+    if isinstance(to, SourceInfo):
+        check_lasts(scope, to.source_id)
+    yield Begin()
+    for mark in (yield from read_marks(scope)):
+        check_bound(mark, scope.lock)
+        if isinstance(to, SourceInfo):
+            yield from _raise(mark, to, "raise-to", who, reason)
+        else:
+            _check_not_below(mark, to, "use lower")
+            entry = _entry("raise-to", mark, to, who, reason)
+            yield ChangeMark(_operators(mark, to), entry)
+    yield Commit()
+
+
+@begun_anew
+def rebind(scope: Scope, lock: str, source: SourceInfo, who: str, reason: str) -> Flow[None]:
+    """Bind every resource of the guard to another lock or source, whose next token its mark admits (G5)."""
+    check_lasts(scope, source.source_id)
+    yield Begin()
+    for mark in (yield from read_marks(scope)):
+        check_bound(mark, scope.lock)
+        _check_not_below(mark, source.last_token, "run `fencelock epoch --raise` on that source")
+        moved = Mark(mark.resource, lock, mark.token, source.source_id, source.history_id)
+        why = f"{reason} (from lock {mark.lock!r} to {lock!r})"
+        yield ChangeMark(moved, _entry("rebind", mark, mark.token, who, why))
+    yield Commit()
+
+
+@begun_anew
+def outrank(scope: Scope, sequencer: Sequencer, who: str, reason: str) -> Flow[None]:
+    """Raise every mark of the guard to a token that was minted by breaking its lock (G10).
+
+    The broken lease is stale then; the mark belongs to no lease, and the next holder gets a higher token.
+    """
+    check_lock(scope, sequencer)
+    yield Begin()
+    for mark in (yield from read_marks(scope, sequencer.claim)):
+        check_bound(mark, scope.lock)
+        _check_source(mark, sequencer.source_id)
+        is_equal = mark.token == sequencer.token
+        if is_equal and mark.claim not in (None, sequencer.claim):
+            # A holder has the token that was just minted: leaving the mark alone would let that holder go on.
+            admit(mark, sequencer, was_sealed=False)
+        if mark.token < sequencer.token or (is_equal and mark.claim is not None):
+            raised = Mark(
+                mark.resource,
+                mark.lock,
+                sequencer.token,
+                sequencer.source_id,
+                sequencer.history_id,
+            )
+            yield ChangeMark(raised, _entry("break", mark, sequencer.token, who, reason))
+    yield Commit()
+
+
+def _raise(mark: Mark, source: SourceInfo, action: str, who: str, reason: str) -> Flow[None]:
+    """Raise a mark over every token that its source has issued."""
+    _check_source(mark, source.source_id)
+    # The source was asked before this transaction began: a newer holder may have sealed the resource in between.
+    _check_not_below(
+        mark,
+        source.last_token,
+        "try again, for a new holder may have sealed it just now. If it stays so, the source lost tokens: run "
+        "`fencelock epoch --raise` on it",
+    )
+    if source.last_token == 0:
+        yield WriteAudit(_entry(action, mark, mark.token, who, reason))
+        return
+    raised = Mark(mark.resource, mark.lock, source.last_token, source.source_id, source.history_id)
+    yield ChangeMark(raised, _entry(action, mark, source.last_token, who, reason))
+
+
+def _check_source(mark: Mark, source_id: str) -> None:
+    if mark.source_id not in (None, source_id):
+        raise WrongLockError(
+            f"resource {mark.resource!r} is bound to source {mark.source_id}, not to {source_id}, whose "
+            f"tokens cannot be compared: name the first, or move the resource by `fencelock rebind`"
+        )
+
+
+def _check_not_below(mark: Mark, token: int, remedy: str) -> None:
+    if token < mark.token:
+        raise GuardError(f"resource {mark.resource!r} has mark {mark.token}, and {token} is below it: {remedy}")
+
+
+def _operators(mark: Mark, token: int) -> Mark:
+    return Mark(mark.resource, mark.lock, token, mark.source_id, mark.history_id)
+
+
+def _entry(action: str, mark: Mark, to_token: int, who: str, reason: str) -> AuditEntry:
+    return AuditEntry(action, mark.resource, mark.token, to_token, who, reason)

@@ -1,0 +1,54 @@
+"""Keep and end leases: the keeper's renewal beat, release, and breaking somebody else's lease.
+
+Promise: a renewal's deadlines count from before the request was sent (H1); release is idempotent (H4). Never: a lease
+extended by a reply that arrived after its deadline; the keeper sees to that, see `_keeper/keeper.py`.
+"""
+
+from typing import NamedTuple
+
+from fencelock._flows.retry import asked
+from fencelock.model import SourceInfo
+from fencelock.protocol.source_requests import (
+    NOW,
+    Break,
+    Broken,
+    Flow,
+    RaiseEpoch,
+    ReadSource,
+    Release,
+    Released,
+    Renew,
+    Renewed,
+)
+
+
+class Beat(NamedTuple):
+    """What one renewal of a batch brought: when it was sent, and what the source said."""
+
+    sent_ms: int
+    reply: Renewed
+
+
+def renew(leases: tuple[tuple[str, str], ...]) -> Flow[Beat]:
+    """Renew a batch of (lock, claim) pairs in one request. An unknown outcome is left to the next beat (H2)."""
+    sent_ms = yield NOW
+    reply = yield Renew(leases)
+    return Beat(sent_ms, reply)
+
+
+def release(lock: str, claim: str) -> Flow[Released]:
+    """End the claim wherever it is, and tell whether it held the lock."""
+    return asked(Release(lock, claim))  # type: ignore[return-value]
+
+
+def break_lock(lock: str, claim: str, holder: str, reason: str) -> Flow[Broken]:
+    """End the lock's lease, whoever has it, and mint a token for the breaker."""
+    return asked(Break(lock, claim, holder, reason))  # type: ignore[return-value]
+
+
+def raise_epoch(reason: str) -> Flow[SourceInfo | None]:
+    """Begin a new history above every token of the present one; None if somebody else did so at the same time."""
+    before = yield from asked(ReadSource())
+    assert isinstance(before, SourceInfo)
+    after = yield RaiseEpoch(before.history_id, reason)
+    return after  # type: ignore[no-any-return]

@@ -1,0 +1,83 @@
+"""Where a database of Django's is, as a URL of the guard's, and what its tables are called there.
+
+Promise: the same database as Django's own connection leads to, the test database in a test; `FENCELOCK["GUARDS"]` says
+it where that is not enough. Never: a password in a message.
+"""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from django.db import connections
+
+from fencelock.errors import ConfigError
+from fencelock.integrations.django.settings import GUARDS, SETTING, read
+from fencelock.integrations.urls import mysql_url, postgres_url
+
+
+def url_of(alias: str) -> str:
+    """Return the guard's URL of a database; ConfigError if there is none."""
+    said = read().guards.get(alias)
+    if said is not None:
+        return said
+    connection = connections[alias]
+    if (spell := _SPELLINGS.get(connection.vendor)) is None:
+        raise ConfigError(
+            f"database {alias!r} is {connection.display_name}, for which no guard is known; known here: "
+            f"{', '.join(sorted(_SPELLINGS))}"
+        )
+    return spell(connection)
+
+
+def _sqlite(connection: Any) -> str:
+    alias = connection.alias
+    name = str(connection.settings_dict["NAME"])
+    if connection.is_in_memory_db() or name.startswith("file:"):
+        raise ConfigError(
+            f"database {alias!r} is not a file on disk that other processes can open by its path: name a file (for "
+            f"tests in DATABASES['{alias}']['TEST']['NAME']), or say where it is in {SETTING}['{GUARDS}']"
+        )
+    return f"sqlite:///{os.path.abspath(name)}"
+
+
+def _postgres(connection: Any) -> str:
+    parameters = dict(connection.get_connection_params())
+    if role := connection.settings_dict["OPTIONS"].get("assume_role"):
+        parameters["options"] = f"{parameters.get('options', '')} -c role={role}".strip()
+    return postgres_url(parameters)
+
+
+def _mysql(connection: Any) -> str:
+    said, options = connection.settings_dict, connection.settings_dict["OPTIONS"]
+    host, tls = said["HOST"], options.get("ssl") or {}
+    parameters = {f"ssl_{word}": tls.get(word) for word in ("ca", "cert", "key")}
+    parameters["ssl_mode"] = options.get("ssl_mode")
+    parameters["unix_socket"] = host if host.startswith("/") else options.get("unix_socket")
+    login = {"host": host, "port": said["PORT"], "user": said["USER"], "password": said["PASSWORD"]}
+    return mysql_url(said["NAME"], **login, **parameters)
+
+
+_SPELLINGS: dict[str, Callable[[Any], str]] = {"mysql": _mysql, "postgresql": _postgres, "sqlite": _sqlite}
+
+
+def name_for_guard(connection: Any, table: str) -> str:
+    """Return a table's name as the guard's SQL has it."""
+    return table if connection.vendor == "sqlite" else str(connection.ops.quote_name(table))
+
+
+def name_at_guard(connection: Any, table: str) -> str | None:
+    """Return a table's name as the guard shows it; None if there is no such table."""
+    if connection.vendor == "postgresql":
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT format('%%I.%%I', nspname, relname) FROM pg_class JOIN pg_namespace ON pg_namespace.oid = "
+                "relnamespace WHERE pg_class.oid = to_regclass(%s)",
+                [connection.ops.quote_name(table)],
+            )
+            row = cursor.fetchone()
+        return None if row is None else str(row[0])
+    known = {name.casefold(): name for name in connection.introspection.table_names()}
+    name = known.get(table.casefold())
+    if name is None or connection.vendor == "sqlite":
+        return name
+    return f"{connection.settings_dict['NAME']}.{name}"

@@ -1,0 +1,55 @@
+"""Where an engine leads, as a URL of the guard's.
+
+Promise: the same database, with the engine's own user and password; what the guard's client cannot know (an option in
+`connect_args`, a `creator`) is not guessed: whoever has set that passes `guard=`. Never: a connection made.
+"""
+
+import os
+from collections.abc import Callable
+
+from sqlalchemy import Engine
+
+from fencelock.errors import ConfigError
+from fencelock.integrations.urls import mysql_url, postgres_url
+
+_SEE = "pass guard=fencelock.guard(url, …), which says where it is"
+
+
+def url_of(engine: Engine) -> str:
+    """Return the guard's URL of the database that an engine leads to; ConfigError if there is none."""
+    backend = engine.url.get_backend_name()
+    if (spell := _SPELLINGS.get(backend)) is None:
+        known = ", ".join(sorted(_SPELLINGS))
+        raise ConfigError(f"no guard is known for {backend}://; known here: {known}")
+    return spell(engine)
+
+
+def _sqlite(engine: Engine) -> str:
+    name = engine.url.database
+    if not name or name == ":memory:" or name.startswith("file:"):
+        raise ConfigError(
+            f"the engine's URL names {'a URI' if name else 'no file'}: a guard needs a file on disk, which other "
+            f"processes can open; if there is one, {_SEE}"
+        )
+    return f"sqlite:///{os.path.abspath(name)}"
+
+
+def _postgres(engine: Engine) -> str:
+    _, parameters = engine.dialect.create_connect_args(engine.url)
+    named = {"dbname": parameters.get("database"), **parameters}
+    return postgres_url({word: value for word, value in named.items() if isinstance(value, (str, int, list, tuple))})
+
+
+def _mysql(engine: Engine) -> str:
+    url = engine.url
+    return mysql_url(
+        url.database or "", host=url.host, port=url.port, user=url.username, password=url.password, **url.query
+    )
+
+
+_SPELLINGS: dict[str, Callable[[Engine], str]] = {
+    "mariadb": _mysql,
+    "mysql": _mysql,
+    "postgresql": _postgres,
+    "sqlite": _sqlite,
+}

@@ -1,0 +1,44 @@
+"""URLs of the guard's, from what other libraries connect with.
+
+Promise: the same server, database, user and password; TLS as far as the library says it in words that the guard's
+client knows. Never: a connection made.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from fencelock.errors import MissingDependencyError
+
+_LOCAL = "localhost"
+_MYSQL_WORDS = ("unix_socket", "ssl_mode", "ssl_ca", "ssl_cert", "ssl_key")
+
+
+def postgres_url(parameters: Mapping[str, Any]) -> str:
+    """Return the URL of a PostgreSQL database, without parameters that libpq has no word for."""
+    try:
+        from fencelock.stores.postgres.connection.url import url_of
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"the guard seals in PostgreSQL by a client of its own, which is not installed ({error.name}): pip install "
+            f"'fencelock[postgres]'"
+        ) from error
+    return url_of(parameters)
+
+
+def mysql_url(
+    database: str,
+    *,
+    host: str | None = None,
+    port: str | int | None = None,
+    user: str | None = None,
+    password: str | None = None,
+    **parameters: Any,
+) -> str:
+    """Return the URL of a MySQL or MariaDB database, without parameters that the guard's client has no word for."""
+    login = quote(user or "", safe="") + (f":{quote(password, safe='')}" if password else "")
+    name = host or _LOCAL
+    server = f"[{name}]" if ":" in name else quote(name, safe="")
+    known = {word: value for word in _MYSQL_WORDS if (value := parameters.get(word))}
+    query = f"?{urlencode(known, quote_via=quote)}" if known else ""
+    return f"mysql://{login}@{server}{f':{port}' if port else ''}/{quote(database, safe='')}{query}"

@@ -1,0 +1,1 @@
+"""Connections to etcd: opening them, URLs, errors, and forks."""

@@ -1,0 +1,292 @@
+"""A small gRPC client for etcd: single calls in the caller's thread or on its loop, and the stream of watches.
+
+Promise: a call waits `patience_s` at most. One member is spoken to at a time; when it fails, the next call goes to the
+next one of the URL, and at once where the request was certainly not sent. The token of a user is renewed when etcd asks
+for it. Errors become those of the tree, with `definite` true to the fact. A forked child uses channels of its own, and
+never touches its parent's, which it keeps for that reason.
+Never: a request repeated that may have been done; a password or a token shown.
+
+Loops wait for gRPC's futures, not for its asyncio, which does not live through a fork.
+"""
+
+import asyncio
+import os
+import time
+import weakref
+from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import grpc
+
+from fencelock.errors import ConfigError
+from fencelock.protocol.generators import drive, drive_async
+from fencelock.stores.etcd.connection import messages as say
+from fencelock.stores.etcd.connection.errors import is_stale_login, may_work_elsewhere, meaning, was_unreached
+from fencelock.stores.etcd.connection.forks import GATE
+from fencelock.stores.etcd.connection.url import Place, Tls
+
+MAX_MESSAGE_BYTES = 64 * 2**20
+_OPTIONS = (
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_retries", 0),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    # A member that is back is found soon; gRPC would wait for up to two minutes.
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 2_000),
+    ("grpc.max_reconnect_backoff_ms", 200),
+    # A stream on which nothing is told learns of a cut network. etcd ends connections that ping more often than each
+    # 5 s, or without a call.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 3_000),
+    ("grpc.keepalive_permit_without_calls", 0),
+    ("grpc.http2.max_pings_without_data", 0),
+)
+_NEEDS_LEADER = ("hasleader", "true")
+"""etcd ends a stream that says so when its member has lost the leader, and with it sight of what happens."""
+
+
+MAX_RENEWED_LOGINS = 3
+"""For one call: each change of users or roles may make a login old, and operators make several at once."""
+Metadata = tuple[tuple[str, str], ...]
+
+
+class Method(NamedTuple):
+    """One method of etcd's API: its path, and what it answers with."""
+
+    path: str
+    reply: Any
+
+
+RANGE = Method("/etcdserverpb.KV/Range", say.RangeResponse)
+TXN = Method("/etcdserverpb.KV/Txn", say.TxnResponse)
+LEASE_GRANT = Method("/etcdserverpb.Lease/LeaseGrant", say.LeaseGrantResponse)
+LEASE_REVOKE = Method("/etcdserverpb.Lease/LeaseRevoke", say.LeaseRevokeResponse)
+# A stream to etcd; said once and ended, it is one round trip like any other.
+LEASE_KEEP_ALIVE = Method("/etcdserverpb.Lease/LeaseKeepAlive", say.LeaseKeepAliveResponse)
+LEASE_TIME_TO_LIVE = Method("/etcdserverpb.Lease/LeaseTimeToLive", say.LeaseTimeToLiveResponse)
+WATCH = Method("/etcdserverpb.Watch/Watch", say.WatchResponse)
+STATUS = Method("/etcdserverpb.Maintenance/Status", say.StatusResponse)
+_AUTHENTICATE = Method("/etcdserverpb.Auth/Authenticate", say.AuthenticateResponse)
+
+
+class Attempt(NamedTuple):
+    """One call to one member, the `member`-th of the URL."""
+
+    member: int
+    method: Method
+    request: Any
+    patience_s: float
+    metadata: Metadata
+
+
+Attempts = Generator[Attempt, Any, Any]
+"""Yields calls, is sent what each answered, or has its error thrown in, and returns the last answer."""
+
+
+class _Channels:
+    """The channels to all members; each opens with its first call, and all close when nobody has them any more: gRPC
+    keeps every channel that was not closed, for the sake of forks.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._open: dict[int, Any] = {}
+        weakref.finalize(self, _discard, self._open).atexit = False
+        self._callables: dict[tuple[int, Method], Any] = {}
+
+    def callable(self, member: int, method: Method) -> Any:
+        """Return what calls the method at the member."""
+        known = self._callables.get((member, method))
+        if known is None:
+            channel = self.channel(member)
+            known = self._callables[member, method] = channel.unary_unary(method.path, **_codec(method))
+        return known
+
+    def channel(self, member: int) -> Any:
+        """Return the channel to the member."""
+        if member not in self._open:
+            _close_discarded()
+            target = self._place.endpoints[member]
+            if self._place.tls is None:
+                self._open[member] = grpc.insecure_channel(target, options=_OPTIONS)
+            else:
+                credentials = _credentials(self._place.tls)
+                self._open[member] = grpc.secure_channel(target, credentials, options=_OPTIONS)
+            GATE.register()
+        return self._open[member]
+
+
+def _discard(channels: dict[int, Any]) -> None:
+    _DISCARDED.extend(channels.values())
+    _close_discarded()
+
+
+def _close_discarded() -> None:
+    """Close what nobody has any more, unless a fork is under way: a child would find the lock taken that closing takes,
+    and a finalizer, which may run within a call, must not wait for the fork either.
+    """
+    if (call := GATE.enter_unless_forking()) is None:
+        return
+    try:
+        with suppress(IndexError):
+            while True:
+                _DISCARDED.pop().close()
+    finally:
+        GATE.leave(call)
+
+
+class Client:
+    """One process's way to one cluster, for any number of threads and loops."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self._member = 0
+        self._begin_anew()
+        _CLIENTS.add(self)
+
+    def _begin_anew(self) -> None:
+        self._channels = _Channels(self.place)
+        self._metadata: Metadata = ()
+        self._on_moved: weakref.WeakMethod[Callable[[], None]] | None = None
+
+    def after_fork_in_child(self) -> None:
+        """Use channels of this process's own."""
+        _INHERITED.append(self._channels)
+        self._begin_anew()
+
+    def tell_when_moved(self, listener: Callable[[], None]) -> None:
+        """Have a method called whenever another member is spoken to, for as long as its object lives: it is not kept
+        alive from here, since that object has this client, and neither would go before the collector runs.
+        """
+        self._on_moved = weakref.WeakMethod(listener)
+
+    def call(self, method: Method, request: Any, patience_s: float) -> Any:
+        """Call a method and return its answer; an error of the tree if there is none."""
+        return drive(self._attempts(method, request, patience_s), self._try)
+
+    async def call_async(self, method: Method, request: Any, patience_s: float) -> Any:
+        """The same on the running loop."""
+        return await drive_async(self._attempts(method, request, patience_s), self._try_async)
+
+    def begin(self, method: Method, request: Any, patience_s: float) -> Any:
+        """Begin a call in the background, and return gRPC's future of it: at the member in use, whatever it answers."""
+        return self._begin(Attempt(self._member, method, request, patience_s, self._metadata))
+
+    def watch(self, requests: Iterator[Any]) -> Any:
+        """Open a stream of watches at the member in use, and return gRPC's call: iterate over it, or cancel it."""
+        channel = self._channels.channel(self._member)
+        call = channel.stream_stream(WATCH.path, **_codec(WATCH))
+        return call(requests, metadata=(*self._metadata, _NEEDS_LEADER))
+
+    def _try(self, attempt: Attempt) -> Any:
+        under_way = GATE.enter()
+        try:
+            call = self._channels.callable(attempt.member, attempt.method)
+            return call(attempt.request, timeout=attempt.patience_s, metadata=attempt.metadata)
+        finally:
+            GATE.leave(under_way)
+
+    async def _try_async(self, attempt: Attempt) -> Any:
+        loop = asyncio.get_running_loop()
+        answered = asyncio.Event()
+        future = self._begin(attempt)
+        future.add_done_callback(lambda _: _tell(loop, answered))
+        try:
+            await answered.wait()
+        except asyncio.CancelledError:
+            future.cancel()
+            raise
+        return future.result()
+
+    def _begin(self, attempt: Attempt) -> Any:
+        under_way = GATE.enter()
+        try:
+            call = self._channels.callable(attempt.member, attempt.method)
+            future = call.future(attempt.request, timeout=attempt.patience_s, metadata=attempt.metadata)
+        except BaseException:
+            GATE.leave(under_way)
+            raise
+        future.add_done_callback(lambda _: GATE.leave(under_way))
+        return future
+
+    def _attempts(self, method: Method, request: Any, patience_s: float) -> Attempts:
+        end_s = time.monotonic() + patience_s
+        untried = len(self.place.endpoints)
+        renewals_left = MAX_RENEWED_LOGINS if self.place.user is not None else 0
+        while True:
+            member, left_s, login = self._member, max(0.0, end_s - time.monotonic()), self._metadata
+            try:
+                if self.place.user is not None and not login:
+                    login = yield from self._log_in(member, left_s)
+                return (yield Attempt(member, method, request, left_s, login))
+            except grpc.RpcError as error:
+                if renewals_left and is_stale_login(error):
+                    renewals_left -= 1
+                    if self._metadata is login:  # Else another thread has renewed it.
+                        self._metadata = ()
+                    continue
+                untried -= 1
+                if may_work_elsewhere(error):
+                    self._leave(member)
+                    if was_unreached(error) and untried:
+                        continue
+                raise meaning(error, self.place) from error
+
+    def _log_in(self, member: int, patience_s: float) -> Generator[Attempt, Any, Metadata]:
+        request = say.AuthenticateRequest(name=self.place.user, password=self.place.password)
+        reply = yield Attempt(member, _AUTHENTICATE, request, patience_s, ())
+        login = self._metadata = (("token", reply.token),)
+        return login
+
+    def _leave(self, member: int) -> None:
+        """Speak to the next member from now on."""
+        if self._member == member and len(self.place.endpoints) > 1:
+            self._member = (member + 1) % len(self.place.endpoints)
+            tell = self._on_moved() if self._on_moved is not None else None
+            if tell is not None:
+                tell()
+
+
+def _tell(loop: asyncio.AbstractEventLoop, answered: asyncio.Event) -> None:
+    """Tell a loop of an answer; one that was closed meanwhile waits for none."""
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(answered.set)
+
+
+def _codec(method: Method) -> dict[str, Any]:
+    return {"request_serializer": _serialized, "response_deserializer": method.reply.FromString}
+
+
+def _serialized(message: Any) -> bytes:
+    return message.SerializeToString()  # type: ignore[no-any-return]
+
+
+def _credentials(tls: Tls) -> Any:
+    return grpc.ssl_channel_credentials(_contents(tls.ca), _contents(tls.key), _contents(tls.cert))
+
+
+def _contents(path: str | None) -> bytes | None:
+    if path is None:
+        return None
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise ConfigError(f"the file {path!r} of an etcd URL cannot be read: {error.strerror}") from error
+
+
+def _after_fork_in_child() -> None:
+    _INHERITED.extend(_DISCARDED)
+    _DISCARDED.clear()
+    for client in list(_CLIENTS):
+        client.after_fork_in_child()
+
+
+_DISCARDED: list[Any] = []
+"""Channels of this process that nobody has any more, and that are to be closed."""
+_INHERITED: list[Any] = []
+"""What a forked child has of its parent's: to let go of it would be to use it."""
+_CLIENTS: "weakref.WeakSet[Client]" = weakref.WeakSet()
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,266 @@
+"""What `guard.transaction(lease)` yields at etcd: reads at once, and all writes in one `Txn` at the block's end.
+
+Promise: the `Txn` compares the marks, the lock's own key where the guard knows it, and all that the block has read: if
+one of them has changed since, nothing is written. Nothing outside of the guard's resources is read or written. Never: a
+write before the end of the block.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from fencelock.errors import ConfigError
+from fencelock.protocol.guard_requests import ConflictError
+from fencelock.stores.etcd.connection import messages as say
+from fencelock.stores.etcd.connection.operations import (
+    delete,
+    get,
+    get_prefix,
+    has_value,
+    prefix_end,
+    put,
+    txn,
+    was_modified,
+)
+from fencelock.stores.write_buffer import Collecting, outside, too_large, was_written
+
+MAX_OPERATIONS = 128
+"""etcd's --max-txn-ops: so many comparisons, and so many writes, go into one Txn by default."""
+MAX_REQUEST_BYTES = 1_500_000
+"""etcd's --max-request-bytes is 1 572 864 by default."""
+_VERSION, _CREATE, _MOD, _VALUE = range(4)
+_LESS = 2
+
+
+class Condition(NamedTuple):
+    """Something that has to be as it was: how etcd compares it, what to read if it is not, and what that reading says:
+    what has changed, None if it is as it was.
+    """
+
+    compare: Any
+    look: Any
+    says: Callable[[Sequence[Any]], str | None]
+
+
+def unchanged(key: bytes, revision: int, name: str) -> Condition:
+    """Return the condition that a key was not written since this revision; 0: that it is not there."""
+
+    def says(found: Sequence[Any]) -> str | None:
+        now = found[0].mod_revision if found else 0
+        return None if now == revision else f"{name} has changed"
+
+    return Condition(was_modified(key, revision), look_at(key), says)
+
+
+def has_kept(key: bytes, value: bytes, name: str) -> Condition:
+    """Return the condition that a key has the value that was read.
+
+    By the value: in a cluster that went back in time revisions come again, and the same lease may write its mark again.
+    """
+
+    def says(found: Sequence[Any]) -> str | None:
+        return None if found and found[0].value == value else f"{name} has changed"
+
+    return Condition(has_value(key, value), get(key), says)
+
+
+class Area(NamedTuple):
+    """What a block may touch of one resource, and the resource's mark as the block found it.
+
+    A block that deletes writes the mark once more, as it is. That is how another one of the same lease notices it which
+    has read behind a prefix: in what etcd compares of a range, a key that is gone leaves no trace.
+    """
+
+    prefix: bytes
+    mark: bytes
+    value: bytes
+    revision: int
+
+    def nothing_deleted(self, name: str) -> Condition:
+        """Return the condition that no other block has deleted in it."""
+        return unchanged(self.mark, self.revision, f"resource {name!r}, in which another block has deleted,")
+
+
+def look_at(key: bytes, range_end: bytes = b"", since: int = 0) -> Any:
+    """Read of one key, or of the first in a range that was written since a revision, all but its value."""
+    request = say.RangeRequest(key=key, range_end=range_end, keys_only=True, min_mod_revision=since, limit=1)
+    return say.RequestOp(request_range=request)
+
+
+class Draft(Collecting):
+    """What both kinds of a block's transaction collect."""
+
+    def __init__(self, areas: Mapping[str, Area], relied: Iterable[Condition]) -> None:
+        super().__init__()
+        self._areas = areas
+        self._conditions: dict[Any, Condition] = dict(enumerate(relied))
+        self._writes: dict[bytes, bytes | None] = {}
+        self._emptied: list[bytes] = []
+        self._thinned: set[str] = set()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {', '.join(map(repr, self._areas))}: {len(self._writes)} writes>"
+
+    # --- writes -------------------------------------------------------------------------------------------------------
+    def put(self, key: str | bytes, value: str | bytes) -> None:
+        """Write a key at the end of the block."""
+        self._writes[self._within(key)] = _bytes(value, "value")
+
+    def delete(self, key: str | bytes) -> None:
+        """Delete a key at the end of the block, if it is there."""
+        where = self._within(key)
+        self._writes[where] = None
+        self._thinned.add(self._resource(where))
+
+    def delete_prefix(self, prefix: str | bytes) -> None:
+        """Delete at the end of the block all keys that begin with the prefix, whoever wrote them."""
+        start = self._within(prefix)
+        self._writes = {key: value for key, value in self._writes.items() if not key.startswith(start)}
+        self._emptied.append(start)
+        self._thinned.add(self._resource(start))
+
+    def compare(
+        self,
+        key: str | bytes,
+        *,
+        value: str | bytes | None = None,
+        version: int | None = None,
+        create_revision: int | None = None,
+        mod_revision: int | None = None,
+    ) -> None:
+        """Have the block refused unless a key, wherever it is, has at its end what is said here.
+
+        A key that is not there has version and revisions 0.
+        """
+        self._check_open()
+        said = {"version": version, "create_revision": create_revision, "mod_revision": mod_revision}
+        given = {name: number for name, number in said.items() if number is not None}
+        if len(given) + (value is not None) != 1:
+            raise ConfigError("compare needs one of value, version, create_revision and mod_revision")
+        where = _bytes(key, "key")
+        if value is not None:
+            compare = say.Compare(target=_VALUE, key=where, value=_bytes(value, "value"))
+        else:
+            ((name, number),) = given.items()
+            compare = _number_is(where, name, number)
+        self._conditions["compared", compare.SerializeToString()] = Condition(compare, look_at(where), lambda _: None)
+
+    # --- reads: what is asked, and what the answer means --------------------------------------------------------------
+    def _asking(self, key: str | bytes) -> Any:
+        where = self._readable(self._within(key))
+        return txn((), (get(where),))
+
+    def _got(self, key: str | bytes, answer: Any) -> bytes | None:
+        where = _bytes(key, "key")
+        found = answer.responses[0].response_range.kvs
+        revision = found[0].mod_revision if found else 0
+        self._conditions.setdefault(
+            where, unchanged(where, revision, f"key {_shown(where)}, which the block had read,")
+        )
+        return found[0].value if found else None
+
+    def _asking_all(self, prefix: str | bytes) -> Any:
+        start = self._within(prefix)
+        if any(self._overlaps(start, key) for key in (*self._writes, *self._emptied)):
+            raise was_written(_shown(start))
+        return txn((), (get_prefix(start),))
+
+    def _got_all(self, prefix: str | bytes, answer: Any) -> dict[bytes, bytes]:
+        start = _bytes(prefix, "prefix")
+        revision = answer.header.revision
+        end = prefix_end(start)
+        compare = say.Compare(target=_MOD, result=_LESS, key=start, range_end=end, mod_revision=revision + 1)
+        name = f"a key that begins with {_shown(start)}, which the block had read,"
+        look = look_at(start, end, revision + 1)
+        condition = Condition(compare, look, lambda found: f"{name} has changed" if found else None)
+        self._conditions.setdefault((start, end), condition)
+        resource = self._resource(start)
+        self._conditions.setdefault(("thinned", resource), self._areas[resource].nothing_deleted(resource))
+        return {one.key: one.value for one in answer.responses[0].response_range.kvs}
+
+    def _readable(self, key: bytes) -> bytes:
+        if key in self._writes or any(key.startswith(prefix) for prefix in self._emptied):
+            raise was_written(_shown(key))
+        return key
+
+    def _overlaps(self, prefix: bytes, written: bytes) -> bool:
+        return written.startswith(prefix) or (written in self._emptied and prefix.startswith(written))
+
+    # --- what is allowed ----------------------------------------------------------------------------------------------
+    def _within(self, key: str | bytes) -> bytes:
+        """Return the key, or prefix, as bytes; GuardError if it is not the guard's."""
+        self._check_open()
+        where = _bytes(key, "key")
+        if not any(where.startswith(area.prefix) for area in self._areas.values()):
+            areas = (f"{_shown(area.prefix)}… for resource {name!r}" for name, area in self._areas.items())
+            raise outside(f"key {_shown(where)}", areas)
+        return where
+
+    def _resource(self, key: bytes) -> str:
+        return next(name for name, area in self._areas.items() if key.startswith(area.prefix))
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+    @property
+    def conditions(self) -> list[Condition]:
+        """What has to be as it was, in the order in which it is compared."""
+        return list(self._conditions.values())
+
+    def request(self) -> Any:
+        """Return the one Txn by which the block is written; GuardError if it is larger than etcd takes."""
+        conditions = self.conditions
+        writes = list(self._operations())
+        for count, what in ((len(conditions), "comparisons of what it has read"), (len(writes), "writes")):
+            if count > MAX_OPERATIONS:
+                raise too_large(
+                    f"makes {count} {what}", f"etcd takes {MAX_OPERATIONS} of them in one transaction by default"
+                )
+        request = txn((one.compare for one in conditions), writes, (one.look for one in conditions))
+        if (size_bytes := request.ByteSize()) > MAX_REQUEST_BYTES:
+            raise too_large(f"needs {size_bytes} bytes", f"etcd takes {MAX_REQUEST_BYTES} in one request by default")
+        return request
+
+    def _operations(self) -> Iterable[Any]:
+        """Yield the writes; etcd refuses a key that is both written and in a range that is deleted."""
+        written = sorted(key for key, value in self._writes.items() if value is not None)
+        for prefix in self._emptied:
+            start = prefix
+            for key in (key for key in written if key.startswith(prefix)):
+                if start < key:
+                    yield delete(start, key)
+                start = key + b"\0"
+            yield delete(start, prefix_end(prefix))
+        for name in self._thinned:
+            yield put(self._areas[name].mark, self._areas[name].value)
+        for key, value in self._writes.items():
+            yield delete(key) if value is None else put(key, value)
+
+
+def changes_in(answer: Any, conditions: Iterable[Condition]) -> None:
+    """Raise ConflictError if the answer to a Txn is that one of these conditions does not hold."""
+    if answer.succeeded:
+        return
+    found = [one.response_range.kvs for one in answer.responses]
+    said = (one.says(kvs) for one, kvs in zip(conditions, found, strict=True))
+    raise ConflictError(next(filter(None, said), "something that the block itself compares is not as it says"))
+
+
+def _number_is(key: bytes, name: str, number: int) -> Any:
+    target = {"version": _VERSION, "create_revision": _CREATE, "mod_revision": _MOD}
+    try:
+        return say.Compare(target=target[name], key=key, **{name: number})
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"a {name} of etcd must be an int of 64 bits, not {number!r}") from error
+
+
+def _bytes(text: str | bytes, what: str) -> bytes:
+    if not isinstance(text, (str, bytes)):
+        raise ConfigError(f"a {what} of etcd must be str or bytes, not {type(text).__name__}")
+    try:
+        return text.encode() if isinstance(text, str) else text
+    except UnicodeEncodeError:
+        raise ConfigError(
+            f"a {what} of etcd contains a lone surrogate: use text that UTF-8 can carry, or bytes"
+        ) from None
+
+
+def _shown(key: bytes) -> str:
+    return repr(key.decode("utf-8", "backslashreplace"))

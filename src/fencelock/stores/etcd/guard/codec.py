@@ -1,0 +1,114 @@
+"""What is said to etcd for each request of a guard, and where it keeps what: pure.
+
+    <prefix><resource>/…                     the guarded keys of a resource
+    <prefix>.fencelock/marks/<resource>      its mark
+    <prefix>.fencelock/audit/<random id>     what operators did; the revision that made the key tells the order
+
+Each trip is one Txn. Promise: names are escaped, so that no two resources share a key. Never: a decision about a token.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+from fencelock.protocol import guard_requests as ask
+from fencelock.stores.escaping import escaped, unescaped
+from fencelock.stores.etcd.connection.operations import get, get_prefix, put, txn
+from fencelock.stores.etcd.guard.block import Area, Condition, Draft, changes_in, has_kept, unchanged
+from fencelock.stores.etcd.guard.colocated import LocksBeside
+from fencelock.stores.etcd.source.prefix_conflicts import around_a_guard, find_clash, marks_below
+from fencelock.stores.optimistic import RESERVED, Changes, OptimisticSpeech, Stored, Talk, entry_value, mark_value
+
+MakeWork = Callable[[Mapping[str, Area], Iterable[Condition]], Draft]
+
+
+class GuardLayout(NamedTuple):
+    """Where a guard keeps what, behind its prefix."""
+
+    prefix: bytes
+
+    @property
+    def marks(self) -> bytes:
+        """What the key of each mark begins with."""
+        return marks_below(self.prefix)
+
+    def new_entry(self) -> bytes:
+        """Return a new key for an audit entry."""
+        return self.prefix + f"{RESERVED}/audit/{uuid4().hex}".encode()
+
+    def mark(self, resource: str) -> bytes:
+        """Return the key of a mark."""
+        return self.marks + escaped(resource).encode()
+
+    def area(self, resource: str) -> bytes:
+        """Return what each key of a resource begins with."""
+        return self.prefix + f"{escaped(resource)}/".encode()
+
+
+class Speech(OptimisticSpeech):
+    """Over a client that others use as well."""
+
+    def __init__(self, url: str, layout: GuardLayout, locks: LocksBeside | None, make_work: MakeWork) -> None:
+        super().__init__(url)
+        self._layout = layout
+        self._locks = locks
+        self._make_work = make_work
+
+    def _read(self, resources: Iterable[str]) -> Talk:
+        names = tuple(resources)
+        answer = yield txn((), (get(self._layout.mark(name)) for name in names))
+        return {name: _stored(one.response_range.kvs) for name, one in zip(names, answer.responses, strict=True)}
+
+    def _read_all(self) -> Talk:
+        answer = yield txn((), (get_prefix(self._layout.marks),))
+        found = {}
+        for one in answer.responses[0].response_range.kvs:
+            name = unescaped(one.key[len(self._layout.marks) :].decode("utf-8", "replace"))
+            if name is not None:
+                found[name] = _stored([one])
+        return found
+
+    def _find_clash(self) -> Talk:
+        return (yield from find_source_around(self._layout))
+
+    def _write(self, changes: Changes) -> Talk:
+        conditions = self._marks_unchanged(changes.seen)
+        writes = [put(self._layout.mark(name), mark_value(mark)) for name, mark in changes.marks.items()]
+        writes += [put(self._layout.new_entry(), entry_value(entry)) for entry in changes.entries]
+        answer = yield txn((one.compare for one in conditions), writes, (one.look for one in conditions))
+        changes_in(answer, conditions)
+
+    def _marks_unchanged(self, seen: Mapping[str, Stored]) -> list[Condition]:
+        return [unchanged(self._layout.mark(name), stored.version, _mark_of(name)) for name, stored in seen.items()]
+
+    def _lend(self, request: ask.Open, seen: Mapping[str, Stored]) -> Talk:
+        relied = [
+            has_kept(self._layout.mark(name), stored.value or b"", _mark_of(name)) for name, stored in seen.items()
+        ]
+        if self._locks is not None:
+            relied += yield from self._locks.conditions(request.sequencer)
+        areas = {
+            name: Area(self._layout.area(name), self._layout.mark(name), stored.value or b"", stored.version)
+            for name, stored in seen.items()
+        }
+        return self._make_work(areas, relied)
+
+    def _write_work(self, work: Draft) -> Talk:
+        changes_in((yield work.request()), work.conditions)
+
+
+def find_source_around(layout: GuardLayout) -> Talk:
+    """Return what the guard's prefix is to a source of locks in whose way it is; None if there is none."""
+    return (yield from find_clash(around_a_guard(layout.prefix), _ask))
+
+
+def _ask(request: Any) -> Talk:
+    return (yield request)
+
+
+def _mark_of(resource: str) -> str:
+    return f"the mark of resource {resource!r}"
+
+
+def _stored(found: Any) -> Stored:
+    return Stored(found[0].value, found[0].mod_revision) if found else Stored(None, 0)

@@ -1,0 +1,98 @@
+"""The guard of a range of etcd's keys: marks beside the data, and one Txn that compares them.
+
+Promise: making one opens nothing; all guards of one object share one client. etcd itself refuses nobody who writes past
+the guard: its roles have to, and `examine` says where nobody has to prove who they are.
+"""
+
+from typing import Any
+
+from fencelock.errors import FencelockError, GuardError, SourceError
+from fencelock.model import Finding
+from fencelock.protocol.generators import drive
+from fencelock.protocol.guard_requests import Look
+from fencelock.stores.colocated import split_locks
+from fencelock.stores.etcd.connection.client import Client
+from fencelock.stores.etcd.connection.operations import delete, txn, was_modified
+from fencelock.stores.etcd.connection.url import place_of, prefix_of
+from fencelock.stores.etcd.guard.codec import GuardLayout, find_source_around
+from fencelock.stores.etcd.guard.colocated import LocksBeside
+from fencelock.stores.etcd.guard.connection import AsyncGuardConnection, GuardConnection, answer
+
+
+class EtcdGuard:
+    """A range of keys that has marks."""
+
+    speaks_asyncio = True
+
+    def __init__(self, url: str) -> None:
+        url, locks = split_locks(url)
+        self.place = place_of(url)
+        self.url = self.place.url
+        self.layout = GuardLayout(self.place.prefix)
+        self.locks = None if locks is None else LocksBeside(prefix_of(locks))
+        self._client = Client(self.place)
+
+    def connect(self) -> GuardConnection:
+        """Return a connection of the guard's own."""
+        return GuardConnection(self.url, self.layout, self.locks, self._client)
+
+    def connect_async(self) -> AsyncGuardConnection:
+        """Return a connection for the running loop."""
+        return AsyncGuardConnection(self.url, self.layout, self.locks, self._client)
+
+    def adopt(self, native: Any) -> GuardConnection:
+        """Raise GuardError: etcd has no transaction that is open."""
+        raise _no_transaction(native)
+
+    def adopt_async(self, native: Any) -> AsyncGuardConnection:
+        """Raise GuardError: etcd has no transaction that is open."""
+        raise _no_transaction(native)
+
+    def install(self) -> None:
+        """Do nothing: the first seal makes what it needs."""
+
+    def examine(self) -> list[Finding]:
+        """Return whether a source of locks is in the way, and whether anybody may write past the marks."""
+        try:
+            self.connect().perform(Look(None))
+            clash: str | None = drive(find_source_around(self.layout), lambda trip: answer(self._client, trip))
+        except FencelockError as error:
+            return [Finding("guard-refused", str(error), "do what the message says, then run doctor again")]
+        shared = [] if clash is None else [_shared(self.url, clash)]
+        return shared if self._asks_who_it_is() else [*shared, _open_to_all(self.url)]
+
+    def _asks_who_it_is(self) -> bool:
+        """Tell whether etcd refuses a write from a client that says no name; nothing is written either way."""
+        tls = self.place.tls and self.place.tls._replace(cert=None, key=None)
+        nobody = Client(self.place._replace(user=None, password=None, tls=tls))
+        key = self.layout.marks
+        try:
+            answer(nobody, txn((was_modified(key, -1),), (delete(key),)))
+        except SourceError:
+            return True
+        return False
+
+
+def _no_transaction(native: Any) -> GuardError:
+    return GuardError(
+        f"etcd has no transaction that stays open, so nothing can be checked inside {type(native).__name__}: write "
+        f"inside `with guard.transaction(lease) as txn:`, or call guard.seal(lease) without a connection"
+    )
+
+
+def _shared(url: str, clash: str) -> Finding:
+    return Finding(
+        "shared-place",
+        f"{url} {clash}, so that locks may be held up by guarded data, and no new resource is sealed here",
+        "keep data and locks behind prefixes of which neither begins with the other",
+    )
+
+
+def _open_to_all(url: str) -> Finding:
+    return Finding(
+        "open-to-all",
+        f"{url}: anybody may write every key, with or without a token: etcd asks nobody who they are, and by itself it "
+        f"refuses nobody",
+        "have etcd ask (etcdctl auth enable), name a user in the URLs of the applications that use the guard, and give "
+        "the right to write this prefix to that user's role alone",
+    )

@@ -1,0 +1,102 @@
+"""What may be in the way where a guard or a source is to begin: sources and guards at the same prefix, or around it.
+
+A lock's queue is every key that begins with `<prefix><name>/`, and a resource is every such key too. So whatever is
+kept below a source's prefix may be in the queue of a lock, which nobody gets then, and below a guard's in a resource.
+
+Promise: the prefix itself is looked at, and every one that it is below, as far as the URL's user may read there. Never:
+what is below the prefix looked for, which would be to read all of it.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from fencelock.errors import SourceError
+from fencelock.stores.escaping import unescaped
+from fencelock.stores.etcd.connection import operations as op
+from fencelock.stores.etcd.connection.errors import is_not_permitted
+from fencelock.stores.etcd.source.layout import Layout
+from fencelock.stores.optimistic import RESERVED, Talk
+
+
+class Neighbour(NamedTuple):
+    """What begins with a key, if it is there, and what it makes of the place that was asked about."""
+
+    key: bytes
+    says: str
+
+
+def around_a_guard(prefix: bytes) -> list[Neighbour]:
+    """Return the sources in whose way a guard behind the prefix would be."""
+    return [Neighbour(Layout(prefix).record, "is the place of a source of locks"), *_sources_above(prefix)]
+
+
+def around_a_source(prefix: bytes) -> list[Neighbour]:
+    """Return the guards, and other sources, in whose way a source behind the prefix would be."""
+    own = Neighbour(marks_below(prefix), "is the place of a guard's marks and data")
+    above = [
+        Neighbour(marks_below(outer) + part, f"is within resource {name!r} of the guard at {_shown(outer)}")
+        for outer, part in _above(prefix)
+        if (name := _name(part)) is not None
+    ]
+    return [own, *above, *_sources_above(prefix)]
+
+
+def marks_below(prefix: bytes) -> bytes:
+    """Return what the key of each mark begins with of a guard behind the prefix."""
+    return prefix + f"{RESERVED}/marks/".encode()
+
+
+def find_clash(neighbours: Sequence[Neighbour], ask: Callable[[Any], Talk]) -> Talk:
+    """Return what the first of the neighbours that is there makes of the place; None if none is. `ask` sends a Txn."""
+    try:
+        found: list[bool] = yield from _are_there(neighbours, ask)
+    except SourceError as error:
+        if not is_not_permitted(error):
+            raise
+        found = yield from _are_there_one_by_one(neighbours, ask)
+    return next((one.says for one, is_there in zip(neighbours, found, strict=True) if is_there), None)
+
+
+def _are_there(neighbours: Sequence[Neighbour], ask: Callable[[Any], Talk]) -> Talk:
+    # A mark's own key may go on with another's name, so it is read as one key; the parent of all marks as a range.
+    looks = [op.count_prefix(one.key) if one.key.endswith(b"/") else op.count(one.key) for one in neighbours]
+    answer = yield from ask(op.txn((), looks))
+    return [one.response_range.count > 0 for one in answer.responses]
+
+
+def _are_there_one_by_one(neighbours: Sequence[Neighbour], ask: Callable[[Any], Talk]) -> Talk:
+    """The same where the user may not read all of them: of what others keep to themselves nothing is known."""
+    own, *others = neighbours
+    found: list[bool] = yield from _are_there([own], ask)
+    for one in others:
+        try:
+            found += yield from _are_there([one], ask)
+        except SourceError as error:
+            if not is_not_permitted(error):
+                raise
+            found.append(False)
+    return found
+
+
+def _sources_above(prefix: bytes) -> Iterator[Neighbour]:
+    for outer, part in _above(prefix):
+        if (lock := _name(part)) is not None:
+            says = f"is within the queue of lock {lock!r} of the source of locks at {_shown(outer)}"
+            yield Neighbour(Layout(outer).record, says)
+        elif part == RESERVED.encode():
+            yield Neighbour(Layout(outer).record, f"is within what the source of locks at {_shown(outer)} keeps")
+
+
+def _above(prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the prefixes that this one is below, the nearest first, each with the part that comes next."""
+    parts = prefix.split(b"/")[:-1]
+    for length in reversed(range(len(parts))):
+        yield b"".join(part + b"/" for part in parts[:length]), parts[length]
+
+
+def _name(part: bytes) -> str | None:
+    return unescaped(part.decode(errors="replace"))
+
+
+def _shown(prefix: bytes) -> str:
+    return repr(prefix.decode(errors="replace")) if prefix else "the whole of etcd"

@@ -1,0 +1,1 @@
+"""Connections to MySQL and MariaDB: opening them, URLs, errors, and forks."""

@@ -1,0 +1,73 @@
+"""A guard's requests answered inside a framework's transaction, over whichever driver speaks MySQL there.
+
+Promise: one trip presents the lease, and one takes it back before the framework commits; where its transaction ended in
+another way, one more leaves the session as it was, so that a pool's next user finds nothing. A transaction that looks
+at the database as it was before a mark was raised is refused. Never: a transaction of the framework's begun, committed
+or rolled back.
+"""
+
+from typing import Any
+
+from fencelock.errors import FencelockError, GuardError
+from fencelock.protocol.generators import drive
+from fencelock.protocol.guard_requests import Present, Withdraw
+from fencelock.stores.error_mapping import raise_known
+from fencelock.stores.mysql.connection.url import Place
+from fencelock.stores.mysql.connection.wire import Rows
+from fencelock.stores.mysql.guard.caller import asked
+from fencelock.stores.mysql.guard.codec import SQL, CallersSpeech
+from fencelock.stores.mysql.guard.errors import explained, refusal, translated
+
+
+class BorrowedConnection:
+    """A framework's connection to the guarded database."""
+
+    def __init__(self, connection: Any, place: Place) -> None:
+        self.native = connection
+        self._place = place
+        self._speech = CallersSpeech(place.database)
+        self._is_bound = False
+
+    def prepare(self) -> None:
+        """Do nothing: presenting makes the session ready."""
+
+    def restore(self) -> None:
+        """Have the session as it was, unless what was presented was taken back."""
+        if self._is_bound:
+            self._answers(self._speech.said(SQL.unbind))
+            self._is_bound = False
+
+    def perform(self, request: Any) -> Any:
+        """Answer one request; the framework's transaction stays open whatever happens."""
+        # It may be bound though the answer got lost.
+        self._is_bound = self._is_bound or isinstance(request, Present)
+        try:
+            reply = drive(self._speech.talk(request), self._answers)
+        except BaseException as error:
+            raise_known(self._meaning(error), error)
+            raise
+        if isinstance(request, Withdraw):
+            self._is_bound = False
+        return reply
+
+    def _answers(self, statement: str) -> list[Rows]:
+        return asked(self.native, statement)
+
+    def _meaning(self, error: BaseException) -> FencelockError | None:
+        if isinstance(error, FencelockError):
+            return None
+        return translated(error, self._place, is_commit=False)
+
+    def rollback(self) -> None:
+        """Leave the transaction to its owner."""
+
+    def close(self) -> None:
+        """Leave the connection to its owner."""
+
+    def explain(self, error: BaseException) -> GuardError | None:
+        """Return what the guard's triggers said; the caller's errors stay their own."""
+        return explained(error)
+
+    def explain_commit(self, error: BaseException) -> GuardError | None:
+        """Return what the server said at COMMIT; a connection that broke there has said nothing."""
+        return refusal(error)

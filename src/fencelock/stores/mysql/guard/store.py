@@ -1,0 +1,93 @@
+"""The guard of a MySQL or MariaDB database: marks beside the data, and triggers by which the database refuses stale
+writers.
+
+Promise: making one opens nothing; connections are kept for reuse, a few, and one whose user changed it is closed
+instead. Whoever is frozen inside a guarded transaction holds nobody up for longer than their lease: the server ends it.
+What an account with rights on the tables' definitions can do is said, and not prevented.
+"""
+
+import weakref
+from typing import Any, cast
+
+import pymysql
+
+from fencelock.errors import FencelockError
+from fencelock.model import Finding
+from fencelock.stores.mysql.connection.client import is_alive, open_async_connection, open_connection
+from fencelock.stores.mysql.connection.forks import FORKS
+from fencelock.stores.mysql.connection.url import Place, place_of
+from fencelock.stores.mysql.connection.wire import results, results_async
+from fencelock.stores.mysql.guard import install as guard_install
+from fencelock.stores.mysql.guard.block import PATIENCE_S, AsyncLentConnection, LentConnection
+from fencelock.stores.mysql.guard.caller import AdoptedConnection, AsyncAdoptedConnection
+from fencelock.stores.mysql.guard.codec import SQL
+from fencelock.stores.mysql.guard.connection import AsyncGuardConnection, GuardConnection
+from fencelock.stores.mysql.guard.errors import translated
+from fencelock.stores.mysql.guard.framework import BorrowedConnection
+from fencelock.stores.mysql.guard.inspection import findings
+from fencelock.stores.sql.idle import AsyncIdleConnections, IdleConnections
+
+
+def open_lent(place: Place) -> LentConnection:
+    """Return a connection that meets the server's own defaults, but for autocommit."""
+    native = cast("LentConnection", open_connection(place, PATIENCE_S, LentConnection))
+    results(native, SQL.settle_lent)
+    return native
+
+
+async def open_async_lent(place: Place) -> AsyncLentConnection:
+    """The same for an event loop."""
+    native = cast("AsyncLentConnection", await open_async_connection(place, PATIENCE_S, AsyncLentConnection))
+    await results_async(native, SQL.settle_lent)
+    return native
+
+
+class MySQLGuard:
+    """A database that keeps marks and enforces them."""
+
+    speaks_asyncio = True
+
+    def __init__(self, url: str) -> None:
+        self.place = place_of(url)
+        self.url = self.place.url
+        place = self.place
+        self._idle = IdleConnections(lambda: open_lent(place), is_alive, FORKS.close)
+        self._async_idle = AsyncIdleConnections(lambda: open_async_lent(place), is_alive, FORKS.close)
+        weakref.finalize(self, self._idle.close)
+        weakref.finalize(self, self._async_idle.close)
+
+    def connect(self) -> GuardConnection:
+        """Return a connection of the guard's own, which opens with its first request."""
+        return GuardConnection(self.place, self._idle.take, self._idle.give_back)
+
+    def connect_async(self) -> AsyncGuardConnection:
+        """Return a connection for the running loop, which opens with its first request."""
+        return AsyncGuardConnection(self.place, self._async_idle.take, self._async_idle.give_back)
+
+    def adopt(self, native: Any) -> AdoptedConnection:
+        """Speak over the caller's connection, which is inside a transaction; GuardError if it is not."""
+        return AdoptedConnection(native, self.place)
+
+    def adopt_async(self, native: Any) -> AsyncAdoptedConnection:
+        """Speak over the caller's aiomysql connection, which is inside a transaction; GuardError if it is not."""
+        return AsyncAdoptedConnection(native, self.place)
+
+    def borrow(self, connection: Any, driver: Any, paramstyle: str) -> BorrowedConnection:
+        """Speak through a framework's connection, whichever driver it has."""
+        return BorrowedConnection(connection, self.place)
+
+    def install(self) -> None:
+        """Make the schema if there is none; safe when run concurrently."""
+        guard_install.install(self.place)
+
+    def examine(self) -> list[Finding]:
+        """Return what in this database's set-up would break the promise."""
+        try:
+            native = open_connection(self.place, PATIENCE_S)
+            try:
+                return findings(native, self.place)
+            finally:
+                FORKS.close(native)
+        except (FencelockError, pymysql.Error) as error:
+            said = translated(error, self.place, is_commit=False) or error
+            return [Finding("guard-refused", str(said), "do what the message says, then run doctor again")]

@@ -1,0 +1,1 @@
+"""Connections to PostgreSQL: opening them, URLs, errors, and forks."""

@@ -1,0 +1,1 @@
+"""The guard of resources at PostgreSQL."""

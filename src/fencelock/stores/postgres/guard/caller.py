@@ -1,0 +1,124 @@
+"""A guard's requests answered inside the caller's own psycopg transaction, synchronous or asynchronous.
+
+Promise: the caller's transaction is only used: never begun, committed or rolled back by us. The marks that it reads
+stay true until it ends. A transaction that looks at the database as it was before a mark was raised is refused. Never:
+a setting of the caller's connection changed for longer than the transaction.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import psycopg
+from psycopg.errors import SerializationFailure
+from psycopg.pq import TransactionStatus
+from psycopg.rows import tuple_row
+
+from fencelock.errors import FencelockError, GuardError
+from fencelock.protocol.generators import drive, drive_async
+from fencelock.stores.error_mapping import raise_known
+from fencelock.stores.postgres.connection.url import Place
+from fencelock.stores.postgres.connection.wire import Answer, Statement
+from fencelock.stores.postgres.guard.codec import CallersSpeech
+from fencelock.stores.postgres.guard.errors import refusal, translated
+
+
+def snapshot_is_old() -> GuardError:
+    """Return the error for a transaction that reads what a later holder may have changed."""
+    return GuardError(
+        "the transaction looks at the database as it was before a mark was raised, perhaps by this very lease: "
+        "roll it back, and begin it anew after guard.seal(lease)"
+    )
+
+
+class Adopted:
+    """What both kinds of connection have in common."""
+
+    native: Any
+
+    def __init__(self, native: Any, place: Place, kind: type[Any]) -> None:
+        if not isinstance(native, kind):
+            raise GuardError(
+                f"connection must be the psycopg.{kind.__name__} of your own transaction, not {type(native).__name__}"
+            )
+        if native.closed:
+            raise GuardError("the connection is closed: pass the open one of your own transaction")
+        status = native.info.transaction_status
+        if status == TransactionStatus.INERROR:
+            raise GuardError("the connection's transaction has failed: roll it back, and begin it anew")
+        if native.autocommit and status == TransactionStatus.IDLE:
+            raise GuardError(
+                "the connection is in no transaction, so a check would be worth nothing a moment later: write `with "
+                "connection.transaction():` around it, or use guard.transaction(lease)"
+            )
+        self.native = native
+        self._place = place
+        self._speech = CallersSpeech()
+
+    def _meaning(self, error: BaseException) -> FencelockError | None:
+        if isinstance(error, FencelockError):
+            return None
+        if isinstance(error, SerializationFailure):
+            return snapshot_is_old()
+        return translated(error, self._place, is_commit=False)
+
+    def explain(self, error: BaseException) -> GuardError | None:
+        """Return what the guard's triggers said; the caller's errors stay their own."""
+        return refusal(error)
+
+
+class AdoptedConnection(Adopted):
+    """The caller's psycopg.Connection."""
+
+    def __init__(self, native: Any, place: Place) -> None:
+        super().__init__(native, place, psycopg.Connection)
+
+    def perform(self, request: Any) -> Any:
+        """Answer one request; the caller's transaction stays open whatever happens."""
+        try:
+            return drive(self._speech.talk(request), self._answers)
+        except BaseException as error:
+            raise_known(self._meaning(error), error)
+            raise
+
+    def _answers(self, statements: Sequence[Statement]) -> list[Answer]:
+        answers = []
+        for text, parameters in statements:
+            with psycopg.RawCursor(self.native, row_factory=tuple_row) as cursor:
+                cursor.execute(text.encode(), parameters)
+                answers.append(Answer(cursor.fetchall(), cursor.statusmessage or ""))
+        return answers
+
+    def rollback(self) -> None:
+        """Leave the transaction to its owner."""
+
+    def close(self) -> None:
+        """Leave the connection to its owner."""
+
+
+class AsyncAdoptedConnection(Adopted):
+    """The caller's psycopg.AsyncConnection."""
+
+    def __init__(self, native: Any, place: Place) -> None:
+        super().__init__(native, place, psycopg.AsyncConnection)
+
+    async def perform(self, request: Any) -> Any:
+        """Answer one request; the caller's transaction stays open whatever happens."""
+        try:
+            return await drive_async(self._speech.talk(request), self._answers)
+        except BaseException as error:
+            raise_known(self._meaning(error), error)
+            raise
+
+    async def _answers(self, statements: Sequence[Statement]) -> list[Answer]:
+        answers = []
+        for text, parameters in statements:
+            async with psycopg.AsyncRawCursor(self.native, row_factory=tuple_row) as cursor:
+                await cursor.execute(text.encode(), parameters)
+                answers.append(Answer(await cursor.fetchall(), cursor.statusmessage or ""))
+        return answers
+
+    async def rollback(self) -> None:
+        """Leave the transaction to its owner."""
+
+    def close(self) -> None:
+        """Leave the connection to its owner."""

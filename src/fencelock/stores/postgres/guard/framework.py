@@ -1,0 +1,109 @@
+"""A guard's requests answered inside a framework's transaction, over whichever driver speaks PostgreSQL there.
+
+Promise: one trip presents the lease, and nothing of it outlives the transaction, since the database itself forgets it
+with the transaction. A transaction that looks at the database as it was before a mark was raised is refused. Never: a
+transaction of the framework's begun, committed or rolled back; a type that needs one driver's help.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from psycopg.pq import TransactionStatus
+
+from fencelock.errors import FencelockError, GuardError, SchemaError
+from fencelock.protocol.generators import drive
+from fencelock.protocol.guard_requests import Withdraw
+from fencelock.stores.error_mapping import raise_known
+from fencelock.stores.postgres.connection.client import answered
+from fencelock.stores.postgres.connection.report import report_of
+from fencelock.stores.postgres.connection.url import Place
+from fencelock.stores.postgres.connection.wire import Answer, Row, Statement
+from fencelock.stores.postgres.guard.caller import snapshot_is_old
+from fencelock.stores.postgres.guard.codec import CallersSpeech, failed_inside
+from fencelock.stores.postgres.guard.errors import ended_inside, no_schema, refusal, translated
+
+_NUMBERED = re.compile(r"\$(\d+)")
+_OURS = "numeric_dollar"
+"""How `guard.sql` writes parameters; asyncpg has them so too."""
+_CONFLICT = "40001"
+
+
+class BorrowedConnection:
+    """A framework's connection to the guarded database."""
+
+    def __init__(self, connection: Any, driver: Any, place: Place, paramstyle: str) -> None:
+        self.native = connection
+        self._driver = driver
+        self._place = place
+        self._paramstyle = paramstyle
+        self._speech = CallersSpeech()
+
+    def prepare(self) -> None:
+        """Do nothing: a session presents nothing, a transaction does."""
+
+    def restore(self) -> None:
+        """Do nothing: what was presented ended with the transaction."""
+
+    def perform(self, request: Any) -> Any:
+        """Answer one request; the framework's transaction stays open whatever happens."""
+        if isinstance(request, Withdraw):
+            return self._check_open()
+        try:
+            return drive(self._speech.talk(request), self._answers)
+        except BaseException as error:
+            raise_known(self._meaning(error), error)
+            raise
+
+    def _check_open(self) -> None:
+        """Raise GuardError if the driver knows that the transaction is over or has failed.
+
+        The server is not asked: that would be a trip, and what was presented ends with the transaction.
+        """
+        status = getattr(getattr(self._driver, "info", None), "transaction_status", None)
+        if status == TransactionStatus.INERROR:
+            raise failed_inside()
+        if status == TransactionStatus.IDLE:
+            raise ended_inside()
+
+    def _answers(self, statements: Sequence[Statement]) -> list[Answer]:
+        answers = []
+        for statement in statements:
+            cursor = self.native.cursor()
+            try:
+                cursor.execute(*written_in(self._paramstyle, statement))
+                answers.append(Answer([tuple(row) for row in cursor.fetchall()], ""))
+            finally:
+                cursor.close()
+        return answers
+
+    def _meaning(self, error: BaseException) -> FencelockError | None:
+        if isinstance(error, FencelockError) or (report := report_of(error)) is None:
+            return None
+        if report.state == _CONFLICT:
+            return snapshot_is_old()
+        known = translated(error, self._place, is_commit=False) or answered(report.state, report.message, self._place)
+        return no_schema(self._place) if isinstance(known, SchemaError) else known
+
+    def rollback(self) -> None:
+        """Leave the transaction to its owner."""
+
+    def close(self) -> None:
+        """Leave the connection to its owner."""
+
+    def explain(self, error: BaseException) -> GuardError | None:
+        """Return what the guard's triggers said; the caller's errors stay their own."""
+        return refusal(error)
+
+    def explain_commit(self, error: BaseException) -> GuardError | None:
+        """Return what the server said at COMMIT."""
+        return refusal(error)
+
+
+def written_in(paramstyle: str, statement: Statement) -> tuple[str, Row]:
+    """Return a statement, and its parameters in the order in which this style of drivers wants them."""
+    if paramstyle == _OURS:
+        return statement.text, tuple(statement.parameters)
+    numbers = [int(found) for found in _NUMBERED.findall(statement.text)]
+    text = _NUMBERED.sub("%s", statement.text.replace("%", "%%"))
+    return text, tuple(statement.parameters[number - 1] for number in numbers)

@@ -1,0 +1,1 @@
+"""What the two SQL servers, PostgreSQL and MySQL, share."""

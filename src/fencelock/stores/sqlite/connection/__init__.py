@@ -1,0 +1,1 @@
+"""Connections to SQLite: opening them, URLs, errors, and forks."""

@@ -1,0 +1,330 @@
+"""One SQLite file and a connection to it: opening, transactions, and errors in fencelock's words.
+
+Promise: a file made here has mode 0600; a write transaction is begun with the write lock or not at all; every sqlite3
+error comes out as an error of the tree that names the file and is true about whether the work was done. A wait for
+another writer happens outside SQLite, so that signals get through and a fork is never held up by it.
+Never: a setting of the user's file changed by opening it.
+"""
+
+import os
+import sqlite3
+import stat
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fencelock.errors import (
+    ConfigError,
+    FencelockError,
+    OutcomeUnknownError,
+    SourceUnavailableError,
+    UnsupportedError,
+)
+from fencelock.stores.sqlite.connection.errors import BUSY, FAULTS, Fault, code_of, remedy_for
+from fencelock.stores.sqlite.connection.forks import GATE
+from fencelock.stores.sqlite.connection.names import check_one_name
+
+MIN_SQLITE = (3, 37, 0)
+BUSY_PATIENCE_S = 5.0
+"""How long to wait for another process's write transaction before calling the file unavailable."""
+
+Result = TypeVar("Result")
+_BUSY_PAUSE_MIN_S = 0.000_05
+_BUSY_PAUSE_MAX_S = 0.005
+
+
+def path_of(url: str) -> Path:
+    """Return the file that `sqlite:///relative` or `sqlite:////absolute` names; ConfigError for anything else."""
+    _, _, rest = url.partition("://")
+    if not rest.startswith("/"):
+        raise ConfigError(f"{url!r}: write sqlite:///relative/path or sqlite:////absolute/path (three or four slashes)")
+    name = rest[1:]
+    if not name or name == ":memory:" or name.endswith("/"):
+        raise ConfigError(f"{url!r} names no file: a lock must outlive the process, so it needs a file on disk")
+    if "\0" in name:
+        raise ConfigError(f"{url!r} contains U+0000: leave it out")
+    return Path(os.path.abspath(name))
+
+
+def _nothing_to_prepare(native: sqlite3.Connection) -> None:
+    """The default for connections that need no settings of their own."""
+
+
+class Database:
+    """A connection to one file, opened when it is first needed. One thread at a time; any thread may be the next."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        prepare: Callable[[sqlite3.Connection], None] = _nothing_to_prepare,
+        patience_s: float = BUSY_PATIENCE_S,
+    ) -> None:
+        self.path = path
+        self._name = os.fspath(path)
+        self.patience_s = patience_s
+        self._prepare = prepare
+        self._native: sqlite3.Connection | None = None
+        self._file_id: tuple[int, int] | None = None
+        self._synchronous: str | None = None
+        self._openings = 0
+        self.opening = 0
+        """The number of the present opening; 0 while the connection is closed."""
+        self.is_inside = False
+        GATE.watch(self)
+
+    def __del__(self) -> None:
+        """Close the connection, which nobody can reach any more."""
+        native = getattr(self, "_native", None)
+        # At the interpreter's end the module's own names may be gone first; sqlite3 closes the connection then.
+        if native is not None and GATE is not None:
+            GATE.bury(native)
+
+    @property
+    def is_open(self) -> bool:
+        """True while a connection is open."""
+        return self._native is not None
+
+    @property
+    def native(self) -> sqlite3.Connection:
+        """The sqlite3 connection, opened now if it is not open; a fork closes it while no transaction is open."""
+        if self._native is None:
+            self._native = self._open()
+            GATE.opened(self._native, self.path)
+            self._openings += 1
+            self.opening = self._openings
+        return self._native
+
+    def _open(self) -> sqlite3.Connection:
+        if sqlite3.sqlite_version_info < MIN_SQLITE:
+            raise UnsupportedError(f"SQLite {sqlite3.sqlite_version} is too old: fencelock needs 3.37 or newer")
+        GATE.check_may_open(self.path)
+        self._make_private()
+        file_id = self._file_id_now()
+        native = sqlite3.connect(self.path, timeout=0, isolation_level=None, check_same_thread=False)
+        try:
+            self._prepare(native)
+            if self._synchronous is not None:
+                native.execute(f"PRAGMA synchronous = {self._synchronous}")
+        except BaseException:
+            native.close()
+            raise
+        self._file_id = file_id
+        return native
+
+    def drop_if_replaced(self) -> None:
+        """Close the connection if the path names another file by now, or none: SQLite would go on with the old one."""
+        if self._native is not None and self._file_id_now() != self._file_id:
+            self.close()
+
+    def _file_id_now(self) -> tuple[int, int] | None:
+        try:
+            status = os.stat(self._name)
+        except OSError:
+            return None
+        return status.st_dev, status.st_ino
+
+    def _make_private(self) -> None:
+        """Create the file with mode 0600 if it is missing, since SQLite would use the umask; refuse what is no file, or
+        has another name.
+
+        Without a descriptor: closing one takes away every lock that this process has on the file, those of its other
+        connections included, and another process would then delete the log under them
+        (https://www.sqlite.org/howtocorrupt.html, section 2.2).
+        """
+        try:
+            if not os.path.exists(self.path):
+                with suppress(FileExistsError):
+                    os.mknod(os.path.realpath(self.path), stat.S_IFREG | 0o600)
+            status = os.stat(self.path)
+        except OSError as error:
+            raise SourceUnavailableError(
+                f"{self.path} cannot be opened ({error.strerror}): the file and its folder must exist and be writable"
+            ) from error
+        mode = status.st_mode
+        if not stat.S_ISREG(mode):
+            raise SourceUnavailableError(
+                f"{self.path} is not a regular file ({stat.filemode(mode)}): choose another file"
+            )
+        if not os.access(self.path, os.R_OK | os.W_OK, effective_ids=True):
+            raise SourceUnavailableError(
+                f"{self.path} ({stat.filemode(mode)}) may not be read and written by this user: make it and its folder "
+                f"writable, or choose another file"
+            )
+        check_one_name(self.path, status.st_nlink)
+
+    def execute(self, statement: str, parameters: Any = ()) -> sqlite3.Cursor:
+        """Run one statement of the open transaction, its errors still sqlite3's."""
+        return self.native.execute(statement, parameters)
+
+    def transact(self, body: Callable[[], Result], *, to_write: bool = True) -> Result:
+        """Run `body` in a short transaction, which a fork waits for: committed at its end, undone by whatever leaves
+        it.
+        """
+        is_commit = False
+        try:
+            self._patiently("BEGIN IMMEDIATE" if to_write else "BEGIN")
+            result = body()
+            is_commit = True
+            self.native.execute("COMMIT")
+        except FAULTS as error:
+            self.rollback()
+            raise self.translate(error, is_commit=is_commit) from error
+        except BaseException:
+            self.rollback()
+            raise
+        finally:
+            self.is_inside = False
+        return result
+
+    def begin(self) -> None:
+        """Begin a write transaction that ends when its user wants; SourceUnavailableError if the file is not to be
+        had.
+        """
+        try:
+            self._patiently("BEGIN IMMEDIATE")
+        except BaseException:
+            self.rollback()
+            raise
+        finally:
+            self.is_inside = False
+
+    def commit(self) -> None:
+        """Commit what `begin` began; OutcomeUnknownError if the system did not confirm it."""
+        try:
+            self.native.execute("COMMIT")
+        except FAULTS as error:
+            raise self.translate(error, is_commit=True) from error
+
+    def rollback(self) -> None:
+        """Undo the open transaction, if there is one; never raises."""
+        if self._native is None or not self._native.in_transaction:
+            return
+        try:
+            self._native.execute("ROLLBACK")
+        except sqlite3.Error:
+            self.close()
+
+    def run(self, statement: str, parameters: Any = (), *, to_write: bool = True) -> list[tuple[Any, ...]]:
+        """Run one statement in a transaction of its own, and return its rows: all of them, so that it is committed."""
+        try:
+            return self._patiently(statement, parameters, is_commit=to_write).fetchall()
+        except FAULTS as error:
+            raise self.translate(error, is_commit=to_write) from error
+        finally:
+            self.is_inside = False
+
+    def change(self, statement: str, parameters: Any = ()) -> int:
+        """Run one statement in a transaction of its own, and return how many rows it changed."""
+        try:
+            return self._patiently(statement, parameters, is_commit=True).rowcount
+        finally:
+            self.is_inside = False
+
+    def run_alone(self, statement: str) -> Any:
+        """Run a statement that writes no rows, outside of any transaction, and return the first value of its answer."""
+        rows = self.run(statement, to_write=False)
+        return rows[0][0] if rows else None
+
+    def _patiently(self, statement: str, parameters: Any = (), *, is_commit: bool = False) -> sqlite3.Cursor:
+        """Run a statement as soon as other processes' locks allow it; wait outside the fork gate, and end inside of
+        it.
+        """
+        give_up = 0.0
+        pause_s = _BUSY_PAUSE_MIN_S
+        while True:
+            self.is_inside = True
+            if GATE.is_shut:
+                self._enter_gate()
+            try:
+                return (self._native or self.native).execute(statement, parameters)
+            except FAULTS as error:
+                self.is_inside = False
+                now = time.monotonic()
+                give_up = give_up or now + self.patience_s
+                if code_of(error) not in BUSY or now >= give_up:
+                    raise self.translate(error, is_commit=is_commit) from error
+            # Spread by the clock's last digits, so that processes which met do not meet again.
+            time.sleep(pause_s * (0.5 + time.monotonic_ns() % 1000 / 1000))
+            pause_s = min(pause_s * 1.5, _BUSY_PAUSE_MAX_S)
+
+    def _enter_gate(self) -> None:
+        self.is_inside = True
+        while GATE.is_shut:
+            self.is_inside = False
+            GATE.wait_until_open()
+            self.is_inside = True
+
+    def transact_flushed(self, body: Callable[[], Result], *, afterwards: str = "NORMAL") -> Result:
+        """Run `body` in a transaction that is on the disk when this returns; then set `synchronous` to `afterwards`."""
+        self._set_synchronous("EXTRA")
+        try:
+            return self.transact(body)
+        finally:
+            # Whatever comes of this, the caller is told how the transaction itself ended.
+            try:
+                self._set_synchronous(afterwards)
+            except FencelockError:
+                self.close()
+
+    def _set_synchronous(self, level: str) -> None:
+        # A fork may close the connection at any moment between two requests: the next one takes the level over.
+        self._synchronous = level
+        self.run_alone(f"PRAGMA synchronous = {level}")
+
+    def translate(self, error: Fault, *, is_commit: bool = False) -> FencelockError:
+        """Return the error of the tree that tells what sqlite3's error means for this file."""
+        code = code_of(error)
+        if code in BUSY:
+            return SourceUnavailableError(
+                f"{self.path} was locked by another process for more than {self.patience_s:g} s: some process is "
+                "frozen or slow inside a write transaction; end it, or try again"
+            )
+        if is_commit and code == sqlite3.SQLITE_IOERR:
+            return OutcomeUnknownError(f"{self.path}: the commit was not confirmed ({error}): it may have happened")
+        remedy = remedy_for(code)
+        return SourceUnavailableError(f"{self.path}: {remedy} ({error})" if remedy else f"{self.path}: {error}")
+
+    def check_whole(self, found: Exception) -> None:
+        """Raise SourceUnavailableError if SQLite finds the file damaged; `found` is what came of it."""
+        said = self.run_alone("PRAGMA integrity_check(1)")
+        if said != "ok":
+            raise SourceUnavailableError(f"{self.path}: {remedy_for(sqlite3.SQLITE_CORRUPT)} ({said})") from found
+
+    def close(self) -> None:
+        """Close the connection, inside the fork gate; never raises. It may be used again, and opens anew then.
+
+        Closing works on the log and its locks, which a child forked meanwhile would believe to be its own.
+        """
+        was_inside = self.is_inside
+        if not was_inside:
+            self._enter_gate()
+        try:
+            self._close()
+        finally:
+            self.is_inside = was_inside
+
+    def _close(self) -> None:
+        native, self._native = self._native, None
+        self.opening = 0
+        if native is not None:
+            GATE.close(native)
+
+    def close_if_idle(self) -> None:
+        """Close the connection unless somebody is inside it or left a transaction open.
+
+        For the fork gate, in the forking thread: the gate is shut, and waits for nobody.
+        """
+        if self.is_inside or self._native is None:
+            return
+        with suppress(sqlite3.ProgrammingError):  # A guard's user may have closed it.
+            if self._native.in_transaction:
+                return
+        self._close()
+
+    def disown(self) -> None:
+        """Forget the connection, which is the parent's (for the fork gate)."""
+        self._native = None
+        self.opening = 0

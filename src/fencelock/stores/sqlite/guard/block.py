@@ -1,0 +1,217 @@
+"""The connection that a guard lends to its user: foreign keys on, and nobody but the guard ends its transaction.
+
+Promise: while a user's block runs, every COMMIT, ROLLBACK, `commit()`, `executescript()` and `with
+connection:` fails and is remembered, so that the end of the block can say what happened; savepoints
+work. A commit waits for readers in rollback-journal mode. A file that is not there is not created.
+Safety does not rest on the watch: a seal that the user's code tries to commit is stopped by the file
+itself (`guard_schema.sql`). The watch makes the reason known.
+"""
+
+import os
+import sqlite3
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from fencelock.errors import FencelockError, SourceUnavailableError
+from fencelock.stores.sqlite.connection.database import Database
+from fencelock.stores.sqlite.connection.errors import BUSY, FAULTS, Fault, code_of
+
+Result = TypeVar("Result")
+
+# Texts of their own: sqlite3 keeps prepared statements by their text, and the user's COMMIT must be
+# prepared, and refused, each time.
+_COMMIT = "COMMIT -- by fencelock"
+_ROLLBACK = "ROLLBACK -- by fencelock"
+_LEGACY = getattr(sqlite3, "LEGACY_TRANSACTION_CONTROL", -1)
+_READER_PAUSE_S = 0.000_5
+
+
+_LASTING = {
+    sqlite3.SQLITE_ATTACH,
+    sqlite3.SQLITE_DETACH,
+    sqlite3.SQLITE_CREATE_TEMP_INDEX,
+    sqlite3.SQLITE_CREATE_TEMP_TABLE,
+    sqlite3.SQLITE_CREATE_TEMP_TRIGGER,
+    sqlite3.SQLITE_CREATE_TEMP_VIEW,
+}
+"""What changes the connection for longer than the transaction."""
+
+
+class Watch:
+    """Refuses, while `is_on`, to let anybody end the transaction, and remembers who tried by what.
+
+    `is_changed`: the connection is not any more what it was when it was opened, or who kept it used it while it was
+    `is_idle`.
+    """
+
+    def __init__(self) -> None:
+        self.is_on = False
+        self.is_idle = False
+        self.is_changed = False
+        self.attempt: str | None = None
+
+    def begin(self) -> None:
+        """Hand the transaction over to the user."""
+        self.attempt = None
+        self.is_on = True
+
+    def attach(self, native: sqlite3.Connection) -> None:
+        """Watch a connection that was just opened."""
+        native.execute("PRAGMA foreign_keys = ON")
+        # The file's own triggers ask pragma_foreign_keys, which a hardened build would not let them.
+        native.execute("PRAGMA trusted_schema = ON")
+        native.set_authorizer(self._authorize)
+        self.is_changed = False
+
+    def _authorize(self, action: int, name: str | None, value: str | None, *_: str | None) -> int:
+        if not self.is_on:
+            self.is_changed |= self.is_idle
+            return sqlite3.SQLITE_OK
+        if action == sqlite3.SQLITE_TRANSACTION and name != "BEGIN":
+            self.attempt = name
+            return sqlite3.SQLITE_DENY
+        if action in _LASTING or (action == sqlite3.SQLITE_PRAGMA and value is not None):
+            self.is_changed = True
+        return sqlite3.SQLITE_OK
+
+
+class GuardDatabase(Database):
+    """A connection to a guarded file. One thread at a time; any thread may be the next."""
+
+    def __init__(self, path: Path) -> None:
+        self.watch = Watch()
+        self._usual: str | None = None
+        self._own_references = sys.maxsize
+        super().__init__(path, prepare=self.watch.attach)
+
+    def _open(self) -> sqlite3.Connection:
+        try:
+            os.stat(self.path)
+        except (FileNotFoundError, NotADirectoryError):
+            raise SourceUnavailableError(
+                f"{self.path} does not exist: a guard watches over a database that is there. Create it "
+                f"with its tables first, or correct the URL"
+            ) from None
+        except OSError:
+            pass  # Opening it says more.
+        self._own_references = sys.maxsize  # Nobody else has ever had the new one.
+        return super()._open()
+
+    def translate(self, error: Fault, *, is_commit: bool = False) -> FencelockError:
+        """Return the error of the tree that tells what sqlite3's error means for this file."""
+        if code_of(error) == sqlite3.SQLITE_CORRUPT:
+            return SourceUnavailableError(
+                f"{self.path}: it is corrupted: restore it from a backup, then run `fencelock marks URL --raise-to "
+                f"SOURCE` before anybody uses it ({error})"
+            )
+        return super().translate(error, is_commit=is_commit)
+
+    def flush_commits(self, *, is_flushed: bool) -> None:
+        """Have the next commits reach the disk in every journal mode, the folder's entry included (EXTRA), or be as
+        SQLite makes the user's own.
+        """
+        if self._usual is None:
+            self._usual = str(self.run_alone("PRAGMA synchronous"))
+        level = "EXTRA" if is_flushed else self._usual
+        if level != self._synchronous:
+            self._set_synchronous(level)
+
+    def begin_briefly(self) -> None:
+        """Begin a write transaction that a fork waits for, until it is committed or rolled back."""
+        self._patiently("BEGIN IMMEDIATE")
+
+    def commit(self) -> None:
+        """Commit, and wait for the readers of a file in rollback-journal mode.
+
+        OutcomeUnknownError if the system did not confirm it; sqlite3.IntegrityError if a deferred
+        constraint of the user's own is violated.
+        """
+        self.watch.is_on = False
+        give_up = 0.0
+        while True:
+            try:
+                self.native.execute(_COMMIT)
+                break
+            except sqlite3.IntegrityError:
+                raise
+            except FAULTS as error:
+                now = time.monotonic()
+                give_up = give_up or now + self.patience_s
+                if code_of(error) not in BUSY or now >= give_up:
+                    raise self.translate(error, is_commit=True) from error
+            time.sleep(_READER_PAUSE_S)
+        self.is_inside = False
+
+    def rollback(self) -> None:
+        """Undo the open transaction, if there is one, whatever the user made of the connection; never raises."""
+        self.watch.is_on = False
+        try:
+            if self._native is not None and self._native.in_transaction:
+                self._native.execute(_ROLLBACK)
+        except FAULTS:
+            self.close()
+        finally:
+            self.is_inside = False
+
+    def on_its_file(self) -> sqlite3.Connection | None:
+        """Return the connection, in the transaction just begun, if it is to the file that has the name now; else None,
+        and the transaction is over.
+        """
+        self.drop_if_replaced()
+        if self._native is None:
+            self.rollback()
+        return self._native
+
+    def is_in_transaction(self) -> bool:
+        """Return whether a transaction is open, whatever the user made of the connection."""
+        try:
+            return self._native is not None and self._native.in_transaction
+        except sqlite3.ProgrammingError:
+            return False
+
+    def read(self, body: Callable[[], Result]) -> Result:
+        """Run `body` in a read transaction, once other processes' locks allow it."""
+
+        def begun() -> Result:
+            # BEGIN alone takes no lock: the first statement does, and may have to wait for a commit.
+            self._patiently("SELECT count(*) FROM main.sqlite_schema").fetchone()
+            return body()
+
+        return self.transact(begun, to_write=False)
+
+    def lend(self) -> None:
+        """Hand the open transaction over to the user."""
+        self._own_references = self._references()
+        self.watch.begin()
+
+    def is_ready(self) -> bool:
+        """Return whether an idle connection may be used now: nobody refers to it who could write through it. One that
+        somebody used meanwhile is closed, and opens anew.
+        """
+        if self._native is not None and self._references() > self._own_references:
+            return False
+        if not self.is_as_lent():
+            self.close()
+        self.watch.is_idle = False
+        return True
+
+    def _references(self) -> int:
+        return sys.getrefcount(self._native)
+
+    def is_as_lent(self) -> bool:
+        """Return whether the user left the connection as it was, so that the next one may have it."""
+        native = self._native
+        try:
+            return native is None or (
+                not self.watch.is_changed
+                and not native.in_transaction
+                and native.isolation_level is None
+                and native.row_factory is None
+                and native.text_factory is str
+                and getattr(native, "autocommit", _LEGACY) == _LEGACY
+            )
+        except sqlite3.ProgrammingError:  # It was closed.
+            return False

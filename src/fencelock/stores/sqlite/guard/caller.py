@@ -1,0 +1,122 @@
+"""A guard's requests answered inside the caller's own sqlite3 transaction.
+
+Promise: the caller's transaction is only used: never begun, committed or rolled back. The marks it
+reads stay true until it ends, since it holds the write lock of the file from `Join` on. A transaction
+that looks at an older state of the file is refused, as is a connection to another file.
+"""
+
+import os
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+from fencelock.errors import GuardError, UnfencedWriteError
+from fencelock.model import Mark
+from fencelock.protocol import guard_requests as ask
+from fencelock.stores.sqlite.connection.errors import FAULTS
+from fencelock.stores.sqlite.guard.block import GuardDatabase
+from fencelock.stores.sqlite.guard.connection import said_by_trigger
+from fencelock.stores.sqlite.guard.marks import SQL, Marks
+from fencelock.stores.sqlite.guard.protection import read_protections
+
+
+class Adopted:
+    """What holds of every connection that is not the guard's own."""
+
+    def __init__(self, native: Any, marks: Marks, path: Path) -> None:
+        self.native = native
+        self._path = path
+        self._marks = marks
+        self._database = GuardDatabase(path)
+
+    def _check_file(self) -> None:
+        path = self._path
+        files = {name: file for _, name, file in self._marks.ask("PRAGMA database_list")}
+        main = files["main"]
+        if not (main and os.path.exists(path) and os.path.samefile(main, path)):
+            raise GuardError(
+                f"the connection's main file is {main or 'none'}, and this guard watches over {path}: pass one "
+                f"to that file"
+            )
+
+    def perform(self, request: Any) -> Any:
+        """Answer one request; the caller's transaction stays open whatever happens."""
+        try:
+            return self._ANSWERS[type(request)](self, request)
+        except FAULTS as error:
+            if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_BUSY_SNAPSHOT:
+                raise GuardError(
+                    "the transaction looks at a state of the file from before its last change, perhaps from before the "
+                    "seal: begin it anew, by BEGIN IMMEDIATE and after guard.seal(lease)"
+                ) from error
+            said = said_by_trigger(error)
+            raise GuardError(said) if said else self._database.translate(error) from error
+
+    def rollback(self) -> None:
+        """Leave the transaction to its owner."""
+
+    def close(self) -> None:
+        """Leave the connection to its owner."""
+
+    def explain(self, error: BaseException) -> GuardError | None:
+        """Add what a COMMIT among the guarded writes runs into; the caller's errors stay their own."""
+        if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY:
+            error.add_note("fencelock: if this was your COMMIT, leave the block of guard.check() first, then commit")
+        said = said_by_trigger(error)
+        return UnfencedWriteError(said) if said else None
+
+    def _join(self, _: ask.Join) -> bool:
+        if self._marks.has_schema():
+            self._marks.native.execute(SQL.hold_marks)
+        return False
+
+    def _read_marks(self, request: ask.ReadMarks) -> dict[str, Mark]:
+        return self._marks.read(request.resources)
+
+    def _read_protections(self, request: ask.ReadProtections) -> tuple[Any, ...]:
+        return read_protections(self._marks, request.resource)
+
+    def _record_refusal(self, request: ask.RecordRefusal) -> None:
+        self._marks.record_refusal(request.resource, request.kind)
+
+    def _present(self, request: ask.Present) -> tuple[str, ...]:
+        if not self._marks.ask("PRAGMA foreign_keys")[0][0]:
+            raise GuardError(
+                "foreign keys are off on this connection, and they keep the seal from being committed: execute PRAGMA "
+                "foreign_keys = ON before you begin, or use guard.transaction(lease)"
+            )
+        return self._marks.present(request.resources, request.sequencer)
+
+    def _withdraw(self, request: ask.Withdraw) -> None:
+        if not self.native.in_transaction or not self._marks.withdraw(request.resources):
+            raise GuardError(
+                "the transaction ended inside the block of guard.check(): what it wrote to protected tables was rolled "
+                "back. Leave that block first, then commit"
+            )
+
+    _ANSWERS: ClassVar[dict[type, Callable[[Any, Any], Any]]] = {
+        ask.Join: _join,
+        ask.Present: _present,
+        ask.Withdraw: _withdraw,
+        ask.ReadMarks: _read_marks,
+        ask.ReadProtections: _read_protections,
+        ask.RecordRefusal: _record_refusal,
+    }
+
+
+class AdoptedConnection(Adopted):
+    """The caller's connection, inside a transaction that they have begun."""
+
+    def __init__(self, native: Any, path: Path) -> None:
+        if not isinstance(native, sqlite3.Connection):
+            raise GuardError(
+                f"connection must be the sqlite3.Connection of your own transaction, not {type(native).__name__}"
+            )
+        if not native.in_transaction:
+            raise GuardError(
+                "the connection is in no transaction, so a check would be worth nothing a moment later: execute "
+                "BEGIN IMMEDIATE first, or use guard.transaction(lease)"
+            )
+        super().__init__(native, Marks(native, path), path)
+        self._check_file()

@@ -1,0 +1,212 @@
+"""A guard's requests answered by a SQLite file, over the guard's own connection or over the caller's.
+
+Promise: on its own connection a transaction is begun on the file that the path names at that moment,
+with the write lock, and with the disk flush that was asked for; what goes wrong leaves no transaction
+open. On the caller's connection nothing is begun, committed or rolled back.
+"""
+
+import sqlite3
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from fencelock.errors import GuardError, UnfencedWriteError
+from fencelock.model import Mark
+from fencelock.protocol import guard_requests as ask
+from fencelock.stores.sqlite.connection.errors import FAULTS
+from fencelock.stores.sqlite.guard.block import GuardDatabase
+from fencelock.stores.sqlite.guard.marks import Marks
+from fencelock.stores.sqlite.guard.protection import protect, read_protections, unprotect
+
+_TRIGGER_PREFIX = "fencelock: "
+
+
+def said_by_trigger(error: BaseException) -> str | None:
+    """Return what a trigger of the guard's own said; None for any other error."""
+    is_trigger = (
+        isinstance(error, sqlite3.IntegrityError)
+        and getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_CONSTRAINT_TRIGGER
+    )
+    text = str(error)
+    return text.removeprefix(_TRIGGER_PREFIX) if is_trigger and text.startswith(_TRIGGER_PREFIX) else None
+
+
+class GuardConnection:
+    """The guard's own connection. One thread at a time; any thread may be the next."""
+
+    def __init__(self, database: GuardDatabase, give_back: Callable[["GuardConnection"], None]) -> None:
+        self.database = database
+        self._give_back = give_back
+        self._marks: Marks | None = None
+        self._is_lent = False
+
+    @property
+    def native(self) -> sqlite3.Connection:
+        """The sqlite3 connection that `guard.transaction` yields."""
+        return self.database.native
+
+    def perform(self, request: Any) -> Any:
+        """Answer one request; anything but success leaves no transaction open."""
+        try:
+            return self._ANSWERS[type(request)](self, request)
+        except FAULTS as error:
+            self.rollback()
+            if isinstance(error, sqlite3.IntegrityError) and isinstance(request, ask.Finish):
+                # A deferred constraint of the user's own tables: sqlite3's error says it best.
+                raise
+            said = said_by_trigger(error)
+            raise GuardError(said) if said else self.database.translate(error) from error
+        except BaseException:
+            self.rollback()
+            raise
+
+    def rollback(self) -> None:
+        """Undo the open transaction, if there is one; never raises."""
+        was_lent, self._is_lent = self._is_lent, False
+        if was_lent and not self.database.is_in_transaction():
+            # The block got around the watch. Who knows what else it did to the connection: nobody gets it again.
+            self.database.close()
+        self.database.rollback()
+
+    def close(self) -> None:
+        """Undo what is open, and give the connection back for somebody else; never raises."""
+        self.rollback()
+        self._give_back(self)
+
+    # --- transactions ---
+    def _begin(self, _: ask.Begin) -> None:
+        database = self.database
+        while True:
+            database.flush_commits(is_flushed=True)
+            database.begin_briefly()
+            if self._is_begun():
+                return
+
+    def _commit(self, _: ask.Commit) -> None:
+        self.database.commit()
+
+    def _open(self, request: ask.Open) -> tuple[str, ...]:
+        database = self.database
+        while True:
+            database.flush_commits(is_flushed=False)
+            database.begin()
+            if self._is_begun():
+                break
+        assert self._marks is not None
+        not_ours = self._marks.present(request.resources, request.sequencer)
+        database.lend()
+        self._is_lent = True
+        return not_ours
+
+    def _is_begun(self) -> bool:
+        """Return whether the transaction is on the file that has the name now; a restore may have replaced it."""
+        native = self.database.on_its_file()
+        if native is None:
+            return False
+        if self._marks is None or self._marks.native is not native:
+            self._marks = Marks(native, self.database.path)
+        return True
+
+    def _finish(self, request: ask.Finish) -> None:
+        watch = self.database.watch
+        watch.is_on = False
+        if watch.attempt is not None:
+            raise stray_end(watch.attempt)
+        try:
+            # In a child that was forked inside the block there is no connection any more, and none to be had.
+            is_whole = self.native.in_transaction and self.marks.withdraw(request.resources)
+        except sqlite3.ProgrammingError as error:
+            raise GuardError(
+                "the block closed the connection of its guarded transaction: nothing of it was written. Leave "
+                "the connection open; the end of the block sees to it"
+            ) from error
+        if not is_whole:
+            raise GuardError(
+                "the guarded transaction ended inside its block: what the block wrote until then was rolled back, and "
+                "protected tables refused the rest. A conflict clause did it (OR ROLLBACK, RAISE(ROLLBACK)), a full "
+                "disk, or the block itself: inside it use SAVEPOINT"
+            )
+        self.database.commit()
+        self._is_lent = False
+
+    @property
+    def marks(self) -> Marks:
+        """The marks as the open transaction sees them."""
+        assert self._marks is not None, "Begin or Open comes first"
+        return self._marks
+
+    # --- marks ---
+    def _read_marks(self, request: ask.ReadMarks) -> dict[str, Mark]:
+        return self.marks.read(request.resources)
+
+    def _write_marks(self, request: ask.WriteMarks) -> None:
+        for mark in request.marks:
+            self.marks.write(mark)
+
+    def _change_mark(self, request: ask.ChangeMark) -> None:
+        self.marks.write(request.mark, self.marks.write_audit(request.entry))
+
+    def _write_audit(self, request: ask.WriteAudit) -> None:
+        self.marks.write_audit(request.entry)
+
+    # --- protection ---
+    def _read_protections(self, request: ask.ReadProtections) -> tuple[Any, ...]:
+        return read_protections(self.marks, request.resource)
+
+    def _protect(self, request: ask.Protect) -> ask.Protected:
+        self.marks.ensure_schema()
+        if request.resource not in self.marks.read((request.resource,)):
+            self.marks.write(Mark(request.resource, request.lock))
+        return protect(self.marks, request.resource, request.tables, request.mode)
+
+    def _unprotect(self, request: ask.Unprotect) -> tuple[Any, ...]:
+        return unprotect(self.marks, request.resource, request.tables)
+
+    def _record_refusal(self, request: ask.RecordRefusal) -> None:
+        self.marks.record_refusal(request.resource, request.kind)
+
+    def _look(self, request: ask.Look) -> ask.Seen:
+        self.database.drop_if_replaced()
+        return self.database.read(lambda: look(Marks(self.native, self.database.path), request.resource))
+
+    def explain(self, error: BaseException) -> GuardError | None:
+        """Return the error of the tree that says what an error in the user's block was; None: it is theirs."""
+        attempt = self.database.watch.attempt
+        if attempt is not None and getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_AUTH:
+            return stray_end(attempt)
+        said = said_by_trigger(error)
+        return UnfencedWriteError(said) if said else None
+
+    _ANSWERS: ClassVar[dict[type, Callable[[Any, Any], Any]]] = {
+        ask.Begin: _begin,
+        ask.Commit: _commit,
+        ask.Open: _open,
+        ask.Finish: _finish,
+        ask.ReadMarks: _read_marks,
+        ask.WriteMarks: _write_marks,
+        ask.ChangeMark: _change_mark,
+        ask.WriteAudit: _write_audit,
+        ask.ReadProtections: _read_protections,
+        ask.Protect: _protect,
+        ask.Unprotect: _unprotect,
+        ask.RecordRefusal: _record_refusal,
+        ask.Look: _look,
+    }
+
+
+def look(marks: Marks, resource: str | None) -> ask.Seen:
+    """Return all about one resource, or about every one."""
+    if not marks.has_schema():
+        return ask.Seen((), (), ())
+    return ask.Seen(marks.read_all(resource), read_protections(marks, resource), marks.read_observed(resource))
+
+
+def stray_end(attempt: str) -> GuardError:
+    """Return the error for a block that tried to end its own transaction."""
+    by = {
+        "COMMIT": "COMMIT, commit(), executescript(), `with connection:`",
+        "ROLLBACK": "ROLLBACK, rollback(), an exception out of `with connection:`",
+    }
+    return GuardError(
+        f"the block tried to end its own guarded transaction ({by.get(attempt, attempt)}): nothing of the block "
+        f"was written. The end of the block commits, and an exception out of it rolls back; inside it use SAVEPOINT"
+    )

@@ -1,0 +1,180 @@
+"""Protected tables: the triggers by which a SQLite file itself refuses, or counts, writes that present no token.
+
+Promise: which table belongs to which resource, and in which mode, is read from the triggers that are
+there, so that a table which was renamed stays protected under its new name, and one that was dropped
+counts as unprotected. Names and literals are quoted. Never: a trigger put on a table of another
+resource, or on what cannot be protected.
+"""
+
+from typing import NamedTuple
+
+from fencelock.errors import GuardError
+from fencelock.model import Protection
+from fencelock.protocol.guard_requests import Protected
+from fencelock.stores.sqlite.guard.marks import SQL, Marks
+from fencelock.stores.statements import statements
+from fencelock.stores.unprotecting import not_protected, nothing_protected
+
+TRIGGERS = statements(__package__, "triggers.sql")
+KINDS = ("insert", "update", "delete")
+_OUR_PREFIX = "fencelock_"
+_WHY_NOT = {
+    "view": "a view: protect the tables that it shows",
+    "virtual": "a virtual table, which can have no triggers: protect ordinary tables",
+    "shadow": "part of a virtual table, which its module writes by itself: protect ordinary tables",
+}
+
+
+class Entry(NamedTuple):
+    """One table that was protected, and the triggers that are there now. `table`: None if it has none."""
+
+    id: int
+    resource: str
+    name: str
+    table: str | None
+    mode: str
+    kinds: frozenset[str]
+
+    @property
+    def is_whole(self) -> bool:
+        """True while every kind of write meets a trigger."""
+        return len(self.kinds) == len(KINDS)
+
+    def shown(self) -> Protection:
+        """Return what users see of it."""
+        return Protection(self.table or self.name, self.resource, self.mode)
+
+
+def read_entries(marks: Marks) -> list[Entry]:
+    """Return every table that was protected and not unprotected."""
+    made: dict[int, list[tuple[str, str, str]]] = {}
+    for entry_id, _, table, trigger in marks.ask(SQL.read_triggers):
+        _, mode, kind, _ = trigger.split("_")
+        made.setdefault(entry_id, []).append((table, mode, kind))
+    entries = []
+    for entry_id, resource, name in marks.ask(SQL.read_protected):
+        found = made.get(entry_id)
+        if found is None:
+            entries.append(Entry(entry_id, resource, name, None, "", frozenset()))
+        else:
+            table, mode, _ = found[0]
+            kinds = frozenset(kind for _, _, kind in found)
+            entries.append(Entry(entry_id, resource, name, table, mode, kinds))
+    return entries
+
+
+def read_protections(marks: Marks, resource: str | None) -> tuple[Protection, ...]:
+    """Return the tables that are protected now, of one resource or of all."""
+    if not marks.has_schema():
+        return ()
+    return tuple(
+        entry.shown() for entry in read_entries(marks) if entry.is_whole and resource in (None, entry.resource)
+    )
+
+
+def protect(marks: Marks, resource: str, tables: tuple[str, ...], mode: str) -> Protected:
+    """Give each table its triggers; return the tables whose mode changed, as they were before."""
+    changed = []
+    for table in dict.fromkeys(find_table(marks, name) for name in tables):
+        entries = read_entries(marks)
+        entry = next((one for one in entries if one.table == table), None)
+        if entry is not None and entry.resource != resource:
+            raise GuardError(
+                f"table {table!r} belongs to resource {entry.resource!r} already, and a table has one "
+                f"resource: unprotect it there first, or name that resource"
+            )
+        if entry is not None and entry.mode == mode and entry.is_whole:
+            continue
+        if entry is not None:
+            _remove(marks, entry)
+            if entry.mode != mode:
+                changed.append(entry.shown())
+        for gone in entries:
+            if gone.table is None and gone.name == table:
+                # The table was dropped with its triggers, and made again without them.
+                _remove(marks, gone)
+        _install(marks, resource, table, mode)
+    return Protected(tuple(changed))
+
+
+def unprotect(marks: Marks, resource: str, tables: tuple[str, ...]) -> tuple[Protection, ...]:
+    """Take the triggers off these tables of the resource, or off all of them."""
+    if not marks.has_schema():
+        raise nothing_protected(resource)
+    entries = [entry for entry in read_entries(marks) if entry.resource == resource]
+    if not tables:
+        chosen = entries
+    else:
+        wanted = dict.fromkeys(find_table(marks, name) for name in tables)
+        by_table = {entry.table: entry for entry in entries}
+        chosen = []
+        for table in wanted:
+            if table not in by_table:
+                raise not_protected(table, resource)
+            chosen.append(by_table[table])
+    if not chosen:
+        raise nothing_protected(resource)
+    for entry in chosen:
+        _remove(marks, entry)
+    return tuple(entry.shown() for entry in chosen)
+
+
+def find_table(marks: Marks, name: str) -> str:
+    """Return the table in the schema's own spelling; GuardError says why it cannot be protected."""
+    found = marks.ask(SQL.find_table, {"name": name})
+    schema, dot, bare = name.partition(".")
+    if not found and dot:
+        if schema.lower() != "main":
+            raise GuardError(
+                f"table {name!r}: only tables of the file itself can be protected, so the name is main.TABLE "
+                f"or TABLE; for another file open a guard on that file"
+            )
+        found = marks.ask(SQL.find_table, {"name": bare})
+    if not found:
+        raise GuardError(f"there is no table {name!r} in this file: create it first, then protect it")
+    table, kind = found[0]
+    if kind in _WHY_NOT:
+        raise GuardError(f"{table!r} cannot be protected: it is {_WHY_NOT[kind]}")
+    if table.lower().startswith((_OUR_PREFIX, "sqlite_")):
+        raise GuardError(
+            f"{table!r} cannot be protected: names that begin with fencelock_ or sqlite_ are not yours to write"
+        )
+    return str(table)
+
+
+def _install(marks: Marks, resource: str, table: str, mode: str) -> None:
+    row = {"resource": resource, "name": table}
+    entry_id = marks.native.execute(SQL.add_protected, row).lastrowid
+    message = (
+        f"fencelock: table {table} belongs to resource {resource} and takes writes only from the holder of its "
+        f"lock: write inside `with guard.transaction(lease)`; `fencelock marks` tells which lock it is"
+    )
+    for kind in KINDS:
+        marks.native.execute(
+            TRIGGERS[mode].format(
+                trigger=quoted(f"{_OUR_PREFIX}{mode}_{kind}_{entry_id}"),
+                kind=kind.upper(),
+                table=quoted(table),
+                resource=literal(resource),
+                table_text=literal(table),
+                kind_text=literal(kind),
+                message=literal(message),
+            )
+        )
+
+
+def _remove(marks: Marks, entry: Entry) -> None:
+    for kind in entry.kinds:
+        trigger = quoted(f"{_OUR_PREFIX}{entry.mode}_{kind}_{entry.id}")
+        marks.native.execute(f"DROP TRIGGER main.{trigger}")
+    marks.native.execute(SQL.remove_protected, {"id": entry.id})
+
+
+def quoted(identifier: str) -> str:
+    """Return the identifier as SQL writes it."""
+    return '"' + identifier.replace('"', '""') + '"'
+
+
+def literal(text: str) -> str:
+    """Return the text as a literal of SQL."""
+    return "'" + text.replace("'", "''") + "'"

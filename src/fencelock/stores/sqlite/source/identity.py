@@ -1,0 +1,306 @@
+"""Whose file this is: its schema, the kernel whose clock its deadlines are on, and whether its history is whole (T7).
+
+Promise: a file is refused, with the remedy, when another kernel uses it, when it is a copy (its inode or its birth is
+not the recorded one), or when it is an older state than this process has seen. After a reboot the counter skips to the
+durable bound before the first grant (T1), and all leases are over: the processes that held them are gone.
+Not noticed here, and therefore an operator's step: an older state written over the same file in place, while no
+process that saw the newer state is running.
+"""
+
+import os
+import time
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from fencelock.clock import boottime_us
+from fencelock.errors import SchemaError, SourceError, SourceUnavailableError, UnsupportedError
+from fencelock.model import EPOCH_STRIDE, MAX_TOKEN, SourceInfo, default_holder
+from fencelock.protocol import source_requests as ask
+from fencelock.stores.sqlite.connection.birth import Birth, birth_of
+from fencelock.stores.sqlite.connection.database import Database
+from fencelock.stores.sqlite.connection.kernel import Kernel, this_kernel
+from fencelock.stores.statements import statements
+
+SQL = statements(__package__, "source.sql")
+SCHEMA = statements(__package__, "schema.sql")
+SCHEMA_NUMBER = 1
+PAGE_BYTES = 1024
+_REMEDY = "stop everything that uses it, then run `fencelock epoch --raise --reason …`"
+Reply = TypeVar("Reply")
+
+
+class SourceRow(NamedTuple):
+    """The source's one row."""
+
+    source_id: str
+    epoch: int
+    history_id: str
+    counter: int
+    bound: int
+    reserved: int
+    boot_id: str
+    time_namespace: str
+    machine_id: str
+    inode: int
+    born_ns: int
+
+    def info(self) -> SourceInfo:
+        """Return the row as people see it."""
+        return SourceInfo(self.source_id, self.epoch, self.history_id, self.counter, self.reserved)
+
+
+class Seen:
+    """The newest state of a source that this process knows of; the counter moves on with each grant."""
+
+    __slots__ = ("counter", "epoch", "history_id", "source_id")
+
+    def __init__(self, source_id: str, epoch: int, history_id: str, counter: int) -> None:
+        self.source_id = source_id
+        self.epoch = epoch
+        self.history_id = history_id
+        self.counter = counter
+
+
+class Sighting(Protocol):
+    """What every transaction reads of the source: SourceRow and Look have it."""
+
+    @property
+    def source_id(self) -> str: ...
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def history_id(self) -> str: ...
+    @property
+    def counter(self) -> int: ...
+    @property
+    def boot_id(self) -> str: ...
+    @property
+    def time_namespace(self) -> str: ...
+
+
+def read_source(database: Database) -> SourceRow:
+    """Return the source's row; to be called inside a transaction."""
+    return _source_row(database, database.execute(SQL.read_source).fetchall())
+
+
+def read_source_alone(database: Database) -> SourceRow:
+    """Return the source's row, read in a transaction of its own."""
+    return _source_row(database, database.run(SQL.read_source, to_write=False))
+
+
+def _source_row(database: Database, rows: list[tuple[Any, ...]]) -> SourceRow:
+    if not rows:
+        raise lost_source(database.path)
+    return SourceRow._make(rows[0])
+
+
+def lost_source(path: Path) -> SchemaError:
+    """Return the error for a file whose source was deleted by hand."""
+    return SchemaError(
+        f"{path} holds fencelock's tables and no source: its one row was deleted. Restore the file from a backup and "
+        f"run `fencelock epoch --raise --reason …`, or choose another file"
+    )
+
+
+class AuditEntry(NamedTuple):
+    """What an operator did: whose lease it ended and under which claim, where that is what was done."""
+
+    who: str
+    action: str
+    subject: str
+    token: int
+    reason: str
+    holder: str | None = None
+    claim: str | None = None
+
+
+def write_audit(database: Database, entry: AuditEntry) -> None:
+    """Note what an operator did; to be called inside the transaction that does it."""
+    database.execute(SQL.write_audit, entry._asdict())
+
+
+def ensure_schema(database: Database) -> None:
+    """Make the schema if the file has none, in write-ahead-log mode; SchemaError, with nothing changed, if it has
+    another one.
+    """
+    is_new = not database.run_alone(SQL.has_schema)
+    if not is_new:
+        _check_schema_number(database)
+    _use_write_ahead_log(database)
+    if is_new:
+        database.transact_flushed(lambda: _install(database))
+        _check_schema_number(database)
+
+
+def _check_schema_number(database: Database) -> None:
+    number = database.run_alone(SQL.read_schema_number)
+    if number is None:
+        raise lost_source(database.path)
+    if number != SCHEMA_NUMBER:
+        raise SchemaError(
+            f"{database.path} holds a fencelock source of schema {number}; this version knows schema "
+            f"{SCHEMA_NUMBER} only: use the version that made the file, or another file"
+        )
+
+
+def _use_write_ahead_log(database: Database) -> None:
+    # Takes effect in a file without pages only: small rows, each of which is written as a whole page to the log.
+    database.run_alone(f"PRAGMA page_size = {PAGE_BYTES}")
+    mode = database.run_alone("PRAGMA journal_mode = WAL")
+    if mode != "wal":
+        raise UnsupportedError(
+            f"{database.path}: SQLite cannot use a write-ahead log there (got {mode!r}): use a local disk"
+        )
+
+
+def _install(database: Database) -> None:
+    if database.execute(SQL.has_schema).fetchone()[0]:
+        return  # Another process was faster.
+    for name in SCHEMA:
+        if name != "insert_source":
+            database.execute(SCHEMA[name])
+    database.execute(
+        SCHEMA.insert_source,
+        {
+            "schema": SCHEMA_NUMBER,
+            "source_id": os.urandom(16).hex(),
+            "history_id": os.urandom(8).hex(),
+            **_birth_of(database.path)._asdict(),
+            **this_kernel()._asdict(),
+        },
+    )
+
+
+def _birth_of(path: Path) -> Birth:
+    try:
+        return birth_of(path)
+    except OSError as error:
+        raise SourceUnavailableError(
+            f"{path} was taken away while it was opened ({error.strerror}): try again"
+        ) from error
+
+
+class Identity:
+    """What one source object knows of its file, over all its connections. Remembering is safe from any thread."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.seen: Seen | None = None
+        """The newest state of the source that any connection of this object has read."""
+
+    def check_not_gone(self) -> None:
+        """Raise SourceError if the file that this process has used is gone: a new one would be another source."""
+        if self.seen is not None and not self._path.exists():
+            raise SourceError(
+                f"{self._path} was source {self.seen.source_id} and is gone: put it back, or start this process again "
+                f"to begin a new source, and run `fencelock rebind` for each resource"
+            )
+
+    def settle(self, database: Database) -> None:
+        """Adopt the file after a reboot, or refuse it; to be called once per opening."""
+        row = read_source_alone(database)
+        self._check_birth(row)
+        if not self._is_our_clock(row):
+            database.transact_flushed(lambda: self._adopt_after_reboot(database))
+
+    def check_unmoved(self, sighting: Sighting) -> None:
+        """Raise SourceError if the file is on another kernel's clock, or its history went back; remember what was
+        seen.
+        """
+        here = this_kernel()
+        if (sighting.boot_id, sighting.time_namespace) != (here.boot_id, here.time_namespace):
+            raise self._other_kernel()
+        now = Seen(sighting.source_id, sighting.epoch, sighting.history_id, sighting.counter)
+        if self.seen is not None:
+            self._check_forward(self.seen, now)
+        self.seen = now
+
+    def remembering(self, reply: Reply) -> Reply:
+        """Remember the token of a grant once it is committed, so that its loss is noticed; return the reply."""
+        seen = self.seen
+        if isinstance(reply, ask.Granted) and seen is not None and reply.token > seen.counter:
+            seen.counter = reply.token
+        return reply
+
+    def raise_epoch(self, database: Database, request: ask.RaiseEpoch) -> SourceInfo | None:
+        """Begin a new history on this kernel's clock, and end every lease of the old one."""
+        info = database.transact_flushed(lambda: self._begin_history(database, request))
+        if info is not None:
+            self.seen = Seen(info.source_id, info.epoch, info.history_id, info.last_token)
+        return info
+
+    def _begin_history(self, database: Database, request: ask.RaiseEpoch) -> SourceInfo | None:
+        row = read_source(database)
+        seen = self.seen.counter if self.seen else 0
+        (written,) = database.execute(SQL.read_highest_token).fetchone()
+        counter = (max(row.counter, row.reserved, written, seen) // EPOCH_STRIDE + 1) * EPOCH_STRIDE
+        if counter >= MAX_TOKEN:
+            raise SourceError(f"{self._path}: no token is left above epoch {row.epoch}: make a new source")
+        fields = {
+            "history_id": request.history_id,
+            "new_history_id": os.urandom(8).hex(),
+            "counter": counter,
+        }
+        if not database.execute(SQL.raise_epoch, {**fields, **_birth_of(self._path)._asdict()}).rowcount:
+            return None
+        self._void_everything(database, "the source's epoch was raised: " + request.reason, boottime_us())
+        entry = AuditEntry(default_holder(), "raise epoch", request.history_id, counter, request.reason)
+        write_audit(database, entry)
+        return read_source(database).info()
+
+    def _adopt_after_reboot(self, database: Database) -> None:
+        row = read_source(database)
+        if self._is_our_clock(row):
+            return  # Another process was faster.
+        self._void_everything(database, "the machine was started again", born_after_us=0)
+
+    def _void_everything(self, database: Database, ended: str, born_after_us: int) -> None:
+        """Skip to what was reserved, take over the clock, and end every lease and wait that was on the old one."""
+        database.execute(SQL.end_all_leases, {"ended": ended})
+        database.execute(SQL.drop_all_waiters)
+        database.execute(SQL.adopt_clock, {"born_after_us": born_after_us, **this_kernel()._asdict()})
+
+    def _is_our_clock(self, row: SourceRow) -> bool:
+        written = Kernel(row.boot_id, row.time_namespace, row.machine_id)
+        here = this_kernel()
+        if not here.is_same_clock(written) and not here.is_reboot_of(written):
+            raise self._other_kernel()
+        return here.is_same_clock(written)
+
+    def _check_birth(self, row: SourceRow) -> None:
+        found = _birth_of(self._path)
+        if not found.is_of(Birth(row.inode, row.born_ns)):
+            raise SourceError(
+                f"{self._path} is a copy: it was made as inode {row.inode}, born {_when(row.born_ns)}, and is inode "
+                f"{found.inode}, born {_when(found.born_ns)} (restored, moved to another disk, or duplicated). The "
+                f"original may have issued higher tokens than its counter, {row.counter}, says: {_REMEDY}"
+            )
+
+    def _check_forward(self, seen: Seen, now: Seen) -> None:
+        if now.source_id != seen.source_id:
+            raise SourceError(
+                f"{self._path} was source {seen.source_id} and is source {now.source_id} now: its file was replaced. "
+                "Put the first one back, or start this process again and run `fencelock rebind` for each resource"
+            )
+        is_fork = now.epoch == seen.epoch and now.history_id != seen.history_id
+        if is_fork or now.epoch < seen.epoch or now.counter < seen.counter:
+            raise SourceError(
+                f"{self._path} went back from token {seen.counter} (epoch {seen.epoch}, history {seen.history_id}) to "
+                f"{now.counter} (epoch {now.epoch}, history {now.history_id}): an older state was restored over it, "
+                f"and tokens would be issued twice. No lock is granted: {_REMEDY}"
+            )
+
+    def _other_kernel(self) -> SourceError:
+        return SourceError(
+            f"{self._path} is used by another kernel (a second machine, a container with a clock of its own, or a "
+            "copy): leases on it cannot be judged by this one's clock. Use a server store for several machines; if the "
+            f"file moved here for good, {_REMEDY}"
+        )
+
+
+def _when(born_ns: int) -> str:
+    """Return a time of birth for people: UTC, to the microsecond."""
+    if not born_ns:
+        return "at an unknown time"
+    seconds, ns = divmod(born_ns, 1_000_000_000)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{ns // 1000:06d}Z"

@@ -1,0 +1,107 @@
+"""Look at a source without changing it: lock by lock for people, and its set-up for `fencelock doctor`."""
+
+import json
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fencelock.errors import SourceError
+from fencelock.model import Finding, LockInfo, SourceInfo
+from fencelock.protocol.source_requests import ReadSource
+from fencelock.stores.sqlite.connection.database import Database
+from fencelock.stores.sqlite.source.identity import SQL, read_source_alone
+
+if TYPE_CHECKING:
+    from fencelock.stores.sqlite.source.store import SQLiteSource
+
+PAGE_LOCKS = 500
+_NETWORK_FILESYSTEMS = {
+    "nfs",
+    "nfs4",
+    "cifs",
+    "smb3",
+    "smbfs",
+    "9p",
+    "ceph",
+    "fuse.sshfs",
+    "fuse.glusterfs",
+    "afs",
+    "lustre",
+}
+_VOLATILE_FILESYSTEMS = {"tmpfs", "ramfs"}
+
+
+def source_info(database: Database) -> SourceInfo:
+    """Return the source's identity and counter."""
+    return read_source_alone(database).info()
+
+
+def lock_info(database: Database, lock: str) -> LockInfo:
+    """Return what is known of one lock; a lock that was never taken is free and has no token."""
+    rows = database.run(SQL.inspect, {"lock": lock}, to_write=False)
+    if not rows:
+        return LockInfo(lock, token=None, holder=None, remaining=0.0, ttl=None, waiters=())
+    return _lock_info(rows[0])
+
+
+def page(database: Database, after: str | None) -> tuple[LockInfo, ...]:
+    """Return the next locks in the order of their names."""
+    rows = database.run(SQL.inspect_page, {"after": after or "", "page": PAGE_LOCKS}, to_write=False)
+    return tuple(_lock_info(row) for row in rows)
+
+
+def _lock_info(row: tuple[Any, ...]) -> LockInfo:
+    name, token, holder, claim, ttl_ms, deadline_ms, now_ms, waiters = row
+    remaining_ms = max(0, min(deadline_ms - now_ms, ttl_ms)) if claim is not None else 0
+    return LockInfo(
+        name,
+        token=token,
+        holder=holder if remaining_ms else None,
+        remaining=remaining_ms / 1000,
+        ttl=ttl_ms / 1000 if remaining_ms else None,
+        waiters=tuple(json.loads(waiters)),
+    )
+
+
+def examine(store: "SQLiteSource") -> list[Finding]:
+    """Return what in the file's set-up would break the promise."""
+    findings = [*_place(store.path)]
+    connection = store.connect()
+    try:
+        connection.perform(ReadSource())
+        store.identity.settle(connection.database)
+    except SourceError as error:
+        findings.append(Finding("source-refused", str(error), "do what the message says, then run doctor again"))
+    finally:
+        connection.close()
+    return findings
+
+
+def _place(path: Path) -> list[Finding]:
+    findings = []
+    kind = filesystem_of(path)
+    if kind in _NETWORK_FILESYSTEMS:
+        message = f"{path} is on a network file system ({kind}), whose file locks SQLite cannot rely on"
+        findings.append(Finding("network-filesystem", message, "put the file on a local disk, or use a server store"))
+    if kind in _VOLATILE_FILESYSTEMS:
+        message = f"{path} is on {kind}: a reboot loses the counter, and guards will refuse the source that replaces it"
+        findings.append(Finding("volatile-filesystem", message, "put the file on a disk that survives a reboot"))
+    if path.exists() and stat.S_IMODE(path.stat().st_mode) & 0o002:
+        message = f"{path} is writable by everybody, so anybody can take or end every lease in it"
+        findings.append(Finding("open-permissions", message, f"chmod 600 {path}, or 660 for one group"))
+    return findings
+
+
+def filesystem_of(path: Path) -> str:
+    """Return the type of the file system that the file is on, as the kernel names it; "" if it does not say."""
+    best, kind = -1, ""
+    try:
+        lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    except OSError:
+        return ""
+    for line in lines:
+        left, _, right = line.partition(" - ")
+        mount_point = left.split()[4].encode().decode("unicode_escape")
+        if path.is_relative_to(mount_point) and len(mount_point) >= best:
+            best, kind = len(mount_point), right.split()[0]
+    return kind

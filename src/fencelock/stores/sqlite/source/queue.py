@@ -1,0 +1,185 @@
+"""Who gets the lock: what one transaction decides about a claim that asks, and about the queue behind the holder.
+
+Promise: a claim is granted once (H4), in the order of the queue (H7), and none whose place expired (H8); a token is the
+counter's next, or none is told. Everything is decided by rows read in the same transaction, on the clock read there.
+Never: anything done outside of the caller's transaction, but the pipe of a waiter that died, which is taken away.
+"""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from fencelock.errors import SourceError
+from fencelock.protocol import source_requests as ask
+from fencelock.stores.sqlite.connection.database import Database
+from fencelock.stores.sqlite.source import wakeup as wake
+from fencelock.stores.sqlite.source.identity import SQL, Identity, lost_source
+
+MAX_WAITERS = 10_000
+LAST_TICKET = 2**63 - 1
+HEAD_WAIT_MS = 1000
+"""How long the head of a queue sleeps at most: covers a releaser killed between its commit and its bell."""
+
+
+class Look(NamedTuple):
+    """One row of `look`: all that decides who gets the lock."""
+
+    source_id: str
+    epoch: int
+    history_id: str
+    counter: int
+    bound: int
+    boot_id: str
+    time_namespace: str
+    born_after_us: int
+    claim: str | None
+    holder: str | None
+    token: int | None
+    ttl_ms: int | None
+    deadline_ms: int | None
+    ended_claim: str | None
+    forgotten_us: int
+    now_ms: int
+    head: str | None
+    is_queued: int
+
+    def remaining_ms(self) -> int:
+        """Return the time left to the lease on the lock; a time left greater than its ttl counts as the ttl."""
+        if self.claim is None or self.deadline_ms is None or self.ttl_ms is None:
+            return 0
+        return min(self.deadline_ms - self.now_ms, self.ttl_ms)
+
+    def may_have_ended(self, claim: str, born_us: int) -> bool:
+        """Tell whether the claim may be one that ended before: then only a fresh one may be granted (H4)."""
+        return claim == self.ended_claim or born_us <= max(self.forgotten_us, self.born_after_us)
+
+
+class Queueing:
+    """Decides for one connection, inside its transactions."""
+
+    def __init__(self, path: Path, identity: Identity, database: Database) -> None:
+        self._path = path
+        self._identity = identity
+        self._execute = database.execute
+
+    def acquire(self, request: ask.Acquire) -> ask.SourceReply:
+        """Grant the lock to a claim, or queue it if it may wait."""
+        look = self.look(request.lock, request.claim)
+        if look.claim == request.claim:
+            return self._granted_before(look)
+        if look.is_queued:
+            return self._decide_poll(look, request.lock, request.claim)
+        if look.may_have_ended(request.claim, request.born_us):
+            return ask.ClaimEnded()
+        if look.remaining_ms() <= 0 and look.head is None:
+            return self._grant(look, request.lock, request.claim, request.holder, request.ttl_ms)
+        if not request.may_wait:
+            return ask.Busy()
+        return self._enqueue(look, request)
+
+    def look(self, lock: str, claim: str) -> Look:
+        """Read all that decides about this claim; an error if the file is not the one that was known."""
+        row = self._execute(SQL.look, {"lock": lock, "claim": claim}).fetchone()
+        if row is None:
+            raise lost_source(self._path)
+        look = Look._make(row)
+        self._identity.check_unmoved(look)
+        return look
+
+    def next_token(self, look: Look, lock: str) -> int | None:
+        """Return the token to mint, None when the block is spent; SourceError if the lock's last token is above the
+        counter, as nothing but damage can make it.
+        """
+        if (look.token or 0) > look.counter:
+            raise SourceError(
+                f"{self._path}: lock {lock!r} had token {look.token}, and the file's counter says {look.counter}: the "
+                f"file was changed by hand or is damaged. No lock is granted: run `fencelock epoch --raise --reason …`"
+            )
+        return look.counter + 1 if look.counter < look.bound else None
+
+    def _granted_before(self, look: Look) -> ask.SourceReply:
+        """Answer a repeated request of the holder: the same token while its lease runs, never a fresh one (T3)."""
+        remaining_ms = look.remaining_ms()
+        if remaining_ms <= 0 or look.token is None:
+            return ask.ClaimEnded()
+        return ask.Granted(look.token, remaining_ms, look.source_id, look.history_id)
+
+    def _grant(self, look: Look, lock: str, claim: str, holder: str, ttl_ms: int) -> ask.SourceReply:
+        token = self.next_token(look, lock)
+        if token is None:
+            return ask.BlockSpent()
+        self._execute(
+            SQL.grant,
+            {
+                "lock": lock,
+                "token": token,
+                "claim": claim,
+                "holder": holder,
+                "ttl_ms": ttl_ms,
+                "now_ms": look.now_ms,
+            },
+        )
+        return ask.Granted(token, ttl_ms, look.source_id, look.history_id)
+
+    # --- wait -------------------------------------------------------------------------------------
+    def _enqueue(self, look: Look, request: ask.Acquire) -> ask.SourceReply:
+        if self._is_queue_full(request.lock):
+            self._drop_dead_waiters(look, request.lock, LAST_TICKET)
+        if self._is_queue_full(request.lock):
+            raise SourceError(
+                f"lock {request.lock!r} has {MAX_WAITERS} waiters, the most that it may have: try again later"
+            )
+        fields = {
+            "lock": request.lock,
+            "claim": request.claim,
+            "holder": request.holder,
+            "ttl_ms": request.ttl_ms,
+        }
+        self._execute(SQL.enqueue, {**fields, "now_ms": look.now_ms})
+        return self._decide_poll(look, request.lock, request.claim)
+
+    def _is_queue_full(self, lock: str) -> bool:
+        return self._execute(SQL.is_queue_full, {"lock": lock, "limit": MAX_WAITERS}).fetchone() is not None
+
+    def poll(self, request: ask.Poll) -> ask.SourceReply:
+        """Grant the lock to a claim that is in the queue, if its turn has come."""
+        look = self.look(request.lock, request.claim)
+        if look.claim == request.claim:
+            return self._granted_before(look)
+        return self._decide_poll(look, request.lock, request.claim)
+
+    def _decide_poll(self, look: Look, lock: str, claim: str) -> ask.SourceReply:
+        waiter = self._execute(SQL.read_waiter, {"lock": lock, "claim": claim}).fetchone()
+        if waiter is None:
+            return ask.ClaimEnded()
+        ticket, holder, ttl_ms, kept_until_ms = waiter
+        is_head = look.head in (claim, None)
+        # All before the head are dead: so this never reads the living, and costs the same however many wait.
+        if (is_head or kept_until_ms <= look.now_ms) and claim in self._drop_dead_waiters(look, lock, ticket):
+            return ask.ClaimEnded()
+        if is_head and look.remaining_ms() <= 0:
+            reply = self._grant(look, lock, claim, holder, ttl_ms)
+            if isinstance(reply, ask.Granted):
+                self._execute(SQL.leave_queue, {"claim": claim})
+            return reply
+        self._execute(SQL.refresh_waiter, {"ticket": ticket, "now_ms": look.now_ms})
+        if is_head:
+            return ask.Queued(min(look.remaining_ms(), HEAD_WAIT_MS, ttl_ms // 3))
+        predecessor = self._execute(
+            SQL.read_predecessor_deadline, {"lock": lock, "ticket": ticket, "now_ms": look.now_ms}
+        ).fetchone()
+        patience_ms = predecessor[0] - look.now_ms if predecessor else HEAD_WAIT_MS
+        return ask.Queued(min(patience_ms, ttl_ms // 3))
+
+    def _drop_dead_waiters(self, look: Look, lock: str, ticket: int) -> list[str]:
+        places = {"lock": lock, "ticket": ticket, "now_ms": look.now_ms}
+        dead = [claim for (claim,) in self._execute(SQL.drop_dead_waiters, places).fetchall()]
+        for claim in dead:
+            self.remember_ended(lock, claim)
+            wake.remove(self._path, claim)
+        return dead
+
+    def remember_ended(self, lock: str, claim: str) -> None:
+        """Never grant this claim from now on."""
+        if not self._execute(SQL.remember_ended, {"lock": lock, "claim": claim}).rowcount:
+            # A lock that was never taken has no row to remember it in.
+            self._execute(SQL.refuse_older_claims)

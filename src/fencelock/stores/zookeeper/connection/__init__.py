@@ -1,0 +1,1 @@
+"""Connections to ZooKeeper: opening them, URLs, errors, and forks."""

@@ -1,0 +1,203 @@
+"""A ZooKeeper URL: what kazoo needs to connect, and what may be shown of it.
+
+    zookeeper://[user:password@]host[:port][,host[:port]…][/base][?name=value&…]
+
+`base` is the path under which everything is kept, `/fencelock` unless it is said; it is no chroot, and need not exist.
+`user:password` proves itself by the scheme `digest`, and makes nodes that nobody else may touch. Parameters:
+
+- `tick_ms`: the servers' `tickTime`, 2000 unless it is said; how long a lease lasts follows from it.
+- `acl=scheme:id:permissions` for each entry of the nodes' access list, as ZooKeeper's own client writes it, `creator`
+  for all rights to whoever made the node, or `open` for all rights to everybody.
+- `auth=scheme:credential`, as often as needed, for schemes other than `digest`.
+- `sasl=DIGEST-MD5` (with `user:password`) or `sasl=GSSAPI`, `sasl_service`, `sasl_principal`, as pure-sasl knows them.
+- `tls=true`, `ca`, `cert`, `key`: files of PEM; each implies TLS, which always checks the server's name.
+
+Promise: the spelling that is shown names the servers and the base, never a user, a password or a file. A parameter
+that is not known is refused. Never: a connection made.
+"""
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+from urllib.parse import parse_qsl, quote, unquote
+
+from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, Id, Permissions
+
+from fencelock.errors import ConfigError, MissingDependencyError
+from fencelock.stores.addresses import AddressError, address_of
+
+DEFAULT_PORT = 2181
+DEFAULT_BASE = "/fencelock"
+DEFAULT_TICK_MS = 2000
+MIN_TICK_MS, MAX_TICK_MS = 10, 60_000
+MAX_BASE_CHARACTERS = 1000
+_SINGLE = {"tick_ms", "sasl", "sasl_service", "sasl_principal", "tls", "ca", "cert", "key"}
+_REPEATED = {"acl", "auth"}
+_MECHANISMS = ("DIGEST-MD5", "GSSAPI")
+_PERMISSIONS = {
+    "c": Permissions.CREATE,
+    "d": Permissions.DELETE,
+    "r": Permissions.READ,
+    "w": Permissions.WRITE,
+    "a": Permissions.ADMIN,
+}
+_FORM = (
+    "a ZooKeeper URL is not understood ({reason}): write zookeeper://user:password@host:port,host:port/base?tick_ms=…, "
+    "with special characters as %XX"
+)
+
+
+class Place(NamedTuple):
+    """Where a URL leads: `hosts` as kazoo reads them, and `url`, one spelling for all that lead there."""
+
+    hosts: str
+    base: str
+    tick_ms: int
+    acl: tuple[ACL, ...]
+    auth: tuple[tuple[str, str], ...]
+    sasl: Mapping[str, str] | None
+    has_tls: bool
+    ca: str | None
+    cert: str | None
+    key: str | None
+    url: str
+
+    def __repr__(self) -> str:
+        return f"Place({self.url!r})"
+
+    def settings(self) -> dict[str, Any]:
+        """Return the arguments of a KazooClient, its session's timeout and its handler apart."""
+        return {
+            "hosts": self.hosts,
+            "default_acl": list(self.acl),
+            "auth_data": list(self.auth),
+            "use_ssl": self.has_tls,
+            "ca": self.ca,
+            "certfile": self.cert,
+            # One file may hold both.
+            "keyfile": self.key or self.cert,
+            "check_hostname": self.has_tls,
+        }
+
+
+def place_of(url: str) -> Place:
+    """Return where a zookeeper:// URL leads; ConfigError if it is not understood."""
+    _, _, rest = url.partition("://")
+    rest, _, query = rest.partition("?")
+    authority, slash, path = rest.partition("/")
+    login, _, servers = authority.rpartition("@")
+    user, _, password = (unquote(part) for part in login.partition(":"))
+    given, acl, auth = _parameters(query)
+    base = base_of(slash + path)
+    hosts = ",".join(_address(server) for server in servers.split(","))
+    sasl = _sasl(given, user, password)
+    if user and sasl is None:
+        auth.insert(0, ("digest", f"{user}:{password}"))
+    return Place(
+        hosts,
+        base,
+        _tick_ms(given),
+        _acl(acl, is_known=bool(auth or sasl)),
+        tuple(auth),
+        sasl,
+        _has_tls(given),
+        given.get("ca"),
+        given.get("cert"),
+        given.get("key"),
+        f"zookeeper://{hosts}{quote(base)}",
+    )
+
+
+def _parameters(query: str) -> tuple[dict[str, str], list[str], list[tuple[str, str]]]:
+    """Return the parameters that are given once, the entries of the access list, and the proofs of who one is."""
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
+    except ValueError:
+        raise ConfigError(_FORM.format(reason="its parameters are not name=value&name=value")) from None
+    for name, _ in pairs:
+        if name not in _SINGLE | _REPEATED:
+            known = ", ".join(sorted(_SINGLE | _REPEATED))
+            raise ConfigError(_FORM.format(reason=f"there is no parameter {name!r}; known: {known}"))
+    auth = [value.partition(":") for name, value in pairs if name == "auth"]
+    if not all(scheme and credential for scheme, _, credential in auth):
+        raise ConfigError(_FORM.format(reason="auth is written scheme:credential"))
+    return (
+        {name: value for name, value in pairs if name in _SINGLE},
+        [value for name, value in pairs if name == "acl"],
+        [(scheme, credential) for scheme, _, credential in auth],
+    )
+
+
+def _address(server: str) -> str:
+    """Return one `host:port` or `[IPv6 address]:port`."""
+    try:
+        return address_of(server, DEFAULT_PORT)
+    except AddressError as error:
+        raise ConfigError(_FORM.format(reason=error)) from None
+
+
+def base_of(path: str) -> str:
+    """Return the base that a path means, DEFAULT_BASE if it is empty; ConfigError if it can be none."""
+    parts = [unquote(part) for part in path.split("/") if part]
+    base = "/" + "/".join(parts) if parts else DEFAULT_BASE
+    if any(part in {".", ".."} or "/" in part for part in parts) or not base.isprintable():
+        raise ConfigError(_FORM.format(reason="its path cannot be a ZooKeeper path"))
+    if len(base) > MAX_BASE_CHARACTERS:
+        raise ConfigError(_FORM.format(reason=f"its path has more than {MAX_BASE_CHARACTERS} characters"))
+    return base
+
+
+def _tick_ms(given: Mapping[str, str]) -> int:
+    text = given.get("tick_ms", str(DEFAULT_TICK_MS))
+    if not text.isascii() or not text.isdigit() or not MIN_TICK_MS <= int(text) <= MAX_TICK_MS:
+        reason = f"tick_ms is the servers' tickTime, from {MIN_TICK_MS} to {MAX_TICK_MS} milliseconds"
+        raise ConfigError(_FORM.format(reason=reason))
+    return int(text)
+
+
+def _has_tls(given: Mapping[str, str]) -> bool:
+    said = given.get("tls", "").lower()
+    if said not in {"", "true", "false"}:
+        raise ConfigError(_FORM.format(reason="tls is true or false"))
+    needs_it = any(name in given for name in ("ca", "cert", "key"))
+    if said == "false" and needs_it:
+        raise ConfigError(_FORM.format(reason="ca, cert and key need TLS, which tls=false forbids"))
+    if "key" in given and "cert" not in given:
+        raise ConfigError(_FORM.format(reason="key needs cert"))
+    return said == "true" or needs_it
+
+
+def _sasl(given: Mapping[str, str], user: str, password: str) -> Mapping[str, str] | None:
+    """Return what pure-sasl is to be told, None without SASL."""
+    mechanism = given.get("sasl")
+    if mechanism is None:
+        return None
+    if mechanism not in _MECHANISMS:
+        raise ConfigError(_FORM.format(reason=f"sasl is {' or '.join(_MECHANISMS)}"))
+    if find_spec("puresasl") is None:
+        raise MissingDependencyError("sasl=… needs pure-sasl, which is not installed: pip install pure-sasl")
+    told = {"mechanism": mechanism}
+    if user:
+        told |= {"username": user, "password": password}
+    return told | {name.removeprefix("sasl_"): given[name] for name in given if name.startswith("sasl_")}
+
+
+def _acl(entries: list[str], *, is_known: bool) -> tuple[ACL, ...]:
+    """Return the access list of every node that is made; who proves who they are keeps the nodes to themselves."""
+    if not entries:
+        entries = ["creator" if is_known else "open"]
+    if "creator" in entries and not is_known:
+        raise ConfigError(_FORM.format(reason="acl=creator needs user:password, auth or sasl"))
+    return tuple(one for entry in entries for one in _entry(entry))
+
+
+def _entry(entry: str) -> list[ACL]:
+    if entry == "open":
+        return list(OPEN_ACL_UNSAFE)
+    if entry == "creator":
+        return list(CREATOR_ALL_ACL)
+    scheme, _, rest = entry.partition(":")
+    identity, _, letters = rest.rpartition(":")
+    if not scheme or not identity or not letters or set(letters) - set(_PERMISSIONS):
+        raise ConfigError(_FORM.format(reason="acl is open, creator, or scheme:id:permissions with letters of cdrwa"))
+    return [ACL(sum(_PERMISSIONS[letter] for letter in set(letters)), Id(scheme, identity))]

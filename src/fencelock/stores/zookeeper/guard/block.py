@@ -1,0 +1,211 @@
+"""What `guard.transaction(lease)` yields at ZooKeeper: reads at once, and all writes in one `multi` at the block's end.
+
+Promise: the `multi` is refused as a whole if the mark of a resource, or a node that the block has read, has changed
+since. Nothing outside of the guard's resources is read or written. Paths are whole paths, methods have kazoo's names
+and arguments, and what kazoo raises about a node passes unchanged. Never: a write before the end of the block.
+"""
+
+import struct
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+from kazoo.exceptions import KazooException, RolledBackError, RuntimeInconsistency
+from kazoo.protocol.serialization import CheckVersion, Create, Delete, SetData, Transaction
+from kazoo.protocol.states import ZnodeStat
+from kazoo.security import ACL
+
+from fencelock.errors import ConfigError, SourceUnavailableError
+from fencelock.protocol.guard_requests import ConflictError
+from fencelock.stores.write_buffer import Collecting, outside, too_large, was_written
+
+MAX_REQUEST_BYTES = 1_000_000
+"""A server drops the connection of whoever sends it more than its jute.maxbuffer, which is 1 048 575 by default."""
+ANY_VERSION = -1
+
+
+class Client(Protocol):
+    """What a block needs of the guard's client."""
+
+    @property
+    def session(self) -> object:
+        """Which session it has: what is read in one is never older than what was read or written in it before."""
+
+    def get(self, path: str) -> tuple[bytes, ZnodeStat]:
+        """Return a node's value."""
+
+    def exists(self, path: str) -> ZnodeStat | None:
+        """Return what is known of a node."""
+
+    def get_children(self, path: str) -> list[str]:
+        """Return the names of a node's children."""
+
+    @property
+    def acl(self) -> list[ACL]:
+        """Who may do what with the nodes that it makes."""
+
+
+class Condition(NamedTuple):
+    """A node that has to be as it was: its path, its version, and what it is to people."""
+
+    path: str
+    version: int
+    name: str
+
+
+class ZooKeeperTransaction(Collecting):
+    """One guarded block's reads and writes. One thread at a time.
+
+    What `get` and `exists` have found is compared at the end: if another client has written it since, nothing of the
+    block is written. What is not there, which children a node has, and whether a node was deleted and made anew, is not
+    compared, since ZooKeeper has no such comparison: of fenced writers, only another block of the same lease can change
+    it meanwhile.
+    """
+
+    def __init__(self, client: Client, session: object, roots: Mapping[str, str], relied: Iterable[Condition]) -> None:
+        super().__init__()
+        self._client = client
+        self._session = session
+        self._roots = roots
+        self._relied = list(relied)
+        self._read: dict[str, Condition] = {}
+        self._written: set[str] = set()
+        self._writes: list[Any] = []
+
+    def __repr__(self) -> str:
+        return f"<ZooKeeperTransaction of {', '.join(map(repr, self._roots))}: {len(self._writes)} writes>"
+
+    # --- reads --------------------------------------------------------------------------------------------------------
+    def get(self, path: str) -> tuple[bytes, ZnodeStat]:
+        """Return a node's value and its stat; kazoo's NoNodeError if there is none."""
+        self._check_readable(path)
+        value, stat = self._client.get(path)
+        self._remember(path, stat)
+        return value, stat
+
+    def exists(self, path: str) -> ZnodeStat | None:
+        """Return a node's stat, None if there is none."""
+        self._check_readable(path)
+        stat = self._client.exists(path)
+        self._remember(path, stat)
+        return stat
+
+    def get_children(self, path: str) -> list[str]:
+        """Return the names of a node's children; kazoo's NoNodeError if there is no such node."""
+        self._check_readable(path)
+        if any(written.rpartition("/")[0] == path for written in self._written):
+            raise was_written(f"node {path!r}")
+        names = self._client.get_children(path)
+        self._check_session()
+        return names
+
+    def _remember(self, path: str, stat: ZnodeStat | None) -> None:
+        self._check_session()
+        if stat is not None:
+            self._read.setdefault(path, Condition(path, stat.version, f"node {path!r}, which the block had read,"))
+
+    def _check_session(self) -> None:
+        """A session that began later may be served by a server that has not heard of this tenure's seal."""
+        if self._client.session != self._session:
+            raise SourceUnavailableError(
+                "the session with ZooKeeper ended inside the guarded block, so what is read now may be older than its "
+                "seal: nothing of it is written. Begin it anew"
+            )
+
+    # --- writes -------------------------------------------------------------------------------------------------------
+    def create(self, path: str, value: bytes = b"", acl: list[ACL] | None = None) -> None:
+        """Create a node at the end of the block; kazoo's NodeExistsError or NoNodeError leaves it then."""
+        self._write(path, Create(path, _checked_value(value), self._client.acl if acl is None else acl, 0))
+
+    def set(self, path: str, value: bytes, version: int = ANY_VERSION) -> None:
+        """Set a node's value at the end of the block; kazoo's NoNodeError or BadVersionError leaves it then."""
+        self._write(path, SetData(path, _checked_value(value), version))
+
+    def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        """Delete a node without children at the end of the block; kazoo's NotEmptyError, NoNodeError or
+        BadVersionError leaves it then.
+        """
+        self._write(path, Delete(path, version))
+
+    def check(self, path: str, version: int) -> None:
+        """Have the block refused if a node, wherever it is, has another version at its end."""
+        self._check_open()
+        _check_path(path)
+        self._writes.append(_sendable(CheckVersion(path, version)))
+
+    def _write(self, path: str, operation: Any) -> None:
+        self._check_within(path)
+        self._writes.append(_sendable(operation))
+        self._written.add(path)
+
+    # --- what is allowed ----------------------------------------------------------------------------------------------
+    def _check_readable(self, path: str) -> None:
+        self._check_within(path)
+        if path in self._written:
+            raise was_written(f"node {path!r}")
+
+    def _check_within(self, path: str) -> None:
+        self._check_open()
+        _check_path(path)
+        if not any(path == root or path.startswith(f"{root}/") for root in self._roots.values()):
+            roots = (f"{root} and below for resource {name!r}" for name, root in self._roots.items())
+            raise outside(f"node {path!r}", roots)
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+    def request(self) -> Transaction:
+        """Return the one request by which the block is written; GuardError if it is larger than a server takes."""
+        conditions = [CheckVersion(one.path, one.version) for one in self._conditions()]
+        request = Transaction([*conditions, *self._writes])
+        if (size_bytes := len(request.serialize())) > MAX_REQUEST_BYTES:
+            does = f"writes {size_bytes} bytes in {len(self._writes)} operations"
+            raise too_large(does, f"ZooKeeper takes {MAX_REQUEST_BYTES} in one request by default")
+        return request
+
+    def check_answer(self, results: list[Any]) -> None:
+        """Raise what the answer says: ConflictError if something had changed, kazoo's own error about a write."""
+        for one, result in zip(self._conditions(), results, strict=False):
+            if is_cause(result):
+                raise ConflictError(f"{one.name} has changed")
+        for result in results:
+            if is_cause(result):
+                result.add_note("It was met at the end of a guarded block, of which nothing was written.")
+                raise result
+
+    def _conditions(self) -> list[Condition]:
+        return [*self._relied, *self._read.values()]
+
+
+def is_cause(result: Any) -> bool:
+    """Tell whether this part of an answer is why a `multi` was refused; the other parts only follow it."""
+    return isinstance(result, KazooException) and not isinstance(result, (RolledBackError, RuntimeInconsistency))
+
+
+def _check_path(path: str) -> None:
+    """Raise ConfigError unless the path is written in the one way that leads nowhere else."""
+    if not isinstance(path, str):
+        raise ConfigError(f"a path must be str, not {type(path).__name__}")
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        # kazoo would meet it in its own thread, and that would end.
+        raise ConfigError(f"path {path!r} contains a lone surrogate: use text that UTF-8 can carry") from None
+    parts = path.split("/")
+    if not path or parts[0] or any(part in ("", ".", "..") for part in parts[1:]):
+        raise ConfigError(f"{path!r} is not the whole path of a node: write it as /a/b, without //, . and ..")
+
+
+def _sendable(operation: Any) -> Any:
+    """Return an operation that kazoo can write; ConfigError if something in it is no part of one."""
+    try:
+        Transaction([operation]).serialize()
+    except (struct.error, AttributeError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"this cannot be said to ZooKeeper ({error}): a path is text, a version is an int of 32 bits, an access "
+            f"list a list of kazoo's ACL"
+        ) from error
+    return operation
+
+
+def _checked_value(value: bytes) -> bytes:
+    if not isinstance(value, bytes):
+        raise ConfigError(f"a node's value must be bytes, not {type(value).__name__}")
+    return value

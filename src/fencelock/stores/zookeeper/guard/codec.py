@@ -1,0 +1,145 @@
+"""What is said to ZooKeeper for each request of a guard, and where it keeps what: pure.
+
+    <base>/<resource>                              the guarded nodes of a resource: this one, and all below it
+    <base>/.fencelock/marks/<resource>             its mark
+    <base>/.fencelock/marks/<resource>/<digest>    which mark that is
+    <base>/.fencelock/audit/<number>               what operators did, in its order
+
+ZooKeeper compares versions and never values, and versions come again: in servers that began from older data, and for a
+node that was deleted and made anew. So a mark has a node that is called after it, which is exchanged with it, and a
+block relies on both.
+
+Each trip is a call with the guard's client. Promise: names are escaped, so that no two resources share a node. Never: a
+decision about a token.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+from kazoo.protocol.serialization import CheckVersion, Create, Delete, SetData
+
+from fencelock.protocol import guard_requests as ask
+from fencelock.stores.escaping import escaped, unescaped
+from fencelock.stores.optimistic import RESERVED, Changes, OptimisticSpeech, Stored, Talk, entry_value, mark_value
+from fencelock.stores.zookeeper.guard.block import ANY_VERSION, Condition, ZooKeeperTransaction, is_cause
+from fencelock.stores.zookeeper.guard.colocated import LocksBeside
+from fencelock.stores.zookeeper.source.layout import Layout
+
+_SEQUENTIAL = 2
+_DIGEST_CHARACTERS = 32
+
+
+class GuardLayout(NamedTuple):
+    """Where a guard keeps what, below its base."""
+
+    base: str
+
+    @property
+    def marks(self) -> str:
+        """The parent of all marks."""
+        return f"{self.base}/{RESERVED}/marks"
+
+    @property
+    def audit(self) -> str:
+        """The parent of all audit entries."""
+        return f"{self.base}/{RESERVED}/audit"
+
+    def mark(self, resource: str) -> str:
+        """Return the node of a mark."""
+        return f"{self.marks}/{escaped(resource)}"
+
+    def called_after(self, resource: str, value: bytes) -> str:
+        """Return the node that says which mark is stored."""
+        return f"{self.mark(resource)}/{sha256(value).hexdigest()[:_DIGEST_CHARACTERS]}"
+
+    def root(self, resource: str) -> str:
+        """Return the node at and below which a resource's own nodes are."""
+        return f"{self.base}/{escaped(resource)}"
+
+
+class Speech(OptimisticSpeech):
+    """Over one client, which others use as well."""
+
+    def __init__(self, url: str, layout: GuardLayout, locks: LocksBeside | None) -> None:
+        super().__init__(url)
+        self._layout = layout
+        self._locks = locks
+        self._below: dict[str, list[str]] = {}
+        """The nodes below marks, by their resources, as they were read last."""
+        self._session: object = None
+        """In which that was."""
+
+    def _read(self, resources: Iterable[str]) -> Talk:
+        names = tuple(resources)
+        paths = [self._layout.mark(name) for name in names]
+        found, below, self._session = yield lambda client: (*client.read_with_children(paths), client.session)
+        self._below.update(zip(names, below, strict=True))
+        return dict(zip(names, found, strict=True))
+
+    def _read_all(self) -> Talk:
+        parent = self._layout.marks
+        children: list[str] = yield lambda client: client.names_below(parent)
+        return (yield from self._read(filter(None, map(unescaped, children))))
+
+    def _find_clash(self) -> Talk:
+        """Only at the base itself: below a source's, no node of a guard is taken for one of a queue."""
+        record = Layout(self._layout.base).source
+        found: list[Stored] = yield lambda client: client.read([record])
+        return "is the place of a source of locks" if found[0].value is not None else None
+
+    def _write(self, changes: Changes) -> Talk:
+        if any(changes.seen[name].value is None for name in changes.marks) or changes.entries:
+            yield lambda client: client.make(self._layout.marks, self._layout.audit)
+        # ZooKeeper cannot compare that a node is absent still: making it does; a mark that is not made does not matter.
+        compared = [name for name, stored in changes.seen.items() if name in changes.marks or stored.value is not None]
+        results: list[Any] = yield lambda client: client.commit(self._operations(changes, compared, client.acl))
+        for name, result in zip(compared, results, strict=False):
+            if is_cause(result):
+                raise ask.ConflictError(f"the mark of resource {name!r} has changed")
+        for result in results:
+            if is_cause(result):
+                raise result
+
+    def _operations(self, changes: Changes, compared: Iterable[str], acl: Any) -> list[Any]:
+        """Return one operation for each of these marks, in their order, and then the others."""
+        marks = [self._operation(name, changes.seen[name], changes, acl) for name in compared]
+        audit = f"{self._layout.audit}/"
+        entries = [Create(audit, entry_value(entry), acl, _SEQUENTIAL) for entry in changes.entries]
+        return [*marks, *self._exchanges(changes, acl), *entries]
+
+    def _operation(self, name: str, stored: Stored, changes: Changes, acl: Any) -> Any:
+        path = self._layout.mark(name)
+        mark = changes.marks.get(name)
+        if mark is None:
+            return CheckVersion(path, stored.version)
+        if stored.value is None:
+            return Create(path, mark_value(mark), acl, 0)
+        return SetData(path, mark_value(mark), stored.version)
+
+    def _exchanges(self, changes: Changes, acl: Any) -> Iterator[Any]:
+        """Yield the operations after which only the nodes called after the new marks are below them."""
+        for name, mark in changes.marks.items():
+            for old in self._below[name]:
+                yield Delete(old, ANY_VERSION)
+            yield Create(self._layout.called_after(name, mark_value(mark)), b"", acl, 0)
+
+    def _lend(self, request: ask.Open, seen: Mapping[str, Stored]) -> Talk:
+        relied = [one for name, stored in seen.items() for one in self._unchanged(name, stored)]
+        if self._locks is not None:
+            relied += yield from self._locks.conditions(request.sequencer)
+        roots = {name: self._layout.root(name) for name in request.resources}
+        return (yield lambda client: ZooKeeperTransaction(client, self._session, roots, relied))
+
+    def _unchanged(self, name: str, stored: Stored) -> Iterator[Condition]:
+        """Yield what is as it was as long as a mark is the one that was read."""
+        what = f"the mark of resource {name!r}"
+        yield Condition(self._layout.mark(name), stored.version, what)
+        called_after = self._layout.called_after(name, stored.value or b"")
+        # Whoever has written a mark by hand has made no such node; the next seal does.
+        if called_after in self._below[name]:
+            yield Condition(called_after, ANY_VERSION, what)
+
+    def _write_work(self, work: ZooKeeperTransaction) -> Talk:
+        request = work.request()
+        work.check_answer((yield lambda client: client.commit(request.operations)))

@@ -1,0 +1,48 @@
+"""The node by which a lock's holder holds it, for a guard beside the locks, as its URL says by `locks=/base`.
+
+Promise: it is looked for after the marks were read as of now, so that no older state is seen. It is found by the claim
+of the lease, and its token is compared. A block then relies on it and on the record of the source: once the node is
+gone, or the epoch was raised, nothing of the block is written. Never: a node of another lease.
+"""
+
+from fencelock.model import Sequencer
+from fencelock.stores.colocated import Found, check_source, is_over
+from fencelock.stores.optimistic import Talk
+from fencelock.stores.zookeeper.guard.block import Condition
+from fencelock.stores.zookeeper.source.layout import Layout, node_prefix
+from fencelock.stores.zookeeper.source.record import not_installed, record_in
+
+
+class LocksBeside:
+    """The source of locks that is on the guard's own servers."""
+
+    def __init__(self, base: str) -> None:
+        self._layout = Layout(base)
+        self._found: Found[str] = Found()
+
+    def conditions(self, sequencer: Sequencer) -> Talk:
+        """Return what has to stay as it is for as long as the lease is not over; GuardError if it is over now."""
+        where = self._layout.base
+        node = self._found.of(sequencer) or (yield from self._search(sequencer))
+        paths = [self._layout.source, node] if node else [self._layout.source]
+        stored, *stats = yield lambda client: client.look(paths)
+        if stored is None:
+            raise not_installed(where)
+        value, found = stored
+        record = record_in(value, found, where)
+        check_source(sequencer, record.source_id, where)
+        stat = stats[0][1] if stats and stats[0] else None
+        if stat is None or record.history_id != sequencer.history_id or record.token(stat.czxid) != sequencer.token:
+            raise is_over(sequencer, where)
+        self._found.remember(sequencer, node)
+        lock = f"lock {sequencer.lock!r}"
+        return [
+            Condition(self._layout.source, record.version, f"the record of the source of {lock}"),
+            Condition(node, stat.version, f"the node by which this lease held {lock}"),
+        ]
+
+    def _search(self, sequencer: Sequencer) -> Talk:
+        """Return the path of the lease's node, None if there is none."""
+        parent, prefix = self._layout.lock(sequencer.lock), node_prefix(sequencer.claim)
+        names: list[str] = yield lambda client: client.names_below(parent)
+        return next((f"{parent}/{name}" for name in names if name.startswith(prefix)), None)

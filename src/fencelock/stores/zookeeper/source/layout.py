@@ -1,0 +1,159 @@
+"""Where a source keeps what in ZooKeeper, and in which order contenders stand: pure.
+
+    <base>/<lock>/<digest>__lock__<number>    a contender: who has the lowest number holds the lock
+    <base>/.fencelock/source                  the source's record: who it is, and what is added to zxids
+    <base>/.fencelock/breaks/<digest>         an operator's break
+    <base>/.fencelock/epochs/<number>         the raise of an epoch
+
+Promise: the layout of kazoo's `Lock` and `WriteLock`, so that `kazoo.recipe.lock.Lock(client, "<base>/<lock>")` and
+ours exclude each other, a `ReadLock` there included. Names of locks are escaped; nodes carry the digest of a claim,
+never the claim, since paths stand in servers' logs. Never: an order trusted near the end of a parent's 32-bit counter,
+where numbers turn negative and the queue with them (kazoo#606, #730); a node taken for a lock that is none.
+"""
+
+import hashlib
+import json
+import re
+from typing import NamedTuple
+
+from fencelock.errors import SourceError
+from fencelock.stores.escaping import escaped, unescaped
+from fencelock.stores.optimistic import RESERVED
+from fencelock.stores.untrusted_json import fits, json_object, shown
+
+NODE_NAME = "__lock__"
+_CONTENDER = re.compile(r"(?:__lock__|__rlock__)(-?\d{10})$")
+COUNTER_LIMIT = 2**31 - 2**20
+"""Numbers that a lock's queue may use; each attempt takes one, those that are refused for this included."""
+_DIGEST_CHARACTERS = 32
+_MAX_TTL_MS = 2**31 - 1
+"""A session's timeout is told in 32 bits."""
+QUEUE_VALUE = b'{"fencelock": "lock"}'
+"""What the parent of a lock's contenders says, so that it is known for one when it is empty."""
+
+
+class Contender(NamedTuple):
+    """A node in a lock's queue."""
+
+    number: int
+    name: str
+
+
+class Layout(NamedTuple):
+    """The paths below one base."""
+
+    base: str
+
+    @property
+    def reserved(self) -> str:
+        """The parent of what is no lock; no name of a lock is escaped to it."""
+        return f"{self.base}/{RESERVED}"
+
+    @property
+    def source(self) -> str:
+        """The source's record."""
+        return f"{self.reserved}/source"
+
+    @property
+    def breaks(self) -> str:
+        """The parent of all breaks."""
+        return f"{self.reserved}/breaks"
+
+    @property
+    def epochs(self) -> str:
+        """The parent of all raises of the epoch."""
+        return f"{self.reserved}/epochs"
+
+    def break_of(self, claim: str) -> str:
+        """Return the node of the break that was asked for under a claim."""
+        return f"{self.breaks}/{digest(claim)}"
+
+    def lock(self, name: str) -> str:
+        """Return the parent of a lock's contenders."""
+        return f"{self.base}/{escaped(name)}"
+
+
+def digest(claim: str) -> str:
+    """Return what stands for a claim in paths: as many digits as kazoo puts there."""
+    return hashlib.sha256(claim.encode()).hexdigest()[:_DIGEST_CHARACTERS]
+
+
+def node_prefix(claim: str) -> str:
+    """Return how the name of a claim's node begins; ZooKeeper appends its number."""
+    return digest(claim) + NODE_NAME
+
+
+def lock_names(children: list[str]) -> list[str]:
+    """Return the names of the locks among the children of a base, in their order."""
+    return sorted(name for child in children if (name := unescaped(child)) is not None)
+
+
+def contenders(children: list[str]) -> list[Contender]:
+    """Return the contenders among a lock's children, first the one whose turn it is."""
+    found = ((match[1], match.string) for child in children if (match := _CONTENDER.search(child)))
+    return sorted(Contender(int(number), name) for number, name in found)
+
+
+def check_numbers(lock: str, queue: list[Contender]) -> None:
+    """Raise SourceError if a number in the queue is near the counter's end, or past it."""
+    last = max(queue, default=None)
+    if last is not None and not (queue[0].number >= 0 and last.number < COUNTER_LIMIT):
+        raise SourceError(
+            f"lock {lock!r}: ZooKeeper's counter of its queue stands near the end of its 32 bits ({queue[0].number} to "
+            f"{last.number}; {COUNTER_LIMIT} is the limit), after which the order of waiters is lost. When nobody "
+            f"holds it or waits, run `fencelock purge`: the counter then begins anew, and tokens go on rising"
+        )
+
+
+def is_queue(value: bytes) -> bool:
+    """Tell whether a node says that it is the parent of a lock's contenders; one that kazoo made says nothing."""
+    return value == QUEUE_VALUE or break_in(value) is not None
+
+
+def node_value(holder: str, ttl_ms: int) -> bytes:
+    """Return what a contender's node says of it."""
+    return json.dumps({"holder": holder, "ttl_ms": ttl_ms}).encode()
+
+
+def holder_in(value: bytes) -> tuple[str, int | None]:
+    """Return the holder and the ttl that a node tells of; what another program wrote is shown as it is."""
+    told = json_object(value)
+    if not fits(told, {"holder": str, "ttl_ms": int}) or not 0 < told["ttl_ms"] <= _MAX_TTL_MS:
+        return shown(value.decode(errors="replace")) or "somebody", None
+    return shown(told["holder"]) or "somebody", told["ttl_ms"]
+
+
+_BREAK = {"by": str, "why": str, "lock": str, "holder": str | None, "nodes": list, "at": str}
+
+
+class Break(NamedTuple):
+    """What an operator's break leaves at its own node, and at the lock's."""
+
+    by: str
+    why: str
+    lock: str
+    holder: str | None
+    nodes: tuple[str, ...]
+    at: str
+
+    def reason(self) -> str:
+        """Return what the old holder is told."""
+        return shown(f"{self.by} broke it: {self.why}")
+
+    def ended(self, claim: str) -> bool:
+        """Tell whether this claim was ended by it."""
+        return any(name.startswith(node_prefix(claim)) for name in self.nodes)
+
+    def value(self) -> bytes:
+        """Return it as nodes have it."""
+        return json.dumps(self._asdict()).encode()
+
+
+def break_in(value: bytes) -> Break | None:
+    """Return the break that a node tells of; None if it tells of none."""
+    told = json_object(value)
+    if told.keys() != set(Break._fields) or not fits(told, _BREAK):
+        return None
+    if not all(isinstance(name, str) for name in told["nodes"]):
+        return None
+    return Break(**{**told, "nodes": tuple(told["nodes"])})

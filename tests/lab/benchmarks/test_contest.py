@@ -1,0 +1,56 @@
+"""Contenders take turns in processes of their own; who is not installed is left out, and everybody else is measured."""
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from fencelock_lab.benchmarks.measure import Result
+from fencelock_lab.benchmarks.peers import contest
+from fencelock_lab.benchmarks.peers.contest import ALONE, FAIRNESS, RATE, handing_over, many
+from fencelock_lab.benchmarks.peers.player import Player, contenders
+from fencelock_lab.benchmarks.stores import site
+
+SHORT: dict[str, object] = {"BATCH": 5, "HAND_OFFS": 3, "CONTEND_S": 0.2, "SETTLE_S": 0.05}
+STORES = ("etcd", "mysql", "postgres", "redis", "sqlite", "zookeeper")
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_everybody_on_a_store_is_named_once_and_says_what_it_lacks(store: str) -> None:
+    found = contenders(store)
+    assert len({one.name for one in found}) == len(found)
+    assert all(one.lacks for one in found if not one.name.startswith("fencelock"))
+
+
+def test_a_contest_measures_who_is_there(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, value in {**SHORT, "PROCESSES": (2, 5), "WAITERS": (1, 3)}.items():
+        monkeypatch.setattr(contest, name, value)
+    with site("sqlite") as place:
+        results = contest.run(place, 0)
+    assert _variants(results, ALONE) >= {"two SQLite transactions by hand", "fencelock", "flock(2) by hand"}
+    for case in (many(RATE, 2), many(FAIRNESS, 5), handing_over(1), handing_over(3)):
+        assert _variants(results, case) >= {"fencelock", "flock(2) by hand"}, case
+    assert all(result.median > 0 for result in results)
+    (flock,) = [one for one in results if one.variant == "flock(2) by hand" and one.case == ALONE]
+    assert "freed by the kernel" in flock.lacks
+    left_out = capsys.readouterr().err
+    for one in contenders("sqlite"):
+        if one.name not in _variants(results, ALONE):
+            assert f"left out: {one.name}: ModuleNotFoundError" in left_out
+
+
+def _variants(results: list[Result], case: str) -> set[str]:
+    return {result.variant for result in results if result.case == case}
+
+
+@pytest.fixture
+def refused() -> Iterator[Player]:
+    """A contender whose store is refused."""
+    (one,) = [each for each in contenders("sqlite") if each.name == "fencelock"]
+    with closing(Player("sqlite", one, "redis://127.0.0.1", "alone")) as player:
+        yield player
+
+
+def test_a_contender_that_fails_says_why(refused: Player) -> None:
+    with pytest.raises(ChildProcessError, match="UnsafeSourceError"):
+        refused.ask("acquire")

@@ -1,0 +1,71 @@
+"""The ways between the members of a cluster that verify starts: nothing of a history that is gone reaches a new one.
+
+A member that was brought back from a backup and heard a leader from before it would take that one's word for what has
+been agreed on: etcd gives up ("tocommit is out of range"), or worse, goes on.
+"""
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from fencelock_lab.servers.network import HOST, Links
+from tests.helpers import DEADLINE_S, wait_until
+
+SAID = b"what an old leader says"
+
+
+@pytest.fixture
+def links() -> Iterator[Links]:
+    made = Links()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """Yield a port that is taken, and on which nobody listens."""
+    with socket.socket() as reserved:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind((HOST, 0))
+        yield reserved.getsockname()[1]
+
+
+def say_to_nobody(links: Links, port: int) -> socket.socket:
+    """Say something to a member that is down, and wait until the link has it."""
+    heard = []
+
+    def introduce(first: bytes) -> tuple[str, bytes]:
+        heard.append(first)
+        return "caller", first
+
+    caller = socket.create_connection((HOST, links.lead_to("member", port, introduce)), DEADLINE_S)
+    caller.sendall(SAID)
+    wait_until(lambda: heard)
+    return caller
+
+
+def start_member(port: int) -> socket.socket:
+    member = socket.socket()
+    member.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    member.bind((HOST, port))
+    member.listen()
+    member.settimeout(DEADLINE_S)
+    return member
+
+
+def test_a_member_that_starts_hears_who_called_a_moment_before(links: Links, port: int):
+    with say_to_nobody(links, port), start_member(port) as member:
+        connection, _ = member.accept()
+        with connection:
+            assert connection.recv(100) == SAID
+
+
+def test_a_member_that_was_brought_back_hears_nothing_from_before(links: Links, port: int):
+    with say_to_nobody(links, port) as caller:
+        links.forget()
+        with start_member(port) as member:
+            connection, _ = member.accept()
+            with connection:
+                assert connection.recv(100) == b""
+            assert caller.recv(100) == b""

@@ -1,0 +1,126 @@
+"""The worker's own network: what goes through, what waits, and what is lost."""
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+
+from fencelock_lab.proxy import Proxy, address_of, by_way_of
+
+
+@pytest.fixture
+def echo() -> Iterator[int]:
+    """Serve the port of a server that answers each line with the same line, one connection after the other."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            with connection:
+                while data := connection.recv(4096):
+                    connection.sendall(data)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    yield listener.getsockname()[1]
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+    thread.join(10)
+
+
+def connected(proxy: Proxy) -> socket.socket:
+    client = socket.create_connection(("127.0.0.1", proxy.port))
+    client.settimeout(20)
+    return client
+
+
+def test_bytes_go_through_unchanged(echo: int) -> None:
+    with connected(Proxy("127.0.0.1", echo)) as client:
+        sent = bytes(range(256)) * 1000
+        threading.Thread(target=client.sendall, args=(sent,)).start()
+        with client.makefile("rb") as reader:
+            assert reader.read(len(sent)) == sent
+
+
+def test_what_a_partition_held_back_arrives_when_it_heals(echo: int) -> None:
+    proxy = Proxy("127.0.0.1", echo)
+    with connected(proxy) as client:
+        client.sendall(b"before")
+        assert client.recv(4096) == b"before"
+        proxy.partition(0.3)
+        client.sendall(b"held")
+        client.settimeout(0.05)
+        with pytest.raises(TimeoutError):
+            client.recv(4096)
+        client.settimeout(20)
+        assert client.recv(4096) == b"held"
+
+
+def test_a_delay_slows_and_loses_nothing(echo: int) -> None:
+    proxy = Proxy("127.0.0.1", echo)
+    proxy.delay(0.3)
+    with connected(proxy) as client:
+        client.sendall(b"slow")
+        assert client.recv(4096) == b"slow"
+
+
+def test_a_lost_reply_takes_its_connection_along_and_no_other(echo: int) -> None:
+    proxy = Proxy("127.0.0.1", echo)
+    with connected(proxy) as client:
+        proxy.drop()
+        client.sendall(b"carried out, and not told")
+        with suppress(ConnectionResetError):
+            assert client.recv(4096) == b""
+    with connected(proxy) as client:
+        client.sendall(b"again")
+        assert client.recv(4096) == b"again"
+
+
+def test_a_server_that_is_not_there_ends_the_connection() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with connected(Proxy("127.0.0.1", port)) as client:
+        assert client.recv(4096) == b""
+
+
+@pytest.mark.parametrize(
+    ("url", "address"),
+    [
+        ("postgresql://u:p@db.example/app", ("db.example", 5432)),
+        ("mysql://u@db.example:3307/app", ("db.example", 3307)),
+        ("postgresql://[::1]:6543/app", ("::1", 6543)),
+        ("postgresql://one,two/app", None),
+        ("postgresql:///app", None),
+        ("etcd://user:secret@kv.example/app?locks=locks", ("kv.example", 2379)),
+        ("etcd://kv.example/app?ca=ca.pem", None),
+        ("zookeeper://zk.example/app?tick_ms=200", ("zk.example", 2181)),
+        ("zookeeper://zk.example/app?sasl=GSSAPI", None),
+        ("sqlite:////srv/app.db", None),
+        (None, None),
+    ],
+)
+def test_only_a_url_with_one_host_has_a_network(url: str | None, address: tuple[str, int] | None) -> None:
+    assert address_of(url) == address
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("mysql://u:p%40@db:3307/app?ssl_mode=REQUIRED", "mysql://u:p%40@127.0.0.1:{}/app?ssl_mode=REQUIRED"),
+        (
+            "postgresql://u:p@db/app?sslmode=verify-full",
+            "postgresql://u:p@db:{}/app?sslmode=verify-full&hostaddr=127.0.0.1",
+        ),
+        ("postgresql://[::1]/app", "postgresql://[::1]:{}/app?hostaddr=127.0.0.1"),
+        ("etcd://user:p%40@kv/app?locks=locks", "etcd://user:p%40@127.0.0.1:{}/app?locks=locks"),
+        ("zookeeper://zk:2182/app?tick_ms=200", "zookeeper://127.0.0.1:{}/app?tick_ms=200"),
+    ],
+)
+def test_a_url_by_way_of_a_proxy_keeps_all_else(url: str, expected: str) -> None:
+    proxy = Proxy("127.0.0.1", 1)
+    assert by_way_of(proxy, url) == expected.format(proxy.port)

@@ -1,0 +1,342 @@
+"""The model of the protocol: nothing is found with all rules on, an anomaly without each, as recorded."""
+
+import re
+import subprocess
+import sys
+from functools import cache, partial
+from itertools import pairwise, product
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from fencelock._flows import admit as library
+from fencelock.errors import SealLostError, StaleTokenError, TokenCollisionError
+from fencelock.model import Mark, Sequencer
+from fencelock_lab.model import explorer, guard, world
+from fencelock_lab.model.__main__ import main
+from fencelock_lab.model.checks import Result, check, check_case, check_limit, check_scene
+from fencelock_lab.model.picture import file_name, picture, text_width
+from fencelock_lab.model.protocol import successors
+from fencelock_lab.model.report import cases_table, limits_table, scenes_table
+from fencelock_lab.model.rules import RULES, Anomaly, Rules
+from fencelock_lab.model.scenes import CASES, LIMITS, SCENES, Case
+from tests.helpers import ROOT
+
+PAGE = ROOT / "docs" / "explanation" / "anomalies.md"
+PICTURES = PAGE.with_suffix("")
+HOW = "if the model was meant to change: python -m fencelock_lab.model --pictures docs/explanation/anomalies"
+
+SPACES = {
+    "work": (39_706, 112_167),
+    "crowd": (26_252, 76_415),
+    "two resources": (4_957, 14_466),
+    "leaving": (18_890, 62_402),
+    "breaking": (41_801, 126_574),
+    "switch": (3_558, 6_788),
+    "power cut": (7_042, 18_591),
+    "restore": (5_857, 12_846),
+    "restore of one": (18_393, 53_684),
+    "slip": (10_100, 28_012),
+    "source": (44_872, 127_273),
+    "source slip": (10_068, 27_456),
+    "storm": (42_052, 121_917),
+    "storm, leaving": (7_911, 21_897),
+}
+"""States and transitions of each scene with all rules on."""
+
+TRACES = {
+    Case("seal-first", "work", Anomaly.LOST): (11, 425),
+    Case("seal-first", "work", Anomaly.STALE): (9, 166),
+    Case("seal-committed", "work", Anomaly.LOST): (15, 1_657),
+    Case("seal-all", "two resources", Anomaly.MIXED): (15, 3_684),
+    Case("admit-equal", "work", Anomaly.OWN_REFUSED): (6, 43),
+    Case("claim-in-mark", "source slip", Anomaly.TWO_CLAIMS): (7, 153),
+    Case("claim-in-mark", "source slip", Anomaly.LOST): (13, 4_710),
+    Case("check-with-write", "work", Anomaly.LOST): (15, 1_933),
+    Case("durable-mark", "power cut", Anomaly.STALE): (12, 1_407),
+    Case("raise-at-switch", "switch", Anomaly.LOST): (8, 244),
+    Case("remembered-seal", "slip", Anomaly.LOST): (14, 7_058),
+    Case("remembered-seal", "slip", Anomaly.UNDONE): (14, 6_910),
+    Case("raise-after-restore", "restore", Anomaly.STALE): (12, 959),
+    Case("raise-after-restore", "restore", Anomaly.UNDONE): (11, 785),
+    Case("raise-all", "restore of one", Anomaly.MIXED): (17, 8_564),
+    Case("close", "leaving", Anomaly.AFTER_LEAVING): (7, 743),
+    Case("break-seals", "breaking", Anomaly.AFTER_LEAVING): (8, 276),
+    Case("minted-with-grant", "work", Anomaly.INVERTED): (7, 60),
+    Case("durable-bound", "source", Anomaly.TOKEN_AGAIN): (5, 99),
+    Case("counter-kept", "leaving", Anomaly.TOKEN_AGAIN): (6, 183),
+    Case("epoch-on-restore", "source", Anomaly.TOKEN_AGAIN): (5, 121),
+    Case("claim-once", "leaving", Anomaly.GRANTED_AGAIN): (4, 34),
+    Case("release-by-claim", "leaving", Anomaly.FOREIGN_RELEASE): (5, 81),
+}
+"""Steps of the shortest trace, and states seen until it was found."""
+
+LIMIT_TRACES = {
+    "own duplicate": (10, 53),
+    "slip inside a tenure": (11, 76),
+    "slip of one of two": (17, 9_335),
+    "source slip": (5, 22),
+}
+
+
+@cache
+def walked(name: str) -> tuple[Result, str]:
+    """Walk through a scene with all rules on; return the result, and the text of every step that was met."""
+    texts = set()
+
+    def is_wanted(step: world.Step) -> bool:
+        texts.add(step.text)
+        return any(found.anomaly in scene.promised for found in step.found)
+
+    scene = SCENES[name]
+    way = explorer.explore(scene.start(), partial(successors, scene=scene, rules=Rules()), is_wanted)
+    found = way.trace[-1][0].found[0] if way.trace else None
+    return Result(name, scene, "", way.states, way.transitions, found, way.trace or ()), "\n".join(sorted(texts))
+
+
+def quiet(name: str) -> Result:
+    return walked(name)[0]
+
+
+def meets(name: str, step: str) -> bool:
+    """Return whether a step with such a text can happen in a scene."""
+    return re.search(step, walked(name)[1], re.MULTILINE) is not None
+
+
+loud = cache(check_case)
+beyond = cache(check_limit)
+
+
+def traces() -> list[Result]:
+    return [*map(loud, CASES), *map(beyond, LIMITS)]
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_with_all_rules_on_nothing_is_found_in_the_whole_space(name: str) -> None:
+    result = quiet(name)
+    assert result.found is None, result.trace
+    assert (result.states, result.transitions) == SPACES[name], HOW
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.rule}-{case.anomaly.name}")
+def test_without_a_rule_its_anomaly_is_found(case: Case) -> None:
+    result = loud(case)
+    assert result.found is not None, f"without {case.rule} nothing was found in {result.states} states"
+    assert result.found.anomaly is case.anomaly
+    assert (len(result.trace), result.states) == TRACES[case], HOW
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_beyond_the_rules_the_protocol_fails_as_documented(name: str) -> None:
+    result = beyond(name)
+    assert result.found is not None
+    assert (len(result.trace), result.states) == LIMIT_TRACES[name], HOW
+
+
+def test_every_rule_is_missed_and_every_anomaly_found() -> None:
+    assert {case.rule for case in CASES} == set(RULES) == {name.replace("_", "-") for name in Rules._fields}
+    assert {case.anomaly for case in CASES} == set(Anomaly)
+    for case in CASES:
+        assert case.anomaly in SCENES[case.scene].promised, f"{case.scene} with all rules on does not promise it"
+
+
+def test_the_command_looks_for_all_that_a_scene_promises() -> None:
+    assert check_scene("two resources") == quiet("two resources")
+
+
+def test_every_fault_and_every_kind_of_step_is_explored() -> None:
+    faults = {name for scene in SCENES.values() for name, times in scene.faults._asdict().items() if times}
+    assert faults == set(world.Faults._fields)
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_a_scene_accepts_and_refuses(name: str) -> None:
+    assert meets(name, "^write of 1 is accepted")
+    assert meets(name, "^seals.*refused")
+    assert meets(name, "^write of.*refused")
+
+
+def test_everybody_can_get_all_work_done() -> None:
+    assert meets("work", "^write of 8 is accepted")
+    assert meets("crowd", "^write of 3 is accepted")
+    assert meets("restore", "^write of 4 is accepted")
+    assert meets("switch", "^write of 3 is accepted")
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("leaving", "closes with token"),
+        ("leaving", "closes nothing"),
+        ("leaving", "that claim has ended"),
+        ("breaking", "^seals with token 2$"),
+        ("switch", "let through, and counted as stale"),
+        ("slip", "its seal is gone"),
+        ("source", "reserves tokens"),
+        ("source", "grants . token 11"),
+        ("source slip", "another claim has that token"),
+    ],
+)
+def test_a_scene_has_what_it_is_about(name: str, wanted: str) -> None:
+    assert meets(name, wanted)
+
+
+def test_a_trace_is_a_way_through_the_protocol() -> None:
+    for result in traces():
+        rules = Rules().without(result.rule) if result.rule else Rules()
+        states = [result.scene.start(), *(state for _, state in result.trace)]
+        for (before, after), (step, _) in zip(pairwise(states), result.trace, strict=True):
+            assert (step, after) in list(successors(before, result.scene, rules))
+
+
+def test_only_the_last_step_of_a_trace_is_the_anomaly() -> None:
+    for result in traces():
+        anomaly = result.found.anomaly
+        assert [any(found.anomaly is anomaly for found in step.found) for step, _ in result.trace].index(True) == (
+            len(result.trace) - 1
+        )
+
+
+# --- the model's decisions are the library's ------------------------------------------------------
+LIBRARY_SAYS = {
+    StaleTokenError: guard.Verdict.STALE,
+    TokenCollisionError: guard.Verdict.COLLISION,
+    SealLostError: guard.Verdict.SEAL_LOST,
+}
+
+
+def sequencer(token: int, claim: str) -> Sequencer:
+    return Sequencer("0" * 32, "1" * 16, "lock", token, claim)
+
+
+def library_says(mark: world.Mark, token: int, claim: str, *, was_sealed: bool) -> guard.Verdict:
+    proof = sequencer(token, claim)
+    history = proof.history_id if mark.claim else None
+    theirs = Mark("stock", "lock", mark.token, proof.source_id, history, mark.claim, mark.is_closed)
+    try:
+        verdict = library.admit(theirs, proof, was_sealed=was_sealed)
+    except tuple(LIBRARY_SAYS) as error:
+        return LIBRARY_SAYS[type(error)]
+    return guard.Verdict.PASS if verdict is library.Verdict.PASS else guard.Verdict.RAISE
+
+
+def test_the_model_admits_whom_the_library_admits() -> None:
+    claims = ("a" * 32, "b" * 32)
+    marks = [world.Mark(), *(world.Mark(*fields) for fields in product((1, 2, 3), (None, *claims), (False, True)))]
+    verdicts = set()
+    for mark, token, claim, was_sealed in product(marks, (1, 2, 3), claims, (False, True)):
+        verdict = guard.admit(mark, token, claim, was_sealed=was_sealed, rules=Rules())
+        assert verdict is library_says(mark, token, claim, was_sealed=was_sealed), (mark, token, claim, was_sealed)
+        verdicts.add(verdict)
+    assert verdicts == set(guard.Verdict)
+
+
+# --- the explorer -----------------------------------------------------------------------------------
+def knight(square: tuple[int, int]) -> list[tuple[str, tuple[int, int]]]:
+    column, row = square
+    jumps = [(1, 2), (2, 1), (2, -1), (1, -2), (-1, -2), (-2, -1), (-2, 1), (-1, 2)]
+    reached = [(column + x, row + y) for x, y in jumps]
+    return [(f"{x}{y}", (x, y)) for x, y in reached if 0 <= x < 8 and 0 <= y < 8]
+
+
+def test_the_explorer_finds_a_shortest_trace() -> None:
+    found = explorer.explore((0, 0), knight, lambda step: step == "77")
+    assert found.trace is not None
+    assert len(found.trace) == 6, "a knight crosses the board in six moves"
+    assert found.trace[-1] == ("77", (7, 7))
+
+
+def test_the_explorer_walks_through_everything() -> None:
+    assert explorer.explore((0, 0), knight, lambda _: False) == (64, 336, None)
+
+
+def test_the_explorer_gives_up_by_saying_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(explorer, "MAX_STATES", 10)
+    with pytest.raises(explorer.TooManyStatesError, match="more than 10 states"):
+        explorer.explore(0, lambda number: [("next", number + 1)], lambda _: False)
+
+
+def test_a_longer_bound_does_not_shorten_a_trace() -> None:
+    """More of everything finds the same anomaly by as many steps: the trace is a shortest one of its rule."""
+    case = CASES[0]
+    larger = SCENES[case.scene]._replace(clients=3)
+    assert len(check("larger", larger, (case.anomaly,), case.rule).trace) == len(loud(case).trace)
+
+
+# --- what is printed and drawn ----------------------------------------------------------------------
+def test_the_page_has_the_tables() -> None:
+    page = PAGE.read_text()
+    for text in (
+        scenes_table(map(quiet, SCENES)),
+        cases_table(map(loud, CASES)),
+        limits_table(map(beyond, LIMITS)),
+    ):
+        assert text in page, f"{PAGE.name} does not have this table:\n{text}"
+
+
+def test_the_page_shows_every_picture_and_names_every_rule() -> None:
+    page = PAGE.read_text()
+    names = [file_name(result) for result in map(loud, CASES)] + [file_name(result) for result in map(beyond, LIMITS)]
+    assert [name for name in names if f"](anomalies/{name})" not in page] == []
+    assert [rule for rule in RULES if f"`{rule}`" not in page] == []
+
+
+def test_the_pictures_are_those_of_the_traces(tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("pictures")
+    assert main(["--pictures", str(folder)]) == 0
+    assert sorted(path.name for path in folder.iterdir()) == sorted(path.name for path in PICTURES.iterdir())
+    for path in folder.iterdir():
+        assert path.read_text() == (PICTURES / path.name).read_text(), f"{path.name} is old; {HOW}"
+
+
+def test_no_text_of_a_picture_leaves_its_column() -> None:
+    for result in traces():
+        root = ET.fromstring(picture(result))  # noqa: S314, the text is our own
+        lanes = [float(line.get("x1", "0")) for line in root.iter() if line.get("class") == "lane"]
+        for text in (element for element in root.iter() if element.tag.endswith("text")):
+            assert text.text
+            left = float(text.get("x", "0"))
+            right = left + text_width(text.text, float(text.get("font-size", "0")))
+            assert right <= float(root.get("width", "0")) - 20 or text.get("text-anchor"), text.text
+            is_step = left == 54 and 144 < float(text.get("y", "0")) < 144 + 28 * len(result.trace)
+            assert not is_step or right < min(lanes) - 11, text.text
+
+
+def test_the_command_shows_a_trace_and_draws_it(
+    tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path_factory.mktemp("drawn") / "trace.svg"
+    assert main(["--without", "claim-once", "--svg", str(file)]) == 0
+    printed = capsys.readouterr().out
+    assert "grants A token 1, which nobody awaits" in printed
+    assert "A claim is granted after it has ended." in printed
+    assert file.read_text() == (PICTURES / "claim-once.svg").read_text()
+
+
+def test_the_command_lists_the_rules(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--rules"]) == 0
+    printed = capsys.readouterr().out
+    assert [rule for rule in RULES if rule not in printed] == []
+
+
+@pytest.mark.parametrize("arguments", [["--without", "luck"], ["--svg", "file.svg"]])
+def test_the_command_refuses_what_it_does_not_know(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as refused:
+        main(arguments)
+    assert refused.value.code == 2
+    assert "error: " in capsys.readouterr().err
+
+
+def test_a_trace_is_the_same_in_every_process() -> None:
+    printed = {
+        subprocess.run(
+            [sys.executable, "-m", "fencelock_lab.model", "--without", "remembered-seal"],
+            cwd=ROOT,
+            env={"PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2", "3")
+    }
+    assert len(printed) == 1

@@ -1,0 +1,72 @@
+"""SQLite's own source keeps the rules in every simulated world, power cuts included; a broken one is found out."""
+
+import random
+
+import pytest
+
+from fencelock.stores.sqlite.connection.database import Database
+from fencelock.stores.sqlite.source.identity import Identity
+from fencelock.stores.sqlite.source.queue import Look, Queueing
+from fencelock_lab.simulator import simulate
+from fencelock_lab.simulator.__main__ import main
+from fencelock_lab.simulator.sqlite import MemoryDatabase, SQLiteWorld
+
+FIXED = range(200)
+FRESH_SEEDS = 100
+CONTROL_SEEDS = range(1500)
+
+
+def broken(seeds):
+    outcomes = (simulate(seed, world_type=SQLiteWorld) for seed in seeds)
+    return [
+        f"{one.violation}; replay: python -m fencelock_lab.simulator --store sqlite --seed {one.seed}"
+        for one in outcomes
+        if one.violation
+    ]
+
+
+@pytest.mark.parametrize("first", range(4))
+def test_fixed_seeds_break_no_rule(first):
+    assert broken(FIXED[first::4]) == []
+
+
+def test_fresh_seeds_break_no_rule(capsys):
+    first = random.SystemRandom().randrange(2**32)
+    with capsys.disabled():
+        print(f" [seeds {first}:{first + FRESH_SEEDS}]", end="")
+    assert broken(range(first, first + FRESH_SEEDS)) == []
+
+
+def nothing(*_, **__):
+    return None
+
+
+def keep_the_counter(self, database, ended, born_after_us):
+    counter = database.execute("SELECT counter FROM fencelock_source").fetchone()
+    _void_everything(self, database, ended, born_after_us)
+    database.execute("UPDATE fencelock_source SET counter = ? WHERE id = 1", counter)
+
+
+_void_everything = Identity._void_everything
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "replacement", "rule"),
+    [
+        (MemoryDatabase, "transact_flushed", lambda self, body, **_: Database.transact(self, body), "T1"),
+        (Identity, "_void_everything", keep_the_counter, "T1"),
+        (Look, "may_have_ended", lambda self, claim, born_us: False, "H4"),
+        (Queueing, "remember_ended", nothing, "H8"),
+        (Queueing, "_drop_dead_waiters", lambda *_: (), "H8"),
+    ],
+    ids=["bound not flushed", "no skip to the bound", "claims forgotten", "leavers forgotten", "dead waiters kept"],
+)
+def test_a_broken_rule_is_found(monkeypatch, owner, name, replacement, rule):
+    monkeypatch.setattr(owner, name, replacement)
+    outcomes = (simulate(seed, world_type=SQLiteWorld) for seed in CONTROL_SEEDS)
+    assert any((outcome.violation or "").startswith(rule) for outcome in outcomes)
+
+
+def test_the_command_simulates_sqlite(capsys):
+    assert main(["--store", "sqlite", "--seeds", "0:2"]) == 0
+    assert capsys.readouterr().out.startswith("2 seeds, ")
