@@ -21,10 +21,10 @@ TAKE_OVERS = 100
 class Client:
     """One process's view of a source: a store of its own, and one connection."""
 
-    def __init__(self, path: Path, *, patience_s: float = 5.0) -> None:
+    def __init__(self, path: Path, *, request_timeout_s: float = 5.0) -> None:
         self.path = path
         self.store = SQLiteSource(f"sqlite:///{path}")
-        self.connection = self.store.connect(patience_s=patience_s)
+        self.connection = self.store.connect(request_timeout_s=request_timeout_s)
 
     def ask(self, request: Any) -> Any:
         """Make one request, and reserve a block where the last one is spent, as flows do."""

@@ -7,10 +7,10 @@ import unicodedata
 import zlib
 
 from fencelock.protocol import source_requests as ask
-from fencelock.stores.memory.reference_model import Ledger, LockRow
+from fencelock.stores.memory.reference_model import LockRow, ReferenceModel
 
 
-class CounterResetByRelease(Ledger):
+class CounterResetByRelease(ReferenceModel):
     """Litestream's S3 leaser, DistributedLock.MongoDB, `consul lock`."""
 
     def _release(self, request, now_us):
@@ -18,13 +18,13 @@ class CounterResetByRelease(Ledger):
         return super()._release(request, now_us)
 
 
-class CounterForgottenByPurge(Ledger):
+class CounterForgottenByPurge(ReferenceModel):
     def _purge(self, request, now_us):
         self.counter = 0
         return super()._purge(request, now_us)
 
 
-class CounterEvictedWithItsLease(Ledger):
+class CounterEvictedWithItsLease(ReferenceModel):
     """Redisson, Kahuna ephemeral."""
 
     def _acquire(self, request, now_us):
@@ -34,13 +34,13 @@ class CounterEvictedWithItsLease(Ledger):
         return super()._acquire(request, now_us)
 
 
-class TokensFromZero(Ledger):
+class TokensFromZero(ReferenceModel):
     def _grant(self, *args):
         reply = super()._grant(*args)
         return reply._replace(token=reply.token - 1) if isinstance(reply, ask.Granted) else reply
 
 
-class TokenDrawnAfterTheGrant(Ledger):
+class TokenDrawnAfterTheGrant(ReferenceModel):
     """portalocker: the counter is read in a step of its own."""
 
     def answer(self, request, now_us):
@@ -51,7 +51,7 @@ class TokenDrawnAfterTheGrant(Ledger):
         return reply
 
 
-class TokenOfTheMomentForAnybody(Ledger):
+class TokenOfTheMomentForAnybody(ReferenceModel):
     """Redisson's getToken(): a stale holder reads its successor's token."""
 
     def _acquire(self, request, now_us):
@@ -62,7 +62,7 @@ class TokenOfTheMomentForAnybody(Ledger):
         return reply
 
 
-class RetryIssuesAnotherToken(Ledger):
+class RetryIssuesAnotherToken(ReferenceModel):
     """Redisson: a re-entrant acquire increments, so that the outer frame is stale."""
 
     def _granted_before(self, row, now_ms):
@@ -70,7 +70,7 @@ class RetryIssuesAnotherToken(Ledger):
         return super()._granted_before(row._replace(token=self.counter), now_ms)
 
 
-class RetryOfAPollIssuesAnotherToken(Ledger):
+class RetryOfAPollIssuesAnotherToken(ReferenceModel):
     def _poll(self, request, now_us):
         row = self.locks.get(request.lock)
         if row is not None and row.claim == request.claim:
@@ -79,20 +79,20 @@ class RetryOfAPollIssuesAnotherToken(Ledger):
         return super()._poll(request, now_us)
 
 
-class RetryBeginsTheLeaseAnew(Ledger):
+class RetryBeginsTheLeaseAnew(ReferenceModel):
     def _granted_before(self, row, now_ms):
         reply = super()._granted_before(row, now_ms)
         return reply._replace(remaining_ms=row.ttl_ms) if isinstance(reply, ask.Granted) else reply
 
 
-class RetryFindsItselfBusy(Ledger):
+class RetryFindsItselfBusy(ReferenceModel):
     """redis-py, python-redis-lock: lost reply and retry is "not acquired", while holding."""
 
     def _granted_before(self, row, now_ms):
         return ask.Busy()
 
 
-class RenewalIssuesAnotherToken(Ledger):
+class RenewalIssuesAnotherToken(ReferenceModel):
     def _renew(self, request, now_us):
         reply = super()._renew(request, now_us)
         for lock, _ in request.leases:
@@ -101,7 +101,7 @@ class RenewalIssuesAnotherToken(Ledger):
         return reply
 
 
-class ExpiredRenewalAccepted(Ledger):
+class ExpiredRenewalAccepted(ReferenceModel):
     def _renew(self, request, now_us):
         for lock, claim in request.leases:
             row = self.locks.get(lock)
@@ -110,13 +110,13 @@ class ExpiredRenewalAccepted(Ledger):
         return super()._renew(request, now_us)
 
 
-class RenewalByName(Ledger):
+class RenewalByName(ReferenceModel):
     def _renew(self, request, now_us):
         renewed = {claim: self.locks[lock].ttl_ms for lock, claim in request.leases if lock in self.locks}
         return ask.Renewed(renewed, {})
 
 
-class RenewalThatExtendsNothing(Ledger):
+class RenewalThatExtendsNothing(ReferenceModel):
     def _renew(self, request, now_us):
         before = dict(self.locks)
         reply = super()._renew(request, now_us)
@@ -124,18 +124,18 @@ class RenewalThatExtendsNothing(Ledger):
         return reply
 
 
-class RenewalWithoutReason(Ledger):
+class RenewalWithoutReason(ReferenceModel):
     def _why_lost(self, row, claim):
         return ""
 
 
-class LeaseWithoutEnd(Ledger):
+class LeaseWithoutEnd(ReferenceModel):
     def _is_free(self, lock, now_ms):
         row = self.locks.get(lock)
         return row is None or row.claim is None
 
 
-class ReleaseByName(Ledger):
+class ReleaseByName(ReferenceModel):
     """redis-py before its nonce: whoever releases, frees."""
 
     def _release(self, request, now_us):
@@ -144,45 +144,45 @@ class ReleaseByName(Ledger):
         return super()._release(request._replace(claim=claim), now_us)
 
 
-class ReleaseOfTheClaimAlone(Ledger):
+class ReleaseOfTheClaimAlone(ReferenceModel):
     def _free(self, lock, row, ended, now_us):
         if ended != "it was released":
             super()._free(lock, row, ended, now_us)
 
 
-class BreakThatNamesAnybody(Ledger):
+class BreakThatNamesAnybody(ReferenceModel):
     def _break(self, request, now_us):
         reply = super()._break(request, now_us)
         return reply._replace(holder="somebody") if isinstance(reply, ask.Broken) else reply
 
 
-class ReleaseThatClaimsSuccess(Ledger):
+class ReleaseThatClaimsSuccess(ReferenceModel):
     def _release(self, request, now_us):
         super()._release(request, now_us)
         return ask.Released(was_held=True)
 
 
-class ReleaseForgotten(Ledger):
+class ReleaseForgotten(ReferenceModel):
     """A late duplicate of the acquire is granted to nobody."""
 
     def is_over(self, claim, born_us):
         return False
 
 
-class ReleaseRememberedUntilTheNext(Ledger):
+class ReleaseRememberedUntilTheNext(ReferenceModel):
     def remember_ended(self, claim, now_us):
         self.ended_us.clear()
         super().remember_ended(claim, now_us)
 
 
-class ReleaseRememberedUntilPurge(Ledger):
+class ReleaseRememberedUntilPurge(ReferenceModel):
     def _purge(self, request, now_us):
         reply = super()._purge(request, now_us)
         self.ended_us.clear()
         return reply
 
 
-class ExpiryForgotten(Ledger):
+class ExpiryForgotten(ReferenceModel):
     def _grant(self, lock, claim, holder, ttl_ms, now_us):
         row = self.locks.get(lock)
         reply = super()._grant(lock, claim, holder, ttl_ms, now_us)
@@ -191,7 +191,7 @@ class ExpiryForgotten(Ledger):
         return reply
 
 
-class BreakForgotten(Ledger):
+class BreakForgotten(ReferenceModel):
     def _break(self, request, now_us):
         row = self.locks.get(request.lock)
         reply = super()._break(request, now_us)
@@ -200,7 +200,7 @@ class BreakForgotten(Ledger):
         return reply
 
 
-class LeaverForgotten(Ledger):
+class LeaverForgotten(ReferenceModel):
     def _release(self, request, now_us):
         waits = request.claim in self.queues.get(request.lock, ())
         reply = super()._release(request, now_us)
@@ -209,7 +209,7 @@ class LeaverForgotten(Ledger):
         return reply
 
 
-class HastyReleaseForgotten(Ledger):
+class HastyReleaseForgotten(ReferenceModel):
     def _release(self, request, now_us):
         row = self.locks.get(request.lock)
         is_known = (row is not None and row.claim == request.claim) or request.claim in self.queues.get(
@@ -221,26 +221,26 @@ class HastyReleaseForgotten(Ledger):
         return reply
 
 
-class Barging(Ledger):
+class Barging(ReferenceModel):
     def _acquire(self, request, now_us):
         if self._is_free(request.lock, now_us // 1000) and not self.is_over(request.claim, request.born_us):
             return self._grant(request.lock, request.claim, request.holder, request.ttl_ms, now_us)
         return super()._acquire(request, now_us)
 
 
-class LastInFirstOut(Ledger):
+class LastInFirstOut(ReferenceModel):
     def head(self, lock, now_ms):
         queue = self.queues.get(lock, {})
         return next((claim for claim in reversed(queue) if queue[claim].deadline_ms > now_ms), None)
 
 
-class AskingAgainLosesThePlace(Ledger):
+class AskingAgainLosesThePlace(ReferenceModel):
     def _acquire(self, request, now_us):
         self.queues.get(request.lock, {}).pop(request.claim, None)
         return super()._acquire(request, now_us)
 
 
-class LeavingKeepsThePlace(Ledger):
+class LeavingKeepsThePlace(ReferenceModel):
     def _release(self, request, now_us):
         queue = dict(self.queues.get(request.lock, {}))
         reply = super()._release(request, now_us)
@@ -249,7 +249,7 @@ class LeavingKeepsThePlace(Ledger):
         return reply
 
 
-class DeadWaitersStay(Ledger):
+class DeadWaitersStay(ReferenceModel):
     """A waiter that died blocks everybody behind it."""
 
     def head(self, lock, now_ms):
@@ -259,7 +259,7 @@ class DeadWaitersStay(Ledger):
         pass
 
 
-class DeadWaitersReturn(Ledger):
+class DeadWaitersReturn(ReferenceModel):
     """etcd#11456, CURATOR-604: the lock goes to a waiter whose session died."""
 
     def _drop_dead_waiters(self, lock, now_us):
@@ -270,13 +270,13 @@ class DeadWaitersReturn(Ledger):
         return alive or next(iter(self.queues.get(lock, {})), None)
 
 
-class DeadWaitersForgotten(Ledger):
+class DeadWaitersForgotten(ReferenceModel):
     def _drop_dead_waiters(self, lock, now_us):
         super()._drop_dead_waiters(lock, now_us)
         self.ended_us.clear()
 
 
-class PollingKeepsNoPlace(Ledger):
+class PollingKeepsNoPlace(ReferenceModel):
     def _poll(self, request, now_us):
         before = self.queues.get(request.lock, {}).get(request.claim)
         reply = super()._poll(request, now_us)
@@ -286,31 +286,31 @@ class PollingKeepsNoPlace(Ledger):
         return reply
 
 
-class PollGrantsAnybody(Ledger):
+class PollGrantsAnybody(ReferenceModel):
     def _poll(self, request, now_us):
         if self._is_free(request.lock, now_us // 1000):
             return self._grant(request.lock, request.claim, "?", 1000, now_us)
         return super()._poll(request, now_us)
 
 
-class SleepWithoutEnd(Ledger):
+class SleepWithoutEnd(ReferenceModel):
     def _take_turn(self, lock, claim, now_us):
         reply = super()._take_turn(lock, claim, now_us)
         return ask.Queued(10**9) if isinstance(reply, ask.Queued) else reply
 
 
-class BreakWithoutToken(Ledger):
+class BreakWithoutToken(ReferenceModel):
     def _break(self, request, now_us):
         self.counter -= 1
         return super()._break(request, now_us)
 
 
-class BreakWithoutReason(Ledger):
+class BreakWithoutReason(ReferenceModel):
     def _break(self, request, now_us):
         return super()._break(request._replace(reason="?"), now_us)
 
 
-class BreakDoneTwice(Ledger):
+class BreakDoneTwice(ReferenceModel):
     """Asked again, it breaks the successor's lease."""
 
     def _break(self, request, now_us):
@@ -318,13 +318,13 @@ class BreakDoneTwice(Ledger):
         return super()._break(request, now_us)
 
 
-class BreakThatDropsTheQueue(Ledger):
+class BreakThatDropsTheQueue(ReferenceModel):
     def _break(self, request, now_us):
         self.queues.pop(request.lock, None)
         return super()._break(request, now_us)
 
 
-class EpochWithoutJump(Ledger):
+class EpochWithoutJump(ReferenceModel):
     def _raise_epoch(self, request, now_us):
         counter = self.counter
         super()._raise_epoch(request, now_us)
@@ -332,34 +332,34 @@ class EpochWithoutJump(Ledger):
         return self._read_source(request, now_us)
 
 
-class EpochThatKeepsLeases(Ledger):
+class EpochThatKeepsLeases(ReferenceModel):
     def start_again(self, now_us, ended):
         self.counter = self.bound
 
 
-class EpochRaisedByAnybody(Ledger):
+class EpochRaisedByAnybody(ReferenceModel):
     def _raise_epoch(self, request, now_us):
         return super()._raise_epoch(request._replace(history_id=self.history_id), now_us)
 
 
-class ReservingSpendsTokens(Ledger):
+class ReservingSpendsTokens(ReferenceModel):
     def _reserve_block(self, request, now_us):
         self.counter = self.bound
         return super()._reserve_block(request, now_us)
 
 
-class InspectionOfAnotherToken(Ledger):
+class InspectionOfAnotherToken(ReferenceModel):
     def _info(self, lock, now_ms):
         info = super()._info(lock, now_ms)
         return type(info)(info.name, 0, info.holder, info.remaining, info.ttl, info.waiters)
 
 
-class ListingWithoutTheLast(Ledger):
+class ListingWithoutTheLast(ReferenceModel):
     def _list(self, request, now_us):
         return super()._list(request, now_us)[:-1]
 
 
-class OneClaimForTheProcess(Ledger):
+class OneClaimForTheProcess(ReferenceModel):
     """etcd's own key layout under one shared lease: both threads are owner."""
 
     def answer(self, request, now_us):
@@ -369,7 +369,7 @@ class OneClaimForTheProcess(Ledger):
         return super().answer(request, now_us)
 
 
-class _NamesChanged(Ledger):
+class _NamesChanged(ReferenceModel):
     def changed(self, lock):
         raise NotImplementedError
 
@@ -406,18 +406,18 @@ class NamesCut(_NamesChanged):
         return lock[:255]
 
 
-class GrantsThatNameNoHistory(Ledger):
+class GrantsThatNameNoHistory(ReferenceModel):
     def _grant(self, *args):
         reply = super()._grant(*args)
         return reply._replace(history_id="?") if isinstance(reply, ask.Granted) else reply
 
 
-class HolderNotRemembered(Ledger):
+class HolderNotRemembered(ReferenceModel):
     def _grant(self, lock, claim, holder, ttl_ms, now_us):
         return super()._grant(lock, claim, "somebody", ttl_ms, now_us)
 
 
-class EverybodyIsGranted(Ledger):
+class EverybodyIsGranted(ReferenceModel):
     def _acquire(self, request, now_us):
         self.locks[request.lock] = self.locks.get(request.lock, LockRow(1, None, None, 0, 0))._replace(claim=None)
         return super()._acquire(request, now_us)

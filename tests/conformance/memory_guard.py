@@ -5,17 +5,17 @@ import time
 from contextlib import suppress
 
 from fencelock.errors import SourceUnavailableError
-from fencelock.testing.memory_resource import Place, Session
+from fencelock.testing.memory_resource import MemoryResource, MemoryResourceSession
 
-PATIENCE_S = 5.0
+REQUEST_TIMEOUT_S = 5.0
 PLACES = {}
 
 
-class PatientSession(Session):
+class PatientSession(MemoryResourceSession):
     """A session that waits for the writer before it."""
 
     def enter(self):
-        give_up = time.monotonic() + PATIENCE_S
+        give_up = time.monotonic() + REQUEST_TIMEOUT_S
         while True:
             with suppress(SourceUnavailableError), self.place.mutex:
                 super().enter()
@@ -35,14 +35,14 @@ class MemoryGuard:
         self.session_type = session_type
         self.place = PLACES.get(url)
         if self.place is None:
-            self.place = PLACES[url] = Place()
+            self.place = PLACES[url] = MemoryResource()
             self.place.mutex = threading.Lock()
             self.place.left = threading.Event()
 
     def connect(self):
         return self.session_type(self.place)
 
-    def adopt(self, native):
+    def caller_connection(self, native):
         return native
 
     def install(self):

@@ -4,9 +4,9 @@ import itertools
 import threading
 
 from fencelock.errors import GuardError
-from fencelock.protocol.generators import drive
+from fencelock.protocol.generators import run_generator
 from fencelock.protocol.guard_requests import ConflictError
-from fencelock.stores.optimistic import OptimisticSpeech, Stored, entry_value, mark_value
+from fencelock.stores.optimistic import OptimisticGuardCodec, Stored, entry_value, mark_value
 
 PLACES = {}
 
@@ -56,7 +56,7 @@ class Work:
         self.is_over = True
 
 
-class Speech(OptimisticSpeech):
+class Speech(OptimisticGuardCodec):
     """The words that a store says for itself; each trip is a call with the place."""
 
     def _read(self, resources):
@@ -99,7 +99,7 @@ class Connection:
 
     def perform(self, request):
         try:
-            return drive(self.speech.talk(request), lambda call: call(self.place))
+            return run_generator(self.speech.operations(request), lambda call: call(self.place))
         except BaseException:
             self.rollback()
             raise
@@ -107,7 +107,7 @@ class Connection:
     def rollback(self):
         self.speech.forget()
 
-    def explain(self, error):
+    def map_error(self, error):
         return None
 
     def close(self):
@@ -127,7 +127,7 @@ class OptimisticGuard:
     def connect(self):
         return Connection(self.place, self.speech_type(self.url))
 
-    def adopt(self, native):
+    def caller_connection(self, native):
         raise GuardError("no transaction stays open here")
 
     def install(self):

@@ -35,7 +35,7 @@ def kit_of(ledger):
 @pytest.fixture(autouse=True)
 def short_patience(monkeypatch):
     """A broken source may let threads wait for ever: that shows within a moment here."""
-    monkeypatch.setattr("fencelock.testing.conformance.rig.PATIENCE_S", 1.0)
+    monkeypatch.setattr("fencelock.testing.conformance.rig.REQUEST_TIMEOUT_S", 1.0)
 
 
 @pytest.mark.parametrize(("broken", "check"), BROKEN, ids=lambda value: getattr(value, "__name__", value))
@@ -49,7 +49,7 @@ def test_a_source_that_does_not_ring_is_rejected(monkeypatch):
         pass
 
     monkeypatch.setattr("fencelock.stores.memory.source.Bell.ring", lambda bell: None)
-    monkeypatch.setattr("fencelock.testing.conformance.waiting.PATIENCE_S", 0.01)
+    monkeypatch.setattr("fencelock.testing.conformance.waiting.REQUEST_TIMEOUT_S", 0.01)
     assert isinstance(failure(Silent, "test_the_head_of_the_queue_is_told_of_a_release"), AssertionError)
 
 

@@ -7,10 +7,10 @@ from tests import sources
 class Client(sources.Client):
     """One process's view of a source: a store of its own, with its sessions and claims, and one connection."""
 
-    def __init__(self, url: str, *, patience_s: float = 10.0) -> None:
+    def __init__(self, url: str, *, request_timeout_s: float = 10.0) -> None:
         self.url = url
         self.store = EtcdSource(url)
-        self.connection = self.store.connect(patience_s=patience_s)
+        self.connection = self.store.connect(request_timeout_s=request_timeout_s)
 
     @property
     def presence(self):

@@ -2,16 +2,16 @@
 
 from typing import Any
 
-from fencelock.stores.etcd.connection.client import TXN, Client
+from fencelock.stores.etcd.connection.client import TXN, EtcdClient
 from fencelock.stores.etcd.connection.operations import delete, get, put, txn
-from fencelock.stores.etcd.connection.url import place_of
+from fencelock.stores.etcd.connection.url import parse_url
 
 
 class Direct:
     """Reads and writes whole keys."""
 
     def __init__(self, url: str) -> None:
-        self.client = Client(place_of(url))
+        self.client = EtcdClient(parse_url(url))
 
     def _done(self, operation: Any) -> Any:
         return self.client.call(TXN, txn((), (operation,)), 10.0).responses[0]

@@ -10,19 +10,19 @@ import fencelock
 from fencelock.errors import ConfigError, OutcomeUnknownError, SourceUnavailableError
 from fencelock.stores.etcd.connection import messages as say
 from fencelock.stores.etcd.connection import operations as op
-from fencelock.stores.etcd.connection.client import RANGE, STATUS, TXN, Client
-from fencelock.stores.etcd.connection.url import place_of
+from fencelock.stores.etcd.connection.client import RANGE, STATUS, TXN, EtcdClient
+from fencelock.stores.etcd.connection.url import parse_url
 from fencelock.stores.etcd.source.store import EtcdSource
 from tests.etcd.fix_etcd import Corner
 from tests.etcd.fix_server import EtcdCluster
 from tests.helpers import wait_until
 
-PATIENCE_S = 5.0
+REQUEST_TIMEOUT_S = 5.0
 SHORT_S = 0.3
 
 
 def test_a_url_names_members_a_prefix_a_login_and_files():
-    place = place_of("etcd://me:p%40ss@one:1,two,[::1]:3/a%20b/c/?ca=/ca&cert=/cert&key=/key")
+    place = parse_url("etcd://me:p%40ss@one:1,two,[::1]:3/a%20b/c/?ca=/ca&cert=/cert&key=/key")
     assert place.endpoints == ("one:1", "two:2379", "[::1]:3")
     assert place.prefix == b"a b/c/"
     assert (place.user, place.password) == ("me", "p@ss")
@@ -32,8 +32,8 @@ def test_a_url_names_members_a_prefix_a_login_and_files():
 
 
 def test_a_url_without_more_names_no_prefix_no_login_and_no_tls():
-    assert place_of("etcd://one")[1:5] == (b"", None, None, None)
-    assert place_of("etcd://one?tls=on").tls == (None, None, None)
+    assert parse_url("etcd://one")[1:5] == (b"", None, None, None)
+    assert parse_url("etcd://one?tls=on").tls == (None, None, None)
 
 
 @pytest.mark.parametrize(
@@ -46,18 +46,18 @@ def test_a_url_without_more_names_no_prefix_no_login_and_no_tls():
 )  # fmt: skip
 def test_a_url_that_is_not_understood_is_refused_without_its_password(url):
     with pytest.raises(ConfigError) as caught:
-        place_of(url)
+        parse_url(url)
     assert "password" not in str(caught.value).replace("user:password@host", "").replace("without a password", "")
 
 
 def test_a_transaction_is_done_in_threads_and_on_loops_alike(etcd: Corner):
-    client = Client(place_of(etcd.url))
+    client = EtcdClient(parse_url(etcd.url))
     key = f"{etcd.prefix}/key".encode()
-    first = client.call(TXN, op.txn([op.is_absent(key)], [op.put(key, b"1")]), PATIENCE_S)
+    first = client.call(TXN, op.txn([op.is_absent(key)], [op.put(key, b"1")]), REQUEST_TIMEOUT_S)
     assert first.succeeded
 
     async def again():
-        return await client.call_async(TXN, op.txn([op.is_absent(key)], [], [op.get(key)]), PATIENCE_S)
+        return await client.call_async(TXN, op.txn([op.is_absent(key)], [], [op.get(key)]), REQUEST_TIMEOUT_S)
 
     for _ in range(2):  # Each on a loop of its own.
         found = asyncio.run(again())
@@ -67,35 +67,35 @@ def test_a_transaction_is_done_in_threads_and_on_loops_alike(etcd: Corner):
 
 def test_a_member_that_is_down_is_passed_over(etcd: Corner):
     hosts = f"127.0.0.1:1,{etcd.cluster.servers[0].endpoint()}"
-    client = Client(place_of(f"etcd://{hosts}"))
-    assert client.call(RANGE, say.RangeRequest(key=b"x"), PATIENCE_S).header.revision
+    client = EtcdClient(parse_url(f"etcd://{hosts}"))
+    assert client.call(RANGE, say.RangeRequest(key=b"x"), REQUEST_TIMEOUT_S).header.revision
 
 
 def test_nobody_there_is_a_definite_error():
     with pytest.raises(SourceUnavailableError) as caught:
-        Client(place_of("etcd://127.0.0.1:1,127.0.0.1:2")).call(STATUS, say.StatusRequest(), PATIENCE_S)
+        EtcdClient(parse_url("etcd://127.0.0.1:1,127.0.0.1:2")).call(STATUS, say.StatusRequest(), REQUEST_TIMEOUT_S)
     assert caught.value.definite
 
 
 def test_a_name_that_nobody_resolves_is_a_definite_error_and_the_next_member_is_asked(etcd: Corner):
     with pytest.raises(SourceUnavailableError, match="cannot be reached") as caught:
-        Client(place_of("etcd://nohost.invalid/p")).call(STATUS, say.StatusRequest(), PATIENCE_S)
+        EtcdClient(parse_url("etcd://nohost.invalid/p")).call(STATUS, say.StatusRequest(), REQUEST_TIMEOUT_S)
     assert caught.value.definite
-    client = Client(place_of(f"etcd://nohost.invalid,{etcd.cluster.servers[0].endpoint()}"))
-    assert client.call(STATUS, say.StatusRequest(), PATIENCE_S).version
+    client = EtcdClient(parse_url(f"etcd://nohost.invalid,{etcd.cluster.servers[0].endpoint()}"))
+    assert client.call(STATUS, say.StatusRequest(), REQUEST_TIMEOUT_S).version
 
 
 def test_a_frozen_member_leaves_the_outcome_unknown_and_the_next_call_goes_elsewhere(own_etcd_three: EtcdCluster):
-    client = Client(place_of(own_etcd_three.url()))
+    client = EtcdClient(parse_url(own_etcd_three.url()))
     follower = next(server for server in own_etcd_three.servers if not server.is_leader())
-    wait_until(lambda: client.call(STATUS, say.StatusRequest(), PATIENCE_S).version)
+    wait_until(lambda: client.call(STATUS, say.StatusRequest(), REQUEST_TIMEOUT_S).version)
     while own_etcd_three.servers[client._member] is not follower:
         client._leave(client._member)
-    client.call(RANGE, say.RangeRequest(key=b"x"), PATIENCE_S)
+    client.call(RANGE, say.RangeRequest(key=b"x"), REQUEST_TIMEOUT_S)
     follower.freeze()
     with pytest.raises(OutcomeUnknownError):
         client.call(RANGE, say.RangeRequest(key=b"x"), SHORT_S)
-    assert client.call(RANGE, say.RangeRequest(key=b"x"), PATIENCE_S).header.revision
+    assert client.call(RANGE, say.RangeRequest(key=b"x"), REQUEST_TIMEOUT_S).header.revision
 
 
 def test_what_nobody_has_any_more_leaves_no_connection(own_etcd: EtcdCluster):

@@ -11,12 +11,12 @@ import pytest
 
 from fencelock.model import draw_claim
 from fencelock.protocol import source_requests as ask
-from fencelock.protocol.generators import drive
+from fencelock.protocol.generators import run_generator
 from fencelock.stores.etcd.connection import messages as say
 from fencelock.stores.etcd.connection.client import LEASE_REVOKE
-from fencelock.stores.etcd.source.cluster_state import Presence
-from fencelock.stores.etcd.source.queue_entry import Standing
-from fencelock.stores.etcd.source.session import Session
+from fencelock.stores.etcd.source.cluster_state import ClusterState
+from fencelock.stores.etcd.source.queue_entry import EtcdQueueEntry
+from fencelock.stores.etcd.source.session import EtcdSession
 from tests.etcd.clients import Client, installed
 from tests.etcd.fix_etcd import Corner
 from tests.etcd.wire import Wire
@@ -47,13 +47,13 @@ def test_a_claim_is_not_taken_for_forgotten_while_it_is_placed(
     etcd: Corner, client: Client, monkeypatch: pytest.MonkeyPatch
 ):
     """Between two lines of the thread that acquires, the keeper ends what nobody asks for."""
-    settle = Presence.settle
+    settle = ClusterState.settle
 
-    def settle_slowly(here: Presence, *details: Any) -> None:
+    def settle_slowly(here: ClusterState, *details: Any) -> None:
         settle(here, *details)
-        elsewhere(lambda: drive(here.end_overdue(), client.connection.say))
+        elsewhere(lambda: run_generator(here.end_overdue(), client.connection.say))
 
-    monkeypatch.setattr(Presence, "settle", settle_slowly)
+    monkeypatch.setattr(ClusterState, "settle", settle_slowly)
     claim = draw_claim()
     client.token("lock", claim, ttl_ms=TTL_MS)
     assert client.ask(ask.Renew((("lock", claim),))).remaining_ms
@@ -62,19 +62,19 @@ def test_a_claim_is_not_taken_for_forgotten_while_it_is_placed(
 
 
 def test_a_claim_whose_end_has_begun_is_not_placed(etcd: Corner, client: Client, monkeypatch: pytest.MonkeyPatch):
-    keep = Standing.keep
+    keep = EtcdQueueEntry.keep
 
-    def keep_slowly(standing: Standing, sent_ms: int) -> None:
+    def keep_slowly(standing: EtcdQueueEntry, sent_ms: int) -> None:
         keep(standing, sent_ms)
-        other = client.store.connect(patience_s=DEADLINE_S)
+        other = client.store.connect(request_timeout_s=DEADLINE_S)
         elsewhere(lambda: other.perform(ask.Release("lock", standing.claim)))
 
-    monkeypatch.setattr(Standing, "keep", keep_slowly)
+    monkeypatch.setattr(EtcdQueueEntry, "keep", keep_slowly)
     assert isinstance(client.acquire("lock", draw_claim()), ask.ClaimEnded)
     assert places(etcd) == []
 
 
-def revoke(client: Client, session: Session) -> None:
+def revoke(client: Client, session: EtcdSession) -> None:
     """End a session at etcd, as an operator may."""
     client.presence.client.call(LEASE_REVOKE, say.LeaseRevokeRequest(id=session.lease), DEADLINE_S)
 

@@ -152,7 +152,7 @@ def test_a_child_that_was_forked_in_the_middle_of_a_call_says_so(source: fencelo
 class FakeChannel:
     """Notes whether a fork would wait for its closing."""
 
-    def __init__(self, gate: forking.ForkGate) -> None:
+    def __init__(self, gate: forking.EtcdForkGate) -> None:
         self._gate = gate
         self.was_guarded: bool | None = None
 
@@ -162,7 +162,7 @@ class FakeChannel:
 
 def test_no_fork_begins_while_a_channel_is_closed_that_nobody_has_any_more(monkeypatch):
     """Closing takes a lock of the channel's, which a child would find taken, and wait for, within its own fork."""
-    gate = forking.ForkGate()
+    gate = forking.EtcdForkGate()
     monkeypatch.setattr(client, "GATE", gate)
     channel, late = FakeChannel(gate), FakeChannel(gate)
     client._discard({0: channel})

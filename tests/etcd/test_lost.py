@@ -19,7 +19,7 @@ from tests.etcd.wire import Direction, Wire
 from tests.helpers import DEADLINE_S, wait_until
 
 LONG_MS = 60_000
-PATIENCE_S = 5.0
+REQUEST_TIMEOUT_S = 5.0
 
 
 class Stage:
@@ -106,7 +106,7 @@ def test_a_claim_released_in_doubt_is_never_granted(stage: Stage, direction: Dir
     stage.again(ask.Release("lock", request.claim))
     assert isinstance(stage.client.ask(request), ask.ClaimEnded)
     # What is still under way arrives now.
-    assert not here.client.call(TXN, late, PATIENCE_S).succeeded
+    assert not here.client.call(TXN, late, REQUEST_TIMEOUT_S).succeeded
     assert not stage.other.ask(ask.Inspect("lock")).is_held
 
 
@@ -129,7 +129,7 @@ def test_a_release_that_comes_late_ends_nobody_elses_place(stage: Stage):
     stage.client.release("lock", first)
     stage.client.token("lock", second)
     assert stage.client.presence.standing[second].key == key
-    assert not stage.client.presence.client.call(TXN, late, PATIENCE_S).succeeded
+    assert not stage.client.presence.client.call(TXN, late, REQUEST_TIMEOUT_S).succeeded
     assert stage.other.ask(ask.Inspect("lock")).is_held
 
 

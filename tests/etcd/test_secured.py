@@ -32,7 +32,7 @@ def test_tls_with_a_clients_certificate(tls_etcd: TlsMember):
 def test_a_connection_that_is_not_trusted_is_refused(tls_etcd: TlsMember, files: dict[str, str]):
     url = tls_etcd.url(**files) if files else tls_etcd.cluster.url("app")
     with pytest.raises(SourceError) as caught:
-        Client(url, patience_s=3.0).describe()
+        Client(url, request_timeout_s=3.0).describe()
     assert isinstance(caught.value, SourceUnavailableError) or not caught.value.definite
 
 
@@ -108,15 +108,15 @@ def test_a_member_that_is_down_is_passed_over_before_the_login_too(guarded_etcd:
 def test_a_login_that_becomes_old_twice_within_a_call_is_renewed_twice(guarded_etcd: EtcdCluster, monkeypatch):
     """Operators make a role and then a user, and each of the two ends the logins before it."""
     client = installed(app_url(guarded_etcd))
-    log_in, changes = etcd_client.Client._log_in, iter([("disable", ROOT), ("enable", None)])
+    log_in, changes = etcd_client.EtcdClient._log_in, iter([("disable", ROOT), ("enable", None)])
 
-    def change_auth_and_log_in(self: etcd_client.Client, *terms: Any) -> Any:
+    def change_auth_and_log_in(self: etcd_client.EtcdClient, *terms: Any) -> Any:
         login = yield from log_in(self, *terms)
         for word, user in changes:
             guarded_etcd.ctl("auth", word, user=user)
         return login
 
-    monkeypatch.setattr(etcd_client.Client, "_log_in", change_auth_and_log_in)
+    monkeypatch.setattr(etcd_client.EtcdClient, "_log_in", change_auth_and_log_in)
     guarded_etcd.ctl("auth", "disable", user=ROOT)
     guarded_etcd.ctl("auth", "enable")
     assert client.one_token()

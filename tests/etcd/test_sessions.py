@@ -82,7 +82,7 @@ def hold_hundred(client: Client, number: int) -> list[tuple[str, str]]:
     leases = [(f"lock-{number}-{place}", draw_claim()) for place in range(100)]
 
     def work(part: list[tuple[str, str]]) -> None:
-        connection = client.store.connect(patience_s=DEADLINE_S)
+        connection = client.store.connect(request_timeout_s=DEADLINE_S)
         for lock, claim in part:
             reply = connection.perform(ask.Acquire(lock, claim, "tester", LONG_MS, boottime_us(), may_wait=True))
             assert isinstance(reply, ask.Granted)

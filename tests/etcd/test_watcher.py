@@ -6,8 +6,8 @@ import pytest
 
 from fencelock.stores.etcd.connection import messages as say
 from fencelock.stores.etcd.connection import operations as op
-from fencelock.stores.etcd.connection.client import TXN, Client
-from fencelock.stores.etcd.connection.url import place_of
+from fencelock.stores.etcd.connection.client import TXN, EtcdClient
+from fencelock.stores.etcd.connection.url import parse_url
 from fencelock.stores.etcd.source.watcher import Watcher
 from tests.etcd.fix_etcd import Corner
 from tests.helpers import DEADLINE_S, wait_until
@@ -20,7 +20,7 @@ class Scene:
     """A client, its watcher, and one key."""
 
     def __init__(self, corner: Corner) -> None:
-        self.client = Client(place_of(corner.url))
+        self.client = EtcdClient(parse_url(corner.url))
         self.watcher = Watcher(self.client)
         self.key = corner.prefix.encode() + KEY
 

@@ -19,7 +19,7 @@ from fencelock.model import Sequencer, draw_claim
 from fencelock_lab.demo import TTL_S, acts, perform
 from fencelock_lab.demo.acts import ACTS, AMOUNTS, Act, Move
 from fencelock_lab.demo.conductor import DemoError
-from fencelock_lab.demo.record import ActRecord, Event, differences
+from fencelock_lab.demo.record import ActRecord, DemoEvent, differences
 from fencelock_lab.demo.resources import LOCK, Unsealed
 from fencelock_lab.demo.svg import picture
 from fencelock_lab.demo.terminal import narrate, show
@@ -195,7 +195,7 @@ def test_a_picture_that_cannot_be_written_is_refused_before_the_play(
 
 
 def _record(act: Act, final: int, *writers: str) -> ActRecord:
-    events = (Event(0.0, "accepted", name, amount=AMOUNTS[name]) for name in writers)
+    events = (DemoEvent(0.0, "accepted", name, amount=AMOUNTS[name]) for name in writers)
     return ActRecord(act, tuple(events), final)
 
 
@@ -226,25 +226,25 @@ def _stale_write_accepted() -> ActRecord:
     return ActRecord(
         TWO,
         (
-            Event(0.000, "state", value=0, mark=0),
-            Event(0.001, "asked", "A"),
-            Event(0.005, "acquired", "A", token=41),
-            Event(0.006, "state", value=0, mark=0),
-            Event(0.007, "read", "A", token=41, value=0, is_valid=True),
-            Event(0.008, "state", value=0, mark=0),
-            Event(0.010, "frozen", "A", seconds=0.99),
-            Event(0.011, "asked", "B"),
-            Event(1.010, "acquired", "B", token=42),
-            Event(1.011, "state", value=0, mark=0),
-            Event(1.012, "read", "B", token=42, value=0, is_valid=True),
-            Event(1.013, "state", value=0, mark=0),
-            Event(1.014, "thawed", "A", seconds=1.004),
-            Event(1.016, "accepted", "A", token=41, value=1, amount=1),
-            Event(1.017, "released", "A", token=41),
-            Event(1.018, "state", value=1, mark=41),
-            Event(1.020, "accepted", "B", token=42, value=10, amount=10),
-            Event(1.021, "released", "B", token=42),
-            Event(1.022, "state", value=10, mark=42),
+            DemoEvent(0.000, "state", value=0, mark=0),
+            DemoEvent(0.001, "asked", "A"),
+            DemoEvent(0.005, "acquired", "A", token=41),
+            DemoEvent(0.006, "state", value=0, mark=0),
+            DemoEvent(0.007, "read", "A", token=41, value=0, is_valid=True),
+            DemoEvent(0.008, "state", value=0, mark=0),
+            DemoEvent(0.010, "frozen", "A", seconds=0.99),
+            DemoEvent(0.011, "asked", "B"),
+            DemoEvent(1.010, "acquired", "B", token=42),
+            DemoEvent(1.011, "state", value=0, mark=0),
+            DemoEvent(1.012, "read", "B", token=42, value=0, is_valid=True),
+            DemoEvent(1.013, "state", value=0, mark=0),
+            DemoEvent(1.014, "thawed", "A", seconds=1.004),
+            DemoEvent(1.016, "accepted", "A", token=41, value=1, amount=1),
+            DemoEvent(1.017, "released", "A", token=41),
+            DemoEvent(1.018, "state", value=1, mark=41),
+            DemoEvent(1.020, "accepted", "B", token=42, value=10, amount=10),
+            DemoEvent(1.021, "released", "B", token=42),
+            DemoEvent(1.022, "state", value=10, mark=42),
         ),
         final=10,
     )
@@ -329,7 +329,7 @@ def test_text_in_ascii_says_the_same(drawn: Timeline) -> None:
 def test_every_event_can_be_narrated() -> None:
     told = [narrate(event) for event in _stale_write_accepted().events]
     assert "A is frozen; its lease still runs for 1.0 s" in told
-    assert narrate(Event(0.0, "refused", "A", token=1, mark=2)).endswith("below the mark, 2")
+    assert narrate(DemoEvent(0.0, "refused", "A", token=1, mark=2)).endswith("below the mark, 2")
 
 
 # --- as a picture --------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from fencelock.model import draw_claim
 from fencelock.protocol import source_requests as ask
 from fencelock.stores.mysql.connection.client import open_connection
 from fencelock.stores.mysql.connection.forks import FORKS
-from fencelock.stores.mysql.connection.url import place_of
+from fencelock.stores.mysql.connection.url import parse_url
 from fencelock.stores.mysql.source.codec import SQL
 from fencelock.stores.mysql.source.store import MySQLSource
 from tests.helpers import wait_until
@@ -59,7 +59,7 @@ def client(url: str) -> Iterator[Client]:
 @contextmanager
 def holding(database: Database, statement: str) -> Iterator[None]:
     """Run a statement in a transaction that stays open for the block."""
-    side = open_connection(place_of(database.url()), 10.0)
+    side = open_connection(parse_url(database.url()), 10.0)
     try:
         with side.cursor() as cursor:
             cursor.execute("begin")
@@ -100,7 +100,7 @@ class LateRequest:
 
     def arrive(self, *modes: str) -> list[str]:
         """Return the outcomes that it has now."""
-        connection = open_connection(place_of(self._url), 10.0)
+        connection = open_connection(parse_url(self._url), 10.0)
         try:
             return [self._outcome(connection, mode) for mode in modes or ("try",)]
         finally:
@@ -147,7 +147,7 @@ def test_h4_an_acquire_that_was_given_up_inside_the_server_is_ended_by_its_relea
     for may_wait in (False, True):
         claim = draw_claim()
         with holding(database, HOLD_LOCK):
-            hasty = Client(url, patience_s=30.0)
+            hasty = Client(url, request_timeout_s=30.0)
             hasty.describe()
             hasty.connection._patience_s = 0.1  # The server goes on for longer.
             with pytest.raises(OutcomeUnknownError):
@@ -198,7 +198,7 @@ def test_h4_an_acquire_that_arrives_after_its_release_is_refused(
     """It hangs in the network while its client goes on: repeats it, releases, and lets others come and go."""
     client.one_token()
     claim = draw_claim()
-    hasty = Client(proxy.url(url), patience_s=0.5)
+    hasty = Client(proxy.url(url), request_timeout_s=0.5)
     hasty.describe()
     hasty.one_token("another")
     assert hasty.connection._native is not None
@@ -273,7 +273,7 @@ TTL_LIMIT_MS = MySQLSource.capabilities.ttl_max_ms
 
 def send(database: Database, call: str, **named: int) -> None:
     """Make a call as any client of any language may."""
-    connection = open_connection(place_of(database.url()), 10.0)
+    connection = open_connection(parse_url(database.url()), 10.0)
     try:
         with connection.cursor() as cursor:
             cursor.execute(SENT[call].format(**named))

@@ -8,14 +8,14 @@ import pytest
 
 from fencelock.errors import ConfigError, MissingDependencyError, SourceUnavailableError
 from fencelock.stores.mysql.connection.client import (
-    AsyncConnection,
-    Connection,
+    AsyncMySQLConnection,
+    MySQLConnection,
     is_alive,
     open_async_connection,
     open_connection,
 )
 from fencelock.stores.mysql.connection.forks import FORKS
-from fencelock.stores.mysql.connection.url import place_of
+from fencelock.stores.mysql.connection.url import parse_url
 from tests.helpers import wait_until
 from tests.mysql.fix_server import MySQLServer
 
@@ -28,7 +28,7 @@ WANTED = ("READ-COMMITTED", "+00:00", 1, "utf8mb4", "NO_CHAIN", MODES, 0, 4)
 
 
 def test_each_connection_begins_with_the_settings_that_decisions_need(mysql_server: MySQLServer) -> None:
-    place = place_of(mysql_server.url())
+    place = parse_url(mysql_server.url())
     native = open_connection(place, 5.0)
     with native.cursor() as cursor:
         cursor.execute(SETTINGS)
@@ -51,7 +51,7 @@ def test_an_account_whose_login_needs_another_package_says_which(own_mysql: MySQ
     own_mysql.rows("install soname 'auth_ed25519'")
     own_mysql.rows("create user 'edwards' identified via ed25519 using password('secret')")
     with pytest.raises(MissingDependencyError, match=r"'pynacl' package .*pip install 'PyMySQL\[rsa,ed25519\]'"):
-        open_connection(place_of(own_mysql.url().replace("root", "edwards:secret")), 5.0)
+        open_connection(parse_url(own_mysql.url().replace("root", "edwards:secret")), 5.0)
 
 
 def _ids(server: MySQLServer) -> set[int]:
@@ -59,7 +59,7 @@ def _ids(server: MySQLServer) -> set[int]:
 
 
 def test_a_closed_connection_says_goodbye(own_mysql: MySQLServer) -> None:
-    place = place_of(own_mysql.url())
+    place = parse_url(own_mysql.url())
     FORKS.close(open_connection(place, 5.0))
 
     async def come_and_go() -> None:
@@ -70,7 +70,7 @@ def test_a_closed_connection_says_goodbye(own_mysql: MySQLServer) -> None:
 
 
 def test_an_idle_connection_that_was_killed_is_not_alive(mysql_server: MySQLServer) -> None:
-    native = open_connection(place_of(mysql_server.url()), 5.0)
+    native = open_connection(parse_url(mysql_server.url()), 5.0)
     assert is_alive(native)
     mysql_server.rows(f"kill {native.thread_id()}")
     wait_until(lambda: not is_alive(native))
@@ -79,7 +79,7 @@ def test_an_idle_connection_that_was_killed_is_not_alive(mysql_server: MySQLServ
 
 @pytest.mark.asyncio
 async def test_an_idle_connection_of_a_loop_that_was_killed_is_not_alive(mysql_server: MySQLServer) -> None:
-    native = await open_async_connection(place_of(mysql_server.url()), 5.0)
+    native = await open_async_connection(parse_url(mysql_server.url()), 5.0)
     assert is_alive(native)
     # Whether or not the loop has looked since.
     mysql_server.rows(f"kill {native.thread_id()}")
@@ -90,8 +90,8 @@ async def test_an_idle_connection_of_a_loop_that_was_killed_is_not_alive(mysql_s
 
 
 def test_a_connection_of_a_loop_that_is_closed_is_closed_without_it(mysql_server: MySQLServer) -> None:
-    async def come() -> AsyncConnection:
-        return await open_async_connection(place_of(mysql_server.url()), 5.0)
+    async def come() -> AsyncMySQLConnection:
+        return await open_async_connection(parse_url(mysql_server.url()), 5.0)
 
     native = asyncio.run(come())
     number = native.thread_id()
@@ -101,7 +101,7 @@ def test_a_connection_of_a_loop_that_is_closed_is_closed_without_it(mysql_server
     wait_until(lambda: number not in _ids(mysql_server))
 
 
-def _child_lets_go(native: Connection | AsyncConnection, descriptor: int) -> bool:
+def _child_lets_go(native: MySQLConnection | AsyncMySQLConnection, descriptor: int) -> bool:
     """Fork, and tell whether the child finds the connection dropped, and its descriptor closed."""
     pid = os.fork()
     if pid == 0:
@@ -118,7 +118,7 @@ def _child_lets_go(native: Connection | AsyncConnection, descriptor: int) -> boo
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_forked_child_lets_go_of_its_parents_connection(mysql_server: MySQLServer) -> None:
-    native = open_connection(place_of(mysql_server.url()), 5.0)
+    native = open_connection(parse_url(mysql_server.url()), 5.0)
     assert _child_lets_go(native, native.descriptor)
     with native.cursor() as cursor:
         cursor.execute("select 7")
@@ -129,7 +129,7 @@ def test_a_forked_child_lets_go_of_its_parents_connection(mysql_server: MySQLSer
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 @pytest.mark.asyncio
 async def test_a_forked_child_lets_go_of_its_parents_connection_of_a_loop(mysql_server: MySQLServer) -> None:
-    native = await open_async_connection(place_of(mysql_server.url()), 5.0)
+    native = await open_async_connection(parse_url(mysql_server.url()), 5.0)
     assert _child_lets_go(native, native.descriptor)
     async with native.cursor() as cursor:
         await cursor.execute("select 7")
@@ -141,9 +141,9 @@ def test_a_frozen_server_is_waited_for_no_longer_than_the_patience(own_mysql: My
     own_mysql.freeze()
     began = time.monotonic()
     with pytest.raises(SourceUnavailableError, match="cannot be reached"):
-        open_connection(place_of(own_mysql.url()), 0.2)
+        open_connection(parse_url(own_mysql.url()), 0.2)
     with pytest.raises(SourceUnavailableError, match="cannot be reached"):
-        asyncio.run(open_async_connection(place_of(own_mysql.url()), 0.2))
+        asyncio.run(open_async_connection(parse_url(own_mysql.url()), 0.2))
     assert time.monotonic() - began < 30
     own_mysql.thaw()
 
@@ -153,13 +153,13 @@ def test_of_several_servers_the_first_that_takes_writes_is_used(
 ) -> None:
     own_mysql.rows("set global read_only = on")
     hosts = f"127.0.0.1:1,127.0.0.1:{own_mysql.port},127.0.0.1:{mysql_server.port}"
-    place = place_of(f"mysql://root@{hosts}/mysql")
+    place = parse_url(f"mysql://root@{hosts}/mysql")
     native = open_connection(place, 5.0)
     with native.cursor() as cursor:
         cursor.execute("select @@port")
         assert cursor.fetchone() == (mysql_server.port,)
     FORKS.close(native)
-    none = place_of(f"mysql://root@127.0.0.1:1,127.0.0.1:{own_mysql.port}/mysql")
+    none = parse_url(f"mysql://root@127.0.0.1:1,127.0.0.1:{own_mysql.port}/mysql")
     with pytest.raises(SourceUnavailableError, match=rf"refused.*; 127.0.0.1:{own_mysql.port} takes no writes"):
         open_connection(none, 5.0)
 
@@ -170,7 +170,7 @@ async def test_of_several_servers_a_loop_too_uses_the_first_that_takes_writes(
 ) -> None:
     own_mysql.rows("set global read_only = on")
     hosts = f"127.0.0.1:1,127.0.0.1:{own_mysql.port},127.0.0.1:{mysql_server.port}"
-    native = await open_async_connection(place_of(f"mysql://root@{hosts}/mysql"), 5.0)
+    native = await open_async_connection(parse_url(f"mysql://root@{hosts}/mysql"), 5.0)
     async with native.cursor() as cursor:
         await cursor.execute("select @@port")
         assert await cursor.fetchone() == (mysql_server.port,)
@@ -178,7 +178,7 @@ async def test_of_several_servers_a_loop_too_uses_the_first_that_takes_writes(
 
 
 def test_a_socket_is_connected_to(mysql_server: MySQLServer) -> None:
-    place = place_of(f"mysql://root@/mysql?unix_socket={mysql_server.socket}")
+    place = parse_url(f"mysql://root@/mysql?unix_socket={mysql_server.socket}")
     native = open_connection(place, 5.0)
     assert "UNIX socket" in native.host_info
     FORKS.close(native)
@@ -195,7 +195,7 @@ def test_a_password_of_any_letters_is_taken(mysql_server: MySQLServer) -> None:
     password = "a/b@c:d?é€#%"
     mysql_server.rows("set names utf8mb4")
     mysql_server.rows("create or replace user 'guest'@'%%' identified by %s", password)
-    place = place_of(mysql_server.url(user="guest", password=password, database="information_schema"))
+    place = parse_url(mysql_server.url(user="guest", password=password, database="information_schema"))
     FORKS.close(open_connection(place, 5.0))
     FORKS.close(asyncio.run(open_async_connection(place, 5.0)))
 
@@ -214,7 +214,7 @@ def test_a_url_is_shown_in_one_spelling_and_without_secrets(
 ) -> None:
     for name in ("MYSQL_HOST", "MYSQL_TCP_PORT"):
         monkeypatch.delenv(name, raising=False)
-    place = place_of(url)
+    place = parse_url(url)
     assert place.url == shown
     assert repr(place) == f"Place({shown!r})"
 
@@ -222,8 +222,8 @@ def test_a_url_is_shown_in_one_spelling_and_without_secrets(
 def test_what_a_url_leaves_out_is_what_the_servers_own_programs_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MYSQL_HOST", "db.example")
     monkeypatch.setenv("MYSQL_TCP_PORT", "3307")
-    assert place_of("mysql://u@/app").url == "mysql://db.example:3307/app"
-    assert place_of("mysql://h,:1/app").url == "mysql://h:3307,db.example:1/app"
+    assert parse_url("mysql://u@/app").url == "mysql://db.example:3307/app"
+    assert parse_url("mysql://h,:1/app").url == "mysql://h:3307,db.example:1/app"
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ def test_what_a_url_leaves_out_is_what_the_servers_own_programs_are_told(monkeyp
 )
 def test_a_url_that_is_not_understood_is_refused_without_its_password(url: str) -> None:
     with pytest.raises(ConfigError, match="a MySQL URL is not understood") as caught:
-        place_of(url)
+        parse_url(url)
     assert "hun" not in str(caught.value)
 
 
@@ -257,17 +257,17 @@ def test_a_url_that_is_not_understood_is_refused_without_its_password(url: str) 
     ],
 )
 def test_who_names_an_authority_has_the_identity_checked(query: str, mode: str) -> None:
-    assert place_of(f"mysql://h/db{query}").ssl_mode == mode
+    assert parse_url(f"mysql://h/db{query}").ssl_mode == mode
 
 
 def test_a_certificate_that_is_no_file_is_refused() -> None:
     with pytest.raises(ConfigError, match="a certificate or key cannot be used"):
-        place_of("mysql://h/db?ssl_ca=/nowhere").tls()
+        parse_url("mysql://h/db?ssl_ca=/nowhere").tls()
 
 
 def test_a_server_without_tls_is_told_nothing_by_who_asks_for_it(mysql_server: MySQLServer) -> None:
     before = mysql_server.rows("show global status like 'Aborted_connects'")
-    place = place_of(mysql_server.url(ssl_mode="REQUIRED", user="nobody_at_all"))
+    place = parse_url(mysql_server.url(ssl_mode="REQUIRED", user="nobody_at_all"))
     with pytest.raises(SourceUnavailableError, match="the server offers none"):
         open_connection(place, 5.0)
     with pytest.raises(SourceUnavailableError, match="the server offers none"):

@@ -12,9 +12,9 @@ import pytest
 import fencelock
 from fencelock import GuardError, SchemaError, SourceInfo, SourceUnavailableError
 from fencelock.model import Finding
-from fencelock.stores.mysql.connection.url import place_of
+from fencelock.stores.mysql.connection.url import parse_url
 from fencelock.stores.mysql.guard import install as guard_install
-from fencelock.stores.mysql.guard.codec import Aside
+from fencelock.stores.mysql.guard.codec import SeparateConnection
 from fencelock.stores.mysql.guard.store import MySQLGuard
 from fencelock.stores.mysql.guard.store import connection as guard_connection
 from tests.guards import LOCK, RESOURCE, HandmadeLease, sequencer
@@ -51,7 +51,7 @@ def findings(guarded: Guarded, **login: Any) -> dict[str, Finding]:
 def test_an_installation_that_is_broken_off_anywhere_is_completed_by_the_next(
     unprotected: Guarded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = place_of(unprotected.database.url())
+    place = parse_url(unprotected.database.url())
     performed = guard_install.results
 
     class BrokenOffError(Exception):
@@ -134,7 +134,7 @@ def protect_until(guarded: Guarded, last: int, monkeypatch: pytest.MonkeyPatch, 
         if count >= last:
             # A process that is dead says nothing more, on either connection.
             raise KeyboardInterrupt
-        count += isinstance(said, Aside)
+        count += isinstance(said, SeparateConnection)
         return aside(connection, said)
 
     with monkeypatch.context() as patch:

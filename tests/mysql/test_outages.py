@@ -114,10 +114,10 @@ def test_a_connection_that_the_server_killed_is_made_anew(mysql_url: str, mysql_
 def test_a_frozen_server_is_noticed_by_the_end_of_patience(
     own_mysql: MySQLServer, own_url: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sync_driver, "PATIENCE_S", 0.3)
-    monkeypatch.setattr(aio_driver, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(sync_driver, "REQUEST_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(aio_driver, "REQUEST_TIMEOUT_S", 0.3)
     monkeypatch.setattr(sync_driver.SyncDriver.__init__, "__kwdefaults__", {
-        **sync_driver.SyncDriver.__init__.__kwdefaults__, "patience_s": 0.3,
+        **sync_driver.SyncDriver.__init__.__kwdefaults__, "request_timeout_s": 0.3,
     })  # fmt: skip
     with Voice(kind, own_url) as voice:
         lock = voice.source.lock("lock", ttl=TTL)

@@ -426,7 +426,7 @@ def test_a_full_queue_is_refused(mysql_url: str, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_statement_that_waits_for_a_row_too_long_has_not_happened(mysql_url: str, mysql_database: Database) -> None:
-    client = Client(mysql_url, patience_s=2.0)
+    client = Client(mysql_url, request_timeout_s=2.0)
     client.one_token()
     with mysql_database.connect(autocommit=False) as side, side.cursor() as cursor:
         cursor.execute("select 1 from fencelock_lock where name = 'lock' for update")

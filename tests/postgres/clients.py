@@ -15,10 +15,10 @@ from tests import sources
 class Client(sources.Client):
     """One process's view of a source: a store of its own, with what it remembers, and one connection."""
 
-    def __init__(self, url: str, *, patience_s: float = 10.0) -> None:
+    def __init__(self, url: str, *, request_timeout_s: float = 10.0) -> None:
         self.url = url
         self.store = PostgresSource(url)
-        self.connection = self.store.connect(patience_s=patience_s)
+        self.connection = self.store.connect(request_timeout_s=request_timeout_s)
 
     def token(self, lock: str = "lock", claim: str | None = None, *, ttl_ms: int = sources.LONG_MS) -> int:
         """Acquire the lock, which must be free, and return the token; a claim that came too soon is drawn anew."""

@@ -148,7 +148,7 @@ def test_h4_an_acquire_that_was_given_up_inside_the_server_is_ended_by_its_relea
     for may_wait in (False, True):
         claim = draw_claim()
         with holding(database, HOLD_LOCK):
-            hasty = Client(url, patience_s=0.5)
+            hasty = Client(url, request_timeout_s=0.5)
             with pytest.raises(OutcomeUnknownError):
                 hasty.acquire("lock", claim, may_wait=may_wait)
             hasty.close()
@@ -197,7 +197,7 @@ def test_h4_an_acquire_that_arrives_after_its_release_is_refused(
     """It hangs in the network while its client goes on: repeats it, releases, and lets others come and go."""
     client.one_token()
     claim = draw_claim()
-    hasty = Client(proxy.url(url), patience_s=0.5)
+    hasty = Client(proxy.url(url), request_timeout_s=0.5)
     hasty.describe()
     hasty.one_token("another")  # The statements are prepared.
     born_us = boottime_us()

@@ -9,7 +9,7 @@ from fencelock.stores.postgres.source.store import PostgresSource
 from fencelock.stores.sql.source_connection import RENEWAL_S
 from tests.postgres.fix_postgres import Database
 
-PATIENCE_S = 0.3
+REQUEST_TIMEOUT_S = 0.3
 HELD_S = 1.0
 
 
@@ -27,7 +27,7 @@ def test_a_large_batch_of_renewals_is_waited_for_longer(database: Database, coun
     store.install()
     with database.connect() as owner:
         owner.execute(SLOWLY.encode())
-    connection = store.connect(patience_s=PATIENCE_S)
+    connection = store.connect(request_timeout_s=REQUEST_TIMEOUT_S)
     batch = ask.Renew(tuple((f"lock-{number}", draw_claim()) for number in range(count)))
     try:
         if count == 1:

@@ -403,7 +403,7 @@ def test_lease_outlives_a_full_disk_that_is_cleared_in_time(small_disk: Path) ->
 # --- locked ---
 @pytest.mark.reduced
 def test_process_frozen_in_a_write_transaction_makes_the_source_unavailable(path: Path) -> None:
-    client = Client(path, patience_s=0.3)
+    client = Client(path, request_timeout_s=0.3)
     token = client.token("lock", "holder")
     code = (
         "import sqlite3, sys, signal, os; c = sqlite3.connect(sys.argv[1], isolation_level=None)\n"
@@ -488,7 +488,7 @@ def test_log_that_is_unlinked_in_use_costs_no_token(path: Path) -> None:
     running = Client(path)
     tokens = [running.one_token() for _ in range(5)]
     Path(f"{path}-wal").unlink()
-    for client in (running, Client(path, patience_s=0.2), running, Client(path, patience_s=0.2)):
+    for client in (running, Client(path, request_timeout_s=0.2), running, Client(path, request_timeout_s=0.2)):
         with suppress(FencelockError):
             tokens.append(client.one_token())
     assert len(set(tokens)) == len(tokens)
@@ -556,7 +556,7 @@ class Damage:
     def check(self) -> int:
         """Ask for everything; whatever is granted is above all that was, and all else is an error of the tree."""
         tokens = dict(self.last)
-        client = Client(self.path, patience_s=0.05)
+        client = Client(self.path, request_timeout_s=0.05)
         errors: list[str] = []
         for request in self.requests():
             try:
@@ -668,7 +668,7 @@ def test_place_without_a_log_is_unsupported(path: Path, tmp_path: Path) -> None:
         other.execute("begin")
         other.execute("select * from mine").fetchall()
         with pytest.raises(SourceUnavailableError, match="was locked by another process"):
-            Client(path, patience_s=0.2).one_token()
+            Client(path, request_timeout_s=0.2).one_token()
         other.execute("rollback")
     assert one_token(path) == 1
     shutil.rmtree(tmp_path / "locks.db-wake", ignore_errors=True)

@@ -269,7 +269,7 @@ class Referee:
         self.actor = stage.actor(STEPPER)
         self.source = source
         source.install()
-        source._driver = SyncDriver(source._store, patience_s=0.05)
+        source._driver = SyncDriver(source._store, request_timeout_s=0.05)
         self.tokens: list[int] = []
 
     def play(self, operation: str, number: int) -> bool:

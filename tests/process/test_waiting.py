@@ -169,8 +169,8 @@ def test_a_bell_is_heard_by_whichever_name_the_file_is_known(tmp_path: Path, is_
     link.parent.mkdir()
     link.symlink_to(path)
     waits, rings = (link, path) if is_waiter_behind_link else (path, link)
-    bell = wake.Bell(waits, "claim")
-    wake.ring(rings, "claim")
+    bell = wake.PipeWakeup(waits, "claim")
+    wake.notify(rings, "claim")
     assert select.select([bell.fileno()], [], [], 0)[0]
     bell.close()
     assert not list(link.parent.glob("*-wake"))

@@ -10,7 +10,7 @@ import pytest
 from fencelock import OutcomeUnknownError
 from fencelock._api.credentials import MEMORY, TenureMemory
 from fencelock.protocol import guard_requests as ask_for
-from fencelock.stores.sqlite.guard.connection import GuardConnection
+from fencelock.stores.sqlite.guard.connection import SQLiteGuardConnection
 from tests.guards import Opener, make_file
 
 
@@ -47,9 +47,9 @@ def no_remembered_tenures(monkeypatch: pytest.MonkeyPatch) -> None:
 def lost_commits(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Have a flushed commit go unconfirmed for each entry, which says whether it "happened" or was "lost"."""
     fates: list[str] = []
-    commit = GuardConnection._ANSWERS[ask_for.Commit]
+    commit = SQLiteGuardConnection._ANSWERS[ask_for.Commit]
 
-    def unconfirmed(connection: GuardConnection, request: ask_for.Commit) -> None:
+    def unconfirmed(connection: SQLiteGuardConnection, request: ask_for.Commit) -> None:
         if not fates:
             commit(connection, request)
             return
@@ -57,5 +57,5 @@ def lost_commits(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             commit(connection, request)
         raise OutcomeUnknownError("no answer")
 
-    monkeypatch.setitem(GuardConnection._ANSWERS, ask_for.Commit, unconfirmed)
+    monkeypatch.setitem(SQLiteGuardConnection._ANSWERS, ask_for.Commit, unconfirmed)
     return fates

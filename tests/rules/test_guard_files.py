@@ -15,7 +15,7 @@ import pytest
 
 from fencelock import SourceUnavailableError
 from fencelock.stores.sqlite.guard import block as guard_database
-from fencelock.stores.sqlite.guard.block import GuardDatabase
+from fencelock.stores.sqlite.guard.block import SQLiteBlockConnection
 from tests.guards import (
     HandmadeLease,
     Opener,
@@ -32,13 +32,13 @@ from tests.helpers import DEADLINE_S, ROOT
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give up waiting for a lock at once."""
-    made = GuardDatabase.__init__
+    made = SQLiteBlockConnection.__init__
 
-    def init(database: GuardDatabase, path: Path) -> None:
+    def init(database: SQLiteBlockConnection, path: Path) -> None:
         made(database, path)
-        database.patience_s = 0.02
+        database.request_timeout_s = 0.02
 
-    monkeypatch.setattr(GuardDatabase, "__init__", init)
+    monkeypatch.setattr(SQLiteBlockConnection, "__init__", init)
 
 
 def attempts(guard: Any) -> list[Any]:

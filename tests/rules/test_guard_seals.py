@@ -14,8 +14,8 @@ from fencelock import (
     StaleTokenError,
 )
 from fencelock.protocol import guard_requests as ask_for
-from fencelock.stores.sqlite.guard.block import GuardDatabase
-from fencelock.stores.sqlite.guard.connection import GuardConnection
+from fencelock.stores.sqlite.guard.block import SQLiteBlockConnection
+from fencelock.stores.sqlite.guard.connection import SQLiteGuardConnection
 from tests.guards import (
     LOCK,
     RESOURCE,
@@ -38,14 +38,14 @@ pytestmark = pytest.mark.reduced
 def statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Every statement that guards' connections run."""
     seen: list[str] = []
-    opened = GuardDatabase._open
+    opened = SQLiteBlockConnection._open
 
-    def traced(database: GuardDatabase) -> sqlite3.Connection:
+    def traced(database: SQLiteBlockConnection) -> sqlite3.Connection:
         native = opened(database)
         native.set_trace_callback(seen.append)
         return native
 
-    monkeypatch.setattr(GuardDatabase, "_open", traced)
+    monkeypatch.setattr(SQLiteBlockConnection, "_open", traced)
     return seen
 
 
@@ -111,15 +111,15 @@ def test_g4_a_seal_that_was_lost_to_a_newer_holder_is_stale(
     open_guard: Opener, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     guard = open_guard(file)
-    commit = GuardConnection._ANSWERS[ask_for.Commit]
+    commit = SQLiteGuardConnection._ANSWERS[ask_for.Commit]
 
-    def overtaken(connection: GuardConnection, request: ask_for.Commit) -> None:
-        monkeypatch.setitem(GuardConnection._ANSWERS, ask_for.Commit, commit)
+    def overtaken(connection: SQLiteGuardConnection, request: ask_for.Commit) -> None:
+        monkeypatch.setitem(SQLiteGuardConnection._ANSWERS, ask_for.Commit, commit)
         connection.rollback()
         fencelock.guard(url_of(file), resource=RESOURCE, lock=LOCK).seal(HandmadeLease(6))
         raise OutcomeUnknownError("no answer")
 
-    monkeypatch.setitem(GuardConnection._ANSWERS, ask_for.Commit, overtaken)
+    monkeypatch.setitem(SQLiteGuardConnection._ANSWERS, ask_for.Commit, overtaken)
     with pytest.raises(StaleTokenError):
         guard.seal(HandmadeLease(5))
 

@@ -11,7 +11,7 @@ import pytest
 
 import fencelock.aio
 from fencelock import GuardError, StaleTokenError
-from fencelock.stores.sqlite.guard.block import GuardDatabase
+from fencelock.stores.sqlite.guard.block import SQLiteBlockConnection
 from tests.guards import LOCK, RESOURCE, HandmadeLease, plain, url_of, value_in
 from tests.helpers import DEADLINE_S
 
@@ -68,7 +68,7 @@ async def test_a_task_cancelled_while_it_opens_leaves_at_once_and_no_transaction
 ) -> None:
     lease = HandmadeLease(5)
     await guard.seal(lease)
-    gate = gated(monkeypatch, GuardDatabase, "begin", is_after=is_after)
+    gate = gated(monkeypatch, SQLiteBlockConnection, "begin", is_after=is_after)
     task = asyncio.create_task(write(guard, lease, "never"))
     await is_set(gate.is_reached)
     task.cancel()
@@ -85,7 +85,7 @@ async def test_a_task_cancelled_while_it_commits_is_told_after_the_commit(
 ) -> None:
     lease = HandmadeLease(5)
     await guard.seal(lease)
-    gate = gated(monkeypatch, GuardDatabase, "commit", is_after=False)
+    gate = gated(monkeypatch, SQLiteBlockConnection, "commit", is_after=False)
     task = asyncio.create_task(write(guard, lease, "committed"))
     await is_set(gate.is_reached)
     for _ in range(3):

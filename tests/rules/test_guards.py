@@ -15,7 +15,7 @@ from fencelock import (
     TokenCollisionError,
     WrongLockError,
 )
-from fencelock.stores.sqlite.guard.block import GuardDatabase
+from fencelock.stores.sqlite.guard.block import SQLiteBlockConnection
 from tests.guards import (
     LOCK,
     RESOURCE,
@@ -170,13 +170,13 @@ def test_g2_a_read_that_begins_while_another_guard_is_sealing_makes_that_seal_la
         url_of(make_file(tmp_path / "stock.db")), resource="stock", lock=LOCK, hooks=Hooks(on_sealed=lambda _: None)
     )
     with pytest.MonkeyPatch.context() as patch:
-        commit = GuardDatabase.commit
+        commit = SQLiteBlockConnection.commit
 
-        def read_meanwhile(database: GuardDatabase) -> None:
+        def read_meanwhile(database: SQLiteBlockConnection) -> None:
             lease.tenure.has_read = True
             commit(database)
 
-        patch.setattr(GuardDatabase, "commit", read_meanwhile)
+        patch.setattr(SQLiteBlockConnection, "commit", read_meanwhile)
         with pytest.raises(GuardError, match="independent=True"):
             stock.seal(lease)
     assert not lease.tenure.sealed

@@ -267,7 +267,7 @@ def test_h3_a_failed_release_after_a_good_body_is_logged_and_hooked(
 ) -> None:
     released: list[fencelock.Event] = []
     source = fencelock.connect(f"sqlite:///{path}", hooks=fencelock.Hooks(on_released=released.append))
-    source._driver = SyncDriver(source._store, patience_s=0.05)
+    source._driver = SyncDriver(source._store, request_timeout_s=0.05)
     with caplog.at_level(logging.WARNING, logger="fencelock"):
         lock = source.lock("lock", ttl=TTL)
         lock.__enter__()

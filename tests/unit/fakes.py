@@ -7,7 +7,7 @@ import pytest
 
 from fencelock._drivers.sync import SyncDriver
 from fencelock._flows.acquire import Grant, margin_ms
-from fencelock._keeper.record import Audience, LeaseRecord
+from fencelock._keeper.record import LeaseRecord, Listeners
 from fencelock.hooks import NO_HOOKS, Hooks
 from fencelock.protocol.source_requests import Granted, Release, Released, Renew, Renewed
 from fencelock.protocol.stores import Capabilities
@@ -44,8 +44,8 @@ class FakeSource:
         self.asked: list[Any] = []
         self.connections: list[FakeConnection] = []
 
-    def connect(self, *, patience_s: float) -> "FakeConnection":
-        self.connections.append(FakeConnection(self, patience_s))
+    def connect(self, *, request_timeout_s: float) -> "FakeConnection":
+        self.connections.append(FakeConnection(self, request_timeout_s))
         return self.connections[-1]
 
     def listen(self, lock: str, claim: str) -> Any:
@@ -63,9 +63,9 @@ class FakeSource:
 
 
 class FakeConnection:
-    def __init__(self, source: FakeSource, patience_s: float) -> None:
+    def __init__(self, source: FakeSource, request_timeout_s: float) -> None:
         self.source = source
-        self.patience_s = patience_s
+        self.request_timeout_s = request_timeout_s
         self.is_closed = False
 
     def perform(self, request: Any) -> Any:
@@ -101,7 +101,7 @@ class Holding:
         hooks: Hooks = NO_HOOKS,
     ) -> None:
         self.told: list[str] = []
-        self.audience = Audience(hooks, self.told.append)
+        self.audience = Listeners(hooks, self.told.append)
         until_ms = clock.ms + (ttl_ms if left_ms is None else left_ms) - (margin_ms(ttl_ms) if left_ms is None else 0)
         grant = Grant(7, until_ms, "source", "history", None)
         self.record = LeaseRecord(driver, "the-lock", claim, "me", ttl_ms, grant, self.audience)

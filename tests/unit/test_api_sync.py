@@ -434,7 +434,7 @@ def test_a_release_that_the_source_cannot_be_told_of_is_done_in_the_background(
 
 def impatient(source: fencelock.Source, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the source's callers wait a moment only for a file that is locked."""
-    monkeypatch.setattr(source, "_driver", SyncDriver(source._store, patience_s=0.05))
+    monkeypatch.setattr(source, "_driver", SyncDriver(source._store, request_timeout_s=0.05))
 
 
 def test_an_acquire_on_a_locked_file_is_unavailable_and_leaves_nothing_behind(

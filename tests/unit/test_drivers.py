@@ -17,7 +17,7 @@ from fencelock._drivers import sync
 from fencelock._drivers.aio import MAX_THREADS, AsyncDriver
 from fencelock._drivers.pool import MAX_IDLE_CONNECTIONS, BoundedPool, Pool
 from fencelock._drivers.shutdown import SHUTDOWN, Shutdown
-from fencelock._drivers.sync import PATIENCE_S, SyncDriver
+from fencelock._drivers.sync import REQUEST_TIMEOUT_S, SyncDriver
 from fencelock.errors import ConfigError, SourceError, SourceUnavailableError
 from fencelock.protocol.source_requests import Draw, Listen, Now, Purge, Wait
 from tests.helpers import wait_until, wait_until_async
@@ -133,7 +133,7 @@ def test_one_connection_serves_one_request_after_another_with_the_drivers_patien
     source = FakeSource()
     run(asking(Purge(), Purge(), Purge()), source)
     assert len(source.connections) == 1
-    assert source.connections[0].patience_s == PATIENCE_S
+    assert source.connections[0].request_timeout_s == REQUEST_TIMEOUT_S
     assert source.connections[0].is_closed, "closed with the driver"
 
 

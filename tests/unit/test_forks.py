@@ -11,7 +11,7 @@ import pytest
 from fencelock.stores.sqlite.connection import database as module
 from fencelock.stores.sqlite.connection import forks
 from fencelock.stores.sqlite.connection.database import Database
-from fencelock.stores.sqlite.connection.forks import ForkGate
+from fencelock.stores.sqlite.connection.forks import SQLiteForkGate
 from tests.helpers import wait_until
 from tests.process.actors import Stage
 
@@ -19,9 +19,9 @@ pytestmark = pytest.mark.reduced
 
 
 @pytest.fixture
-def gate(monkeypatch: pytest.MonkeyPatch) -> ForkGate:
+def gate(monkeypatch: pytest.MonkeyPatch) -> SQLiteForkGate:
     """A gate of the test's own, which no real fork uses."""
-    gate = ForkGate()
+    gate = SQLiteForkGate()
     monkeypatch.setattr(module, "GATE", gate)
     return gate
 
@@ -46,7 +46,9 @@ def opened(path: Path) -> Database:
 
 
 @pytest.mark.parametrize("is_cyclic", [False, True])
-def test_a_database_that_nobody_refers_to_closes_its_connection(gate: ForkGate, path: Path, is_cyclic: bool) -> None:
+def test_a_database_that_nobody_refers_to_closes_its_connection(
+    gate: SQLiteForkGate, path: Path, is_cyclic: bool
+) -> None:
     database = opened(path)
     native = database.native
     if is_cyclic:
@@ -59,7 +61,7 @@ def test_a_database_that_nobody_refers_to_closes_its_connection(gate: ForkGate, 
     assert native not in gate._open
 
 
-def test_what_is_collected_in_the_midst_of_a_fork_is_closed_after_it(gate: ForkGate, path: Path) -> None:
+def test_what_is_collected_in_the_midst_of_a_fork_is_closed_after_it(gate: SQLiteForkGate, path: Path) -> None:
     database = opened(path)
     native = database.native
     database.begin()
@@ -70,7 +72,7 @@ def test_what_is_collected_in_the_midst_of_a_fork_is_closed_after_it(gate: ForkG
     assert not log_of(path).exists()
 
 
-def test_what_was_collected_just_before_a_fork_is_not_inherited(gate: ForkGate, path: Path) -> None:
+def test_what_was_collected_just_before_a_fork_is_not_inherited(gate: SQLiteForkGate, path: Path) -> None:
     """Its finalizer found the gate shut; without this, the child would be refused the file for no reason."""
     database = opened(path)
     gate.is_shut = True
@@ -82,7 +84,7 @@ def test_what_was_collected_just_before_a_fork_is_not_inherited(gate: ForkGate, 
 
 
 def test_a_fork_waits_for_the_closing_of_what_was_collected(
-    gate: ForkGate, path: Path, monkeypatch: pytest.MonkeyPatch
+    gate: SQLiteForkGate, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Closing works on the log, and takes locks of SQLite's own, which a child would find taken for ever."""
     monkeypatch.setattr(forks, "FORK_PATIENCE_S", 60.0)
@@ -156,7 +158,9 @@ def test_a_child_never_closes_what_was_collected_in_its_parent(stage: Stage) -> 
     assert "closed database" in actor.hear()
 
 
-def test_a_connection_that_its_user_closed_does_not_keep_others_open_in_a_fork(gate: ForkGate, path: Path) -> None:
+def test_a_connection_that_its_user_closed_does_not_keep_others_open_in_a_fork(
+    gate: SQLiteForkGate, path: Path
+) -> None:
     closed, other = opened(path), opened(path)
     closed.begin()
     closed.native.close()

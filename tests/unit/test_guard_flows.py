@@ -25,20 +25,20 @@ from fencelock._flows.admit import Tenure
 from fencelock._flows.conflicts import MAX_BEGINNINGS
 from fencelock._flows.guarding import MAX_COMMIT_TRIES, Opened, Scope, Sealed
 from fencelock.protocol import guard_requests as ask
-from fencelock.testing.memory_resource import Place, Session
+from fencelock.testing.memory_resource import MemoryResource, MemoryResourceSession
 from tests.guards import LOCK, sequencer
 
 PLACE = "memory://place"
 OURS = sequencer(5)
 
 
-class Store(Session):
+class Store(MemoryResourceSession):
     """A session that keeps what it was asked, and can raise a mark in its user's transaction."""
 
     can_raise = False
 
     def __init__(self, *marks: Mark, mode: str | None = None) -> None:
-        super().__init__(Place())
+        super().__init__(MemoryResource())
         for mark in marks:
             self.place.state.marks[mark.resource] = mark
             if mode is not None:

@@ -13,7 +13,7 @@ import pytest
 from fencelock._drivers.sync import SyncDriver
 from fencelock._keeper import keeper as keeper_module
 from fencelock._keeper.keeper import ABANDON_PAUSE_MS, MAX_ABANDONED_AT_ONCE, Keeper, Wake
-from fencelock._keeper.record import EXPIRED, HELD, LOST, RELEASED, Audience
+from fencelock._keeper.record import EXPIRED, HELD, LOST, RELEASED, Listeners
 from fencelock.errors import LeaseExpiredError, LeaseLostError, OutcomeUnknownError, SourceUnavailableError
 from fencelock.hooks import Event, Hooks
 from fencelock.protocol.source_requests import Release, Renew, Renewed
@@ -46,7 +46,7 @@ class Stage:
 
     def hold(self, claim: str = "c1", driver: SyncDriver | None = None, **options: Any) -> Holding:
         holding = Holding(self.clock, driver or self.driver, claim, **options)
-        self.keeper.adopt(holding.record)
+        self.keeper.add(holding.record)
         return holding
 
     def look(self, after_ms: int = 0) -> None:
@@ -305,7 +305,7 @@ def test_the_keeper_holds_neither_the_audience_nor_what_it_refers_to(stage: Stag
             raise AssertionError(reason)
 
     owner = Owner()
-    stage.keeper.adopt(owner.holding.record)
+    stage.keeper.add(owner.holding.record)
     is_alive = weakref.ref(owner)
     del owner
     gc.collect()
@@ -496,16 +496,16 @@ def test_a_callback_that_blocks_holds_up_no_renewal(running: Keeper, monkeypatch
     running._announcer.announce(block)
     assert blocked.wait(10)
     source = FakeSource()
-    audience = Audience(Hooks())
+    audience = Listeners(Hooks())
     record = real_lease(SyncDriver(source), audience, ttl_ms=600)
-    running.adopt(record)
+    running.add(record)
     wait_until(lambda: len(source.requests(Renew)) >= 5)
     assert not may_go_on.is_set()
     assert record.state == HELD
     may_go_on.set()
 
 
-def real_lease(driver: SyncDriver, audience: Audience, ttl_ms: int) -> Any:
+def real_lease(driver: SyncDriver, audience: Listeners, ttl_ms: int) -> Any:
     """Return a lease on the real clock."""
     from fencelock._flows.acquire import Grant
     from fencelock._keeper.record import LeaseRecord
@@ -520,9 +520,9 @@ def test_at_the_end_everything_that_is_held_or_abandoned_is_released() -> None:
     keeper.start()
     source = FakeSource()
     driver = SyncDriver(source)
-    audience = Audience(Hooks())
+    audience = Listeners(Hooks())
     record = real_lease(driver, audience, ttl_ms=60_000)
-    keeper.adopt(record)
+    keeper.add(record)
     for number in range(2 * MAX_ABANDONED_AT_ONCE):
         keeper.abandon(driver, "the-lock", f"a{number}", 60_000)
     keeper.stop(10.0)

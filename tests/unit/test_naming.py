@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 
 from fencelock.errors import SourceError
-from fencelock.stores.error_mapping import NamingErrors, raise_known
+from fencelock.stores.error_mapping import ErrorMapper, raise_known
 
 
 class Held:
@@ -25,7 +25,7 @@ def _without_collector() -> Iterator[None]:
 
 def by_block() -> None:
     """Meet an error in a block."""
-    with NamingErrors(lambda error: SourceError("named") if isinstance(error, KeyError) else None):
+    with ErrorMapper(lambda error: SourceError("named") if isinstance(error, KeyError) else None):
         raise KeyError
 
 
@@ -55,5 +55,5 @@ def test_h2_an_error_that_is_over_keeps_nothing_that_its_frames_had(way: Callabl
 
 
 def test_an_error_without_a_known_meaning_passes() -> None:
-    with pytest.raises(ValueError, match="as it was"), NamingErrors(lambda _: None):
+    with pytest.raises(ValueError, match="as it was"), ErrorMapper(lambda _: None):
         raise ValueError("as it was")

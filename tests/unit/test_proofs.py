@@ -6,8 +6,8 @@ import threading
 import pytest
 
 from fencelock import ConfigError, GuardError
-from fencelock._api.credentials import MAX_REMEMBERED_TENURES, MEMORY, TenureMemory, proof_of
-from fencelock._api.open_blocks import Occupancy, check_free
+from fencelock._api.credentials import MAX_REMEMBERED_TENURES, MEMORY, TenureMemory, credential_of
+from fencelock._api.open_blocks import OpenBlock, check_free
 from tests.guards import HandmadeLease, sequencer
 
 
@@ -45,13 +45,13 @@ def test_a_tenure_is_remembered_as_long_as_somebody_keeps_it() -> None:
 
 def test_a_lease_is_its_own_proof() -> None:
     lease = HandmadeLease(5)
-    assert proof_of(lease) is lease
+    assert credential_of(lease) is lease
 
 
 @pytest.mark.parametrize("lease", [None, "fl1.", 5, object()])
 def test_what_shows_no_sequencer_is_no_proof(lease: object) -> None:
     with pytest.raises(ConfigError, match="needs a lease"):
-        proof_of(lease)
+        credential_of(lease)
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
@@ -67,22 +67,22 @@ def test_a_forked_child_remembers_a_copy_and_can_use_it() -> None:
 
 def test_a_thread_conflicts_with_whatever_is_open_in_it() -> None:
     task = object()
-    occupancy = Occupancy("here")
-    occupancy.begin(task)
+    open_block = OpenBlock("here")
+    open_block.begin(task)
     with pytest.raises(GuardError, match="this thread has a guarded transaction open on here"):
         check_free("here")
     with pytest.raises(GuardError, match="this task has"):
         check_free("here", task)
     check_free("here", object())
     check_free("elsewhere")
-    occupancy.end()
+    open_block.end()
     check_free("here")
 
 
 def test_another_thread_does_not_conflict() -> None:
-    occupancy = Occupancy("here")
-    occupancy.begin()
+    open_block = OpenBlock("here")
+    open_block.begin()
     thread = threading.Thread(target=check_free, args=("here",))
     thread.start()
     thread.join()
-    occupancy.end()
+    open_block.end()

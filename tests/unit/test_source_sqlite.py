@@ -15,7 +15,7 @@ from fencelock import OutcomeUnknownError, SchemaError, SourceError, SourceUnava
 from fencelock.model import MAX_LOCK_NAME_BYTES, draw_claim
 from fencelock.protocol import source_requests as ask
 from fencelock.stores.sqlite.connection import kernel
-from fencelock.stores.sqlite.connection.birth import Birth, birth_of
+from fencelock.stores.sqlite.connection.birth import FileIdentity, file_identity
 from fencelock.stores.sqlite.connection.database import Database
 from fencelock.stores.sqlite.connection.forks import GATE
 from fencelock.stores.sqlite.source import admin as operating
@@ -40,7 +40,7 @@ def client(path: Path) -> Client:
 @pytest.mark.reduced
 def test_making_a_source_opens_nothing_and_the_first_request_makes_a_private_file(path: Path) -> None:
     store = SQLiteSource(f"sqlite:///{path}")
-    connection = store.connect(patience_s=1)
+    connection = store.connect(request_timeout_s=1)
     assert not path.exists()
     connection.perform(ask.ReadSource())
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -67,7 +67,7 @@ def test_opening_a_second_connection_keeps_the_locks_of_the_first(path: Path, cl
     client.one_token()
     second = Client(path)
     second.one_token()
-    birth_of(path)
+    file_identity(path)
     code = f"import sqlite3; c = sqlite3.connect({str(path)!r}); c.execute('select * from fencelock_source'); c.close()"
     subprocess.run([sys.executable, "-c", code], check=True)
     # Another process's last connection takes the log away, unless it sees that ours is still there.
@@ -179,7 +179,7 @@ def test_purge_forgets_dead_waiters_and_their_pipes(client: Client) -> None:
 @pytest.mark.reduced
 def test_write_waits_for_a_busy_file_and_gives_up_with_the_remedy(path: Path, client: Client) -> None:
     client.one_token()
-    impatient = Client(path, patience_s=0.2)
+    impatient = Client(path, request_timeout_s=0.2)
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("begin immediate")
         with pytest.raises(
@@ -197,7 +197,7 @@ def test_read_waits_while_another_process_recovers_the_log(path: Path, client: C
     client.one_token()
     client.close()
     client.one_token()
-    waiting = Client(path, patience_s=30)
+    waiting = Client(path, request_timeout_s=30)
     waiting.describe()
     waiting.close()
     code = (
@@ -214,7 +214,7 @@ def test_read_waits_while_another_process_recovers_the_log(path: Path, client: C
         assert recovering.stdin is not None
         assert recovering.stdout.readline() == "recovering\n"
         with pytest.raises(SourceUnavailableError, match=r"for more than 0\.2 s"):
-            Client(path, patience_s=0.2).describe()
+            Client(path, request_timeout_s=0.2).describe()
         answers: list[int] = []
         thread = threading.Thread(target=lambda: answers.append(waiting.describe().last_token))
         thread.start()
@@ -266,34 +266,34 @@ def test_a_flushed_transaction_tells_its_own_end_though_the_file_fails_afterward
 # --- which file this is ---
 def test_birth_tells_a_file_from_its_copy_though_it_has_the_same_inode(path: Path, tmp_path: Path) -> None:
     path.write_text("one")
-    first = birth_of(path)
-    assert first.is_of(birth_of(path))
+    first = file_identity(path)
+    assert first.is_of(file_identity(path))
     for _ in range(20):  # A file system may, or may not, give the inode out again.
         copy = tmp_path / "copy"
         copy.write_bytes(path.read_bytes())
         path.unlink()
         copy.rename(path)
-        assert not birth_of(path).is_of(first)
+        assert not file_identity(path).is_of(first)
 
 
 def test_birth_survives_what_happens_to_a_file_in_place(path: Path, tmp_path: Path) -> None:
     path.write_text("one")
-    first = birth_of(path)
+    first = file_identity(path)
     path.write_text("two")
     path.chmod(0o640)
     os.utime(path, (1, 1))
     moved = path.rename(tmp_path / "moved")
-    assert birth_of(moved) == first
+    assert file_identity(moved) == first
     assert first.born_ns > 0
     (tmp_path / "link").symlink_to(moved)
-    assert birth_of(tmp_path / "link") == first
+    assert file_identity(tmp_path / "link") == first
 
 
 def test_birth_where_it_is_not_known_is_judged_by_the_inode() -> None:
-    assert Birth(7, 0).is_of(Birth(7, 123))
-    assert Birth(7, 123).is_of(Birth(7, 0))
-    assert not Birth(7, 0).is_of(Birth(8, 0))
-    assert not Birth(7, 123).is_of(Birth(7, 124))
+    assert FileIdentity(7, 0).is_of(FileIdentity(7, 123))
+    assert FileIdentity(7, 123).is_of(FileIdentity(7, 0))
+    assert not FileIdentity(7, 0).is_of(FileIdentity(8, 0))
+    assert not FileIdentity(7, 123).is_of(FileIdentity(7, 124))
 
 
 def test_birth_is_asked_without_the_c_library_where_that_has_no_word_for_it(
@@ -301,9 +301,9 @@ def test_birth_is_asked_without_the_c_library_where_that_has_no_word_for_it(
 ) -> None:
     path.write_text("")
     monkeypatch.setitem(sys.modules, "ctypes", None)  # As where Python was built without libffi.
-    assert birth_of(path) == Birth(path.stat().st_ino, 0)
+    assert file_identity(path) == FileIdentity(path.stat().st_ino, 0)
     with pytest.raises(FileNotFoundError):
-        birth_of(path.with_name("missing"))
+        file_identity(path.with_name("missing"))
 
 
 # --- which kernel this is ---

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fencelock._api import lock_options as terms
-from fencelock._api.lock_options import check_terms, default_folder, resolve_url, waiting
+from fencelock._api.lock_options import check_lock_options, default_folder, resolve_url, waiting
 from fencelock.errors import ConfigError
 from fencelock.protocol.stores import Capabilities
 
@@ -18,9 +18,9 @@ pytestmark = pytest.mark.reduced
 CAPABILITIES = Capabilities(ttl_min_ms=100, ttl_max_ms=86_400_000, ttl_step_ms=1, notifies=True)
 
 
-def terms_of(**options: Any) -> terms.Terms:
+def terms_of(**options: Any) -> terms.LockOptions:
     given: dict[str, Any] = {"name": "the-lock", "ttl": 10.0, "timeout": None, "holder": None, "on_lost": None}
-    return check_terms(CAPABILITIES, **{**given, **options})
+    return check_lock_options(CAPABILITIES, **{**given, **options})
 
 
 @pytest.mark.parametrize(
@@ -39,9 +39,9 @@ def test_a_ttl_outside_the_range_or_between_the_steps_is_refused_and_never_clamp
 
 def test_a_ttl_of_a_store_with_a_coarse_step_must_be_on_it() -> None:
     coarse = Capabilities(ttl_min_ms=2_000, ttl_max_ms=60_000, ttl_step_ms=1_000, notifies=True)
-    assert check_terms(coarse, "the-lock", 5, None, None, None).ttl_ms == 5_000
+    assert check_lock_options(coarse, "the-lock", 5, None, None, None).ttl_ms == 5_000
     with pytest.raises(ConfigError, match="2 to 60 seconds, in steps of 1"):
-        check_terms(coarse, "the-lock", 5.5, None, None, None)
+        check_lock_options(coarse, "the-lock", 5.5, None, None, None)
 
 
 @pytest.mark.parametrize("timeout", [None, 0, 0.5, 60, threading.TIMEOUT_MAX])

@@ -5,7 +5,7 @@ from typing import Any
 from fencelock.clock import boottime_us
 from fencelock.model import draw_claim
 from fencelock.protocol import source_requests as ask
-from fencelock.stores.zookeeper.source.session import Session
+from fencelock.stores.zookeeper.source.session import ZooKeeperSession
 from fencelock.stores.zookeeper.source.store import ZooKeeperConnection, ZooKeeperSource
 
 TTL_MS = 2000
@@ -16,7 +16,7 @@ class Client:
 
     def __init__(self, url: str) -> None:
         self.store = ZooKeeperSource(url)
-        self.connection: ZooKeeperConnection = self.store.connect(patience_s=5.0)
+        self.connection: ZooKeeperConnection = self.store.connect(request_timeout_s=5.0)
 
     def perform(self, request: Any) -> Any:
         return self.connection.perform(request)
@@ -30,7 +30,7 @@ class Client:
         return self.perform(ask.Renew(leases))  # type: ignore[no-any-return]
 
     @property
-    def session(self) -> Session:
+    def session(self) -> ZooKeeperSession:
         (session,) = self.store.sessions.all()
         return session
 

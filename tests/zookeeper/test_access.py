@@ -8,7 +8,7 @@ from kazoo.exceptions import NoAuthError
 
 import fencelock
 from fencelock import ConfigError, SourceError
-from fencelock.stores.zookeeper.connection.url import place_of
+from fencelock.stores.zookeeper.connection.url import parse_url
 from fencelock.stores.zookeeper.source.store import ZooKeeperSource
 from tests.zookeeper.fix_server import ZooKeeperServer
 from tests.zookeeper.fix_zookeeper import fresh_base
@@ -86,7 +86,7 @@ def test_no_secret_is_shown_or_logged(zookeeper: ZooKeeperServer, caplog: pytest
     ],
 )
 def test_a_url_is_understood(url: str, hosts: str, base: str) -> None:
-    place = place_of(url)
+    place = parse_url(url)
     assert (place.hosts, place.base) == (hosts, base)
     assert "@" not in place.url
     KazooClient(place.hosts)
@@ -119,13 +119,13 @@ def test_a_url_is_understood(url: str, hosts: str, base: str) -> None:
 )
 def test_a_url_that_is_not_understood_says_why(url: str, reason: str) -> None:
     with pytest.raises(ConfigError, match=reason) as caught:
-        place_of(url)
+        parse_url(url)
     assert "zookeeper://user:password@host:port" in str(caught.value)
 
 
 def test_sasl_without_its_library_names_what_to_install() -> None:
     with pytest.raises(fencelock.MissingDependencyError, match="pip install pure-sasl"):
-        place_of("zookeeper://u:p@a/?sasl=DIGEST-MD5")
+        parse_url("zookeeper://u:p@a/?sasl=DIGEST-MD5")
 
 
 def _remove(zookeeper: ZooKeeperServer, base: str) -> None:

@@ -16,7 +16,7 @@ import fencelock
 import fencelock.aio
 from fencelock import ConfigError, GuardError, Hooks, SealLostError, SourceUnavailableError, StaleTokenError
 from fencelock.stores.zookeeper.guard.block import MAX_REQUEST_BYTES
-from fencelock.stores.zookeeper.guard.codec import Speech
+from fencelock.stores.zookeeper.guard.codec import ZooKeeperGuardCodec
 from tests.guards import LOCK, RESOURCE, HandmadeLease
 from tests.helpers import wait_until
 from tests.zookeeper.fix_server import ZooKeeperServer
@@ -389,13 +389,13 @@ def test_g2_what_is_read_in_a_later_session_than_the_marks_is_not_relied_on(
 ) -> None:
     """The session ends between a block's look at the marks and its first read; only the former came after a sync."""
     scene.guard.seal(scene.lease)
-    lend = Speech._lend
+    give_to_block = ZooKeeperGuardCodec._lend
 
     def end_session_and_lend(*terms: Any) -> Any:
         end_session(zookeeper, scene)
-        return lend(*terms)
+        return give_to_block(*terms)
 
-    monkeypatch.setattr(Speech, "_lend", end_session_and_lend)
+    monkeypatch.setattr(ZooKeeperGuardCodec, "_lend", end_session_and_lend)
     with pytest.raises(SourceUnavailableError, match="ended inside the guarded block"):
         scene.write(lambda txn: txn.get(scene.node("a")))
 

@@ -121,7 +121,7 @@ def test_a_user_of_its_own_leaves_nothing_to_find(zookeeper: ZooKeeperServer, di
 
 
 def test_a_guard_outlives_an_outage(own_zookeeper: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fencelock.stores.zookeeper.guard.client.PATIENCE_S", 2.0)
+    monkeypatch.setattr("fencelock.stores.zookeeper.guard.client.REQUEST_TIMEOUT_S", 2.0)
     direct = own_zookeeper.client()
     outlive_an_outage(ZooKeeperFace(own_zookeeper, direct), own_zookeeper.kill, own_zookeeper.start)
     gc.collect()

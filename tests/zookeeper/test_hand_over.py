@@ -7,9 +7,9 @@ from kazoo.client import KazooClient
 
 from fencelock.model import draw_claim
 from fencelock.protocol import source_requests as ask
-from fencelock.stores.zookeeper.source.queue_entry import Standing
+from fencelock.stores.zookeeper.source.queue_entry import ZooKeeperQueueEntry
 from fencelock.stores.zookeeper.source.record import record_in
-from fencelock.stores.zookeeper.source.session import Session
+from fencelock.stores.zookeeper.source.session import ZooKeeperSession
 from tests.helpers import wait_until
 from tests.zookeeper.fix_client import Client
 from tests.zookeeper.proxy import ZooKeeperProxy
@@ -30,7 +30,7 @@ def queue_up(holder: Client, waiter: Client, *, before: int = 1, ttl_ms: int = L
     return claims, claim
 
 
-def place_of(waiter: Client, claim: str) -> tuple[Session, Standing]:
+def place_of(waiter: Client, claim: str) -> tuple[ZooKeeperSession, ZooKeeperQueueEntry]:
     found = waiter.store.sessions.of_claim(claim)
     assert found is not None
     return found
@@ -104,13 +104,13 @@ def test_a_break_tells_a_waiter_of_its_own_end_before_its_predecessors(
     client: Client, proxied: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[str] = []
-    hear = Standing.on_event
+    hear = ZooKeeperQueueEntry.on_event
 
-    def on_event(self: Standing, event: object) -> None:
+    def on_event(self: ZooKeeperQueueEntry, event: object) -> None:
         told.append(event.path)  # type: ignore[attr-defined]
         hear(self, event)
 
-    monkeypatch.setattr(Standing, "on_event", on_event)
+    monkeypatch.setattr(ZooKeeperQueueEntry, "on_event", on_event)
     _, claim = queue_up(client, proxied)
     _, standing = place_of(proxied, claim)
     expected = [standing.path, standing.predecessor]

@@ -12,7 +12,7 @@ from fencelock._flows.acquire import Attempt, acquire
 from fencelock.clock import boottime_us
 from fencelock.model import draw_claim
 from fencelock.protocol import source_requests as ask
-from fencelock.stores.zookeeper.source.session import Session
+from fencelock.stores.zookeeper.source.session import ZooKeeperSession
 from tests.helpers import wait_until
 from tests.zookeeper.fix_client import TTL_MS, Client
 from tests.zookeeper.fix_server import ZooKeeperServer
@@ -21,7 +21,7 @@ from tests.zookeeper.proxy import ZooKeeperProxy
 MANY = 10_000
 
 
-def end_session(server: ZooKeeperServer, session: Session) -> None:
+def end_session(server: ZooKeeperServer, session: ZooKeeperSession) -> None:
     """End a session as its expiry does: somebody who has its id and password closes it."""
     assert session.client.client_id is not None
     other = KazooClient(server.address, client_id=session.client.client_id)
@@ -217,7 +217,7 @@ def test_a_waiter_that_gives_up_while_suspended_leaves_no_node(
     assert len(kazoo.get_children(path)) == 2
     zookeeper_proxy.freeze()
     zookeeper_proxy.cut()
-    impatient = proxied.store.connect(patience_s=0.1)
+    impatient = proxied.store.connect(request_timeout_s=0.1)
     with pytest.raises(fencelock.SourceError):
         impatient.perform(ask.Release("lock", waiting))
     zookeeper_proxy.thaw()
@@ -242,7 +242,7 @@ def test_a_node_that_is_made_after_its_claim_was_given_up_is_removed(
 ) -> None:
     """H4, H5: the request waited in a frozen network for longer than anybody had the patience to."""
     claim = draw_claim()
-    impatient = proxied.store.connect(patience_s=0.2)
+    impatient = proxied.store.connect(request_timeout_s=0.2)
     zookeeper_proxy.freeze()
     with pytest.raises(fencelock.SourceError):
         impatient.perform(ask.Acquire("lock", claim, "tester", TTL_MS, boottime_us(), False))

@@ -117,7 +117,7 @@ def test_a_server_of_another_name_is_refused(tls: Tls) -> None:
 
 
 def _require_refused(url: str) -> None:
-    connection = ZooKeeperSource(url).connect(patience_s=1.0)
+    connection = ZooKeeperSource(url).connect(request_timeout_s=1.0)
     with pytest.raises(SourceUnavailableError, match="cannot be reached"):
         connection.perform(ReadSource())
     connection.close()

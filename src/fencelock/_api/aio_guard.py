@@ -12,11 +12,11 @@ from types import TracebackType
 from typing import Any
 
 from fencelock._api.base_guard import BaseGuard
-from fencelock._api.credentials import Proof, proof_of
-from fencelock._api.executors import AsyncWork, Way, way_of
+from fencelock._api.credentials import Credential, credential_of
+from fencelock._api.executors import AsyncWork, Executor, executor_for
 from fencelock._api.guard_core import GuardCore
 from fencelock._api.guarded_work import check_unused
-from fencelock._api.open_blocks import Occupancy, check_free
+from fencelock._api.open_blocks import OpenBlock, check_free
 from fencelock._api.validation import (
     check_closable,
     check_info,
@@ -32,7 +32,7 @@ from fencelock._flows.guarding import Scope
 from fencelock.errors import FencelockError
 from fencelock.hooks import NO_HOOKS, Hooks
 from fencelock.model import Mark, SourceInfo, check_lock_name, check_token, default_holder
-from fencelock.protocol.guard_requests import ENFORCE, Withdraw
+from fencelock.protocol.guard_requests import ENFORCE, Unpresent
 from fencelock.protocol.source_requests import Flow
 from fencelock.protocol.stores import AsyncGuardConnection, GuardStore
 from fencelock.stores.registry import guard_store
@@ -61,7 +61,7 @@ class AsyncGuard(BaseGuard):
 
     def __init__(self, store: GuardStore, scope: Scope, hooks: Hooks) -> None:
         super().__init__(store, scope, hooks)
-        self._way = way_of(self._core)
+        self._executor = executor_for(self._core)
 
     async def seal(self, lease: Any, *, connection: Any = None) -> None:
         """Raise the mark of every resource to the lease's token, on the disk, before anything is read from them.
@@ -71,12 +71,12 @@ class AsyncGuard(BaseGuard):
         if connection is not None:
             await self._admission(lease, connection, may_raise=True).admitted()
             return
-        proof = proof_of(lease)
+        proof = credential_of(lease)
         block = object()
         try:
             proof.enter_guarded(block)
             self._check_free()
-            await self._way.seal(proof)
+            await self._executor.seal(proof)
             proof.leave_guarded(block)
         except BaseException:
             proof.leave_guarded(block)
@@ -89,8 +89,8 @@ class AsyncGuard(BaseGuard):
         and may be used in the loop's thread or in another one. A task that is cancelled while the block commits gets
         its CancelledError after the commit.
         """
-        proof = proof_of(lease)
-        return AsyncGuardedTransaction(self._core.scope.place, proof, self._way.work(proof))
+        proof = credential_of(lease)
+        return AsyncGuardedTransaction(self._core.scope.place, proof, self._executor.work(proof))
 
     def check(self, lease: Any, *, connection: Any) -> "AsyncAdmission":
         """Check inside your own open transaction that the lease is the newest holder, and hold the marks there.
@@ -101,14 +101,14 @@ class AsyncGuard(BaseGuard):
         return self._admission(lease, connection, may_raise=False)
 
     def _admission(self, lease: Any, native: Any, *, may_raise: bool) -> "AsyncAdmission":
-        return AsyncAdmission(self._way, self._core, proof_of(lease), native, may_raise=may_raise)
+        return AsyncAdmission(self._executor, self._core, credential_of(lease), native, may_raise=may_raise)
 
     async def close(self, lease: Any) -> None:
         """Make the lease's own token stale at every resource: its late tasks and children cannot write any more."""
-        proof = proof_of(lease)
+        proof = credential_of(lease)
         check_closable(proof)
         self._check_free()
-        await self._way.run(self._core.closing(proof))
+        await self._executor.run(self._core.closing(proof))
 
     async def mark(self) -> Mark:
         """Return the mark of the guard's one resource; token 0 if it was never sealed."""
@@ -116,7 +116,7 @@ class AsyncGuard(BaseGuard):
 
     async def marks(self) -> dict[str, Mark]:
         """Return the mark of every resource of the guard, by its name."""
-        return await self._way.run(self._core.looking())
+        return await self._executor.run(self._core.looking())
 
     async def protect(self, *tables: str, mode: str = ENFORCE, source: Any = None) -> None:
         """Have the store itself refuse (`enforce`) or count (`observe`) writes to the tables that present no token.
@@ -126,7 +126,7 @@ class AsyncGuard(BaseGuard):
         self._only_resource("protect")
         check_protect(tables, mode)
         info = None if source is None else await _described(source)
-        await self._way.install()
+        await self._executor.install()
         await self._operate(operating.protect(self._core.scope, tables, mode, info, default_holder()))
 
     async def unprotect(self, *tables: str, reason: str) -> None:
@@ -152,16 +152,16 @@ class AsyncGuard(BaseGuard):
         """Bind the resources, and this guard, to another lock or source, whose tokens are above every mark."""
         self._check_free()
         info = await _described(source)
-        await self._way.rebind(check_lock_name(lock), info, check_reason(reason))
+        await self._executor.rebind(check_lock_name(lock), info, check_reason(reason))
 
     async def outrank(self, lease: Any, *, reason: str) -> None:
         """Raise every mark to the token minted by breaking the lock, so that the broken lease can write no more."""
-        sequencer = proof_of(lease).sequencer
+        sequencer = credential_of(lease).sequencer
         await self._operate(operating.outrank(self._core.scope, sequencer, default_holder(), check_reason(reason)))
 
     async def _operate(self, flow: Flow[None]) -> None:
         self._check_free()
-        await self._way.run(flow)
+        await self._executor.run(flow)
 
     def _check_free(self) -> None:
         check_free(self.url, asyncio.current_task())
@@ -170,21 +170,21 @@ class AsyncGuard(BaseGuard):
 class AsyncGuardedTransaction:
     """The block of one guarded transaction; yields the client's own connection."""
 
-    __slots__ = ("_block", "_is_used", "_occupancy", "_proof", "_work")
+    __slots__ = ("_block", "_is_used", "_open_block", "_proof", "_work")
 
-    def __init__(self, place: str, proof: Proof, work: AsyncWork) -> None:
+    def __init__(self, place: str, proof: Credential, work: AsyncWork) -> None:
         self._proof = proof
         self._work = work
         self._is_used = False
         self._block = object()
-        self._occupancy = Occupancy(place)
+        self._open_block = OpenBlock(place)
 
     async def __aenter__(self) -> Any:
         check_unused(is_used=self._is_used)
         self._is_used = True
         try:
             self._proof.enter_guarded(self._block)
-            self._occupancy.begin(asyncio.current_task())
+            self._open_block.begin(asyncio.current_task())
             return await self._work.open()
         except BaseException:
             self._leave()
@@ -203,17 +203,17 @@ class AsyncGuardedTransaction:
             raise meaning from error
 
     def _leave(self) -> None:
-        self._occupancy.end()
+        self._open_block.end()
         self._proof.leave_guarded(self._block)
 
 
 class AsyncAdmission:
     """What `guard.check` found: the lease is the newest holder. As a block, it admits writes to protected tables."""
 
-    __slots__ = ("_block", "_connection", "_core", "_may_raise", "_native", "_presented", "_proof", "_way")
+    __slots__ = ("_block", "_connection", "_core", "_executor", "_may_raise", "_native", "_presented", "_proof")
 
-    def __init__(self, way: Way, core: GuardCore, proof: Proof, native: Any, *, may_raise: bool) -> None:
-        self._way = way
+    def __init__(self, way: Executor, core: GuardCore, proof: Credential, native: Any, *, may_raise: bool) -> None:
+        self._executor = way
         self._core = core
         self._proof = proof
         self._native = native
@@ -247,12 +247,12 @@ class AsyncAdmission:
 
     async def _withdraw(self, connection: AsyncGuardConnection, error: BaseException | None) -> None:
         try:
-            await connection.perform(Withdraw(self._presented))
+            await connection.perform(Unpresent(self._presented))
         except FencelockError:
             # After a failure inside the block the caller rolls back, and then nothing is left to withdraw.
             if error is None:
                 raise
-        if error is not None and (meaning := connection.explain(error)) is not None:
+        if error is not None and (meaning := connection.map_error(error)) is not None:
             raise meaning from error
 
     async def admitted(self) -> AsyncGuardConnection:
@@ -260,7 +260,7 @@ class AsyncAdmission:
         if self._connection is None:
             core, proof = self._core, self._proof
             proof.check_valid()
-            adopted = self._way.adopt(self._native)
+            adopted = self._executor.caller_connection(self._native)
             with core.telling(proof):
                 sealed = await run_async(core.checking(proof, may_raise=self._may_raise), adopted)
             core.tell_sealed(proof, sealed)

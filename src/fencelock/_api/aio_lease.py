@@ -12,7 +12,7 @@ from typing import Any
 from fencelock._api.base_lease import BaseLease, note_loss
 from fencelock._drivers.aio import AsyncDriver
 from fencelock._flows import renewal as keep
-from fencelock._keeper.record import DEADLINE_PASSED, RELEASED, Audience, LeaseRecord
+from fencelock._keeper.record import DEADLINE_PASSED, RELEASED, LeaseRecord, Listeners
 from fencelock.errors import FencelockError
 
 
@@ -60,7 +60,7 @@ class AsyncLease(BaseLease):
 
     __slots__ = ("_driver", "_to_cancel")
 
-    def __init__(self, record: LeaseRecord, audience: Audience, driver: AsyncDriver) -> None:
+    def __init__(self, record: LeaseRecord, audience: Listeners, driver: AsyncDriver) -> None:
         super().__init__(record, audience)
         self._driver = driver
         self._to_cancel: set[asyncio.Task[Any]] = set()

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 from fencelock._api.aio_lease import AsyncLease
 from fencelock._api.lock import BaseLock
-from fencelock._api.lock_options import Terms, waiting
+from fencelock._api.lock_options import LockOptions, waiting
 from fencelock._api.rlock import Holding
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class AsyncLock(BaseLock):
     Acquire it, or use it as an async context manager, which yields the lease.
     """
 
-    def __init__(self, source: "AsyncSource", terms: Terms) -> None:
+    def __init__(self, source: "AsyncSource", terms: LockOptions) -> None:
         super().__init__(terms)
         self._source = source
         self._entered: MutableMapping[Any, list[AsyncLease]] = WeakKeyDictionary()
@@ -90,7 +90,7 @@ class AsyncRLock(BaseLock):
     Each task must release it as often as it acquired it.
     """
 
-    def __init__(self, source: "AsyncSource", terms: Terms) -> None:
+    def __init__(self, source: "AsyncSource", terms: LockOptions) -> None:
         super().__init__(terms)
         self._source = source
         self._holdings: MutableMapping[Any, Holding[AsyncLease]] = WeakKeyDictionary()

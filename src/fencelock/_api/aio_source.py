@@ -11,12 +11,12 @@ from typing import Any, Self
 from fencelock._api.aio_lease import AsyncLease, call_on_loop
 from fencelock._api.aio_lock import AsyncLock, AsyncRLock
 from fencelock._api.base_source import BaseSource, broken_lock
-from fencelock._api.lock_options import DEFAULT_TTL_S, Terms
+from fencelock._api.lock_options import DEFAULT_TTL_S, LockOptions
 from fencelock._drivers.aio import AsyncDriver
 from fencelock._flows import renewal as keep
 from fencelock._flows.acquire import acquire
-from fencelock._flows.retry import asked
-from fencelock._keeper.record import Audience
+from fencelock._flows.retry import ask_source
+from fencelock._keeper.record import Listeners
 from fencelock.errors import SourceError
 from fencelock.hooks import NO_HOOKS, Hooks, logger
 from fencelock.model import (
@@ -84,7 +84,7 @@ class AsyncSource(BaseSource):
         """Return a handle that its task may acquire again while it holds the lock; parameters as for `lock`."""
         return AsyncRLock(self, self._terms(name, ttl, timeout, holder, on_lost))
 
-    async def take(self, terms: Terms, may_wait: bool, timeout_ms: int | None) -> AsyncLease | None:
+    async def take(self, terms: LockOptions, may_wait: bool, timeout_ms: int | None) -> AsyncLease | None:
         """Acquire on checked terms; for the handles. None when the lock was busy or the timeout passed."""
         attempt = self._attempt(terms)
         record = None
@@ -92,7 +92,7 @@ class AsyncSource(BaseSource):
             grant = await self._driver.run(acquire(attempt, may_wait=may_wait, timeout_ms=timeout_ms))
             if grant is None:
                 return None
-            audience = Audience(self._hooks, None if terms.on_lost is None else on_this_loop(terms.on_lost))
+            audience = Listeners(self._hooks, None if terms.on_lost is None else on_this_loop(terms.on_lost))
             record = self._record(attempt, grant, audience)
             return self._keep(AsyncLease(record, audience, self._driver), record, audience)
         except BaseException:
@@ -141,7 +141,7 @@ class AsyncSource(BaseSource):
         return broken_lock(name, claim, broken)
 
     async def _ask(self, request: Any) -> Any:
-        return await self._driver.run(asked(request))
+        return await self._driver.run(ask_source(request))
 
 
 def on_this_loop(callback: Callable[[str], Any]) -> Callable[[str], None]:

@@ -7,7 +7,7 @@ always be read. A lease that nobody refers to any more is abandoned (H2). `repr`
 from fencelock._api.credentials import MEMORY
 from fencelock._flows.admit import Tenure
 from fencelock._keeper.lifecycle import keeper
-from fencelock._keeper.record import EXPIRED, RELEASED, Audience, LeaseRecord
+from fencelock._keeper.record import EXPIRED, RELEASED, LeaseRecord, Listeners
 from fencelock.errors import FencelockError, LeaseReleasedError
 from fencelock.hooks import logger
 from fencelock.model import Sequencer
@@ -18,7 +18,7 @@ class BaseLease:
 
     __slots__ = ("__weakref__", "_audience", "_record", "_sequencer")
 
-    def __init__(self, record: LeaseRecord, audience: Audience) -> None:
+    def __init__(self, record: LeaseRecord, audience: Listeners) -> None:
         self._record = record
         self._audience = audience
         self._sequencer: Sequencer | None = None

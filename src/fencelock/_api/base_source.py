@@ -7,12 +7,12 @@ keeper (H5).
 from typing import TypeVar
 
 from fencelock._api.base_lease import BaseLease
-from fencelock._api.lock_options import Terms, check_terms, resolve_url
+from fencelock._api.lock_options import LockOptions, check_lock_options, resolve_url
 from fencelock._drivers.sync import SyncDriver
 from fencelock._flows.acquire import Attempt, Grant
-from fencelock._keeper.keeper import PATIENCE_S
+from fencelock._keeper.keeper import REQUEST_TIMEOUT_S
 from fencelock._keeper.lifecycle import keeper
-from fencelock._keeper.record import RELEASED, Audience, LeaseRecord
+from fencelock._keeper.record import RELEASED, LeaseRecord, Listeners
 from fencelock.hooks import Hooks
 from fencelock.model import BrokenLock, Finding, Sequencer
 from fencelock.protocol.source_requests import Broken
@@ -27,7 +27,7 @@ class BaseSource:
     def __init__(self, url: str | None, hooks: Hooks) -> None:
         self._store = source_store(resolve_url(url))
         self._hooks = hooks
-        self._keeper_driver = SyncDriver(self._store, patience_s=PATIENCE_S)
+        self._keeper_driver = SyncDriver(self._store, request_timeout_s=REQUEST_TIMEOUT_S)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.url}>"
@@ -37,14 +37,14 @@ class BaseSource:
         """The source's URL, without a password."""
         return shown_url(self._store.url)
 
-    def _terms(self, name: str, ttl: float, timeout: float | None, holder: str | None, on_lost: object) -> Terms:
-        return check_terms(self._store.capabilities, name, ttl, timeout, holder, on_lost)  # type: ignore[arg-type]
+    def _terms(self, name: str, ttl: float, timeout: float | None, holder: str | None, on_lost: object) -> LockOptions:
+        return check_lock_options(self._store.capabilities, name, ttl, timeout, holder, on_lost)  # type: ignore[arg-type]
 
-    def _attempt(self, terms: Terms) -> Attempt:
+    def _attempt(self, terms: LockOptions) -> Attempt:
         keeper().start()
         return Attempt(terms.name, terms.holder_now(), terms.ttl_ms)
 
-    def _record(self, attempt: Attempt, grant: Grant, audience: Audience) -> LeaseRecord:
+    def _record(self, attempt: Attempt, grant: Grant, audience: Listeners) -> LeaseRecord:
         assert attempt.claim is not None, "a grant without a claim"
         return LeaseRecord(
             self._keeper_driver,
@@ -56,9 +56,9 @@ class BaseSource:
             audience,
         )
 
-    def _keep(self, lease: AnyLease, record: LeaseRecord, audience: Audience) -> AnyLease:
+    def _keep(self, lease: AnyLease, record: LeaseRecord, audience: Listeners) -> AnyLease:
         """Have the lease renewed from now on, and tell of it."""
-        keeper().adopt(record)
+        keeper().add(record)
         waited_ms = record.grant.waited_ms
         if waited_ms is not None:
             audience.tell(record, "waited", duration=waited_ms / 1000)

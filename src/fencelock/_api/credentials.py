@@ -20,7 +20,7 @@ MAX_REMEMBERED_TENURES = 1024
 """Bare sequencers whose seals a process remembers; the least recently used is forgotten first."""
 
 
-class Proof(Protocol):
+class Credential(Protocol):
     """What a guard needs of a lease."""
 
     @property
@@ -44,7 +44,7 @@ class Proof(Protocol):
         """Count it out, if it is counted; any thread or task may say so."""
 
 
-class Bearer:
+class SequencerCredential:
     """A bare sequencer: no lease of this process stands behind it, so nothing but the mark can refuse it."""
 
     __slots__ = ("sequencer", "tenure")
@@ -98,7 +98,7 @@ MEMORY = TenureMemory()
 os.register_at_fork(after_in_child=MEMORY.renew_lock)
 
 
-def proof_of(lease: object) -> Proof:
+def credential_of(lease: object) -> Credential:
     """Return what stands for the tenure; ConfigError if the argument is no lease and no sequencer."""
     if hasattr(lease, "enter_guarded"):
         return lease  # type: ignore[return-value]
@@ -107,4 +107,4 @@ def proof_of(lease: object) -> Proof:
         raise ConfigError(
             f"a guard needs a lease, as lock.acquire() returns, or a Sequencer; not {type(lease).__name__}"
         )
-    return Bearer(sequencer, MEMORY.kept(sequencer))
+    return SequencerCredential(sequencer, MEMORY.kept(sequencer))

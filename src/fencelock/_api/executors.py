@@ -9,11 +9,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
-from fencelock._api.credentials import Proof
+from fencelock._api.credentials import Credential
 from fencelock._api.guard_core import GuardCore
 from fencelock._api.guarded_work import GuardedWork
 from fencelock._drivers.guard import run_async
-from fencelock._drivers.uncancelled import LastingThreads, to_its_end
+from fencelock._drivers.uncancelled import UncancelledThreads, to_its_end
 from fencelock._flows import admin as operating
 from fencelock.errors import GuardError
 from fencelock.model import SourceInfo, default_holder
@@ -36,13 +36,13 @@ class AsyncWork(Protocol):
         """Commit, or undo; return what the exception means if it came from the store."""
 
 
-class Way(Protocol):
+class Executor(Protocol):
     """How a guard's work is done for tasks."""
 
     async def run(self, flow: Flow[Result]) -> Result:
         """Run a flow on a connection of the guard's own."""
 
-    async def seal(self, proof: Proof) -> None:
+    async def seal(self, proof: Credential) -> None:
         """Seal every resource."""
 
     async def rebind(self, lock: str, source: SourceInfo, reason: str) -> None:
@@ -51,19 +51,19 @@ class Way(Protocol):
     async def install(self) -> None:
         """Make the store's schema if it has none."""
 
-    def work(self, proof: Proof) -> AsyncWork:
+    def work(self, proof: Credential) -> AsyncWork:
         """Return a guarded transaction, not begun."""
 
-    def adopt(self, native: Any) -> AsyncGuardConnection:
+    def caller_connection(self, native: Any) -> AsyncGuardConnection:
         """Speak over the caller's connection."""
 
 
-def way_of(core: GuardCore) -> Way:
+def executor_for(core: GuardCore) -> Executor:
     """Return the way in which this guard's store works for tasks."""
-    return LoopWay(core) if core.store.speaks_asyncio else ThreadedWay(core)
+    return AsyncioExecutor(core) if core.store.speaks_asyncio else ThreadExecutor(core)
 
 
-class LoopWay:
+class AsyncioExecutor:
     """Over a store whose client speaks asyncio."""
 
     def __init__(self, core: GuardCore) -> None:
@@ -78,7 +78,7 @@ class LoopWay:
         finally:
             connection.close()
 
-    async def seal(self, proof: Proof) -> None:
+    async def seal(self, proof: Credential) -> None:
         """Seal every resource."""
         with self._core.telling(proof):
             sealed = await self.run(self._core.sealing(proof))
@@ -94,21 +94,21 @@ class LoopWay:
         """Make the store's schema if it has none: rare enough for a thread."""
         await asyncio.to_thread(self._store.install)
 
-    def work(self, proof: Proof) -> "LoopWork":
+    def work(self, proof: Credential) -> "AsyncioWork":
         """Return a guarded transaction, not begun."""
-        return LoopWork(self._core, self._store, proof)
+        return AsyncioWork(self._core, self._store, proof)
 
-    def adopt(self, native: Any) -> AsyncGuardConnection:
+    def caller_connection(self, native: Any) -> AsyncGuardConnection:
         """Speak over the caller's connection."""
-        return self._store.adopt_async(native)
+        return self._store.async_caller_connection(native)
 
 
-class LoopWork:
+class AsyncioWork:
     """A transaction of one guard for one tenure, used once."""
 
     __slots__ = ("_connection", "_core", "_presented", "_proof", "_store")
 
-    def __init__(self, core: GuardCore, store: AsyncGuardStore, proof: Proof) -> None:
+    def __init__(self, core: GuardCore, store: AsyncGuardStore, proof: Credential) -> None:
         self._core = core
         self._store = store
         self._proof = proof
@@ -143,24 +143,24 @@ class LoopWork:
                     await run_async(self._core.finishing(self._proof, self._presented), connection)
                 return None
             await connection.rollback()
-            return connection.explain(error)
+            return connection.map_error(error)
         finally:
             connection.close()
 
 
-class ThreadedWay:
+class ThreadExecutor:
     """Over a store whose client is synchronous."""
 
     def __init__(self, core: GuardCore) -> None:
         self._core = core
-        self._beginnings = LastingThreads()
-        self._ends = LastingThreads()
+        self._beginnings = UncancelledThreads()
+        self._ends = UncancelledThreads()
 
     async def run(self, flow: Flow[Result]) -> Result:
         """Run a flow on a connection of the guard's own."""
         return await self._beginnings.run(self._core.run, flow)
 
-    async def seal(self, proof: Proof) -> None:
+    async def seal(self, proof: Credential) -> None:
         """Seal every resource."""
         await self._beginnings.run(self._core.seal, proof)
 
@@ -172,21 +172,21 @@ class ThreadedWay:
         """Make the store's schema if it has none."""
         await self._beginnings.run(self._core.store.install)
 
-    def work(self, proof: Proof) -> "ThreadedWork":
+    def work(self, proof: Credential) -> "ThreadWork":
         """Return a guarded transaction, not begun."""
-        return ThreadedWork(GuardedWork(self._core, proof), self._beginnings, self._ends)
+        return ThreadWork(GuardedWork(self._core, proof), self._beginnings, self._ends)
 
-    def adopt(self, native: Any) -> AsyncGuardConnection:
+    def caller_connection(self, native: Any) -> AsyncGuardConnection:
         """Speak over the caller's connection in the loop's thread, where it is."""
-        return InPlace(self._core.store.adopt(native))
+        return InPlace(self._core.store.caller_connection(native))
 
 
-class ThreadedWork:
+class ThreadWork:
     """A transaction whose two steps are made by threads."""
 
     __slots__ = ("_beginnings", "_ends", "_work")
 
-    def __init__(self, work: GuardedWork, beginnings: LastingThreads, ends: LastingThreads) -> None:
+    def __init__(self, work: GuardedWork, beginnings: UncancelledThreads, ends: UncancelledThreads) -> None:
         self._work = work
         self._beginnings = beginnings
         self._ends = ends
@@ -226,9 +226,9 @@ class InPlace:
         """Leave the transaction to its owner."""
         self._connection.rollback()
 
-    def explain(self, error: BaseException) -> GuardError | None:
+    def map_error(self, error: BaseException) -> GuardError | None:
         """Return what an exception out of the user's block means in the guard's words."""
-        return self._connection.explain(error)
+        return self._connection.map_error(error)
 
     def close(self) -> None:
         """Leave the connection to its owner."""

@@ -10,10 +10,10 @@ from types import TracebackType
 from typing import Any
 
 from fencelock._api.base_guard import BaseGuard
-from fencelock._api.credentials import Proof, proof_of
+from fencelock._api.credentials import Credential, credential_of
 from fencelock._api.guard_core import GuardCore
 from fencelock._api.guarded_work import GuardedWork
-from fencelock._api.open_blocks import Occupancy, check_free
+from fencelock._api.open_blocks import OpenBlock, check_free
 from fencelock._api.validation import (
     check_closable,
     check_info,
@@ -28,7 +28,7 @@ from fencelock._flows import admin as operating
 from fencelock.errors import FencelockError
 from fencelock.hooks import NO_HOOKS, Hooks
 from fencelock.model import Mark, SourceInfo, check_lock_name, check_token, default_holder
-from fencelock.protocol.guard_requests import ENFORCE, Look, Seen, Withdraw
+from fencelock.protocol.guard_requests import ENFORCE, Look, Seen, Unpresent
 from fencelock.protocol.source_requests import Flow
 from fencelock.protocol.stores import GuardConnection
 from fencelock.stores.registry import guard_store
@@ -66,9 +66,9 @@ class Guard(BaseGuard):
         too late in the tenure.
         """
         if connection is not None:
-            Admission.checked(self._core, proof_of(lease), connection, may_raise=True)
+            Admission.checked(self._core, credential_of(lease), connection, may_raise=True)
             return
-        proof = proof_of(lease)
+        proof = credential_of(lease)
         block = object()
         try:
             proof.enter_guarded(block)
@@ -90,7 +90,7 @@ class Guard(BaseGuard):
         the block, and nobody else can write to the file while it is open. etcd and ZooKeeper: the block gets what reads
         at once and keeps its writes for one conditional request at the end, where StaleTokenError may be raised too.
         """
-        return GuardedTransaction(self._core, proof_of(lease))
+        return GuardedTransaction(self._core, credential_of(lease))
 
     def check(self, lease: Any, *, connection: Any) -> "Admission":
         """Check inside your own open transaction that the lease is the newest holder, and hold the marks there.
@@ -99,14 +99,14 @@ class Guard(BaseGuard):
         `with guard.check(lease, connection=…):`, and commit after that block. GuardError if the connection is in no
         transaction, or in one that looks at an older state of the resource; otherwise it raises what `seal` raises.
         """
-        return Admission.checked(self._core, proof_of(lease), connection, may_raise=False)
+        return Admission.checked(self._core, credential_of(lease), connection, may_raise=False)
 
     def close(self, lease: Any) -> None:
         """Make the lease's own token stale at every resource: its late threads and children cannot write any more.
 
         Idempotent. The lease may be over already; a newer holder is not disturbed.
         """
-        proof = proof_of(lease)
+        proof = credential_of(lease)
         check_closable(proof)
         check_free(self.url)
         self._core.close(proof)
@@ -163,7 +163,7 @@ class Guard(BaseGuard):
 
     def outrank(self, lease: Any, *, reason: str) -> None:
         """Raise every mark to the token minted by breaking the lock, so that the broken lease can write no more."""
-        sequencer = proof_of(lease).sequencer
+        sequencer = credential_of(lease).sequencer
         self._operate(operating.outrank(self._core.scope, sequencer, default_holder(), check_reason(reason)))
 
     def _operate(self, flow: Flow[None]) -> None:
@@ -178,24 +178,24 @@ class GuardedTransaction(GuardedWork):
     be. What stayed would be in the way of every later block of this thread.
     """
 
-    __slots__ = ("_block", "_occupancy")
+    __slots__ = ("_block", "_open_block")
 
-    def __init__(self, core: GuardCore, proof: Proof) -> None:
+    def __init__(self, core: GuardCore, proof: Credential) -> None:
         super().__init__(core, proof)
         self._block = object()
-        self._occupancy = Occupancy(self.place)
+        self._open_block = OpenBlock(self.place)
 
     def __del__(self) -> None:
         """Count it out all the same, if a signal handler raised before the first line of `__exit__`."""
-        if (occupancy := getattr(self, "_occupancy", None)) is not None:
-            occupancy.end()
+        if (open_block := getattr(self, "_open_block", None)) is not None:
+            open_block.end()
             self.proof.leave_guarded(self._block)
 
     def __enter__(self) -> Any:
         self.use()
         try:
             self.proof.enter_guarded(self._block)
-            self._occupancy.begin()
+            self._open_block.begin()
             return self.open()
         except BaseException as error:
             if self.is_open:
@@ -217,7 +217,7 @@ class GuardedTransaction(GuardedWork):
 
     def _leave(self) -> None:
         self.give_back()
-        self._occupancy.end()
+        self._open_block.end()
         self.proof.leave_guarded(self._block)
 
 
@@ -226,7 +226,7 @@ class Admission:
 
     __slots__ = ("_block", "_connection", "_core", "_presented", "_proof")
 
-    def __init__(self, core: GuardCore, proof: Proof, connection: GuardConnection) -> None:
+    def __init__(self, core: GuardCore, proof: Credential, connection: GuardConnection) -> None:
         self._core = core
         self._proof = proof
         self._connection = connection
@@ -234,10 +234,10 @@ class Admission:
         self._block = object()
 
     @classmethod
-    def checked(cls, core: GuardCore, proof: Proof, connection: Any, *, may_raise: bool) -> "Admission":
+    def checked(cls, core: GuardCore, proof: Credential, connection: Any, *, may_raise: bool) -> "Admission":
         """Check, or seal, and return what was found."""
         proof.check_valid()
-        adopted = core.store.adopt(connection)
+        adopted = core.store.caller_connection(connection)
         core.check(proof, adopted, may_raise=may_raise)
         return cls(core, proof, adopted)
 
@@ -262,12 +262,12 @@ class Admission:
 
     def _withdraw(self, error: BaseException | None) -> None:
         try:
-            self._connection.perform(Withdraw(self._presented))
+            self._connection.perform(Unpresent(self._presented))
         except FencelockError:
             # After a failure inside the block the caller rolls back, and then nothing is left to withdraw.
             if error is None:
                 raise
-        if error is not None and (meaning := self._connection.explain(error)) is not None:
+        if error is not None and (meaning := self._connection.map_error(error)) is not None:
             raise meaning from error
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from fencelock._api.credentials import Proof
+from fencelock._api.credentials import Credential
 from fencelock._drivers.guard import run
 from fencelock._flows import admin as operating
 from fencelock._flows import commit as finishing
@@ -45,23 +45,23 @@ class GuardCore:
         """Return the mark of every resource; token 0 for those never sealed."""
         return self.run(self.looking())
 
-    def is_sealed(self, proof: Proof) -> bool:
+    def is_sealed(self, proof: Credential) -> bool:
         """Tell whether this tenure has sealed every resource, so that the store need not be asked."""
         return proof.sequencer.lock == self.scope.lock and proof.tenure.sealed.issuperset(self.scope.keys)
 
-    def seal(self, proof: Proof) -> None:
+    def seal(self, proof: Credential) -> None:
         """Seal every resource."""
         with self.telling(proof):
             sealed = self.run(self.sealing(proof))
         self.tell_sealed(proof, sealed)
 
-    def check(self, proof: Proof, connection: GuardConnection, *, may_raise: bool) -> None:
+    def check(self, proof: Credential, connection: GuardConnection, *, may_raise: bool) -> None:
         """Check the marks inside the caller's transaction, or raise them there."""
         with self.telling(proof):
             sealed = run(self.checking(proof, may_raise=may_raise), connection)
         self.tell_sealed(proof, sealed)
 
-    def close(self, proof: Proof) -> None:
+    def close(self, proof: Credential) -> None:
         """Make the lease's own token stale."""
         self.run(self.closing(proof))
 
@@ -79,37 +79,37 @@ class GuardCore:
             found[resource] = seen.marks[0] if seen.marks else Mark(resource, self.scope.lock)
         return found
 
-    def sealing(self, proof: Proof) -> Flow[Sealed]:
+    def sealing(self, proof: Credential) -> Flow[Sealed]:
         """Seal every resource."""
         return guarding.seal(self.scope, proof.sequencer, proof.tenure)
 
-    def opening(self, proof: Proof) -> Flow[Opened]:
+    def opening(self, proof: Credential) -> Flow[Opened]:
         """Begin a guarded transaction."""
         return guarding.open_transaction(self.scope, proof.sequencer, proof.tenure, _left_ms(proof))
 
-    def finishing(self, proof: Proof, presented: tuple[str, ...]) -> Flow[None]:
+    def finishing(self, proof: Credential, presented: tuple[str, ...]) -> Flow[None]:
         """Commit a guarded transaction."""
         return finishing.finish(self.scope, proof.sequencer, proof.tenure, presented)
 
-    def checking(self, proof: Proof, *, may_raise: bool) -> Flow[Sealed]:
+    def checking(self, proof: Credential, *, may_raise: bool) -> Flow[Sealed]:
         """Check the marks inside the caller's transaction."""
         return guarding.check(self.scope, proof.sequencer, proof.tenure, _left_ms(proof), may_raise=may_raise)
 
-    def presenting(self, proof: Proof) -> Flow[tuple[str, ...]]:
+    def presenting(self, proof: Credential) -> Flow[tuple[str, ...]]:
         """Have the caller's writes admitted; return the resources to which the lease was presented."""
         return guarding.present(self.scope, proof.sequencer, proof.tenure, _left_ms(proof))
 
-    def presenting_first(self, proof: Proof) -> Flow[Opened]:
+    def presenting_first(self, proof: Credential) -> Flow[Opened]:
         """Have the caller's writes admitted from the beginning of their transaction on."""
         return guarding.present_first(self.scope, proof.sequencer, proof.tenure, _left_ms(proof))
 
-    def closing(self, proof: Proof) -> Flow[None]:
+    def closing(self, proof: Credential) -> Flow[None]:
         """Make the lease's own token stale."""
         return guarding.close(self.scope, proof.sequencer, proof.tenure)
 
     # --- the hooks ----------------------------------------------------------------------------------------------------
     @contextmanager
-    def telling(self, proof: Proof) -> Iterator[None]:
+    def telling(self, proof: Credential) -> Iterator[None]:
         """Tell of a refusal that leaves the block."""
         try:
             yield
@@ -117,31 +117,31 @@ class GuardCore:
             self.tell_refused(proof, error)
             raise
 
-    def tell_opened(self, proof: Proof, opened: Opened) -> None:
+    def tell_opened(self, proof: Credential, opened: Opened) -> None:
         """Tell what a guarded transaction has sealed, and which refusals were only observed."""
         if opened.sealed is not None:
             self.tell_sealed(proof, opened.sealed)
         elif opened.refused:
             self.tell_observed(proof, opened.refused)
 
-    def tell_sealed(self, proof: Proof, sealed: Sealed) -> None:
+    def tell_sealed(self, proof: Credential, sealed: Sealed) -> None:
         """Tell which marks were raised, and which refusals were only observed."""
         for resource in sealed.raised:
             tell(self.hooks, Event("sealed", self.scope.lock, proof.sequencer.token, resource))
         self.tell_observed(proof, sealed.refused)
 
-    def tell_observed(self, proof: Proof, refused: Iterable[Refused]) -> None:
+    def tell_observed(self, proof: Credential, refused: Iterable[Refused]) -> None:
         """Tell which resources would have refused."""
         for resource, error in refused:
             self.tell_refused(proof, error, resource)
 
-    def tell_refused(self, proof: Proof, error: GuardError, resource: str | None = None) -> None:
+    def tell_refused(self, proof: Credential, error: GuardError, resource: str | None = None) -> None:
         """Tell that the token was turned away; a mistake in using the guard is no refusal."""
         if (reason := KINDS.get(type(error))) is not None:
             resource = resource or getattr(error, "resource", None) or self.scope.resources[0]
             tell(self.hooks, Event("refused", self.scope.lock, proof.sequencer.token, resource, reason=reason))
 
 
-def _left_ms(proof: Proof) -> int | None:
+def _left_ms(proof: Credential) -> int | None:
     remaining = proof.remaining()
     return None if remaining is None else int(remaining * _MS_PER_S)

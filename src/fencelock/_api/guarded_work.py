@@ -6,7 +6,7 @@ committed if the block ended well, and undone if not.
 
 from typing import TYPE_CHECKING, Any
 
-from fencelock._api.credentials import Proof
+from fencelock._api.credentials import Credential
 from fencelock._api.guard_core import GuardCore
 from fencelock._drivers.guard import run
 from fencelock.errors import GuardError
@@ -26,7 +26,7 @@ class GuardedWork:
 
     __slots__ = ("_connection", "_core", "_is_used", "_presented", "place", "proof")
 
-    def __init__(self, core: GuardCore, proof: Proof) -> None:
+    def __init__(self, core: GuardCore, proof: Credential) -> None:
         self.proof = proof
         self.place = core.scope.place
         self._core = core
@@ -70,7 +70,7 @@ class GuardedWork:
                     run(self._core.finishing(self.proof, self._presented), connection)
                 return None
             connection.rollback()
-            return connection.explain(error)
+            return connection.map_error(error)
         finally:
             self.give_back()
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from fencelock._api.base_lease import BaseLease, note_loss
 from fencelock._drivers.sync import SyncDriver
 from fencelock._flows import renewal as keep
-from fencelock._keeper.record import RELEASED, Audience, LeaseRecord
+from fencelock._keeper.record import RELEASED, LeaseRecord, Listeners
 from fencelock.errors import FencelockError
 
 
@@ -52,7 +52,7 @@ class Lease(BaseLease):
 
     __slots__ = ("_driver",)
 
-    def __init__(self, record: LeaseRecord, audience: Audience, driver: SyncDriver) -> None:
+    def __init__(self, record: LeaseRecord, audience: Listeners, driver: SyncDriver) -> None:
         super().__init__(record, audience)
         self._driver = driver
 

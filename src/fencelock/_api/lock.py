@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from fencelock._api.lease import Lease
-from fencelock._api.lock_options import Terms, waiting
+from fencelock._api.lock_options import LockOptions, waiting
 from fencelock.errors import AcquireTimeoutError, FencelockError, NotHeldError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class Entered(threading.local):
 class BaseLock:
     """What the handles share, without I/O."""
 
-    def __init__(self, terms: Terms) -> None:
+    def __init__(self, terms: LockOptions) -> None:
         self._checked_terms = terms
 
     @property
@@ -65,7 +65,7 @@ class Lock(BaseLock):
     Acquire it, or use it as a context manager, which yields the lease.
     """
 
-    def __init__(self, source: "Source", terms: Terms) -> None:
+    def __init__(self, source: "Source", terms: LockOptions) -> None:
         super().__init__(terms)
         self._source = source
         self._entered = Entered()

@@ -21,7 +21,7 @@ _LARGEST_NUMBER = 1e15
 """No contract reaches this far; beyond, arithmetic with floats fails in ways of its own. NaN is not below it either."""
 
 
-class Terms(NamedTuple):
+class LockOptions(NamedTuple):
     """On which terms a handle acquires its lock. `timeout` is seconds, None: wait for ever."""
 
     name: str
@@ -36,14 +36,14 @@ class Terms(NamedTuple):
         return self.holder or default_holder()
 
 
-def check_terms(
+def check_lock_options(
     capabilities: Capabilities,
     name: str,
     ttl: float,
     timeout: float | None,
     holder: str | None,
     on_lost: Callable[[str], Any] | None,
-) -> Terms:
+) -> LockOptions:
     """Return the terms, or raise ConfigError."""
     check_lock_name(name)
     if timeout is not None and not (_is_number(timeout) and 0 <= timeout <= threading.TIMEOUT_MAX):
@@ -52,7 +52,7 @@ def check_terms(
         check_holder(holder)
     if on_lost is not None and not callable(on_lost):
         raise ConfigError(f"lock {name!r}: on_lost must be callable with the reason, not {on_lost!r}")
-    return Terms(name, _check_ttl_ms(capabilities, name, ttl), timeout, holder, on_lost, _as_ms(timeout))
+    return LockOptions(name, _check_ttl_ms(capabilities, name, ttl), timeout, holder, on_lost, _as_ms(timeout))
 
 
 def _check_ttl_ms(capabilities: Capabilities, name: str, ttl: float) -> int:

@@ -12,7 +12,7 @@ import threading
 from fencelock.errors import GuardError
 
 
-class Occupancy:
+class OpenBlock:
     """One guarded transaction: where, and in which task (None: by a thread)."""
 
     __slots__ = ("_home", "place", "task")
@@ -20,7 +20,7 @@ class Occupancy:
     def __init__(self, place: str) -> None:
         self.place = place
         self.task: object = None
-        self._home: list[Occupancy] = []
+        self._home: list[OpenBlock] = []
 
     def begin(self, task: object = None) -> None:
         """Take the place for this thread or task, until the end; GuardError if it has the place already."""
@@ -37,7 +37,7 @@ class Occupancy:
 
 class _Thread(threading.local):
     def __init__(self) -> None:
-        self.open: list[Occupancy] = []
+        self.open: list[OpenBlock] = []
 
 
 _THREAD = _Thread()
@@ -53,8 +53,8 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 def check_free(place: str, task: object = None) -> None:
     """Raise GuardError if this thread, or this task, has a guarded transaction open at the place."""
-    for occupancy in _THREAD.open:
-        if occupancy.place == place and (task is None or task is occupancy.task):
+    for open_block in _THREAD.open:
+        if open_block.place == place and (task is None or task is open_block.task):
             who = "thread" if task is None else "task"
             raise GuardError(
                 f"this {who} has a guarded transaction open on {place} already, and would wait for itself: leave that "

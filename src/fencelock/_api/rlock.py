@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from fencelock._api.base_lease import BaseLease
 from fencelock._api.lease import Lease
 from fencelock._api.lock import BaseLock
-from fencelock._api.lock_options import Terms, waiting
+from fencelock._api.lock_options import LockOptions, waiting
 from fencelock.errors import FencelockError
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class RLock(BaseLock):
     Each thread must release it as often as it acquired it.
     """
 
-    def __init__(self, source: "Source", terms: Terms) -> None:
+    def __init__(self, source: "Source", terms: LockOptions) -> None:
         super().__init__(terms)
         self._source = source
         self._local = _Local()

@@ -6,13 +6,13 @@ from typing import Any, Self
 from fencelock._api.base_source import BaseSource, broken_lock
 from fencelock._api.lease import Lease
 from fencelock._api.lock import Lock
-from fencelock._api.lock_options import DEFAULT_TTL_S, Terms
+from fencelock._api.lock_options import DEFAULT_TTL_S, LockOptions
 from fencelock._api.rlock import RLock
 from fencelock._drivers.sync import SyncDriver
 from fencelock._flows import renewal as keep
 from fencelock._flows.acquire import acquire
-from fencelock._flows.retry import asked
-from fencelock._keeper.record import Audience
+from fencelock._flows.retry import ask_source
+from fencelock._keeper.record import Listeners
 from fencelock.errors import SourceError
 from fencelock.hooks import NO_HOOKS, Hooks
 from fencelock.model import (
@@ -85,7 +85,7 @@ class Source(BaseSource):
         """Return a handle that its thread may acquire again while it holds the lock; parameters as for `lock`."""
         return RLock(self, self._terms(name, ttl, timeout, holder, on_lost))
 
-    def take(self, terms: Terms, may_wait: bool, timeout_ms: int | None) -> Lease | None:
+    def take(self, terms: LockOptions, may_wait: bool, timeout_ms: int | None) -> Lease | None:
         """Acquire on checked terms; for the handles. None when the lock was busy or the timeout passed."""
         attempt = self._attempt(terms)
         record = None
@@ -93,7 +93,7 @@ class Source(BaseSource):
             grant = self._driver.run(acquire(attempt, may_wait=may_wait, timeout_ms=timeout_ms))
             if grant is None:
                 return None
-            audience = Audience(self._hooks, terms.on_lost)
+            audience = Listeners(self._hooks, terms.on_lost)
             record = self._record(attempt, grant, audience)
             return self._keep(Lease(record, audience, self._driver), record, audience)
         except BaseException:
@@ -143,4 +143,4 @@ class Source(BaseSource):
         return broken_lock(name, claim, broken)
 
     def _ask(self, request: Any) -> Any:
-        return self._driver.run(asked(request))
+        return self._driver.run(ask_source(request))

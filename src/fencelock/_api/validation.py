@@ -6,7 +6,7 @@ Promise: what is outside the contract is ConfigError, which states the contract.
 from collections.abc import Iterable
 from typing import Any
 
-from fencelock._api.credentials import Proof
+from fencelock._api.credentials import Credential
 from fencelock._flows.guarding import Scope
 from fencelock.errors import ConfigError, LeaseError, LeaseInheritedError
 from fencelock.model import (
@@ -72,7 +72,7 @@ def check_info(info: object) -> SourceInfo:
     return info
 
 
-def check_closable(proof: Proof) -> None:
+def check_closable(proof: Credential) -> None:
     """Raise LeaseInheritedError for a parent's lease; one that is over may still be closed."""
     try:
         proof.check_valid()

@@ -15,11 +15,11 @@ from typing import Any, TypeVar, cast
 
 from fencelock._drivers.aio_pool import AsyncPool
 from fencelock._drivers.pool import Pool, pool_for
-from fencelock._drivers.sync import PATIENCE_S
+from fencelock._drivers.sync import REQUEST_TIMEOUT_S
 from fencelock._flows.acquire import US_PER_MS
 from fencelock.clock import boottime_us
 from fencelock.model import draw_claim
-from fencelock.protocol.generators import drive_async
+from fencelock.protocol.generators import run_generator_async
 from fencelock.protocol.source_requests import Draw, Flow, Listen, Now, Wait
 from fencelock.protocol.stores import AsyncSourceStore, Channel, SourceStore
 
@@ -61,10 +61,10 @@ class AsyncDriver:
         self._pool: Pool | AsyncPool
         self._perform: Callable[[Any], Awaitable[Any]]
         if store.capabilities.speaks_asyncio:
-            self._pool = AsyncPool(cast("AsyncSourceStore", store), PATIENCE_S)
+            self._pool = AsyncPool(cast("AsyncSourceStore", store), REQUEST_TIMEOUT_S)
             self._perform = self._pool.perform
         else:
-            self._pool = pool_for(store, PATIENCE_S)
+            self._pool = pool_for(store, REQUEST_TIMEOUT_S)
             self._perform = partial(self._threads.run, self._pool.perform)
         self._now_us = now_us
 
@@ -72,7 +72,7 @@ class AsyncDriver:
         """Run the flow to its end and return its result."""
         channels: list[Channel] = []
         try:
-            return await drive_async(flow, lambda request: self._answer(request, channels))
+            return await run_generator_async(flow, lambda request: self._answer(request, channels))
         finally:
             for channel in channels:
                 channel.close()

@@ -24,11 +24,11 @@ class _Connections:
 
 
 class AsyncPool:
-    """Performs requests on pooled connections, each waiting `patience_s` at most for a store that is busy."""
+    """Performs requests on pooled connections, each waiting `request_timeout_s` at most for a store that is busy."""
 
-    def __init__(self, store: AsyncSourceStore, patience_s: float) -> None:
+    def __init__(self, store: AsyncSourceStore, request_timeout_s: float) -> None:
         self._store = store
-        self._patience_s = patience_s
+        self._patience_s = request_timeout_s
         self._limit = store.capabilities.max_connections or MAX_IDLE_CONNECTIONS
         self._of_loop: dict[asyncio.AbstractEventLoop, _Connections] = {}
         self._is_closed = False
@@ -67,7 +67,7 @@ class AsyncPool:
     def _connect(self) -> AsyncSourceConnection:
         if self._is_closed:
             raise ConfigError(f"{self._store.url} was closed: connect() again")
-        return self._store.connect_async(patience_s=self._patience_s)
+        return self._store.connect_async(request_timeout_s=self._patience_s)
 
     def close(self) -> None:
         """Close the idle connections, and each busy one at the end of its request."""

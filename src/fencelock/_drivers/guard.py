@@ -6,7 +6,7 @@ exception leaves no transaction open. A flow that ends well may leave one open, 
 
 from typing import TypeVar
 
-from fencelock.protocol.generators import drive, drive_async
+from fencelock.protocol.generators import run_generator, run_generator_async
 from fencelock.protocol.source_requests import Flow
 from fencelock.protocol.stores import AsyncGuardConnection, GuardConnection
 
@@ -16,7 +16,7 @@ Result = TypeVar("Result")
 def run(flow: Flow[Result], connection: GuardConnection) -> Result:
     """Run the flow to its end and return its result."""
     try:
-        return drive(flow, connection.perform)
+        return run_generator(flow, connection.perform)
     except BaseException:
         connection.rollback()
         raise
@@ -25,7 +25,7 @@ def run(flow: Flow[Result], connection: GuardConnection) -> Result:
 async def run_async(flow: Flow[Result], connection: AsyncGuardConnection) -> Result:
     """Run the flow to its end and return its result, waiting on the loop for each reply."""
     try:
-        return await drive_async(flow, connection.perform)
+        return await run_generator_async(flow, connection.perform)
     except BaseException:
         await connection.rollback()
         raise

@@ -19,11 +19,11 @@ MAX_IDLE_CONNECTIONS = 4
 
 
 class Pool:
-    """Performs requests on pooled connections, each waiting `patience_s` at most for a store that is busy."""
+    """Performs requests on pooled connections, each waiting `request_timeout_s` at most for a store that is busy."""
 
-    def __init__(self, store: SourceStore, patience_s: float) -> None:
+    def __init__(self, store: SourceStore, request_timeout_s: float) -> None:
         self._store = store
-        self._patience_s = patience_s
+        self._patience_s = request_timeout_s
         self._idle: deque[SourceConnection] = deque()
         self._is_closed = False
         self._max_idle = store.capabilities.max_connections or MAX_IDLE_CONNECTIONS
@@ -48,7 +48,7 @@ class Pool:
     def _connect(self) -> SourceConnection:
         if self._is_closed:
             raise ConfigError(f"{self._store.url} was closed: connect() again")
-        return self._store.connect(patience_s=self._patience_s)
+        return self._store.connect(request_timeout_s=self._patience_s)
 
     def close(self) -> None:
         """Close the idle connections, and each busy one at the end of its request."""
@@ -60,8 +60,8 @@ class Pool:
 class BoundedPool(Pool):
     """The same for a store whose connections are dear: no more than so many at a time."""
 
-    def __init__(self, store: SourceStore, patience_s: float, limit: int) -> None:
-        super().__init__(store, patience_s)
+    def __init__(self, store: SourceStore, request_timeout_s: float, limit: int) -> None:
+        super().__init__(store, request_timeout_s)
         self._limit = limit
         self._begin_anew()
 
@@ -103,15 +103,15 @@ class _Turn:
             turns.put(_Turn(self._turns))
 
 
-def none_free(store: SourceStore, limit: int, patience_s: float) -> SourceUnavailableError:
+def none_free(store: SourceStore, limit: int, request_timeout_s: float) -> SourceUnavailableError:
     """Return the error for a caller that got no connection."""
     return SourceUnavailableError(
-        f"{store.url}: none of this process's {limit} connections became free within {patience_s:g} s: the source is "
-        f"slow, or unreachable"
+        f"{store.url}: none of this process's {limit} connections became free within {request_timeout_s:g} s: the "
+        f"source is slow, or unreachable"
     )
 
 
-def pool_for(store: SourceStore, patience_s: float) -> Pool:
+def pool_for(store: SourceStore, request_timeout_s: float) -> Pool:
     """Return the pool that the store's capabilities ask for."""
     limit = store.capabilities.max_connections
-    return Pool(store, patience_s) if limit is None else BoundedPool(store, patience_s, limit)
+    return Pool(store, request_timeout_s) if limit is None else BoundedPool(store, request_timeout_s, limit)

@@ -18,7 +18,7 @@ from fencelock.model import draw_claim
 from fencelock.protocol.source_requests import Draw, Flow, Listen, Now, Wait
 from fencelock.protocol.stores import Channel, SourceStore
 
-PATIENCE_S = 5.0
+REQUEST_TIMEOUT_S = 5.0
 """How long a caller's request waits for a store that is busy before it is unavailable."""
 Result = TypeVar("Result")
 
@@ -30,11 +30,11 @@ class SyncDriver:
         self,
         store: SourceStore,
         *,
-        patience_s: float = PATIENCE_S,
+        request_timeout_s: float = REQUEST_TIMEOUT_S,
         now_us: Callable[[], int] = boottime_us,
     ) -> None:
         self._store = store
-        self._pool = pool_for(store, patience_s)
+        self._pool = pool_for(store, request_timeout_s)
         self._now_us = now_us
 
     def run(self, flow: Flow[Result]) -> Result:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 
-class LastingThreads(Threads):
+class UncancelledThreads(Threads):
     """A few threads for work that is not to be lost."""
 
     async def run_or_undo(self, function: Callable[[], Result], undo: Callable[[], Any]) -> Result:

@@ -9,7 +9,7 @@ Never: granted twice under one claim (H4), granted to a waiter whose place expir
 from functools import lru_cache
 from typing import NamedTuple
 
-from fencelock._flows.retry import asked
+from fencelock._flows.retry import ask_source
 from fencelock.errors import OutcomeUnknownError, SourceError, SourceUnavailableError
 from fencelock.protocol.source_requests import (
     DRAW,
@@ -100,7 +100,7 @@ def acquire(attempt: Attempt, *, may_wait: bool, timeout_ms: int | None) -> Flow
 
 def _live_one_claim(request: Acquire, started_ms: int, timeout_ms: int | None) -> Flow[Grant | Busy | ClaimEnded]:
     sent_ms = request.born_us // US_PER_MS
-    reply = yield from asked(request)
+    reply = yield from ask_source(request)
     if was_queued := isinstance(reply, Queued):
         # A release between queueing and listening would go unheard: listen first, then look once more.
         yield Listen(request.lock, request.claim)
@@ -112,7 +112,7 @@ def _live_one_claim(request: Acquire, started_ms: int, timeout_ms: int | None) -
     until_ms = deadline_ms(sent_ms, reply.remaining_ms, request.ttl_ms)
     if now_ms >= until_ms:
         # The grant was over before it arrived here (a freeze between two lines): it is given back, never used.
-        yield from asked(Release(request.lock, request.claim))
+        yield from ask_source(Release(request.lock, request.claim))
         return ClaimEnded()
     waited_ms = now_ms - started_ms if was_queued else None
     return Grant(reply.token, until_ms, reply.source_id, reply.history_id, waited_ms)
@@ -126,7 +126,7 @@ def _stand_in_line(request: Acquire, give_up_ms: int | None) -> Flow[tuple[int, 
     while True:
         sent_ms = yield NOW
         try:
-            reply = yield from asked(Poll(request.lock, request.claim))
+            reply = yield from ask_source(Poll(request.lock, request.claim))
         except (SourceUnavailableError, OutcomeUnknownError):
             # The source keeps the claim's place for its ttl: if it restarts, or another takes over, that is waited for.
             last_ms = kept_until_ms if give_up_ms is None else min(kept_until_ms, give_up_ms)
@@ -140,6 +140,6 @@ def _stand_in_line(request: Acquire, give_up_ms: int | None) -> Flow[tuple[int, 
             return sent_ms, reply  # type: ignore[return-value]
         now_ms = yield NOW
         if give_up_ms is not None and now_ms >= give_up_ms:
-            yield from asked(Release(request.lock, request.claim))
+            yield from ask_source(Release(request.lock, request.claim))
             return sent_ms, Busy()
         yield Wait(reply.wait_ms if give_up_ms is None else min(reply.wait_ms, give_up_ms - now_ms))

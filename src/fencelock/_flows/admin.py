@@ -7,7 +7,7 @@ resource would refuse.
 """
 
 from fencelock._flows.admit import admit
-from fencelock._flows.conflicts import begun_anew
+from fencelock._flows.conflicts import retry_on_conflict
 from fencelock._flows.guarding import Scope, check_bound, check_lasts, check_lock, read_marks
 from fencelock.errors import GuardError, WrongLockError
 from fencelock.model import Mark, Protection, Sequencer, SourceInfo
@@ -25,7 +25,7 @@ from fencelock.protocol.guard_requests import (
 from fencelock.protocol.source_requests import Flow
 
 
-@begun_anew
+@retry_on_conflict
 def protect(scope: Scope, tables: tuple[str, ...], mode: str, source: SourceInfo | None, who: str) -> Flow[None]:
     """Have the store enforce, or observe, writes to these tables of the guard's one resource.
 
@@ -56,7 +56,7 @@ def _switch(mark: Mark, changed: tuple[Protection, ...], mode: str, source: Sour
     yield from _raise(mark, source, "mode", who, reason)
 
 
-@begun_anew
+@retry_on_conflict
 def unprotect(scope: Scope, tables: tuple[str, ...], who: str, reason: str) -> Flow[None]:
     """Let anybody write to these tables again; none named: to all of the guard's one resource."""
     yield Begin()
@@ -69,7 +69,7 @@ def unprotect(scope: Scope, tables: tuple[str, ...], who: str, reason: str) -> F
     yield Commit()
 
 
-@begun_anew
+@retry_on_conflict
 def lower(scope: Scope, token: int, who: str, reason: str) -> Flow[None]:
     """Set the mark of the guard's one resource to a lower token: the remedy for a poisoned mark."""
     yield Begin()
@@ -83,7 +83,7 @@ def lower(scope: Scope, token: int, who: str, reason: str) -> Flow[None]:
     yield Commit()
 
 
-@begun_anew
+@retry_on_conflict
 def raise_to(scope: Scope, to: SourceInfo | int, who: str, reason: str) -> Flow[None]:
     """Raise every mark of the guard to a token, or to the last one of the source.
 
@@ -104,7 +104,7 @@ def raise_to(scope: Scope, to: SourceInfo | int, who: str, reason: str) -> Flow[
     yield Commit()
 
 
-@begun_anew
+@retry_on_conflict
 def rebind(scope: Scope, lock: str, source: SourceInfo, who: str, reason: str) -> Flow[None]:
     """Bind every resource of the guard to another lock or source, whose next token its mark admits (G5)."""
     check_lasts(scope, source.source_id)
@@ -118,7 +118,7 @@ def rebind(scope: Scope, lock: str, source: SourceInfo, who: str, reason: str) -
     yield Commit()
 
 
-@begun_anew
+@retry_on_conflict
 def outrank(scope: Scope, sequencer: Sequencer, who: str, reason: str) -> Flow[None]:
     """Raise every mark of the guard to a token that was minted by breaking its lock (G10).
 

@@ -23,7 +23,7 @@ Result = TypeVar("Result")
 Terms = ParamSpec("Terms")
 
 
-def begun_anew(flow: Callable[Terms, Flow[Result]]) -> Callable[Terms, Flow[Result]]:
+def retry_on_conflict(flow: Callable[Terms, Flow[Result]]) -> Callable[Terms, Flow[Result]]:
     """Have a flow of brief transactions begin anew when one is refused; SourceUnavailableError if that goes on."""
 
     @wraps(flow)

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from fencelock._flows.admit import Tenure, Verdict, admit
-from fencelock._flows.conflicts import begun_anew
+from fencelock._flows.conflicts import retry_on_conflict
 from fencelock.errors import (
     GuardError,
     OutcomeUnknownError,
@@ -128,7 +128,7 @@ def seal(scope: Scope, sequencer: Sequencer, tenure: Tenure) -> Flow[Sealed]:
     return sealed
 
 
-@begun_anew
+@retry_on_conflict
 def _sealed(scope: Scope, sequencer: Sequencer, tenure: Tenure) -> Flow[Sealed]:
     """Seal; where the commit was not confirmed, look again, and write again what may not be on the disk."""
     raised: tuple[str, ...] = ()
@@ -299,7 +299,7 @@ def _not_sealed(mark: Mark, sequencer: Sequencer) -> GuardError:
     )
 
 
-@begun_anew
+@retry_on_conflict
 def close(scope: Scope, sequencer: Sequencer, tenure: Tenure) -> Flow[None]:
     """Make the lease's own token stale at every resource of the guard (G10). Idempotent.
 

@@ -6,7 +6,7 @@ extended by a reply that arrived after its deadline; the keeper sees to that, se
 
 from typing import NamedTuple
 
-from fencelock._flows.retry import asked
+from fencelock._flows.retry import ask_source
 from fencelock.model import SourceInfo
 from fencelock.protocol.source_requests import (
     NOW,
@@ -38,17 +38,17 @@ def renew(leases: tuple[tuple[str, str], ...]) -> Flow[Beat]:
 
 def release(lock: str, claim: str) -> Flow[Released]:
     """End the claim wherever it is, and tell whether it held the lock."""
-    return asked(Release(lock, claim))  # type: ignore[return-value]
+    return ask_source(Release(lock, claim))  # type: ignore[return-value]
 
 
 def break_lock(lock: str, claim: str, holder: str, reason: str) -> Flow[Broken]:
     """End the lock's lease, whoever has it, and mint a token for the breaker."""
-    return asked(Break(lock, claim, holder, reason))  # type: ignore[return-value]
+    return ask_source(Break(lock, claim, holder, reason))  # type: ignore[return-value]
 
 
 def raise_epoch(reason: str) -> Flow[SourceInfo | None]:
     """Begin a new history above every token of the present one; None if somebody else did so at the same time."""
-    before = yield from asked(ReadSource())
+    before = yield from ask_source(ReadSource())
     assert isinstance(before, SourceInfo)
     after = yield RaiseEpoch(before.history_id, reason)
     return after  # type: ignore[no-any-return]

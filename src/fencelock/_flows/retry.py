@@ -12,7 +12,7 @@ from fencelock.protocol.source_requests import Acquire, BlockSpent, Busy, Flow, 
 MAX_TRIES = 3
 
 
-def asked(request: object) -> Flow[SourceReply]:
+def ask_source(request: object) -> Flow[SourceReply]:
     """Yield the request until it is answered, and return the reply, which is never BlockSpent. The OutcomeUnknownError
     of the MAX_TRIES-th try is passed on.
     """
@@ -29,7 +29,7 @@ def asked(request: object) -> Flow[SourceReply]:
             continue
         if not isinstance(reply, BlockSpent):
             if is_in_doubt and isinstance(reply, Busy) and isinstance(request, Acquire):
-                yield from asked(Release(request.lock, request.claim))
+                yield from ask_source(Release(request.lock, request.claim))
             return reply
-        yield from asked(ReserveBlock())
+        yield from ask_source(ReserveBlock())
         tries_left = MAX_TRIES

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from fencelock.hooks import logger
 
 
-class Announcer:
+class CallbackThread:
     """A queue of callbacks and the thread that runs them."""
 
     def __init__(self) -> None:

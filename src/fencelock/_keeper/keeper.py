@@ -3,9 +3,9 @@
 Promise: a definite "not yours" ends a lease as lost, a passed deadline as expired, each announced within a second (H2,
 H3); a renewal that succeeds after the deadline is followed by a release. An abandoned claim is released as soon as the
 source can be reached, and is forgotten after its ttl, when it has ended by itself (H5).
-Never: waits for a user's code, or for one source longer than PATIENCE_S at a time, and what its store adds for a large
-batch; lets one source's errors, even those that nobody foresaw, touch the leases of another. Other threads speak to it
-through its inbox alone, whose `put` is safe in signal handlers and finalizers.
+Never: waits for a user's code, or for one source longer than REQUEST_TIMEOUT_S at a time, and what its store adds for a
+large batch; lets one source's errors, even those that nobody foresaw, touch the leases of another. Other threads speak
+to it through its inbox alone, whose `put` is safe in signal handlers and finalizers.
 """
 
 import itertools
@@ -23,14 +23,14 @@ from fencelock._drivers.shutdown import SHUTDOWN
 from fencelock._drivers.sync import SyncDriver
 from fencelock._flows import acquire
 from fencelock._flows import renewal as keep
-from fencelock._keeper.callback_thread import Announcer
+from fencelock._keeper.callback_thread import CallbackThread
 from fencelock._keeper.record import DEADLINE_PASSED, EXPIRED, HELD, LOST, RELEASED, LeaseRecord
 from fencelock._keeper.schedule import Schedule, first_beat_ms
 from fencelock.clock import boottime_ms
 from fencelock.errors import FencelockError
 from fencelock.hooks import logger
 
-PATIENCE_S = 0.5
+REQUEST_TIMEOUT_S = 0.5
 """How long the keeper waits for one source that is busy, so that the others' leases are renewed in time."""
 MAX_SLEEP_MS = 500
 """The keeper looks at the clock this often while leases are held: its sleep does not count a suspend, deadlines do."""
@@ -80,7 +80,7 @@ class Keeper:
         self._abandoned: dict[str, Abandon] = {}
         self._retry_ms = 0
         self._idle_since_ms = 0
-        self._announcer = Announcer()
+        self._announcer = CallbackThread()
         self._thread: threading.Thread | None = None
         self._start_lock = threading.Lock()
         self._is_running = threading.Lock()
@@ -93,7 +93,7 @@ class Keeper:
                 if self._thread is None:
                     threading.Thread(target=self._run_alone, name="fencelock-keeper", daemon=True).start()
 
-    def adopt(self, record: LeaseRecord) -> None:
+    def add(self, record: LeaseRecord) -> None:
         """Keep a new lease. Waking the thread costs more than a grant, so it is woken only if it would be late."""
         self._arrivals[record.claim] = record
         if self._wake_ms > first_beat_ms(record, self._now_ms()):
@@ -172,7 +172,7 @@ class Keeper:
                 self._schedule.add(record, self._now_ms())
 
     def _plan_sleep(self) -> float | None:
-        """Decide how long to sleep, and tell it to `adopt`. None: until somebody writes."""
+        """Decide how long to sleep, and tell it to `add`. None: until somebody writes."""
         now_ms = self._now_ms()
         moments = [moment for moment in (self._schedule.next_ms(), self._next_abandon_ms()) if moment is not None]
         if not moments and now_ms - self._idle_since_ms > LINGER_MS:

@@ -61,7 +61,7 @@ class Process:
 PROCESS = Process()
 
 
-class Audience:
+class Listeners:
     """Who is told of one lease. The public lease holds it, the record refers to it weakly: a callback often belongs to
     the object that has the lease, and would keep it alive through the keeper for ever (H2).
     """
@@ -83,7 +83,7 @@ class Audience:
             tell(self.hooks, event)
 
 
-_NOBODY = Audience(NO_HOOKS)
+_NOBODY = Listeners(NO_HOOKS)
 
 
 class LeaseRecord:
@@ -118,7 +118,7 @@ class LeaseRecord:
         holder: str,
         ttl_ms: int,
         grant: Grant,
-        audience: Audience,
+        audience: Listeners,
     ) -> None:
         self.driver = driver
         self.lock = lock
@@ -158,7 +158,7 @@ class LeaseRecord:
             raise problem
 
     @property
-    def audience(self) -> Audience:
+    def audience(self) -> Listeners:
         """Who is told of this lease; nobody, when the public lease is gone."""
         return self._audience() or _NOBODY
 

@@ -10,15 +10,15 @@ from contextlib import contextmanager
 from typing import Any
 
 from fencelock._api.base_guard import BaseGuard, core_of
-from fencelock._api.credentials import Proof, proof_of
-from fencelock._api.executors import way_of
+from fencelock._api.credentials import Credential, credential_of
+from fencelock._api.executors import executor_for
 from fencelock._api.guard_core import GuardCore
-from fencelock._api.open_blocks import Occupancy
+from fencelock._api.open_blocks import OpenBlock
 from fencelock._api.validation import scope_of
 from fencelock.errors import ConfigError
 from fencelock.hooks import NO_HOOKS
-from fencelock.protocol.generators import drive
-from fencelock.protocol.guard_requests import Withdraw
+from fencelock.protocol.generators import run_generator
+from fencelock.protocol.guard_requests import Unpresent
 from fencelock.protocol.stores import SQLGuardStore
 from fencelock.stores.registry import guard_store
 
@@ -26,7 +26,7 @@ from fencelock.stores.registry import guard_store
 class Fencing:
     """A lease, and the resources that one transaction of it may write."""
 
-    def __init__(self, core: GuardCore, store: SQLGuardStore, proof: Proof) -> None:
+    def __init__(self, core: GuardCore, store: SQLGuardStore, proof: Credential) -> None:
         self.store = store
         self._core = core
         self._proof = proof
@@ -34,13 +34,13 @@ class Fencing:
     @contextmanager
     def entered(self, task: object = None) -> Iterator[None]:
         """Count a guarded transaction of the lease, and keep this thread, or this task, from waiting for itself."""
-        block, occupancy = object(), Occupancy(self._core.scope.place)
+        block, open_block = object(), OpenBlock(self._core.scope.place)
         try:
             self._proof.enter_guarded(block)
-            occupancy.begin(task)
+            open_block.begin(task)
             yield
         finally:
-            occupancy.end()
+            open_block.end()
             self._proof.leave_guarded(block)
 
     def seal(self) -> None:
@@ -51,7 +51,7 @@ class Fencing:
     async def seal_async(self) -> None:
         """The same for a task."""
         if not self._core.is_sealed(self._proof):
-            await way_of(self._core).seal(self._proof)
+            await executor_for(self._core).seal(self._proof)
 
     @contextmanager
     def presented(self, perform: Callable[[Any], Any]) -> Iterator[None]:
@@ -61,17 +61,17 @@ class Fencing:
         """
         core, proof = self._core, self._proof
         with core.telling(proof):
-            opened = drive(core.presenting_first(proof), perform)
+            opened = run_generator(core.presenting_first(proof), perform)
         core.tell_observed(proof, opened.refused)
         yield
-        perform(Withdraw(opened.presented))
+        perform(Unpresent(opened.presented))
 
 
 def fencing_of(
     lease: Any, url: str, resource: str | None, resources: Iterable[str] | None, guard: BaseGuard | None
 ) -> Fencing:
     """Return what fences a transaction at `url`, or where `guard` is; ConfigError if the arguments are none."""
-    proof = proof_of(lease)
+    proof = credential_of(lease)
     if guard is None:
         store = guard_store(url)
         scope = scope_of(store.url, resource, resources, proof.sequencer.lock, independent=False)

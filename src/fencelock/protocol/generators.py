@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 Result = TypeVar("Result")
 
 
-def drive(flow: Generator[Any, Any, Result], answer: Callable[[Any], Any]) -> Result:
+def run_generator(flow: Generator[Any, Any, Result], answer: Callable[[Any], Any]) -> Result:
     """Run the generator to its end and return its result."""
     step: Callable[[Any], Any] = flow.send
     value: Any = None
@@ -30,7 +30,7 @@ def drive(flow: Generator[Any, Any, Result], answer: Callable[[Any], Any]) -> Re
         value = None
 
 
-async def drive_async(flow: Generator[Any, Any, Result], answer: Callable[[Any], Awaitable[Any]]) -> Result:
+async def run_generator_async(flow: Generator[Any, Any, Result], answer: Callable[[Any], Awaitable[Any]]) -> Result:
     """Run the generator to its end, waiting on the loop for each answer, and return its result."""
     step: Callable[[Any], Any] = flow.send
     value: Any = None

@@ -124,7 +124,7 @@ class Present(NamedTuple):
     limit_ms: int | None = None
 
 
-class Withdraw(NamedTuple):
+class Unpresent(NamedTuple):
     """Take back what was presented, before the caller commits. Reply: None. GuardError if it is not there any more."""
 
     resources: tuple[str, ...]

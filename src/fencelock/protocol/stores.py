@@ -68,8 +68,8 @@ class SourceStore(Protocol):
     capabilities: Capabilities
     url: str
 
-    def connect(self, *, patience_s: float) -> SourceConnection:
-        """Return a connection whose requests wait `patience_s` at most for a store that is busy or slow."""
+    def connect(self, *, request_timeout_s: float) -> SourceConnection:
+        """Return a connection whose requests wait `request_timeout_s` at most for a store that is busy or slow."""
 
     def listen(self, lock: str, claim: str) -> Channel:
         """Open the channel of one waiting claim."""
@@ -84,8 +84,8 @@ class SourceStore(Protocol):
 class AsyncSourceStore(SourceStore, Protocol):
     """A source whose client speaks asyncio as well, as its capabilities say."""
 
-    def connect_async(self, *, patience_s: float) -> AsyncSourceConnection:
-        """Return a connection for the running loop, whose requests wait `patience_s` at most."""
+    def connect_async(self, *, request_timeout_s: float) -> AsyncSourceConnection:
+        """Return a connection for the running loop, whose requests wait `request_timeout_s` at most."""
 
 
 class GuardConnection(Protocol):
@@ -101,7 +101,7 @@ class GuardConnection(Protocol):
     def rollback(self) -> None:
         """Undo the open transaction, if there is one that is not the caller's own; never raises."""
 
-    def explain(self, error: BaseException) -> GuardError | None:
+    def map_error(self, error: BaseException) -> GuardError | None:
         """Return what an exception out of the user's block means in the guard's words; None: it is the user's own."""
 
     def close(self) -> None:
@@ -121,7 +121,7 @@ class AsyncGuardConnection(Protocol):
     async def rollback(self) -> None:
         """Undo the open transaction, if there is one that is not the caller's own; never raises an Exception."""
 
-    def explain(self, error: BaseException) -> GuardError | None:
+    def map_error(self, error: BaseException) -> GuardError | None:
         """Return what an exception out of the user's block means in the guard's words; None: it is the user's own."""
 
     def close(self) -> None:
@@ -139,7 +139,7 @@ class GuardStore(Protocol):
     def connect(self) -> GuardConnection:
         """Return a connection of the guard's own; any error of opening it comes with its first request."""
 
-    def adopt(self, native: Any) -> GuardConnection:
+    def caller_connection(self, native: Any) -> GuardConnection:
         """Speak over the caller's connection, which is inside a transaction; GuardError if it is not."""
 
     def install(self) -> None:
@@ -149,7 +149,7 @@ class GuardStore(Protocol):
         """Return what in this resource's set-up would break the promise, for `fencelock doctor`."""
 
 
-class BorrowedConnection(GuardConnection, Protocol):
+class FrameworkConnection(GuardConnection, Protocol):
     """A framework's connection, whose transactions the framework begins and ends.
 
     It answers what may be asked in the caller's own transaction, Present as its first statement.
@@ -161,7 +161,7 @@ class BorrowedConnection(GuardConnection, Protocol):
     def restore(self) -> None:
         """Leave nothing in the session, once the transaction has ended, well or not."""
 
-    def explain_commit(self, error: BaseException) -> GuardError | None:
+    def map_commit_error(self, error: BaseException) -> GuardError | None:
         """Return what a failed COMMIT means in the guard's words, if the server itself has said that it failed."""
 
 
@@ -169,7 +169,7 @@ class BorrowedConnection(GuardConnection, Protocol):
 class SQLGuardStore(GuardStore, Protocol):
     """A guarded place that frameworks reach too, through whichever DB-API driver they have."""
 
-    def borrow(self, connection: Any, driver: Any, paramstyle: str) -> BorrowedConnection:
+    def framework_connection(self, connection: Any, driver: Any, paramstyle: str) -> FrameworkConnection:
         """Speak through a framework's connection: `connection` has DB-API cursors, whose parameters are written in
         `paramstyle`; `driver` is the driver's own connection, perhaps an asynchronous one.
         """
@@ -181,5 +181,5 @@ class AsyncGuardStore(GuardStore, Protocol):
     def connect_async(self) -> AsyncGuardConnection:
         """Return a connection for the running loop; any error of opening it comes with its first request."""
 
-    def adopt_async(self, native: Any) -> AsyncGuardConnection:
-        """Speak over the caller's asynchronous connection, as `adopt` does over a synchronous one."""
+    def async_caller_connection(self, native: Any) -> AsyncGuardConnection:
+        """Speak over the caller's asynchronous connection, as `caller_connection` does over a synchronous one."""

@@ -12,7 +12,7 @@ from types import TracebackType
 from fencelock.errors import FencelockError, SourceError
 
 
-class NamingErrors:
+class ErrorMapper:
     """Such a block; it may be entered again and again."""
 
     __slots__ = ("_meaning",)

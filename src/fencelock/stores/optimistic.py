@@ -57,7 +57,7 @@ class Changes:
     entries: list[ask.AuditEntry] = field(default_factory=list[ask.AuditEntry])
 
 
-class OptimisticSpeech(ABC):
+class OptimisticGuardCodec(ABC):
     """What is said over one connection, of which a store says how."""
 
     def __init__(self, url: str) -> None:
@@ -67,7 +67,7 @@ class OptimisticSpeech(ABC):
         self.work: Any = None
         """What `guard.transaction` yields, while a block has it."""
 
-    def talk(self, request: Any) -> Talk:
+    def operations(self, request: Any) -> Talk:
         """Return the talk for a request."""
         return self._TALKS[type(request)](self, request)  # type: ignore[no-any-return]
 

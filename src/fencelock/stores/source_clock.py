@@ -74,7 +74,7 @@ class SourceClock:
         return now_us + (steps[0][1] if best_us is None else best_us)
 
 
-class Identity:
+class SourceIdentity:
     """What all connections of one source object know together. Safe from any thread."""
 
     def __init__(self, url: str) -> None:

@@ -12,7 +12,7 @@ MAX_ENDED = 10_000
 """Ended claims that are remembered one by one."""
 
 
-class Ear:
+class EventWakeup:
     """The channel of one waiting claim."""
 
     def __init__(self) -> None:

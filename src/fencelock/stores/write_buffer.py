@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from fencelock.errors import GuardError
 
 
-class Collecting:
+class WriteBuffer:
     """A guarded block's transaction, until the block is over."""
 
     def __init__(self) -> None:

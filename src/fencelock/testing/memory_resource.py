@@ -15,7 +15,7 @@ from fencelock.protocol import guard_requests as ask
 _WHEN = "1970-01-01T00:00:00Z"
 
 
-class State:
+class MemoryResourceState:
     """All that a place keeps."""
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class State:
         self.audit: list[ask.AuditEntry] = []
         self.data: dict[tuple[str, str], Any] = {}
 
-    def copy(self) -> "State":
+    def copy(self) -> "MemoryResourceState":
         """Return an equal state that changes apart from this one."""
         twin = type(self)()
         for name, value in vars(self).items():
@@ -38,29 +38,29 @@ class State:
         self.observed[key] = self.observed.get(key, 0) + 1
 
 
-class Place:
+class MemoryResource:
     """The committed state, and who is inside a write transaction."""
 
     def __init__(self) -> None:
-        self.state = State()
-        self.writer: Session | None = None
+        self.state = MemoryResourceState()
+        self.writer: MemoryResourceSession | None = None
 
 
-class Session:
+class MemoryResourceSession:
     """One client of a place: answers guard requests, and is the native connection that users write through."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: MemoryResource) -> None:
         self.place = place
-        self.work: State | None = None
+        self.work: MemoryResourceState | None = None
         self.presented: dict[str, Sequencer] = {}
 
     @property
-    def native(self) -> "Session":
+    def native(self) -> "MemoryResourceSession":
         """The client's own object."""
         return self
 
     @property
-    def inside(self) -> State:
+    def inside(self) -> MemoryResourceState:
         """The state as the open transaction sees it; SourceUnavailableError if there is none any more."""
         if self.work is None:
             raise SourceUnavailableError("the place has ended this transaction, and undone what it wrote")
@@ -94,7 +94,7 @@ class Session:
         if self.place.writer is self:
             self.place.writer = None
 
-    def explain(self, error: BaseException) -> GuardError | None:
+    def map_error(self, error: BaseException) -> GuardError | None:
         """Errors here are of the tree already."""
         return None
 
@@ -172,7 +172,7 @@ class Session:
                 not_ours.append(resource)
         return tuple(not_ours)
 
-    def _withdraw(self, request: ask.Withdraw) -> None:
+    def _withdraw(self, request: ask.Unpresent) -> None:
         for resource in request.resources:
             del self.presented[resource]
 
@@ -241,7 +241,7 @@ class Session:
         ask.Finish: "_finish",
         ask.Join: "_join",
         ask.Present: "_present",
-        ask.Withdraw: "_withdraw",
+        ask.Unpresent: "_withdraw",
         ask.ReadMarks: "_read_marks",
         ask.WriteMarks: "_write_marks",
         ask.ChangeMark: "_change_mark",

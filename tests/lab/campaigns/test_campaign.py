@@ -24,7 +24,7 @@ __all__ = ["program"]
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 
 MAX_CAMPAIGNS = 5
-PATIENCE_S = 180
+REQUEST_TIMEOUT_S = 180
 KILLS_EARLY = "59"
 """A seed whose faults of each worker's first two tenures hold kills and writes without a token."""
 SHORT = ("--ttl", "0.3", "--duration", "4")
@@ -58,7 +58,7 @@ def tables(url: str) -> set[str]:
 def attack(program: Program, *words: str) -> tuple[int, Any]:
     """Run a campaign, and return its exit code and verdict."""
     process = program.start("verify", *words, "--json")
-    told, errors = process.communicate(timeout=PATIENCE_S)
+    told, errors = process.communicate(timeout=REQUEST_TIMEOUT_S)
     assert told, errors
     return process.returncode, json.loads(told)
 
@@ -139,7 +139,7 @@ def test_an_interrupted_campaign_cleans_up(program: Program, number: signal.Sign
     process = program.start("verify", "--guard", guard, "--ttl", "0.3", "--duration", "60")
     wait_until(lambda: look_at(guard).marks and look_at(guard).marks[0].token)
     process.send_signal(number)
-    end = time.monotonic() + PATIENCE_S
+    end = time.monotonic() + REQUEST_TIMEOUT_S
     while process.poll() is None and time.monotonic() < end:
         time.sleep(0.01)
         process.send_signal(signal.SIGINT)
@@ -172,7 +172,7 @@ def test_a_hangup_that_is_ignored_stays_ignored(program: Program) -> None:
     with subprocess.Popen(["sh", "-c", ignoring], env=program.environment, stdout=subprocess.DEVNULL) as process:
         wait_until(lambda: look_at(guard).marks and look_at(guard).marks[0].token)
         process.send_signal(signal.SIGHUP)
-        assert process.wait(PATIENCE_S) in {CLEAN, NOT_ENOUGH}
+        assert process.wait(REQUEST_TIMEOUT_S) in {CLEAN, NOT_ENOUGH}
 
 
 def test_a_place_that_the_guard_refuses_is_no_verdict(program: Program, etcd: Corner) -> None:

@@ -8,25 +8,33 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fencelock_lab.campaigns.history import Operation
-from fencelock_lab.campaigns.linearize import Call, FencedMutex, Model, Mutex, ReentrantMutex, Search, calls_of
+from fencelock_lab.campaigns.linearize import (
+    FencedMutex,
+    LinearizedCall,
+    Model,
+    Mutex,
+    ReentrantMutex,
+    Search,
+    calls_of,
+)
 
 NEVER = 10**9
 MODELS = (Mutex(), FencedMutex(), ReentrantMutex())
 
 
-def call(number: int, process: str, token: int, invoked: int, returned: int, ends: int | None = None) -> Call:
+def call(number: int, process: str, token: int, invoked: int, returned: int, ends: int | None = None) -> LinearizedCall:
     """Return an acquire, or with `ends` None a release."""
     is_acquire = ends is not None
     operation = Operation(process, "acquire" if is_acquire else "release", "l", invoked, returned, "ok", token)
-    return Call(number, process, is_acquire, token, invoked, returned, ends or 0, operation)
+    return LinearizedCall(number, process, is_acquire, token, invoked, returned, ends or 0, operation)
 
 
-def has_order(calls: Sequence[Call], model: Model) -> bool:
+def has_order(calls: Sequence[LinearizedCall], model: Model) -> bool:
     """Try every order, and give each call the earliest point that is left to it."""
     return any(_is_possible(order, model) for order in permutations(calls))
 
 
-def _is_possible(order: Sequence[Call], model: Model) -> bool:
+def _is_possible(order: Sequence[LinearizedCall], model: Model) -> bool:
     at, state = 0, ()
     for one in order:
         at = max(at, one.invoked_ns)
@@ -41,9 +49,9 @@ def _is_possible(order: Sequence[Call], model: Model) -> bool:
 
 
 @st.composite
-def call_lists(draw: st.DrawFn) -> list[Call]:
+def call_lists(draw: st.DrawFn) -> list[LinearizedCall]:
     """Draw up to six calls of three processes, close together, so that many overlap."""
-    calls: list[Call] = []
+    calls: list[LinearizedCall] = []
     for number in range(draw(st.integers(1, 6))):
         invoked = draw(st.integers(0, 8))
         returned = draw(st.integers(invoked, 9))
@@ -55,17 +63,17 @@ def call_lists(draw: st.DrawFn) -> list[Call]:
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: type(model).__name__)
 @settings(max_examples=400, deadline=None)
 @given(calls=call_lists())
-def test_the_search_finds_what_trying_every_order_finds(model: Model, calls: list[Call]) -> None:
+def test_the_search_finds_what_trying_every_order_finds(model: Model, calls: list[LinearizedCall]) -> None:
     assert Search(calls, model, budget=10**6).run().is_linearizable == has_order(calls, model)
 
 
-def _choices(calls: Sequence[Call]) -> Iterator[tuple[Call, ...]]:
+def _choices(calls: Sequence[LinearizedCall]) -> Iterator[tuple[LinearizedCall, ...]]:
     return chain.from_iterable(combinations(calls, size) for size in range(len(calls) + 1))
 
 
 @settings(max_examples=200, deadline=None)
 @given(calls=call_lists(), lost=st.lists(st.integers(0, 8), min_size=1, max_size=2))
-def test_an_acquire_of_unknown_outcome_changes_nothing(calls: list[Call], lost: list[int]) -> None:
+def test_an_acquire_of_unknown_outcome_changes_nothing(calls: list[LinearizedCall], lost: list[int]) -> None:
     calls = calls[:4]
     unknown = [call(10 + at, f"lost-{at}", 9, invoked, NEVER, NEVER) for at, invoked in enumerate(lost)]
     with_them = any(has_order([*calls, *some], Mutex()) for some in _choices(unknown))

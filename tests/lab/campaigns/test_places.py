@@ -11,19 +11,19 @@ import pytest
 
 import fencelock
 from fencelock_lab.campaigns.dialects import Dialect
-from fencelock_lab.campaigns.plan import Settings
-from fencelock_lab.campaigns.table_target import TablePlace
+from fencelock_lab.campaigns.plan import CampaignSettings
+from fencelock_lab.campaigns.table_target import TableTarget
 
-SETTINGS = Settings(source=None, guard="", run="run", of="source")
+SETTINGS = CampaignSettings(source=None, guard="", run="run", of="source")
 NUMBER = 1
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> TablePlace:
+def place(tmp_path: Path) -> TableTarget:
     """Return the two resources of a lock, in a file that has another table."""
     with closing(sqlite3.connect(tmp_path / "app.db")) as connection:
         connection.execute("CREATE TABLE users_own (value)")
-    return TablePlace(replace(SETTINGS, guard=f"sqlite:///{tmp_path}/app.db"), NUMBER)
+    return TableTarget(replace(SETTINGS, guard=f"sqlite:///{tmp_path}/app.db"), NUMBER)
 
 
 @contextmanager
@@ -42,19 +42,19 @@ def refused(monkeypatch: pytest.MonkeyPatch, *words: str) -> Iterator[None]:
         yield
 
 
-def test_a_table_that_may_not_be_made_is_the_set_ups_fault(place: TablePlace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_that_may_not_be_made_is_the_set_ups_fault(place: TableTarget, monkeypatch: pytest.MonkeyPatch) -> None:
     with refused(monkeypatch, "CREATE"), pytest.raises(fencelock.GuardError, match=r"verify_run_1_a_list could not be"):
         place.create()
 
 
-def test_what_was_never_made_is_not_left_behind(place: TablePlace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_never_made_is_not_left_behind(place: TableTarget, monkeypatch: pytest.MonkeyPatch) -> None:
     with refused(monkeypatch, "CREATE", "DROP"):
         with pytest.raises(fencelock.GuardError):
             place.create()
         assert place.remove() == []
 
 
-def test_what_cannot_be_taken_away_is_named(place: TablePlace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_taken_away_is_named(place: TableTarget, monkeypatch: pytest.MonkeyPatch) -> None:
     place.create()
     with refused(monkeypatch, "DROP"):
         left = place.remove()
@@ -64,13 +64,13 @@ def test_what_cannot_be_taken_away_is_named(place: TablePlace, monkeypatch: pyte
     ]
 
 
-def test_what_may_be_there_is_named_too(place: TablePlace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_may_be_there_is_named_too(place: TableTarget, monkeypatch: pytest.MonkeyPatch) -> None:
     place.create()
     with refused(monkeypatch, "DROP", "SELECT"):
         assert len(place.remove()) == 2
 
 
-def test_what_was_made_in_part_is_taken_away(place: TablePlace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_made_in_part_is_taken_away(place: TableTarget, monkeypatch: pytest.MonkeyPatch) -> None:
     with refused(monkeypatch, "CREATE TABLE {list}"), pytest.raises(fencelock.GuardError):
         place.create()
     assert place.is_there(place.resources[0])

@@ -12,16 +12,16 @@ from fencelock_lab.campaigns.plan import (
     CONTROL_FAULTS,
     LEAVING,
     WRITTEN,
+    CampaignSettings,
     Fault,
-    Settings,
     fault_of,
     usual_ttl,
 )
 
-SETTINGS = Settings(source=None, guard="sqlite:///app.db", run="run", of="source", seed=7)
+SETTINGS = CampaignSettings(source=None, guard="sqlite:///app.db", run="run", of="source", seed=7)
 
 
-def draws(settings: Settings) -> list[object]:
+def draws(settings: CampaignSettings) -> list[object]:
     return [fault_of(settings, worker, tenure) for worker in range(4) for tenure in range(2000)]
 
 

@@ -5,8 +5,8 @@ import random
 import pytest
 
 from fencelock.stores.sqlite.connection.database import Database
-from fencelock.stores.sqlite.source.identity import Identity
-from fencelock.stores.sqlite.source.queue import Look, Queueing
+from fencelock.stores.sqlite.source.identity import SQLiteIdentity
+from fencelock.stores.sqlite.source.queue import QueueView, SQLiteQueue
 from fencelock_lab.simulator import simulate
 from fencelock_lab.simulator.__main__ import main
 from fencelock_lab.simulator.sqlite import MemoryDatabase, SQLiteWorld
@@ -47,17 +47,17 @@ def keep_the_counter(self, database, ended, born_after_us):
     database.execute("UPDATE fencelock_source SET counter = ? WHERE id = 1", counter)
 
 
-_void_everything = Identity._void_everything
+_void_everything = SQLiteIdentity._void_everything
 
 
 @pytest.mark.parametrize(
     ("owner", "name", "replacement", "rule"),
     [
         (MemoryDatabase, "transact_flushed", lambda self, body, **_: Database.transact(self, body), "T1"),
-        (Identity, "_void_everything", keep_the_counter, "T1"),
-        (Look, "may_have_ended", lambda self, claim, born_us: False, "H4"),
-        (Queueing, "remember_ended", nothing, "H8"),
-        (Queueing, "_drop_dead_waiters", lambda *_: (), "H8"),
+        (SQLiteIdentity, "_void_everything", keep_the_counter, "T1"),
+        (QueueView, "may_have_ended", lambda self, claim, born_us: False, "H4"),
+        (SQLiteQueue, "remember_ended", nothing, "H8"),
+        (SQLiteQueue, "_drop_dead_waiters", lambda *_: (), "H8"),
     ],
     ids=["bound not flushed", "no skip to the bound", "claims forgotten", "leavers forgotten", "dead waiters kept"],
 )

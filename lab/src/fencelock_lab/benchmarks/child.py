@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-PATIENCE_S = 15.0
+REQUEST_TIMEOUT_S = 15.0
 """How long one command may take, on a busy machine, unless it says itself how long it will."""
 
 
@@ -32,20 +32,24 @@ class Child:
         """Have it do something."""
         self._line.send(command)
 
-    def hear(self, patience_s: float = PATIENCE_S) -> Any:
+    def hear(self, request_timeout_s: float = REQUEST_TIMEOUT_S) -> Any:
         """Wait until it is done; ChildProcessError with what it says if it failed."""
         try:
-            answer = self._line.recv() if self._line.poll(patience_s) else {"error": f"no answer in {patience_s:g} s"}
+            answer = (
+                self._line.recv()
+                if self._line.poll(request_timeout_s)
+                else {"error": f"no answer in {request_timeout_s:g} s"}
+            )
         except EOFError:
             answer = {"error": "its process has ended"}
         if isinstance(answer, dict):
             raise ChildProcessError(f"{self.name}: {answer['error']}")
         return answer
 
-    def ask(self, *command: Any, patience_s: float = PATIENCE_S) -> Any:
+    def ask(self, *command: Any, request_timeout_s: float = REQUEST_TIMEOUT_S) -> Any:
         """Have it do something, and wait until it is done."""
         self.tell(*command)
-        return self.hear(patience_s)
+        return self.hear(request_timeout_s)
 
     def close(self) -> None:
         """End it, whatever it does."""

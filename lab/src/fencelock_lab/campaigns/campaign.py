@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import fencelock
 from fencelock_lab.campaigns.conductor import CampaignError, Conductor
 from fencelock_lab.campaigns.history import BEGIN, FINAL, FORMAT, INFO, NEMESIS, History, read_history
-from fencelock_lab.campaigns.plan import Settings
+from fencelock_lab.campaigns.plan import CampaignSettings
 from fencelock_lab.campaigns.recorder import Recorder, merged
 from fencelock_lab.campaigns.signals import held_back
-from fencelock_lab.campaigns.target import Place
+from fencelock_lab.campaigns.target import Target
 from fencelock_lab.campaigns.targets import make_place
 
 if TYPE_CHECKING:
@@ -29,7 +29,9 @@ _TRIAL_TTL_S = 10.0
 Tell = Callable[[str], object]
 
 
-def run_campaign(settings: Settings, history_file: Path, tell: Tell, warn: Tell, own: "Setup | None" = None) -> History:
+def run_campaign(
+    settings: CampaignSettings, history_file: Path, tell: Tell, warn: Tell, own: "Setup | None" = None
+) -> History:
     """Attack the set-up, leave the history in the file, and return it; CampaignError if that could not be done.
 
     `tell` hears how far it is, `warn` what could not be taken away again; `own` are servers that may be attacked, too.
@@ -43,7 +45,7 @@ def run_campaign(settings: Settings, history_file: Path, tell: Tell, warn: Tell,
         return read_history(lines)
 
 
-def _carry_out(settings: Settings, history_file: Path, tell: Tell, warn: Tell, own: "Setup | None") -> None:
+def _carry_out(settings: CampaignSettings, history_file: Path, tell: Tell, warn: Tell, own: "Setup | None") -> None:
     places = [make_place(settings, number) for number in range(settings.locks)]
     with tempfile.TemporaryDirectory(prefix="fencelock-verify-") as name:
         folder = Path(name)
@@ -65,7 +67,7 @@ def _carry_out(settings: Settings, history_file: Path, tell: Tell, warn: Tell, o
 
 
 @contextmanager
-def _nemesis(own: "Setup | None", settings: Settings, folder: Path) -> "Iterator[Nemesis | None]":
+def _nemesis(own: "Setup | None", settings: CampaignSettings, folder: Path) -> "Iterator[Nemesis | None]":
     """Give what attacks our own servers, if there are some, with a recording of its own: it is a thread."""
     if own is None:
         yield None
@@ -77,7 +79,7 @@ def _nemesis(own: "Setup | None", settings: Settings, folder: Path) -> "Iterator
 
 
 @contextmanager
-def _prepared(places: list[Place], warn: Tell) -> Iterator[None]:
+def _prepared(places: list[Target], warn: Tell) -> Iterator[None]:
     """Make the resources, and take them away at the end."""
     try:
         for place in places:
@@ -90,7 +92,7 @@ def _prepared(places: list[Place], warn: Tell) -> Iterator[None]:
             warn(f"left behind: {each}")
 
 
-def _try_out(settings: Settings, place: Place) -> None:
+def _try_out(settings: CampaignSettings, place: Target) -> None:
     """Take a lock and read its resources as a worker does: what stops all of them is told at once, and not by a
     campaign in which nothing happens.
     """
@@ -101,7 +103,7 @@ def _try_out(settings: Settings, place: Place) -> None:
                 place.read(lease, resource)
 
 
-def _try_ttl(settings: Settings, source: fencelock.Source, name: str) -> None:
+def _try_ttl(settings: CampaignSettings, source: fencelock.Source, name: str) -> None:
     """Take the lock for as long as a worker does: how long that must be only the server knows, of some stores."""
     lock = source.lock(name, ttl=settings.ttl, timeout=settings.patience)
     try:
@@ -112,7 +114,7 @@ def _try_ttl(settings: Settings, source: fencelock.Source, name: str) -> None:
         lock.release()
 
 
-def _record_begin(settings: Settings, recorder: Recorder) -> None:
+def _record_begin(settings: CampaignSettings, recorder: Recorder) -> None:
     recorder.write(
         INFO,
         BEGIN,
@@ -127,7 +129,7 @@ def _record_begin(settings: Settings, recorder: Recorder) -> None:
     )
 
 
-def _record_finals(places: list[Place], recorder: Recorder) -> None:
+def _record_finals(places: list[Target], recorder: Recorder) -> None:
     for place in places:
         for resource in place.resources:
             rows, counter = place.final(resource)

@@ -9,9 +9,9 @@ from bisect import bisect_right
 from fencelock_lab.campaigns.findings import Findings
 from fencelock_lab.campaigns.history import ACQUIRE, FAIL, INFO, OK, READ, RELEASE, STRAY, WRITE, History, Operation
 from fencelock_lab.campaigns.linearize import (
-    Call,
     FencedMutex,
-    Found,
+    Linearization,
+    LinearizedCall,
     Mutex,
     ReentrantMutex,
     Search,
@@ -71,7 +71,7 @@ def check_exclusion(history: History, findings: Findings) -> None:
         _judge(lock, calls, found, model, findings)
 
 
-def _judge(lock: str, calls: list[Call], found: Found, model: str, findings: Findings) -> None:
+def _judge(lock: str, calls: list[LinearizedCall], found: Linearization, model: str, findings: Findings) -> None:
     if found.is_linearizable is None:
         findings.doubt("lock-not-exclusive", lock, "the search for an order took more steps than it may")
     elif found.culprit is not None:
@@ -85,11 +85,11 @@ def _judge(lock: str, calls: list[Call], found: Found, model: str, findings: Fin
         findings.blame("lock-not-exclusive", lock, message, *grants, culprit.operation)
 
 
-def _overlaps(calls: list[Call]) -> int:
+def _overlaps(calls: list[LinearizedCall]) -> int:
     """Count the grants that came while an earlier holder had not begun to release, and its lease could have ended."""
     left = {(call.process, call.token): call.invoked_ns for call in calls if not call.is_acquire}
     count = 0
-    before: Call | None = None
+    before: LinearizedCall | None = None
     for call in sorted((one for one in calls if one.is_acquire), key=lambda one: one.token):
         if before is not None and before.token != call.token:
             count += left.get((before.process, before.token), float("inf")) > call.returned_ns

@@ -26,8 +26,8 @@ from fencelock_lab.campaigns.history import (
     STRAY,
     THAW,
     WRITE,
-    Event,
     History,
+    HistoryEvent,
     Operation,
 )
 
@@ -139,7 +139,7 @@ def check_progress(history: History, findings: Findings) -> None:
 
 
 def _check_again(
-    kind: str, place: str, operations: list[Operation], quiet: Event, end_ns: int, findings: Findings
+    kind: str, place: str, operations: list[Operation], quiet: HistoryEvent, end_ns: int, findings: Findings
 ) -> None:
     patience_ns = int(quiet.facts["patience"] * NS_PER_S)
     ends = [one.ended_ns for one in operations if one.outcome == OK and one.ended_ns > quiet.time_ns]

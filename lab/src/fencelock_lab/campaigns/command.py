@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from fencelock_lab.campaigns.history import History
-    from fencelock_lab.campaigns.plan import Settings
+    from fencelock_lab.campaigns.plan import CampaignSettings
     from fencelock_lab.servers.setup import Setup
 
 MIN_TTL_S = 0.2
@@ -117,12 +117,12 @@ def verify(  # noqa: PLR0913 - each is an option of its own
     if checked_file is not None:
         code, is_whole = _tell(_read(checked_file), page_file, as_json)
         return _exit_code(code, is_whole=is_whole)
-    from fencelock_lab.campaigns.plan import Settings, possible_faults
+    from fencelock_lab.campaigns.plan import CampaignSettings, possible_faults
     from fencelock_lab.campaigns.targets import make_place
 
     kind = _own_kind(own, source, control, ttl)
     with _set_up(source, guard, control, kind, is_dry=dry_run) as (source_url, guard_url, servers):
-        settings = Settings(
+        settings = CampaignSettings(
             source=source_url,
             guard=guard_url,
             ttl=_chosen_ttl(ttl, kind, source_url),
@@ -261,7 +261,11 @@ def _chosen_faults(text: str | None, possible: tuple[str, ...]) -> tuple[str, ..
 
 
 def _attack(
-    settings: "Settings", history_file: Path | None, page_file: Path | None, as_json: bool, servers: "Setup | None"
+    settings: "CampaignSettings",
+    history_file: Path | None,
+    page_file: Path | None,
+    as_json: bool,
+    servers: "Setup | None",
 ) -> int:
     """Run the campaign; the history is kept where the user wants it, and else only if it shows a violation."""
     from fencelock_lab.campaigns.campaign import run_campaign

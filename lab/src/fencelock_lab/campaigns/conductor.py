@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Self
 from fencelock.errors import SourceError
 from fencelock_lab.campaigns import clocks
 from fencelock_lab.campaigns.history import JUMP, QUIET, THAW
-from fencelock_lab.campaigns.plan import NAP, Settings
+from fencelock_lab.campaigns.plan import NAP, CampaignSettings
 from fencelock_lab.campaigns.recorder import Recorder
 from fencelock_lab.campaigns.signals import held_back
 from fencelock_lab.campaigns.worker import ENDED, FREEZING, NAPPING, READY, WORKED, orders_for
@@ -46,7 +46,7 @@ class CampaignError(SourceError):
 class Life:
     """One process of a worker; when that is killed, the next one begins."""
 
-    def __init__(self, settings: Settings, worker: int, number: int, folder: Path) -> None:
+    def __init__(self, settings: CampaignSettings, worker: int, number: int, folder: Path) -> None:
         self.worker = worker
         self.number = number
         self.process = f"{worker}.{number}"
@@ -114,7 +114,7 @@ class Conductor:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: CampaignSettings,
         folder: Path,
         recorder: Recorder,
         tell: Callable[[str], object],

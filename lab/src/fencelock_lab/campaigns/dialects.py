@@ -11,7 +11,7 @@ from typing import Any
 
 COUNTERS, LIST = "counters", "list"
 """What the names of a resource's two tables end with."""
-PATIENCE_S = 10.0
+REQUEST_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,21 +66,21 @@ def _sqlite(url: str) -> Any:
 
     from fencelock.stores.sqlite.connection.database import path_of
 
-    return sqlite3.connect(path_of(url), timeout=PATIENCE_S, isolation_level=None)
+    return sqlite3.connect(path_of(url), timeout=REQUEST_TIMEOUT_S, isolation_level=None)
 
 
 def _postgres(url: str) -> Any:
     from fencelock.stores.postgres.connection.client import open_connection
-    from fencelock.stores.postgres.connection.url import place_of
+    from fencelock.stores.postgres.connection.url import parse_url
 
-    return open_connection(place_of(url), PATIENCE_S)
+    return open_connection(parse_url(url), REQUEST_TIMEOUT_S)
 
 
 def _mysql(url: str) -> Any:
     from fencelock.stores.mysql.connection.client import open_connection
-    from fencelock.stores.mysql.connection.url import place_of
+    from fencelock.stores.mysql.connection.url import parse_url
 
-    return open_connection(place_of(url), PATIENCE_S)
+    return open_connection(parse_url(url), REQUEST_TIMEOUT_S)
 
 
 _SQLITE = Dialect(

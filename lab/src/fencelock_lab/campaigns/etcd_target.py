@@ -10,32 +10,32 @@ from typing import Any
 
 import fencelock
 from fencelock.stores.etcd.connection import messages as say
-from fencelock.stores.etcd.connection.client import TXN, Client
+from fencelock.stores.etcd.connection.client import TXN, EtcdClient
 from fencelock.stores.etcd.connection.operations import delete, is_empty, prefix_end, put, txn
 from fencelock.stores.etcd.guard.store import EtcdGuard
-from fencelock_lab.campaigns.plan import Settings
-from fencelock_lab.campaigns.target import ROWS, Place, Row, Seen
+from fencelock_lab.campaigns.plan import CampaignSettings
+from fencelock_lab.campaigns.target import ROWS, Row, Target, TargetState
 
-PATIENCE_S = 10.0
+REQUEST_TIMEOUT_S = 10.0
 PAGE_KEYS = 1000
 _LAST = "last"
 
 
-class EtcdPlace(Place):
+class EtcdTarget(Target):
     """The resources of one lock in etcd."""
 
-    def __init__(self, settings: Settings, number: int) -> None:
+    def __init__(self, settings: CampaignSettings, number: int) -> None:
         super().__init__(settings, number)
         self._store = EtcdGuard(self.url)
 
-    def look(self, connection: Any, resource: str) -> Seen:
+    def look(self, connection: Any, resource: str) -> TargetState:
         """Read the resource."""
         state = self._state(resource)
         found = connection.get_prefix(state)
         numbers = {key.decode().removeprefix(state): int(value) for key, value in found.items()}
-        return Seen(numbers.pop(_LAST), {int(row): value for row, value in numbers.items()})
+        return TargetState(numbers.pop(_LAST), {int(row): value for row, value in numbers.items()})
 
-    def write(self, connection: Any, resource: str, seen: Seen, name: str, token: int) -> None:
+    def write(self, connection: Any, resource: str, seen: TargetState, name: str, token: int) -> None:
         """Set the counter whose turn it is, and append to the list."""
         state = self._state(resource)
         connection.put(f"{state}{seen.row}", str(seen.counters[seen.row] + 1))
@@ -87,9 +87,9 @@ class EtcdPlace(Place):
         return f"{self._all(resource)}list/"
 
     @cached_property
-    def _client(self) -> Client:
+    def _client(self) -> EtcdClient:
         """A client that knows no guard, for before and after the attack."""
-        return Client(self._store.place)
+        return EtcdClient(self._store.place)
 
     def _do_if_unused(self, resource: str, operations: Sequence[Any]) -> None:
         area = self._store.layout.area(resource)
@@ -100,7 +100,7 @@ class EtcdPlace(Place):
             )
 
     def _done(self, request: Any) -> Any:
-        return self._client.call(TXN, request, PATIENCE_S)
+        return self._client.call(TXN, request, REQUEST_TIMEOUT_S)
 
     def _below(self, prefix: str) -> Iterator[Any]:
         """Yield everything that begins with the prefix, page by page."""

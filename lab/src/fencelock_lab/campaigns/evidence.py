@@ -7,7 +7,7 @@ without it: the grant of its token, the last read before a write, and the freeze
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fencelock_lab.campaigns.findings import Violation
+from fencelock_lab.campaigns.findings import CampaignViolation
 from fencelock_lab.campaigns.history import (
     ACQUIRE,
     FREEZE,
@@ -18,8 +18,8 @@ from fencelock_lab.campaigns.history import (
     SERVER_EVENTS,
     THAW,
     WRITE,
-    Event,
     History,
+    HistoryEvent,
     Operation,
 )
 
@@ -35,7 +35,7 @@ class Step:
     text: str
 
 
-def explain(history: History, violation: Violation) -> list[Step]:
+def explain(history: History, violation: CampaignViolation) -> list[Step]:
     """Return the steps that lead to the violation, in the order in which they happened."""
     zero_ns = history.operations[0].invoked_ns if history.operations else 0
     told: dict[tuple[int, str, str], Step] = {}
@@ -99,7 +99,7 @@ def _told(one: Operation) -> str:
     return f"{what}{token}: refused ({one.error}{mark})"
 
 
-def _done(event: Event) -> str:
+def _done(event: HistoryEvent) -> str:
     texts = {FREEZE: "is frozen", THAW: "wakes up"}
     detail = " ".join(f"{key} {value}" for key, value in event.facts.items() if key not in {"victim", "servers"})
     return f"{texts.get(event.kind, event.kind)}{f' ({detail})' if detail else ''}"

@@ -16,7 +16,7 @@ from fencelock.cli.errors import complain
 
 if TYPE_CHECKING:
     from fencelock_lab.campaigns.history import History
-    from fencelock_lab.campaigns.verdict import Verdict
+    from fencelock_lab.campaigns.verdict import CampaignVerdict
 
 
 def try_files(read: Path | None, history: Path | None, page: Path | None) -> None:
@@ -48,7 +48,7 @@ def _try_to_write(option: str, path: Path) -> None:
         raise click.BadParameter(f"{path} cannot be written: {error.strerror}", param_hint=option) from error
 
 
-def is_drawn(page: Path, history: "History", verdict: "Verdict") -> bool:
+def is_drawn(page: Path, history: "History", verdict: "CampaignVerdict") -> bool:
     """Draw the page of a history, and tell whether that could be done; the user is told either way."""
     from fencelock_lab.campaigns.page import write_page
 

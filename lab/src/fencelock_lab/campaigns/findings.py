@@ -10,7 +10,7 @@ from fencelock_lab.campaigns.history import Operation
 
 
 @dataclass(frozen=True, slots=True)
-class Violation:
+class CampaignViolation:
     """A promise that was broken: which, where, and by what. `operations` are the ones that show it."""
 
     rule: str
@@ -37,14 +37,14 @@ class Undecided:
 class Findings:
     """All that the checkers found. `information` counts what is no violation."""
 
-    violations: list[Violation] = field(default_factory=list)
+    violations: list[CampaignViolation] = field(default_factory=list)
     undecided: list[Undecided] = field(default_factory=list)
     information: dict[str, int] = field(default_factory=dict)
 
     def blame(self, rule: str, place: str, message: str, *operations: Operation | None) -> None:
         """Note a broken promise."""
         shown = tuple(one for one in operations if one is not None)
-        self.violations.append(Violation(rule, place, message, shown))
+        self.violations.append(CampaignViolation(rule, place, message, shown))
 
     def doubt(self, rule: str, place: str, message: str) -> None:
         """Note what could not be decided."""

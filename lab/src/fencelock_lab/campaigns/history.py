@@ -76,7 +76,7 @@ class Operation:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class HistoryEvent:
     """Something that was done to the processes, or a moment of the campaign."""
 
     time_ns: int
@@ -90,7 +90,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class HistoryRow:
     """One write as the final state of a resource has it."""
 
     write: str
@@ -102,7 +102,7 @@ class Row:
 class Final:
     """A resource's state when everybody had ended: its writes in the order of their commits, and its counter."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[HistoryRow, ...]
     counter: int
 
 
@@ -112,7 +112,7 @@ class History:
 
     settings: dict[str, Any] = field(default_factory=dict)
     operations: list[Operation] = field(default_factory=list)
-    events: list[Event] = field(default_factory=list)
+    events: list[HistoryEvent] = field(default_factory=list)
     finals: dict[str, Final] = field(default_factory=dict)
     end_ns: int = 0
     lines: int = 0
@@ -271,7 +271,7 @@ class Reader:
             raise form.FormError("the faults have ended before")
         self._is_quiet |= kind == QUIET
         facts = {key: value for key, value in record.items() if key not in {"time", "f", "type", "process"}}
-        self.history.events.append(Event(time_ns, kind, facts))
+        self.history.events.append(HistoryEvent(time_ns, kind, facts))
 
     def _end(self, record: dict[str, Any]) -> None:
         resource = form.text("resource", record["resource"])
@@ -313,7 +313,7 @@ def _final_of(record: dict[str, Any]) -> Final:
     if not isinstance(record["rows"], list):
         raise form.FormError("its rows are no list")
     rows = tuple(
-        Row(form.text("write", write), form.whole("position", position), form.token("token", token))
+        HistoryRow(form.text("write", write), form.whole("position", position), form.token("token", token))
         for write, position, token in record["rows"]
     )
     # A write that presents no token, and is accepted, may take more from the counter than is in it.

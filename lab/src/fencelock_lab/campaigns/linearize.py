@@ -23,7 +23,7 @@ STEPS_PER_CALL = 500
 """How many steps the search of one lock may take, for each of its operations, before it gives up."""
 
 
-class Call(NamedTuple):
+class LinearizedCall(NamedTuple):
     """An operation on a lock that certainly took effect. `ends_ns`: before it the lease cannot have ended by itself."""
 
     number: int
@@ -43,14 +43,14 @@ State = tuple[Any, ...]
 class Model(Protocol):
     """A lock that does one thing at a time."""
 
-    def step(self, state: State, call: Call, now_ns: int) -> State | None:
+    def step(self, state: State, call: LinearizedCall, now_ns: int) -> State | None:
         """Return the state after the call, which takes effect at this time at the latest; None if it cannot."""
 
 
 class Mutex:
     """One holder at a time, whatever its token. The state is the holder's call, or nothing."""
 
-    def step(self, state: State, call: Call, now_ns: int) -> State | None:
+    def step(self, state: State, call: LinearizedCall, now_ns: int) -> State | None:
         """Grant it if it is free, or could have become free by now."""
         if call.is_acquire:
             return (call.process, call.token, call.ends_ns) if not state or state[2] <= now_ns else None
@@ -60,7 +60,7 @@ class Mutex:
 class FencedMutex:
     """One holder at a time, and each has a higher token than the one before, which the state keeps as its last part."""
 
-    def step(self, state: State, call: Call, now_ns: int) -> State | None:
+    def step(self, state: State, call: LinearizedCall, now_ns: int) -> State | None:
         """Grant it as a mutex does, with a token that is higher than the last."""
         last = state[-1] if state else 0
         if not call.is_acquire:
@@ -72,7 +72,7 @@ class FencedMutex:
 class ReentrantMutex:
     """A fenced mutex whose holder may enter again, under the same token. The state keeps how often it has."""
 
-    def step(self, state: State, call: Call, now_ns: int) -> State | None:
+    def step(self, state: State, call: LinearizedCall, now_ns: int) -> State | None:
         """Grant it again to its holder, and otherwise as a fenced mutex does."""
         last = state[-1] if state else 0
         is_own = state[:2] == (call.process, call.token)
@@ -87,11 +87,11 @@ class ReentrantMutex:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Linearization:
     """What a search found: None, the budget was spent; False, `culprit` fits in no order, after these `holders`."""
 
     is_linearizable: bool | None
-    culprit: Call | None = None
+    culprit: LinearizedCall | None = None
     holders: tuple[tuple[str, int], ...] = ()
 
 
@@ -102,13 +102,13 @@ Configuration = tuple[frozenset[int], State]
 class Search:
     """One search of one lock."""
 
-    def __init__(self, calls: Sequence[Call], model: Model, budget: int | None = None) -> None:
+    def __init__(self, calls: Sequence[LinearizedCall], model: Model, budget: int | None = None) -> None:
         self._calls = calls
         self._model = model
         self._steps_left = STEPS_PER_CALL * len(calls) if budget is None else budget
-        self._pending: dict[int, Call] = {}
+        self._pending: dict[int, LinearizedCall] = {}
 
-    def run(self) -> Found:
+    def run(self) -> Linearization:
         """Return whether there is an order."""
         # What begins at the very moment at which another ends is concurrent to it: beginnings come first.
         moments = [(call.invoked_ns, 0, call.number) for call in self._calls]
@@ -122,13 +122,13 @@ class Search:
             before, configurations = configurations, self._after(configurations, call, now_ns)
             del self._pending[number]
             if self._steps_left < 0:
-                return Found(None)
+                return Linearization(None)
             if not configurations:
                 holders = sorted({state[:2] for _, state in before if len(state) > 1})
-                return Found(False, call, tuple(holders))
-        return Found(True)
+                return Linearization(False, call, tuple(holders))
+        return Linearization(True)
 
-    def _after(self, configurations: set[Configuration], call: Call, now_ns: int) -> set[Configuration]:
+    def _after(self, configurations: set[Configuration], call: LinearizedCall, now_ns: int) -> set[Configuration]:
         """Return the configurations in which the call, which ends now, has taken effect."""
         found: set[Configuration] = set()
         stack: list[Configuration] = []
@@ -155,21 +155,23 @@ class Search:
         return found
 
 
-def calls_of(operations: Iterable[Operation]) -> list[Call]:
+def calls_of(operations: Iterable[Operation]) -> list[LinearizedCall]:
     """Return the calls on one lock that were answered with ok, each lease with the time before which it cannot end.
 
     `operations` are those on the lock, and those on its resources: each may say how long its lease was relied on.
     """
     relevant = sorted(operations, key=lambda one: one.invoked_ns)
     ends = _ends_of(relevant)
-    calls: list[Call] = []
+    calls: list[LinearizedCall] = []
     for one in relevant:
         if one.kind in {ACQUIRE, RELEASE} and one.outcome == OK and one.token is not None:
             assert one.completed_ns is not None
             ends_ns = ends.get((one.process, one.token), one.invoked_ns)
             is_acquire = one.kind == ACQUIRE
             calls.append(
-                Call(len(calls), one.process, is_acquire, one.token, one.invoked_ns, one.completed_ns, ends_ns, one)
+                LinearizedCall(
+                    len(calls), one.process, is_acquire, one.token, one.invoked_ns, one.completed_ns, ends_ns, one
+                )
             )
     return calls
 
@@ -196,7 +198,7 @@ def _ends_of(operations: Iterable[Operation]) -> dict[tuple[str, int], int]:
     return ends
 
 
-def is_reentrant(calls: Iterable[Call]) -> bool:
+def is_reentrant(calls: Iterable[LinearizedCall]) -> bool:
     """Tell whether some process entered again under its own token."""
     entered: set[tuple[str, int]] = set()
     for call in calls:

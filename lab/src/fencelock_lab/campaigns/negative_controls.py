@@ -18,9 +18,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import fencelock
-from fencelock_lab.campaigns.plan import Settings
-from fencelock_lab.campaigns.table_target import TablePlace
-from fencelock_lab.campaigns.target import Seen
+from fencelock_lab.campaigns.plan import CampaignSettings
+from fencelock_lab.campaigns.table_target import TableTarget
+from fencelock_lab.campaigns.target import TargetState
 
 _MAKE = (
     "CREATE TABLE IF NOT EXISTS control_mark (resource TEXT, row INTEGER, token INTEGER, PRIMARY KEY (resource, row))"
@@ -31,10 +31,10 @@ _WHOLE = 0
 """In place of a row's number: the mark of the whole resource."""
 
 
-class Unfenced(TablePlace):
+class Unfenced(TableTarget):
     """A lock alone: whoever believes that it holds it may write."""
 
-    def __init__(self, settings: Settings, number: int) -> None:
+    def __init__(self, settings: CampaignSettings, number: int) -> None:
         super().__init__(settings, number)
         self._is_writing = False
 
@@ -53,7 +53,7 @@ class Unfenced(TablePlace):
             connection.execute("COMMIT")
 
     @contextmanager
-    def writing(self, proof: Any, resource: str, seen: Seen, name: str, token: int) -> Iterator[None]:
+    def writing(self, proof: Any, resource: str, seen: TargetState, name: str, token: int) -> Iterator[None]:
         """Write, as the library's place does; the checks may know that it is no read."""
         self._is_writing = True
         try:
@@ -86,13 +86,13 @@ class Unfenced(TablePlace):
         connection.execute(_RAISE, (resource, row, token))
 
     # --- going back in time -------------------------------------------------------------------------------------------
-    def snapshot(self, resource: str) -> tuple[Seen, int]:
+    def snapshot(self, resource: str) -> tuple[TargetState, int]:
         """Return what the resource holds, and its mark."""
         with self.dialect.plain(self.url) as connection:
             connection.execute("BEGIN")
             return self.look(connection, resource), self.mark(connection, resource)
 
-    def rewind(self, resource: str, snapshot: tuple[Seen, int]) -> int:
+    def rewind(self, resource: str, snapshot: tuple[TargetState, int]) -> int:
         """Put the resource and its mark back, as a restored backup does, and return how many writes it holds."""
         seen, mark = snapshot
         with self.dialect.plain(self.url) as connection:
@@ -160,7 +160,7 @@ class SealAfterRead(Unfenced):
 class MemoryMark(Unfenced):
     """The seal comes first, and nobody else ever hears of it: each process has a mark of its own."""
 
-    def __init__(self, settings: Settings, number: int) -> None:
+    def __init__(self, settings: CampaignSettings, number: int) -> None:
         super().__init__(settings, number)
         self._marks: dict[str, int] = {}
 
@@ -178,7 +178,7 @@ class MemoryMark(Unfenced):
 class PerRow(Unfenced):
     """The token is kept beside each row and checked when that row is written, as with optimistic locking."""
 
-    def write(self, connection: Any, resource: str, seen: Seen, name: str, token: int) -> None:
+    def write(self, connection: Any, resource: str, seen: TargetState, name: str, token: int) -> None:
         """Check and raise the mark of the row, and write."""
         row = seen.row
         self.refuse_below(connection, token, resource, row)
@@ -189,7 +189,7 @@ class PerRow(Unfenced):
 class Sound(Unfenced):
     """Seals in a transaction of its own before anything is read, and knows what it has sealed (G2, G9)."""
 
-    def __init__(self, settings: Settings, number: int) -> None:
+    def __init__(self, settings: CampaignSettings, number: int) -> None:
         super().__init__(settings, number)
         self._sealed: set[tuple[str, int]] = set()
 

@@ -20,10 +20,10 @@ from fencelock_lab.campaigns.history import (
     SERVER_RESTART,
     SERVER_RESTORE,
 )
-from fencelock_lab.campaigns.plan import Settings
+from fencelock_lab.campaigns.plan import CampaignSettings
 from fencelock_lab.campaigns.recorder import Recorder
 from fencelock_lab.campaigns.schedule import Strike, strikes
-from fencelock_lab.campaigns.target import Place
+from fencelock_lab.campaigns.target import Target
 from fencelock_lab.campaigns.targets import make_place
 from fencelock_lab.servers.server import Server
 from fencelock_lab.servers.setup import Setup
@@ -34,7 +34,7 @@ REASON = "fencelock verify has restored a backup"
 class Nemesis:
     """Does to the servers what the schedule says. A context manager: in the end all is well again."""
 
-    def __init__(self, setup: Setup, settings: Settings, recorder: Recorder) -> None:
+    def __init__(self, setup: Setup, settings: CampaignSettings, recorder: Recorder) -> None:
         self._setup = setup
         self._settings = settings
         self._recorder = recorder
@@ -168,7 +168,7 @@ class Nemesis:
             for number in range(self._settings.locks):
                 self._remedy_resources(make_place(replace(self._settings, guard=self._setup.guard_url), number), source)
 
-    def _remedy_resources(self, place: Place, source: fencelock.Source) -> None:
+    def _remedy_resources(self, place: Target, source: fencelock.Source) -> None:
         guard = fencelock.guard(place.url, resources=place.resources, lock=place.lock)
         guard.raise_to(source, reason=REASON)
         for resource in place.resources:

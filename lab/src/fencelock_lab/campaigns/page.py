@@ -27,18 +27,18 @@ from fencelock_lab.campaigns.history import (
     SERVER_BACK,
     THAW,
     WRITE,
-    Event,
     History,
+    HistoryEvent,
     Operation,
 )
-from fencelock_lab.campaigns.verdict import Verdict
+from fencelock_lab.campaigns.verdict import CampaignVerdict
 
 BUCKETS = 240
 """Into how many pieces of time the figures are divided."""
 _DATA = "__DATA__"
 
 
-def write_page(path: Path, history: History, verdict: Verdict) -> None:
+def write_page(path: Path, history: History, verdict: CampaignVerdict) -> None:
     """Write the page of a history and its verdict to a file."""
     data = json.dumps(page_data(history, verdict), separators=(",", ":"))
     template = files("fencelock_lab.campaigns").joinpath("page.html").read_text(encoding="utf-8")
@@ -46,7 +46,7 @@ def write_page(path: Path, history: History, verdict: Verdict) -> None:
     path.write_text(template.replace(_DATA, data.replace("<", "\\u003c")), encoding="utf-8")
 
 
-def page_data(history: History, verdict: Verdict) -> dict[str, Any]:
+def page_data(history: History, verdict: CampaignVerdict) -> dict[str, Any]:
     """Return what the page draws: each list has its rows in the order of time."""
     scale = Scale(history)
     told = verdict.to_json()
@@ -127,7 +127,7 @@ def _frozen(history: History, scale: Scale) -> Iterator[tuple[int, float, float]
 
 def _struck(history: History, scale: Scale) -> Iterator[tuple[int, float, float, str]]:
     """Yield what was done to each server, until it was back."""
-    since: dict[str, Event] = {}
+    since: dict[str, HistoryEvent] = {}
     for event in history.events:
         for server in event.facts.get("servers", ()):
             if event.kind != SERVER_BACK:
@@ -139,7 +139,7 @@ def _struck(history: History, scale: Scale) -> Iterator[tuple[int, float, float,
         yield scale.lane(server), scale.at(begun.time_ns), scale.at(history.end_ns), begun.kind
 
 
-def _disturbed(event: Event, scale: Scale) -> tuple[int, float, float, str] | None:
+def _disturbed(event: HistoryEvent, scale: Scale) -> tuple[int, float, float, str] | None:
     if event.kind not in {KILL, PARTITION, DELAY, DROP, JUMP, RESTORE}:
         return None
     lasts = float(event.facts.get("seconds", 0)) if event.kind in {PARTITION, DELAY} else 0.0

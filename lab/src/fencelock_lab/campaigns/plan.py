@@ -69,7 +69,7 @@ class Fault(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class CampaignSettings:
     """One campaign. Times are seconds.
 
     `run` tells this run's tables from those of every other. Locks and resources keep their names from run to run, since
@@ -125,17 +125,17 @@ class Settings:
         return {resource: self.lock(number) for number in range(self.locks) for resource in self.resources(number)}
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> "Settings":
+    def from_json(cls, data: dict[str, Any]) -> "CampaignSettings":
         """Return the settings that were written as JSON."""
         return cls(**data | {"faults": tuple(data["faults"])})
 
 
-def fault_of(settings: Settings, worker: int, tenure: int) -> Fault:
+def fault_of(settings: CampaignSettings, worker: int, tenure: int) -> Fault:
     """Return what hits this tenure of this worker: the first ones are aimed, the others drawn."""
     return (_aimed(settings, worker) if tenure == 1 else None) or _drawn(settings, worker, tenure)
 
 
-def _aimed(settings: Settings, worker: int) -> Fault | None:
+def _aimed(settings: CampaignSettings, worker: int) -> Fault | None:
     """Return what hits the first tenure of each lock's first worker and of its last one, so that no run is without."""
     if FREEZE in settings.faults and worker < settings.locks:
         return Fault(FREEZE, BETWEEN, settings.ttl * _FREEZE_TTLS[1])
@@ -144,7 +144,7 @@ def _aimed(settings: Settings, worker: int) -> Fault | None:
     return None
 
 
-def _drawn(settings: Settings, worker: int, tenure: int) -> Fault:
+def _drawn(settings: CampaignSettings, worker: int, tenure: int) -> Fault:
     chance = random.Random(f"{settings.seed}/{worker}/{tenure}")  # noqa: S311 - drawn again from its seed
     drawn = chance.random()
     (point,) = chance.choices(list(_POINTS), list(_POINTS.values()))

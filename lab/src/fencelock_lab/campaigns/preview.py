@@ -5,11 +5,11 @@ Promise: what is listed is all that a campaign writes to. A source's id, which i
 
 from typing import Any
 
-from fencelock_lab.campaigns.plan import Settings
+from fencelock_lab.campaigns.plan import CampaignSettings
 from fencelock_lab.campaigns.targets import make_place
 
 
-def touched(settings: Settings) -> dict[str, Any]:
+def touched(settings: CampaignSettings) -> dict[str, Any]:
     """Return what a campaign with these settings would make, use and leave behind."""
     numbers = range(settings.locks)
     places = [make_place(settings, number) for number in numbers]
@@ -29,7 +29,7 @@ def touched(settings: Settings) -> dict[str, Any]:
     }
 
 
-def preview(settings: Settings) -> str:
+def preview(settings: CampaignSettings) -> str:
     """Return the same as text."""
     data = touched(settings)
     lines = [f"{what:<10} {value}" for what, value in data.items() if not isinstance(value, list)]

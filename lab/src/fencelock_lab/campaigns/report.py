@@ -6,7 +6,7 @@ history has none.
 
 from collections.abc import Iterator
 
-from fencelock_lab.campaigns.verdict import CLEAN, NAMES, VIOLATION, Verdict
+from fencelock_lab.campaigns.verdict import CLEAN, NAMES, VIOLATION, CampaignVerdict
 
 _HEADLINES = {
     CLEAN: "CLEAN: no promise was broken.",
@@ -14,13 +14,13 @@ _HEADLINES = {
 }
 
 
-def story(verdict: Verdict) -> str:
+def story(verdict: CampaignVerdict) -> str:
     """Return the verdict as lines of text."""
     text = "\n".join((*_amounts(verdict), "", *_outcome(verdict)))
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
-def _amounts(verdict: Verdict) -> Iterator[str]:
+def _amounts(verdict: CampaignVerdict) -> Iterator[str]:
     a = verdict.amounts
     yield f"{a.events} events in {a.duration:.1f} s"
     yield f"  locks      {a.grants} grants, {a.handoffs} hand-offs to another process"
@@ -35,7 +35,7 @@ def _amounts(verdict: Verdict) -> Iterator[str]:
             yield f"  also       {times} {what}"
 
 
-def _outcome(verdict: Verdict) -> Iterator[str]:
+def _outcome(verdict: CampaignVerdict) -> Iterator[str]:
     findings = verdict.findings
     yield _HEADLINES.get(verdict.code, f"{NAMES[verdict.code].upper()}: this run proves nothing.")
     for shortfall in verdict.shortfalls:
@@ -51,7 +51,7 @@ def _outcome(verdict: Verdict) -> Iterator[str]:
     yield f"Broken rules: {', '.join(_counted(verdict))}"
 
 
-def _counted(verdict: Verdict) -> list[str]:
+def _counted(verdict: CampaignVerdict) -> list[str]:
     counts: dict[str, int] = {}
     for violation in verdict.findings.violations:
         counts[violation.rule] = counts.get(violation.rule, 0) + 1

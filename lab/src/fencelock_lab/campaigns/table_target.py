@@ -9,16 +9,16 @@ from typing import Any
 import fencelock
 from fencelock._api.guard import look_at
 from fencelock_lab.campaigns.dialects import Dialect, dialect_of
-from fencelock_lab.campaigns.plan import Settings
-from fencelock_lab.campaigns.target import ROWS, Place, Row, Seen
+from fencelock_lab.campaigns.plan import CampaignSettings
+from fencelock_lab.campaigns.target import ROWS, Row, Target, TargetState
 
 REASON = "fencelock verify has ended"
 
 
-class TablePlace(Place):
+class TableTarget(Target):
     """The resources of one lock in SQLite, PostgreSQL, MySQL or MariaDB."""
 
-    def __init__(self, settings: Settings, number: int) -> None:
+    def __init__(self, settings: CampaignSettings, number: int) -> None:
         super().__init__(settings, number)
         self.dialect: Dialect = dialect_of(self.url)
 
@@ -26,13 +26,13 @@ class TablePlace(Place):
         """Run a statement about the resource's tables, and return its rows."""
         return self.dialect.rows(connection, statement, self._stems[resource], *parameters)
 
-    def look(self, connection: Any, resource: str) -> Seen:
+    def look(self, connection: Any, resource: str) -> TargetState:
         """Read the resource."""
         counters = self.rows(connection, "SELECT id, value FROM {counters}", resource)
         last = self.rows(connection, "SELECT position FROM {list} ORDER BY serial DESC LIMIT 1", resource)
-        return Seen(last[0][0] if last else 0, dict(counters))
+        return TargetState(last[0][0] if last else 0, dict(counters))
 
-    def write(self, connection: Any, resource: str, seen: Seen, name: str, token: int) -> None:
+    def write(self, connection: Any, resource: str, seen: TargetState, name: str, token: int) -> None:
         """Set the counter whose turn it is, and append to the list."""
         # The counter comes first: its row's lock makes the list's serial numbers grow in the order of the commits.
         statement = "UPDATE {counters} SET value = {} WHERE id = {}"

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import fencelock
 from fencelock.stores.registry import guard_url
-from fencelock_lab.campaigns.plan import Settings
+from fencelock_lab.campaigns.plan import CampaignSettings
 
 ROWS = 4
 """Counters among which the writes take turns: a mark on each row, instead of the resource, must not be enough."""
 
 
-class Seen(NamedTuple):
+class TargetState(NamedTuple):
     """What a read saw: how many writes the list has, and each counter."""
 
     position: int
@@ -29,9 +29,9 @@ class Seen(NamedTuple):
         """The counter whose turn the next write is."""
         return self.position % ROWS + 1
 
-    def after_write(self) -> "Seen":
+    def after_write(self) -> "TargetState":
         """Return what the resource holds after one write."""
-        return Seen(self.position + 1, self.counters | {self.row: self.counters[self.row] + 1})
+        return TargetState(self.position + 1, self.counters | {self.row: self.counters[self.row] + 1})
 
 
 Row = tuple[str, int, int]
@@ -57,10 +57,10 @@ class Enforced(Protocol):
         """Write without a token, as code does that knows no guard; UnfencedWriteError if the store refuses it."""
 
 
-class Place(ABC):
+class Target(ABC):
     """The resources of one lock, as the workers of a campaign use them. Making one opens nothing."""
 
-    def __init__(self, settings: Settings, number: int) -> None:
+    def __init__(self, settings: CampaignSettings, number: int) -> None:
         self.url = settings.guard
         self.lock = settings.lock(number)
         self.resources = settings.resources(number)
@@ -72,13 +72,13 @@ class Place(ABC):
         """Return the guard's block, which commits at its end if the proof is the newest holder's."""
         return self._guard.transaction(proof)
 
-    def read(self, proof: Any, resource: str) -> Seen:
+    def read(self, proof: Any, resource: str) -> TargetState:
         """Return what the resource holds, as the holder of the lock sees it."""
         with self.transaction(proof) as connection:
             return self.look(connection, resource)
 
     @contextmanager
-    def writing(self, proof: Any, resource: str, seen: Seen, name: str, token: int) -> Iterator[None]:
+    def writing(self, proof: Any, resource: str, seen: TargetState, name: str, token: int) -> Iterator[None]:
         """Write what was computed from `seen`; the block runs between the write and the commit."""
         with self.transaction(proof) as connection:
             self.write(connection, resource, seen, name, token)
@@ -144,11 +144,11 @@ class Place(ABC):
         """Tell whether something of what `make` makes is there."""
 
     @abstractmethod
-    def look(self, connection: Any, resource: str) -> Seen:
+    def look(self, connection: Any, resource: str) -> TargetState:
         """Read the resource."""
 
     @abstractmethod
-    def write(self, connection: Any, resource: str, seen: Seen, name: str, token: int) -> None:
+    def write(self, connection: Any, resource: str, seen: TargetState, name: str, token: int) -> None:
         """Set the counter whose turn it is, and append to the list, whatever is there by now."""
 
     @abstractmethod

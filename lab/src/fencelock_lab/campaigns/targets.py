@@ -8,13 +8,13 @@ from importlib import import_module
 from fencelock.errors import UnsupportedError
 from fencelock.stores.registry import guard_store
 from fencelock_lab.campaigns.dialects import DIALECTS
-from fencelock_lab.campaigns.plan import Settings
-from fencelock_lab.campaigns.target import Place
+from fencelock_lab.campaigns.plan import CampaignSettings
+from fencelock_lab.campaigns.target import Target
 
 KINDS = dict.fromkeys(DIALECTS, "tables:TablePlace") | {"etcd": "keys:EtcdPlace", "zookeeper": "nodes:ZooKeeperPlace"}
 
 
-def make_place(settings: Settings, number: int) -> Place:
+def make_place(settings: CampaignSettings, number: int) -> Target:
     """Return the resources of one lock; those of a negative control have a broken guard.
 
     UnsupportedError if a campaign cannot write to the guard's store.
@@ -29,5 +29,5 @@ def make_place(settings: Settings, number: int) -> Place:
         known = ", ".join(f"{one}://" for one in sorted(KINDS))
         raise UnsupportedError(f"a campaign cannot write to a guard at {scheme}:// yet; it can at {known}")
     module, _, name = KINDS[scheme].partition(":")
-    kind: type[Place] = getattr(import_module(f"{__package__}.{module}"), name)
+    kind: type[Target] = getattr(import_module(f"{__package__}.{module}"), name)
     return kind(settings, number)

@@ -23,7 +23,7 @@ from fencelock_lab.campaigns.check_progress import Amounts, amounts_of, check_pr
 from fencelock_lab.campaigns.check_reads import check_reads
 from fencelock_lab.campaigns.check_writes import check_writes
 from fencelock_lab.campaigns.evidence import Step, explain
-from fencelock_lab.campaigns.findings import Findings, Violation
+from fencelock_lab.campaigns.findings import CampaignViolation, Findings
 from fencelock_lab.campaigns.history import History
 from fencelock_lab.campaigns.lost_on_crash import shorten_leases
 
@@ -46,7 +46,7 @@ CHECKERS: tuple[Callable[[History, Findings], None], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class CampaignVerdict:
     """What came out: `code` is the exit code, `steps` explain the first violation."""
 
     code: int
@@ -56,7 +56,7 @@ class Verdict:
     steps: tuple[Step, ...]
 
     @property
-    def first(self) -> Violation | None:
+    def first(self) -> CampaignViolation | None:
         """The violation that is explained: of the earliest ones the most telling."""
         return self.findings.violations[0] if self.findings.violations else None
 
@@ -78,7 +78,7 @@ class Verdict:
         }
 
 
-def judge(history: History) -> Verdict:
+def judge(history: History) -> CampaignVerdict:
     """Return the verdict on a history."""
     shorten_leases(history)
     findings = Findings()
@@ -89,9 +89,9 @@ def judge(history: History) -> Verdict:
     shortfalls = (*amounts.shortfalls(), *missing_faults(history))
     first = findings.violations[0] if findings.violations else None
     code = VIOLATION if first else NOT_ENOUGH if shortfalls or findings.undecided else CLEAN
-    return Verdict(code, findings, amounts, shortfalls, tuple(explain(history, first)) if first else ())
+    return CampaignVerdict(code, findings, amounts, shortfalls, tuple(explain(history, first)) if first else ())
 
 
-def _rank(violation: Violation) -> tuple[bool, int]:
+def _rank(violation: CampaignViolation) -> tuple[bool, int]:
     """Order by when a violation could be known; what shows no operation comes last."""
     return not violation.operations, violation.at_ns

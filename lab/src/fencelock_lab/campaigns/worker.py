@@ -47,8 +47,8 @@ from fencelock_lab.campaigns.plan import (
     NETWORK_FAULTS,
     SOURCE,
     WRITTEN,
+    CampaignSettings,
     Fault,
-    Settings,
     fault_of,
 )
 from fencelock_lab.campaigns.recorder import Recorder
@@ -59,7 +59,7 @@ from fencelock_lab.proxy import Proxy, address_of, by_way_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fencelock_lab.campaigns.target import Seen
+    from fencelock_lab.campaigns.target import TargetState
 
 READY, FREEZING, NAPPING, WORKED, ENDED = "ready", "freezing", "napping", "worked", "ended"
 """What it says on standard output: that it begins; that it freezes now, for how many seconds at most; that it has read,
@@ -71,10 +71,10 @@ _REST_PARTS = 10
 down."""
 
 
-class Worker:
+class CampaignWorker:
     """Takes the lock, works on its resources, and gives it back, again and again."""
 
-    def __init__(self, settings: Settings, worker: int, life: int, folder: Path) -> None:
+    def __init__(self, settings: CampaignSettings, worker: int, life: int, folder: Path) -> None:
         self.settings = settings
         self.worker = worker
         self.process = f"{worker}.{life}"
@@ -95,7 +95,7 @@ class Worker:
         self._lock = make_lock(settings.lock(number), ttl=settings.ttl, timeout=timeout, holder=self.process)
         self._writes = 0
 
-    def _behind_proxies(self, settings: Settings) -> Settings:
+    def _behind_proxies(self, settings: CampaignSettings) -> CampaignSettings:
         """Put a proxy of this worker's own before each server, if the plan has anything for the network."""
         if not set(settings.faults) & set(NETWORK_FAULTS):
             return settings
@@ -143,7 +143,7 @@ class Worker:
             self._work(proof, lease.token)
             self._stand(LEAVING)
             say(WORKED)
-        except Refused:
+        except RefusedWrite:
             pass
         finally:
             while self._lock.current is not None:  # A re-entrant lock is left as often as it was entered.
@@ -178,7 +178,7 @@ class Worker:
         with self._told(ACQUIRE, lock=name) as facts:
             lease = self._lock.acquire()
             if lease is None:
-                raise Refused
+                raise RefusedWrite
             facts.update({"token": str(lease.token)} | until_of(lease))
         return lease
 
@@ -188,7 +188,7 @@ class Worker:
         with self._told(RELEASE, **facts):
             self._lock.release()
 
-    def _read(self, resource: str, proof: Any, token: int) -> "Seen":
+    def _read(self, resource: str, proof: Any, token: int) -> "TargetState":
         facts = {"resource": resource, "token": str(token)}
         self._recorder.invoke(READ, **facts)
         with self._told(READ, **facts) as more:
@@ -196,7 +196,7 @@ class Worker:
             more.update({"position": seen.position} | until_of(proof))
         return seen
 
-    def _write(self, resource: str, proof: Any, token: int, seen: "Seen") -> None:
+    def _write(self, resource: str, proof: Any, token: int, seen: "TargetState") -> None:
         self._writes += 1
         name = f"{self.process}-{self._writes}"
         facts = {"resource": resource, "token": str(token), "write": name}
@@ -217,7 +217,7 @@ class Worker:
         """Record how an operation ended; the block may add to what is recorded."""
         try:
             yield facts
-        except Refused:
+        except RefusedWrite:
             self._recorder.write(FAIL, kind, **facts, error="not obtained")
         except fencelock.FencelockError as error:
             facts |= {"error": type(error).__name__}
@@ -225,12 +225,12 @@ class Worker:
                 facts |= {"mark": str(error.mark)}
             self._recorder.write(FAIL if error.definite else INFO, kind, **facts)
             if kind in {READ, WRITE}:
-                raise Refused from error
+                raise RefusedWrite from error
         except Exception as error:
             # What a client raises inside the block may come from the commit, too: only a guard's word is definite.
             self._recorder.write(INFO, kind, **facts, error=type(error).__name__)
             if kind in {READ, WRITE}:
-                raise Refused from error
+                raise RefusedWrite from error
         else:
             self._recorder.write(OK, kind, **facts)
 
@@ -283,7 +283,7 @@ class Worker:
             network.drop()
 
 
-class Refused(Exception):  # noqa: N818 - it ends a tenure, and nothing is wrong
+class RefusedWrite(Exception):  # noqa: N818 - it ends a tenure, and nothing is wrong
     """The tenure is over: an operation of it was refused, or nobody knows what became of it."""
 
 
@@ -297,7 +297,7 @@ def until_of(proof: Any) -> dict[str, int]:
     return {"until": now_ns + int(remaining * NS_PER_S)} if remaining > 0 else {}
 
 
-def orders_for(settings: Settings, worker: int, life: int, folder: Path) -> str:
+def orders_for(settings: CampaignSettings, worker: int, life: int, folder: Path) -> str:
     """Return the line that says to a worker who it is; it may hold passwords."""
     return json.dumps({"settings": asdict(settings), "worker": worker, "life": life, "folder": str(folder)})
 
@@ -319,8 +319,8 @@ def main() -> None:
     die_with_the_conductor()
     clocks.prepare()
     orders = json.loads(os.fdopen(0, "rb", buffering=0, closefd=False).readline())
-    settings = Settings.from_json(orders["settings"])
-    Worker(settings, orders["worker"], orders["life"], Path(orders["folder"])).run()
+    settings = CampaignSettings.from_json(orders["settings"])
+    CampaignWorker(settings, orders["worker"], orders["life"], Path(orders["folder"])).run()
 
 
 if __name__ == "__main__":

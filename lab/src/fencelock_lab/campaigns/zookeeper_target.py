@@ -13,30 +13,30 @@ from kazoo.protocol.states import ZnodeStat
 
 import fencelock
 from fencelock.stores.zookeeper.guard.block import is_cause
-from fencelock.stores.zookeeper.guard.client import GuardClient
+from fencelock.stores.zookeeper.guard.client import ZooKeeperGuardClient
 from fencelock.stores.zookeeper.guard.store import ZooKeeperGuard
-from fencelock_lab.campaigns.plan import Settings
-from fencelock_lab.campaigns.target import ROWS, Place, Row, Seen
+from fencelock_lab.campaigns.plan import CampaignSettings
+from fencelock_lab.campaigns.target import ROWS, Row, Target, TargetState
 
 BATCH_NODES = 500
 _LAST, _LIST = "last", "list"
 _ANY_VERSION = -1
 
 
-class ZooKeeperPlace(Place):
+class ZooKeeperTarget(Target):
     """The resources of one lock in ZooKeeper."""
 
-    def __init__(self, settings: Settings, number: int) -> None:
+    def __init__(self, settings: CampaignSettings, number: int) -> None:
         super().__init__(settings, number)
         self._store = ZooKeeperGuard(self.url)
 
-    def look(self, connection: Any, resource: str) -> Seen:
+    def look(self, connection: Any, resource: str) -> TargetState:
         """Read the resource."""
         node = self._node(resource)
         last, *counters = (int(connection.get(f"{node}/{name}")[0]) for name in (_LAST, *range(1, ROWS + 1)))
-        return Seen(last, dict(enumerate(counters, 1)))
+        return TargetState(last, dict(enumerate(counters, 1)))
 
-    def write(self, connection: Any, resource: str, seen: Seen, name: str, token: int) -> None:
+    def write(self, connection: Any, resource: str, seen: TargetState, name: str, token: int) -> None:
         """Set the counter whose turn it is, and append to the list."""
         node = self._node(resource)
         connection.set(f"{node}/{seen.row}", b"%d" % (seen.counters[seen.row] + 1))
@@ -96,9 +96,9 @@ class ZooKeeperPlace(Place):
         return f"{self._store.layout.root(resource)}/{self._stems[resource]}"
 
     @cached_property
-    def _client(self) -> GuardClient:
+    def _client(self) -> ZooKeeperGuardClient:
         """A client that shows no token, for before and after the attack."""
-        return GuardClient(self._store.place)
+        return ZooKeeperGuardClient(self._store.place)
 
     def _do(self, operations: list[Any]) -> None:
         for result in self._client.commit(operations):

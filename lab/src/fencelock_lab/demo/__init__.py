@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from fencelock_lab.demo.acts import Act
-    from fencelock_lab.demo.record import ActRecord, Event
+    from fencelock_lab.demo.record import ActRecord, DemoEvent
 
 TTL_S = 1.0
 HEADING = "A split brain, three times"
@@ -113,7 +113,7 @@ def _draw(records: "tuple[ActRecord, ...]", file: Path) -> None:
 
 
 @contextmanager
-def _progress() -> "Iterator[Callable[[Act, Event], None]]":
+def _progress() -> "Iterator[Callable[[Act, DemoEvent], None]]":
     """Give something to tell events to: a line on standard error, if a person watches."""
     if not sys.stderr.isatty():
         yield lambda _act, _event: None

@@ -24,7 +24,7 @@ import click
 
 import fencelock
 from fencelock_lab.demo.acts import AMOUNTS, Act
-from fencelock_lab.demo.record import ActRecord, Event
+from fencelock_lab.demo.record import ActRecord, DemoEvent
 from fencelock_lab.demo.resources import KINDS, LOCK
 
 SILENCE_LIMIT_S = 30.0
@@ -46,7 +46,7 @@ class DemoError(click.ClickException):
         super().__init__(f"the demo could not be played to its end: {message}")
 
 
-class Worker:
+class DemoWorker:
     """One process of an act; `line` is where it stands, None once it is done."""
 
     def __init__(self, name: str, kind: str, folder: Path, ttl: float) -> None:
@@ -123,16 +123,16 @@ class Worker:
 class Stage:
     """The processes of one act, its files, and what has happened so far. A context manager."""
 
-    def __init__(self, act: Act, folder: Path, ttl: float, on_event: Callable[[Event], object]) -> None:
+    def __init__(self, act: Act, folder: Path, ttl: float, on_event: Callable[[DemoEvent], object]) -> None:
         self.act = act
         self._on_event = on_event
         self._ttl = ttl
         self._folder = folder
         self._resource = KINDS[act.resource](folder / "app.db")
         self._source = fencelock.connect(f"sqlite:///{folder / 'locks.db'}")
-        self._workers: dict[str, Worker] = {}
+        self._workers: dict[str, DemoWorker] = {}
         self._frozen_at: dict[str, float] = {}
-        self._events: list[Event] = []
+        self._events: list[DemoEvent] = []
         self._start = time.monotonic()
 
     def __enter__(self) -> Self:
@@ -163,25 +163,25 @@ class Stage:
     def _begin(self) -> None:
         self._resource.create()
         for name in AMOUNTS:
-            self._workers[name] = Worker(name, self.act.resource, self._folder, self._ttl)
+            self._workers[name] = DemoWorker(name, self.act.resource, self._folder, self._ttl)
         for worker in self._workers.values():
             self._listen(worker)
         self._start = time.monotonic()
         self._look()
 
-    def _pass_line(self, worker: Worker, line: str) -> None:
+    def _pass_line(self, worker: DemoWorker, line: str) -> None:
         if worker.line != line:
             raise DemoError(f"process {worker.name} should stand at {line!r} and stands at {worker.line!r}")
         worker.go_on()
         self._listen(worker)
         self._look()
 
-    def _listen(self, worker: Worker) -> None:
+    def _listen(self, worker: DemoWorker) -> None:
         for message in worker.messages():
             message["time"] -= self._start
-            self._record(Event(process=worker.name, **message))
+            self._record(DemoEvent(process=worker.name, **message))
 
-    def _freeze(self, worker: Worker) -> None:
+    def _freeze(self, worker: DemoWorker) -> None:
         """Freeze a process at its line, at a moment when its keeper is not writing to the source.
 
         Frozen inside that write it would hold the whole file, and nobody could take over: a limit
@@ -197,21 +197,21 @@ class Stage:
             raise DemoError(f"process {worker.name} was never caught outside a renewal")
         self._frozen_at[worker.name] = time.monotonic()
         left = self._source.info(LOCK).remaining
-        self._record(Event(self._now(), "frozen", worker.name, seconds=left))
+        self._record(DemoEvent(self._now(), "frozen", worker.name, seconds=left))
 
-    def _thaw(self, worker: Worker) -> None:
+    def _thaw(self, worker: DemoWorker) -> None:
         """Wake a process, not before it has been frozen for clearly longer than its ttl."""
         awake_at = self._frozen_at[worker.name] + FREEZE_TTLS * self._ttl
         time.sleep(max(0.0, awake_at - time.monotonic()))
         worker.wake()
         frozen = time.monotonic() - self._frozen_at[worker.name]
-        self._record(Event(self._now(), "thawed", worker.name, seconds=frozen))
+        self._record(DemoEvent(self._now(), "thawed", worker.name, seconds=frozen))
 
     def _look(self) -> None:
         value, mark = self._resource.look()
-        self._record(Event(self._now(), "state", value=value, mark=mark))
+        self._record(DemoEvent(self._now(), "state", value=value, mark=mark))
 
-    def _record(self, event: Event) -> None:
+    def _record(self, event: DemoEvent) -> None:
         self._events.append(event)
         self._on_event(event)
 
@@ -230,7 +230,7 @@ def _is_writable(path: Path) -> bool:
     return True
 
 
-def play(act: Act, folder: Path, *, ttl: float, on_event: Callable[[Event], object]) -> ActRecord:
+def play(act: Act, folder: Path, *, ttl: float, on_event: Callable[[DemoEvent], object]) -> ActRecord:
     """Play one act in an empty folder, telling `on_event` what happens while it happens."""
     with Stage(act, folder, ttl, on_event) as stage:
         return stage.play()

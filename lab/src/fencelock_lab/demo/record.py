@@ -12,7 +12,7 @@ from fencelock_lab.demo.acts import Act
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class DemoEvent:
     """Something that happened in an act. Fields that do not apply are None.
 
     asked, acquired, read, accepted, refused, released: told by a process; `is_valid` is what its
@@ -49,7 +49,7 @@ class ActRecord:
     """One played act: what happened, and what the counter said when all processes had ended."""
 
     act: Act
-    events: tuple[Event, ...]
+    events: tuple[DemoEvent, ...]
     final: int
 
     @property

@@ -8,7 +8,7 @@ stand in for them.
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, TextIO
 
-from fencelock_lab.demo.record import Event
+from fencelock_lab.demo.record import DemoEvent
 from fencelock_lab.demo.timeline import Cell, Row, State, Timeline, Tone
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ _NARRATION = {
 }
 
 
-def narrate(event: Event) -> str:
+def narrate(event: DemoEvent) -> str:
     """Return an event as a short sentence."""
     if event.process is None:
         return f"the counter is {event.value}"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from fencelock_lab.demo.acts import AMOUNTS
-from fencelock_lab.demo.record import ActRecord, Event
+from fencelock_lab.demo.record import ActRecord, DemoEvent
 
 _ROWLESS = ("asked", "released")
 """Events that change a process's state, and are seen in the rows that follow."""
@@ -56,7 +56,7 @@ class Row:
     """One moment: each process, and the resource after it. `lost` is what this very moment lost."""
 
     time: float
-    event: Event
+    event: DemoEvent
     cells: dict[str, Cell]
     counter: int = 0
     mark: int | None = None
@@ -98,14 +98,14 @@ def timeline(record: ActRecord) -> Timeline:
     )
 
 
-def with_expiry(events: Iterable[Event]) -> list[Event]:
+def with_expiry(events: Iterable[DemoEvent]) -> list[DemoEvent]:
     """Return the events with an `expired` one where a frozen process's lease has come to its end.
 
     Its time is the freeze's plus the time left that the source stated, but not later than the
     next holder's acquisition, which proves that the lease had ended.
     """
-    told: list[Event] = []
-    pending: list[Event] = []
+    told: list[DemoEvent] = []
+    pending: list[DemoEvent] = []
     for event in events:
         if event.name in {"acquired", "thawed"}:
             told.extend(replace(end, time=min(end.time, event.time)) for end in pending)
@@ -113,7 +113,7 @@ def with_expiry(events: Iterable[Event]) -> list[Event]:
         told.append(event)
         if event.name == "frozen":
             end = event.time + (event.seconds or 0.0)
-            pending.append(Event(end, "expired", event.process))
+            pending.append(DemoEvent(end, "expired", event.process))
     return told
 
 
@@ -128,7 +128,7 @@ class _Builder:
     missing: int = 0
     rows: list[Row] = field(default_factory=list)
 
-    def build(self, events: Iterable[Event]) -> list[Row]:
+    def build(self, events: Iterable[DemoEvent]) -> list[Row]:
         for event in events:
             if event.process is None:
                 self._see(event)
@@ -136,7 +136,7 @@ class _Builder:
                 self._happen(event, event.process)
         return self.rows
 
-    def _happen(self, event: Event, process: str) -> None:
+    def _happen(self, event: DemoEvent, process: str) -> None:
         self.now[process] = after(self.now[process], event)
         if event.name == "accepted":
             self.acknowledged += event.amount or 0
@@ -144,7 +144,7 @@ class _Builder:
             self.rows.append(Row(event.time, event, dict(self.now), self.counter or 0, self.mark))
             self.now = {name: _still(cell) for name, cell in self.now.items()}
 
-    def _see(self, event: Event) -> None:
+    def _see(self, event: DemoEvent) -> None:
         """Put what was read from the database into the row of the move that it followed."""
         counter = event.value or 0
         is_first = len(self.rows) == 1
@@ -166,7 +166,7 @@ def _still(cell: Cell) -> Cell:
     return replace(cell, verb="", detail="", tone=Tone.PLAIN)
 
 
-def after(cell: Cell, event: Event) -> Cell:
+def after(cell: Cell, event: DemoEvent) -> Cell:
     """Return the cell of a process after an event of its own."""
     match event.name:
         case "asked":

@@ -21,11 +21,11 @@ from fencelock.errors import (
     WrongLockError,
 )
 from fencelock.protocol.guard_requests import Finish
-from fencelock_lab.simulator.keeper import Lease, SimulatedKeeper
-from fencelock_lab.simulator.kernel import US_PER_MS, Process, Sleep, Violation
+from fencelock_lab.simulator.keeper import SimulatedKeeper, SimulatedLease
+from fencelock_lab.simulator.kernel import US_PER_MS, SimulatedProcess, Sleep, Violation
 from fencelock_lab.simulator.network import At, Job, Network, Read, Write, perform
-from fencelock_lab.simulator.oracle import PlaceOracle, SourceOracle
-from fencelock_lab.simulator.resource import SimulatedPlace, SimulatedSession
+from fencelock_lab.simulator.oracle import ResourceOracle, SourceOracle
+from fencelock_lab.simulator.resource import SimulatedResource, SimulatedSession
 
 Body = Generator[Any, Any, Any]
 LATE_WRITE_ODDS = 0.2
@@ -49,15 +49,15 @@ class Habits:
         self.forget_odds = kernel.random.choice((0.0, 0.0, 0.2))
 
 
-class Client:
+class SimulatedClient:
     """One process with a keeper and a worker."""
 
     def __init__(
-        self, process: Process, network: Network, places: tuple[SimulatedPlace, ...], lock: str, ttl_ms: int
+        self, process: SimulatedProcess, network: Network, places: tuple[SimulatedResource, ...], lock: str, ttl_ms: int
     ) -> None:
         self.process = process
         self.kernel = process.kernel
-        self.leases: list[Lease] = []
+        self.leases: list[SimulatedLease] = []
         self.habits = Habits(self.kernel, ttl_ms)
         self._network = network
         self._lock = lock
@@ -72,14 +72,14 @@ class Client:
         self.process.start(self._work(), self._network.answer)
 
     @property
-    def _places_oracle(self) -> PlaceOracle:
+    def _places_oracle(self) -> ResourceOracle:
         return self._places[0].oracle
 
     @property
     def _source_oracle(self) -> SourceOracle:
         return self._network.source.oracle
 
-    def beliefs(self) -> list[Lease]:
+    def beliefs(self) -> list[SimulatedLease]:
         """Return the leases that this process may rely on; a dead one relies on nothing."""
         return [] if self.process.is_dead else self.leases
 
@@ -110,7 +110,7 @@ class Client:
     def _pause(self) -> Body:
         yield Sleep(self.kernel.between(1, self.habits.longest_pause_ms) * US_PER_MS)
 
-    def _take(self) -> Generator[Any, Any, Lease | None]:
+    def _take(self) -> Generator[Any, Any, SimulatedLease | None]:
         attempt = Attempt(self._lock, self.process.name, self.habits.ttl_ms)
         try:
             grant = yield from acquire(attempt, may_wait=self.habits.may_wait, timeout_ms=self.habits.timeout_ms)
@@ -121,17 +121,17 @@ class Client:
             assert attempt.claim is not None, "it asked for the lock"
             self._source_oracle.gave_up(attempt.claim)
             return None
-        lease = Lease(attempt, grant, self)
+        lease = SimulatedLease(attempt, grant, self)
         self.kernel.trace(self.process.name, "holds {!r} with token {}", lease.lock, lease.token)
         self.leases.append(lease)
-        self._keeper.adopt(lease, self.kernel.now_ms)
+        self._keeper.add(lease, self.kernel.now_ms)
         return lease
 
-    def _check_valid(self, lease: Lease) -> None:
+    def _check_valid(self, lease: SimulatedLease) -> None:
         if not lease.is_believed(self.kernel.now_ms):
             raise TenureOverError("the lease is over")
 
-    def _increment(self, lease: Lease) -> Body:
+    def _increment(self, lease: SimulatedLease) -> Body:
         """Read all resources, think, and write each: the time in between is what fencing is about."""
         values: dict[str, tuple[Any, ...]] = {}
         self._check_valid(lease)
@@ -151,7 +151,7 @@ class Client:
             for resource in place.resources:
                 self._places_oracle.confirmed(resource, write)
 
-    def _seal_all(self, lease: Lease) -> Body:
+    def _seal_all(self, lease: SimulatedLease) -> Body:
         """With one place the first transaction seals; with several, all are sealed before the first is read (G2)."""
         if len(self._places) > 1:
             for place, scope in zip(self._places, self._scopes, strict=True):
@@ -159,8 +159,8 @@ class Client:
 
     def _transaction(
         self,
-        lease: Lease,
-        place: SimulatedPlace,
+        lease: SimulatedLease,
+        place: SimulatedResource,
         scope: Scope,
         *,
         read_into: dict[str, Any] | None = None,
@@ -179,23 +179,23 @@ class Client:
             session.rollback()
             raise
 
-    def _send_write(self, lease: Lease, place: SimulatedPlace, scope: Scope, new: dict[str, Any]) -> Body:
+    def _send_write(self, lease: SimulatedLease, place: SimulatedResource, scope: Scope, new: dict[str, Any]) -> Body:
         """Write by one message, which may arrive when its sender has long been told that the outcome is unknown."""
         yield Job(lambda: run_at_once(self._session(place), self._body_of_write(lease, scope, new)))
 
-    def _body_of_write(self, lease: Lease, scope: Scope, new: dict[str, Any]) -> Body:
+    def _body_of_write(self, lease: SimulatedLease, scope: Scope, new: dict[str, Any]) -> Body:
         opened = yield from guarding.open_transaction(scope, lease.sequencer, lease.tenure)
         for resource, value in new.items():
             yield Write(resource, value)
         yield Finish(opened.presented)
 
-    def _session(self, place: SimulatedPlace) -> SimulatedSession:
+    def _session(self, place: SimulatedResource) -> SimulatedSession:
         session = SimulatedSession(place)
         # The server learns of the death a little later: a commit that is under way may be faster.
         self.process.at_death.append(lambda: self.kernel.after(self.kernel.between(1, 500_000), session.rollback))
         return session
 
-    def _close(self, lease: Lease) -> Body:
+    def _close(self, lease: SimulatedLease) -> Body:
         for place, scope in zip(self._places, self._scopes, strict=True):
             try:
                 yield from over(self._session(place), guarding.close(scope, lease.sequencer, lease.tenure))
@@ -204,14 +204,14 @@ class Client:
             except FencelockError as error:
                 self._judge(error, lease)
 
-    def _release(self, lease: Lease) -> Body:
+    def _release(self, lease: SimulatedLease) -> Body:
         lease.leave_held(RELEASED)
         try:
             yield from keep.release(lease.lock, lease.claim)
         except FencelockError:
             self._keeper.abandon(lease)
 
-    def _write_late(self, lease: Lease) -> Body:
+    def _write_late(self, lease: SimulatedLease) -> Body:
         """What a forgotten thread does with the sequencer; the oracle sees to it that nothing comes of it too late."""
         place, scope = self._places[0], self._scopes[0]
         values: dict[str, Any] = {}
@@ -225,7 +225,7 @@ class Client:
         except FencelockError as error:
             self._judge(error, lease)
 
-    def _judge(self, error: FencelockError, lease: Lease) -> None:
+    def _judge(self, error: FencelockError, lease: SimulatedLease) -> None:
         """Fail where a guard refused what it must admit."""
         self.kernel.trace(self.process.name, "stops: {}: {}", type(error).__name__, error)
         match error:

@@ -21,13 +21,13 @@ from fencelock.model import Mark
 from fencelock.protocol import source_requests as ask
 from fencelock.protocol.guard_requests import Commit, Open
 from fencelock.stores.memory import reference_model as books
-from fencelock.testing.memory_resource import Session
+from fencelock.testing.memory_resource import MemoryResourceSession
 from fencelock_lab.simulator import keeper
-from fencelock_lab.simulator.client import Client
-from fencelock_lab.simulator.resource import SimulatedPlace
-from fencelock_lab.simulator.source import Source
+from fencelock_lab.simulator.client import SimulatedClient
+from fencelock_lab.simulator.resource import SimulatedResource
+from fencelock_lab.simulator.source import SimulatedSource
 
-Ledger = books.Ledger
+Ledger = books.ReferenceModel
 FAR_MS = 1_000_000
 Change = tuple[Any, str, Any]
 
@@ -57,7 +57,7 @@ def _another_token_for_a_retry(self: Ledger, row: books.LockRow, now_ms: int) ->
     return _granted_before(self, row._replace(token=self.counter), now_ms)
 
 
-def _forget_to_raise(self: Source) -> None:
+def _forget_to_raise(self: SimulatedSource) -> None:
     self.oracle.is_tainted = False
 
 
@@ -138,7 +138,7 @@ def _stale_or_not(mark: Mark, sequencer: Any, *, was_sealed: bool) -> Verdict:
         return Verdict.RAISE
 
 
-def _token_alone(self: Session, resource: str, sequencer: Any) -> bool:
+def _token_alone(self: MemoryResourceSession, resource: str, sequencer: Any) -> bool:
     mark = self.inside.marks.get(resource)
     return mark is not None and not mark.is_closed and mark.token == sequencer.token
 
@@ -169,16 +169,16 @@ def _flow_of_nothing(*_: Any) -> Any:
     yield
 
 
-def _enter_freely(self: Session) -> None:
+def _enter_freely(self: MemoryResourceSession) -> None:
     self.work = self.place.state.copy()
     self.presented = {}
 
 
-def _put_freely(self: Session, table: str, key: str, value: Any) -> None:
+def _put_freely(self: MemoryResourceSession, table: str, key: str, value: Any) -> None:
     self.inside.data[table, key] = value
 
 
-def _restart_without_marks(self: SimulatedPlace) -> None:
+def _restart_without_marks(self: SimulatedResource) -> None:
     if self.writer is not None:
         self.writer.rollback()
     state = self.state.copy()
@@ -187,12 +187,12 @@ def _restart_without_marks(self: SimulatedPlace) -> None:
 
 
 CONTROLS: dict[str, tuple[Change, ...]] = {
-    "T1: the reserved bound is not flushed": ((Source, "flush", _nothing),),
+    "T1: the reserved bound is not flushed": ((SimulatedSource, "flush", _nothing),),
     "T1: an unclean start does not skip to the bound": ((Ledger, "start_again", _start_without_skip),),
     "T3: a retry gets another token": ((Ledger, "_granted_before", _another_token_for_a_retry),),
     "T4: an expired lease is renewed": ((Ledger, "_renew", _renew_the_expired),),
     "T6: release resets the counter": ((Ledger, "_release", _reset_on_release),),
-    "T7: a restored source's epoch is not raised": ((Source, "raise_epoch", _forget_to_raise),),
+    "T7: a restored source's epoch is not raised": ((SimulatedSource, "raise_epoch", _forget_to_raise),),
     "H1: the holder ignores its deadline": (
         (acquire, "deadline_ms", _no_deadline),
         (keeper, "deadline_ms", _no_deadline),
@@ -209,17 +209,17 @@ CONTROLS: dict[str, tuple[Change, ...]] = {
     "G1: a lower token is admitted": ((guarding, "admit", _stale_or_not),),
     "G1: the mark does not know its claim": (
         (admitting, "_check_same_tenure", _nothing),
-        (Session, "is_own", _token_alone),
+        (MemoryResourceSession, "is_own", _token_alone),
     ),
     "G2: the first read comes before the seal": ((guarding, "open_transaction", _read_before_sealing),),
     "G2: each place is sealed when it is first used": (
-        (Client, "_seal_all", _flow_of_nothing),
+        (SimulatedClient, "_seal_all", _flow_of_nothing),
         (Tenure, "check_may_open", _nothing),
     ),
     "G2: an unknown outcome of the seal counts as done": ((guarding, "_sealed", _unknown_is_done),),
-    "G3: a transaction does not keep others out": ((Session, "enter", _enter_freely),),
-    "G4: a restart loses the marks": ((SimulatedPlace, "throw_out", _restart_without_marks),),
-    "G6: the store enforces nothing": ((Session, "put", _put_freely),),
+    "G3: a transaction does not keep others out": ((MemoryResourceSession, "enter", _enter_freely),),
+    "G4: a restart loses the marks": ((SimulatedResource, "throw_out", _restart_without_marks),),
+    "G6: the store enforces nothing": ((MemoryResourceSession, "put", _put_freely),),
     "G9: the tenure forgets its seals": ((Tenure, "remember", _seal_forgotten),),
     "G10: close does nothing": ((guarding, "close", _flow_of_nothing),),
     "G10: break leaves the guards alone": ((operating, "outrank", _flow_of_nothing),),

@@ -15,14 +15,14 @@ from fencelock._keeper.schedule import Schedule
 from fencelock.errors import FencelockError
 from fencelock.model import Sequencer
 from fencelock.protocol import source_requests as ask
-from fencelock_lab.simulator.kernel import Process
+from fencelock_lab.simulator.kernel import SimulatedProcess
 
 Body = Generator[Any, Any, Any]
 KEEPER_SLEEP_MS = 500
 ABANDON_PAUSE_MS = 250
 
 
-class Lease:
+class SimulatedLease:
     """A lease as its process knows it: what `LeaseRecord` is to the library, without its threads and clock."""
 
     def __init__(self, attempt: Attempt, grant: Grant, driver: object) -> None:
@@ -51,7 +51,9 @@ class Lease:
 class SimulatedKeeper:
     """Renews the leases of one process, and abandons what was interrupted."""
 
-    def __init__(self, process: Process, wake: Callable[[str], None], relied_on: Callable[[Any], None]) -> None:
+    def __init__(
+        self, process: SimulatedProcess, wake: Callable[[str], None], relied_on: Callable[[Any], None]
+    ) -> None:
         self._kernel = process.kernel
         self._name = process.name
         self._bell = f"the keeper of {process.name}"
@@ -60,13 +62,13 @@ class SimulatedKeeper:
         self.schedule = Schedule()
         self.abandoned: dict[str, str] = {}
 
-    def adopt(self, lease: Lease, now_ms: int) -> None:
+    def add(self, lease: SimulatedLease, now_ms: int) -> None:
         """Keep a new lease."""
         self._relied_on(lease)
         self.schedule.add(lease, now_ms)  # type: ignore[arg-type]
         self._wake(self._bell)
 
-    def abandon(self, claimed: Lease | Attempt) -> None:
+    def abandon(self, claimed: SimulatedLease | Attempt) -> None:
         """Release a claim that may stand at the source, as soon as the source can be told."""
         if claimed.claim is not None:
             self.abandoned[claimed.claim] = claimed.lock

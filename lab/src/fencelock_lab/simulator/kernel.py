@@ -37,7 +37,7 @@ class Line(NamedTuple):
         return f"{(self.at_us - START_US) / US_PER_MS:11.3f} ms  {self.who:<8} {self.what}"
 
 
-class Kernel:
+class SimulatedKernel:
     """The clock, the plan of events, and the trace."""
 
     def __init__(self, seed: int, *, is_tracing: bool) -> None:
@@ -88,14 +88,14 @@ class Kernel:
 class Computer:
     """How processes live and die: the odds of a freeze and of a crash at each step."""
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: SimulatedKernel) -> None:
         self.kernel = kernel
         self.freeze_odds = 0.0
         self.crash_odds = 0.0
         self.longest_freeze_ms = 1
 
 
-class Process:
+class SimulatedProcess:
     """Some tasks that are frozen together and die together."""
 
     def __init__(self, computer: Computer, name: str) -> None:
@@ -146,7 +146,7 @@ class Task:
 
     __slots__ = ("_answer", "body", "process", "ticket")
 
-    def __init__(self, process: Process, body: Generator[Any, Any, None], answer: Answer) -> None:
+    def __init__(self, process: SimulatedProcess, body: Generator[Any, Any, None], answer: Answer) -> None:
         self.process = process
         self.ticket = 0
         self.body = body

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 from fencelock.errors import FencelockError, OutcomeUnknownError, SourceUnavailableError
 from fencelock.protocol import guard_requests as guard
 from fencelock.protocol import source_requests as ask
-from fencelock_lab.simulator.kernel import PENDING, US_PER_MS, Kernel, Process, Sleep, Task
+from fencelock_lab.simulator.kernel import PENDING, US_PER_MS, SimulatedKernel, SimulatedProcess, Sleep, Task
 from fencelock_lab.simulator.resource import SimulatedSession
-from fencelock_lab.simulator.source import Source
+from fencelock_lab.simulator.source import SimulatedSource
 
 TIMEOUT_US = 400 * US_PER_MS
 """How long a client waits for the source's reply before it calls the outcome unknown."""
@@ -64,7 +64,7 @@ class Odds:
 class Network:
     """Answers what tasks yield."""
 
-    def __init__(self, kernel: Kernel, source: Source) -> None:
+    def __init__(self, kernel: SimulatedKernel, source: SimulatedSource) -> None:
         self.kernel = kernel
         self.source = source
         self.odds = Odds()
@@ -107,12 +107,12 @@ class Network:
         """Lose every request to the source that is under way, as a power cut of a whole machine does."""
         self._generation += 1
 
-    def cut(self, process: Process, duration_ms: int) -> None:
+    def cut(self, process: SimulatedProcess, duration_ms: int) -> None:
         """Let nothing through between a process and the source for a while; what is under way arrives."""
         self.kernel.trace("network", "is cut for {} for {} ms", process.name, duration_ms)
         self._cut_until_us[process.name] = self.kernel.now_us + duration_ms * US_PER_MS
 
-    def _is_cut(self, process: Process) -> bool:
+    def _is_cut(self, process: SimulatedProcess) -> bool:
         return self.kernel.now_us < self._cut_until_us.get(process.name, 0)
 
     # --- the source ---------------------------------------------------------------------------------------------------

@@ -95,7 +95,7 @@ class SourceOracle:
         self._held.clear()
         self._queues.clear()
 
-    def went_back(self) -> None:
+    def regressed(self) -> None:
         """The source was restored: until its epoch is raised it may issue tokens twice."""
         self.doubtful.update(self._tokens)
         self.everything_ended()
@@ -202,7 +202,7 @@ class SourceOracle:
     }
 
 
-class PlaceOracle:
+class ResourceOracle:
     """Watches what is read and committed at the guarded places: G1, G2, G3, G5, G8, G9, G10, and no increment lost."""
 
     def __init__(self, resources: Iterable[str]) -> None:

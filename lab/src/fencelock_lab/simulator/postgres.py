@@ -13,20 +13,20 @@ from typing import Any, NamedTuple, cast
 
 import psycopg
 
-from fencelock._flows.retry import asked
+from fencelock._flows.retry import ask_source
 from fencelock.errors import FencelockError, OutcomeUnknownError, SourceUnavailableError
 from fencelock.model import SourceInfo
 from fencelock.protocol import source_requests as ask
 from fencelock.stores import source_clock as identity
-from fencelock.stores.postgres.connection.client import meaning
+from fencelock.stores.postgres.connection.client import map_error
 from fencelock.stores.postgres.source import store as source
 from fencelock.stores.postgres.source.codec import SQL
-from fencelock_lab.simulator.kernel import US_PER_MS, Kernel, Process, Violation
+from fencelock_lab.simulator.kernel import US_PER_MS, SimulatedKernel, SimulatedProcess, Violation
 from fencelock_lab.simulator.oracle import Belief
 from fencelock_lab.simulator.postgres_database import SimulatedDatabase
 from fencelock_lab.simulator.postgres_network import PostgresClient, PostgresNetwork, Say, store_at
 from fencelock_lab.simulator.postgres_oracle import ClocklessOracle, Memory, RecoveringOracle
-from fencelock_lab.simulator.source import MAX_BACKUPS, Source
+from fencelock_lab.simulator.source import MAX_BACKUPS, SimulatedSource
 from fencelock_lab.simulator.world import World
 
 BASE_US = 1_800_000_000_000_000
@@ -64,12 +64,14 @@ class Saved(NamedTuple):
     memory: Memory
 
 
-class PostgresBehindANetwork(Source):
+class PostgresBehindANetwork(SimulatedSource):
     """The simulated source, with PostgreSQL in the ledger's place."""
 
     oracle: RecoveringOracle
 
-    def __init__(self, database: SimulatedDatabase, kernel: Kernel, beliefs: Callable[[], Iterable[Belief]]) -> None:
+    def __init__(
+        self, database: SimulatedDatabase, kernel: SimulatedKernel, beliefs: Callable[[], Iterable[Belief]]
+    ) -> None:
         self.database = database
         self.kernel = kernel
         self.is_clock_set = kernel.chance(CLOCK_SET_ODDS)
@@ -123,7 +125,7 @@ class PostgresBehindANetwork(Source):
     def _meaning(self, error: psycopg.Error) -> FencelockError:
         if error.sqlstate in _NO_TOKEN and not self.oracle.is_tainted:
             raise Violation(f"T1: the functions themselves refused a token: {error}") from error
-        known = meaning(error, self.database.place)
+        known = map_error(error, self.database.place)
         if known is None or error.sqlstate not in _NO_TOKEN:
             raise error
         return known
@@ -176,7 +178,7 @@ class PostgresBehindANetwork(Source):
         self.kernel.trace("source", "goes back to a copy: {}", how)
         self._come_back(copy, how)
         if how == "cold":
-            self.oracle.went_back()
+            self.oracle.regressed()
             if is_noticed:
                 self.raise_epoch()
 
@@ -254,8 +256,8 @@ class PostgresWorld(World):
 
         def body() -> Any:
             try:
-                yield from asked(ask.Purge())
+                yield from ask_source(ask.Purge())
             except FencelockError as error:
                 self.kernel.trace("operator", "gives up: {}", error)
 
-        Process(self.computer, "operator").start(body(), self.network.answer)
+        SimulatedProcess(self.computer, "operator").start(body(), self.network.answer)

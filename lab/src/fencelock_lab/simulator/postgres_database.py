@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import psycopg
 
 from fencelock.errors import ConfigError
-from fencelock.stores.postgres.connection.url import place_of
+from fencelock.stores.postgres.connection.url import parse_url
 from fencelock.stores.postgres.source.codec import Rows
 from fencelock.stores.postgres.source.store import FUNCTIONS, PostgresSource
 from fencelock.stores.statements import statements
@@ -40,7 +40,7 @@ class SimulatedDatabase:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.place = place_of(url)
+        self.place = parse_url(url)
         self.native: psycopg.Connection[Any] = psycopg.connect(
             url, autocommit=True, cursor_factory=psycopg.ClientCursor
         )

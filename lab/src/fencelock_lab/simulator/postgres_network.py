@@ -1,9 +1,9 @@
 """What a process says to a simulated PostgreSQL source: by the library's own client half, each statement a message.
 
-Promise: `Conversation`, `Identity` and `Speaker` decide what is said and what an answer means, in the process that they
-belong to: it may be frozen or killed between two statements. Each task has a connection, which is another one after an
-error, and after the server is another one. Behind a pooler a statement reaches whichever server there is by then;
-notifications are the server's own, and may be lost.
+Promise: `PostgresSourceProtocol`, `Identity` and `PostgresSourceCodec` decide what is said and what an answer means, in
+the process that they belong to: it may be frozen or killed between two statements. Each task has a connection, which is
+another one after an error, and after the server is another one. Behind a pooler a statement reaches whichever server
+there is by then; notifications are the server's own, and may be lost.
 """
 
 import hashlib
@@ -13,17 +13,17 @@ from typing import Any, NamedTuple
 
 from fencelock.errors import FencelockError
 from fencelock.protocol import source_requests as ask
-from fencelock.stores.memory.reference_model import Ledger
-from fencelock.stores.postgres.source.codec import FORMS, SQL, Speaker
-from fencelock.stores.postgres.source.store import Conversation, PostgresSource
-from fencelock_lab.simulator.kernel import PENDING, Process, Task
+from fencelock.stores.memory.reference_model import ReferenceModel
+from fencelock.stores.postgres.source.codec import FORMS, SQL, PostgresSourceCodec
+from fencelock.stores.postgres.source.store import PostgresSource, PostgresSourceProtocol
+from fencelock_lab.simulator.kernel import PENDING, SimulatedProcess, Task
 from fencelock_lab.simulator.network import Network
 from fencelock_lab.simulator.postgres_database import CHANNEL
 
 POOLER_ID = 0
 """A process id that no backend has."""
 Body = Generator[Any, Any, Any]
-_TO_SOURCE = frozenset(Ledger.ANSWERS)
+_TO_SOURCE = frozenset(ReferenceModel.ANSWERS)
 
 
 class Say(NamedTuple):
@@ -43,7 +43,7 @@ class Say(NamedTuple):
         """Return what the rows mean as a reply, without a client of its own."""
         if type(self.request) is ask.ReadSource:
             return None
-        speaker = Speaker(CHANNEL, 0, int, int)
+        speaker = PostgresSourceCodec(CHANNEL, 0, int, int)
         return FORMS[type(self.request)].hear(speaker, self.request, rows)
 
 
@@ -64,7 +64,7 @@ class PostgresClient:
         self._connect()
 
     def _connect(self) -> None:
-        self._conversation = Conversation(self._store)
+        self._conversation = PostgresSourceProtocol(self._store)
         self._server = self._source.server
         backend_id = POOLER_ID if self._source.is_pooled else self._source.database.native.info.backend_pid
         self._native: Any = SimpleNamespace(info=SimpleNamespace(backend_pid=backend_id))
@@ -86,7 +86,7 @@ class PostgresClient:
         """Say what a request needs, and return the reply."""
         if not self._source.is_pooled and self._server != self._source.server:
             self._connect()  # `is_alive` has found that the old connection was ended.
-        talk = self._conversation.talk(request, self._native)
+        talk = self._conversation.operations(request, self._native)
         server = None if self._source.is_pooled else self._server
         try:
             said = next(talk)
@@ -107,7 +107,7 @@ class PostgresNetwork(Network):
 
     def __init__(self, kernel: Any, source: Any) -> None:
         super().__init__(kernel, source)
-        self._stores: dict[Process, PostgresSource] = {}
+        self._stores: dict[SimulatedProcess, PostgresSource] = {}
         self._claims_by_digest: dict[str, str] = {}
 
     def answer(self, task: Task, request: Any) -> Any:
@@ -135,7 +135,7 @@ class PostgresNetwork(Network):
         ticket = task.ticket
         self.kernel.after(self._delay(), lambda: task.reply(ticket, self._delay(), self._say(said)))
 
-    def _store_of(self, process: Process) -> PostgresSource:
+    def _store_of(self, process: SimulatedProcess) -> PostgresSource:
         if process not in self._stores:
             self._stores[process] = store_at(self.source.database.url)
         return self._stores[process]

@@ -8,24 +8,26 @@ from typing import Any
 
 from fencelock.model import Mark, Protection
 from fencelock.protocol import guard_requests as ask
-from fencelock.testing.memory_resource import Place, Session, State
-from fencelock_lab.simulator.kernel import Kernel
-from fencelock_lab.simulator.oracle import PlaceOracle
+from fencelock.testing.memory_resource import MemoryResource, MemoryResourceSession, MemoryResourceState
+from fencelock_lab.simulator.kernel import SimulatedKernel
+from fencelock_lab.simulator.oracle import ResourceOracle
 
 KEY = "value"
 
 
-class SimulatedPlace(Place):
+class SimulatedResource(MemoryResource):
     """A place with some resources, each of one protected table that has its name."""
 
-    def __init__(self, kernel: Kernel, oracle: PlaceOracle, name: str, resources: tuple[str, ...], lock: str) -> None:
+    def __init__(
+        self, kernel: SimulatedKernel, oracle: ResourceOracle, name: str, resources: tuple[str, ...], lock: str
+    ) -> None:
         super().__init__()
         self.kernel = kernel
         self.oracle = oracle
         self.name = name
         self.resources = resources
         self.last_heard_us = 0
-        self._backups: list[State] = []
+        self._backups: list[MemoryResourceState] = []
         for resource in resources:
             self.state.marks[resource] = Mark(resource, lock)
             self.state.tables[resource] = Protection(resource, resource, ask.ENFORCE)
@@ -57,10 +59,10 @@ class SimulatedPlace(Place):
             self.writer.rollback()
 
 
-class SimulatedSession(Session):
+class SimulatedSession(MemoryResourceSession):
     """A client's connection to a place."""
 
-    place: SimulatedPlace
+    place: SimulatedResource
 
     def get(self, table: str, key: str) -> Any:
         """Return a value, and let the oracle know who has read it."""

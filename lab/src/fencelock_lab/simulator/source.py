@@ -9,25 +9,25 @@ from typing import Any
 from fencelock.errors import FencelockError, SourceUnavailableError
 from fencelock.model import MEMORY_SOURCE_PREFIX
 from fencelock.protocol import source_requests as ask
-from fencelock.stores.memory.reference_model import Ledger
-from fencelock_lab.simulator.kernel import Kernel
+from fencelock.stores.memory.reference_model import ReferenceModel
+from fencelock_lab.simulator.kernel import SimulatedKernel
 from fencelock_lab.simulator.oracle import SourceOracle
 
 MAX_BACKUPS = 4
 
 
-class Source:
+class SimulatedSource:
     """One source, its disk and its backups."""
 
-    ledger_type = Ledger
+    ledger_type = ReferenceModel
 
-    def __init__(self, kernel: Kernel, oracle: SourceOracle, block_tokens: int) -> None:
+    def __init__(self, kernel: SimulatedKernel, oracle: SourceOracle, block_tokens: int) -> None:
         self.kernel = kernel
         self.oracle = oracle
         self.ledger = self.ledger_type(MEMORY_SOURCE_PREFIX + "s", "h-1", block_tokens=block_tokens)
         self.is_down = False
         self._durable = self.ledger.copy()
-        self._backups: list[Ledger] = []
+        self._backups: list[ReferenceModel] = []
         self._newest_epoch = self.ledger.epoch
 
     def perform(self, request: Any) -> ask.SourceReply | FencelockError:
@@ -81,7 +81,7 @@ class Source:
             return
         self.ledger = self.kernel.random.choice(self._backups).copy()
         self.kernel.trace("source", "is restored to token {}, epoch {}", self.ledger.counter, self.ledger.epoch)
-        self.oracle.went_back()
+        self.oracle.regressed()
         if is_noticed:
             self.raise_epoch()
         self.flush()

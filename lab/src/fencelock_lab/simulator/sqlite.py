@@ -20,7 +20,7 @@ from fencelock.stores.sqlite.connection.kernel import Kernel, this_kernel
 from fencelock.stores.sqlite.source import identity
 from fencelock.stores.sqlite.source import store as source
 from fencelock.stores.sqlite.source.store import SQLiteSource, SQLiteSourceConnection
-from fencelock_lab.simulator.source import Source
+from fencelock_lab.simulator.source import SimulatedSource
 from fencelock_lab.simulator.world import World
 
 Result = TypeVar("Result")
@@ -107,7 +107,7 @@ class SimulatedConnection(SQLiteSourceConnection):
 
     def __init__(self, pages: bytes) -> None:
         _, path, _ = _template()
-        super().__init__(SQLiteSource(f"{URL_PREFIX}{path}"), patience_s=0.0)
+        super().__init__(SQLiteSource(f"{URL_PREFIX}{path}"), request_timeout_s=0.0)
         self.database.pages = pages
 
     def _check_file(self, *, is_operator: bool) -> None:
@@ -166,7 +166,7 @@ class SQLiteLedger:
         return cast("SourceInfo", self._connection.perform(ask.ReadSource()))
 
 
-class SQLiteBehindANetwork(Source):
+class SQLiteBehindANetwork(SimulatedSource):
     """The simulated source, with SQLite in the ledger's place."""
 
     ledger_type = SQLiteLedger  # type: ignore[assignment]

@@ -13,12 +13,12 @@ from fencelock._flows import renewal as keep
 from fencelock._flows.guarding import Scope
 from fencelock.errors import FencelockError
 from fencelock.model import Sequencer
-from fencelock_lab.simulator.client import Client, over
-from fencelock_lab.simulator.kernel import US_PER_MS, Computer, Kernel, Line, Process, Violation
+from fencelock_lab.simulator.client import SimulatedClient, over
+from fencelock_lab.simulator.kernel import US_PER_MS, Computer, Line, SimulatedKernel, SimulatedProcess, Violation
 from fencelock_lab.simulator.network import Network, Odds
-from fencelock_lab.simulator.oracle import PlaceOracle, SourceOracle
-from fencelock_lab.simulator.resource import SimulatedPlace, SimulatedSession
-from fencelock_lab.simulator.source import Source
+from fencelock_lab.simulator.oracle import ResourceOracle, SourceOracle
+from fencelock_lab.simulator.resource import SimulatedResource, SimulatedSession
+from fencelock_lab.simulator.source import SimulatedSource
 
 LOCK = "lock"
 TORMENT_TTLS = 5
@@ -44,20 +44,20 @@ class Outcome(NamedTuple):
 class World:
     """Clients, one source, one or two places, and what happens to them."""
 
-    source_type = Source
+    source_type = SimulatedSource
 
     def __init__(self, seed: int, *, is_tracing: bool = False) -> None:
-        self.kernel = kernel = Kernel(seed, is_tracing=is_tracing)
+        self.kernel = kernel = SimulatedKernel(seed, is_tracing=is_tracing)
         self.ttl_ms = kernel.random.choice(TTLS_MS)
-        self.clients: list[Client] = []
+        self.clients: list[SimulatedClient] = []
         self.computer = Computer(kernel)
         oracle = SourceOracle(lambda: [lease for client in self.clients for lease in client.beliefs()])
         self.source = self.source_type(kernel, oracle, block_tokens=kernel.random.choice((2, 5, 1000)))
         self.network = Network(kernel, self.source)
         places = kernel.random.choice(TOPOLOGIES)
-        self.place_oracle = PlaceOracle(resource for resources in places for resource in resources)
+        self.place_oracle = ResourceOracle(resource for resources in places for resource in resources)
         self.places = tuple(
-            SimulatedPlace(kernel, self.place_oracle, f"place{number}", resources, LOCK)
+            SimulatedResource(kernel, self.place_oracle, f"place{number}", resources, LOCK)
             for number, resources in enumerate(places)
         )
         self.is_at_rest = False
@@ -73,11 +73,11 @@ class World:
         self._come_to_rest()
         self._check_rest()
 
-    def add_client(self) -> Client:
+    def add_client(self) -> SimulatedClient:
         """Start another client process."""
         self._names += 1
-        process = Process(self.computer, f"p{self._names}")
-        client = Client(process, self.network, self.places, LOCK, self.ttl_ms)
+        process = SimulatedProcess(self.computer, f"p{self._names}")
+        client = SimulatedClient(process, self.network, self.places, LOCK, self.ttl_ms)
         self.clients = [old for old in self.clients if not old.process.is_dead] + [client]
         client.start()
         return client
@@ -179,7 +179,7 @@ class World:
 
     def _break_lock(self) -> None:
         """What `fencelock break --guard URL` does: mint a token, and raise the marks to it."""
-        operator = Process(self.computer, "operator")
+        operator = SimulatedProcess(self.computer, "operator")
         claim = f"break-{self.kernel.steps}"
 
         def body() -> Any:

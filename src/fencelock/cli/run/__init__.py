@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from fencelock.cli.options import guard_option, source_option
-from fencelock.cli.run.terms import DEFAULT_TTL_S, Terms
+from fencelock.cli.run.terms import DEFAULT_TTL_S, RunOptions
 
 
 class RunCommand(click.Command):
@@ -76,7 +76,7 @@ def run(**given: Any) -> int:
     """
     from fencelock.cli.run.session import hold_and_run
 
-    return hold_and_run(Terms.checked(**given))
+    return hold_and_run(RunOptions.checked(**given))
 
 
 COMMANDS = [run]

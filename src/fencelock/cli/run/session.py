@@ -27,12 +27,12 @@ from fencelock.cli.run.supervisor import Supervisor
 from fencelock.cli.run.watchdog import Watchdog
 
 if TYPE_CHECKING:
-    from fencelock.cli.run.terms import Terms
+    from fencelock.cli.run.terms import RunOptions
 
 _SOURCE_VARIABLE = "FENCELOCK_SOURCE"
 
 
-def hold_and_run(terms: Terms) -> int:
+def hold_and_run(terms: RunOptions) -> int:
     """Run CMD under the lock and return the exit code."""
     command = Command(terms.words)
     events = Events()
@@ -40,7 +40,7 @@ def hold_and_run(terms: Terms) -> int:
     signals = Signals(events)
     supervisor = Supervisor(command, watchdog, events=events, signals=signals, grace_ms=terms.grace_ms)
     try:
-        return Session(terms, supervisor, watchdog, events, signals).run()
+        return RunSession(terms, supervisor, watchdog, events, signals).run()
     except BaseException:
         # Whatever it has become on its way here, by a client's callback for example, the signal was the cause.
         if signals.interrupted_by is None:
@@ -50,11 +50,11 @@ def hold_and_run(terms: Terms) -> int:
         command.signal(signal.SIGKILL)  # Not sent any more once CMD was reaped.
 
 
-class Session:
+class RunSession:
     """The lease of one run: who holds it, who hears of it, and how it ends."""
 
     def __init__(
-        self, terms: Terms, supervisor: Supervisor, watchdog: Watchdog, events: Events, signals: Signals
+        self, terms: RunOptions, supervisor: Supervisor, watchdog: Watchdog, events: Events, signals: Signals
     ) -> None:
         self._terms = terms
         self._supervisor = supervisor
@@ -147,7 +147,7 @@ def _check_guards(urls: tuple[str, ...]) -> None:
             guard_store(url)
 
 
-def _who_has_it(source: fencelock.Source, terms: Terms) -> str:
+def _who_has_it(source: fencelock.Source, terms: RunOptions) -> str:
     from fencelock.cli.output import printable
 
     info = source.info(terms.name)

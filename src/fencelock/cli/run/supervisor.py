@@ -49,7 +49,7 @@ class Supervisor:
     def run(self, variables: Mapping[str, str]) -> int:
         """Let CMD run with these variables, and return how it ended: its group is over then, the terminal ours."""
         if terminal.is_whole():
-            self._terminal.lend(self._command.pid)
+            self._terminal.give_to_block(self._command.pid)
         self._command.start(variables)
         self._wait_for_group()
         self._command.signal(signal.SIGKILL)
@@ -118,9 +118,9 @@ class Supervisor:
         number = self._command.stop_signal()
         if number is None or not self._terminal.exists:
             return
-        had_terminal = self._terminal.is_lent
+        had_terminal = self._terminal.is_in_block
         self._terminal.take_back(with_modes=False)
-        if number in _WANTS_TERMINAL and self._terminal.lend(self._command.pid):
+        if number in _WANTS_TERMINAL and self._terminal.give_to_block(self._command.pid):
             self._command.signal(signal.SIGCONT)
         elif had_terminal or number != signal.SIGSTOP:
             # Without the terminal, SIGSTOP is somebody's own business with CMD.
@@ -139,7 +139,7 @@ class Supervisor:
         self._resume_ms = None
         self._signals.watch_stops()
         if self._lends_on_resume:
-            self._terminal.lend(self._command.pid)
+            self._terminal.give_to_block(self._command.pid)
         self._command.signal(signal.SIGCONT)
 
 

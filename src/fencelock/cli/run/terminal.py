@@ -21,7 +21,7 @@ class Terminal:
     """The terminal of this process's session. Without one, every call does nothing and says False."""
 
     def __init__(self) -> None:
-        self.is_lent = False
+        self.is_in_block = False
         self._modes: list[Any] = []
         try:
             self._descriptor: int | None = os.open(_PATH, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
@@ -40,21 +40,21 @@ class Terminal:
         except OSError:  # Hung up.
             return False
 
-    def lend(self, group: int) -> bool:
+    def give_to_block(self, group: int) -> bool:
         """Put `group` into the foreground; return whether it is there."""
         if self._descriptor is None or not self.is_ours():
             return False
         with suppress(OSError, termios.error):
             self._modes = termios.tcgetattr(self._descriptor)
             os.tcsetpgrp(self._descriptor, group)
-            self.is_lent = True
-        return self.is_lent
+            self.is_in_block = True
+        return self.is_in_block
 
     def take_back(self, *, with_modes: bool) -> None:
         """Put our own group back into the foreground, and the terminal's modes to what they were before it was lent."""
-        if self._descriptor is None or not self.is_lent:
+        if self._descriptor is None or not self.is_in_block:
             return
-        self.is_lent = False
+        self.is_in_block = False
         # Who is not in the foreground is stopped for doing this, unless SIGTTOU is blocked.
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
         try:

@@ -16,7 +16,7 @@ _MAX_GRACE_PER_TTL = 3
 """The lease is renewed at a third of its ttl: with a longer grace a single late renewal would end CMD."""
 
 
-class Terms(NamedTuple):
+class RunOptions(NamedTuple):
     """Options of one run. `wait` None: for ever."""
 
     name: str
@@ -41,7 +41,7 @@ class Terms(NamedTuple):
         grace: float | None,
         guards: tuple[str, ...],
         holder: str | None,
-    ) -> "Terms":
+    ) -> "RunOptions":
         """Return the terms, or raise click's UsageError."""
         if no_wait and wait is not None:
             raise click.UsageError("--wait and --no-wait exclude each other: write one of them")

@@ -16,8 +16,8 @@ except ImportError as error:
         "fencelock.integrations.django needs Django 5.2 or later: pip install 'fencelock[django]'"
     ) from error
 
-from fencelock.integrations.django.blocks import Fenced, fenced
+from fencelock.integrations.django.blocks import DjangoFenced, fenced
 from fencelock.integrations.django.protecting import protected
 from fencelock.integrations.django.settings import lock, source
 
-__all__ = ["Fenced", "fenced", "lock", "protected", "source"]
+__all__ = ["DjangoFenced", "fenced", "lock", "protected", "source"]

@@ -14,7 +14,7 @@ from django.db import DEFAULT_DB_ALIAS, transaction
 from fencelock._api.base_guard import BaseGuard
 from fencelock._api.guarded_work import check_unused
 from fencelock.errors import GuardError
-from fencelock.integrations.django.connection import Loan
+from fencelock.integrations.django.connection import DjangoConnection
 from fencelock.integrations.django.urls import url_of
 from fencelock.integrations.fencing import Fencing, fencing_of
 
@@ -26,7 +26,7 @@ def fenced(
     resources: Iterable[str] | None = None,
     using: str | None = None,
     guard: BaseGuard | None = None,
-) -> "Fenced":
+) -> "DjangoFenced":
     """Return a block that is one transaction of Django's, committed if no newer holder has sealed a resource.
 
     `lease` is a lease, or a Sequencer. `resource` or `resources` are in the database `using`; `guard` is one that says
@@ -35,10 +35,12 @@ def fenced(
     resource's table; leaving raises OutcomeUnknownError if the commit was not confirmed.
     """
     alias = using or DEFAULT_DB_ALIAS
-    return Fenced(alias, fencing_of(lease, "" if guard is not None else url_of(alias), resource, resources, guard))
+    return DjangoFenced(
+        alias, fencing_of(lease, "" if guard is not None else url_of(alias), resource, resources, guard)
+    )
 
 
-class Fenced:
+class DjangoFenced:
     """The block of `with fenced(…)`, entered once."""
 
     def __init__(self, alias: str, fencing: Fencing) -> None:
@@ -69,7 +71,7 @@ class Fenced:
 @contextmanager
 def _guarded(alias: str, fencing: Fencing) -> Iterator[None]:
     """Begin, present, and at the end withdraw and commit; the resources are sealed already."""
-    loan = Loan(transaction.get_connection(alias), fencing.store)
+    loan = DjangoConnection(transaction.get_connection(alias), fencing.store)
     is_commit = False
     try:
         loan.prepare()

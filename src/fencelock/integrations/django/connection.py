@@ -10,11 +10,11 @@ from typing import Any
 from django.db import Error, InterfaceError, OperationalError
 
 from fencelock.errors import FencelockError, GuardError, OutcomeUnknownError, SourceError, SourceUnavailableError
-from fencelock.protocol.guard_requests import Withdraw
+from fencelock.protocol.guard_requests import Unpresent
 from fencelock.protocol.stores import SQLGuardStore
 
 
-class Loan:
+class DjangoConnection:
     """A connection lent to a guard for one transaction."""
 
     def __init__(self, connection: Any, store: SQLGuardStore) -> None:
@@ -22,11 +22,11 @@ class Loan:
         self._url = store.url
         driver = connection.connection
         self._driver = driver
-        self._borrowed = store.borrow(driver, driver, connection.Database.paramstyle)
+        self._borrowed = store.framework_connection(driver, driver, connection.Database.paramstyle)
 
     def perform(self, request: Any) -> Any:
         """Answer one request."""
-        if isinstance(request, Withdraw) and self.connection.needs_rollback:
+        if isinstance(request, Unpresent) and self.connection.needs_rollback:
             if self.connection.closed_in_transaction:
                 raise closed_inside()
             # Django undoes the transaction, and what was presented with it.
@@ -62,9 +62,9 @@ class Loan:
 
     def meaning(self, error: Exception, *, is_commit: bool) -> FencelockError | None:
         """Return the error of the tree for one that leaves the block; None: it is the user's own."""
-        explain = self._borrowed.explain_commit if is_commit else self._borrowed.explain
+        map_error = self._borrowed.map_commit_error if is_commit else self._borrowed.map_error
         cause = error.__cause__ if isinstance(error, Error) else None
-        if cause is not None and (said := explain(cause)) is not None:
+        if cause is not None and (said := map_error(cause)) is not None:
             return said
         if is_commit and isinstance(error, Error) and self.connection.connection is None:
             first = str(error).partition("\n")[0]

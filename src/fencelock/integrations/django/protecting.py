@@ -21,7 +21,7 @@ ModelType = TypeVar("ModelType", bound=type)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ProtectionRequest:
     """What a model asks for."""
 
     resource: str
@@ -32,7 +32,7 @@ def protected(*, resource: str, lock: str) -> Callable[[ModelType], ModelType]:
     """Have a model's table written only by the holder of the lock: a class decorator, put into force by
     `manage.py fencelock_protect`. Models of one resource have one lock. ConfigError if a name is outside its contract.
     """
-    asked = Asked(check_resource_name(resource), check_lock_name(lock))
+    asked = ProtectionRequest(check_resource_name(resource), check_lock_name(lock))
 
     def ask(model: Any) -> Any:
         if model._meta.abstract or model._meta.proxy:  # noqa: SLF001 - Django's documented name.
@@ -50,7 +50,7 @@ class Table:
     model: Any
     name: str
     name_there: str | None
-    asked: Asked
+    asked: ProtectionRequest
     found: Protection | None
     bound_to: str | None
 
@@ -97,7 +97,7 @@ def _names_there(alias: str, names: list[str]) -> dict[str, str | None]:
         raise SourceUnavailableError(f"Django cannot ask database {alias!r} ({first})") from error
 
 
-def _wanted(alias: str) -> Iterator[tuple[Any, Asked]]:
+def _wanted(alias: str) -> Iterator[tuple[Any, ProtectionRequest]]:
     locks: dict[str, str] = {}
     for model in apps.get_models(include_auto_created=True):
         asked = vars(model._meta.auto_created or model).get(_ASKED)  # noqa: SLF001

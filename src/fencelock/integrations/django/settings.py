@@ -19,7 +19,7 @@ GUARDS = "GUARDS"
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class DjangoSettings:
     """What the project says of fencelock."""
 
     source: str | None
@@ -35,7 +35,7 @@ class Settings:
         return self.source
 
 
-def read() -> Settings:
+def read() -> DjangoSettings:
     """Return the setting; ConfigError if it is none."""
     given = getattr(settings, SETTING, {})
     if not isinstance(given, Mapping) or not set(given) <= {SOURCE, GUARDS}:
@@ -45,7 +45,7 @@ def read() -> Settings:
         raise ConfigError(f"{SETTING}['{SOURCE}'] is a URL, such as postgresql://user@host/database")
     if not (isinstance(guards, Mapping) and all(isinstance(url, str) for url in guards.values())):
         raise ConfigError(f"{SETTING}['{GUARDS}'] is a dict of URLs by database alias")
-    return Settings(source, guards)
+    return DjangoSettings(source, guards)
 
 
 def source() -> Source:

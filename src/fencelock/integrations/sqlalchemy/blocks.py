@@ -19,7 +19,7 @@ from fencelock._api.guarded_work import check_unused
 from fencelock._drivers.uncancelled import to_its_end
 from fencelock.errors import ConfigError
 from fencelock.integrations.fencing import Fencing, fencing_of
-from fencelock.integrations.sqlalchemy.connection import Loan
+from fencelock.integrations.sqlalchemy.connection import SQLAlchemyConnection
 from fencelock.integrations.sqlalchemy.units import CoreUnit, SessionUnit, Unit
 from fencelock.integrations.sqlalchemy.urls import url_of
 
@@ -31,7 +31,7 @@ Target = TypeVar("Target")
 SyncTarget = TypeVar("SyncTarget", bound=Session | Connection)
 
 
-class Terms(TypedDict, total=False):
+class FencedOptions(TypedDict, total=False):
     """What `fenced` takes besides the session and the lease."""
 
     resource: str
@@ -43,10 +43,10 @@ class Terms(TypedDict, total=False):
 @contextmanager
 def _guarded(unit: Unit, fencing: Fencing) -> Iterator[None]:
     """Begin, present, and at the end withdraw and commit; the resources are sealed already."""
-    loan: Loan | None = None
+    loan: SQLAlchemyConnection | None = None
     try:
         with unit.connected() as connection:
-            loan = Loan(connection, fencing.store)
+            loan = SQLAlchemyConnection(connection, fencing.store)
             try:
                 loan.prepare()
                 with loan.until_commit() as stack, unit.begun(connection):
@@ -129,16 +129,16 @@ class AsyncFenced(_Block[Target]):
 
 
 @overload
-def fenced(target: SyncTarget, lease: Any, **terms: Unpack[Terms]) -> Fenced[SyncTarget]: ...
+def fenced(target: SyncTarget, lease: Any, **terms: Unpack[FencedOptions]) -> Fenced[SyncTarget]: ...
 @overload
-def fenced(target: "AsyncTarget", lease: Any, **terms: Unpack[Terms]) -> "AsyncFenced[AsyncTarget]": ...
+def fenced(target: "AsyncTarget", lease: Any, **terms: Unpack[FencedOptions]) -> "AsyncFenced[AsyncTarget]": ...
 @overload
-def fenced(target: scoped_session[Session], lease: Any, **terms: Unpack[Terms]) -> Fenced[Session]: ...
+def fenced(target: scoped_session[Session], lease: Any, **terms: Unpack[FencedOptions]) -> Fenced[Session]: ...
 @overload
 def fenced(
-    target: "async_scoped_session[AsyncSession]", lease: Any, **terms: Unpack[Terms]
+    target: "async_scoped_session[AsyncSession]", lease: Any, **terms: Unpack[FencedOptions]
 ) -> "AsyncFenced[AsyncSession]": ...
-def fenced(target: Any, lease: Any, **terms: Unpack[Terms]) -> Any:
+def fenced(target: Any, lease: Any, **terms: Unpack[FencedOptions]) -> Any:
     """Return a block that is one transaction of a session or connection, committed if no newer holder has sealed.
 
     `with` for a Session or a Connection, `async with` for an AsyncSession or an AsyncConnection; it must be in no

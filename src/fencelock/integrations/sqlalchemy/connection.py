@@ -15,7 +15,7 @@ from fencelock.errors import FencelockError, GuardError, OutcomeUnknownError, So
 from fencelock.protocol.stores import SQLGuardStore
 
 
-class Loan:
+class SQLAlchemyConnection:
     """A Core connection, lent to a guard for one transaction."""
 
     def __init__(self, connection: Connection, store: SQLGuardStore) -> None:
@@ -24,7 +24,9 @@ class Loan:
         self._is_ended = False
         self._is_commit = False
         self._fairy: Any = connection.connection
-        self._borrowed = store.borrow(self._fairy, self._fairy.driver_connection, connection.dialect.paramstyle)
+        self._borrowed = store.framework_connection(
+            self._fairy, self._fairy.driver_connection, connection.dialect.paramstyle
+        )
 
     def perform(self, request: Any) -> Any:
         """Answer one request."""
@@ -57,8 +59,8 @@ class Loan:
 
     def meaning(self, error: Exception) -> FencelockError | None:
         """Return the error of the tree for one that leaves the block; None: it is the user's own."""
-        explain = self._borrowed.explain_commit if self._is_commit else self._borrowed.explain
-        if said := next(filter(None, map(explain, _driver_errors(error))), None):
+        map_error = self._borrowed.map_commit_error if self._is_commit else self._borrowed.map_error
+        if said := next(filter(None, map(map_error, _driver_errors(error))), None):
             return said
         if self._is_commit and isinstance(error, DBAPIError) and error.connection_invalidated:
             return OutcomeUnknownError(

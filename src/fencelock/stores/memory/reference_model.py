@@ -51,7 +51,7 @@ Queue = dict[str, Waiter]
 """The waiters of one lock by their claims, in the order in which they came."""
 
 
-class Ledger:
+class ReferenceModel:
     """A source's whole state."""
 
     def __init__(self, source_id: str, history_id: str, *, block_tokens: int = BLOCK_TOKENS) -> None:
@@ -71,7 +71,7 @@ class Ledger:
         """Answer one request of `protocol/source_requests.py`."""
         return getattr(self, self.ANSWERS[type(request)])(request, now_us)  # type: ignore[no-any-return]
 
-    def copy(self) -> "Ledger":
+    def copy(self) -> "ReferenceModel":
         """Return an equal ledger that changes apart from this one."""
         twin = type(self)(self.source_id, self.history_id, block_tokens=self._block_tokens)
         vars(twin).update(vars(self))

@@ -17,19 +17,19 @@ from fencelock.errors import ConfigError
 from fencelock.model import MEMORY_SOURCE_PREFIX, Finding, draw_claim
 from fencelock.protocol import source_requests as ask
 from fencelock.protocol.stores import Capabilities
-from fencelock.stores.memory.reference_model import Ledger
+from fencelock.stores.memory.reference_model import ReferenceModel
 
 MAX_SOURCES = 10_000
 """Names that one process may use; a test suite that needs more should use a name again."""
 _DRAIN_BYTES = 8
 
 
-class World:
+class MemoryWorld:
     """One named source: its ledger, and who listens."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: ReferenceModel) -> None:
         self.ledger = ledger
-        self.bells: dict[str, Bell] = {}
+        self.bells: dict[str, MemoryWakeup] = {}
         self._mutex = threading.Lock()
 
     def answer(self, request: Any, now_us: Callable[[], int]) -> ask.SourceReply:
@@ -44,10 +44,10 @@ class World:
         return reply
 
 
-class Bell:
+class MemoryWakeup:
     """Where one waiting claim hears that its turn may have come."""
 
-    def __init__(self, world: World, claim: str) -> None:
+    def __init__(self, world: MemoryWorld, claim: str) -> None:
         self._world = world
         self._claim = claim
         self._descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -73,7 +73,7 @@ class Bell:
             os.close(self._descriptor)
 
 
-_WORLDS: dict[str, World] = {}
+_WORLDS: dict[str, MemoryWorld] = {}
 # A child that went on with its parent's counters would issue the parent's tokens once more.
 os.register_at_fork(after_in_child=_WORLDS.clear)
 
@@ -82,7 +82,7 @@ class MemorySource:
     """A source in memory; every one of the same name in this process is the same source."""
 
     capabilities = Capabilities(ttl_min_ms=1, ttl_max_ms=86_400_000, ttl_step_ms=1, notifies=True)
-    ledger_type = Ledger
+    ledger_type = ReferenceModel
 
     def __init__(self, url: str, *, now_us: Callable[[], int] = boottime_us) -> None:
         scheme, separator, self._name = url.partition("://")
@@ -91,23 +91,23 @@ class MemorySource:
         self.url = url
         self._now_us = now_us
 
-    def world(self) -> World:
+    def world(self) -> MemoryWorld:
         """Return the source of this name, made now if it is new to this process."""
         world = _WORLDS.get(self._name)
         if world is None:
             if len(_WORLDS) >= MAX_SOURCES:
                 raise ConfigError(f"this process has {MAX_SOURCES} sources in memory: use a name again")
             source_id = MEMORY_SOURCE_PREFIX + draw_claim()
-            world = _WORLDS.setdefault(self._name, World(self.ledger_type(source_id, draw_claim()[:16])))
+            world = _WORLDS.setdefault(self._name, MemoryWorld(self.ledger_type(source_id, draw_claim()[:16])))
         return world
 
-    def connect(self, *, patience_s: float = 0.0) -> "MemoryConnection":
+    def connect(self, *, request_timeout_s: float = 0.0) -> "MemoryConnection":
         """Return a connection; nothing here ever waits."""
         return MemoryConnection(self, self._now_us)
 
-    def listen(self, lock: str, claim: str) -> Bell:
+    def listen(self, lock: str, claim: str) -> MemoryWakeup:
         """Open the bell of one waiting claim."""
-        return Bell(self.world(), claim)
+        return MemoryWakeup(self.world(), claim)
 
     def install(self) -> None:
         """Make the source of this name if there is none."""

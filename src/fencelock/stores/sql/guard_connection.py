@@ -10,19 +10,19 @@ from collections.abc import Callable, Generator
 from typing import Any, Generic, Protocol, TypeVar
 
 from fencelock.errors import FencelockError, GuardError, UnsupportedError
-from fencelock.protocol.generators import drive, drive_async
+from fencelock.protocol.generators import run_generator, run_generator_async
 from fencelock.protocol.guard_requests import Finish, Open
 from fencelock.stores.error_mapping import raise_known
 
 
-class Lent(Protocol):
+class BlockConnection(Protocol):
     """A connection that is lent to blocks."""
 
     @property
     def closed(self) -> bool:
         """Whether it is none any more."""
 
-    def lend(self) -> None:
+    def give_to_block(self) -> None:
         """Hand the open transaction over to a block."""
 
     def take_back(self) -> None:
@@ -32,28 +32,28 @@ class Lent(Protocol):
         """Return why the block, which ended well, cannot be committed."""
 
 
-class Speech(Protocol):
+class GuardCodec(Protocol):
     """What is said for each request."""
 
-    def talk(self, request: Any) -> Generator[Any, Any, Any]:
+    def operations(self, request: Any) -> Generator[Any, Any, Any]:
         """Yield what goes in one trip each, and return the reply."""
 
 
-Native = TypeVar("Native", bound=Lent)
-AnySpeech = TypeVar("AnySpeech", bound=Speech)
+Native = TypeVar("Native", bound=BlockConnection)
+AnyCodec = TypeVar("AnyCodec", bound=GuardCodec)
 
 
-class Bearing(ABC, Generic[Native, AnySpeech]):
+class GuardConnectionBase(ABC, Generic[Native, AnyCodec]):
     """What both kinds of connection know of their state."""
 
     def __init__(
         self,
-        speech: AnySpeech,
+        speech: AnyCodec,
         take: Callable[[], Any],
         give_back: Callable[[Native], None],
         is_ours: Callable[[Any], bool],
     ) -> None:
-        self._speech = speech
+        self._codec = speech
         self._take = take
         self._give_back = give_back
         self._is_ours = is_ours
@@ -80,21 +80,21 @@ class Bearing(ABC, Generic[Native, AnySpeech]):
 
     def _after(self, request: Any) -> None:
         if isinstance(request, Open):
-            self.native.lend()
+            self.native.give_to_block()
 
     @abstractmethod
     def _meaning(self, error: BaseException, request: Any) -> FencelockError | None:
         """Return what the error of a request means; None: it is as it should be."""
 
 
-class BlockingGuardConnection(Bearing[Native, AnySpeech]):
+class BlockingGuardConnection(GuardConnectionBase[Native, AnyCodec]):
     """A synchronous connection. One thread at a time; any thread may be the next."""
 
     def perform(self, request: Any) -> Any:
         """Answer one request; anything but success leaves no transaction open."""
         try:
             self._check(request)
-            reply = drive(self._speech.talk(request), self._exchanged)
+            reply = run_generator(self._codec.operations(request), self._exchanged)
             self._after(request)
         except BaseException as error:
             self.rollback()
@@ -111,14 +111,14 @@ class BlockingGuardConnection(Bearing[Native, AnySpeech]):
         """Undo the open transaction, if there is one; never raises."""
 
 
-class LoopGuardConnection(Bearing[Native, AnySpeech]):
+class AsyncioGuardConnection(GuardConnectionBase[Native, AnyCodec]):
     """An asynchronous connection, for one task at a time."""
 
     async def perform(self, request: Any) -> Any:
         """Answer one request; anything but success leaves no transaction open."""
         try:
             self._check(request)
-            reply = await drive_async(self._speech.talk(request), self._exchanged)
+            reply = await run_generator_async(self._codec.operations(request), self._exchanged)
             self._after(request)
         except BaseException as error:
             await self._undo(error)

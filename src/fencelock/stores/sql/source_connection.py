@@ -13,7 +13,7 @@ RENEWAL_S = 0.0001
 """What each lease of a batch adds to the patience: an idle server renews 10 000 in 0.2 s."""
 
 
-class Conversation(Protocol):
+class SourceProtocol(Protocol):
     """What is said over the connection."""
 
     def begin_anew(self) -> None:
@@ -21,21 +21,21 @@ class Conversation(Protocol):
 
 
 Native = TypeVar("Native")
-Talk = TypeVar("Talk", bound=Conversation)
+Talk = TypeVar("Talk", bound=SourceProtocol)
 
 
-class SourceConnection(Generic[Native, Talk]):
+class ServerSourceConnection(Generic[Native, Talk]):
     """What both kinds of connection know: whether there is one, and what is said over it."""
 
     def __init__(
         self,
         conversation: Talk,
-        patience_s: float,
+        request_timeout_s: float,
         is_alive: Callable[[Native], bool],
         close_one: Callable[[Native], None],
     ) -> None:
         self._conversation = conversation
-        self._patience_s = patience_s
+        self._patience_s = request_timeout_s
         self._is_alive = is_alive
         self._close_one = close_one
         self._native: Native | None = None

@@ -23,9 +23,9 @@ class LostReplies:
         self.to_lose = set(kinds)
         self._store = store
 
-    def connect(self, *, patience_s: float) -> SourceConnection:
+    def connect(self, *, request_timeout_s: float) -> SourceConnection:
         """Return a connection that loses replies."""
-        return _Connection(self, self._store.connect(patience_s=patience_s))
+        return _Connection(self, self._store.connect(request_timeout_s=request_timeout_s))
 
     def listen(self, lock: str, claim: str) -> Channel:
         """Open the store's own channel."""

@@ -23,7 +23,7 @@ from fencelock.protocol.source_requests import Flow
 from fencelock.protocol.stores import SourceStore
 from fencelock.testing.clock import ManualClock
 
-PATIENCE_S = 30.0
+REQUEST_TIMEOUT_S = 30.0
 """How long a check waits for threads and tasks that should end at once."""
 Result = TypeVar("Result")
 
@@ -75,10 +75,12 @@ class SyncRunner:
         threads = [threading.Thread(target=work, args=pair, daemon=True) for pair in enumerate(flows)]
         for thread in threads:
             thread.start()
-        give_up_s = time.monotonic() + PATIENCE_S
+        give_up_s = time.monotonic() + REQUEST_TIMEOUT_S
         for thread in threads:
             thread.join(max(0.0, give_up_s - time.monotonic()))
-            require(not thread.is_alive(), f"{len(flows)} threads on one lock were not done after {PATIENCE_S:g} s")
+            require(
+                not thread.is_alive(), f"{len(flows)} threads on one lock were not done after {REQUEST_TIMEOUT_S:g} s"
+            )
         driver.close()
         if errors:
             raise errors[0]
@@ -107,7 +109,7 @@ class AsyncRunner:
         driver = self._driver(store)
 
         async def work() -> list[Any]:
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 return await asyncio.gather(*(driver.run(flow) for flow in flows))
 
         return self._loop.run(work())

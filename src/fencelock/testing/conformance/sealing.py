@@ -17,7 +17,7 @@ from fencelock.errors import (
 from fencelock.hooks import NO_HOOKS
 from fencelock.model import MAX_TOKEN
 from fencelock.testing.conformance.guard_rig import LOCK, GuardRig
-from fencelock.testing.conformance.rig import PATIENCE_S, refusal, require
+from fencelock.testing.conformance.rig import REQUEST_TIMEOUT_S, refusal, require
 
 A_MOMENT_S = 0.2
 """How long a seal gets to overtake an open transaction, which it must not."""
@@ -172,7 +172,7 @@ class SealChecks(GuardRig):
             commit_s = before_commit_s
         except FencelockError:
             pass  # The write failed, which is as good.
-        sealing.join(PATIENCE_S)
+        sealing.join(REQUEST_TIMEOUT_S)
         overtaken = commit_s is not None and bool(sealed_s) and sealed_s[0] < commit_s
         require(not overtaken, "G3: a write was committed after a newer holder's seal had been")
 

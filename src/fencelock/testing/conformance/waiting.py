@@ -3,7 +3,7 @@
 import select
 
 from fencelock.protocol import source_requests as ask
-from fencelock.testing.conformance.rig import PATIENCE_S, require
+from fencelock.testing.conformance.rig import REQUEST_TIMEOUT_S, require
 from fencelock.testing.conformance.source_rig import Contender, SourceRig
 
 TRIES = 10
@@ -156,7 +156,8 @@ class WaitingChecks(SourceRig):
             hearing = select.poll()
             hearing.register(channel.fileno(), select.POLLIN)
             require(
-                hearing.poll(PATIENCE_S * 1000), "H7: a store that notifies tells the head of the queue of a release"
+                hearing.poll(REQUEST_TIMEOUT_S * 1000),
+                "H7: a store that notifies tells the head of the queue of a release",
             )
             channel.drain()
             require(not hearing.poll(0), "what was told is forgotten once it was drained")

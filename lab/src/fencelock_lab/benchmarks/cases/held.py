@@ -58,7 +58,7 @@ def run(site: Site, seconds: float) -> list[Result]:
             left, before = max(until - time.monotonic() - BEATS * BEAT_S, 0.0), held
             try:
                 if left or not held:
-                    held, bytes_each = child.ask("take", count, left, patience_s=left + _SLACK_S)
+                    held, bytes_each = child.ask("take", count, left, request_timeout_s=left + _SLACK_S)
                     if held >= GROWTH * before:
                         results += _measure(site, child, held, count, until, bytes_each)
             except ChildProcessError as error:
@@ -74,14 +74,14 @@ def _measure(site: Site, child: Child, held: int, wanted: int, until: float, byt
     name = amount(held, wanted, "lease" if held == 1 else "leases")
     served = _cpu_s(site.server)
     seconds = max(min(BEATS * BEAT_S, until - time.monotonic()), LEAST_S)
-    share = child.ask("keep", seconds, patience_s=seconds + _SLACK_S)
+    share = child.ask("keep", seconds, request_timeout_s=seconds + _SLACK_S)
     is_aimed = held == AIMED
     results = [summarise(RENEWAL, name, "% of a core", [share * 100], aim=AIMS[RENEWAL] if is_aimed else None)]
     if site.server is not None:
         results.append(summarise(SERVING, name, "% of a core", [(_cpu_s(site.server) - served) / seconds * 100]))
     if held >= COUNTS[1]:
         results.append(summarise(MEMORY, name, "bytes", [bytes_each], aim=AIMS[MEMORY] if is_aimed else None))
-    return [*results, summarise(BESIDE, name, "us", child.ask("cycles", TURNS, patience_s=_SLACK_S))]
+    return [*results, summarise(BESIDE, name, "us", child.ask("cycles", TURNS, request_timeout_s=_SLACK_S))]
 
 
 def _cpu_s(server: "PrivateServer | None") -> float:

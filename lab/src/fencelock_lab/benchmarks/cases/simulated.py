@@ -15,11 +15,11 @@ from fencelock.errors import FencelockError
 from fencelock.protocol import source_requests as ask
 from fencelock_lab.benchmarks.measure import Result, summarise
 from fencelock_lab.benchmarks.stores import Site
-from fencelock_lab.simulator.keeper import Lease, SimulatedKeeper
-from fencelock_lab.simulator.kernel import US_PER_MS, Computer, Kernel, Process, Sleep
+from fencelock_lab.simulator.keeper import SimulatedKeeper, SimulatedLease
+from fencelock_lab.simulator.kernel import US_PER_MS, Computer, SimulatedKernel, SimulatedProcess, Sleep
 from fencelock_lab.simulator.network import Network
 from fencelock_lab.simulator.oracle import SourceOracle
-from fencelock_lab.simulator.source import Source
+from fencelock_lab.simulator.source import SimulatedSource
 
 HAND_OFF, BEAT = "requests for each hand-off", "requests for each beat"
 QUEUES = ((1, 100), (100, 100), (1_000, 100))
@@ -49,7 +49,7 @@ def run(_site: Site | None, seconds: float) -> list[Result]:
     return sorted(results, key=lambda result: result.case, reverse=True)
 
 
-class CountingSource(Source):
+class CountingSource(SimulatedSource):
     """A source that counts what it is asked, by the kind of request."""
 
     asked = 0
@@ -63,8 +63,8 @@ class CountingSource(Source):
         return reply
 
 
-def _world() -> tuple[Kernel, CountingSource, Network]:
-    kernel = Kernel(SEED, is_tracing=False)
+def _world() -> tuple[SimulatedKernel, CountingSource, Network]:
+    kernel = SimulatedKernel(SEED, is_tracing=False)
     source = CountingSource(kernel, SourceOracle(list), block_tokens=TOKENS)
     source.perform(ask.ReserveBlock())
     return kernel, source, Network(kernel, source)
@@ -77,7 +77,7 @@ def _hand_offs(locks: int, waiters: int) -> Result:
     may_begin_us = kernel.now_us + QUEUEING_US
     for number in range(locks):
         for place in range(waiters + 1):
-            process = Process(computer, f"p{number}-{place}")
+            process = SimulatedProcess(computer, f"p{number}-{place}")
             process.start(_take_and_pass_on(f"lock-{number}", may_begin_us), network.answer)
     kernel.run(may_begin_us)
     asked_before, granted_before = source.asked, source.granted
@@ -101,7 +101,7 @@ def _take_and_pass_on(lock: str, may_begin_us: int) -> Generator[Any, Any, None]
 def _beats(leases: int) -> Result:
     """Hold so many leases in one process for some beats."""
     kernel, source, network = _world()
-    process = Process(Computer(kernel), "holder")
+    process = SimulatedProcess(Computer(kernel), "holder")
     keeper = SimulatedKeeper(process, network.tell, lambda _: None)
     process.start(_hold(keeper, source, leases), network.answer)
     process.start(keeper.run(), network.answer)
@@ -123,4 +123,4 @@ def _hold(keeper: SimulatedKeeper, source: CountingSource, leases: int) -> Gener
         reply = source.perform(request)
         assert isinstance(reply, ask.Granted)
         until_ms = deadline_ms(now_ms, reply.remaining_ms, LEASE_TTL_MS)
-        keeper.adopt(Lease(attempt, Grant(reply.token, until_ms, "s", "h", None), None), now_ms)
+        keeper.add(SimulatedLease(attempt, Grant(reply.token, until_ms, "s", "h", None), None), now_ms)

@@ -60,9 +60,9 @@ def run(site: Site, seconds: float) -> list[Result]:
 
 def _measure(site: Site, count: int, queueing_s: float, passing_on_s: float) -> tuple[int, list[Result]]:
     with closing(Child(multiprocessing.get_context("spawn"), _wait, site.url, f"queue-{count}")) as child:
-        waiting, bytes_each = child.ask("queue", count, queueing_s, patience_s=queueing_s + _SLACK_S)
+        waiting, bytes_each = child.ask("queue", count, queueing_s, request_timeout_s=queueing_s + _SLACK_S)
         before = site.asked() if site.asked else 0
-        gaps = child.ask("pass on", passing_on_s, patience_s=passing_on_s + _SLACK_S)
+        gaps = child.ask("pass on", passing_on_s, request_timeout_s=passing_on_s + _SLACK_S)
         asked = site.asked() - before if site.asked else 0
     name = amount(waiting, count, "waiting")
     results = [summarise(HAND_OFF, name, "ms", gaps)]

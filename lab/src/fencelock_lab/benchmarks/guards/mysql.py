@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pymysql
 
 import fencelock
-from fencelock.stores.mysql.connection.url import place_of
+from fencelock.stores.mysql.connection.url import parse_url
 from fencelock_lab.benchmarks.guards import BY_HAND, GUARDED, LEASE, LOCK, NO_CHECK, RESOURCE, Kind
 
 KINDS = (
@@ -63,7 +63,7 @@ def variants(url: str, kind: Kind) -> dict[str, Callable[[], None]]:
 
 
 def _connect(url: str) -> "pymysql.Connection[pymysql.cursors.Cursor]":
-    place = place_of(url)
+    place = parse_url(url)
     (address,) = place.addresses
     login = {"host": address.host, "port": address.port, "user": place.user, "database": place.database}
     return pymysql.connect(autocommit=True, **login)

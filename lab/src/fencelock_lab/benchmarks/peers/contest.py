@@ -11,7 +11,7 @@ from functools import partial
 from operator import itemgetter
 from selectors import EVENT_READ, DefaultSelector
 
-from fencelock_lab.benchmarks.child import PATIENCE_S
+from fencelock_lab.benchmarks.child import REQUEST_TIMEOUT_S
 from fencelock_lab.benchmarks.measure import NS_PER_MS, NS_PER_S, NS_PER_US, Result, compare, quantile, summarise, turns
 from fencelock_lab.benchmarks.peers.contender import Contender
 from fencelock_lab.benchmarks.peers.player import Player, contenders, prepare
@@ -163,10 +163,10 @@ def _hand_over(waiters: int, players: Sequence[Player]) -> Measured:
 
 def _first(selector: DefaultSelector, name: str) -> Player:
     """Return the player who is the first to answer."""
-    for key, _ in selector.select(PATIENCE_S):
+    for key, _ in selector.select(REQUEST_TIMEOUT_S):
         player: Player = key.data
         return player
-    raise ChildProcessError(f"{name}: nobody who waited was granted the lock within {PATIENCE_S:g} s")
+    raise ChildProcessError(f"{name}: nobody who waited was granted the lock within {REQUEST_TIMEOUT_S:g} s")
 
 
 def _let_go(holder: Player, others: Sequence[Player]) -> None:

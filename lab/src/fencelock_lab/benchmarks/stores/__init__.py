@@ -27,7 +27,7 @@ AnyFleet = TypeVar("AnyFleet", bound="Closable")
 class Site:
     """A store that may be used: what it is called, fencelock's source there, and its server, if it has one.
 
-    `asked` returns how many requests the server has had, where it tells at once.
+    `ask_source` returns how many requests the server has had, where it tells at once.
     """
 
     store: str

@@ -11,12 +11,12 @@ import grpc
 from fencelock.stores.etcd.connection import messages as say
 from fencelock.stores.etcd.connection import operations as op
 from fencelock.stores.etcd.connection.client import LEASE_GRANT, TXN, Method
-from fencelock.stores.etcd.connection.url import place_of
+from fencelock.stores.etcd.connection.url import parse_url
 from fencelock.stores.etcd.source.store import EtcdSource
 from fencelock_lab.benchmarks.stores import Operation, Site, fleet_on_disk
 from tests.etcd.fix_etcd import EtcdFleet
 
-PATIENCE_S = 10.0
+REQUEST_TIMEOUT_S = 10.0
 LEASE_S = 3600
 KEY = b"by-hand/lock"
 
@@ -44,9 +44,9 @@ class BareTransactions:
     """Put a key that is not there, and delete it again: what the floor is, without any promise."""
 
     def __init__(self, url: str) -> None:
-        self._channel = grpc.insecure_channel(place_of(url).endpoints[0])
+        self._channel = grpc.insecure_channel(parse_url(url).endpoints[0])
         self._call = self._caller(TXN)
-        self._lease = self._caller(LEASE_GRANT)(say.LeaseGrantRequest(ttl=LEASE_S), timeout=PATIENCE_S).id
+        self._lease = self._caller(LEASE_GRANT)(say.LeaseGrantRequest(ttl=LEASE_S), timeout=REQUEST_TIMEOUT_S).id
         self._revision = 0
 
     def _caller(self, method: Method) -> Any:
@@ -55,7 +55,7 @@ class BareTransactions:
 
     def run(self, conditions: Sequence[Any], operations: Sequence[Any]) -> Any:
         """Run a transaction whose conditions hold."""
-        reply = self._call(op.txn(conditions, operations), timeout=PATIENCE_S)
+        reply = self._call(op.txn(conditions, operations), timeout=REQUEST_TIMEOUT_S)
         assert reply.succeeded
         return reply
 

@@ -13,9 +13,9 @@ from typing import Any
 from fencelock.clock import boottime_us
 from fencelock.model import draw_claim
 from fencelock.protocol.source_requests import Acquire
-from fencelock.stores.mysql.connection.client import Connection, open_connection
+from fencelock.stores.mysql.connection.client import MySQLConnection, open_connection
 from fencelock.stores.mysql.connection.forks import FORKS
-from fencelock.stores.mysql.connection.url import place_of
+from fencelock.stores.mysql.connection.url import parse_url
 from fencelock.stores.mysql.source.codec import GRANTED, MAX_WAITERS, SQL
 from fencelock.stores.mysql.source.store import MySQLSource
 from fencelock_lab.benchmarks.stores import CONNECTIONS, Operation, Site, fleet_on_disk
@@ -75,7 +75,7 @@ class HandWrittenLock:
     """Take and free a lock by two statements."""
 
     def __init__(self, url: str) -> None:
-        self.connection: Connection = open_connection(place_of(url), 10.0)
+        self.connection: MySQLConnection = open_connection(parse_url(url), 10.0)
         self._claim = ""
         for statement in _BY_HAND:
             self._run(statement)
@@ -128,10 +128,10 @@ class SameCalls:
 
     def __init__(self, url: str) -> None:
         self._store = MySQLSource(url)
-        source = self._store.connect(patience_s=10.0)
+        source = self._store.connect(request_timeout_s=10.0)
         source.perform(Acquire("same", draw_claim(), "nobody", 100, boottime_us(), may_wait=False))
         source.close()
-        self.connection: Connection = open_connection(place_of(url), 10.0)
+        self.connection: MySQLConnection = open_connection(parse_url(url), 10.0)
 
     def cycle(self) -> None:
         """Take the lock and free it."""

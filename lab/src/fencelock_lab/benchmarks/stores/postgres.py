@@ -133,7 +133,7 @@ class SameCalls:
         self.connection = psycopg.connect(url, autocommit=True)
         self.connection.execute(SQL.settle_in.encode())
         # The first grant makes the row, and has the process learn the server's clock.
-        source = self._store.connect(patience_s=10.0)
+        source = self._store.connect(request_timeout_s=10.0)
         for request in (ReserveBlock(), Acquire("same", draw_claim(), "nobody", 100, boottime_us(), may_wait=False)):
             source.perform(request)
         source.close()

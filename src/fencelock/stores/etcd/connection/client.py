@@ -1,10 +1,10 @@
 """A small gRPC client for etcd: single calls in the caller's thread or on its loop, and the stream of watches.
 
-Promise: a call waits `patience_s` at most. One member is spoken to at a time; when it fails, the next call goes to the
-next one of the URL, and at once where the request was certainly not sent. The token of a user is renewed when etcd asks
-for it. Errors become those of the tree, with `definite` true to the fact. A forked child uses channels of its own, and
-never touches its parent's, which it keeps for that reason.
-Never: a request repeated that may have been done; a password or a token shown.
+Promise: a call waits `request_timeout_s` at most. One member is spoken to at a time; when it fails, the next call goes
+to the next one of the URL, and at once where the request was certainly not sent. The token of a user is renewed when
+etcd asks for it. Errors become those of the tree, with `definite` true to the fact. A forked child uses channels of its
+own, and never touches its parent's, which it keeps for that reason. Never: a request repeated that may have been done;
+a password or a token shown.
 
 Loops wait for gRPC's futures, not for its asyncio, which does not live through a fork.
 """
@@ -20,11 +20,11 @@ from typing import Any, NamedTuple
 import grpc
 
 from fencelock.errors import ConfigError
-from fencelock.protocol.generators import drive, drive_async
+from fencelock.protocol.generators import run_generator, run_generator_async
 from fencelock.stores.etcd.connection import messages as say
-from fencelock.stores.etcd.connection.errors import is_stale_login, may_work_elsewhere, meaning, was_unreached
+from fencelock.stores.etcd.connection.errors import is_stale_login, map_error, may_work_elsewhere, was_unreached
 from fencelock.stores.etcd.connection.forks import GATE
-from fencelock.stores.etcd.connection.url import Place, Tls
+from fencelock.stores.etcd.connection.url import EtcdConnectionInfo, Tls
 
 MAX_MESSAGE_BYTES = 64 * 2**20
 _OPTIONS = (
@@ -71,17 +71,17 @@ STATUS = Method("/etcdserverpb.Maintenance/Status", say.StatusResponse)
 _AUTHENTICATE = Method("/etcdserverpb.Auth/Authenticate", say.AuthenticateResponse)
 
 
-class Attempt(NamedTuple):
+class EtcdAttempt(NamedTuple):
     """One call to one member, the `member`-th of the URL."""
 
     member: int
     method: Method
     request: Any
-    patience_s: float
+    request_timeout_s: float
     metadata: Metadata
 
 
-Attempts = Generator[Attempt, Any, Any]
+Attempts = Generator[EtcdAttempt, Any, Any]
 """Yields calls, is sent what each answered, or has its error thrown in, and returns the last answer."""
 
 
@@ -90,7 +90,7 @@ class _Channels:
     keeps every channel that was not closed, for the sake of forks.
     """
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: EtcdConnectionInfo) -> None:
         self._place = place
         self._open: dict[int, Any] = {}
         weakref.finalize(self, _discard, self._open).atexit = False
@@ -137,10 +137,10 @@ def _close_discarded() -> None:
         GATE.leave(call)
 
 
-class Client:
+class EtcdClient:
     """One process's way to one cluster, for any number of threads and loops."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: EtcdConnectionInfo) -> None:
         self.place = place
         self._member = 0
         self._begin_anew()
@@ -162,17 +162,17 @@ class Client:
         """
         self._on_moved = weakref.WeakMethod(listener)
 
-    def call(self, method: Method, request: Any, patience_s: float) -> Any:
+    def call(self, method: Method, request: Any, request_timeout_s: float) -> Any:
         """Call a method and return its answer; an error of the tree if there is none."""
-        return drive(self._attempts(method, request, patience_s), self._try)
+        return run_generator(self._attempts(method, request, request_timeout_s), self._try)
 
-    async def call_async(self, method: Method, request: Any, patience_s: float) -> Any:
+    async def call_async(self, method: Method, request: Any, request_timeout_s: float) -> Any:
         """The same on the running loop."""
-        return await drive_async(self._attempts(method, request, patience_s), self._try_async)
+        return await run_generator_async(self._attempts(method, request, request_timeout_s), self._try_async)
 
-    def begin(self, method: Method, request: Any, patience_s: float) -> Any:
+    def begin(self, method: Method, request: Any, request_timeout_s: float) -> Any:
         """Begin a call in the background, and return gRPC's future of it: at the member in use, whatever it answers."""
-        return self._begin(Attempt(self._member, method, request, patience_s, self._metadata))
+        return self._begin(EtcdAttempt(self._member, method, request, request_timeout_s, self._metadata))
 
     def watch(self, requests: Iterator[Any]) -> Any:
         """Open a stream of watches at the member in use, and return gRPC's call: iterate over it, or cancel it."""
@@ -180,15 +180,15 @@ class Client:
         call = channel.stream_stream(WATCH.path, **_codec(WATCH))
         return call(requests, metadata=(*self._metadata, _NEEDS_LEADER))
 
-    def _try(self, attempt: Attempt) -> Any:
+    def _try(self, attempt: EtcdAttempt) -> Any:
         under_way = GATE.enter()
         try:
             call = self._channels.callable(attempt.member, attempt.method)
-            return call(attempt.request, timeout=attempt.patience_s, metadata=attempt.metadata)
+            return call(attempt.request, timeout=attempt.request_timeout_s, metadata=attempt.metadata)
         finally:
             GATE.leave(under_way)
 
-    async def _try_async(self, attempt: Attempt) -> Any:
+    async def _try_async(self, attempt: EtcdAttempt) -> Any:
         loop = asyncio.get_running_loop()
         answered = asyncio.Event()
         future = self._begin(attempt)
@@ -200,19 +200,19 @@ class Client:
             raise
         return future.result()
 
-    def _begin(self, attempt: Attempt) -> Any:
+    def _begin(self, attempt: EtcdAttempt) -> Any:
         under_way = GATE.enter()
         try:
             call = self._channels.callable(attempt.member, attempt.method)
-            future = call.future(attempt.request, timeout=attempt.patience_s, metadata=attempt.metadata)
+            future = call.future(attempt.request, timeout=attempt.request_timeout_s, metadata=attempt.metadata)
         except BaseException:
             GATE.leave(under_way)
             raise
         future.add_done_callback(lambda _: GATE.leave(under_way))
         return future
 
-    def _attempts(self, method: Method, request: Any, patience_s: float) -> Attempts:
-        end_s = time.monotonic() + patience_s
+    def _attempts(self, method: Method, request: Any, request_timeout_s: float) -> Attempts:
+        end_s = time.monotonic() + request_timeout_s
         untried = len(self.place.endpoints)
         renewals_left = MAX_RENEWED_LOGINS if self.place.user is not None else 0
         while True:
@@ -220,7 +220,7 @@ class Client:
             try:
                 if self.place.user is not None and not login:
                     login = yield from self._log_in(member, left_s)
-                return (yield Attempt(member, method, request, left_s, login))
+                return (yield EtcdAttempt(member, method, request, left_s, login))
             except grpc.RpcError as error:
                 if renewals_left and is_stale_login(error):
                     renewals_left -= 1
@@ -232,11 +232,11 @@ class Client:
                     self._leave(member)
                     if was_unreached(error) and untried:
                         continue
-                raise meaning(error, self.place) from error
+                raise map_error(error, self.place) from error
 
-    def _log_in(self, member: int, patience_s: float) -> Generator[Attempt, Any, Metadata]:
+    def _log_in(self, member: int, request_timeout_s: float) -> Generator[EtcdAttempt, Any, Metadata]:
         request = say.AuthenticateRequest(name=self.place.user, password=self.place.password)
-        reply = yield Attempt(member, _AUTHENTICATE, request, patience_s, ())
+        reply = yield EtcdAttempt(member, _AUTHENTICATE, request, request_timeout_s, ())
         login = self._metadata = (("token", reply.token),)
         return login
 
@@ -288,5 +288,5 @@ _DISCARDED: list[Any] = []
 """Channels of this process that nobody has any more, and that are to be closed."""
 _INHERITED: list[Any] = []
 """What a forked child has of its parent's: to let go of it would be to use it."""
-_CLIENTS: "weakref.WeakSet[Client]" = weakref.WeakSet()
+_CLIENTS: "weakref.WeakSet[EtcdClient]" = weakref.WeakSet()
 os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 
 from fencelock.errors import OutcomeUnknownError, SourceError, SourceUnavailableError, UnsupportedError
-from fencelock.stores.etcd.connection.url import Place
+from fencelock.stores.etcd.connection.url import EtcdConnectionInfo
 
 _UNREACHED = ("failed to connect to all addresses", "DNS resolution failed", "errors resolving", "empty address list")
 """How gRPC's details begin when it had no connection to send a request over. Of a name that cannot be resolved older
@@ -105,7 +105,7 @@ def may_work_elsewhere(error: Any) -> bool:
     return error.code() in _ELSEWHERE
 
 
-def meaning(error: Any, place: Place) -> SourceError:
+def map_error(error: Any, place: EtcdConnectionInfo) -> SourceError:
     """Return what a failed call means."""
     code, said = error.code(), _said(error)
     if was_unreached(error):

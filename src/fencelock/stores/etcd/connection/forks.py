@@ -21,7 +21,7 @@ WAIT_S = 6.0
 _PAUSE_S = 0.001
 
 
-class ForkGate:
+class EtcdForkGate:
     """The calls to gRPC that are under way in this process."""
 
     def __init__(self) -> None:
@@ -90,4 +90,4 @@ class ForkGate:
         self._streams = {}
 
 
-GATE = ForkGate()
+GATE = EtcdForkGate()

@@ -31,7 +31,7 @@ class Tls(NamedTuple):
     key: str | None
 
 
-class Place(NamedTuple):
+class EtcdConnectionInfo(NamedTuple):
     """Where a URL leads. `url` is the one spelling for all that lead there."""
 
     endpoints: tuple[str, ...]
@@ -45,7 +45,7 @@ class Place(NamedTuple):
         return f"Place({self.url!r})"
 
 
-def place_of(url: str) -> Place:
+def parse_url(url: str) -> EtcdConnectionInfo:
     """Return where an etcd:// URL leads; ConfigError if it is not understood."""
     rest, _, query = url.partition("://")[2].partition("?")
     hosts, _, path = rest.partition("/")
@@ -58,7 +58,7 @@ def place_of(url: str) -> Place:
     if len(endpoints) > MAX_MEMBERS:
         raise ConfigError(f"an etcd URL names {len(endpoints)} members: name {MAX_MEMBERS} at most")
     prefix = prefix_of(path)
-    return Place(
+    return EtcdConnectionInfo(
         endpoints,
         prefix,
         unquote(user) or None,

@@ -21,7 +21,7 @@ from fencelock.stores.etcd.connection.operations import (
     txn,
     was_modified,
 )
-from fencelock.stores.write_buffer import Collecting, outside, too_large, was_written
+from fencelock.stores.write_buffer import WriteBuffer, outside, too_large, was_written
 
 MAX_OPERATIONS = 128
 """etcd's --max-txn-ops: so many comparisons, and so many writes, go into one Txn by default."""
@@ -31,7 +31,7 @@ _VERSION, _CREATE, _MOD, _VALUE = range(4)
 _LESS = 2
 
 
-class Condition(NamedTuple):
+class EtcdCondition(NamedTuple):
     """Something that has to be as it was: how etcd compares it, what to read if it is not, and what that reading says:
     what has changed, None if it is as it was.
     """
@@ -41,17 +41,17 @@ class Condition(NamedTuple):
     says: Callable[[Sequence[Any]], str | None]
 
 
-def unchanged(key: bytes, revision: int, name: str) -> Condition:
+def unchanged(key: bytes, revision: int, name: str) -> EtcdCondition:
     """Return the condition that a key was not written since this revision; 0: that it is not there."""
 
     def says(found: Sequence[Any]) -> str | None:
         now = found[0].mod_revision if found else 0
         return None if now == revision else f"{name} has changed"
 
-    return Condition(was_modified(key, revision), look_at(key), says)
+    return EtcdCondition(was_modified(key, revision), look_at(key), says)
 
 
-def has_kept(key: bytes, value: bytes, name: str) -> Condition:
+def has_kept(key: bytes, value: bytes, name: str) -> EtcdCondition:
     """Return the condition that a key has the value that was read.
 
     By the value: in a cluster that went back in time revisions come again, and the same lease may write its mark again.
@@ -60,7 +60,7 @@ def has_kept(key: bytes, value: bytes, name: str) -> Condition:
     def says(found: Sequence[Any]) -> str | None:
         return None if found and found[0].value == value else f"{name} has changed"
 
-    return Condition(has_value(key, value), get(key), says)
+    return EtcdCondition(has_value(key, value), get(key), says)
 
 
 class Area(NamedTuple):
@@ -75,7 +75,7 @@ class Area(NamedTuple):
     value: bytes
     revision: int
 
-    def nothing_deleted(self, name: str) -> Condition:
+    def nothing_deleted(self, name: str) -> EtcdCondition:
         """Return the condition that no other block has deleted in it."""
         return unchanged(self.mark, self.revision, f"resource {name!r}, in which another block has deleted,")
 
@@ -86,13 +86,13 @@ def look_at(key: bytes, range_end: bytes = b"", since: int = 0) -> Any:
     return say.RequestOp(request_range=request)
 
 
-class Draft(Collecting):
+class Draft(WriteBuffer):
     """What both kinds of a block's transaction collect."""
 
-    def __init__(self, areas: Mapping[str, Area], relied: Iterable[Condition]) -> None:
+    def __init__(self, areas: Mapping[str, Area], relied: Iterable[EtcdCondition]) -> None:
         super().__init__()
         self._areas = areas
-        self._conditions: dict[Any, Condition] = dict(enumerate(relied))
+        self._conditions: dict[Any, EtcdCondition] = dict(enumerate(relied))
         self._writes: dict[bytes, bytes | None] = {}
         self._emptied: list[bytes] = []
         self._thinned: set[str] = set()
@@ -142,7 +142,9 @@ class Draft(Collecting):
         else:
             ((name, number),) = given.items()
             compare = _number_is(where, name, number)
-        self._conditions["compared", compare.SerializeToString()] = Condition(compare, look_at(where), lambda _: None)
+        self._conditions["compared", compare.SerializeToString()] = EtcdCondition(
+            compare, look_at(where), lambda _: None
+        )
 
     # --- reads: what is asked, and what the answer means --------------------------------------------------------------
     def _asking(self, key: str | bytes) -> Any:
@@ -171,7 +173,7 @@ class Draft(Collecting):
         compare = say.Compare(target=_MOD, result=_LESS, key=start, range_end=end, mod_revision=revision + 1)
         name = f"a key that begins with {_shown(start)}, which the block had read,"
         look = look_at(start, end, revision + 1)
-        condition = Condition(compare, look, lambda found: f"{name} has changed" if found else None)
+        condition = EtcdCondition(compare, look, lambda found: f"{name} has changed" if found else None)
         self._conditions.setdefault((start, end), condition)
         resource = self._resource(start)
         self._conditions.setdefault(("thinned", resource), self._areas[resource].nothing_deleted(resource))
@@ -200,7 +202,7 @@ class Draft(Collecting):
 
     # --- the end ------------------------------------------------------------------------------------------------------
     @property
-    def conditions(self) -> list[Condition]:
+    def conditions(self) -> list[EtcdCondition]:
         """What has to be as it was, in the order in which it is compared."""
         return list(self._conditions.values())
 
@@ -234,7 +236,7 @@ class Draft(Collecting):
             yield delete(key) if value is None else put(key, value)
 
 
-def changes_in(answer: Any, conditions: Iterable[Condition]) -> None:
+def changes_in(answer: Any, conditions: Iterable[EtcdCondition]) -> None:
     """Raise ConflictError if the answer to a Txn is that one of these conditions does not hold."""
     if answer.succeeded:
         return

@@ -14,15 +14,15 @@ from uuid import uuid4
 from fencelock.protocol import guard_requests as ask
 from fencelock.stores.escaping import escaped, unescaped
 from fencelock.stores.etcd.connection.operations import get, get_prefix, put, txn
-from fencelock.stores.etcd.guard.block import Area, Condition, Draft, changes_in, has_kept, unchanged
-from fencelock.stores.etcd.guard.colocated import LocksBeside
+from fencelock.stores.etcd.guard.block import Area, Draft, EtcdCondition, changes_in, has_kept, unchanged
+from fencelock.stores.etcd.guard.colocated import EtcdColocatedLocks
 from fencelock.stores.etcd.source.prefix_conflicts import around_a_guard, find_clash, marks_below
-from fencelock.stores.optimistic import RESERVED, Changes, OptimisticSpeech, Stored, Talk, entry_value, mark_value
+from fencelock.stores.optimistic import RESERVED, Changes, OptimisticGuardCodec, Stored, Talk, entry_value, mark_value
 
-MakeWork = Callable[[Mapping[str, Area], Iterable[Condition]], Draft]
+MakeWork = Callable[[Mapping[str, Area], Iterable[EtcdCondition]], Draft]
 
 
-class GuardLayout(NamedTuple):
+class EtcdGuardLayout(NamedTuple):
     """Where a guard keeps what, behind its prefix."""
 
     prefix: bytes
@@ -45,10 +45,12 @@ class GuardLayout(NamedTuple):
         return self.prefix + f"{escaped(resource)}/".encode()
 
 
-class Speech(OptimisticSpeech):
+class EtcdGuardCodec(OptimisticGuardCodec):
     """Over a client that others use as well."""
 
-    def __init__(self, url: str, layout: GuardLayout, locks: LocksBeside | None, make_work: MakeWork) -> None:
+    def __init__(
+        self, url: str, layout: EtcdGuardLayout, locks: EtcdColocatedLocks | None, make_work: MakeWork
+    ) -> None:
         super().__init__(url)
         self._layout = layout
         self._locks = locks
@@ -78,7 +80,7 @@ class Speech(OptimisticSpeech):
         answer = yield txn((one.compare for one in conditions), writes, (one.look for one in conditions))
         changes_in(answer, conditions)
 
-    def _marks_unchanged(self, seen: Mapping[str, Stored]) -> list[Condition]:
+    def _marks_unchanged(self, seen: Mapping[str, Stored]) -> list[EtcdCondition]:
         return [unchanged(self._layout.mark(name), stored.version, _mark_of(name)) for name, stored in seen.items()]
 
     def _lend(self, request: ask.Open, seen: Mapping[str, Stored]) -> Talk:
@@ -97,7 +99,7 @@ class Speech(OptimisticSpeech):
         changes_in((yield work.request()), work.conditions)
 
 
-def find_source_around(layout: GuardLayout) -> Talk:
+def find_source_around(layout: EtcdGuardLayout) -> Talk:
     """Return what the guard's prefix is to a source of locks in whose way it is; None if there is none."""
     return (yield from find_clash(around_a_guard(layout.prefix), _ask))
 

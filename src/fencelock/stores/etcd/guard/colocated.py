@@ -12,16 +12,16 @@ from fencelock.model import Sequencer
 from fencelock.stores.colocated import Found, check_source, is_over
 from fencelock.stores.etcd.connection import messages as say
 from fencelock.stores.etcd.connection.operations import get, prefix_end, txn, was_created
-from fencelock.stores.etcd.guard.block import Condition, look_at, unchanged
-from fencelock.stores.etcd.source.layout import Layout, Record, claim_of, record_of
+from fencelock.stores.etcd.guard.block import EtcdCondition, look_at, unchanged
+from fencelock.stores.etcd.source.layout import EtcdLayout, EtcdRecord, claim_of, record_of
 from fencelock.stores.optimistic import Talk
 
 
-class LocksBeside:
+class EtcdColocatedLocks:
     """The source of locks that is in the guard's own etcd."""
 
     def __init__(self, prefix: bytes) -> None:
-        self._layout = Layout(prefix)
+        self._layout = EtcdLayout(prefix)
         self._found: Found[bytes] = Found()
         self._where = prefix.decode(errors="replace") or "the whole of etcd"
 
@@ -50,12 +50,14 @@ class LocksBeside:
         answer = yield txn((), (_created_at(self._layout.queue(sequencer.lock), revision),))
         return [one for one in answer.responses[0].response_range.kvs if claim_of(one) == sequencer.claim]
 
-    def _unchanged(self, sequencer: Sequencer, record: Record, place: bytes, revision: int) -> list[Condition]:
+    def _unchanged(self, sequencer: Sequencer, record: EtcdRecord, place: bytes, revision: int) -> list[EtcdCondition]:
         lock = f"lock {sequencer.lock!r}"
         name = f"the key by which this lease held {lock}"
         return [
             unchanged(self._layout.record, record.revision, f"the record of the source of {lock}"),
-            Condition(was_created(place, revision), look_at(place), lambda kvs: None if kvs else f"{name} has changed"),
+            EtcdCondition(
+                was_created(place, revision), look_at(place), lambda kvs: None if kvs else f"{name} has changed"
+            ),
         ]
 
 

@@ -7,13 +7,13 @@ Never: a request repeated that may have been done.
 from typing import Any
 
 from fencelock.errors import GuardError, OutcomeUnknownError, SourceUnavailableError
-from fencelock.protocol.generators import drive, drive_async
-from fencelock.stores.etcd.connection.client import TXN, Client
+from fencelock.protocol.generators import run_generator, run_generator_async
+from fencelock.stores.etcd.connection.client import TXN, EtcdClient
 from fencelock.stores.etcd.guard.block import Draft
-from fencelock.stores.etcd.guard.codec import GuardLayout, Speech
-from fencelock.stores.etcd.guard.colocated import LocksBeside
+from fencelock.stores.etcd.guard.codec import EtcdGuardCodec, EtcdGuardLayout
+from fencelock.stores.etcd.guard.colocated import EtcdColocatedLocks
 
-PATIENCE_S = 5.0
+REQUEST_TIMEOUT_S = 5.0
 
 
 class EtcdTransaction(Draft):
@@ -24,7 +24,7 @@ class EtcdTransaction(Draft):
     that was read, a key that has been deleted since past the guard is not noticed.
     """
 
-    def __init__(self, client: Client, *terms: Any) -> None:
+    def __init__(self, client: EtcdClient, *terms: Any) -> None:
         super().__init__(*terms)
         self._client = client
 
@@ -40,7 +40,7 @@ class EtcdTransaction(Draft):
 class AsyncEtcdTransaction(Draft):
     """The same for a task: reads are awaited; writes are not, since they are kept until the end of the block."""
 
-    def __init__(self, client: Client, *terms: Any) -> None:
+    def __init__(self, client: EtcdClient, *terms: Any) -> None:
         super().__init__(*terms)
         self._client = client
 
@@ -53,18 +53,18 @@ class AsyncEtcdTransaction(Draft):
         return self._got_all(prefix, await answer_async(self._client, self._asking_all(prefix)))
 
 
-def answer(client: Client, request: Any) -> Any:
+def answer(client: EtcdClient, request: Any) -> Any:
     """Send a Txn, and return what etcd answers."""
     try:
-        return client.call(TXN, request, PATIENCE_S)
+        return client.call(TXN, request, REQUEST_TIMEOUT_S)
     except OutcomeUnknownError as error:
         raise _definite(error, request) from error
 
 
-async def answer_async(client: Client, request: Any) -> Any:
+async def answer_async(client: EtcdClient, request: Any) -> Any:
     """Send a Txn, and wait on the loop for what etcd answers."""
     try:
-        return await client.call_async(TXN, request, PATIENCE_S)
+        return await client.call_async(TXN, request, REQUEST_TIMEOUT_S)
     except OutcomeUnknownError as error:
         raise _definite(error, request) from error
 
@@ -76,62 +76,64 @@ def _definite(error: OutcomeUnknownError, request: Any) -> OutcomeUnknownError |
     return SourceUnavailableError(f"{error}; it was only to be read, so nothing was done. Try again")
 
 
-class _Bearing:
+class EtcdGuardConnectionBase:
     """What both kinds of connection have in common."""
 
     def __init__(
-        self, url: str, layout: GuardLayout, locks: LocksBeside | None, client: Client, kind: type[Any]
+        self, url: str, layout: EtcdGuardLayout, locks: EtcdColocatedLocks | None, client: EtcdClient, kind: type[Any]
     ) -> None:
         self._client = client
-        self._speech = Speech(url, layout, locks, lambda *terms: kind(client, *terms))
+        self._codec = EtcdGuardCodec(url, layout, locks, lambda *terms: kind(client, *terms))
 
     @property
     def native(self) -> Any:
         """What `guard.transaction` yields."""
-        return self._speech.work
+        return self._codec.work
 
-    def explain(self, error: BaseException) -> GuardError | None:
+    def map_error(self, error: BaseException) -> GuardError | None:
         """What leaves a block is of the tree already, or the user's own."""
         return None
 
     def close(self) -> None:
         """Write nothing more."""
-        self._speech.forget()
+        self._codec.forget()
 
 
-class GuardConnection(_Bearing):
+class EtcdGuardConnection(EtcdGuardConnectionBase):
     """What one thread at a time asks of the guard."""
 
-    def __init__(self, url: str, layout: GuardLayout, locks: LocksBeside | None, client: Client) -> None:
+    def __init__(self, url: str, layout: EtcdGuardLayout, locks: EtcdColocatedLocks | None, client: EtcdClient) -> None:
         super().__init__(url, layout, locks, client, EtcdTransaction)
 
     def perform(self, request: Any) -> Any:
         """Answer one request; anything but success leaves nothing to be written."""
         try:
-            return drive(self._speech.talk(request), lambda trip: answer(self._client, trip))
+            return run_generator(self._codec.operations(request), lambda trip: answer(self._client, trip))
         except BaseException:
             self.rollback()
             raise
 
     def rollback(self) -> None:
         """Write nothing of what was to be written."""
-        self._speech.forget()
+        self._codec.forget()
 
 
-class AsyncGuardConnection(_Bearing):
+class AsyncEtcdGuardConnection(EtcdGuardConnectionBase):
     """What one task at a time asks of the guard."""
 
-    def __init__(self, url: str, layout: GuardLayout, locks: LocksBeside | None, client: Client) -> None:
+    def __init__(self, url: str, layout: EtcdGuardLayout, locks: EtcdColocatedLocks | None, client: EtcdClient) -> None:
         super().__init__(url, layout, locks, client, AsyncEtcdTransaction)
 
     async def perform(self, request: Any) -> Any:
         """Answer one request; anything but success leaves nothing to be written."""
         try:
-            return await drive_async(self._speech.talk(request), lambda trip: answer_async(self._client, trip))
+            return await run_generator_async(
+                self._codec.operations(request), lambda trip: answer_async(self._client, trip)
+            )
         except BaseException:
             await self.rollback()
             raise
 
     async def rollback(self) -> None:
         """Write nothing of what was to be written."""
-        self._speech.forget()
+        self._codec.forget()

@@ -8,15 +8,15 @@ from typing import Any
 
 from fencelock.errors import FencelockError, GuardError, SourceError
 from fencelock.model import Finding
-from fencelock.protocol.generators import drive
+from fencelock.protocol.generators import run_generator
 from fencelock.protocol.guard_requests import Look
 from fencelock.stores.colocated import split_locks
-from fencelock.stores.etcd.connection.client import Client
+from fencelock.stores.etcd.connection.client import EtcdClient
 from fencelock.stores.etcd.connection.operations import delete, txn, was_modified
-from fencelock.stores.etcd.connection.url import place_of, prefix_of
-from fencelock.stores.etcd.guard.codec import GuardLayout, find_source_around
-from fencelock.stores.etcd.guard.colocated import LocksBeside
-from fencelock.stores.etcd.guard.connection import AsyncGuardConnection, GuardConnection, answer
+from fencelock.stores.etcd.connection.url import parse_url, prefix_of
+from fencelock.stores.etcd.guard.codec import EtcdGuardLayout, find_source_around
+from fencelock.stores.etcd.guard.colocated import EtcdColocatedLocks
+from fencelock.stores.etcd.guard.connection import AsyncEtcdGuardConnection, EtcdGuardConnection, answer
 
 
 class EtcdGuard:
@@ -26,25 +26,25 @@ class EtcdGuard:
 
     def __init__(self, url: str) -> None:
         url, locks = split_locks(url)
-        self.place = place_of(url)
+        self.place = parse_url(url)
         self.url = self.place.url
-        self.layout = GuardLayout(self.place.prefix)
-        self.locks = None if locks is None else LocksBeside(prefix_of(locks))
-        self._client = Client(self.place)
+        self.layout = EtcdGuardLayout(self.place.prefix)
+        self.locks = None if locks is None else EtcdColocatedLocks(prefix_of(locks))
+        self._client = EtcdClient(self.place)
 
-    def connect(self) -> GuardConnection:
+    def connect(self) -> EtcdGuardConnection:
         """Return a connection of the guard's own."""
-        return GuardConnection(self.url, self.layout, self.locks, self._client)
+        return EtcdGuardConnection(self.url, self.layout, self.locks, self._client)
 
-    def connect_async(self) -> AsyncGuardConnection:
+    def connect_async(self) -> AsyncEtcdGuardConnection:
         """Return a connection for the running loop."""
-        return AsyncGuardConnection(self.url, self.layout, self.locks, self._client)
+        return AsyncEtcdGuardConnection(self.url, self.layout, self.locks, self._client)
 
-    def adopt(self, native: Any) -> GuardConnection:
+    def caller_connection(self, native: Any) -> EtcdGuardConnection:
         """Raise GuardError: etcd has no transaction that is open."""
         raise _no_transaction(native)
 
-    def adopt_async(self, native: Any) -> AsyncGuardConnection:
+    def async_caller_connection(self, native: Any) -> AsyncEtcdGuardConnection:
         """Raise GuardError: etcd has no transaction that is open."""
         raise _no_transaction(native)
 
@@ -55,7 +55,7 @@ class EtcdGuard:
         """Return whether a source of locks is in the way, and whether anybody may write past the marks."""
         try:
             self.connect().perform(Look(None))
-            clash: str | None = drive(find_source_around(self.layout), lambda trip: answer(self._client, trip))
+            clash: str | None = run_generator(find_source_around(self.layout), lambda trip: answer(self._client, trip))
         except FencelockError as error:
             return [Finding("guard-refused", str(error), "do what the message says, then run doctor again")]
         shared = [] if clash is None else [_shared(self.url, clash)]
@@ -64,7 +64,7 @@ class EtcdGuard:
     def _asks_who_it_is(self) -> bool:
         """Tell whether etcd refuses a write from a client that says no name; nothing is written either way."""
         tls = self.place.tls and self.place.tls._replace(cert=None, key=None)
-        nobody = Client(self.place._replace(user=None, password=None, tls=tls))
+        nobody = EtcdClient(self.place._replace(user=None, password=None, tls=tls))
         key = self.layout.marks
         try:
             answer(nobody, txn((was_modified(key, -1),), (delete(key),)))

@@ -15,8 +15,8 @@ from fencelock.protocol import source_requests as ask
 from fencelock.stores.etcd.connection import messages as say
 from fencelock.stores.etcd.connection import operations as op
 from fencelock.stores.etcd.connection.client import LEASE_TIME_TO_LIVE, RANGE, TXN
-from fencelock.stores.etcd.source.cluster_state import MAX_OPERATIONS, Call, Presence, Talk
-from fencelock.stores.etcd.source.layout import Record, holder_of, is_ours, is_place, packed, record_value
+from fencelock.stores.etcd.source.cluster_state import MAX_OPERATIONS, Call, ClusterState, Talk
+from fencelock.stores.etcd.source.layout import EtcdRecord, holder_of, is_ours, is_queue_entry, packed, record_value
 from fencelock.stores.etcd.source.prefix_conflicts import around_a_source, find_clash
 from fencelock.stores.source_clock import next_beginning
 from fencelock.stores.untrusted_json import json_object
@@ -32,7 +32,7 @@ MAX_ROUNDS = 20
 
 
 # --- the source -------------------------------------------------------------------------------------------------------
-def install(here: Presence) -> Talk:
+def install(here: ClusterState) -> Talk:
     """Make the source's record if there is none, and know it."""
     key = here.layout.record
     answer = yield from here.ask(op.txn([], [op.get(key)]))
@@ -48,18 +48,18 @@ def install(here: Presence) -> Talk:
     yield from here.read_record()
 
 
-def read_source(here: Presence, _: ask.ReadSource) -> Talk:
+def read_source(here: ClusterState, _: ask.ReadSource) -> Talk:
     """Tell the source's identity and counter, of one that went back as well: raising its epoch begins with that."""
     record, revision = yield from here.read_record(is_remedy=True)
     return record.info(revision)
 
 
-def reserve(_: Presence, __: ask.ReserveBlock) -> Talk:
+def reserve(_: ClusterState, __: ask.ReserveBlock) -> Talk:
     """Do nothing: a revision is durable before any answer tells it."""
     yield from ()  # A talk, like the others, that says nothing.
 
 
-def raise_epoch(here: Presence, request: ask.RaiseEpoch) -> Talk:
+def raise_epoch(here: ClusterState, request: ask.RaiseEpoch) -> Talk:
     """Begin a new history above every token, and end every place of the old one."""
     # Also of a source that went back: this is the remedy.
     record, revision = yield from here.read_record(is_remedy=True)
@@ -80,7 +80,7 @@ def raise_epoch(here: Presence, request: ask.RaiseEpoch) -> Talk:
     return SourceInfo(record.source_id, epoch, history_id, floor, floor)
 
 
-def _end_places(here: Presence, revision: int) -> Talk:
+def _end_places(here: ClusterState, revision: int) -> Talk:
     """Delete the places of ours that were made before the revision."""
     after = None
     while names := (yield from _names(here, after)):
@@ -100,7 +100,7 @@ def _end_places(here: Presence, revision: int) -> Talk:
 
 
 # --- breaking ---------------------------------------------------------------------------------------------------------
-def break_lock(here: Presence, request: ask.Break) -> Talk:
+def break_lock(here: ClusterState, request: ask.Break) -> Talk:
     """End whoever holds the lock, and mint a token for the breaker."""
     audit, queue = here.layout.audit(f"break-{request.claim}"), here.layout.queue(request.lock)
     for _ in range(MAX_ROUNDS):
@@ -112,7 +112,7 @@ def break_lock(here: Presence, request: ask.Break) -> Talk:
             token = int(said["offset"]) + done[0].create_revision
             return ask.Broken(token, record.source_id, record.history_id, said["holder"])
         head = heads[0] if heads else None
-        if head is not None and not is_place(queue, head):
+        if head is not None and not is_queue_entry(queue, head):
             raise _is_blocked(request.lock, queue, head)
         holder = None if head is None else holder_of(queue, head)
         before = here.highest
@@ -132,7 +132,7 @@ def _is_blocked(lock: str, queue: bytes, kv: Any) -> SourceError:
     )
 
 
-def _breaking(here: Presence, request: ask.Break, record: Record, head: Any, holder: str | None) -> Any:
+def _breaking(here: ClusterState, request: ask.Break, record: EtcdRecord, head: Any, holder: str | None) -> Any:
     """Break the lock if its head is still this one."""
     entry = packed(
         action="break",
@@ -157,19 +157,19 @@ def _breaking(here: Presence, request: ask.Break, record: Record, head: Any, hol
 
 
 # --- looking ----------------------------------------------------------------------------------------------------------
-def inspect(here: Presence, request: ask.Inspect) -> Talk:
+def inspect(here: ClusterState, request: ask.Inspect) -> Talk:
     """Tell what is known of one lock."""
     (info,) = yield from _infos(here, [request.lock])
     return info
 
 
-def list_locks(here: Presence, request: ask.ListLocks) -> Talk:
+def list_locks(here: ClusterState, request: ask.ListLocks) -> Talk:
     """Tell what is known of a page of locks, in the order of their escaped names."""
     names = yield from _names(here, request.after)
     return tuple((yield from _infos(here, names))) if names else ()
 
 
-def _names(here: Presence, after: str | None) -> Talk:
+def _names(here: ClusterState, after: str | None) -> Talk:
     """Return the next page of the locks that were ever queued for."""
     begin = here.layout.locks if after is None else here.layout.lock(after) + b"\0"
     request = say.RangeRequest(key=begin, range_end=op.prefix_end(here.layout.locks), limit=PAGE_LOCKS, keys_only=True)
@@ -177,7 +177,7 @@ def _names(here: Presence, after: str | None) -> Talk:
     return [name for kv in answer.kvs if (name := here.layout.name(kv.key)) is not None]
 
 
-def _infos(here: Presence, names: list[str]) -> Talk:
+def _infos(here: ClusterState, names: list[str]) -> Talk:
     record = yield from here.known_record()
     layout = here.layout
     queues = [op.get_prefix(layout.queue(name), is_oldest_first=True) for name in names]
@@ -201,7 +201,7 @@ def _infos(here: Presence, names: list[str]) -> Talk:
 
 
 def _info(
-    record: Record, name: str, queue: bytes, kvs: Any, minted: int | None, times: dict[int, tuple[int, int]]
+    record: EtcdRecord, name: str, queue: bytes, kvs: Any, minted: int | None, times: dict[int, tuple[int, int]]
 ) -> LockInfo:
     if not kvs:
         token = None if minted is None else record.token(minted)
@@ -219,7 +219,7 @@ def _info(
     )
 
 
-def find_blocked(here: Presence) -> Talk:
+def find_blocked(here: ClusterState) -> Talk:
     """Return the locks in whose queue something stands first that is no place, each with what that is."""
     blocked: list[tuple[str, str]] = []
     after = None
@@ -231,14 +231,14 @@ def find_blocked(here: Presence) -> Talk:
             (name, holder_of(queue, kv))
             for name, queue, response in zip(names, queues, answer.responses, strict=True)
             for kv in response.response_range.kvs
-            if not is_place(queue, kv)
+            if not is_queue_entry(queue, kv)
         ]
         after = names[-1]
     return blocked
 
 
 # --- tidying up -------------------------------------------------------------------------------------------------------
-def purge(here: Presence, _: ask.Purge) -> Talk:
+def purge(here: ClusterState, _: ask.Purge) -> Talk:
     """Forget locks that nobody has a place at; revisions go on, so that no token is issued again."""
     purged, after = 0, None
     while names := (yield from _names(here, after)):
@@ -248,6 +248,6 @@ def purge(here: Presence, _: ask.Purge) -> Talk:
     return purged
 
 
-def _forgetting(here: Presence, name: str) -> Any:
+def _forgetting(here: ClusterState, name: str) -> Any:
     keys = here.layout.lock(name), here.layout.passed(name), here.layout.broken(name)
     return op.within(op.txn([op.is_empty(here.layout.queue(name))], [op.delete(key) for key in keys]))

@@ -16,15 +16,15 @@ from fencelock.clock import boottime_ms, boottime_us
 from fencelock.errors import ConfigError, SchemaError, SourceError
 from fencelock.stores.etcd.connection import messages as say
 from fencelock.stores.etcd.connection import operations as op
-from fencelock.stores.etcd.connection.client import LEASE_GRANT, LEASE_KEEP_ALIVE, LEASE_REVOKE, TXN, Client, Method
+from fencelock.stores.etcd.connection.client import LEASE_GRANT, LEASE_KEEP_ALIVE, LEASE_REVOKE, TXN, EtcdClient, Method
 from fencelock.stores.etcd.connection.errors import LeaseExistsError, LeaseGoneError
-from fencelock.stores.etcd.connection.url import Place
-from fencelock.stores.etcd.source.layout import Layout, Record, place_value, record_of
-from fencelock.stores.etcd.source.pending_revocations import Partings, wait_for_all
-from fencelock.stores.etcd.source.queue_entry import Standing
-from fencelock.stores.etcd.source.session import Session
+from fencelock.stores.etcd.connection.url import EtcdConnectionInfo
+from fencelock.stores.etcd.source.layout import EtcdLayout, EtcdRecord, queue_entry_value, record_of
+from fencelock.stores.etcd.source.pending_revocations import PendingRevocations, wait_for_all
+from fencelock.stores.etcd.source.queue_entry import EtcdQueueEntry
+from fencelock.stores.etcd.source.session import EtcdSession
 from fencelock.stores.etcd.source.watcher import Watcher
-from fencelock.stores.source_clock import Identity, Seen
+from fencelock.stores.source_clock import Seen, SourceIdentity
 from fencelock.stores.tombstones import EndedClaims
 
 MS_PER_S = 1000
@@ -50,14 +50,14 @@ class Pair(NamedTuple):
 Talk = Generator[Call | Pair, Any, Any]
 
 
-class Presence:
+class ClusterState:
     """One process at one cluster. Its talks say things to etcd, and are sent the answers."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: EtcdConnectionInfo) -> None:
         self.url = place.url
-        self.layout = Layout(place.prefix)
-        self.client = Client(place)
-        self.identity = Identity(place.url)
+        self.layout = EtcdLayout(place.prefix)
+        self.client = EtcdClient(place)
+        self.identity = SourceIdentity(place.url)
         self._cluster_id: int | None = None
         self.highest = 0
         """The highest revision that was seen."""
@@ -68,12 +68,12 @@ class Presence:
 
     def _begin_anew(self) -> None:
         self._mutex = threading.Lock()
-        self.record: Record | None = None
-        self.sessions: dict[int, Session] = {}
-        self.standing: dict[str, Standing] = {}
+        self.record: EtcdRecord | None = None
+        self.sessions: dict[int, EtcdSession] = {}
+        self.standing: dict[str, EtcdQueueEntry] = {}
         self.ended = EndedClaims()
         self.watcher = Watcher(self.client)
-        self.partings = Partings(self.client)
+        self.partings = PendingRevocations(self.client)
 
     def after_fork_in_child(self) -> None:
         """Forget what is the parent's."""
@@ -88,7 +88,7 @@ class Presence:
         self.note(answer.header, before)
         return answer
 
-    def ask_and_keep(self, txn: Any, session: Session) -> Talk:
+    def ask_and_keep(self, txn: Any, session: EtcdSession) -> Talk:
         """Run a transaction, with the session's keepalive beside it if that is due; return its answer."""
         if not session.is_due():
             return (yield from self.ask(txn))
@@ -139,7 +139,7 @@ class Presence:
         self._take(record, answer.header, before, seen)
         return record, revision
 
-    def _take(self, record: Record, header: Any, before: int, seen: Seen | None) -> None:
+    def _take(self, record: EtcdRecord, header: Any, before: int, seen: Seen | None) -> None:
         """Know the record from now on, unless it is an older one than was known before it was asked for."""
         if seen is not None and record.source_id == seen.source_id and record.epoch > seen.epoch:
             # A new epoch is what makes an older state good again.
@@ -155,12 +155,12 @@ class Presence:
         with self._mutex:
             session = self.sessions.get(ttl_ms)
             if session is None or session.is_lost:
-                session = self.sessions[ttl_ms] = Session(ttl_ms)
+                session = self.sessions[ttl_ms] = EtcdSession(ttl_ms)
         if session.confirmed_ms is None:
             yield from self._grant(session)
         return session
 
-    def _grant(self, session: Session) -> Talk:
+    def _grant(self, session: EtcdSession) -> Talk:
         sent_ms, ttl_s = boottime_ms(), session.ttl_ms // MS_PER_S
         try:
             granted = yield Call(LEASE_GRANT, say.LeaseGrantRequest(id=session.lease, ttl=ttl_s))
@@ -177,7 +177,7 @@ class Presence:
             )
         session.confirm(sent_ms)
 
-    def keep(self, session: Session, txn: Any) -> Talk:
+    def keep(self, session: EtcdSession, txn: Any) -> Talk:
         """Say the session's keepalive, and a transaction beside it; return that one's answer."""
         before, sent_ms = self.highest, boottime_ms()
         session.asked_ms = sent_ms
@@ -187,7 +187,7 @@ class Presence:
             self.note(answer.header, before)
         return answer
 
-    def hear_keepalive(self, session: Session, answer: Any, sent_ms: int) -> None:
+    def hear_keepalive(self, session: EtcdSession, answer: Any, sent_ms: int) -> None:
         """Know of a session what etcd says of it: a lease without time left is gone, and so is one whose answer came
         too late.
         """
@@ -198,7 +198,7 @@ class Presence:
         else:
             session.confirm(sent_ms)
 
-    def lose(self, session: Session) -> None:
+    def lose(self, session: EtcdSession) -> None:
         """Use a session no more, and have it end with every place that hangs on it.
 
         Also one that etcd said to be gone: a member may say so before it has heard of the session.
@@ -209,7 +209,7 @@ class Presence:
                 self.partings.part(session.lease)
 
     # --- claims -------------------------------------------------------------------------------------------------------
-    def settle(self, standing: Standing, session: Session, holder: str) -> None:
+    def settle(self, standing: EtcdQueueEntry, session: EtcdSession, holder: str) -> None:
         """Give a claim the key and the value of a place of this session."""
         if standing.session is session:
             return
@@ -217,28 +217,28 @@ class Presence:
             number = session.take(standing.lock)
         standing.session, standing.number = session, number
         standing.key = self.layout.place(standing.lock, session.lease, number)
-        standing.value = place_value(standing.claim, holder)
+        standing.value = queue_entry_value(standing.claim, holder)
 
-    def forget(self, standing: Standing) -> None:
+    def forget(self, standing: EtcdQueueEntry) -> None:
         """Know no more of a claim that has no place; its number is free."""
         if self.standing.pop(standing.claim, None) is not None and standing.session is not None:
             with self._mutex:
                 standing.session.give_back(standing.lock, standing.number)
 
-    def end(self, standing: Standing, reason: str) -> None:
+    def end(self, standing: EtcdQueueEntry, reason: str) -> None:
         """Take note that a claim is over."""
         self.watcher.forget(standing.watch_id)
         self.forget(standing)
         self.ended.remember(standing.claim, boottime_us(), reason)
 
     def watch(
-        self, standing: Standing, key: bytes, revision: int, tell: Callable[[], None], *, is_urgent: bool = False
+        self, standing: EtcdQueueEntry, key: bytes, revision: int, tell: Callable[[], None], *, is_urgent: bool = False
     ) -> None:
         """Have a claim told when a key is gone, instead of what it watched before."""
         self.watcher.forget(standing.watch_id)
         standing.watch_id = self.watcher.watch(key, revision, tell, is_urgent=is_urgent)
 
-    def clear(self, standings: list[Standing]) -> Talk:
+    def clear(self, standings: list[EtcdQueueEntry]) -> Talk:
         """Take the places of claims away, as far as their sessions have not done so."""
         for one in standings:
             # First, so that a request to place it that is sent from now on sees this, and one that was is in doubt.
@@ -251,14 +251,14 @@ class Presence:
                 for one in batch:
                     yield from self._clear_alone(one)
 
-    def _clear_alone(self, standing: Standing) -> Talk:
+    def _clear_alone(self, standing: EtcdQueueEntry) -> Talk:
         assert standing.session is not None
         try:
             yield from self.ask(self.farewell(standing))
         except LeaseGoneError:
             standing.session.is_lost = True
 
-    def farewell(self, standing: Standing, *more: Any) -> Any:
+    def farewell(self, standing: EtcdQueueEntry, *more: Any) -> Any:
         """Take a claim's place away, and do what else is to be done if it was there.
 
         The place is known by its value: its key may be another claim's by the time a slow request arrives. A request
@@ -296,12 +296,12 @@ class Presence:
             self.lose(session)
 
 
-def batches(standings: list[Standing]) -> list[list[Standing]]:
+def batches(standings: list[EtcdQueueEntry]) -> list[list[EtcdQueueEntry]]:
     """Return the claims in batches, each for one transaction."""
     return [standings[begin : begin + MAX_OPERATIONS] for begin in range(0, len(standings), MAX_OPERATIONS)]
 
 
-def _keepalive(session: Session) -> Call:
+def _keepalive(session: EtcdSession) -> Call:
     return Call(LEASE_KEEP_ALIVE, say.LeaseKeepAliveRequest(id=session.lease))
 
 
@@ -319,5 +319,5 @@ def leave_all() -> None:
 
 _INHERITED: list[Any] = []
 """What a forked child has of its parent's: to let go of it would be to use it."""
-_PRESENCES: "weakref.WeakSet[Presence]" = weakref.WeakSet()
+_PRESENCES: "weakref.WeakSet[ClusterState]" = weakref.WeakSet()
 os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -19,10 +19,10 @@ from fencelock.protocol import source_requests as ask
 from fencelock.stores.etcd.connection import operations as op
 from fencelock.stores.etcd.connection.client import TXN
 from fencelock.stores.etcd.connection.errors import LeaseGoneError
-from fencelock.stores.etcd.source.cluster_state import EXPIRED, Call, Presence, Talk, batches
-from fencelock.stores.etcd.source.layout import Layout, Record, holder_of
-from fencelock.stores.etcd.source.queue_entry import Standing
-from fencelock.stores.etcd.source.session import BEATS_PER_TTL, Session
+from fencelock.stores.etcd.source.cluster_state import EXPIRED, Call, ClusterState, Talk, batches
+from fencelock.stores.etcd.source.layout import EtcdLayout, EtcdRecord, holder_of
+from fencelock.stores.etcd.source.queue_entry import EtcdQueueEntry
+from fencelock.stores.etcd.source.session import BEATS_PER_TTL, EtcdSession
 from fencelock.stores.untrusted_json import json_object, shown
 
 MAX_ROUNDS = 5
@@ -37,13 +37,13 @@ _DELETED = "its place in etcd was deleted"
 
 
 # --- acquire ----------------------------------------------------------------------------------------------------------
-def acquire(here: Presence, request: ask.Acquire) -> Talk:
+def acquire(here: ClusterState, request: ask.Acquire) -> Talk:
     """Grant or queue a claim, which may have been asked for before."""
     standing = here.standing.get(request.claim)
     if standing is None:
         if here.ended.is_over(request.claim, request.born_us):
             return ask.ClaimEnded()
-        standing = here.standing[request.claim] = Standing(request.lock, request.claim, request.ttl_ms)
+        standing = here.standing[request.claim] = EtcdQueueEntry(request.lock, request.claim, request.ttl_ms)
     for _ in range(MAX_ROUNDS):
         if standing.is_over:
             return ask.ClaimEnded()
@@ -62,7 +62,9 @@ def acquire(here: Presence, request: ask.Acquire) -> Talk:
     raise SourceUnavailableError(f"{here.url}: the source or the session changed {MAX_ROUNDS} times: try again")
 
 
-def _place(here: Presence, standing: Standing, session: Session, request: ask.Acquire, record: Record) -> Talk:
+def _place(
+    here: ClusterState, standing: EtcdQueueEntry, session: EtcdSession, request: ask.Acquire, record: EtcdRecord
+) -> Talk:
     """Make the claim's place in the queue; return the reply, or None if that is to be tried anew."""
     # Before it has a session: whoever ends the claims that nobody asks for looks at both.
     standing.keep(boottime_ms())
@@ -92,7 +94,7 @@ def _place(here: Presence, standing: Standing, session: Session, request: ask.Ac
     return _granted(standing, record) if is_alone else _queued(standing)
 
 
-def _placing(layout: Layout, standing: Standing, request: ask.Acquire, record: Record) -> Any:
+def _placing(layout: EtcdLayout, standing: EtcdQueueEntry, request: ask.Acquire, record: EtcdRecord) -> Any:
     assert standing.session is not None
     queue, refused = layout.queue(request.lock), layout.refused(request.claim)
     conditions = [op.was_modified(layout.record, record.revision), op.is_absent(refused), op.is_absent(standing.key)]
@@ -106,7 +108,7 @@ def _placing(layout: Layout, standing: Standing, request: ask.Acquire, record: R
     return op.txn(conditions, place, [op.get(layout.record), op.get(standing.key), op.get(refused)])
 
 
-def _hear_refusal(here: Presence, standing: Standing, record: Record, answer: Any) -> ask.SourceReply:
+def _hear_refusal(here: ClusterState, standing: EtcdQueueEntry, record: EtcdRecord, answer: Any) -> ask.SourceReply:
     """Return why no place was made; None if it is there already, or is to be tried for anew."""
     known, own, refused = (response.response_range.kvs for response in answer.responses)
     if refused:
@@ -123,7 +125,7 @@ def _hear_refusal(here: Presence, standing: Standing, record: Record, answer: An
     return ask.Busy()
 
 
-def _granted(standing: Standing, record: Record) -> ask.Granted:
+def _granted(standing: EtcdQueueEntry, record: EtcdRecord) -> ask.Granted:
     token = record.token(standing.revision)
     if token > MAX_TOKEN:
         raise SourceError(f"lock {standing.lock!r}: no token is left in this source: make a new one")
@@ -131,12 +133,12 @@ def _granted(standing: Standing, record: Record) -> ask.Granted:
     return ask.Granted(token, standing.remaining_ms(), record.source_id, record.history_id)
 
 
-def _queued(standing: Standing) -> ask.Queued:
+def _queued(standing: EtcdQueueEntry) -> ask.Queued:
     return ask.Queued(min(standing.ttl_ms // BEATS_PER_TTL, MAX_WAIT_MS))
 
 
 # --- wait -------------------------------------------------------------------------------------------------------------
-def poll(here: Presence, request: ask.Poll) -> Talk:
+def poll(here: ClusterState, request: ask.Poll) -> Talk:
     """Grant a claim that has a place, if it is the first in its queue; its place is kept either way."""
     standing = here.standing.get(request.claim)
     if standing is None or not standing.revision or standing.is_over:
@@ -144,7 +146,7 @@ def poll(here: Presence, request: ask.Poll) -> Talk:
     return (yield from _look(here, standing))
 
 
-def _look(here: Presence, standing: Standing) -> Talk:
+def _look(here: ClusterState, standing: EtcdQueueEntry) -> Talk:
     """Look where a placed claim stands."""
     sent_ms = boottime_ms()
     if standing.session is None or standing.session.is_lost or standing.deadline_ms < sent_ms:
@@ -162,17 +164,17 @@ def _look(here: Presence, standing: Standing) -> Talk:
     return (yield from _hear_look(here, standing, answer, is_first=not ahead, sent_ms=sent_ms))
 
 
-def _facts(here: Presence, standing: Standing) -> list[Any]:
+def _facts(here: ClusterState, standing: EtcdQueueEntry) -> list[Any]:
     return [op.get(here.layout.record), op.get(here.layout.broken(standing.lock)), op.get(standing.key)]
 
 
-def _still_behind(here: Presence, standing: Standing) -> Any:
+def _still_behind(here: ClusterState, standing: EtcdQueueEntry) -> Any:
     assert standing.ahead is not None
     facts = _facts(here, standing)
     return op.txn([op.was_created(*standing.ahead)], facts, facts)
 
 
-def _who_is_ahead(here: Presence, standing: Standing) -> Any:
+def _who_is_ahead(here: ClusterState, standing: EtcdQueueEntry) -> Any:
     """Ask for the last one that came before. etcd reads the whole queue for that, so it is not asked if the one who was
     next before has left word that it held the lock.
     """
@@ -185,7 +187,7 @@ def _who_is_ahead(here: Presence, standing: Standing) -> Any:
     return op.txn([op.has_value(here.layout.passed(standing.lock), b"%d" % revision)], facts, [*facts, newest])
 
 
-def _follow(here: Presence, standing: Standing, ahead: Any, revision: int) -> None:
+def _follow(here: ClusterState, standing: EtcdQueueEntry, ahead: Any, revision: int) -> None:
     """Watch the one that is next before a waiter, if it listens."""
     was_ahead, standing.ahead = standing.ahead, (ahead.key, ahead.create_revision)
     if standing.ear is None or (was_ahead == standing.ahead and here.watcher.has_seen(standing.watch_id, revision)):
@@ -193,7 +195,7 @@ def _follow(here: Presence, standing: Standing, ahead: Any, revision: int) -> No
     here.watch(standing, ahead.key, revision + 1, standing.call, is_urgent=True)
 
 
-def _hear_look(here: Presence, standing: Standing, answer: Any, *, is_first: bool, sent_ms: int) -> Talk:
+def _hear_look(here: ClusterState, standing: EtcdQueueEntry, answer: Any, *, is_first: bool, sent_ms: int) -> Talk:
     known, broken, own = (response.response_range.kvs for response in answer.responses[:3])
     record = here.record
     if not own or own[0].create_revision != standing.revision:
@@ -212,7 +214,7 @@ def _hear_look(here: Presence, standing: Standing, answer: Any, *, is_first: boo
     return _granted(standing, record) if is_first else _queued(standing)
 
 
-def _drop(here: Presence, standing: Standing, reason: str) -> Talk:
+def _drop(here: ClusterState, standing: EtcdQueueEntry, reason: str) -> Talk:
     """End a claim, and take its place away if it is there still."""
     yield from here.clear([standing])
     here.end(standing, reason)
@@ -225,7 +227,7 @@ def _break_reason(kv: Any) -> str:
 
 
 # --- release ----------------------------------------------------------------------------------------------------------
-def release(here: Presence, request: ask.Release) -> Talk:
+def release(here: ClusterState, request: ask.Release) -> Talk:
     """End a claim for good. One that was never asked for here has no place: only this process knows it."""
     standing = here.standing.get(request.claim)
     if standing is None or standing.lock != request.lock:
@@ -248,10 +250,10 @@ def release(here: Presence, request: ask.Release) -> Talk:
 
 
 # --- keep -------------------------------------------------------------------------------------------------------------
-def renew(here: Presence, request: ask.Renew) -> Talk:
+def renew(here: ClusterState, request: ask.Renew) -> Talk:
     """Keep every session of the batch by one keepalive, and look at the leases whose places are not watched yet."""
     lost: dict[str, str] = {}
-    of_session: dict[Session, list[Standing]] = {}
+    of_session: dict[EtcdSession, list[EtcdQueueEntry]] = {}
     for lock, claim in request.leases:
         standing = here.standing.get(claim)
         if standing is None or standing.lock != lock or standing.session is None:
@@ -272,7 +274,7 @@ def renew(here: Presence, request: ask.Renew) -> Talk:
     return ask.Renewed(remaining_ms, lost)
 
 
-def _keep_session(here: Presence, session: Session, leases: list[Standing]) -> Talk:
+def _keep_session(here: ClusterState, session: EtcdSession, leases: list[EtcdQueueEntry]) -> Talk:
     """Keep one session, and return why those of its leases are lost that are."""
     sent_ms = boottime_ms()
     reasons = {one.claim: EXPIRED for one in leases if one.deadline_ms < sent_ms}
@@ -294,12 +296,12 @@ def _keep_session(here: Presence, session: Session, leases: list[Standing]) -> T
     return reasons
 
 
-def _seeing(here: Presence, batch: list[Standing]) -> Any:
+def _seeing(here: ClusterState, batch: list[EtcdQueueEntry]) -> Any:
     """Ask for the source's record, and which of these places are there."""
     return op.txn([], [op.get(here.layout.record), *(op.count(standing.key) for standing in batch)])
 
 
-def _hear_seen(here: Presence, leases: list[Standing], batch: list[Standing], answer: Any) -> Talk:
+def _hear_seen(here: ClusterState, leases: list[EtcdQueueEntry], batch: list[EtcdQueueEntry], answer: Any) -> Talk:
     """Watch the places that are there, and return why the others' leases are lost."""
     known, *places = (response.response_range for response in answer.responses)
     record = here.record
@@ -315,7 +317,7 @@ def _hear_seen(here: Presence, leases: list[Standing], batch: list[Standing], an
     return reasons
 
 
-def _explain(here: Presence, gone: list[Standing]) -> Talk:
+def _explain(here: ClusterState, gone: list[EtcdQueueEntry]) -> Talk:
     """Return better reasons for lost leases, where somebody has taken or broken the lock."""
     explained = gone[:MAX_EXPLAINED]
     if not explained:

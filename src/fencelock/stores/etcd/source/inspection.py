@@ -4,25 +4,25 @@ from typing import TYPE_CHECKING
 
 from fencelock.errors import FencelockError
 from fencelock.model import Finding
-from fencelock.protocol.generators import drive
+from fencelock.protocol.generators import run_generator
 from fencelock.protocol.source_requests import ReadSource
 from fencelock.stores.etcd.connection import messages as say
-from fencelock.stores.etcd.connection.client import STATUS, Client
+from fencelock.stores.etcd.connection.client import STATUS, EtcdClient
 from fencelock.stores.etcd.source.admin import UNBLOCKING, find_blocked
 
 if TYPE_CHECKING:
     from fencelock.stores.etcd.source.store import EtcdSource
 
-PATIENCE_S = 5.0
+REQUEST_TIMEOUT_S = 5.0
 OLDEST = (3, 4)
 
 
 def examine(store: "EtcdSource") -> list[Finding]:
     """Return what is wrong with the members that the URL names, with the source's record, and in its queues."""
-    connection = store.connect(patience_s=PATIENCE_S)
+    connection = store.connect(request_timeout_s=REQUEST_TIMEOUT_S)
     try:
         connection.perform(ReadSource())
-        blocked: list[tuple[str, str]] = drive(find_blocked(store.presence), connection.say)
+        blocked: list[tuple[str, str]] = run_generator(find_blocked(store.presence), connection.say)
     except FencelockError as error:
         return [Finding("source-refused", str(error), "do what the message says, then run doctor again")]
     return [*(_blocked(*one) for one in blocked), *_members(store)]
@@ -38,7 +38,7 @@ def _members(store: "EtcdSource") -> list[Finding]:
     for endpoint in store.place.endpoints:
         alone = store.place._replace(endpoints=(endpoint,), url=f"etcd://{endpoint}")
         try:
-            status = Client(alone).call(STATUS, say.StatusRequest(), PATIENCE_S)
+            status = EtcdClient(alone).call(STATUS, say.StatusRequest(), REQUEST_TIMEOUT_S)
         except FencelockError as error:
             findings.append(_unreachable(endpoint, error))
             continue

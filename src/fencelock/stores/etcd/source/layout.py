@@ -30,7 +30,7 @@ _FLOOR = re.compile(r"[0-9]{1,19}")
 _OURS = re.compile(rb"[0-9a-f]{1,16}-[0-9]+")
 
 
-class Record(NamedTuple):
+class EtcdRecord(NamedTuple):
     """The source's identity. A token is the revision that created a place, and `offset`, which grows by epochs."""
 
     source_id: str
@@ -50,7 +50,7 @@ class Record(NamedTuple):
         return SourceInfo(self.source_id, self.epoch, self.history_id, last, last)
 
 
-class Layout:
+class EtcdLayout:
     """The keys below one prefix."""
 
     def __init__(self, prefix: bytes) -> None:
@@ -97,7 +97,7 @@ def record_value(source_id: str, epoch: int, history_id: str, floor: int) -> byt
     return packed(format=FORMAT, source_id=source_id, epoch=epoch, history_id=history_id, floor=str(floor))
 
 
-def record_of(value: bytes, revision: int, url: str) -> Record:
+def record_of(value: bytes, revision: int, url: str) -> EtcdRecord:
     """Return the record that was written at this revision; SchemaError if it is none of this version's."""
     said = json_object(value)
     if (number := said.get("format")) != FORMAT and isinstance(number, int):
@@ -111,7 +111,7 @@ def record_of(value: bytes, revision: int, url: str) -> Record:
             f"wrote there, and put the record back from a backup"
         )
     floor = int(said["floor"])
-    return Record(said["source_id"], said["epoch"], said["history_id"], floor - revision if floor else 0, revision)
+    return EtcdRecord(said["source_id"], said["epoch"], said["history_id"], floor - revision if floor else 0, revision)
 
 
 def packed(**said: Any) -> bytes:
@@ -124,14 +124,14 @@ def is_ours(queue: bytes, key: bytes) -> bool:
     return _OURS.fullmatch(key.removeprefix(queue)) is not None
 
 
-def is_place(queue: bytes, kv: Any) -> bool:
+def is_queue_entry(queue: bytes, kv: Any) -> bool:
     """Tell whether a key that begins as a queue's do is somebody's place: those end with a lease, and nothing is below
     them. Any other is kept there by somebody who knows of no lock.
     """
     return kv.lease != 0 and b"/" not in kv.key.removeprefix(queue)
 
 
-def place_value(claim: str, holder: str) -> bytes:
+def queue_entry_value(claim: str, holder: str) -> bytes:
     """Return what stands in a place."""
     return packed(claim=claim, holder=holder)
 
@@ -143,7 +143,7 @@ def claim_of(kv: Any) -> str | None:
 
 def holder_of(queue: bytes, kv: Any) -> str:
     """Return who has a place, for people; a key that is none is named itself."""
-    if not is_place(queue, kv):
+    if not is_queue_entry(queue, kv):
         return f"key {shown(kv.key.decode(errors='backslashreplace'))}, which is not a place in a queue"
     holder = json_object(kv.value).get("holder")
     return shown(holder) if isinstance(holder, str) and holder else f"etcd lease {kv.lease:x}"

@@ -11,16 +11,16 @@ from typing import Any
 import grpc
 
 from fencelock.stores.etcd.connection import messages as say
-from fencelock.stores.etcd.connection.client import LEASE_REVOKE, Client
-from fencelock.stores.etcd.connection.errors import LeaseGoneError, meaning
+from fencelock.stores.etcd.connection.client import LEASE_REVOKE, EtcdClient
+from fencelock.stores.etcd.connection.errors import LeaseGoneError, map_error
 
 REVOKE_S = 1.0
 
 
-class Partings:
+class PendingRevocations:
     """The endings that one process has asked one cluster for."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: EtcdClient) -> None:
         self._client = client
         self._asked: dict[int, Any] = {}
 
@@ -44,7 +44,7 @@ class Partings:
 
     def _has_ended(self, revocation: Any) -> bool:
         is_done = revocation.code() is grpc.StatusCode.OK
-        return is_done or isinstance(meaning(revocation, self._client.place), LeaseGoneError)
+        return is_done or isinstance(map_error(revocation, self._client.place), LeaseGoneError)
 
 
 def wait_for_all() -> None:
@@ -61,6 +61,6 @@ def _after_fork_in_child() -> None:
 
 _INHERITED: list[Any] = []
 """What a forked child has of its parent's: to let go of it would be to use it."""
-_UNDER_WAY: dict[Any, Client] = {}
+_UNDER_WAY: dict[Any, EtcdClient] = {}
 """Each with what it is said over."""
 os.register_at_fork(after_in_child=_after_fork_in_child)

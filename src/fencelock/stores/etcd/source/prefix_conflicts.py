@@ -14,27 +14,27 @@ from fencelock.errors import SourceError
 from fencelock.stores.escaping import unescaped
 from fencelock.stores.etcd.connection import operations as op
 from fencelock.stores.etcd.connection.errors import is_not_permitted
-from fencelock.stores.etcd.source.layout import Layout
+from fencelock.stores.etcd.source.layout import EtcdLayout
 from fencelock.stores.optimistic import RESERVED, Talk
 
 
-class Neighbour(NamedTuple):
+class PrefixConflict(NamedTuple):
     """What begins with a key, if it is there, and what it makes of the place that was asked about."""
 
     key: bytes
     says: str
 
 
-def around_a_guard(prefix: bytes) -> list[Neighbour]:
+def around_a_guard(prefix: bytes) -> list[PrefixConflict]:
     """Return the sources in whose way a guard behind the prefix would be."""
-    return [Neighbour(Layout(prefix).record, "is the place of a source of locks"), *_sources_above(prefix)]
+    return [PrefixConflict(EtcdLayout(prefix).record, "is the place of a source of locks"), *_sources_above(prefix)]
 
 
-def around_a_source(prefix: bytes) -> list[Neighbour]:
+def around_a_source(prefix: bytes) -> list[PrefixConflict]:
     """Return the guards, and other sources, in whose way a source behind the prefix would be."""
-    own = Neighbour(marks_below(prefix), "is the place of a guard's marks and data")
+    own = PrefixConflict(marks_below(prefix), "is the place of a guard's marks and data")
     above = [
-        Neighbour(marks_below(outer) + part, f"is within resource {name!r} of the guard at {_shown(outer)}")
+        PrefixConflict(marks_below(outer) + part, f"is within resource {name!r} of the guard at {_shown(outer)}")
         for outer, part in _above(prefix)
         if (name := _name(part)) is not None
     ]
@@ -46,7 +46,7 @@ def marks_below(prefix: bytes) -> bytes:
     return prefix + f"{RESERVED}/marks/".encode()
 
 
-def find_clash(neighbours: Sequence[Neighbour], ask: Callable[[Any], Talk]) -> Talk:
+def find_clash(neighbours: Sequence[PrefixConflict], ask: Callable[[Any], Talk]) -> Talk:
     """Return what the first of the neighbours that is there makes of the place; None if none is. `ask` sends a Txn."""
     try:
         found: list[bool] = yield from _are_there(neighbours, ask)
@@ -57,14 +57,14 @@ def find_clash(neighbours: Sequence[Neighbour], ask: Callable[[Any], Talk]) -> T
     return next((one.says for one, is_there in zip(neighbours, found, strict=True) if is_there), None)
 
 
-def _are_there(neighbours: Sequence[Neighbour], ask: Callable[[Any], Talk]) -> Talk:
+def _are_there(neighbours: Sequence[PrefixConflict], ask: Callable[[Any], Talk]) -> Talk:
     # A mark's own key may go on with another's name, so it is read as one key; the parent of all marks as a range.
     looks = [op.count_prefix(one.key) if one.key.endswith(b"/") else op.count(one.key) for one in neighbours]
     answer = yield from ask(op.txn((), looks))
     return [one.response_range.count > 0 for one in answer.responses]
 
 
-def _are_there_one_by_one(neighbours: Sequence[Neighbour], ask: Callable[[Any], Talk]) -> Talk:
+def _are_there_one_by_one(neighbours: Sequence[PrefixConflict], ask: Callable[[Any], Talk]) -> Talk:
     """The same where the user may not read all of them: of what others keep to themselves nothing is known."""
     own, *others = neighbours
     found: list[bool] = yield from _are_there([own], ask)
@@ -78,13 +78,15 @@ def _are_there_one_by_one(neighbours: Sequence[Neighbour], ask: Callable[[Any], 
     return found
 
 
-def _sources_above(prefix: bytes) -> Iterator[Neighbour]:
+def _sources_above(prefix: bytes) -> Iterator[PrefixConflict]:
     for outer, part in _above(prefix):
         if (lock := _name(part)) is not None:
             says = f"is within the queue of lock {lock!r} of the source of locks at {_shown(outer)}"
-            yield Neighbour(Layout(outer).record, says)
+            yield PrefixConflict(EtcdLayout(outer).record, says)
         elif part == RESERVED.encode():
-            yield Neighbour(Layout(outer).record, f"is within what the source of locks at {_shown(outer)} keeps")
+            yield PrefixConflict(
+                EtcdLayout(outer).record, f"is within what the source of locks at {_shown(outer)} keeps"
+            )
 
 
 def _above(prefix: bytes) -> Iterator[tuple[bytes, bytes]]:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from fencelock.clock import boottime_ms
 
 if TYPE_CHECKING:
-    from fencelock.stores.etcd.source.session import Session
-    from fencelock.stores.tombstones import Ear
+    from fencelock.stores.etcd.source.session import EtcdSession
+    from fencelock.stores.tombstones import EventWakeup
 
 
-class Standing:
+class EtcdQueueEntry:
     """One claim. Times are in milliseconds on this process's clock."""
 
     __slots__ = (
@@ -25,7 +25,7 @@ class Standing:
         self.lock = lock
         self.claim = claim
         self.ttl_ms = ttl_ms
-        self.session: Session | None = None
+        self.session: EtcdSession | None = None
         self.number = 0
         """Of its place, among those of its session at its lock."""
         self.key = b""
@@ -43,7 +43,7 @@ class Standing:
         """Whether the deletion of its place would be told."""
         self.ahead: tuple[bytes, int] | None = None
         """The key and the revision of whoever is next before it in the queue."""
-        self.ear: Ear | None = None
+        self.ear: EventWakeup | None = None
         self.watch_id = 0
 
     @property

@@ -14,7 +14,7 @@ BEATS_PER_TTL = 3
 _ASKED_AGAIN_PER_TTL = 12
 
 
-class Session:
+class EtcdSession:
     """One lease, as this process knows it. Times are in milliseconds on its clock, which counts suspend."""
 
     __slots__ = ("_taken", "asked_ms", "confirmed_ms", "is_lost", "lease", "ttl_ms")

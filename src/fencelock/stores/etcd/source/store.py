@@ -14,17 +14,17 @@ from typing import Any
 from fencelock.errors import SourceError
 from fencelock.model import Finding
 from fencelock.protocol import source_requests as ask
-from fencelock.protocol.generators import drive, drive_async
+from fencelock.protocol.generators import run_generator, run_generator_async
 from fencelock.protocol.stores import Capabilities
-from fencelock.stores.etcd.connection.url import place_of
+from fencelock.stores.etcd.connection.url import parse_url
 from fencelock.stores.etcd.source import admin as operating
 from fencelock.stores.etcd.source import codec as speech
 from fencelock.stores.etcd.source import inspection
-from fencelock.stores.etcd.source.cluster_state import Call, Pair, Presence, Talk, leave_all
-from fencelock.stores.tombstones import Ear
+from fencelock.stores.etcd.source.cluster_state import Call, ClusterState, Pair, Talk, leave_all
+from fencelock.stores.tombstones import EventWakeup
 
 INSTALL_S = 10.0
-TALKS: dict[type, Callable[[Presence, Any], Talk]] = {
+TALKS: dict[type, Callable[[ClusterState, Any], Talk]] = {
     ask.Acquire: speech.acquire,
     ask.Poll: speech.poll,
     ask.Release: speech.release,
@@ -52,37 +52,37 @@ class EtcdSource:
     )
 
     def __init__(self, url: str) -> None:
-        place = place_of(url)
+        place = parse_url(url)
         self.place = place
         self.url = place.url
-        self.presence = Presence(place)
+        self.presence = ClusterState(place)
 
-    def connect(self, *, patience_s: float) -> "EtcdSourceConnection":
+    def connect(self, *, request_timeout_s: float) -> "EtcdSourceConnection":
         """Return what asks in the caller's thread; all share the process's one way to the cluster."""
-        return EtcdSourceConnection(self.presence, patience_s)
+        return EtcdSourceConnection(self.presence, request_timeout_s)
 
-    def connect_async(self, *, patience_s: float) -> "AsyncEtcdSourceConnection":
+    def connect_async(self, *, request_timeout_s: float) -> "AsyncEtcdSourceConnection":
         """Return what asks on the running loop."""
-        return AsyncEtcdSourceConnection(self.presence, patience_s)
+        return AsyncEtcdSourceConnection(self.presence, request_timeout_s)
 
-    def listen(self, lock: str, claim: str) -> "WaitersEar":
+    def listen(self, lock: str, claim: str) -> "EtcdWakeup":
         """Open the channel of one waiting claim."""
-        return WaitersEar(self.presence, claim)
+        return EtcdWakeup(self.presence, claim)
 
     def install(self) -> None:
         """Make the source's record if there is none; safe when run concurrently."""
-        connection = self.connect(patience_s=INSTALL_S)
-        drive(operating.install(self.presence), connection.say)
+        connection = self.connect(request_timeout_s=INSTALL_S)
+        run_generator(operating.install(self.presence), connection.say)
 
     def examine(self) -> list[Finding]:
         """Return what in this source's set-up would break the promise."""
         return inspection.examine(self)
 
 
-class WaitersEar(Ear):
+class EtcdWakeup(EventWakeup):
     """The ear of a claim that has a place in a queue."""
 
-    def __init__(self, presence: Presence, claim: str) -> None:
+    def __init__(self, presence: ClusterState, claim: str) -> None:
         super().__init__()
         self._watcher = presence.watcher
         self._standing = presence.standing.get(claim)
@@ -103,9 +103,9 @@ class WaitersEar(Ear):
 class _Connection:
     """What both kinds of connection are: a patience, and whether the last request failed."""
 
-    def __init__(self, presence: Presence, patience_s: float) -> None:
+    def __init__(self, presence: ClusterState, request_timeout_s: float) -> None:
         self._presence = presence
-        self._patience_s = patience_s
+        self._patience_s = request_timeout_s
         self._has_failed = False
 
     def close(self) -> None:
@@ -120,7 +120,7 @@ class EtcdSourceConnection(_Connection):
     def perform(self, request: Any) -> ask.SourceReply:
         """Answer one request of `protocol/source_requests.py`."""
         self._has_failed = True
-        reply = drive(TALKS[type(request)](self._presence, request), self.say)
+        reply = run_generator(TALKS[type(request)](self._presence, request), self.say)
         self._has_failed = False
         return reply  # type: ignore[no-any-return]
 
@@ -147,7 +147,7 @@ class AsyncEtcdSourceConnection(_Connection):
     async def perform(self, request: Any) -> ask.SourceReply:
         """Answer one request of `protocol/source_requests.py`."""
         self._has_failed = True
-        reply = await drive_async(TALKS[type(request)](self._presence, request), self._say)
+        reply = await run_generator_async(TALKS[type(request)](self._presence, request), self._say)
         self._has_failed = False
         return reply  # type: ignore[no-any-return]
 

@@ -18,8 +18,8 @@ from typing import Any
 import grpc
 
 from fencelock.stores.etcd.connection import messages as say
-from fencelock.stores.etcd.connection.client import Client
-from fencelock.stores.etcd.connection.errors import meaning
+from fencelock.stores.etcd.connection.client import EtcdClient
+from fencelock.stores.etcd.connection.errors import map_error
 from fencelock.stores.etcd.connection.forks import GATE
 
 logger = logging.getLogger("fencelock")
@@ -45,7 +45,7 @@ class Watch:
 class Watcher:
     """The watches of one process at one cluster, and the thread that serves them once there is one."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: EtcdClient) -> None:
         self._client = client
         self._mutex = threading.RLock()
         self._watches: dict[int, Watch] = {}
@@ -113,7 +113,7 @@ class Watcher:
                 self._hear_all()
             except Exception as error:
                 if self._watches:
-                    known = meaning(error, self._client.place) if isinstance(error, grpc.RpcError) else error
+                    known = map_error(error, self._client.place) if isinstance(error, grpc.RpcError) else error
                     logger.info("waiters look for themselves now: %s", known)
                 # gRPC raises the call itself: its frames would keep it, and it them, and both all that is here.
                 error.with_traceback(None)

@@ -1,8 +1,8 @@
 """PyMySQL and aiomysql connections for a source or a guard.
 
-Promise: a connection waits `patience_s` at most for the server to go on, so that a frozen server or a cut network is
-noticed. Each begins with autocommit on, READ COMMITTED, UTC, utf8mb4 and a strict mode, set in one round trip; where a
-URL asks for TLS, nothing secret is sent without it.
+Promise: a connection waits `request_timeout_s` at most for the server to go on, so that a frozen server or a cut
+network is noticed. Each begins with autocommit on, READ COMMITTED, UTC, utf8mb4 and a strict mode, set in one round
+trip; where a URL asks for TLS, nothing secret is sent without it.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from pymysql.constants import CLIENT, COMMAND, CR
 
 from fencelock.stores.mysql.connection.errors import lacking, said_by, unreachable
 from fencelock.stores.mysql.connection.forks import FORKS
-from fencelock.stores.mysql.connection.url import PREFERRED, Address, Place
+from fencelock.stores.mysql.connection.url import PREFERRED, Address, MySQLConnectionInfo
 
 MAX_CONNECT_S = 5.0
 """How long one address is tried."""
@@ -40,7 +40,7 @@ _QUIT = struct.pack("<iB", 1, COMMAND.COM_QUIT)
 Rows = Sequence[tuple[Any, ...]]
 
 
-class Connection(pymysql.Connection):
+class MySQLConnection(pymysql.Connection):
     """A synchronous connection with an end to its patience."""
 
     _goodbye = _QUIT  # At the interpreter's end the module's own names may be gone before the last connection.
@@ -55,15 +55,15 @@ class Connection(pymysql.Connection):
         """Close what somebody forgot."""
         self.hang_up()
 
-    def open_to(self, place: Place, patience_s: float) -> None:
+    def open_to(self, place: MySQLConnectionInfo, request_timeout_s: float) -> None:
         """Connect, and wait so long for each answer from then on."""
         self._needs_tls = place.needs_tls
         self.connect()
-        self.wait_for(patience_s)
+        self.wait_for(request_timeout_s)
 
-    def wait_for(self, patience_s: float | None) -> None:
+    def wait_for(self, request_timeout_s: float | None) -> None:
         """Wait so long for an answer from here on; None: as long as it takes."""
-        self._read_timeout = self._write_timeout = patience_s
+        self._read_timeout = self._write_timeout = request_timeout_s
 
     def _request_authentication(self) -> None:
         """Log in; who asked for TLS tells a server without it no name and no password."""
@@ -121,7 +121,7 @@ class Connection(pymysql.Connection):
             os.close(sock.detach())
 
 
-class AsyncConnection(aiomysql.Connection):
+class AsyncMySQLConnection(aiomysql.Connection):
     """The same for an event loop."""
 
     _needs_tls = False
@@ -129,13 +129,13 @@ class AsyncConnection(aiomysql.Connection):
     _reader: asyncio.StreamReader | None
     _writer: asyncio.StreamWriter | None
     _result: Any
-    patience_s: float | None = MAX_CONNECT_S
+    request_timeout_s: float | None = MAX_CONNECT_S
 
     def __del__(self) -> None:
         """Close what somebody forgot; aiomysql would complain."""
         self.hang_up()
 
-    async def open_to(self, place: Place, patience_s: float) -> None:
+    async def open_to(self, place: MySQLConnectionInfo, request_timeout_s: float) -> None:
         """Connect, and wait so long for each answer from then on."""
         self._needs_tls = place.needs_tls
         self.client_flag &= ~CLIENT.MULTI_STATEMENTS
@@ -145,11 +145,11 @@ class AsyncConnection(aiomysql.Connection):
         except BaseException:
             self.hang_up()
             raise
-        self.wait_for(patience_s)
+        self.wait_for(request_timeout_s)
 
-    def wait_for(self, patience_s: float | None) -> None:
+    def wait_for(self, request_timeout_s: float | None) -> None:
         """Wait so long for an answer from here on; None: as long as it takes."""
-        self.patience_s = patience_s
+        self.request_timeout_s = request_timeout_s
 
     async def _request_authentication(self) -> None:
         if self._ssl_context and not self.server_capabilities & CLIENT.SSL:
@@ -164,7 +164,7 @@ class AsyncConnection(aiomysql.Connection):
 
     async def _read_bytes(self, num_bytes: int) -> bytes:
         try:
-            async with asyncio.timeout(self.patience_s):
+            async with asyncio.timeout(self.request_timeout_s):
                 return await super()._read_bytes(num_bytes)  # type: ignore[no-any-return]
         except TimeoutError:
             self.close()
@@ -229,17 +229,21 @@ def _check_tls(*, needs_tls: bool) -> None:
 
 
 def open_connection(
-    place: Place, patience_s: float, kind: type[Connection] = Connection, *, lock_wait_s: int | None = None
-) -> Connection:
+    place: MySQLConnectionInfo,
+    request_timeout_s: float,
+    kind: type[MySQLConnection] = MySQLConnection,
+    *,
+    lock_wait_s: int | None = None,
+) -> MySQLConnection:
     """Return an open connection in autocommit mode to the first server that takes writes; SourceUnavailableError if
     there is none. `lock_wait_s` is how long a statement waits for a row: inside the patience unless said.
     """
     said = []
     for address in place.addresses:
-        native = kind(**_parameters(place, address, patience_s, lock_wait_s), defer_connect=True)
+        native = kind(**_parameters(place, address, request_timeout_s, lock_wait_s), defer_connect=True)
         FORKS.add(native)
         try:
-            native.open_to(place, patience_s)
+            native.open_to(place, request_timeout_s)
             if len(place.addresses) == 1 or _is_writable(native):
                 return native
             said.append(f"{address.host}:{address.port} takes no writes")
@@ -253,15 +257,19 @@ def open_connection(
 
 
 async def open_async_connection(
-    place: Place, patience_s: float, kind: type[AsyncConnection] = AsyncConnection, *, lock_wait_s: int | None = None
-) -> AsyncConnection:
+    place: MySQLConnectionInfo,
+    request_timeout_s: float,
+    kind: type[AsyncMySQLConnection] = AsyncMySQLConnection,
+    *,
+    lock_wait_s: int | None = None,
+) -> AsyncMySQLConnection:
     """The same for an event loop."""
     said = []
     for address in place.addresses:
-        native = kind(**_async_parameters(place, address, patience_s, lock_wait_s))
+        native = kind(**_async_parameters(place, address, request_timeout_s, lock_wait_s))
         FORKS.add(native)
         try:
-            await native.open_to(place, patience_s)
+            await native.open_to(place, request_timeout_s)
             if len(place.addresses) == 1 or await _is_writable_async(native):
                 return native
             said.append(f"{address.host}:{address.port} takes no writes")
@@ -274,21 +282,23 @@ async def open_async_connection(
     raise unreachable(said, place)
 
 
-def _is_writable(native: Connection) -> bool:
+def _is_writable(native: MySQLConnection) -> bool:
     with native.cursor() as cursor:
         cursor.execute(_IS_WRITABLE)
         return cursor.fetchone() == (1,)  # type: ignore[no-any-return]
 
 
-async def _is_writable_async(native: AsyncConnection) -> bool:
+async def _is_writable_async(native: AsyncMySQLConnection) -> bool:
     async with native.cursor() as cursor:
         await cursor.execute(_IS_WRITABLE)
         return await cursor.fetchone() == (1,)  # type: ignore[no-any-return]
 
 
-def _parameters(place: Place, address: Address, patience_s: float, lock_wait_s: int | None) -> dict[str, Any]:
+def _parameters(
+    place: MySQLConnectionInfo, address: Address, request_timeout_s: float, lock_wait_s: int | None
+) -> dict[str, Any]:
     """Return the arguments of PyMySQL's connection."""
-    connect_s = min(MAX_CONNECT_S, patience_s)
+    connect_s = min(MAX_CONNECT_S, request_timeout_s)
     tls = None if address.unix_socket is not None and place.ssl_mode == PREFERRED else place.tls()
     return {
         "host": address.host,
@@ -299,7 +309,7 @@ def _parameters(place: Place, address: Address, patience_s: float, lock_wait_s: 
         "database": place.database,
         "charset": "utf8mb4",
         "autocommit": None,
-        "init_command": _SETTLE.format(lock_wait_s=lock_wait_s or max(1, int(patience_s) - 1)),
+        "init_command": _SETTLE.format(lock_wait_s=lock_wait_s or max(1, int(request_timeout_s) - 1)),
         "ssl": tls,
         "ssl_disabled": tls is None,
         "connect_timeout": connect_s,
@@ -309,9 +319,11 @@ def _parameters(place: Place, address: Address, patience_s: float, lock_wait_s: 
     }
 
 
-def _async_parameters(place: Place, address: Address, patience_s: float, lock_wait_s: int | None) -> dict[str, Any]:
+def _async_parameters(
+    place: MySQLConnectionInfo, address: Address, request_timeout_s: float, lock_wait_s: int | None
+) -> dict[str, Any]:
     """Return the arguments of aiomysql's connection, which takes a password as text in Latin 1."""
-    given = _parameters(place, address, patience_s, lock_wait_s)
+    given = _parameters(place, address, request_timeout_s, lock_wait_s)
     same = ("host", "port", "unix_socket", "user", "charset", "autocommit", "init_command", "ssl", "program_name")
     return {
         **{name: given[name] for name in same},
@@ -320,11 +332,11 @@ def _async_parameters(place: Place, address: Address, patience_s: float, lock_wa
     }
 
 
-def is_alive(native: Connection | AsyncConnection) -> bool:
+def is_alive(native: MySQLConnection | AsyncMySQLConnection) -> bool:
     """Tell whether an idle connection of this process is one still: a server that ended it has something to read."""
     if not FORKS.is_ours(native) or native.descriptor < 0:
         return False
-    if isinstance(native, AsyncConnection) and native.has_something_to_read:
+    if isinstance(native, AsyncMySQLConnection) and native.has_something_to_read:
         return False
     looking = select.poll()
     looking.register(native.descriptor, select.POLLIN)

@@ -14,8 +14,8 @@ from fencelock.errors import (
     SourceError,
     SourceUnavailableError,
 )
-from fencelock.stores.error_mapping import NamingErrors
-from fencelock.stores.mysql.connection.url import Place
+from fencelock.stores.error_mapping import ErrorMapper
+from fencelock.stores.mysql.connection.url import MySQLConnectionInfo
 
 _CLIENTS_OWN = range(2000, 3000)
 """Errors that the client makes itself: the server has not said that nothing was done."""
@@ -80,12 +80,12 @@ _DEFINITE: tuple[tuple[set[int], type[SourceError], str], ...] = (
 """What an error of the server means when the server itself says that nothing was done."""
 
 
-def unreachable(said: list[str], place: Place) -> SourceError:
+def unreachable(said: list[str], place: MySQLConnectionInfo) -> SourceError:
     """Return what failed attempts to connect mean."""
     return SourceUnavailableError(f"{place.url} cannot be reached: {'; '.join(said)}")
 
 
-def lacking(error: RuntimeError, place: Place) -> MissingDependencyError:
+def lacking(error: RuntimeError, place: MySQLConnectionInfo) -> MissingDependencyError:
     """Return the error for an account that logs in by a method for which PyMySQL needs another package."""
     return MissingDependencyError(
         f"{place.url}: the account logs in by a method that needs a package which is not installed ({error}): "
@@ -99,12 +99,12 @@ def said_by(error: BaseException) -> str:
     return f"{words} ({error.__cause__})" if error.__cause__ is not None else words
 
 
-def naming_errors(place: Place) -> NamingErrors:
+def mapping_errors(place: MySQLConnectionInfo) -> ErrorMapper:
     """Return a block in which what comes out of a request that was sent is raised as what it means."""
-    return NamingErrors(lambda error: meaning(error, place))
+    return ErrorMapper(lambda error: map_error(error, place))
 
 
-def meaning(error: BaseException, place: Place) -> SourceError | None:
+def map_error(error: BaseException, place: MySQLConnectionInfo) -> SourceError | None:
     """Return what an exception out of a request that was sent means; None: it is not the store's."""
     if not isinstance(error, pymysql.Error):
         return None

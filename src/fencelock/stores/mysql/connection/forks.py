@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING
 from fencelock.stores.forks import Forks
 
 if TYPE_CHECKING:
-    from fencelock.stores.mysql.connection.client import AsyncConnection, Connection
+    from fencelock.stores.mysql.connection.client import AsyncMySQLConnection, MySQLConnection
 
 
-def _close(native: "Connection | AsyncConnection") -> None:
+def _close(native: "MySQLConnection | AsyncMySQLConnection") -> None:
     native.hang_up()
 
 
-def _drop(native: "Connection | AsyncConnection") -> None:
+def _drop(native: "MySQLConnection | AsyncMySQLConnection") -> None:
     native.let_go()
 
 
-FORKS: "Forks[Connection | AsyncConnection]" = Forks(close=_close, drop=_drop)
+FORKS: "Forks[MySQLConnection | AsyncMySQLConnection]" = Forks(close=_close, drop=_drop)

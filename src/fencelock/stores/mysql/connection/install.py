@@ -14,18 +14,18 @@ import pymysql
 from pymysql.constants import ER
 
 from fencelock.errors import SchemaError, SourceUnavailableError
-from fencelock.stores.mysql.connection.client import Connection, open_connection
-from fencelock.stores.mysql.connection.errors import error_number, naming_errors
+from fencelock.stores.mysql.connection.client import MySQLConnection, open_connection
+from fencelock.stores.mysql.connection.errors import error_number, mapping_errors
 from fencelock.stores.mysql.connection.forks import FORKS
 from fencelock.stores.mysql.connection.own_tables import check_tables
-from fencelock.stores.mysql.connection.url import Place
+from fencelock.stores.mysql.connection.url import MySQLConnectionInfo
 from fencelock.stores.statements import Statements
 
-PATIENCE_S = 60.0
+REQUEST_TIMEOUT_S = 60.0
 
 
 def install(
-    place: Place,
+    place: MySQLConnectionInfo,
     *,
     part: str,
     table: str,
@@ -40,9 +40,9 @@ def install(
     `table` is the part's own, with a column `schema_number`, which the statement `finish` fills. A routine's statement
     bears the routine's own name behind `create_`; `probe` calls one. SchemaError if a table is not fencelock's.
     """
-    native = open_connection(place, PATIENCE_S)
+    native = open_connection(place, REQUEST_TIMEOUT_S)
     try:
-        with naming_errors(place):
+        with mapping_errors(place):
             _lock(native, place)
             is_there = _is_installed(native, place, part, table, number)
             if not is_there:
@@ -57,7 +57,7 @@ def install(
         FORKS.close(native)
 
 
-def _is_answered(native: Connection, probe: str) -> bool:
+def _is_answered(native: MySQLConnection, probe: str) -> bool:
     """Tell whether there are routines, whose account is there too: they run with its rights."""
     try:
         _run(native, probe)
@@ -68,7 +68,7 @@ def _is_answered(native: Connection, probe: str) -> bool:
     return True
 
 
-def _make_routines(native: Connection, routines: Statements) -> None:
+def _make_routines(native: MySQLConnection, routines: Statements) -> None:
     """Make the routines as this account's, whatever there is of them. MariaDB can keep what was granted on them."""
     can_replace = "MariaDB" in native.get_server_info()
     for name in routines:
@@ -78,21 +78,23 @@ def _make_routines(native: Connection, routines: Statements) -> None:
         _run(native, routines[name].replace("CREATE PROCEDURE", create, 1))
 
 
-def _run(native: Connection, statement: str, parameters: Sequence[Any] | None = None) -> tuple[tuple[Any, ...], ...]:
+def _run(
+    native: MySQLConnection, statement: str, parameters: Sequence[Any] | None = None
+) -> tuple[tuple[Any, ...], ...]:
     with native.cursor() as cursor:
         cursor.execute(statement, parameters)
         return cursor.fetchall()  # type: ignore[no-any-return]
 
 
-def _lock(native: Connection, place: Place) -> None:
+def _lock(native: MySQLConnection, place: MySQLConnectionInfo) -> None:
     """Let one installation in this database run at a time; the lock ends with the connection."""
     # The server's names for locks are short, and shared by all databases.
     name = "fencelock " + hashlib.sha256(place.database.encode()).hexdigest()[:32]
-    if _run(native, "SELECT GET_LOCK(%s, %s)", [name, int(PATIENCE_S) - 5]) != ((1,),):
+    if _run(native, "SELECT GET_LOCK(%s, %s)", [name, int(REQUEST_TIMEOUT_S) - 5]) != ((1,),):
         raise SourceUnavailableError(f"{place.url}: another installation runs there, and does not end: try again")
 
 
-def _is_installed(native: Connection, place: Place, part: str, table: str, number: int) -> bool:
+def _is_installed(native: MySQLConnection, place: MySQLConnectionInfo, part: str, table: str, number: int) -> bool:
     try:
         rows = _run(native, f"SELECT schema_number FROM {table}")  # noqa: S608 - a name of fencelock's own
     except pymysql.Error as error:
@@ -104,7 +106,7 @@ def _is_installed(native: Connection, place: Place, part: str, table: str, numbe
     return bool(rows)
 
 
-def check_number(place: Place, part: str, found: object, number: int) -> None:
+def check_number(place: MySQLConnectionInfo, part: str, found: object, number: int) -> None:
     """Raise SchemaError unless the part of the schema that was found has this number."""
     if found != number:
         raise SchemaError(

@@ -10,16 +10,16 @@ import pymysql
 from pymysql.constants import ER
 
 from fencelock.errors import SchemaError
-from fencelock.stores.mysql.connection.client import Connection
+from fencelock.stores.mysql.connection.client import MySQLConnection
 from fencelock.stores.mysql.connection.errors import error_number
-from fencelock.stores.mysql.connection.url import Place
+from fencelock.stores.mysql.connection.url import MySQLConnectionInfo
 from fencelock.stores.statements import Statements
 
 _TABLE = re.compile(r"CREATE TABLE IF NOT EXISTS (\w+) \(")
 _COLUMN = re.compile(r"^ {4}([a-z_]+) ", re.MULTILINE)
 
 
-def check_tables(native: Connection, place: Place, schema: Statements) -> None:
+def check_tables(native: MySQLConnection, place: MySQLConnectionInfo, schema: Statements) -> None:
     """Raise SchemaError unless each table of the schema is there, with just the columns that it is made with."""
     for table, columns in _tables_of(schema):
         found = _columns_of(native, table)
@@ -39,7 +39,7 @@ def _tables_of(schema: Statements) -> Iterator[tuple[str, set[str]]]:
             yield made[1], set(_COLUMN.findall(schema[name]))
 
 
-def _columns_of(native: Connection, table: str) -> set[str]:
+def _columns_of(native: MySQLConnection, table: str) -> set[str]:
     """Return the names of a table's columns; none: there is no such table."""
     try:
         with native.cursor() as cursor:

@@ -34,7 +34,7 @@ class Address(NamedTuple):
     unix_socket: str | None = None
 
 
-class Place(NamedTuple):
+class MySQLConnectionInfo(NamedTuple):
     """Where a URL leads: the addresses that are tried in turn, and `url`, one spelling for all that lead there."""
 
     addresses: tuple[Address, ...]
@@ -77,7 +77,7 @@ class Place(NamedTuple):
         return context
 
 
-def place_of(url: str) -> Place:
+def parse_url(url: str) -> MySQLConnectionInfo:
     """Return where a mysql:// or mariadb:// URL leads; ConfigError if it is not understood."""
     _, _, rest = url.partition("://")
     rest, _, query = rest.partition("?")
@@ -89,7 +89,7 @@ def place_of(url: str) -> Place:
         raise ConfigError(_FORM.format(reason="it names no database"))
     given = _parameters(query)
     addresses = _addresses(servers, given.get("unix_socket"))
-    return Place(
+    return MySQLConnectionInfo(
         addresses,
         unquote(user),
         unquote(password),

@@ -7,13 +7,13 @@ whatever kind of cursor its user wants, rows come as tuples.
 
 from typing import Any
 
-from fencelock.stores.mysql.connection.client import AsyncConnection, Connection
+from fencelock.stores.mysql.connection.client import AsyncMySQLConnection, MySQLConnection
 
 Row = tuple[Any, ...]
 Rows = list[Row]
 
 
-def results(native: Connection, statement: str) -> list[Rows]:
+def results(native: MySQLConnection, statement: str) -> list[Rows]:
     """Run a statement, and return the rows of each result that has any columns."""
     found: list[Rows] = []
     native.query(statement)
@@ -22,7 +22,7 @@ def results(native: Connection, statement: str) -> list[Rows]:
     return found
 
 
-async def results_async(native: AsyncConnection, statement: str) -> list[Rows]:
+async def results_async(native: AsyncMySQLConnection, statement: str) -> list[Rows]:
     """The same for an event loop."""
     found: list[Rows] = []
     await native.query(statement)

@@ -17,11 +17,11 @@ from pymysql.constants.SERVER_STATUS import SERVER_STATUS_IN_TRANS
 from pymysql.cursors import Cursor
 
 from fencelock.errors import GuardError
-from fencelock.stores.mysql.connection.client import AsyncConnection, Connection
+from fencelock.stores.mysql.connection.client import AsyncMySQLConnection, MySQLConnection
 from fencelock.stores.mysql.connection.errors import error_number
 from fencelock.stores.mysql.guard.errors import RECORD_CHANGED, cut_off, ended_inside
 
-PATIENCE_S = 60.0
+REQUEST_TIMEOUT_S = 60.0
 """How long the guard waits for an answer of its own: longer than any lock that its routines wait for."""
 _ENDS = re.compile(
     r"\s*(?:(commit|begin(?!\s+not)|start\s+transaction|rollback(?!(?:\s+work)?\s+to)|xa)|set\b.*\b(autocommit))\b",
@@ -30,29 +30,29 @@ _ENDS = re.compile(
 _UNDOING = {ER.LOCK_DEADLOCK, RECORD_CHANGED}
 
 
-class Lending:
+class MySQLBlockState:
     """Who has the connection: the guard, or a block."""
 
-    is_lent = False
+    is_in_block = False
     attempt: GuardError | None = None
     is_undone = False
     _usual_cursor: ClassVar[type]
 
-    def lend(self: Any) -> None:
+    def give_to_block(self: Any) -> None:
         """Hand the open transaction over to the block."""
-        self.is_lent = True
+        self.is_in_block = True
         self.attempt = None
         self.is_undone = False
         self.wait_for(None)
 
     def take_back(self: Any) -> None:
         """Have it back."""
-        self.is_lent = False
-        self.wait_for(PATIENCE_S)
+        self.is_in_block = False
+        self.wait_for(REQUEST_TIMEOUT_S)
 
     def refuse(self, how: str) -> None:
         """Raise GuardError if the block tries to end its own transaction."""
-        if self.is_lent:
+        if self.is_in_block:
             self.attempt = GuardError(
                 f"the block tried to end its own guarded transaction ({how}): nothing of the block was written. The "
                 f"end of the block commits, and an exception out of it rolls back; inside it use SAVEPOINT"
@@ -61,13 +61,13 @@ class Lending:
 
     def refuse_another(self) -> None:
         """Raise GuardError if the block would have another connection in the place of its own, in no transaction."""
-        if self.is_lent:
+        if self.is_in_block:
             self.attempt = cut_off()
             raise self.attempt
 
     def look_at(self, statement: str | bytes) -> None:
         """Raise GuardError if a statement of the block's is an end of its transaction, or comes after one."""
-        if self.is_lent:
+        if self.is_in_block:
             if self.is_undone:
                 raise ended_inside()
             text = statement.decode(errors="replace") if isinstance(statement, (bytes, bytearray)) else str(statement)
@@ -109,7 +109,7 @@ class Lending:
         )
 
 
-class LentConnection(Lending, Connection):
+class MySQLBlockConnection(MySQLBlockState, MySQLConnection):
     """A synchronous connection of a guard's own."""
 
     _usual_cursor = Cursor
@@ -149,7 +149,7 @@ class LentConnection(Lending, Connection):
         super().autocommit(value)
 
 
-class AsyncLentConnection(Lending, AsyncConnection):
+class AsyncMySQLBlockConnection(MySQLBlockState, AsyncMySQLConnection):
     """An asynchronous connection of a guard's own."""
 
     _usual_cursor = aiomysql.Cursor

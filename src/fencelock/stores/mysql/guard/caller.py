@@ -8,24 +8,24 @@ setting of the caller's session is changed for as long as a token is presented, 
 from typing import Any
 
 from fencelock.errors import FencelockError, GuardError
-from fencelock.protocol.generators import drive, drive_async
+from fencelock.protocol.generators import run_generator, run_generator_async
 from fencelock.stores.error_mapping import raise_known
-from fencelock.stores.mysql.connection.url import Place
+from fencelock.stores.mysql.connection.url import MySQLConnectionInfo
 from fencelock.stores.mysql.connection.wire import Rows, row_of
-from fencelock.stores.mysql.guard.codec import CallersSpeech
-from fencelock.stores.mysql.guard.errors import explained, translated
+from fencelock.stores.mysql.guard.codec import MySQLCallerCodec
+from fencelock.stores.mysql.guard.errors import explained, map_guard_error
 
 CLIENTS = {"pymysql", "MySQLdb", "mysql", "mariadb"}
 """The synchronous clients of Python whose connections are known, by their packages."""
 ASYNC_CLIENTS = {"aiomysql", "asyncmy"}
 
 
-class Adopted:
+class MySQLCallerBase:
     """What both kinds of connection have in common."""
 
     native: Any
 
-    def __init__(self, native: Any, place: Place, clients: set[str], usual: str) -> None:
+    def __init__(self, native: Any, place: MySQLConnectionInfo, clients: set[str], usual: str) -> None:
         packages = {base.__module__.partition(".")[0] for base in type(native).__mro__}
         if not packages & clients:
             raise GuardError(
@@ -36,28 +36,28 @@ class Adopted:
             raise GuardError("the connection is closed: pass the open one of your own transaction")
         self.native = native
         self._place = place
-        self._speech = CallersSpeech(place.database)
+        self._codec = MySQLCallerCodec(place.database)
 
     def _meaning(self, error: BaseException) -> FencelockError | None:
         if isinstance(error, FencelockError):
             return None
-        return translated(error, self._place, is_commit=False)
+        return map_guard_error(error, self._place, is_commit=False)
 
-    def explain(self, error: BaseException) -> GuardError | None:
+    def map_error(self, error: BaseException) -> GuardError | None:
         """Return what the guard's triggers said; the caller's errors stay their own."""
         return explained(error)
 
 
-class AdoptedConnection(Adopted):
+class MySQLCallerConnection(MySQLCallerBase):
     """The caller's PyMySQL connection, or one that looks like it."""
 
-    def __init__(self, native: Any, place: Place) -> None:
+    def __init__(self, native: Any, place: MySQLConnectionInfo) -> None:
         super().__init__(native, place, CLIENTS, "pymysql.Connection")
 
     def perform(self, request: Any) -> Any:
         """Answer one request; the caller's transaction stays open whatever happens."""
         try:
-            return drive(self._speech.talk(request), self._answers)
+            return run_generator(self._codec.operations(request), self._answers)
         except BaseException as error:
             raise_known(self._meaning(error), error)
             raise
@@ -87,16 +87,16 @@ def asked(connection: Any, statement: str) -> list[Rows]:
         cursor.close()
 
 
-class AsyncAdoptedConnection(Adopted):
+class AsyncMySQLCallerConnection(MySQLCallerBase):
     """The caller's aiomysql connection, or one that looks like it."""
 
-    def __init__(self, native: Any, place: Place) -> None:
+    def __init__(self, native: Any, place: MySQLConnectionInfo) -> None:
         super().__init__(native, place, ASYNC_CLIENTS, "aiomysql.Connection")
 
     async def perform(self, request: Any) -> Any:
         """Answer one request; the caller's transaction stays open whatever happens."""
         try:
-            return await drive_async(self._speech.talk(request), self._answers)
+            return await run_generator_async(self._codec.operations(request), self._answers)
         except BaseException as error:
             raise_known(self._meaning(error), error)
             raise

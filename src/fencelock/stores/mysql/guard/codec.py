@@ -26,24 +26,24 @@ UNKNOWN_MS = 30_000
 _MS_PER_S = 1000
 
 
-class Aside(NamedTuple):
+class SeparateConnection(NamedTuple):
     """A statement for another connection than the one with the open transaction: DDL would commit that one."""
 
     text: str
 
 
-Talk = Generator[str | Aside, list[Rows], Any]
+Talk = Generator[str | SeparateConnection, list[Rows], Any]
 """Yields one statement for each trip, and is sent the rows of each of its results."""
 
 
-class Speech:
+class MySQLGuardCodec:
     """What both kinds of connection say alike."""
 
     def __init__(self, database: str) -> None:
         self._database = database
         self._here = quoted(database)
 
-    def talk(self, request: Any) -> Talk:
+    def operations(self, request: Any) -> Talk:
         """Return the talk for a request."""
         return self._TALKS[type(request)](self, request)  # type: ignore[no-any-return]
 
@@ -64,7 +64,7 @@ class Speech:
     }
 
 
-class OwnSpeech(Speech):
+class MySQLBlockCodec(MySQLGuardCodec):
     """Over the guard's own connection, which begins and ends its transactions."""
 
     def __init__(self, database: str) -> None:
@@ -104,7 +104,7 @@ class OwnSpeech(Speech):
                 is_closed=mark.is_closed,
             )
         for statement in protector.afterwards:
-            yield Aside(statement)
+            yield SeparateConnection(statement)
 
     def _open(self, request: ask.Open) -> Talk:
         answers = yield self.said(SQL.open, **_offered(request))
@@ -168,7 +168,7 @@ class OwnSpeech(Speech):
         )
 
     _TALKS: ClassVar[dict[type, Callable[[Any, Any], Any]]] = {
-        **Speech._TALKS,  # noqa: SLF001 - the base class's own.
+        **MySQLGuardCodec._TALKS,  # noqa: SLF001 - the base class's own.
         ask.Begin: _begin,
         ask.Commit: _commit,
         ask.Open: _open,
@@ -183,7 +183,7 @@ class OwnSpeech(Speech):
     }
 
 
-class CallersSpeech(Speech):
+class MySQLCallerCodec(MySQLGuardCodec):
     """Inside the caller's own transaction, which is neither begun nor ended here."""
 
     def _join(self, _: ask.Join) -> Talk:
@@ -204,26 +204,26 @@ class CallersSpeech(Speech):
         answers = yield self.said(SQL.offer, **_offered(request))
         return _others(answers)
 
-    def _withdraw(self, request: ask.Withdraw) -> Talk:
+    def _withdraw(self, request: ask.Unpresent) -> Talk:
         yield self.said(SQL.take_back, resources=listed(request.resources))
 
     _TALKS: ClassVar[dict[type, Callable[[Any, Any], Any]]] = {
-        **Speech._TALKS,  # noqa: SLF001 - the base class's own.
+        **MySQLGuardCodec._TALKS,  # noqa: SLF001 - the base class's own.
         ask.Join: _join,
         ask.ReadMarks: _read_marks,
         ask.Present: _present,
-        ask.Withdraw: _withdraw,
+        ask.Unpresent: _withdraw,
     }
 
 
-def _aside(talk: Generator[str, list[Rows], Any]) -> Talk:
+def _aside(operations: Generator[str, list[Rows], Any]) -> Talk:
     """Have every statement of a talk run aside."""
     answers: list[Rows] = []
     try:
-        statement = next(talk)
+        statement = next(operations)
         while True:
-            answers = yield Aside(statement)
-            statement = talk.send(answers)
+            answers = yield SeparateConnection(statement)
+            statement = operations.send(answers)
     except StopIteration as done:
         return done.value
 

@@ -12,24 +12,29 @@ import pymysql
 
 from fencelock.errors import FencelockError, GuardError
 from fencelock.protocol import guard_requests as ask
-from fencelock.stores.mysql.connection.client import AsyncConnection, Connection, open_async_connection, open_connection
+from fencelock.stores.mysql.connection.client import (
+    AsyncMySQLConnection,
+    MySQLConnection,
+    open_async_connection,
+    open_connection,
+)
 from fencelock.stores.mysql.connection.forks import FORKS
-from fencelock.stores.mysql.connection.url import Place
+from fencelock.stores.mysql.connection.url import MySQLConnectionInfo
 from fencelock.stores.mysql.connection.wire import Rows, results, results_async
-from fencelock.stores.mysql.guard.block import PATIENCE_S, AsyncLentConnection, LentConnection
-from fencelock.stores.mysql.guard.codec import SQL, Aside, OwnSpeech
-from fencelock.stores.mysql.guard.errors import explained, translated
-from fencelock.stores.sql.guard_connection import Bearing, BlockingGuardConnection, LoopGuardConnection
+from fencelock.stores.mysql.guard.block import REQUEST_TIMEOUT_S, AsyncMySQLBlockConnection, MySQLBlockConnection
+from fencelock.stores.mysql.guard.codec import SQL, MySQLBlockCodec, SeparateConnection
+from fencelock.stores.mysql.guard.errors import explained, map_guard_error
+from fencelock.stores.sql.guard_connection import AsyncioGuardConnection, BlockingGuardConnection, GuardConnectionBase
 
 DDL_PATIENCE_S = 5
 """How long `protect` waits for open writers of a table."""
 PREPARE_ASIDE = SQL.prepare_aside.format(limit_s=DDL_PATIENCE_S)
 
 
-class Meanings(Bearing[Any, OwnSpeech]):
+class MySQLErrorMapping(GuardConnectionBase[Any, MySQLBlockCodec]):
     """What both kinds of connection know of their state, and make of errors."""
 
-    _place: Place
+    _place: MySQLConnectionInfo
     _is_begun = False
     """Whether something was said since the last end of a transaction. A server that reports an error does not say
     whether one is open.
@@ -44,7 +49,7 @@ class Meanings(Bearing[Any, OwnSpeech]):
         """Return what the error of a request means; None: it is as it should be."""
         if isinstance(error, FencelockError):
             return None
-        return translated(error, self._place, is_commit=isinstance(request, (ask.Commit, ask.Finish)))
+        return map_guard_error(error, self._place, is_commit=isinstance(request, (ask.Commit, ask.Finish)))
 
     def _is_to_roll_back(self) -> bool:
         """Tell whether there may be a transaction that ROLLBACK would end; a connection in doubt is closed instead."""
@@ -52,52 +57,55 @@ class Meanings(Bearing[Any, OwnSpeech]):
         if native is None or not self._is_begun:
             return False
         self._is_begun = False
-        was_lent = native.is_lent
+        was_lent = native.is_in_block
         native.take_back()
         if FORKS.is_ours(native) and (native.is_in_transaction or not was_lent):
             return True
         FORKS.close(native)
         return False
 
-    def explain(self, error: BaseException) -> GuardError | None:
+    def map_error(self, error: BaseException) -> GuardError | None:
         """Return the error of the tree that says what an error in the user's block was; None: it is theirs."""
         return explained(error)
 
 
-class GuardConnection(Meanings, BlockingGuardConnection[LentConnection, OwnSpeech]):
+class MySQLGuardConnection(MySQLErrorMapping, BlockingGuardConnection[MySQLBlockConnection, MySQLBlockCodec]):
     """The guard's own synchronous connection."""
 
     def __init__(
-        self, place: Place, take: Callable[[], LentConnection], give_back: Callable[[LentConnection], None]
+        self,
+        place: MySQLConnectionInfo,
+        take: Callable[[], MySQLBlockConnection],
+        give_back: Callable[[MySQLBlockConnection], None],
     ) -> None:
-        super().__init__(OwnSpeech(place.database), take, give_back, FORKS.is_ours)
+        super().__init__(MySQLBlockCodec(place.database), take, give_back, FORKS.is_ours)
         self._place = place
-        self._beside: Connection | None = None
+        self._beside: MySQLConnection | None = None
 
-    def _exchanged(self, said: str | Aside) -> list[Rows]:
-        if isinstance(said, Aside):
+    def _exchanged(self, said: str | SeparateConnection) -> list[Rows]:
+        if isinstance(said, SeparateConnection):
             return results(self._aside(), said.text)
         if self._native is None:
             self._native = self._take()
         self._is_begun = True
         return results(self._native, said)
 
-    def _aside(self) -> Connection:
+    def _aside(self) -> MySQLConnection:
         """Return the connection for DDL, which commits."""
         if self._beside is None:
-            self._beside = open_connection(self._place, PATIENCE_S)
+            self._beside = open_connection(self._place, REQUEST_TIMEOUT_S)
             results(self._beside, PREPARE_ASIDE)
         return self._beside
 
     def rollback(self) -> None:
         """Undo the open transaction, if there is one; never raises."""
         with suppress(Exception):
-            for statement in self._speech.forget():
-                self._exchanged(Aside(statement))
+            for statement in self._codec.forget():
+                self._exchanged(SeparateConnection(statement))
         if self._is_to_roll_back() and self._native is not None:
             try:
                 results(self._native, SQL.rollback)
-                results(self._native, self._speech.said(SQL.unbind))
+                results(self._native, self._codec.said(SQL.unbind))
             except BaseException:
                 FORKS.close(self._native)
 
@@ -112,26 +120,31 @@ class GuardConnection(Meanings, BlockingGuardConnection[LentConnection, OwnSpeec
             FORKS.close(beside)
 
 
-class AsyncGuardConnection(Meanings, LoopGuardConnection[AsyncLentConnection, OwnSpeech]):
+class AsyncMySQLGuardConnection(MySQLErrorMapping, AsyncioGuardConnection[AsyncMySQLBlockConnection, MySQLBlockCodec]):
     """The guard's own asynchronous connection."""
 
-    def __init__(self, place: Place, take: Callable[[], Any], give_back: Callable[[AsyncLentConnection], None]) -> None:
-        super().__init__(OwnSpeech(place.database), take, give_back, FORKS.is_ours)
+    def __init__(
+        self,
+        place: MySQLConnectionInfo,
+        take: Callable[[], Any],
+        give_back: Callable[[AsyncMySQLBlockConnection], None],
+    ) -> None:
+        super().__init__(MySQLBlockCodec(place.database), take, give_back, FORKS.is_ours)
         self._place = place
-        self._beside: AsyncConnection | None = None
+        self._beside: AsyncMySQLConnection | None = None
 
-    async def _exchanged(self, said: str | Aside) -> list[Rows]:
-        if isinstance(said, Aside):
+    async def _exchanged(self, said: str | SeparateConnection) -> list[Rows]:
+        if isinstance(said, SeparateConnection):
             return await results_async(await self._aside(), said.text)
         if self._native is None:
             self._native = await self._take()
         self._is_begun = True
         return await results_async(self._native, said)
 
-    async def _aside(self) -> AsyncConnection:
+    async def _aside(self) -> AsyncMySQLConnection:
         """Return the connection for DDL, which commits."""
         if self._beside is None:
-            self._beside = await open_async_connection(self._place, PATIENCE_S)
+            self._beside = await open_async_connection(self._place, REQUEST_TIMEOUT_S)
             await results_async(self._beside, PREPARE_ASIDE)
         return self._beside
 
@@ -140,18 +153,18 @@ class AsyncGuardConnection(Meanings, LoopGuardConnection[AsyncLentConnection, Ow
         if isinstance(error, (Exception, pymysql.Error)) or self._native is None:
             await self.rollback()
         else:
-            self._speech.forget()
+            self._codec.forget()
             FORKS.close(self._native)
 
     async def rollback(self) -> None:
         """Undo the open transaction, if there is one; never raises an Exception."""
         with suppress(Exception):
-            for statement in self._speech.forget():
-                await self._exchanged(Aside(statement))
+            for statement in self._codec.forget():
+                await self._exchanged(SeparateConnection(statement))
         if self._is_to_roll_back() and self._native is not None:
             try:
                 await results_async(self._native, SQL.rollback)
-                await results_async(self._native, self._speech.said(SQL.unbind))
+                await results_async(self._native, self._codec.said(SQL.unbind))
             except BaseException as error:
                 FORKS.close(self._native)
                 if not isinstance(error, Exception):

@@ -20,8 +20,8 @@ from fencelock.errors import (
     UnfencedWriteError,
     WrongLockError,
 )
-from fencelock.stores.mysql.connection.errors import error_number, meaning
-from fencelock.stores.mysql.connection.url import Place
+from fencelock.stores.mysql.connection.errors import error_number, map_error
+from fencelock.stores.mysql.connection.url import MySQLConnectionInfo
 
 _OURS = re.compile(r"(FL0\d\d) .*", re.DOTALL)
 _NUMBERS = re.compile(r"token (\d+) at mark (\d+) of resource (.*?): ")
@@ -47,22 +47,22 @@ _NUMBER_AND_TEXT = 2
 _NO_ROUTINE = {1305, 1146, 1318, 1054}
 
 
-class Report(NamedTuple):
+class MySQLReport(NamedTuple):
     """What a server, or a client, says in an error."""
 
     number: int
     text: str
 
 
-def report_of(error: BaseException) -> Report | None:
+def report_of(error: BaseException) -> MySQLReport | None:
     """Return what the error of a client says; None if it is none of a MySQL client's."""
     arguments = error.args
     if isinstance(error, pymysql.Error):
-        return Report(error_number(error), str(arguments[-1]) if arguments else "")
+        return MySQLReport(error_number(error), str(arguments[-1]) if arguments else "")
     if len(arguments) == _NUMBER_AND_TEXT and isinstance(arguments[0], int) and not isinstance(error, OSError):
-        return Report(arguments[0], str(arguments[1]))
+        return MySQLReport(arguments[0], str(arguments[1]))
     number, text = getattr(error, "errno", None), getattr(error, "msg", None)
-    return Report(number, text) if isinstance(number, int) and isinstance(text, str) else None
+    return MySQLReport(number, text) if isinstance(number, int) and isinstance(text, str) else None
 
 
 def refusal(error: BaseException) -> GuardError | None:
@@ -119,7 +119,7 @@ def explained(error: BaseException) -> GuardError | None:
     return cut_off() if report.number in CUT_OFF else None
 
 
-def no_schema(place: Place) -> SchemaError:
+def no_schema(place: MySQLConnectionInfo) -> SchemaError:
     """Return the error for a database without the guard's routines."""
     return SchemaError(
         f"{place.url} holds no guard's schema, or one of another version: run `fencelock protect {place.url} "
@@ -127,7 +127,7 @@ def no_schema(place: Place) -> SchemaError:
     )
 
 
-def translated(error: BaseException, place: Place, *, is_commit: bool) -> FencelockError | None:
+def map_guard_error(error: BaseException, place: MySQLConnectionInfo, *, is_commit: bool) -> FencelockError | None:
     """Return the error of the tree for one that a request ran into; None: it is none of a client's."""
     if (said := refusal(error)) is not None:
         return said
@@ -138,7 +138,7 @@ def translated(error: BaseException, place: Place, *, is_commit: bool) -> Fencel
         return no_schema(place)
     if (told := _told(report, place)) is not None:
         return told
-    known = meaning(error if isinstance(error, pymysql.Error) else pymysql.OperationalError(*report), place)
+    known = map_error(error if isinstance(error, pymysql.Error) else pymysql.OperationalError(*report), place)
     if known is not None and not known.definite and not is_commit:
         return SourceUnavailableError(
             f"{place.url} broke off ({report.text or type(error).__name__}): COMMIT was not sent, so nothing of this "
@@ -147,7 +147,7 @@ def translated(error: BaseException, place: Place, *, is_commit: bool) -> Fencel
     return known
 
 
-def _told(report: Report, place: Place) -> FencelockError | None:
+def _told(report: MySQLReport, place: MySQLConnectionInfo) -> FencelockError | None:
     """Return what the server says where it has done nothing, and a guard has a remedy of its own."""
     number, said = report
     if number == RECORD_CHANGED:

@@ -9,23 +9,23 @@ or rolled back.
 from typing import Any
 
 from fencelock.errors import FencelockError, GuardError
-from fencelock.protocol.generators import drive
-from fencelock.protocol.guard_requests import Present, Withdraw
+from fencelock.protocol.generators import run_generator
+from fencelock.protocol.guard_requests import Present, Unpresent
 from fencelock.stores.error_mapping import raise_known
-from fencelock.stores.mysql.connection.url import Place
+from fencelock.stores.mysql.connection.url import MySQLConnectionInfo
 from fencelock.stores.mysql.connection.wire import Rows
 from fencelock.stores.mysql.guard.caller import asked
-from fencelock.stores.mysql.guard.codec import SQL, CallersSpeech
-from fencelock.stores.mysql.guard.errors import explained, refusal, translated
+from fencelock.stores.mysql.guard.codec import SQL, MySQLCallerCodec
+from fencelock.stores.mysql.guard.errors import explained, map_guard_error, refusal
 
 
-class BorrowedConnection:
+class MySQLFrameworkConnection:
     """A framework's connection to the guarded database."""
 
-    def __init__(self, connection: Any, place: Place) -> None:
+    def __init__(self, connection: Any, place: MySQLConnectionInfo) -> None:
         self.native = connection
         self._place = place
-        self._speech = CallersSpeech(place.database)
+        self._codec = MySQLCallerCodec(place.database)
         self._is_bound = False
 
     def prepare(self) -> None:
@@ -34,7 +34,7 @@ class BorrowedConnection:
     def restore(self) -> None:
         """Have the session as it was, unless what was presented was taken back."""
         if self._is_bound:
-            self._answers(self._speech.said(SQL.unbind))
+            self._answers(self._codec.said(SQL.unbind))
             self._is_bound = False
 
     def perform(self, request: Any) -> Any:
@@ -42,11 +42,11 @@ class BorrowedConnection:
         # It may be bound though the answer got lost.
         self._is_bound = self._is_bound or isinstance(request, Present)
         try:
-            reply = drive(self._speech.talk(request), self._answers)
+            reply = run_generator(self._codec.operations(request), self._answers)
         except BaseException as error:
             raise_known(self._meaning(error), error)
             raise
-        if isinstance(request, Withdraw):
+        if isinstance(request, Unpresent):
             self._is_bound = False
         return reply
 
@@ -56,7 +56,7 @@ class BorrowedConnection:
     def _meaning(self, error: BaseException) -> FencelockError | None:
         if isinstance(error, FencelockError):
             return None
-        return translated(error, self._place, is_commit=False)
+        return map_guard_error(error, self._place, is_commit=False)
 
     def rollback(self) -> None:
         """Leave the transaction to its owner."""
@@ -64,10 +64,10 @@ class BorrowedConnection:
     def close(self) -> None:
         """Leave the connection to its owner."""
 
-    def explain(self, error: BaseException) -> GuardError | None:
+    def map_error(self, error: BaseException) -> GuardError | None:
         """Return what the guard's triggers said; the caller's errors stay their own."""
         return explained(error)
 
-    def explain_commit(self, error: BaseException) -> GuardError | None:
+    def map_commit_error(self, error: BaseException) -> GuardError | None:
         """Return what the server said at COMMIT; a connection that broke there has said nothing."""
         return refusal(error)

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 import pymysql
 
 from fencelock.model import Finding
-from fencelock.stores.mysql.connection.client import Connection
+from fencelock.stores.mysql.connection.client import MySQLConnection
 from fencelock.stores.mysql.connection.literals import literals, quoted
-from fencelock.stores.mysql.connection.url import Place
+from fencelock.stores.mysql.connection.url import MySQLConnectionInfo
 from fencelock.stores.mysql.connection.wire import Rows, results
 from fencelock.stores.mysql.guard.errors import report_of
-from fencelock.stores.mysql.guard.protection import KINDS, Entry, entries_in
+from fencelock.stores.mysql.guard.protection import KINDS, MySQLProtectionEntry, entries_in
 from fencelock.stores.statements import statements
 
 SQL = statements(__package__, "inspection.sql")
@@ -25,7 +25,7 @@ _NO_ROUTINE = {1305, 1146}
 _STARTS_ALL = "1"
 
 
-def findings(native: Connection, place: Place) -> list[Finding]:
+def findings(native: MySQLConnection, place: MySQLConnectionInfo) -> list[Finding]:
     """Return what in this database's set-up would break the promise."""
     values = {"here": quoted(place.database), **literals({"database": place.database, "resource": None})}
 
@@ -45,7 +45,9 @@ def findings(native: Connection, place: Place) -> list[Finding]:
     return [*_of_tables(entries, marks, rows, place), *_of_the_rest(ask, entries, place)]
 
 
-def _of_tables(entries: list[Entry], marks: Rows, rows: Rows, place: Place) -> Iterator[Finding]:
+def _of_tables(
+    entries: list[MySQLProtectionEntry], marks: Rows, rows: Rows, place: MySQLConnectionInfo
+) -> Iterator[Finding]:
     """Tell what is wrong with the triggers."""
     for entry in entries:
         named = f"table {entry.table or entry.name} of resource {entry.resource!r}"
@@ -78,7 +80,9 @@ def _of_tables(entries: list[Entry], marks: Rows, rows: Rows, place: Place) -> I
             yield Finding("unprotected", message, remedy, resource)
 
 
-def _of_the_rest(ask: Callable[[str], Rows], entries: list[Entry], place: Place) -> Iterator[Finding]:
+def _of_the_rest(
+    ask: Callable[[str], Rows], entries: list[MySQLProtectionEntry], place: MySQLConnectionInfo
+) -> Iterator[Finding]:
     """Tell what goes past triggers: cascades, engines, rights, settings."""
     resources = {entry.table: entry.resource for entry in entries if entry.mode and entry.table is not None}
     for table, parent, rule in ask(SQL.cascades):
@@ -106,7 +110,7 @@ def _cascade(table: str, parent: str, rule: str, resource: str) -> Finding:
     return Finding("open-cascade", message, remedy, resource)
 
 
-def _reference(table: str, parent: str, resource: str, place: Place) -> Finding:
+def _reference(table: str, parent: str, resource: str, place: MySQLConnectionInfo) -> Finding:
     message = (
         f"table {table} is not protected and has a foreign key to {parent} of resource {resource!r}: whoever writes it "
         f"can keep the holder from deleting there, and its rows follow the holder's"

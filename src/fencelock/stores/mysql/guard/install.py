@@ -10,15 +10,15 @@ import hashlib
 import pymysql
 
 from fencelock.errors import FencelockError, SchemaError, SourceUnavailableError
-from fencelock.stores.mysql.connection.client import Connection, open_connection
+from fencelock.stores.mysql.connection.client import MySQLConnection, open_connection
 from fencelock.stores.mysql.connection.forks import FORKS
 from fencelock.stores.mysql.connection.own_tables import check_tables
-from fencelock.stores.mysql.connection.url import Place
+from fencelock.stores.mysql.connection.url import MySQLConnectionInfo
 from fencelock.stores.mysql.connection.wire import results
-from fencelock.stores.mysql.guard.block import PATIENCE_S
+from fencelock.stores.mysql.guard.block import REQUEST_TIMEOUT_S
 from fencelock.stores.mysql.guard.codec import SCHEMA_NUMBER, check_schema
 from fencelock.stores.mysql.guard.connection import PREPARE_ASIDE
-from fencelock.stores.mysql.guard.errors import report_of, translated
+from fencelock.stores.mysql.guard.errors import map_guard_error, report_of
 from fencelock.stores.statements import statements
 
 SCHEMA = statements(__package__, "schema.sql")
@@ -29,10 +29,10 @@ TURN_S = 30
 _NO_TABLE = 1146
 
 
-def install(place: Place) -> None:
+def install(place: MySQLConnectionInfo) -> None:
     """Make the schema, unless it is there."""
     try:
-        native = open_connection(place, PATIENCE_S)
+        native = open_connection(place, REQUEST_TIMEOUT_S)
         try:
             results(native, PREPARE_ASIDE)
             if not _is_installed(native):
@@ -40,11 +40,11 @@ def install(place: Place) -> None:
         finally:
             FORKS.close(native)
     except pymysql.Error as error:
-        known: FencelockError | None = translated(error, place, is_commit=False)
+        known: FencelockError | None = map_guard_error(error, place, is_commit=False)
         raise (known or SchemaError(f"{place.url}: the schema could not be made ({error})")) from error
 
 
-def _is_installed(native: Connection) -> bool:
+def _is_installed(native: MySQLConnection) -> bool:
     """Tell whether the schema is there; SchemaError if it is another one."""
     try:
         (rows,) = results(native, INSTALLING.read_schema)
@@ -58,7 +58,7 @@ def _is_installed(native: Connection) -> bool:
     return bool(rows)
 
 
-def _install(native: Connection, place: Place) -> None:
+def _install(native: MySQLConnection, place: MySQLConnectionInfo) -> None:
     turn = "fencelock_guard_" + hashlib.sha256(place.database.encode()).hexdigest()[:32]
     ((is_ours,),) = results(native, INSTALLING.take_turn.format(turn=turn, limit_s=TURN_S))[0]
     if not is_ours:

@@ -31,7 +31,7 @@ _PART = r"(`(?:[^`]|``)+`|[^`.]+)"
 _NAME = re.compile(rf"(?:{_PART}\.)?{_PART}")
 
 
-class Entry(NamedTuple):
+class MySQLProtectionEntry(NamedTuple):
     """One table that was protected. `table`: its name now, None if none of its triggers is there; `sound`: each trigger
     that is there, as (mode, kind), and whether it is what it should be.
     """
@@ -64,11 +64,11 @@ class Entry(NamedTuple):
         return Protection(f"{database}.{self.table or self.name}", self.resource, self.mode)
 
 
-def entries_in(rows: Rows) -> list[Entry]:
+def entries_in(rows: Rows) -> list[MySQLProtectionEntry]:
     """Return every table that was protected and not unprotected."""
-    found: dict[int, Entry] = {}
+    found: dict[int, MySQLProtectionEntry] = {}
     for number, resource, name, table, trigger, is_sound, _ in rows:
-        known = found.get(number) or Entry(number, bytes(resource).decode(), name, table, {})
+        known = found.get(number) or MySQLProtectionEntry(number, bytes(resource).decode(), name, table, {})
         if trigger is not None:
             _, _, kind, mode = trigger.split("_")
             known.sound[mode, kind] = bool(is_sound)
@@ -120,7 +120,7 @@ class Protector:
             self.afterwards.append(self._said(SQL.drop_protection, id=entry.id))
         return tuple(entry.shown(self._database) for entry in chosen)
 
-    def _entry(self, resource: str, table: str) -> Generator[str, list[Rows], Entry]:
+    def _entry(self, resource: str, table: str) -> Generator[str, list[Rows], MySQLProtectionEntry]:
         """Return what is known of a table; take note of it first if nothing is."""
         rows = (yield self._said(SQL.show_triggers, resource=None))[0]
         # A table that was dropped, with its triggers, and made anew has its name, and nothing else, in common.
@@ -139,9 +139,9 @@ class Protector:
             yield self._said(SQL.drop_protection, id=entry.id)
         yield self._said(SQL.add_protection, table=table, resource=resource)
         ((number,),) = (yield SQL.added_protection)[0]
-        return Entry(number, resource, table, None, {})
+        return MySQLProtectionEntry(number, resource, table, None, {})
 
-    def _make(self, before: Entry, table: str, mode: str) -> Talk:
+    def _make(self, before: MySQLProtectionEntry, table: str, mode: str) -> Talk:
         """Make the triggers of a mode; those of the other are dropped afterwards, or else these."""
         other = before.other_than(mode)
         for kind in KINDS:
@@ -163,7 +163,7 @@ class Protector:
             if before.has(other):
                 self.undoing += [self._drop(before, kind, mode) for kind in KINDS]
 
-    def _drop(self, entry: Entry, kind: str, mode: str) -> str:
+    def _drop(self, entry: MySQLProtectionEntry, kind: str, mode: str) -> str:
         return SQL.drop_trigger.format(here=self._here, trigger=quoted(_trigger(entry, kind, mode)))
 
     def _tables(self, names: tuple[str, ...]) -> Generator[str, list[Rows], list[str]]:
@@ -213,7 +213,7 @@ class Protector:
         return template.format(here=self._here, **literals(values))
 
 
-def _trigger(entry: Entry, kind: str, mode: str) -> str:
+def _trigger(entry: MySQLProtectionEntry, kind: str, mode: str) -> str:
     return f"{OUR_PREFIX}{entry.id}_{kind}_{mode}"
 
 

@@ -15,29 +15,31 @@ from fencelock.errors import FencelockError
 from fencelock.model import Finding
 from fencelock.stores.mysql.connection.client import is_alive, open_async_connection, open_connection
 from fencelock.stores.mysql.connection.forks import FORKS
-from fencelock.stores.mysql.connection.url import Place, place_of
+from fencelock.stores.mysql.connection.url import MySQLConnectionInfo, parse_url
 from fencelock.stores.mysql.connection.wire import results, results_async
 from fencelock.stores.mysql.guard import install as guard_install
-from fencelock.stores.mysql.guard.block import PATIENCE_S, AsyncLentConnection, LentConnection
-from fencelock.stores.mysql.guard.caller import AdoptedConnection, AsyncAdoptedConnection
+from fencelock.stores.mysql.guard.block import REQUEST_TIMEOUT_S, AsyncMySQLBlockConnection, MySQLBlockConnection
+from fencelock.stores.mysql.guard.caller import AsyncMySQLCallerConnection, MySQLCallerConnection
 from fencelock.stores.mysql.guard.codec import SQL
-from fencelock.stores.mysql.guard.connection import AsyncGuardConnection, GuardConnection
-from fencelock.stores.mysql.guard.errors import translated
-from fencelock.stores.mysql.guard.framework import BorrowedConnection
+from fencelock.stores.mysql.guard.connection import AsyncMySQLGuardConnection, MySQLGuardConnection
+from fencelock.stores.mysql.guard.errors import map_guard_error
+from fencelock.stores.mysql.guard.framework import MySQLFrameworkConnection
 from fencelock.stores.mysql.guard.inspection import findings
 from fencelock.stores.sql.idle import AsyncIdleConnections, IdleConnections
 
 
-def open_lent(place: Place) -> LentConnection:
+def open_block_connection(place: MySQLConnectionInfo) -> MySQLBlockConnection:
     """Return a connection that meets the server's own defaults, but for autocommit."""
-    native = cast("LentConnection", open_connection(place, PATIENCE_S, LentConnection))
+    native = cast("MySQLBlockConnection", open_connection(place, REQUEST_TIMEOUT_S, MySQLBlockConnection))
     results(native, SQL.settle_lent)
     return native
 
 
-async def open_async_lent(place: Place) -> AsyncLentConnection:
+async def open_async_block_connection(place: MySQLConnectionInfo) -> AsyncMySQLBlockConnection:
     """The same for an event loop."""
-    native = cast("AsyncLentConnection", await open_async_connection(place, PATIENCE_S, AsyncLentConnection))
+    native = cast(
+        "AsyncMySQLBlockConnection", await open_async_connection(place, REQUEST_TIMEOUT_S, AsyncMySQLBlockConnection)
+    )
     await results_async(native, SQL.settle_lent)
     return native
 
@@ -48,33 +50,33 @@ class MySQLGuard:
     speaks_asyncio = True
 
     def __init__(self, url: str) -> None:
-        self.place = place_of(url)
+        self.place = parse_url(url)
         self.url = self.place.url
         place = self.place
-        self._idle = IdleConnections(lambda: open_lent(place), is_alive, FORKS.close)
-        self._async_idle = AsyncIdleConnections(lambda: open_async_lent(place), is_alive, FORKS.close)
+        self._idle = IdleConnections(lambda: open_block_connection(place), is_alive, FORKS.close)
+        self._async_idle = AsyncIdleConnections(lambda: open_async_block_connection(place), is_alive, FORKS.close)
         weakref.finalize(self, self._idle.close)
         weakref.finalize(self, self._async_idle.close)
 
-    def connect(self) -> GuardConnection:
+    def connect(self) -> MySQLGuardConnection:
         """Return a connection of the guard's own, which opens with its first request."""
-        return GuardConnection(self.place, self._idle.take, self._idle.give_back)
+        return MySQLGuardConnection(self.place, self._idle.take, self._idle.give_back)
 
-    def connect_async(self) -> AsyncGuardConnection:
+    def connect_async(self) -> AsyncMySQLGuardConnection:
         """Return a connection for the running loop, which opens with its first request."""
-        return AsyncGuardConnection(self.place, self._async_idle.take, self._async_idle.give_back)
+        return AsyncMySQLGuardConnection(self.place, self._async_idle.take, self._async_idle.give_back)
 
-    def adopt(self, native: Any) -> AdoptedConnection:
+    def caller_connection(self, native: Any) -> MySQLCallerConnection:
         """Speak over the caller's connection, which is inside a transaction; GuardError if it is not."""
-        return AdoptedConnection(native, self.place)
+        return MySQLCallerConnection(native, self.place)
 
-    def adopt_async(self, native: Any) -> AsyncAdoptedConnection:
+    def async_caller_connection(self, native: Any) -> AsyncMySQLCallerConnection:
         """Speak over the caller's aiomysql connection, which is inside a transaction; GuardError if it is not."""
-        return AsyncAdoptedConnection(native, self.place)
+        return AsyncMySQLCallerConnection(native, self.place)
 
-    def borrow(self, connection: Any, driver: Any, paramstyle: str) -> BorrowedConnection:
+    def framework_connection(self, connection: Any, driver: Any, paramstyle: str) -> MySQLFrameworkConnection:
         """Speak through a framework's connection, whichever driver it has."""
-        return BorrowedConnection(connection, self.place)
+        return MySQLFrameworkConnection(connection, self.place)
 
     def install(self) -> None:
         """Make the schema if there is none; safe when run concurrently."""
@@ -83,11 +85,11 @@ class MySQLGuard:
     def examine(self) -> list[Finding]:
         """Return what in this database's set-up would break the promise."""
         try:
-            native = open_connection(self.place, PATIENCE_S)
+            native = open_connection(self.place, REQUEST_TIMEOUT_S)
             try:
                 return findings(native, self.place)
             finally:
                 FORKS.close(native)
         except (FencelockError, pymysql.Error) as error:
-            said = translated(error, self.place, is_commit=False) or error
+            said = map_guard_error(error, self.place, is_commit=False) or error
             return [Finding("guard-refused", str(said), "do what the message says, then run doctor again")]

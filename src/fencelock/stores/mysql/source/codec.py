@@ -28,7 +28,7 @@ Row = tuple[Any, ...]
 Rows = Sequence[Row]
 
 
-class Saying(NamedTuple):
+class MySQLOperation(NamedTuple):
     """A statement with its parameters, what its rows mean as a reply, and in which column the source says its clock."""
 
     statement: str
@@ -37,7 +37,7 @@ class Saying(NamedTuple):
     clock_column: int | None = None
 
 
-class Described(NamedTuple):
+class MySQLDescription(NamedTuple):
     """One row of `describe`: the source as a connection finds it."""
 
     schema: int
@@ -52,7 +52,7 @@ class Described(NamedTuple):
         return SourceInfo(self.source_id, self.epoch, self.history_id, self.last_token, self.last_token)
 
 
-class Answer(NamedTuple):
+class MySQLAnswer(NamedTuple):
     """One row of `acquire`. The common case tells nothing of the source: it is the one that was named."""
 
     outcome: str
@@ -64,7 +64,7 @@ class Answer(NamedTuple):
     history_id: str
 
 
-class Speaker(NamedTuple):
+class MySQLSourceCodec(NamedTuple):
     """Who says it: the source that it knows, the last token that it saw, and its clock as the source's."""
 
     seen: Seen
@@ -72,67 +72,69 @@ class Speaker(NamedTuple):
     source_us: Callable[[int], int]
     now_us: int
 
-    def saying(self, request: Any) -> Saying:
+    def saying(self, request: Any) -> MySQLOperation:
         """Return what to say for a request of `protocol/source_requests.py`."""
         return _SAYINGS[type(request)](self, request)
 
-    def acquire(self, request: ask.Acquire) -> Saying:
+    def acquire(self, request: ask.Acquire) -> MySQLOperation:
         """Take the lock or queue for it."""
         mode = "wait" if request.may_wait else "try"
         born_us = self.source_us(request.born_us)
         return self._deciding(request.lock, request.claim, request.holder, request.ttl_ms, born_us, mode)
 
-    def poll(self, request: ask.Poll) -> Saying:
+    def poll(self, request: ask.Poll) -> MySQLOperation:
         """Look whether its turn has come."""
         return self._deciding(request.lock, request.claim, None, None, None, "poll")
 
-    def _deciding(self, lock: str, *claim: Any) -> Saying:
+    def _deciding(self, lock: str, *claim: Any) -> MySQLOperation:
         parameters = (lock.encode(), *claim, MAX_WAITERS, self.seen.epoch, self.seen.history_id)
-        return Saying(SQL.acquire, parameters, partial(_hear_acquire, lock, self.seen), clock_column=3)
+        return MySQLOperation(SQL.acquire, parameters, partial(_hear_acquire, lock, self.seen), clock_column=3)
 
-    def release(self, request: ask.Release) -> Saying:
+    def release(self, request: ask.Release) -> MySQLOperation:
         """End a claim, which is not younger on the source's clock than this moment."""
         parameters = (request.lock.encode(), request.claim, self.source_us(self.now_us))
-        return Saying(SQL.release, parameters, _hear_release, clock_column=1)
+        return MySQLOperation(SQL.release, parameters, _hear_release, clock_column=1)
 
-    def renew(self, request: ask.Renew) -> Saying:
+    def renew(self, request: ask.Renew) -> MySQLOperation:
         """Extend a batch, in the order of the locks' names."""
         leases = sorted((lock.encode(), claim) for lock, claim in request.leases)
-        return Saying(SQL.renew, (json.dumps([(name.hex(), claim) for name, claim in leases]),), _hear_renew)
+        return MySQLOperation(SQL.renew, (json.dumps([(name.hex(), claim) for name, claim in leases]),), _hear_renew)
 
-    def raise_epoch(self, request: ask.RaiseEpoch) -> Saying:
+    def raise_epoch(self, request: ask.RaiseEpoch) -> MySQLOperation:
         """Begin a new history."""
         parameters = (request.history_id, draw_id(), self.highest_token, default_holder(), request.reason)
-        return Saying(SQL.raise_epoch, parameters, lambda rows: Described(*rows[0]).info() if rows else None)
+        return MySQLOperation(
+            SQL.raise_epoch, parameters, lambda rows: MySQLDescription(*rows[0]).info() if rows else None
+        )
 
-    def break_lease(self, request: ask.Break) -> Saying:
+    def break_lease(self, request: ask.Break) -> MySQLOperation:
         """End a lease, whoever has it."""
         parameters = (request.lock.encode(), request.claim, request.holder, request.reason)
-        return Saying(SQL.break_lease, parameters, lambda rows: ask.Broken(*rows[0]))
+        return MySQLOperation(SQL.break_lease, parameters, lambda rows: ask.Broken(*rows[0]))
 
-    def purge(self, request: ask.Purge) -> Saying:
+    def purge(self, request: ask.Purge) -> MySQLOperation:
         """Forget what is free."""
-        return Saying(SQL.purge, (), lambda rows: rows[0][0], clock_column=1)
+        return MySQLOperation(SQL.purge, (), lambda rows: rows[0][0], clock_column=1)
 
-    def inspect(self, request: ask.Inspect) -> Saying:
+    def inspect(self, request: ask.Inspect) -> MySQLOperation:
         """Look at one lock."""
-        return Saying(SQL.inspect, (request.lock.encode(),), partial(_hear_inspect, request.lock))
+        return MySQLOperation(SQL.inspect, (request.lock.encode(),), partial(_hear_inspect, request.lock))
 
-    def page(self, request: ask.ListLocks) -> Saying:
+    def page(self, request: ask.ListLocks) -> MySQLOperation:
         """Look at the next locks."""
-        return Saying(SQL.inspect_page, ((request.after or "").encode(), PAGE_LOCKS), _hear_page)
+        return MySQLOperation(SQL.inspect_page, ((request.after or "").encode(), PAGE_LOCKS), _hear_page)
 
 
-_SAYINGS: dict[type, Callable[[Speaker, Any], Saying]] = {
-    ask.Acquire: Speaker.acquire,
-    ask.Poll: Speaker.poll,
-    ask.Renew: Speaker.renew,
-    ask.Release: Speaker.release,
-    ask.Break: Speaker.break_lease,
-    ask.Purge: Speaker.purge,
-    ask.RaiseEpoch: Speaker.raise_epoch,
-    ask.Inspect: Speaker.inspect,
-    ask.ListLocks: Speaker.page,
+_SAYINGS: dict[type, Callable[[MySQLSourceCodec, Any], MySQLOperation]] = {
+    ask.Acquire: MySQLSourceCodec.acquire,
+    ask.Poll: MySQLSourceCodec.poll,
+    ask.Renew: MySQLSourceCodec.renew,
+    ask.Release: MySQLSourceCodec.release,
+    ask.Break: MySQLSourceCodec.break_lease,
+    ask.Purge: MySQLSourceCodec.purge,
+    ask.RaiseEpoch: MySQLSourceCodec.raise_epoch,
+    ask.Inspect: MySQLSourceCodec.inspect,
+    ask.ListLocks: MySQLSourceCodec.page,
 }
 
 
@@ -141,9 +143,9 @@ def draw_id() -> str:
     return os.urandom(8).hex()
 
 
-def answer_of(row: Row, seen: Seen) -> Answer:
+def answer_of(row: Row, seen: Seen) -> MySQLAnswer:
     """Return one row of `acquire` as what it means to somebody who named the source `seen`."""
-    return Answer._make((*row, *seen) if len(row) == SHORT_ANSWER else row)
+    return MySQLAnswer._make((*row, *seen) if len(row) == SHORT_ANSWER else row)
 
 
 def _hear_acquire(lock: str, seen: Seen, rows: Rows) -> ask.SourceReply:

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 from fencelock.errors import SourceError
 from fencelock.model import Finding
 from fencelock.protocol.source_requests import ReadSource
-from fencelock.stores.mysql.connection.client import Connection, open_connection
-from fencelock.stores.mysql.connection.errors import naming_errors
+from fencelock.stores.mysql.connection.client import MySQLConnection, open_connection
+from fencelock.stores.mysql.connection.errors import mapping_errors
 from fencelock.stores.mysql.connection.forks import FORKS
 from fencelock.stores.mysql.source.codec import SQL
 
 if TYPE_CHECKING:
     from fencelock.stores.mysql.source.store import MySQLSource
 
-PATIENCE_S = 5.0
+REQUEST_TIMEOUT_S = 5.0
 _CHANGING = {
     *("ALL PRIVILEGES", "INSERT", "UPDATE", "DELETE", "DROP", "ALTER", "TRIGGER", "ALTER ROUTINE", "SUPER"),
     "CREATE TEMPORARY TABLES",
@@ -29,7 +29,7 @@ _ON = {"ON", "1"}
 
 def examine(store: "MySQLSource") -> list[Finding]:
     """Return what in the server's settings, and in this role's rights, would break the promise."""
-    connection = store.connect(patience_s=PATIENCE_S)
+    connection = store.connect(request_timeout_s=REQUEST_TIMEOUT_S)
     try:
         connection.perform(ReadSource())
         return list(_findings(store))
@@ -40,9 +40,9 @@ def examine(store: "MySQLSource") -> list[Finding]:
 
 
 def _findings(store: "MySQLSource") -> Iterator[Finding]:
-    native = open_connection(store.place, PATIENCE_S)
+    native = open_connection(store.place, REQUEST_TIMEOUT_S)
     try:
-        with naming_errors(store.place), native.cursor() as cursor:
+        with mapping_errors(store.place), native.cursor() as cursor:
             cursor.execute(SQL.settings)
             settings = {name: str(value).upper() for name, value in cursor.fetchall()}
             cursor.execute(SQL.grants)
@@ -67,7 +67,7 @@ def _findings(store: "MySQLSource") -> Iterator[Finding]:
         )
 
 
-def _is_clock_moving(native: Connection) -> bool:
+def _is_clock_moving(native: MySQLConnection) -> bool:
     with native.cursor() as cursor:
         cursor.execute(SQL.clock)
         return bool(cursor.fetchone()[1])

@@ -18,23 +18,33 @@ from fencelock.clock import boottime_us
 from fencelock.errors import SchemaError, SourceError
 from fencelock.model import Finding
 from fencelock.protocol import source_requests as ask
-from fencelock.protocol.generators import drive, drive_async
+from fencelock.protocol.generators import run_generator, run_generator_async
 from fencelock.protocol.stores import Capabilities, Channel
 from fencelock.stores.mysql.connection import install
 from fencelock.stores.mysql.connection.client import (
-    AsyncConnection,
-    Connection,
+    AsyncMySQLConnection,
+    MySQLConnection,
     is_alive,
     open_async_connection,
     open_connection,
 )
-from fencelock.stores.mysql.connection.errors import error_number, naming_errors
+from fencelock.stores.mysql.connection.errors import error_number, mapping_errors
 from fencelock.stores.mysql.connection.forks import FORKS
-from fencelock.stores.mysql.connection.url import place_of
+from fencelock.stores.mysql.connection.url import parse_url
 from fencelock.stores.mysql.source import inspection
-from fencelock.stores.mysql.source.codec import GRANTED, HELD, SQL, Answer, Described, Rows, Speaker, answer_of, draw_id
-from fencelock.stores.source_clock import Identity, Seen
-from fencelock.stores.sql.source_connection import SourceConnection
+from fencelock.stores.mysql.source.codec import (
+    GRANTED,
+    HELD,
+    SQL,
+    MySQLAnswer,
+    MySQLDescription,
+    MySQLSourceCodec,
+    Rows,
+    answer_of,
+    draw_id,
+)
+from fencelock.stores.source_clock import Seen, SourceIdentity
+from fencelock.stores.sql.source_connection import ServerSourceConnection
 from fencelock.stores.statements import statements
 
 SCHEMA = statements(__package__, "schema.sql")
@@ -58,23 +68,23 @@ class MySQLSource:
     )
 
     def __init__(self, url: str) -> None:
-        self.place = place_of(url)
+        self.place = parse_url(url)
         self.url = self.place.url
-        self.identity = Identity(self.url)
-        self.went_back: dict[Seen, str] = {}
+        self.identity = SourceIdentity(self.url)
+        self.regressed: dict[Seen, str] = {}
         """What was said when a history was found to have gone back: its tokens may be old ones until it passes them."""
 
-    def connect(self, *, patience_s: float) -> "MySQLSourceConnection":
+    def connect(self, *, request_timeout_s: float) -> "MySQLSourceConnection":
         """Return a connection, which opens with its first request."""
-        return MySQLSourceConnection(self, patience_s)
+        return MySQLSourceConnection(self, request_timeout_s)
 
-    def connect_async(self, *, patience_s: float) -> "AsyncMySQLSourceConnection":
+    def connect_async(self, *, request_timeout_s: float) -> "AsyncMySQLSourceConnection":
         """Return a connection for the running loop, which opens with its first request."""
-        return AsyncMySQLSourceConnection(self, patience_s)
+        return AsyncMySQLSourceConnection(self, request_timeout_s)
 
     def listen(self, lock: str, claim: str) -> Channel:
         """Open the channel of one waiting claim, on which nothing is ever told."""
-        return Silence()
+        return NoWakeup()
 
     def install(self) -> None:
         """Make the schema if there is none, and its routines if nobody's rights are behind them any more; safe when
@@ -97,7 +107,7 @@ class MySQLSource:
         return inspection.examine(self)
 
 
-class Silence:
+class NoWakeup:
     """The channel of a claim that has to look for itself."""
 
     def __init__(self) -> None:
@@ -117,7 +127,7 @@ class Silence:
             self._descriptor = -1
 
 
-class Conversation:
+class MySQLSourceProtocol:
     """What is said over one connection, whichever way it is said: pure but for what it remembers."""
 
     def __init__(self, store: MySQLSource) -> None:
@@ -129,7 +139,7 @@ class Conversation:
         """The connection is another one from here on."""
         self._is_greeted = False
 
-    def talk(self, request: Any) -> Talk[ask.SourceReply]:
+    def operations(self, request: Any) -> Talk[ask.SourceReply]:
         """Say what a request needs, and return the reply."""
         kind = type(request)
         if kind is ask.ReserveBlock:
@@ -140,7 +150,7 @@ class Conversation:
             yield from self._greet()
         return (yield from self._ask(request))
 
-    def _greet(self) -> Talk[Described]:
+    def _greet(self) -> Talk[MySQLDescription]:
         before = self._identity.seen
         rows = yield SQL.describe, ()
         heard_us = boottime_us()
@@ -149,7 +159,7 @@ class Conversation:
                 f"{self._store.url} holds a schema that is not whole: as its owner, run `fencelock install` on it, or "
                 f"restore it from a backup if it was whole before"
             )
-        found = Described._make(rows[0])
+        found = MySQLDescription._make(rows[0])
         install.check_number(self._store.place, PART, found.schema, SCHEMA_NUMBER)
         self._identity.check(Seen(found.source_id, found.epoch, found.history_id), before)
         self._identity.clock.learn(found.now_us, heard_us)
@@ -160,7 +170,7 @@ class Conversation:
         identity = self._identity
         before, highest = identity.seen, identity.highest_token
         assert before is not None, "a connection greets first"
-        said = Speaker(before, highest, identity.clock.at, boottime_us()).saying(request)
+        said = MySQLSourceCodec(before, highest, identity.clock.at, boottime_us()).saying(request)
         rows = yield said.statement, said.parameters
         if said.clock_column is not None and rows:
             identity.clock.learn(rows[0][said.clock_column], boottime_us())
@@ -171,7 +181,7 @@ class Conversation:
             identity.check_token(reply.token, 0)
         return reply
 
-    def _note(self, answer: Answer, before: Seen, highest: int) -> None:
+    def _note(self, answer: MySQLAnswer, before: Seen, highest: int) -> None:
         """Refuse an answer to `acquire` of an older state than was known before it was asked for; a history that went
         back once is refused until an operator has begun another.
         """
@@ -179,29 +189,29 @@ class Conversation:
         self._identity.check(seen, before)
         if answer.outcome not in {GRANTED, HELD}:
             return
-        if seen in self._store.went_back:
-            raise SourceError(self._store.went_back[seen])
+        if seen in self._store.regressed:
+            raise SourceError(self._store.regressed[seen])
         if answer.outcome == GRANTED:
             try:
                 self._identity.check_token(answer.token, highest)
             except SourceError as error:
-                self._store.went_back[seen] = str(error)
+                self._store.regressed[seen] = str(error)
                 raise
 
 
-class MySQLSourceConnection(SourceConnection[Connection, Conversation]):
+class MySQLSourceConnection(ServerSourceConnection[MySQLConnection, MySQLSourceProtocol]):
     """Answers requests in the caller's thread, each by one statement."""
 
-    def __init__(self, store: MySQLSource, patience_s: float) -> None:
-        super().__init__(Conversation(store), patience_s, is_alive, FORKS.close)
+    def __init__(self, store: MySQLSource, request_timeout_s: float) -> None:
+        super().__init__(MySQLSourceProtocol(store), request_timeout_s, is_alive, FORKS.close)
         self._place = store.place
-        self._naming_errors = naming_errors(store.place)
+        self._naming_errors = mapping_errors(store.place)
 
     def perform(self, request: Any) -> ask.SourceReply:
         """Answer one request of `protocol/source_requests.py`."""
         native = self._native = self._alive() or open_connection(self._place, self._patience_s)
         native.wait_for(self._patience_for(request))
-        return drive(self._conversation.talk(request), self._say)
+        return run_generator(self._conversation.operations(request), self._say)
 
     def _say(self, said: Said) -> Rows:
         native = self._native
@@ -215,19 +225,19 @@ class MySQLSourceConnection(SourceConnection[Connection, Conversation]):
             return native.run(*said)
 
 
-class AsyncMySQLSourceConnection(SourceConnection[AsyncConnection, Conversation]):
+class AsyncMySQLSourceConnection(ServerSourceConnection[AsyncMySQLConnection, MySQLSourceProtocol]):
     """Answers requests on the running loop, each by one statement."""
 
-    def __init__(self, store: MySQLSource, patience_s: float) -> None:
-        super().__init__(Conversation(store), patience_s, is_alive, FORKS.close)
+    def __init__(self, store: MySQLSource, request_timeout_s: float) -> None:
+        super().__init__(MySQLSourceProtocol(store), request_timeout_s, is_alive, FORKS.close)
         self._place = store.place
-        self._naming_errors = naming_errors(store.place)
+        self._naming_errors = mapping_errors(store.place)
 
     async def perform(self, request: Any) -> ask.SourceReply:
         """Answer one request of `protocol/source_requests.py`."""
         native = self._native = self._alive() or await open_async_connection(self._place, self._patience_s)
         native.wait_for(self._patience_for(request))
-        return await drive_async(self._conversation.talk(request), self._say)
+        return await run_generator_async(self._conversation.operations(request), self._say)
 
     async def _say(self, said: Said) -> Rows:
         native = self._native

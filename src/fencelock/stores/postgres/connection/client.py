@@ -1,8 +1,9 @@
 """psycopg connections for a source or a guard, and what their errors mean.
 
-Promise: a connection waits `patience_s` at most for each answer, so that a frozen server or a cut network is noticed.
-A wait that is broken off, by its end or by an exception, is over at once: the server is not asked to cancel, since the
-connection is closed next and the outcome unknown. Errors become those of the tree, with `definite` true to the fact.
+Promise: a connection waits `request_timeout_s` at most for each answer, so that a frozen server or a cut network is
+noticed. A wait that is broken off, by its end or by an exception, is over at once: the server is not asked to cancel,
+since the connection is closed next and the outcome unknown. Errors become those of the tree, with `definite` true to
+the fact.
 """
 
 import select
@@ -14,10 +15,10 @@ import psycopg
 from psycopg import waiting
 
 from fencelock.errors import OutcomeUnknownError, SchemaError, SourceError, SourceUnavailableError
-from fencelock.stores.error_mapping import NamingErrors
+from fencelock.stores.error_mapping import ErrorMapper
 from fencelock.stores.postgres.connection import wire as exchange
 from fencelock.stores.postgres.connection.forks import FORKS
-from fencelock.stores.postgres.connection.url import Place
+from fencelock.stores.postgres.connection.url import PostgresConnectionInfo
 from fencelock.stores.postgres.connection.wire import Row, Trip
 
 LOOK_S = 0.5
@@ -56,14 +57,14 @@ _DEFINITE: tuple[tuple[set[str], type[SourceError], str], ...] = (
 Result = TypeVar("Result")
 
 
-class PatienceOverError(Exception):
+class PostgresTimeoutError(Exception):
     """The server did not answer in time; never leaves this package."""
 
 
-class Connection(psycopg.Connection[tuple[Any, ...]]):
+class PostgresConnection(psycopg.Connection[tuple[Any, ...]]):
     """A synchronous connection with an end to its patience."""
 
-    patience_s: float = MAX_CONNECT_S
+    request_timeout_s: float = MAX_CONNECT_S
     prepared: dict[str, bytes]
     looking: select.poll
     _forks = FORKS  # At the interpreter's end the module's own names may be gone before the last connection.
@@ -74,18 +75,18 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
 
     def wait(self, gen: Any, interval: float = LOOK_S, timeout: float | None = None) -> Any:
         """Wait for psycopg's generator, until the patience is over at most."""
-        patience_s = self.patience_s if timeout is None else timeout
-        return waiting.wait(_limited(gen, patience_s), self.pgconn.socket, min(interval, patience_s))
+        request_timeout_s = self.request_timeout_s if timeout is None else timeout
+        return waiting.wait(_limited(gen, request_timeout_s), self.pgconn.socket, min(interval, request_timeout_s))
 
     def run_prepared(self, statement: str, parameters: Sequence[Any]) -> list[Row]:
         """Run a statement that this connection prepares at its first time, and return its rows."""
         return self.wait(_prepared(self, statement, parameters))  # type: ignore[no-any-return]
 
 
-class AsyncConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
+class AsyncPostgresConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
     """The same for an event loop."""
 
-    patience_s: float = MAX_CONNECT_S
+    request_timeout_s: float = MAX_CONNECT_S
     prepared: dict[str, bytes]
     looking: select.poll
     _forks = FORKS  # At the interpreter's end the module's own names may be gone before the last connection.
@@ -96,72 +97,80 @@ class AsyncConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
 
     async def wait(self, gen: Any, interval: float = LOOK_S, timeout: float | None = None) -> Any:
         """Wait for psycopg's generator, until the patience is over at most."""
-        patience_s = self.patience_s if timeout is None else timeout
-        return await waiting.wait_async(_limited(gen, patience_s), self.pgconn.socket, min(interval, patience_s))
+        request_timeout_s = self.request_timeout_s if timeout is None else timeout
+        return await waiting.wait_async(
+            _limited(gen, request_timeout_s), self.pgconn.socket, min(interval, request_timeout_s)
+        )
 
     async def run_prepared(self, statement: str, parameters: Sequence[Any]) -> list[Row]:
         """Run a statement that this connection prepares at its first time, and return its rows."""
         return await self.wait(_prepared(self, statement, parameters))  # type: ignore[no-any-return]
 
 
-def _limited(gen: Generator[Any, Any, Result], patience_s: float) -> Generator[Any, Any, Result]:
+def _limited(gen: Generator[Any, Any, Result], request_timeout_s: float) -> Generator[Any, Any, Result]:
     """Pass everything between psycopg's generator and whoever waits for it, until the patience is over."""
-    end_s = time.monotonic() + patience_s
+    end_s = time.monotonic() + request_timeout_s
     try:
         wanted = next(gen)
         while True:
             ready = yield wanted
             if not ready and time.monotonic() >= end_s:
-                raise PatienceOverError("no answer in time")
+                raise PostgresTimeoutError("no answer in time")
             wanted = gen.send(ready)
     except StopIteration as done:
         return done.value  # type: ignore[no-any-return]
 
 
-def _prepared(connection: Connection | AsyncConnection, statement: str, parameters: Sequence[Any]) -> Trip[list[Row]]:
+def _prepared(
+    connection: PostgresConnection | AsyncPostgresConnection, statement: str, parameters: Sequence[Any]
+) -> Trip[list[Row]]:
     """Ask without a cursor, which costs as much again as the trip."""
     names = connection.prepared
     name = names.get(statement) or (yield from exchange.prepare(connection.pgconn, statement, names, ENCODING))
     return (yield from exchange.run_prepared(connection.pgconn, name, parameters, ENCODING))
 
 
-def open_connection(place: Place, patience_s: float, kind: type[Connection] = Connection) -> Connection:
+def open_connection(
+    place: PostgresConnectionInfo, request_timeout_s: float, kind: type[PostgresConnection] = PostgresConnection
+) -> PostgresConnection:
     """Return an open connection in autocommit mode; SourceUnavailableError if there is none to be had."""
     try:
-        connection = kind.connect(autocommit=True, **_parameters(place, patience_s))
+        connection = kind.connect(autocommit=True, **_parameters(place, request_timeout_s))
     except psycopg.Error as error:
         raise unreachable(error, place) from error
-    _take_charge(connection, patience_s)
+    _take_charge(connection, request_timeout_s)
     return connection
 
 
 async def open_async_connection(
-    place: Place, patience_s: float, kind: type[AsyncConnection] = AsyncConnection
-) -> AsyncConnection:
+    place: PostgresConnectionInfo,
+    request_timeout_s: float,
+    kind: type[AsyncPostgresConnection] = AsyncPostgresConnection,
+) -> AsyncPostgresConnection:
     """The same for an event loop."""
     try:
-        connection = await kind.connect(autocommit=True, **_parameters(place, patience_s))
+        connection = await kind.connect(autocommit=True, **_parameters(place, request_timeout_s))
     except psycopg.Error as error:
         raise unreachable(error, place) from error
-    _take_charge(connection, patience_s)
+    _take_charge(connection, request_timeout_s)
     return connection
 
 
-def _take_charge(connection: Connection | AsyncConnection, patience_s: float) -> None:
+def _take_charge(connection: PostgresConnection | AsyncPostgresConnection, request_timeout_s: float) -> None:
     FORKS.add(connection)
-    connection.patience_s = patience_s
+    connection.request_timeout_s = request_timeout_s
     connection.prepared = {}
     connection.looking = select.poll()
     connection.looking.register(connection.pgconn.socket, select.POLLIN)
 
 
-def _parameters(place: Place, patience_s: float) -> dict[str, Any]:
-    patience = max(MIN_CONNECT_S, min(MAX_CONNECT_S, round(patience_s)))
+def _parameters(place: PostgresConnectionInfo, request_timeout_s: float) -> dict[str, Any]:
+    patience = max(MIN_CONNECT_S, min(MAX_CONNECT_S, round(request_timeout_s)))
     # A database of another encoding would else be spoken to in that one, which lacks what a holder's name may have.
     return {"connect_timeout": patience, **_KEEPALIVES, **place.parameters, "client_encoding": ENCODING}
 
 
-def is_alive(connection: Connection | AsyncConnection) -> bool:
+def is_alive(connection: PostgresConnection | AsyncPostgresConnection) -> bool:
     """Tell whether an idle connection of this process is one still: a server that ended it has something to read."""
     return FORKS.is_ours(connection) and not connection.closed and not connection.looking.poll(0)
 
@@ -171,20 +180,20 @@ def is_pooled(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
     return connection.info.backend_pid != backend_id
 
 
-def unreachable(error: psycopg.Error, place: Place) -> SourceError:
+def unreachable(error: psycopg.Error, place: PostgresConnectionInfo) -> SourceError:
     """Return what a failed attempt to connect means."""
     said = " ".join(line.strip() for line in str(error).splitlines()) or type(error).__name__
     return SourceUnavailableError(f"{place.url} cannot be reached: {said}")
 
 
-def naming_errors(place: Place) -> NamingErrors:
+def mapping_errors(place: PostgresConnectionInfo) -> ErrorMapper:
     """Return a block in which what comes out of a request that was sent is raised as what it means."""
-    return NamingErrors(lambda error: meaning(error, place))
+    return ErrorMapper(lambda error: map_error(error, place))
 
 
-def meaning(error: BaseException, place: Place) -> SourceError | None:
+def map_error(error: BaseException, place: PostgresConnectionInfo) -> SourceError | None:
     """Return what an exception out of a request that was sent means; None: it is not the store's."""
-    if isinstance(error, PatienceOverError):
+    if isinstance(error, PostgresTimeoutError):
         return OutcomeUnknownError(f"{place.url} did not answer in time: whether it did what was asked is unknown")
     if not isinstance(error, psycopg.Error):
         return None
@@ -195,7 +204,7 @@ def meaning(error: BaseException, place: Place) -> SourceError | None:
     return answered(state, said, place)
 
 
-def answered(state: str, said: str, place: Place) -> SourceError:
+def answered(state: str, said: str, place: PostgresConnectionInfo) -> SourceError:
     """Return what a server means that answers with an error, and so has done nothing."""
     for states, kind, message in _DEFINITE:
         if state in states:

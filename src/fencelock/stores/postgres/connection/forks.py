@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 from fencelock.stores.forks import Forks
 
 if TYPE_CHECKING:
-    from fencelock.stores.postgres.connection.client import AsyncConnection, Connection
+    from fencelock.stores.postgres.connection.client import AsyncPostgresConnection, PostgresConnection
 
 
-def _close(native: "Connection | AsyncConnection") -> None:
+def _close(native: "PostgresConnection | AsyncPostgresConnection") -> None:
     native.pgconn.finish()
 
 
-def _drop(native: "Connection | AsyncConnection") -> None:
+def _drop(native: "PostgresConnection | AsyncPostgresConnection") -> None:
     if not native.closed:
         os.close(native.pgconn.socket)
 
 
-FORKS: "Forks[Connection | AsyncConnection]" = Forks(close=_close, drop=_drop)
+FORKS: "Forks[PostgresConnection | AsyncPostgresConnection]" = Forks(close=_close, drop=_drop)

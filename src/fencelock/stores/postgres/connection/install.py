@@ -9,26 +9,28 @@ import psycopg
 from psycopg import sql
 
 from fencelock.errors import SchemaError
-from fencelock.stores.postgres.connection.client import naming_errors, open_connection
+from fencelock.stores.postgres.connection.client import mapping_errors, open_connection
 from fencelock.stores.postgres.connection.forks import FORKS
-from fencelock.stores.postgres.connection.url import Place
+from fencelock.stores.postgres.connection.url import PostgresConnectionInfo
 from fencelock.stores.statements import Statements, statements
 
 SQL = statements(__package__, "install.sql")
-PATIENCE_S = 60.0
+REQUEST_TIMEOUT_S = 60.0
 _KEY = 7378697628973295215
 """The advisory lock that lets one installation run at a time."""
 _FIND_TABLE = "SELECT to_regclass(%s) IS NOT NULL"
 
 
-def install(place: Place, *, part: str, table: str, number: int, parts: tuple[Statements, ...]) -> None:
+def install(
+    place: PostgresConnectionInfo, *, part: str, table: str, number: int, parts: tuple[Statements, ...]
+) -> None:
     """Make a part of the schema in one transaction, unless it is there with the same number already.
 
     `table` is the part's own, in the schema `fencelock`, with a column `schema` that says its number.
     """
-    connection = open_connection(place, PATIENCE_S)
+    connection = open_connection(place, REQUEST_TIMEOUT_S)
     try:
-        with naming_errors(place):
+        with mapping_errors(place):
             connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
             connection.execute(SQL.prepare.encode(), [_KEY])
             if not _is_installed(connection, place, part, table, number):
@@ -44,7 +46,11 @@ def install(place: Place, *, part: str, table: str, number: int, parts: tuple[St
 
 
 def _is_installed(
-    connection: psycopg.Connection[tuple[object, ...]], place: Place, part: str, table: str, number: int
+    connection: psycopg.Connection[tuple[object, ...]],
+    place: PostgresConnectionInfo,
+    part: str,
+    table: str,
+    number: int,
 ) -> bool:
     if connection.execute(_FIND_TABLE, [f"fencelock.{table}"]).fetchone() != (True,):
         return False
@@ -53,7 +59,7 @@ def _is_installed(
     return True
 
 
-def check_number(place: Place, part: str, found: object, number: int) -> None:
+def check_number(place: PostgresConnectionInfo, part: str, found: object, number: int) -> None:
     """Raise SchemaError unless the part of the schema that was found has this number."""
     if found != number:
         raise SchemaError(

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 _STATE = re.compile(r"[0-9A-Z]{5}")
 
 
-class Report(NamedTuple):
+class PostgresReport(NamedTuple):
     """A server's error."""
 
     state: str
@@ -19,7 +19,7 @@ class Report(NamedTuple):
     detail: str | None
 
 
-def report_of(error: BaseException) -> Report | None:
+def report_of(error: BaseException) -> PostgresReport | None:
     """Return what the server said; None if the exception is no server's error."""
     known: Any = error
     state = getattr(known, "sqlstate", None) or getattr(known, "pgcode", None)
@@ -29,7 +29,7 @@ def report_of(error: BaseException) -> Report | None:
         return None
     if hasattr(known, "diag"):
         said = known.diag
-        return Report(state, said.message_primary or str(error), said.message_hint, said.message_detail)
+        return PostgresReport(state, said.message_primary or str(error), said.message_hint, said.message_detail)
     message = getattr(known, "message", None) or fields.get("M") or str(error)
     hint = getattr(known, "hint", None) or fields.get("H")
-    return Report(state, message, hint, getattr(known, "detail", None) or fields.get("D"))
+    return PostgresReport(state, message, hint, getattr(known, "detail", None) or fields.get("D"))

@@ -14,7 +14,7 @@ from psycopg.conninfo import conninfo_to_dict
 from fencelock.errors import ConfigError
 
 
-class Place(NamedTuple):
+class PostgresConnectionInfo(NamedTuple):
     """Where a URL leads: `parameters` for libpq, and `url`, one spelling for all that lead there."""
 
     parameters: dict[str, str]
@@ -24,7 +24,7 @@ class Place(NamedTuple):
         return f"Place({self.url!r})"
 
 
-def place_of(url: str) -> Place:
+def parse_url(url: str) -> PostgresConnectionInfo:
     """Return where a postgresql:// or postgres:// URL leads; ConfigError if libpq would not understand it."""
     try:
         given = {key: str(value) for key, value in conninfo_to_dict(url).items() if value is not None}
@@ -39,7 +39,7 @@ def place_of(url: str) -> Place:
         # Of several servers, the one that takes writes is meant: the others cannot grant.
         given.setdefault("target_session_attrs", "read-write")
     given.setdefault("fallback_application_name", "fencelock")
-    return Place(given, _spelt(resolved))
+    return PostgresConnectionInfo(given, _spelt(resolved))
 
 
 def url_of(parameters: Mapping[str, Any]) -> str:

@@ -28,7 +28,7 @@ class Statement(NamedTuple):
     parameters: Sequence[Any] = ()
 
 
-class Answer(NamedTuple):
+class PostgresAnswer(NamedTuple):
     """What the server said to one statement: rows, and its own word for what it did."""
 
     rows: list[Row]
@@ -37,7 +37,7 @@ class Answer(NamedTuple):
 
 def exchange(
     connection: pq.abc.PGconn, statements: Sequence[Statement], encoding: str, names: Mapping[str, bytes] = _NO_NAMES
-) -> Trip[list[Answer]]:
+) -> Trip[list[PostgresAnswer]]:
     """Send the statements in one go, those that were prepared by their names, and return their answers."""
     connection.enter_pipeline_mode()
     for text, parameters in statements:
@@ -53,7 +53,9 @@ def exchange(
     for result in results:
         if result.status == pq.ExecStatus.FATAL_ERROR:
             raise errors.error_from_result(result, encoding)
-    return [Answer(_rows(result, encoding), (result.command_status or b"").decode(encoding)) for result in results]
+    return [
+        PostgresAnswer(_rows(result, encoding), (result.command_status or b"").decode(encoding)) for result in results
+    ]
 
 
 def prepare(connection: pq.abc.PGconn, text: str, names: dict[str, bytes], encoding: str) -> Trip[bytes]:

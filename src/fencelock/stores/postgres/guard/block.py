@@ -18,25 +18,25 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from fencelock.errors import GuardError
-from fencelock.stores.postgres.connection.client import AsyncConnection, Connection, is_pooled
-from fencelock.stores.postgres.connection.wire import Answer, Statement, Trip, exchange, prepare
+from fencelock.stores.postgres.connection.client import AsyncPostgresConnection, PostgresConnection, is_pooled
+from fencelock.stores.postgres.connection.wire import PostgresAnswer, Statement, Trip, exchange, prepare
 from fencelock.stores.postgres.guard.codec import OF_EACH_BLOCK, failed_inside
 from fencelock.stores.postgres.guard.errors import ended_inside
 
 _WHICH_BACKEND = (Statement("SELECT pg_catalog.pg_backend_pid()"),)
-PATIENCE_S = 60.0
+REQUEST_TIMEOUT_S = 60.0
 """How long the guard waits for an answer of its own: longer than any lock that its functions wait for."""
 
 
-class Lending:
+class PostgresBlockState:
     """Who has the connection: the guard, or a block."""
 
-    is_lent = False
+    is_in_block = False
     may_prepare = True
     attempt: GuardError | None = None
     _usual_cursor: ClassVar[type]
 
-    def exchange(self: Any, statements: Sequence[Statement]) -> Trip[list[Answer]]:
+    def exchange(self: Any, statements: Sequence[Statement]) -> Trip[list[PostgresAnswer]]:
         """Say statements of the guard's own in one round trip; those of each block are prepared at the first one."""
         encoding = self.info.encoding
         if self.may_prepare and not self.prepared and statements[-1].text == OF_EACH_BLOCK[0]:
@@ -59,18 +59,18 @@ class Lending:
             self.may_prepare = False
             self.prepared.clear()
 
-    def lend(self) -> None:
+    def give_to_block(self) -> None:
         """Hand the open transaction over to the block."""
-        self.is_lent = True
+        self.is_in_block = True
         self.attempt = None
 
     def take_back(self) -> None:
         """Have it back."""
-        self.is_lent = False
+        self.is_in_block = False
 
     def refuse(self, how: str) -> None:
         """Raise GuardError if the block tries to end its own transaction."""
-        if self.is_lent:
+        if self.is_in_block:
             self.attempt = GuardError(
                 f"the block tried to end its own guarded transaction ({how}): nothing of the block was written. The "
                 f"end of the block commits, and an exception out of it rolls back; inside it use `with "
@@ -120,14 +120,14 @@ class Lending:
         )
 
 
-class LentConnection(Lending, Connection):
+class PostgresBlockConnection(PostgresBlockState, PostgresConnection):
     """A synchronous connection of a guard's own."""
 
     _usual_cursor = Cursor
 
     def wait(self, gen: Any, *limits: Any, **named_limits: Any) -> Any:
         """Wait as psycopg does while it is lent, without a look at the clock, and else with an end to the patience."""
-        if self.is_lent:
+        if self.is_in_block:
             return psycopg.Connection.wait(self, gen, *limits, **named_limits)
         return super().wait(gen, *limits, **named_limits)
 
@@ -147,14 +147,14 @@ class LentConnection(Lending, Connection):
         super().rollback()
 
 
-class AsyncLentConnection(Lending, AsyncConnection):
+class AsyncPostgresBlockConnection(PostgresBlockState, AsyncPostgresConnection):
     """An asynchronous connection of a guard's own."""
 
     _usual_cursor = AsyncCursor
 
     async def wait(self, gen: Any, *limits: Any, **named_limits: Any) -> Any:
         """Wait as psycopg does while it is lent, without a look at the clock, and else with an end to the patience."""
-        if self.is_lent:
+        if self.is_in_block:
             return await psycopg.AsyncConnection.wait(self, gen, *limits, **named_limits)
         return await super().wait(gen, *limits, **named_limits)
 

@@ -14,12 +14,12 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from fencelock.errors import FencelockError, GuardError
-from fencelock.protocol.generators import drive, drive_async
+from fencelock.protocol.generators import run_generator, run_generator_async
 from fencelock.stores.error_mapping import raise_known
-from fencelock.stores.postgres.connection.url import Place
-from fencelock.stores.postgres.connection.wire import Answer, Statement
-from fencelock.stores.postgres.guard.codec import CallersSpeech
-from fencelock.stores.postgres.guard.errors import refusal, translated
+from fencelock.stores.postgres.connection.url import PostgresConnectionInfo
+from fencelock.stores.postgres.connection.wire import PostgresAnswer, Statement
+from fencelock.stores.postgres.guard.codec import PostgresCallerCodec
+from fencelock.stores.postgres.guard.errors import map_guard_error, refusal
 
 
 def snapshot_is_old() -> GuardError:
@@ -30,12 +30,12 @@ def snapshot_is_old() -> GuardError:
     )
 
 
-class Adopted:
+class PostgresCallerBase:
     """What both kinds of connection have in common."""
 
     native: Any
 
-    def __init__(self, native: Any, place: Place, kind: type[Any]) -> None:
+    def __init__(self, native: Any, place: PostgresConnectionInfo, kind: type[Any]) -> None:
         if not isinstance(native, kind):
             raise GuardError(
                 f"connection must be the psycopg.{kind.__name__} of your own transaction, not {type(native).__name__}"
@@ -52,40 +52,40 @@ class Adopted:
             )
         self.native = native
         self._place = place
-        self._speech = CallersSpeech()
+        self._codec = PostgresCallerCodec()
 
     def _meaning(self, error: BaseException) -> FencelockError | None:
         if isinstance(error, FencelockError):
             return None
         if isinstance(error, SerializationFailure):
             return snapshot_is_old()
-        return translated(error, self._place, is_commit=False)
+        return map_guard_error(error, self._place, is_commit=False)
 
-    def explain(self, error: BaseException) -> GuardError | None:
+    def map_error(self, error: BaseException) -> GuardError | None:
         """Return what the guard's triggers said; the caller's errors stay their own."""
         return refusal(error)
 
 
-class AdoptedConnection(Adopted):
+class PostgresCallerConnection(PostgresCallerBase):
     """The caller's psycopg.Connection."""
 
-    def __init__(self, native: Any, place: Place) -> None:
+    def __init__(self, native: Any, place: PostgresConnectionInfo) -> None:
         super().__init__(native, place, psycopg.Connection)
 
     def perform(self, request: Any) -> Any:
         """Answer one request; the caller's transaction stays open whatever happens."""
         try:
-            return drive(self._speech.talk(request), self._answers)
+            return run_generator(self._codec.operations(request), self._answers)
         except BaseException as error:
             raise_known(self._meaning(error), error)
             raise
 
-    def _answers(self, statements: Sequence[Statement]) -> list[Answer]:
+    def _answers(self, statements: Sequence[Statement]) -> list[PostgresAnswer]:
         answers = []
         for text, parameters in statements:
             with psycopg.RawCursor(self.native, row_factory=tuple_row) as cursor:
                 cursor.execute(text.encode(), parameters)
-                answers.append(Answer(cursor.fetchall(), cursor.statusmessage or ""))
+                answers.append(PostgresAnswer(cursor.fetchall(), cursor.statusmessage or ""))
         return answers
 
     def rollback(self) -> None:
@@ -95,26 +95,26 @@ class AdoptedConnection(Adopted):
         """Leave the connection to its owner."""
 
 
-class AsyncAdoptedConnection(Adopted):
+class AsyncPostgresCallerConnection(PostgresCallerBase):
     """The caller's psycopg.AsyncConnection."""
 
-    def __init__(self, native: Any, place: Place) -> None:
+    def __init__(self, native: Any, place: PostgresConnectionInfo) -> None:
         super().__init__(native, place, psycopg.AsyncConnection)
 
     async def perform(self, request: Any) -> Any:
         """Answer one request; the caller's transaction stays open whatever happens."""
         try:
-            return await drive_async(self._speech.talk(request), self._answers)
+            return await run_generator_async(self._codec.operations(request), self._answers)
         except BaseException as error:
             raise_known(self._meaning(error), error)
             raise
 
-    async def _answers(self, statements: Sequence[Statement]) -> list[Answer]:
+    async def _answers(self, statements: Sequence[Statement]) -> list[PostgresAnswer]:
         answers = []
         for text, parameters in statements:
             async with psycopg.AsyncRawCursor(self.native, row_factory=tuple_row) as cursor:
                 await cursor.execute(text.encode(), parameters)
-                answers.append(Answer(await cursor.fetchall(), cursor.statusmessage or ""))
+                answers.append(PostgresAnswer(await cursor.fetchall(), cursor.statusmessage or ""))
         return answers
 
     async def rollback(self) -> None:

@@ -19,7 +19,7 @@ from psycopg.errors import (  # PostgreSQL's SyntaxError, not Python's.
 from fencelock.errors import GuardError, SchemaError
 from fencelock.model import Mark, Protection, Sequencer
 from fencelock.protocol import guard_requests as ask
-from fencelock.stores.postgres.connection.wire import Answer, Row, Statement
+from fencelock.stores.postgres.connection.wire import PostgresAnswer, Row, Statement
 from fencelock.stores.statements import statements
 from fencelock.stores.unprotecting import not_protected, nothing_protected
 
@@ -38,13 +38,13 @@ MAX_OPENS = 5
 OF_EACH_BLOCK = (SQL.offer, SQL.confirm)
 """Statements that are worth preparing, the one that opens a block first."""
 _WHICH_SCHEMA = Statement(SQL.read_schema_number)
-Talk = Generator[Sequence[Statement], list[Answer], Any]
+Talk = Generator[Sequence[Statement], list[PostgresAnswer], Any]
 
 
-class Speech:
+class PostgresGuardCodec:
     """What both kinds of connection say alike."""
 
-    def talk(self, request: Any) -> Talk:
+    def operations(self, request: Any) -> Talk:
         """Return the talk for a request."""
         return self._TALKS[type(request)](self, request)  # type: ignore[no-any-return]
 
@@ -61,7 +61,7 @@ class Speech:
     }
 
 
-class OwnSpeech(Speech):
+class PostgresBlockCodec(PostgresGuardCodec):
     """Over the guard's own connection, which begins and ends its transactions."""
 
     def __init__(self) -> None:
@@ -161,7 +161,7 @@ class OwnSpeech(Speech):
         yield self._now(*(Statement(SQL.unprotect_table, (table,)) for table in chosen))
         return tuple(chosen.values())
 
-    def _tables(self, names: Sequence[str]) -> Generator[Sequence[Statement], list[Answer], dict[int, str]]:
+    def _tables(self, names: Sequence[str]) -> Generator[Sequence[Statement], list[PostgresAnswer], dict[int, str]]:
         """Find the tables that the names mean to this session."""
         if not names:
             return {}
@@ -189,7 +189,7 @@ class OwnSpeech(Speech):
         )
 
     _TALKS: ClassVar[dict[type, Callable[[Any, Any], Any]]] = {
-        **Speech._TALKS,  # noqa: SLF001 - the base class's own.
+        **PostgresGuardCodec._TALKS,  # noqa: SLF001 - the base class's own.
         ask.Begin: _begin,
         ask.Commit: _commit,
         ask.Open: _open,
@@ -204,7 +204,7 @@ class OwnSpeech(Speech):
     }
 
 
-class CallersSpeech(Speech):
+class PostgresCallerCodec(PostgresGuardCodec):
     """Inside the caller's own transaction, which is neither begun nor ended here."""
 
     def __init__(self) -> None:
@@ -232,17 +232,17 @@ class CallersSpeech(Speech):
         answers = yield (_offer(request.resources, request.sequencer, _limit_ms(request)),)
         return _others(request.resources, answers[-1])
 
-    def _withdraw(self, request: ask.Withdraw) -> Talk:
+    def _withdraw(self, request: ask.Unpresent) -> Talk:
         if request.resources:
             yield (Statement(SQL.withdraw, (ordered(request.resources),)),)
 
     _TALKS: ClassVar[dict[type, Callable[[Any, Any], Any]]] = {
-        **Speech._TALKS,  # noqa: SLF001 - the base class's own.
+        **PostgresGuardCodec._TALKS,  # noqa: SLF001 - the base class's own.
         ask.Join: _join,
         ask.ReadMarks: _read_marks,
         ask.WriteMarks: _write_marks,
         ask.Present: _present,
-        ask.Withdraw: _withdraw,
+        ask.Unpresent: _withdraw,
     }
 
 
@@ -261,7 +261,7 @@ def _no_table(named: str) -> GuardError:
     )
 
 
-def _check_schema(answer: Answer) -> None:
+def _check_schema(answer: PostgresAnswer) -> None:
     """Raise SchemaError unless the database holds the schema that this version speaks to."""
     found = answer.rows[0][0] if answer.rows else None
     if found != SCHEMA_NUMBER:
@@ -292,7 +292,7 @@ def _offer(resources: Iterable[str], sequencer: Sequencer, limit_ms: int) -> Sta
     return Statement(SQL.offer, (ordered(resources), sequencer.lock.encode(), *proof, limit_ms))
 
 
-def _others(resources: Iterable[str], answer: Answer) -> tuple[str, ...]:
+def _others(resources: Iterable[str], answer: PostgresAnswer) -> tuple[str, ...]:
     """Return the resources that `offer` did not admit."""
     offered = ordered(resources)
     return tuple(offered[place - 1] for place in answer.rows[0][0])

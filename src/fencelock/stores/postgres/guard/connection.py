@@ -12,21 +12,21 @@ from psycopg.pq import TransactionStatus
 from fencelock.errors import FencelockError, GuardError
 from fencelock.protocol import guard_requests as ask
 from fencelock.stores.postgres.connection.forks import FORKS
-from fencelock.stores.postgres.connection.url import Place
-from fencelock.stores.postgres.connection.wire import Answer, Statement
-from fencelock.stores.postgres.guard.block import AsyncLentConnection, LentConnection
-from fencelock.stores.postgres.guard.codec import SQL, OwnSpeech
-from fencelock.stores.postgres.guard.errors import is_users, refusal, translated
-from fencelock.stores.sql.guard_connection import Bearing, BlockingGuardConnection, LoopGuardConnection
+from fencelock.stores.postgres.connection.url import PostgresConnectionInfo
+from fencelock.stores.postgres.connection.wire import PostgresAnswer, Statement
+from fencelock.stores.postgres.guard.block import AsyncPostgresBlockConnection, PostgresBlockConnection
+from fencelock.stores.postgres.guard.codec import SQL, PostgresBlockCodec
+from fencelock.stores.postgres.guard.errors import is_users, map_guard_error, refusal
+from fencelock.stores.sql.guard_connection import AsyncioGuardConnection, BlockingGuardConnection, GuardConnectionBase
 
 _IN_TRANSACTION = (TransactionStatus.INTRANS, TransactionStatus.INERROR)
 _ROLLBACK = (Statement(SQL.rollback),)
 
 
-class Meanings(Bearing[Any, OwnSpeech]):
+class PostgresErrorMapping(GuardConnectionBase[Any, PostgresBlockCodec]):
     """What both kinds of connection make of errors."""
 
-    _place: Place
+    _place: PostgresConnectionInfo
 
     def _meaning(self, error: BaseException, request: Any) -> FencelockError | None:
         """Return what the error of a request means; None: it is as it should be."""
@@ -34,15 +34,15 @@ class Meanings(Bearing[Any, OwnSpeech]):
             return None
         if isinstance(request, ask.Finish) and is_users(error, self._native):
             return None
-        return translated(error, self._place, is_commit=isinstance(request, (ask.Commit, ask.Finish)))
+        return map_guard_error(error, self._place, is_commit=isinstance(request, (ask.Commit, ask.Finish)))
 
     def _is_to_roll_back(self) -> bool:
         """Tell whether there is a transaction that ROLLBACK would end; a connection in doubt is closed instead."""
-        self._speech.forget()
+        self._codec.forget()
         native = self._native
         if native is None:
             return False
-        was_lent, status = native.is_lent, native.info.transaction_status
+        was_lent, status = native.is_in_block, native.info.transaction_status
         native.take_back()
         if status in _IN_TRANSACTION and FORKS.is_ours(native):
             return True
@@ -50,26 +50,31 @@ class Meanings(Bearing[Any, OwnSpeech]):
             FORKS.close(native)
         return False
 
-    def explain(self, error: BaseException) -> GuardError | None:
+    def map_error(self, error: BaseException) -> GuardError | None:
         """Return the error of the tree that says what an error in the user's block was; None: it is theirs."""
         return refusal(error)
 
 
-class GuardConnection(Meanings, BlockingGuardConnection[LentConnection, OwnSpeech]):
+class PostgresGuardConnection(
+    PostgresErrorMapping, BlockingGuardConnection[PostgresBlockConnection, PostgresBlockCodec]
+):
     """The guard's own synchronous connection."""
 
     def __init__(
-        self, place: Place, take: Callable[[], LentConnection], give_back: Callable[[LentConnection], None]
+        self,
+        place: PostgresConnectionInfo,
+        take: Callable[[], PostgresBlockConnection],
+        give_back: Callable[[PostgresBlockConnection], None],
     ) -> None:
-        super().__init__(OwnSpeech(), take, give_back, FORKS.is_ours)
+        super().__init__(PostgresBlockCodec(), take, give_back, FORKS.is_ours)
         self._place = place
 
-    def _exchanged(self, statements: Sequence[Statement]) -> list[Answer]:
+    def _exchanged(self, statements: Sequence[Statement]) -> list[PostgresAnswer]:
         if self._native is None:
             self._native = self._take()
         native = self._native
         with native.lock:
-            answers: list[Answer] = native.wait(native.exchange(statements))
+            answers: list[PostgresAnswer] = native.wait(native.exchange(statements))
         return answers
 
     def rollback(self) -> None:
@@ -88,19 +93,26 @@ class GuardConnection(Meanings, BlockingGuardConnection[LentConnection, OwnSpeec
             self._give_back(native)
 
 
-class AsyncGuardConnection(Meanings, LoopGuardConnection[AsyncLentConnection, OwnSpeech]):
+class AsyncPostgresGuardConnection(
+    PostgresErrorMapping, AsyncioGuardConnection[AsyncPostgresBlockConnection, PostgresBlockCodec]
+):
     """The guard's own asynchronous connection."""
 
-    def __init__(self, place: Place, take: Callable[[], Any], give_back: Callable[[AsyncLentConnection], None]) -> None:
-        super().__init__(OwnSpeech(), take, give_back, FORKS.is_ours)
+    def __init__(
+        self,
+        place: PostgresConnectionInfo,
+        take: Callable[[], Any],
+        give_back: Callable[[AsyncPostgresBlockConnection], None],
+    ) -> None:
+        super().__init__(PostgresBlockCodec(), take, give_back, FORKS.is_ours)
         self._place = place
 
-    async def _exchanged(self, statements: Sequence[Statement]) -> list[Answer]:
+    async def _exchanged(self, statements: Sequence[Statement]) -> list[PostgresAnswer]:
         if self._native is None:
             self._native = await self._take()
         native = self._native
         async with native.lock:
-            answers: list[Answer] = await native.wait(native.exchange(statements))
+            answers: list[PostgresAnswer] = await native.wait(native.exchange(statements))
         return answers
 
     async def rollback(self) -> None:

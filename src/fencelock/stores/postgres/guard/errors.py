@@ -18,9 +18,9 @@ from fencelock.errors import (
     UnfencedWriteError,
     WrongLockError,
 )
-from fencelock.stores.postgres.connection.client import meaning
+from fencelock.stores.postgres.connection.client import map_error
 from fencelock.stores.postgres.connection.report import report_of
-from fencelock.stores.postgres.connection.url import Place
+from fencelock.stores.postgres.connection.url import PostgresConnectionInfo
 
 _OUR_CLASS = "FL"
 _STALE = "FL002"
@@ -100,7 +100,7 @@ def is_users(error: BaseException, connection: psycopg.Connection | psycopg.Asyn
     )
 
 
-def no_schema(place: Place) -> SchemaError:
+def no_schema(place: PostgresConnectionInfo) -> SchemaError:
     """Return the error for a database without the guard's functions."""
     return SchemaError(
         f"{place.url} holds no guard's schema, or one of another version: run `fencelock protect {place.url} "
@@ -108,7 +108,7 @@ def no_schema(place: Place) -> SchemaError:
     )
 
 
-def translated(error: BaseException, place: Place, *, is_commit: bool) -> FencelockError | None:
+def map_guard_error(error: BaseException, place: PostgresConnectionInfo, *, is_commit: bool) -> FencelockError | None:
     """Return the error of the tree for one that a request ran into; None: it is none of psycopg's."""
     if (said := refusal(error)) is not None:
         return said
@@ -117,7 +117,7 @@ def translated(error: BaseException, place: Place, *, is_commit: bool) -> Fencel
     if report is not None and report.state in _DEFINITE:
         kind, message = _DEFINITE[report.state]
         return kind(message.format(url=place.url, said=first_line))
-    known = meaning(error, place)
+    known = map_error(error, place)
     if isinstance(known, SchemaError):
         return no_schema(place)
     if known is not None and not known.definite and not is_commit:

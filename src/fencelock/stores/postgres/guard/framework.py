@@ -12,16 +12,16 @@ from typing import Any
 from psycopg.pq import TransactionStatus
 
 from fencelock.errors import FencelockError, GuardError, SchemaError
-from fencelock.protocol.generators import drive
-from fencelock.protocol.guard_requests import Withdraw
+from fencelock.protocol.generators import run_generator
+from fencelock.protocol.guard_requests import Unpresent
 from fencelock.stores.error_mapping import raise_known
 from fencelock.stores.postgres.connection.client import answered
 from fencelock.stores.postgres.connection.report import report_of
-from fencelock.stores.postgres.connection.url import Place
-from fencelock.stores.postgres.connection.wire import Answer, Row, Statement
+from fencelock.stores.postgres.connection.url import PostgresConnectionInfo
+from fencelock.stores.postgres.connection.wire import PostgresAnswer, Row, Statement
 from fencelock.stores.postgres.guard.caller import snapshot_is_old
-from fencelock.stores.postgres.guard.codec import CallersSpeech, failed_inside
-from fencelock.stores.postgres.guard.errors import ended_inside, no_schema, refusal, translated
+from fencelock.stores.postgres.guard.codec import PostgresCallerCodec, failed_inside
+from fencelock.stores.postgres.guard.errors import ended_inside, map_guard_error, no_schema, refusal
 
 _NUMBERED = re.compile(r"\$(\d+)")
 _OURS = "numeric_dollar"
@@ -29,15 +29,15 @@ _OURS = "numeric_dollar"
 _CONFLICT = "40001"
 
 
-class BorrowedConnection:
+class PostgresFrameworkConnection:
     """A framework's connection to the guarded database."""
 
-    def __init__(self, connection: Any, driver: Any, place: Place, paramstyle: str) -> None:
+    def __init__(self, connection: Any, driver: Any, place: PostgresConnectionInfo, paramstyle: str) -> None:
         self.native = connection
         self._driver = driver
         self._place = place
         self._paramstyle = paramstyle
-        self._speech = CallersSpeech()
+        self._codec = PostgresCallerCodec()
 
     def prepare(self) -> None:
         """Do nothing: a session presents nothing, a transaction does."""
@@ -47,10 +47,10 @@ class BorrowedConnection:
 
     def perform(self, request: Any) -> Any:
         """Answer one request; the framework's transaction stays open whatever happens."""
-        if isinstance(request, Withdraw):
+        if isinstance(request, Unpresent):
             return self._check_open()
         try:
-            return drive(self._speech.talk(request), self._answers)
+            return run_generator(self._codec.operations(request), self._answers)
         except BaseException as error:
             raise_known(self._meaning(error), error)
             raise
@@ -66,13 +66,13 @@ class BorrowedConnection:
         if status == TransactionStatus.IDLE:
             raise ended_inside()
 
-    def _answers(self, statements: Sequence[Statement]) -> list[Answer]:
+    def _answers(self, statements: Sequence[Statement]) -> list[PostgresAnswer]:
         answers = []
         for statement in statements:
             cursor = self.native.cursor()
             try:
                 cursor.execute(*written_in(self._paramstyle, statement))
-                answers.append(Answer([tuple(row) for row in cursor.fetchall()], ""))
+                answers.append(PostgresAnswer([tuple(row) for row in cursor.fetchall()], ""))
             finally:
                 cursor.close()
         return answers
@@ -82,7 +82,9 @@ class BorrowedConnection:
             return None
         if report.state == _CONFLICT:
             return snapshot_is_old()
-        known = translated(error, self._place, is_commit=False) or answered(report.state, report.message, self._place)
+        known = map_guard_error(error, self._place, is_commit=False) or answered(
+            report.state, report.message, self._place
+        )
         return no_schema(self._place) if isinstance(known, SchemaError) else known
 
     def rollback(self) -> None:
@@ -91,11 +93,11 @@ class BorrowedConnection:
     def close(self) -> None:
         """Leave the connection to its owner."""
 
-    def explain(self, error: BaseException) -> GuardError | None:
+    def map_error(self, error: BaseException) -> GuardError | None:
         """Return what the guard's triggers said; the caller's errors stay their own."""
         return refusal(error)
 
-    def explain_commit(self, error: BaseException) -> GuardError | None:
+    def map_commit_error(self, error: BaseException) -> GuardError | None:
         """Return what the server said at COMMIT."""
         return refusal(error)
 

@@ -10,14 +10,14 @@ from typing import Any
 import psycopg
 
 from fencelock.model import Finding
-from fencelock.stores.postgres.connection.url import Place
+from fencelock.stores.postgres.connection.url import PostgresConnectionInfo
 from fencelock.stores.statements import statements
 
 SQL = statements(__package__, "inspection.sql")
 Rows = list[tuple[Any, ...]]
 
 
-def findings(native: psycopg.Connection[Any], place: Place) -> list[Finding]:
+def findings(native: psycopg.Connection[Any], place: PostgresConnectionInfo) -> list[Finding]:
     """Return what in this database's set-up would break the promise."""
 
     def ask(statement: str) -> Rows:

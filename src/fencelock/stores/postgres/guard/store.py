@@ -15,13 +15,17 @@ from fencelock.model import Finding
 from fencelock.stores.postgres.connection import install
 from fencelock.stores.postgres.connection.client import is_alive, open_async_connection, open_connection
 from fencelock.stores.postgres.connection.forks import FORKS
-from fencelock.stores.postgres.connection.url import Place, place_of
-from fencelock.stores.postgres.guard.block import PATIENCE_S, AsyncLentConnection, LentConnection
-from fencelock.stores.postgres.guard.caller import AdoptedConnection, AsyncAdoptedConnection
+from fencelock.stores.postgres.connection.url import PostgresConnectionInfo, parse_url
+from fencelock.stores.postgres.guard.block import (
+    REQUEST_TIMEOUT_S,
+    AsyncPostgresBlockConnection,
+    PostgresBlockConnection,
+)
+from fencelock.stores.postgres.guard.caller import AsyncPostgresCallerConnection, PostgresCallerConnection
 from fencelock.stores.postgres.guard.codec import SCHEMA_NUMBER
-from fencelock.stores.postgres.guard.connection import AsyncGuardConnection, GuardConnection
-from fencelock.stores.postgres.guard.errors import translated
-from fencelock.stores.postgres.guard.framework import BorrowedConnection
+from fencelock.stores.postgres.guard.connection import AsyncPostgresGuardConnection, PostgresGuardConnection
+from fencelock.stores.postgres.guard.errors import map_guard_error
+from fencelock.stores.postgres.guard.framework import PostgresFrameworkConnection
 from fencelock.stores.postgres.guard.inspection import findings
 from fencelock.stores.sql.idle import AsyncIdleConnections, IdleConnections
 from fencelock.stores.statements import statements
@@ -32,14 +36,17 @@ PROTECTION = statements(__package__, "protection.sql")
 PART = "guard"
 
 
-def open_lent(place: Place) -> LentConnection:
+def open_block_connection(place: PostgresConnectionInfo) -> PostgresBlockConnection:
     """Return a connection for blocks."""
-    return cast("LentConnection", open_connection(place, PATIENCE_S, LentConnection))
+    return cast("PostgresBlockConnection", open_connection(place, REQUEST_TIMEOUT_S, PostgresBlockConnection))
 
 
-async def open_async_lent(place: Place) -> AsyncLentConnection:
+async def open_async_block_connection(place: PostgresConnectionInfo) -> AsyncPostgresBlockConnection:
     """The same for an event loop."""
-    return cast("AsyncLentConnection", await open_async_connection(place, PATIENCE_S, AsyncLentConnection))
+    return cast(
+        "AsyncPostgresBlockConnection",
+        await open_async_connection(place, REQUEST_TIMEOUT_S, AsyncPostgresBlockConnection),
+    )
 
 
 class PostgresGuard:
@@ -48,33 +55,33 @@ class PostgresGuard:
     speaks_asyncio = True
 
     def __init__(self, url: str) -> None:
-        self.place = place_of(url)
+        self.place = parse_url(url)
         self.url = self.place.url
         place = self.place
-        self._idle = IdleConnections(lambda: open_lent(place), is_alive, FORKS.close)
-        self._async_idle = AsyncIdleConnections(lambda: open_async_lent(place), is_alive, FORKS.close)
+        self._idle = IdleConnections(lambda: open_block_connection(place), is_alive, FORKS.close)
+        self._async_idle = AsyncIdleConnections(lambda: open_async_block_connection(place), is_alive, FORKS.close)
         weakref.finalize(self, self._idle.close)
         weakref.finalize(self, self._async_idle.close)
 
-    def connect(self) -> GuardConnection:
+    def connect(self) -> PostgresGuardConnection:
         """Return a connection of the guard's own, which opens with its first request."""
-        return GuardConnection(self.place, self._idle.take, self._idle.give_back)
+        return PostgresGuardConnection(self.place, self._idle.take, self._idle.give_back)
 
-    def connect_async(self) -> AsyncGuardConnection:
+    def connect_async(self) -> AsyncPostgresGuardConnection:
         """Return a connection for the running loop, which opens with its first request."""
-        return AsyncGuardConnection(self.place, self._async_idle.take, self._async_idle.give_back)
+        return AsyncPostgresGuardConnection(self.place, self._async_idle.take, self._async_idle.give_back)
 
-    def adopt(self, native: Any) -> AdoptedConnection:
+    def caller_connection(self, native: Any) -> PostgresCallerConnection:
         """Speak over the caller's psycopg.Connection, which is inside a transaction; GuardError if it is not."""
-        return AdoptedConnection(native, self.place)
+        return PostgresCallerConnection(native, self.place)
 
-    def adopt_async(self, native: Any) -> AsyncAdoptedConnection:
+    def async_caller_connection(self, native: Any) -> AsyncPostgresCallerConnection:
         """Speak over the caller's psycopg.AsyncConnection, which is inside a transaction; GuardError if it is not."""
-        return AsyncAdoptedConnection(native, self.place)
+        return AsyncPostgresCallerConnection(native, self.place)
 
-    def borrow(self, connection: Any, driver: Any, paramstyle: str) -> BorrowedConnection:
+    def framework_connection(self, connection: Any, driver: Any, paramstyle: str) -> PostgresFrameworkConnection:
         """Speak through a framework's connection, whichever driver it has."""
-        return BorrowedConnection(connection, driver, self.place, paramstyle)
+        return PostgresFrameworkConnection(connection, driver, self.place, paramstyle)
 
     def install(self) -> None:
         """Make the schema if there is none; safe when run concurrently."""
@@ -84,8 +91,8 @@ class PostgresGuard:
     def examine(self) -> list[Finding]:
         """Return what in this database's set-up would break the promise."""
         try:
-            with open_connection(self.place, PATIENCE_S) as native:
+            with open_connection(self.place, REQUEST_TIMEOUT_S) as native:
                 return findings(native, self.place)
         except (FencelockError, psycopg.Error) as error:
-            said = translated(error, self.place, is_commit=False) or error
+            said = map_guard_error(error, self.place, is_commit=False) or error
             return [Finding("guard-refused", str(said), "do what the message says, then run doctor again")]

@@ -28,7 +28,7 @@ Row = tuple[Any, ...]
 Rows = Sequence[Row]
 
 
-class Described(NamedTuple):
+class PostgresDescription(NamedTuple):
     """One row of `describe`: the source as a connection finds it."""
 
     schema: int
@@ -50,7 +50,7 @@ class Described(NamedTuple):
         return SourceInfo(self.source_id, self.epoch, self.history_id, self.last_token, self.bound)
 
 
-class Speaker(NamedTuple):
+class PostgresSourceCodec(NamedTuple):
     """Who says it: where the process listens (None: it does not), the last token that it saw, and its clock as the
     source's.
     """
@@ -61,30 +61,30 @@ class Speaker(NamedTuple):
     now_us: Callable[[], int]
 
 
-class Form(NamedTuple):
+class PostgresOperation(NamedTuple):
     """How a request is said: by which statement, with which parameters, what its rows mean as a reply, and in which
     column the source says its clock.
     """
 
     statement: str
-    parameters: Callable[[Speaker, Any], Row]
-    hear: Callable[[Speaker, Any, Rows], ask.SourceReply]
+    parameters: Callable[[PostgresSourceCodec, Any], Row]
+    hear: Callable[[PostgresSourceCodec, Any, Rows], ask.SourceReply]
     clock_column: int | None = None
 
 
-def _say_acquire(speaker: Speaker, request: ask.Acquire) -> Row:
+def _say_acquire(speaker: PostgresSourceCodec, request: ask.Acquire) -> Row:
     lock, claim, holder, ttl_ms, born_us, may_wait = request
     mode = "wait" if may_wait else "try"
     born_us = speaker.source_us(born_us)
     return lock.encode(), claim, holder, ttl_ms, born_us, mode, speaker.channel, HEAD_WAIT_MS, MAX_WAITERS
 
 
-def _say_poll(speaker: Speaker, request: ask.Poll) -> Row:
+def _say_poll(speaker: PostgresSourceCodec, request: ask.Poll) -> Row:
     lock, claim = request
     return lock.encode(), claim, None, None, None, "poll", speaker.channel, HEAD_WAIT_MS, MAX_WAITERS
 
 
-def _hear_acquire(speaker: Speaker, request: ask.Acquire | ask.Poll, rows: Rows) -> ask.SourceReply:
+def _hear_acquire(speaker: PostgresSourceCodec, request: ask.Acquire | ask.Poll, rows: Rows) -> ask.SourceReply:
     outcome, token, time_ms, _, source_id, _, history_id = rows[0]
     if outcome in {GRANTED, HELD}:
         return ask.Granted(token, time_ms, source_id, history_id)
@@ -100,30 +100,30 @@ def _hear_acquire(speaker: Speaker, request: ask.Acquire | ask.Poll, rows: Rows)
 _PLAIN: dict[str, ask.SourceReply] = {"busy": ask.Busy(), "ended": ask.ClaimEnded(), SPENT: ask.BlockSpent()}
 
 
-def _say_release(speaker: Speaker, request: ask.Release) -> Row:
+def _say_release(speaker: PostgresSourceCodec, request: ask.Release) -> Row:
     """End a claim, which is not younger on the source's clock than this moment."""
     return request.lock.encode(), request.claim, speaker.source_us(speaker.now_us())
 
 
-def _say_renew(_: Speaker, request: ask.Renew) -> Row:
+def _say_renew(_: PostgresSourceCodec, request: ask.Renew) -> Row:
     return [lock.encode() for lock, _ in request.leases], [claim for _, claim in request.leases]
 
 
-def _hear_renew(_: Speaker, __: ask.Renew, rows: Rows) -> ask.Renewed:
+def _hear_renew(_: PostgresSourceCodec, __: ask.Renew, rows: Rows) -> ask.Renewed:
     remaining_ms = {claim: time_ms for claim, time_ms, _ in rows if time_ms is not None}
     return ask.Renewed(remaining_ms, {claim: reason for claim, _, reason in rows if reason is not None})
 
 
-def _say_break(_: Speaker, request: ask.Break) -> Row:
+def _say_break(_: PostgresSourceCodec, request: ask.Break) -> Row:
     return request.lock.encode(), request.lock, request.claim, request.holder, request.reason
 
 
-def _hear_break(_: Speaker, __: ask.Break, rows: Rows) -> ask.SourceReply:
+def _hear_break(_: PostgresSourceCodec, __: ask.Break, rows: Rows) -> ask.SourceReply:
     token, source_id, _, history_id, holder = rows[0]
     return ask.BlockSpent() if token is None else ask.Broken(token, source_id, history_id, holder)
 
 
-def _hear_inspect(_: Speaker, request: ask.Inspect, rows: Rows) -> LockInfo:
+def _hear_inspect(_: PostgresSourceCodec, request: ask.Inspect, rows: Rows) -> LockInfo:
     if not rows:
         return LockInfo(request.lock, token=None, holder=None, remaining=0.0, ttl=None, waiters=())
     return _lock_info(rows[0])
@@ -141,21 +141,23 @@ def _lock_info(row: Row) -> LockInfo:
     )
 
 
-FORMS: dict[type, Form] = {
-    ask.Acquire: Form(SQL.acquire, _say_acquire, _hear_acquire, clock_column=3),
-    ask.Poll: Form(SQL.acquire, _say_poll, _hear_acquire, clock_column=3),
-    ask.Release: Form(SQL.release, _say_release, lambda _, __, rows: ask.Released(was_held=rows[0][0]), clock_column=1),
-    ask.Renew: Form(SQL.renew, _say_renew, _hear_renew),
-    ask.ReserveBlock: Form(SQL.reserve, lambda _, __: (default_holder(),), lambda _, __, ___: None),
-    ask.RaiseEpoch: Form(
+FORMS: dict[type, PostgresOperation] = {
+    ask.Acquire: PostgresOperation(SQL.acquire, _say_acquire, _hear_acquire, clock_column=3),
+    ask.Poll: PostgresOperation(SQL.acquire, _say_poll, _hear_acquire, clock_column=3),
+    ask.Release: PostgresOperation(
+        SQL.release, _say_release, lambda _, __, rows: ask.Released(was_held=rows[0][0]), clock_column=1
+    ),
+    ask.Renew: PostgresOperation(SQL.renew, _say_renew, _hear_renew),
+    ask.ReserveBlock: PostgresOperation(SQL.reserve, lambda _, __: (default_holder(),), lambda _, __, ___: None),
+    ask.RaiseEpoch: PostgresOperation(
         SQL.raise_epoch,
         lambda speaker, request: (request.history_id, speaker.highest_token, default_holder(), request.reason),
         lambda _, __, rows: SourceInfo(*rows[0]) if rows else None,
     ),
-    ask.Break: Form(SQL.break_lease, _say_break, _hear_break),
-    ask.Purge: Form(SQL.purge, lambda _, __: (), lambda _, __, rows: rows[0][0], clock_column=1),
-    ask.Inspect: Form(SQL.inspect, lambda _, request: (request.lock.encode(),), _hear_inspect),
-    ask.ListLocks: Form(
+    ask.Break: PostgresOperation(SQL.break_lease, _say_break, _hear_break),
+    ask.Purge: PostgresOperation(SQL.purge, lambda _, __: (), lambda _, __, rows: rows[0][0], clock_column=1),
+    ask.Inspect: PostgresOperation(SQL.inspect, lambda _, request: (request.lock.encode(),), _hear_inspect),
+    ask.ListLocks: PostgresOperation(
         SQL.inspect_page,
         lambda _, request: ((request.after or "").encode(), PAGE_LOCKS),
         lambda _, __, rows: tuple(map(_lock_info, rows)),

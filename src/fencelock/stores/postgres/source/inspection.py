@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from fencelock.errors import SourceError
 from fencelock.model import Finding
 from fencelock.protocol.source_requests import ReadSource
-from fencelock.stores.postgres.connection.client import is_pooled, naming_errors, open_connection
+from fencelock.stores.postgres.connection.client import is_pooled, mapping_errors, open_connection
 from fencelock.stores.postgres.connection.forks import FORKS
 from fencelock.stores.postgres.source.codec import SQL
 
 if TYPE_CHECKING:
     from fencelock.stores.postgres.source.store import PostgresSource
 
-PATIENCE_S = 5.0
+REQUEST_TIMEOUT_S = 5.0
 
 
 class Examined(NamedTuple):
@@ -29,7 +29,7 @@ class Examined(NamedTuple):
 
 def examine(store: "PostgresSource") -> list[Finding]:
     """Return what in the database's set-up, and in this role's rights, would break the promise."""
-    connection = store.connect(patience_s=PATIENCE_S)
+    connection = store.connect(request_timeout_s=REQUEST_TIMEOUT_S)
     try:
         connection.perform(ReadSource())
         return [*_findings(store.url, *_examined(store))]
@@ -41,9 +41,9 @@ def examine(store: "PostgresSource") -> list[Finding]:
 
 def _examined(store: "PostgresSource") -> tuple[Examined, bool]:
     """Return what the server says of itself, and whether a pooler stands before it."""
-    native = open_connection(store.place, PATIENCE_S)
+    native = open_connection(store.place, REQUEST_TIMEOUT_S)
     try:
-        with naming_errors(store.place):
+        with mapping_errors(store.place):
             *row, backend_id = native.execute(SQL.examine).fetchall()[0]
         return Examined._make(row), is_pooled(native, backend_id)
     finally:

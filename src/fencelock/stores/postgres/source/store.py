@@ -14,25 +14,34 @@ from fencelock.clock import boottime_us
 from fencelock.errors import SchemaError
 from fencelock.model import Finding
 from fencelock.protocol import source_requests as ask
-from fencelock.protocol.generators import drive, drive_async
+from fencelock.protocol.generators import run_generator, run_generator_async
 from fencelock.protocol.stores import Capabilities, Channel
 from fencelock.stores.postgres.connection import install
 from fencelock.stores.postgres.connection.client import (
-    AsyncConnection,
-    Connection,
+    AsyncPostgresConnection,
+    PostgresConnection,
     is_alive,
     is_pooled,
-    naming_errors,
+    mapping_errors,
     open_async_connection,
     open_connection,
 )
 from fencelock.stores.postgres.connection.forks import FORKS
-from fencelock.stores.postgres.connection.url import place_of
+from fencelock.stores.postgres.connection.url import parse_url
 from fencelock.stores.postgres.source import inspection
-from fencelock.stores.postgres.source.codec import FORMS, GRANTED, SPENT, SQL, Described, Row, Rows, Speaker
-from fencelock.stores.postgres.source.wakeup import Listener
-from fencelock.stores.source_clock import Identity, Seen
-from fencelock.stores.sql.source_connection import SourceConnection
+from fencelock.stores.postgres.source.codec import (
+    FORMS,
+    GRANTED,
+    SPENT,
+    SQL,
+    PostgresDescription,
+    PostgresSourceCodec,
+    Row,
+    Rows,
+)
+from fencelock.stores.postgres.source.wakeup import PostgresListener
+from fencelock.stores.source_clock import Seen, SourceIdentity
+from fencelock.stores.sql.source_connection import ServerSourceConnection
 from fencelock.stores.statements import statements
 
 SCHEMA = statements(__package__, "schema.sql")
@@ -56,18 +65,18 @@ class PostgresSource:
     )
 
     def __init__(self, url: str) -> None:
-        self.place = place_of(url)
+        self.place = parse_url(url)
         self.url = self.place.url
-        self.identity = Identity(self.url)
-        self.listener = Listener(self.place)
+        self.identity = SourceIdentity(self.url)
+        self.listener = PostgresListener(self.place)
 
-    def connect(self, *, patience_s: float) -> "PostgresSourceConnection":
+    def connect(self, *, request_timeout_s: float) -> "PostgresSourceConnection":
         """Return a connection, which opens with its first request."""
-        return PostgresSourceConnection(self, patience_s)
+        return PostgresSourceConnection(self, request_timeout_s)
 
-    def connect_async(self, *, patience_s: float) -> "AsyncPostgresSourceConnection":
+    def connect_async(self, *, request_timeout_s: float) -> "AsyncPostgresSourceConnection":
         """Return a connection for the running loop, which opens with its first request."""
-        return AsyncPostgresSourceConnection(self, patience_s)
+        return AsyncPostgresSourceConnection(self, request_timeout_s)
 
     def listen(self, lock: str, claim: str) -> Channel:
         """Open the channel of one waiting claim."""
@@ -82,7 +91,7 @@ class PostgresSource:
         return inspection.examine(self)
 
 
-class Conversation:
+class PostgresSourceProtocol:
     """What is said over one connection, whichever way it is said: pure but for what it remembers."""
 
     def __init__(self, store: PostgresSource) -> None:
@@ -100,7 +109,7 @@ class Conversation:
         """Tell whether a statement is prepared: one that comes again and again, at a server and not at a pooler."""
         return said[0] in _PREPARED and not self.is_pooled
 
-    def talk(self, request: Any, native: Connection | AsyncConnection) -> Talk[ask.SourceReply]:
+    def operations(self, request: Any, native: PostgresConnection | AsyncPostgresConnection) -> Talk[ask.SourceReply]:
         """Say what a request needs, and return the reply."""
         kind = type(request)
         if kind is ask.ReadSource:
@@ -111,14 +120,14 @@ class Conversation:
                 return ask.BlockSpent()
         return (yield from self._ask(request))
 
-    def _greet(self, native: Connection | AsyncConnection) -> Talk[Described]:
+    def _greet(self, native: PostgresConnection | AsyncPostgresConnection) -> Talk[PostgresDescription]:
         before = self._identity.seen
         rows = yield SQL.describe, ()
         heard_us = boottime_us()
         if not rows:
             raise SchemaError(f"{self._store.url}: the source's one row was deleted; restore it from a backup")
         *described, backend_id = rows[0]
-        found = Described._make(described)
+        found = PostgresDescription._make(described)
         install.check_number(self._store.place, PART, found.schema, SCHEMA_NUMBER)
         self._identity.check(Seen(found.source_id, found.epoch, found.history_id), before)
         self._identity.clock.learn(found.now_us, heard_us)
@@ -133,7 +142,7 @@ class Conversation:
         identity = self._identity
         before, highest = identity.seen, identity.highest_token
         channel = None if self.is_pooled else self._store.listener.name
-        speaker = Speaker(channel, highest, identity.clock.at, boottime_us)
+        speaker = PostgresSourceCodec(channel, highest, identity.clock.at, boottime_us)
         statement, parameters, hear, clock_column = FORMS[type(request)]
         rows = yield statement, parameters(speaker, request)
         if clock_column is not None:
@@ -155,19 +164,19 @@ class Conversation:
             self._may_grant = False
 
 
-class PostgresSourceConnection(SourceConnection[Connection, Conversation]):
+class PostgresSourceConnection(ServerSourceConnection[PostgresConnection, PostgresSourceProtocol]):
     """Answers requests in the caller's thread, each by one statement."""
 
-    def __init__(self, store: PostgresSource, patience_s: float) -> None:
-        super().__init__(Conversation(store), patience_s, is_alive, FORKS.close)
+    def __init__(self, store: PostgresSource, request_timeout_s: float) -> None:
+        super().__init__(PostgresSourceProtocol(store), request_timeout_s, is_alive, FORKS.close)
         self._place = store.place
-        self._naming_errors = naming_errors(store.place)
+        self._naming_errors = mapping_errors(store.place)
 
     def perform(self, request: Any) -> ask.SourceReply:
         """Answer one request of `protocol/source_requests.py`."""
         native = self._native = self._alive() or open_connection(self._place, self._patience_s)
-        native.patience_s = self._patience_for(request)
-        return drive(self._conversation.talk(request, native), self._say)
+        native.request_timeout_s = self._patience_for(request)
+        return run_generator(self._conversation.operations(request, native), self._say)
 
     def _say(self, said: Said) -> Rows:
         native = self._native
@@ -178,19 +187,19 @@ class PostgresSourceConnection(SourceConnection[Connection, Conversation]):
             return native.execute(*said, prepare=False).fetchall()
 
 
-class AsyncPostgresSourceConnection(SourceConnection[AsyncConnection, Conversation]):
+class AsyncPostgresSourceConnection(ServerSourceConnection[AsyncPostgresConnection, PostgresSourceProtocol]):
     """Answers requests on the running loop, each by one statement."""
 
-    def __init__(self, store: PostgresSource, patience_s: float) -> None:
-        super().__init__(Conversation(store), patience_s, is_alive, FORKS.close)
+    def __init__(self, store: PostgresSource, request_timeout_s: float) -> None:
+        super().__init__(PostgresSourceProtocol(store), request_timeout_s, is_alive, FORKS.close)
         self._place = store.place
-        self._naming_errors = naming_errors(store.place)
+        self._naming_errors = mapping_errors(store.place)
 
     async def perform(self, request: Any) -> ask.SourceReply:
         """Answer one request of `protocol/source_requests.py`."""
         native = self._native = self._alive() or await open_async_connection(self._place, self._patience_s)
-        native.patience_s = self._patience_for(request)
-        return await drive_async(self._conversation.talk(request, native), self._say)
+        native.request_timeout_s = self._patience_for(request)
+        return await run_generator_async(self._conversation.operations(request, native), self._say)
 
     async def _say(self, said: Said) -> Rows:
         native = self._native

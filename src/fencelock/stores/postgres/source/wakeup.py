@@ -14,24 +14,24 @@ import threading
 import time
 
 from fencelock.errors import SourceError
-from fencelock.stores.postgres.connection.client import Connection, is_pooled, meaning, open_connection
+from fencelock.stores.postgres.connection.client import PostgresConnection, is_pooled, map_error, open_connection
 from fencelock.stores.postgres.connection.forks import FORKS
-from fencelock.stores.postgres.connection.url import Place
-from fencelock.stores.tombstones import Ear
+from fencelock.stores.postgres.connection.url import PostgresConnectionInfo
+from fencelock.stores.tombstones import EventWakeup
 
 logger = logging.getLogger("fencelock")
 LINGER_S = 5.0
 """The connection is kept for this long after the last waiter."""
-PATIENCE_S = 5.0
+REQUEST_TIMEOUT_S = 5.0
 RETRY_S = 0.25
 MAX_RETRY_S = 5.0
 MS_PER_S = 1000
 
 
-class ListeningEar(Ear):
+class PostgresWakeup(EventWakeup):
     """The channel of one waiting claim, of which its listener knows the digest alone."""
 
-    def __init__(self, listener: "Listener", digest: str) -> None:
+    def __init__(self, listener: "PostgresListener", digest: str) -> None:
         super().__init__()
         self._listener = listener
         self._digest = digest
@@ -42,10 +42,10 @@ class ListeningEar(Ear):
         super().close()
 
 
-class Listener:
+class PostgresListener:
     """The ears of one process at one source, and the thread that serves them while there are any."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: PostgresConnectionInfo) -> None:
         self._place = place
         self._begin_anew()
 
@@ -53,7 +53,7 @@ class Listener:
         self._process_id = os.getpid()
         self._name = "fencelock_" + os.urandom(8).hex()
         self._mutex = threading.RLock()
-        self._ears: dict[str, Ear] = {}
+        self._ears: dict[str, EventWakeup] = {}
         self._is_running = False
         self._is_useless = False
 
@@ -67,11 +67,11 @@ class Listener:
         if self._process_id != os.getpid():
             self._begin_anew()
 
-    def channel(self, claim: str) -> Ear:
+    def channel(self, claim: str) -> EventWakeup:
         """Open the ear of a waiting claim."""
         self._begin_anew_in_child()
         digest = hashlib.sha256(claim.encode()).hexdigest()
-        ear = ListeningEar(self, digest)
+        ear = PostgresWakeup(self, digest)
         with self._mutex:
             self._ears[digest] = ear
             if not self._is_running and not self._is_useless:
@@ -107,11 +107,11 @@ class Listener:
                     FORKS.close(connection)
 
     def _cause(self, error: Exception) -> BaseException:
-        return error if isinstance(error, SourceError) else meaning(error, self._place) or error
+        return error if isinstance(error, SourceError) else map_error(error, self._place) or error
 
-    def _connect(self) -> Connection | None:
+    def _connect(self) -> PostgresConnection | None:
         """Return a connection that listens; None where no notification would arrive."""
-        connection = open_connection(self._place, PATIENCE_S)
+        connection = open_connection(self._place, REQUEST_TIMEOUT_S)
         row = connection.execute("SELECT pg_backend_pid()").fetchone()
         if row is None or is_pooled(connection, row[0]):
             FORKS.close(connection)
@@ -124,7 +124,7 @@ class Listener:
         connection.execute(f"LISTEN {self._name}".encode())
         return connection
 
-    def _hear(self, connection: Connection) -> None:
+    def _hear(self, connection: PostgresConnection) -> None:
         """Pass on what is told, until nobody has waited for a while."""
         told = select.poll()
         told.register(connection.pgconn.socket, select.POLLIN)

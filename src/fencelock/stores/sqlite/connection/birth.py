@@ -20,26 +20,26 @@ _BIRTH_OFFSET, _BIRTH = 80, struct.Struct("=qI")
 _NS_PER_S = 1_000_000_000
 
 
-class Birth(NamedTuple):
+class FileIdentity(NamedTuple):
     """The identity of a file, in numbers that a copy does not share."""
 
     inode: int
     born_ns: int
 
-    def is_of(self, other: "Birth") -> bool:
+    def is_of(self, other: "FileIdentity") -> bool:
         """Tell whether this can be the same file as `other`."""
         return self.inode == other.inode and (self.born_ns == other.born_ns or 0 in (self.born_ns, other.born_ns))
 
 
-def birth_of(path: Path) -> Birth:
+def file_identity(path: Path) -> FileIdentity:
     """Return the identity of the file; OSError if there is none."""
     answer = _statx(path)
     if answer is None:
-        return Birth(os.stat(path).st_ino, 0)
+        return FileIdentity(os.stat(path).st_ino, 0)
     (mask,) = _MASK.unpack_from(answer)
     (inode,) = _INODE.unpack_from(answer, _INODE_OFFSET)
     seconds, nanoseconds = _BIRTH.unpack_from(answer, _BIRTH_OFFSET)
-    return Birth(inode, seconds * _NS_PER_S + nanoseconds if mask & _WANTED == _WANTED else 0)
+    return FileIdentity(inode, seconds * _NS_PER_S + nanoseconds if mask & _WANTED == _WANTED else 0)
 
 
 def _statx(path: Path) -> bytes | None:

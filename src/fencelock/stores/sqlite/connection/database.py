@@ -60,11 +60,11 @@ class Database:
         path: Path,
         *,
         prepare: Callable[[sqlite3.Connection], None] = _nothing_to_prepare,
-        patience_s: float = BUSY_PATIENCE_S,
+        request_timeout_s: float = BUSY_PATIENCE_S,
     ) -> None:
         self.path = path
         self._name = os.fspath(path)
-        self.patience_s = patience_s
+        self.request_timeout_s = request_timeout_s
         self._prepare = prepare
         self._native: sqlite3.Connection | None = None
         self._file_id: tuple[int, int] | None = None
@@ -243,7 +243,7 @@ class Database:
             except FAULTS as error:
                 self.is_inside = False
                 now = time.monotonic()
-                give_up = give_up or now + self.patience_s
+                give_up = give_up or now + self.request_timeout_s
                 if code_of(error) not in BUSY or now >= give_up:
                     raise self.translate(error, is_commit=is_commit) from error
             # Spread by the clock's last digits, so that processes which met do not meet again.
@@ -279,8 +279,8 @@ class Database:
         code = code_of(error)
         if code in BUSY:
             return SourceUnavailableError(
-                f"{self.path} was locked by another process for more than {self.patience_s:g} s: some process is "
-                "frozen or slow inside a write transaction; end it, or try again"
+                f"{self.path} was locked by another process for more than {self.request_timeout_s:g} s: some process "
+                "is frozen or slow inside a write transaction; end it, or try again"
             )
         if is_commit and code == sqlite3.SQLITE_IOERR:
             return OutcomeUnknownError(f"{self.path}: the commit was not confirmed ({error}): it may have happened")

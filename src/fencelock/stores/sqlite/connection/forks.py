@@ -40,7 +40,7 @@ class Forkable(Protocol):
         """Forget the connection, which is the parent's."""
 
 
-class ForkGate:
+class SQLiteForkGate:
     """Lets a fork wait for the threads that are inside SQLite, and holds new ones back until it is done.
 
     A thread says `is_inside = True` on its connection and then looks whether the gate `is_shut`; the fork shuts the
@@ -157,7 +157,7 @@ def _leak(native: sqlite3.Connection) -> None:
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(native))
 
 
-GATE = ForkGate()
+GATE = SQLiteForkGate()
 os.register_at_fork(
     before=GATE.before_fork,
     after_in_parent=GATE.after_fork_in_parent,

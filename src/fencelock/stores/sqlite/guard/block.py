@@ -78,7 +78,7 @@ class Watch:
         return sqlite3.SQLITE_OK
 
 
-class GuardDatabase(Database):
+class SQLiteBlockConnection(Database):
     """A connection to a guarded file. One thread at a time; any thread may be the next."""
 
     def __init__(self, path: Path) -> None:
@@ -139,7 +139,7 @@ class GuardDatabase(Database):
                 raise
             except FAULTS as error:
                 now = time.monotonic()
-                give_up = give_up or now + self.patience_s
+                give_up = give_up or now + self.request_timeout_s
                 if code_of(error) not in BUSY or now >= give_up:
                     raise self.translate(error, is_commit=True) from error
             time.sleep(_READER_PAUSE_S)
@@ -182,7 +182,7 @@ class GuardDatabase(Database):
 
         return self.transact(begun, to_write=False)
 
-    def lend(self) -> None:
+    def give_to_block(self) -> None:
         """Hand the open transaction over to the user."""
         self._own_references = self._references()
         self.watch.begin()

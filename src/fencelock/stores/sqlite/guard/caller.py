@@ -15,20 +15,20 @@ from fencelock.errors import GuardError, UnfencedWriteError
 from fencelock.model import Mark
 from fencelock.protocol import guard_requests as ask
 from fencelock.stores.sqlite.connection.errors import FAULTS
-from fencelock.stores.sqlite.guard.block import GuardDatabase
+from fencelock.stores.sqlite.guard.block import SQLiteBlockConnection
 from fencelock.stores.sqlite.guard.connection import said_by_trigger
 from fencelock.stores.sqlite.guard.marks import SQL, Marks
 from fencelock.stores.sqlite.guard.protection import read_protections
 
 
-class Adopted:
+class SQLiteCallerBase:
     """What holds of every connection that is not the guard's own."""
 
     def __init__(self, native: Any, marks: Marks, path: Path) -> None:
         self.native = native
         self._path = path
         self._marks = marks
-        self._database = GuardDatabase(path)
+        self._database = SQLiteBlockConnection(path)
 
     def _check_file(self) -> None:
         path = self._path
@@ -59,7 +59,7 @@ class Adopted:
     def close(self) -> None:
         """Leave the connection to its owner."""
 
-    def explain(self, error: BaseException) -> GuardError | None:
+    def map_error(self, error: BaseException) -> GuardError | None:
         """Add what a COMMIT among the guarded writes runs into; the caller's errors stay their own."""
         if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY:
             error.add_note("fencelock: if this was your COMMIT, leave the block of guard.check() first, then commit")
@@ -88,7 +88,7 @@ class Adopted:
             )
         return self._marks.present(request.resources, request.sequencer)
 
-    def _withdraw(self, request: ask.Withdraw) -> None:
+    def _withdraw(self, request: ask.Unpresent) -> None:
         if not self.native.in_transaction or not self._marks.withdraw(request.resources):
             raise GuardError(
                 "the transaction ended inside the block of guard.check(): what it wrote to protected tables was rolled "
@@ -98,14 +98,14 @@ class Adopted:
     _ANSWERS: ClassVar[dict[type, Callable[[Any, Any], Any]]] = {
         ask.Join: _join,
         ask.Present: _present,
-        ask.Withdraw: _withdraw,
+        ask.Unpresent: _withdraw,
         ask.ReadMarks: _read_marks,
         ask.ReadProtections: _read_protections,
         ask.RecordRefusal: _record_refusal,
     }
 
 
-class AdoptedConnection(Adopted):
+class SQLiteCallerConnection(SQLiteCallerBase):
     """The caller's connection, inside a transaction that they have begun."""
 
     def __init__(self, native: Any, path: Path) -> None:

@@ -13,7 +13,7 @@ from fencelock.errors import GuardError, UnfencedWriteError
 from fencelock.model import Mark
 from fencelock.protocol import guard_requests as ask
 from fencelock.stores.sqlite.connection.errors import FAULTS
-from fencelock.stores.sqlite.guard.block import GuardDatabase
+from fencelock.stores.sqlite.guard.block import SQLiteBlockConnection
 from fencelock.stores.sqlite.guard.marks import Marks
 from fencelock.stores.sqlite.guard.protection import protect, read_protections, unprotect
 
@@ -30,10 +30,10 @@ def said_by_trigger(error: BaseException) -> str | None:
     return text.removeprefix(_TRIGGER_PREFIX) if is_trigger and text.startswith(_TRIGGER_PREFIX) else None
 
 
-class GuardConnection:
+class SQLiteGuardConnection:
     """The guard's own connection. One thread at a time; any thread may be the next."""
 
-    def __init__(self, database: GuardDatabase, give_back: Callable[["GuardConnection"], None]) -> None:
+    def __init__(self, database: SQLiteBlockConnection, give_back: Callable[["SQLiteGuardConnection"], None]) -> None:
         self.database = database
         self._give_back = give_back
         self._marks: Marks | None = None
@@ -93,7 +93,7 @@ class GuardConnection:
                 break
         assert self._marks is not None
         not_ours = self._marks.present(request.resources, request.sequencer)
-        database.lend()
+        database.give_to_block()
         self._is_lent = True
         return not_ours
 
@@ -168,7 +168,7 @@ class GuardConnection:
         self.database.drop_if_replaced()
         return self.database.read(lambda: look(Marks(self.native, self.database.path), request.resource))
 
-    def explain(self, error: BaseException) -> GuardError | None:
+    def map_error(self, error: BaseException) -> GuardError | None:
         """Return the error of the tree that says what an error in the user's block was; None: it is theirs."""
         attempt = self.database.watch.attempt
         if attempt is not None and getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_AUTH:

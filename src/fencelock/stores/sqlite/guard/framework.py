@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from fencelock.errors import GuardError
 from fencelock.protocol import guard_requests as ask
-from fencelock.stores.sqlite.guard.caller import Adopted
+from fencelock.stores.sqlite.guard.caller import SQLiteCallerBase
 from fencelock.stores.sqlite.guard.marks import Marks
 
 _FOREIGN_KEYS = "PRAGMA foreign_keys"
@@ -33,7 +33,7 @@ class Cursors:
         return cursor
 
 
-class BorrowedMarks(Marks):
+class SQLiteFrameworkMarks(Marks):
     """What a guard keeps in a file, through a framework's connection."""
 
     def ask(self, statement: str, parameters: Any = ()) -> list[Any]:
@@ -45,12 +45,12 @@ class BorrowedMarks(Marks):
             cursor.close()
 
 
-class BorrowedConnection(Adopted):
+class SQLiteFrameworkConnection(SQLiteCallerBase):
     """A framework's connection to the guarded file."""
 
     def __init__(self, connection: Any, driver: Any, path: Path) -> None:
         cursors: Any = Cursors(connection)
-        super().__init__(driver, BorrowedMarks(cursors, path), path)
+        super().__init__(driver, SQLiteFrameworkMarks(cursors, path), path)
         self._cursors = cursors
         self._is_to_restore = False
         self._was_idle = False
@@ -71,7 +71,7 @@ class BorrowedConnection(Adopted):
         if self._is_to_restore:
             self._cursors.execute(f"{_FOREIGN_KEYS} = OFF").close()
 
-    def explain_commit(self, error: BaseException) -> GuardError | None:
+    def map_commit_error(self, error: BaseException) -> GuardError | None:
         """Return None: what was presented is withdrawn by then, so a failed COMMIT is about the caller's own rows."""
         return None
 
@@ -91,4 +91,4 @@ class BorrowedConnection(Adopted):
         self._check_file()
         return self._marks.present(request.resources, request.sequencer)
 
-    _ANSWERS: ClassVar[dict[type, Any]] = {**Adopted._ANSWERS, ask.Present: _present}  # noqa: SLF001 - the base class's own.
+    _ANSWERS: ClassVar[dict[type, Any]] = {**SQLiteCallerBase._ANSWERS, ask.Present: _present}  # noqa: SLF001 - the base class's own.

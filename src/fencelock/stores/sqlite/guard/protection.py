@@ -25,7 +25,7 @@ _WHY_NOT = {
 }
 
 
-class Entry(NamedTuple):
+class SQLiteProtectionEntry(NamedTuple):
     """One table that was protected, and the triggers that are there now. `table`: None if it has none."""
 
     id: int
@@ -45,7 +45,7 @@ class Entry(NamedTuple):
         return Protection(self.table or self.name, self.resource, self.mode)
 
 
-def read_entries(marks: Marks) -> list[Entry]:
+def read_entries(marks: Marks) -> list[SQLiteProtectionEntry]:
     """Return every table that was protected and not unprotected."""
     made: dict[int, list[tuple[str, str, str]]] = {}
     for entry_id, _, table, trigger in marks.ask(SQL.read_triggers):
@@ -55,11 +55,11 @@ def read_entries(marks: Marks) -> list[Entry]:
     for entry_id, resource, name in marks.ask(SQL.read_protected):
         found = made.get(entry_id)
         if found is None:
-            entries.append(Entry(entry_id, resource, name, None, "", frozenset()))
+            entries.append(SQLiteProtectionEntry(entry_id, resource, name, None, "", frozenset()))
         else:
             table, mode, _ = found[0]
             kinds = frozenset(kind for _, _, kind in found)
-            entries.append(Entry(entry_id, resource, name, table, mode, kinds))
+            entries.append(SQLiteProtectionEntry(entry_id, resource, name, table, mode, kinds))
     return entries
 
 
@@ -163,7 +163,7 @@ def _install(marks: Marks, resource: str, table: str, mode: str) -> None:
         )
 
 
-def _remove(marks: Marks, entry: Entry) -> None:
+def _remove(marks: Marks, entry: SQLiteProtectionEntry) -> None:
     for kind in entry.kinds:
         trigger = quoted(f"{_OUR_PREFIX}{entry.mode}_{kind}_{entry.id}")
         marks.native.execute(f"DROP TRIGGER main.{trigger}")

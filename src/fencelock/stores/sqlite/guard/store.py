@@ -17,26 +17,26 @@ from fencelock.errors import SourceError
 from fencelock.model import Finding
 from fencelock.protocol.guard_requests import OBSERVE
 from fencelock.stores.sqlite.connection.database import path_of
-from fencelock.stores.sqlite.guard.block import GuardDatabase
-from fencelock.stores.sqlite.guard.caller import AdoptedConnection
-from fencelock.stores.sqlite.guard.connection import GuardConnection
-from fencelock.stores.sqlite.guard.framework import BorrowedConnection
+from fencelock.stores.sqlite.guard.block import SQLiteBlockConnection
+from fencelock.stores.sqlite.guard.caller import SQLiteCallerConnection
+from fencelock.stores.sqlite.guard.connection import SQLiteGuardConnection
+from fencelock.stores.sqlite.guard.framework import SQLiteFrameworkConnection
 from fencelock.stores.sqlite.guard.marks import SQL, Marks
-from fencelock.stores.sqlite.guard.protection import Entry, read_entries
+from fencelock.stores.sqlite.guard.protection import SQLiteProtectionEntry, read_entries
 
 MAX_IDLE_CONNECTIONS = 8
 """Two for each of a few threads: the variable of a `with` block refers to one until the next block has the other."""
 
 
-class IdleConnections:
+class SQLiteIdleConnections:
     """The connections to one file that no block uses at the moment, the one that was used last on the right."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._idle: deque[GuardConnection] = deque()
+        self._idle: deque[SQLiteGuardConnection] = deque()
         self._is_closed = False
 
-    def take(self) -> GuardConnection:
+    def take(self) -> SQLiteGuardConnection:
         """Return a connection that is nobody else's, which opens when it is first used."""
         for _ in range(len(self._idle)):
             with suppress(IndexError):  # Another thread was faster.
@@ -45,9 +45,9 @@ class IdleConnections:
                 if connection.database.is_ready():
                     return connection
                 self._idle.appendleft(connection)
-        return GuardConnection(GuardDatabase(self._path), self.give_back)
+        return SQLiteGuardConnection(SQLiteBlockConnection(self._path), self.give_back)
 
-    def give_back(self, connection: GuardConnection) -> None:
+    def give_back(self, connection: SQLiteGuardConnection) -> None:
         """Keep the connection for the next one, unless its user has changed it; of too many, close the leftmost."""
         watch = connection.database.watch
         if self._is_closed or watch.is_changed:
@@ -77,27 +77,27 @@ class SQLiteGuard:
     def __init__(self, url: str) -> None:
         self.path = Path(os.path.realpath(path_of(url)))
         self.url = f"sqlite:///{self.path}"
-        self._idle = IdleConnections(self.path)
+        self._idle = SQLiteIdleConnections(self.path)
         weakref.finalize(self, self._idle.close)
 
-    def connect(self) -> GuardConnection:
+    def connect(self) -> SQLiteGuardConnection:
         """Return a connection of the guard's own, which opens when it is first used."""
         return self._idle.take()
 
-    def adopt(self, native: Any) -> AdoptedConnection:
+    def caller_connection(self, native: Any) -> SQLiteCallerConnection:
         """Speak over the caller's sqlite3 connection, which is inside a transaction; GuardError if it is not."""
-        return AdoptedConnection(native, self.path)
+        return SQLiteCallerConnection(native, self.path)
 
-    def borrow(self, connection: Any, driver: Any, paramstyle: str) -> BorrowedConnection:
+    def framework_connection(self, connection: Any, driver: Any, paramstyle: str) -> SQLiteFrameworkConnection:
         """Speak through a framework's connection; every driver of SQLite understands SQLite's own parameters."""
-        return BorrowedConnection(connection, driver, self.path)
+        return SQLiteFrameworkConnection(connection, driver, self.path)
 
     def install(self) -> None:
         """Do nothing: the schema is made when the first mark is written."""
 
     def examine(self) -> list[Finding]:
         """Return what in this file's set-up would break the promise."""
-        database = GuardDatabase(self.path)
+        database = SQLiteBlockConnection(self.path)
         try:
             return database.read(lambda: _findings(Marks(database.native, self.path), self.url))
         except SourceError as error:
@@ -125,7 +125,7 @@ def _findings(marks: Marks, url: str) -> list[Finding]:
     return findings
 
 
-def _entry_findings(entry: Entry, url: str) -> list[Finding]:
+def _entry_findings(entry: SQLiteProtectionEntry, url: str) -> list[Finding]:
     name = entry.table or entry.name
     if not entry.is_whole:
         message = (

@@ -9,14 +9,14 @@ from fencelock.model import MAX_TOKEN
 from fencelock.protocol import source_requests as ask
 from fencelock.stores.sqlite.connection.database import Database
 from fencelock.stores.sqlite.source import wakeup as wake
-from fencelock.stores.sqlite.source.identity import SQL, AuditEntry, Identity, read_source, write_audit
-from fencelock.stores.sqlite.source.queue import Queueing
+from fencelock.stores.sqlite.source.identity import SQL, SQLiteAuditEntry, SQLiteIdentity, read_source, write_audit
+from fencelock.stores.sqlite.source.queue import SQLiteQueue
 
 BLOCK_TOKENS = 4096
 """Tokens reserved by one flushed transaction, and the most that an unclean start can skip."""
 
 
-def reserve_block(database: Database, identity: Identity) -> None:
+def reserve_block(database: Database, identity: SQLiteIdentity) -> None:
     """Make the next block of tokens durable, and allow it; SourceError when there are no more."""
 
     def reserve() -> int:
@@ -34,7 +34,7 @@ def reserve_block(database: Database, identity: Identity) -> None:
     database.run(SQL.raise_bound, {"reserved": flushed})
 
 
-def break_lease(database: Database, queueing: Queueing, request: ask.Break) -> tuple[ask.SourceReply, str | None]:
+def break_lease(database: Database, queueing: SQLiteQueue, request: ask.Break) -> tuple[ask.SourceReply, str | None]:
     """End whoever holds the lock; return the reply, and the claim whose turn it is now."""
     look = queueing.look(request.lock, request.claim)
     done = database.execute(SQL.read_break, {"claim": request.claim}).fetchone()
@@ -47,11 +47,11 @@ def break_lease(database: Database, queueing: Queueing, request: ask.Break) -> t
     ended = f"{request.holder} broke it: {request.reason}"
     database.execute(SQL.break_lease, {"lock": request.lock, "token": token, "ended": ended})
     who, lock, claim = request.holder, request.lock, request.claim
-    write_audit(database, AuditEntry(who, "break", lock, token, request.reason, holder, claim))
+    write_audit(database, SQLiteAuditEntry(who, "break", lock, token, request.reason, holder, claim))
     return ask.Broken(token, look.source_id, look.history_id, holder), look.head
 
 
-def purge(database: Database, identity: Identity) -> int:
+def purge(database: Database, identity: SQLiteIdentity) -> int:
     """Forget locks that nobody holds or waits for; return how many."""
     identity.check_unmoved(read_source(database))
     database.execute(SQL.end_expired_leases)

@@ -16,7 +16,7 @@ from fencelock.clock import boottime_us
 from fencelock.errors import SchemaError, SourceError, SourceUnavailableError, UnsupportedError
 from fencelock.model import EPOCH_STRIDE, MAX_TOKEN, SourceInfo, default_holder
 from fencelock.protocol import source_requests as ask
-from fencelock.stores.sqlite.connection.birth import Birth, birth_of
+from fencelock.stores.sqlite.connection.birth import FileIdentity, file_identity
 from fencelock.stores.sqlite.connection.database import Database
 from fencelock.stores.sqlite.connection.kernel import Kernel, this_kernel
 from fencelock.stores.statements import statements
@@ -102,7 +102,7 @@ def lost_source(path: Path) -> SchemaError:
     )
 
 
-class AuditEntry(NamedTuple):
+class SQLiteAuditEntry(NamedTuple):
     """What an operator did: whose lease it ended and under which claim, where that is what was done."""
 
     who: str
@@ -114,7 +114,7 @@ class AuditEntry(NamedTuple):
     claim: str | None = None
 
 
-def write_audit(database: Database, entry: AuditEntry) -> None:
+def write_audit(database: Database, entry: SQLiteAuditEntry) -> None:
     """Note what an operator did; to be called inside the transaction that does it."""
     database.execute(SQL.write_audit, entry._asdict())
 
@@ -171,16 +171,16 @@ def _install(database: Database) -> None:
     )
 
 
-def _birth_of(path: Path) -> Birth:
+def _birth_of(path: Path) -> FileIdentity:
     try:
-        return birth_of(path)
+        return file_identity(path)
     except OSError as error:
         raise SourceUnavailableError(
             f"{path} was taken away while it was opened ({error.strerror}): try again"
         ) from error
 
 
-class Identity:
+class SQLiteIdentity:
     """What one source object knows of its file, over all its connections. Remembering is safe from any thread."""
 
     def __init__(self, path: Path) -> None:
@@ -244,7 +244,7 @@ class Identity:
         if not database.execute(SQL.raise_epoch, {**fields, **_birth_of(self._path)._asdict()}).rowcount:
             return None
         self._void_everything(database, "the source's epoch was raised: " + request.reason, boottime_us())
-        entry = AuditEntry(default_holder(), "raise epoch", request.history_id, counter, request.reason)
+        entry = SQLiteAuditEntry(default_holder(), "raise epoch", request.history_id, counter, request.reason)
         write_audit(database, entry)
         return read_source(database).info()
 
@@ -269,7 +269,7 @@ class Identity:
 
     def _check_birth(self, row: SourceRow) -> None:
         found = _birth_of(self._path)
-        if not found.is_of(Birth(row.inode, row.born_ns)):
+        if not found.is_of(FileIdentity(row.inode, row.born_ns)):
             raise SourceError(
                 f"{self._path} is a copy: it was made as inode {row.inode}, born {_when(row.born_ns)}, and is inode "
                 f"{found.inode}, born {_when(found.born_ns)} (restored, moved to another disk, or duplicated). The "

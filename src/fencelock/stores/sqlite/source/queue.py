@@ -12,7 +12,7 @@ from fencelock.errors import SourceError
 from fencelock.protocol import source_requests as ask
 from fencelock.stores.sqlite.connection.database import Database
 from fencelock.stores.sqlite.source import wakeup as wake
-from fencelock.stores.sqlite.source.identity import SQL, Identity, lost_source
+from fencelock.stores.sqlite.source.identity import SQL, SQLiteIdentity, lost_source
 
 MAX_WAITERS = 10_000
 LAST_TICKET = 2**63 - 1
@@ -20,7 +20,7 @@ HEAD_WAIT_MS = 1000
 """How long the head of a queue sleeps at most: covers a releaser killed between its commit and its bell."""
 
 
-class Look(NamedTuple):
+class QueueView(NamedTuple):
     """One row of `look`: all that decides who gets the lock."""
 
     source_id: str
@@ -53,10 +53,10 @@ class Look(NamedTuple):
         return claim == self.ended_claim or born_us <= max(self.forgotten_us, self.born_after_us)
 
 
-class Queueing:
+class SQLiteQueue:
     """Decides for one connection, inside its transactions."""
 
-    def __init__(self, path: Path, identity: Identity, database: Database) -> None:
+    def __init__(self, path: Path, identity: SQLiteIdentity, database: Database) -> None:
         self._path = path
         self._identity = identity
         self._execute = database.execute
@@ -76,16 +76,16 @@ class Queueing:
             return ask.Busy()
         return self._enqueue(look, request)
 
-    def look(self, lock: str, claim: str) -> Look:
+    def look(self, lock: str, claim: str) -> QueueView:
         """Read all that decides about this claim; an error if the file is not the one that was known."""
         row = self._execute(SQL.look, {"lock": lock, "claim": claim}).fetchone()
         if row is None:
             raise lost_source(self._path)
-        look = Look._make(row)
+        look = QueueView._make(row)
         self._identity.check_unmoved(look)
         return look
 
-    def next_token(self, look: Look, lock: str) -> int | None:
+    def next_token(self, look: QueueView, lock: str) -> int | None:
         """Return the token to mint, None when the block is spent; SourceError if the lock's last token is above the
         counter, as nothing but damage can make it.
         """
@@ -96,14 +96,14 @@ class Queueing:
             )
         return look.counter + 1 if look.counter < look.bound else None
 
-    def _granted_before(self, look: Look) -> ask.SourceReply:
+    def _granted_before(self, look: QueueView) -> ask.SourceReply:
         """Answer a repeated request of the holder: the same token while its lease runs, never a fresh one (T3)."""
         remaining_ms = look.remaining_ms()
         if remaining_ms <= 0 or look.token is None:
             return ask.ClaimEnded()
         return ask.Granted(look.token, remaining_ms, look.source_id, look.history_id)
 
-    def _grant(self, look: Look, lock: str, claim: str, holder: str, ttl_ms: int) -> ask.SourceReply:
+    def _grant(self, look: QueueView, lock: str, claim: str, holder: str, ttl_ms: int) -> ask.SourceReply:
         token = self.next_token(look, lock)
         if token is None:
             return ask.BlockSpent()
@@ -121,7 +121,7 @@ class Queueing:
         return ask.Granted(token, ttl_ms, look.source_id, look.history_id)
 
     # --- wait -------------------------------------------------------------------------------------
-    def _enqueue(self, look: Look, request: ask.Acquire) -> ask.SourceReply:
+    def _enqueue(self, look: QueueView, request: ask.Acquire) -> ask.SourceReply:
         if self._is_queue_full(request.lock):
             self._drop_dead_waiters(look, request.lock, LAST_TICKET)
         if self._is_queue_full(request.lock):
@@ -147,7 +147,7 @@ class Queueing:
             return self._granted_before(look)
         return self._decide_poll(look, request.lock, request.claim)
 
-    def _decide_poll(self, look: Look, lock: str, claim: str) -> ask.SourceReply:
+    def _decide_poll(self, look: QueueView, lock: str, claim: str) -> ask.SourceReply:
         waiter = self._execute(SQL.read_waiter, {"lock": lock, "claim": claim}).fetchone()
         if waiter is None:
             return ask.ClaimEnded()
@@ -170,7 +170,7 @@ class Queueing:
         patience_ms = predecessor[0] - look.now_ms if predecessor else HEAD_WAIT_MS
         return ask.Queued(min(patience_ms, ttl_ms // 3))
 
-    def _drop_dead_waiters(self, look: Look, lock: str, ticket: int) -> list[str]:
+    def _drop_dead_waiters(self, look: QueueView, lock: str, ticket: int) -> list[str]:
         places = {"lock": lock, "ticket": ticket, "now_ms": look.now_ms}
         dead = [claim for (claim,) in self._execute(SQL.drop_dead_waiters, places).fetchall()]
         for claim in dead:

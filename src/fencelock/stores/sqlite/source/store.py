@@ -27,8 +27,8 @@ from fencelock.stores.sqlite.connection.kernel import this_kernel
 from fencelock.stores.sqlite.source import admin as operating
 from fencelock.stores.sqlite.source import inspection
 from fencelock.stores.sqlite.source import wakeup as wake
-from fencelock.stores.sqlite.source.identity import SQL, Identity, Seen, ensure_schema, read_source
-from fencelock.stores.sqlite.source.queue import Queueing
+from fencelock.stores.sqlite.source.identity import SQL, Seen, SQLiteIdentity, ensure_schema, read_source
+from fencelock.stores.sqlite.source.queue import SQLiteQueue
 
 REPLACED_CHECK_S = 0.05
 """How often a connection looks whether the file at its path is still the one that it has open: a look costs a tenth
@@ -48,20 +48,20 @@ class SQLiteSource:
     def __init__(self, url: str) -> None:
         self.url = url
         self.path = path_of(url)
-        self.identity = Identity(self.path)
+        self.identity = SQLiteIdentity(self.path)
 
-    def connect(self, *, patience_s: float = BUSY_PATIENCE_S) -> "SQLiteSourceConnection":
+    def connect(self, *, request_timeout_s: float = BUSY_PATIENCE_S) -> "SQLiteSourceConnection":
         """Return a connection; the file is opened, and its schema made if it has none, by the first request."""
         if not HAS_BOOTTIME:
             raise UnsupportedError(
                 "a SQLite source needs CLOCK_BOOTTIME, which this system does not have: run it on Linux, or use "
                 "a server store"
             )
-        return SQLiteSourceConnection(self, patience_s)
+        return SQLiteSourceConnection(self, request_timeout_s)
 
-    def listen(self, lock: str, claim: str) -> wake.Bell:
+    def listen(self, lock: str, claim: str) -> wake.PipeWakeup:
         """Open the bell of one waiting claim."""
-        return wake.Bell(self.path, claim)
+        return wake.PipeWakeup(self.path, claim)
 
     def install(self) -> None:
         """Make the file and its schema if there is none."""
@@ -81,15 +81,17 @@ class SQLiteSourceConnection:
 
     database_type: ClassVar[type[Database]] = Database
 
-    def __init__(self, store: SQLiteSource, patience_s: float) -> None:
+    def __init__(self, store: SQLiteSource, request_timeout_s: float) -> None:
         self._path = store.path
         self._identity = store.identity
         self._checked_opening = _NEVER
         self._look_again_s = 0.0
         self._told: deque[Any] = deque(maxlen=1)
-        self.database = self.database_type(store.path, prepare=partial(prepare, self._told), patience_s=patience_s)
+        self.database = self.database_type(
+            store.path, prepare=partial(prepare, self._told), request_timeout_s=request_timeout_s
+        )
         self._execute = self.database.execute
-        self._queueing = Queueing(store.path, store.identity, self.database)
+        self._queueing = SQLiteQueue(store.path, store.identity, self.database)
 
     def perform(self, request: Any) -> ask.SourceReply:
         """Answer one request of `protocol/source_requests.py` in one transaction."""
@@ -169,7 +171,7 @@ class SQLiteSourceConnection:
         else:
             was_held, head = self.database.transact(lambda: self._end_idle_claim(request))
         if head is not None:
-            wake.ring(self._path, head)
+            wake.notify(self._path, head)
         return ask.Released(was_held)
 
     def _end_idle_claim(self, request: ask.Release) -> tuple[bool, str | None]:
@@ -195,7 +197,7 @@ class SQLiteSourceConnection:
         decide = partial(operating.break_lease, self.database, self._queueing, request)
         reply, head = self.database.transact(decide)
         if head is not None:
-            wake.ring(self._path, head)
+            wake.notify(self._path, head)
         return reply
 
     def _purge(self, _: ask.Purge) -> ask.SourceReply:

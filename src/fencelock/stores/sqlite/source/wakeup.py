@@ -1,6 +1,6 @@
 """Tell the next waiter that its turn has come: a named pipe for each waiting claim, beside the database file.
 
-Promise: `ring` never blocks and never fails; a waiter that hears nothing looks by itself after `wait_ms`, so a bell
+Promise: `notify` never blocks and never fails; a waiter that hears nothing looks by itself after `wait_ms`, so a bell
 that is lost costs time and nothing else. A bell takes its pipe away however its waiter ends, an exception out of a
 signal handler included; that of a killed one goes with its place in the queue. Pipes have the permissions of the
 database, and work between containers that share its folder. Never: state that matters (deleting the whole folder harms
@@ -19,7 +19,7 @@ _NAME_BYTES = 16
 _MAX_RACES = 100
 
 
-class Bell:
+class PipeWakeup:
     """The listening end: one waiting claim hears here that it should look again."""
 
     _is_open = False
@@ -60,7 +60,7 @@ class Bell:
         self.close()
 
 
-def ring(database: Path, claim: str) -> None:
+def notify(database: Path, claim: str) -> None:
     """Wake the waiter of this claim, if it listens."""
     with suppress(OSError):
         descriptor = os.open(_path(database, claim), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)

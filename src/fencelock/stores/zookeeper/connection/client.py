@@ -20,10 +20,16 @@ from kazoo.protocol.states import KeeperState
 from kazoo.retry import KazooRetry
 
 from fencelock.errors import ConfigError, FencelockError, OutcomeUnknownError, SourceError, SourceUnavailableError
-from fencelock.stores.error_mapping import NamingErrors
+from fencelock.stores.error_mapping import ErrorMapper
 from fencelock.stores.zookeeper.connection.forks import FORKS
-from fencelock.stores.zookeeper.connection.kazoo_connection import LOG, MAX_HELD, PINGS_PER_TIMEOUT, Connection, Handler
-from fencelock.stores.zookeeper.connection.url import Place
+from fencelock.stores.zookeeper.connection.kazoo_connection import (
+    LOG,
+    MAX_HELD,
+    PINGS_PER_TIMEOUT,
+    KazooConnection,
+    KazooHandler,
+)
+from fencelock.stores.zookeeper.connection.url import ZooKeeperConnectionInfo
 
 MIN_ATTEMPT_S = 0.5
 """A server gets as long as a touch takes to come round to make a connection, or to answer on it, and no less than this;
@@ -34,14 +40,14 @@ RETRY_S, MAX_RETRY_S = 0.02, 0.5
 _MS_PER_S = 1000
 
 
-class PatienceOverError(Exception):
+class ZooKeeperTimeoutError(Exception):
     """The servers did not answer in time; never leaves this package."""
 
 
-class Client(KazooClient):
+class ZooKeeperClient(KazooClient):
     """One session's client, made by `open_client`. What is asked for in a `with client:` block is sent at its end."""
 
-    def __init__(self, place: Place, timeout_ms: int) -> None:
+    def __init__(self, place: ZooKeeperConnectionInfo, timeout_ms: int) -> None:
         self.place = place
         self.timeout_ms = timeout_ms
         self.refusal: FencelockError | None = None
@@ -50,13 +56,13 @@ class Client(KazooClient):
         self.attempt_s = max(timeout_ms / PINGS_PER_TIMEOUT / _MS_PER_S, MIN_ATTEMPT_S)
         super().__init__(
             timeout=timeout_ms / _MS_PER_S,
-            handler=Handler(self.attempt_s),
+            handler=KazooHandler(self.attempt_s),
             connection_retry=self.connection_retry,
             logger=LOG,
             **place.settings(),
         )
         self._session_timeout = timeout_ms  # kazoo's own rounding of seconds may be off by one.
-        self._connection = Connection(self, place)
+        self._connection = KazooConnection(self, place)
         self._held = threading.local()
         self._settle_ms = place.tick_ms // 2
         self._older_ms = self._newer_ms = 0
@@ -117,7 +123,7 @@ class Client(KazooClient):
         held.append((request, result))
         return None
 
-    def end(self, patience_s: float) -> None:
+    def end(self, request_timeout_s: float) -> None:
         """End the session, and wait so long at most. kazoo's own `stop` would wait for a server that is silent, and for
         its thread: at the interpreter's end there may be none to wait with.
         """
@@ -126,7 +132,7 @@ class Client(KazooClient):
         self._stopped.set()
         self._queue.append((CloseInstance, None))
         self._connection.wake(1)
-        self._connection.connection_stopped.wait(patience_s)
+        self._connection.connection_stopped.wait(request_timeout_s)
 
     def is_running(self) -> bool:
         """Tell whether its thread still looks for servers."""
@@ -147,47 +153,49 @@ class Client(KazooClient):
             if one is not None:
                 yield one
 
-    def wait_connected(self, patience_s: float) -> None:
+    def wait_connected(self, request_timeout_s: float) -> None:
         """Wait for a connection; SourceUnavailableError if there is none in time."""
-        if not self._live.is_set() and not self._live.wait(patience_s):
+        if not self._live.is_set() and not self._live.wait(request_timeout_s):
             if self.client_state == KeeperState.AUTH_FAILED:
                 raise refused(said.AuthFailedError(), self.place)
-            raise SourceUnavailableError(f"{self.place.url} cannot be reached: no server answered in {patience_s:g} s")
+            raise SourceUnavailableError(
+                f"{self.place.url} cannot be reached: no server answered in {request_timeout_s:g} s"
+            )
         if self.refusal is not None:
             raise self.refusal
 
 
-def open_client(place: Place, timeout_ms: int, patience_s: float) -> Client:
+def open_client(place: ZooKeeperConnectionInfo, timeout_ms: int, request_timeout_s: float) -> ZooKeeperClient:
     """Return a client that is connected; see `connect`."""
-    client = Client(place, timeout_ms)
-    connect(client, patience_s)
+    client = ZooKeeperClient(place, timeout_ms)
+    connect(client, request_timeout_s)
     return client
 
 
-def connect(client: Client, patience_s: float) -> None:
+def connect(client: ZooKeeperClient, request_timeout_s: float) -> None:
     """Connect a new client; SourceUnavailableError if that takes too long, ConfigError if its session would be kept for
     another time than was asked for. Then it is closed already.
     """
     FORKS.add(client)
     try:
         client.start_async()
-        client.wait_connected(patience_s)
+        client.wait_connected(request_timeout_s)
     except BaseException:
         FORKS.close(client)
         raise
 
 
-def answers(results: list[Any], patience_s: float) -> list[Any]:
+def answers(results: list[Any], request_timeout_s: float) -> list[Any]:
     """Return what came of requests that were sent together, each a value or the error that the servers answered.
 
     A lost connection is raised, as an end of patience is: then the outcome of each of them is unknown.
     """
-    give_up_s = time.monotonic() + patience_s
+    give_up_s = time.monotonic() + request_timeout_s
     found = []
     # They are answered in their order: who waits for the last is woken once.
     for result in reversed(results):
         if not result.ready() and not result.wait(max(0.0, give_up_s - time.monotonic())):
-            raise PatienceOverError
+            raise ZooKeeperTimeoutError
     for result in results:
         error = result.exception
         if isinstance(error, UNKNOWN):
@@ -214,14 +222,14 @@ UNKNOWN = (
 """Errors after which nobody knows whether a request was done."""
 
 
-def naming_errors(place: Place) -> NamingErrors:
+def mapping_errors(place: ZooKeeperConnectionInfo) -> ErrorMapper:
     """Return a block in which what comes out of a request that was sent is raised as what it means."""
-    return NamingErrors(lambda error: meaning(error, place))
+    return ErrorMapper(lambda error: map_error(error, place))
 
 
-def meaning(error: BaseException, place: Place) -> SourceError | None:
+def map_error(error: BaseException, place: ZooKeeperConnectionInfo) -> SourceError | None:
     """Return what an exception out of a request that was sent means; None: it is not ZooKeeper's."""
-    if isinstance(error, PatienceOverError):
+    if isinstance(error, ZooKeeperTimeoutError):
         return OutcomeUnknownError(f"{place.url} did not answer in time: whether it did what was asked is unknown")
     if isinstance(error, UNKNOWN):
         what = type(error).__name__
@@ -231,7 +239,7 @@ def meaning(error: BaseException, place: Place) -> SourceError | None:
     return None
 
 
-def refused(error: said.ZookeeperError, place: Place) -> SourceError:
+def refused(error: said.ZookeeperError, place: ZooKeeperConnectionInfo) -> SourceError:
     """Return what a server means that answers with an error, and so has done nothing."""
     if isinstance(error, said.NoAuthError | said.AuthFailedError | said.InvalidACLError):
         return SourceError(

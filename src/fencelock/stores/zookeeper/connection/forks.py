@@ -6,21 +6,21 @@ from typing import TYPE_CHECKING
 from fencelock.stores.forks import Forks
 
 if TYPE_CHECKING:
-    from fencelock.stores.zookeeper.connection.client import Client
+    from fencelock.stores.zookeeper.connection.client import ZooKeeperClient
 
 CLOSE_S = 1.0
 """How long the end of a session is waited for; the servers end one that they do not hear of by its timeout."""
 
 
-def _close(client: "Client") -> None:
+def _close(client: "ZooKeeperClient") -> None:
     with suppress(Exception):
         client.end(CLOSE_S)
 
 
-def _drop(client: "Client") -> None:
+def _drop(client: "ZooKeeperClient") -> None:
     for inherited in client.sockets():
         with suppress(OSError):
             inherited.close()
 
 
-FORKS: "Forks[Client]" = Forks(close=_close, drop=_drop)
+FORKS: "Forks[ZooKeeperClient]" = Forks(close=_close, drop=_drop)

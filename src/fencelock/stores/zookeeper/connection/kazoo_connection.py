@@ -19,10 +19,10 @@ from kazoo.protocol.connection import ConnectionHandler
 from kazoo.protocol.serialization import Connect
 
 from fencelock.clock import boottime_ms
-from fencelock.stores.zookeeper.connection.url import Place
+from fencelock.stores.zookeeper.connection.url import ZooKeeperConnectionInfo
 
 if TYPE_CHECKING:
-    from fencelock.stores.zookeeper.connection.client import Client
+    from fencelock.stores.zookeeper.connection.client import ZooKeeperClient
 
 PINGS_PER_TIMEOUT = 10
 """A session that is not used is touched this often, and one touch that stays without an answer ends the connection."""
@@ -42,7 +42,7 @@ LOG.setLevel(logging.WARNING)
 LOG.addHandler(logging.NullHandler())
 
 
-class Handler(SequentialThreadingHandler):
+class KazooHandler(SequentialThreadingHandler):
     """Runs every callback where it arises, so that nothing is told late or out of order."""
 
     def __init__(self, attempt_s: float) -> None:
@@ -81,10 +81,10 @@ class Handler(SequentialThreadingHandler):
         return super().create_connection(*args, **{**kwargs, "timeout": self._attempt_s})
 
 
-class Connection(ConnectionHandler):
+class KazooConnection(ConnectionHandler):
     """kazoo's connection, which notes when it touched its session, and does so more often."""
 
-    def __init__(self, client: "Client", place: Place) -> None:
+    def __init__(self, client: "ZooKeeperClient", place: ZooKeeperConnectionInfo) -> None:
         self._place = place
         # A dictionary of kazoo's own, which completes it.
         sasl = dict(place.sasl) if place.sasl is not None else None

@@ -47,7 +47,7 @@ _FORM = (
 )
 
 
-class Place(NamedTuple):
+class ZooKeeperConnectionInfo(NamedTuple):
     """Where a URL leads: `hosts` as kazoo reads them, and `url`, one spelling for all that lead there."""
 
     hosts: str
@@ -80,7 +80,7 @@ class Place(NamedTuple):
         }
 
 
-def place_of(url: str) -> Place:
+def parse_url(url: str) -> ZooKeeperConnectionInfo:
     """Return where a zookeeper:// URL leads; ConfigError if it is not understood."""
     _, _, rest = url.partition("://")
     rest, _, query = rest.partition("?")
@@ -93,7 +93,7 @@ def place_of(url: str) -> Place:
     sasl = _sasl(given, user, password)
     if user and sasl is None:
         auth.insert(0, ("digest", f"{user}:{password}"))
-    return Place(
+    return ZooKeeperConnectionInfo(
         hosts,
         base,
         _tick_ms(given),

@@ -16,14 +16,14 @@ from kazoo.security import ACL
 
 from fencelock.errors import ConfigError, SourceUnavailableError
 from fencelock.protocol.guard_requests import ConflictError
-from fencelock.stores.write_buffer import Collecting, outside, too_large, was_written
+from fencelock.stores.write_buffer import WriteBuffer, outside, too_large, was_written
 
 MAX_REQUEST_BYTES = 1_000_000
 """A server drops the connection of whoever sends it more than its jute.maxbuffer, which is 1 048 575 by default."""
 ANY_VERSION = -1
 
 
-class Client(Protocol):
+class BlockClient(Protocol):
     """What a block needs of the guard's client."""
 
     @property
@@ -44,7 +44,7 @@ class Client(Protocol):
         """Who may do what with the nodes that it makes."""
 
 
-class Condition(NamedTuple):
+class ZooKeeperCondition(NamedTuple):
     """A node that has to be as it was: its path, its version, and what it is to people."""
 
     path: str
@@ -52,7 +52,7 @@ class Condition(NamedTuple):
     name: str
 
 
-class ZooKeeperTransaction(Collecting):
+class ZooKeeperTransaction(WriteBuffer):
     """One guarded block's reads and writes. One thread at a time.
 
     What `get` and `exists` have found is compared at the end: if another client has written it since, nothing of the
@@ -61,13 +61,15 @@ class ZooKeeperTransaction(Collecting):
     it meanwhile.
     """
 
-    def __init__(self, client: Client, session: object, roots: Mapping[str, str], relied: Iterable[Condition]) -> None:
+    def __init__(
+        self, client: BlockClient, session: object, roots: Mapping[str, str], relied: Iterable[ZooKeeperCondition]
+    ) -> None:
         super().__init__()
         self._client = client
         self._session = session
         self._roots = roots
         self._relied = list(relied)
-        self._read: dict[str, Condition] = {}
+        self._read: dict[str, ZooKeeperCondition] = {}
         self._written: set[str] = set()
         self._writes: list[Any] = []
 
@@ -101,7 +103,9 @@ class ZooKeeperTransaction(Collecting):
     def _remember(self, path: str, stat: ZnodeStat | None) -> None:
         self._check_session()
         if stat is not None:
-            self._read.setdefault(path, Condition(path, stat.version, f"node {path!r}, which the block had read,"))
+            self._read.setdefault(
+                path, ZooKeeperCondition(path, stat.version, f"node {path!r}, which the block had read,")
+            )
 
     def _check_session(self) -> None:
         """A session that began later may be served by a server that has not heard of this tenure's seal."""
@@ -170,7 +174,7 @@ class ZooKeeperTransaction(Collecting):
                 result.add_note("It was met at the end of a guarded block, of which nothing was written.")
                 raise result
 
-    def _conditions(self) -> list[Condition]:
+    def _conditions(self) -> list[ZooKeeperCondition]:
         return [*self._relied, *self._read.values()]
 
 

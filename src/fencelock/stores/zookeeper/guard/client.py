@@ -1,9 +1,9 @@
 """The one session that a guard has with ZooKeeper in a process, for all of its blocks and threads.
 
 Promise: opened by its first request, and anew in a forked child, and after the servers could not be reached in time.
-What is read for a mark is read after a `sync`, so that it is never older than its request. A request waits PATIENCE_S
-at most; one that was cut off is definite if it only read. What ZooKeeper answers about a node is returned or raised as
-kazoo's own error.
+What is read for a mark is read after a `sync`, so that it is never older than its request. A request waits
+REQUEST_TIMEOUT_S at most; one that was cut off is definite if it only read. What ZooKeeper answers about a node is
+returned or raised as kazoo's own error.
 """
 
 import os
@@ -22,28 +22,28 @@ from fencelock.stores.error_mapping import raise_known
 from fencelock.stores.optimistic import Stored
 from fencelock.stores.zookeeper.connection.client import (
     UNKNOWN,
-    Client,
-    PatienceOverError,
+    ZooKeeperClient,
+    ZooKeeperTimeoutError,
     anew,
     answers,
-    meaning,
+    map_error,
     open_client,
 )
 from fencelock.stores.zookeeper.connection.forks import FORKS
-from fencelock.stores.zookeeper.connection.url import Place
+from fencelock.stores.zookeeper.connection.url import ZooKeeperConnectionInfo
 
-PATIENCE_S = 5.0
+REQUEST_TIMEOUT_S = 5.0
 SESSION_TICKS = 10
 """How long the servers remember a session that they do not hear of: it holds nothing, so any time will do."""
-_CUT_OFF = (*UNKNOWN, PatienceOverError)
+_CUT_OFF = (*UNKNOWN, ZooKeeperTimeoutError)
 
 
-class GuardClient:
+class ZooKeeperGuardClient:
     """A session that is shared. Any thread may use it."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: ZooKeeperConnectionInfo) -> None:
         self._place = place
-        self._client: Client | None = None
+        self._client: ZooKeeperClient | None = None
         self._session_ms = SESSION_TICKS * place.tick_ms
         self._heard_ms = boottime_ms()
         self._begin_anew()
@@ -106,7 +106,7 @@ class GuardClient:
         """Do all of them, or none; return what came of each, kazoo's errors included."""
         self._break_silence()
 
-        def ask(client: Client) -> list[Any]:
+        def ask(client: ZooKeeperClient) -> list[Any]:
             request = client.transaction()
             request.operations.extend(operations)
             return [request.commit_async()]
@@ -132,7 +132,7 @@ class GuardClient:
         return acls  # type: ignore[no-any-return]
 
     # --- how it is asked ----------------------------------------------------------------------------------------------
-    def _one(self, ask: Callable[[Client], Any]) -> Any:
+    def _one(self, ask: Callable[[ZooKeeperClient], Any]) -> Any:
         return _raised(self._asked(lambda client: [ask(client)])[0])
 
     def _break_silence(self) -> None:
@@ -143,27 +143,27 @@ class GuardClient:
             with suppress(SourceUnavailableError):
                 self._asked(lambda client: [client.sync_async("/")])
 
-    def _asked(self, ask: Callable[[Client], list[Any]], *, is_write: bool = False) -> list[Any]:
+    def _asked(self, ask: Callable[[ZooKeeperClient], list[Any]], *, is_write: bool = False) -> list[Any]:
         """Send requests together, in their order, and return what came of each."""
         client = self._connected()
         try:
-            found = answers(ask(client), PATIENCE_S)
+            found = answers(ask(client), REQUEST_TIMEOUT_S)
         except _CUT_OFF as error:
             if is_write:
-                raise_known(meaning(error, self._place), error)
+                raise_known(map_error(error, self._place), error)
             raise _cut_off(self._place, error) from error
         self._heard_ms = boottime_ms()
         return found
 
-    def _connected(self) -> Client:
+    def _connected(self) -> ZooKeeperClient:
         if self._process_id != os.getpid():
             self._begin_anew()
         with self._opening:
             if self._client is None or not FORKS.is_ours(self._client):
-                self._client = open_client(self._place, self._session_ms, PATIENCE_S)
+                self._client = open_client(self._place, self._session_ms, REQUEST_TIMEOUT_S)
             client = self._client
         try:
-            client.wait_connected(PATIENCE_S)
+            client.wait_connected(REQUEST_TIMEOUT_S)
         except SourceUnavailableError:
             # Servers that began from older data take no session that has seen more than they have: the next request
             # begins another.
@@ -196,7 +196,7 @@ def _raised(answer: Any) -> Any:
     return answer
 
 
-def _cut_off(place: Place, error: BaseException) -> FencelockError:
+def _cut_off(place: ZooKeeperConnectionInfo, error: BaseException) -> FencelockError:
     return SourceUnavailableError(
         f"{place.url} could not be read ({type(error).__name__}): nothing was done by this. Try again"
     )

@@ -21,16 +21,16 @@ from kazoo.protocol.serialization import CheckVersion, Create, Delete, SetData
 
 from fencelock.protocol import guard_requests as ask
 from fencelock.stores.escaping import escaped, unescaped
-from fencelock.stores.optimistic import RESERVED, Changes, OptimisticSpeech, Stored, Talk, entry_value, mark_value
-from fencelock.stores.zookeeper.guard.block import ANY_VERSION, Condition, ZooKeeperTransaction, is_cause
-from fencelock.stores.zookeeper.guard.colocated import LocksBeside
-from fencelock.stores.zookeeper.source.layout import Layout
+from fencelock.stores.optimistic import RESERVED, Changes, OptimisticGuardCodec, Stored, Talk, entry_value, mark_value
+from fencelock.stores.zookeeper.guard.block import ANY_VERSION, ZooKeeperCondition, ZooKeeperTransaction, is_cause
+from fencelock.stores.zookeeper.guard.colocated import ZooKeeperColocatedLocks
+from fencelock.stores.zookeeper.source.layout import ZooKeeperLayout
 
 _SEQUENTIAL = 2
 _DIGEST_CHARACTERS = 32
 
 
-class GuardLayout(NamedTuple):
+class ZooKeeperGuardLayout(NamedTuple):
     """Where a guard keeps what, below its base."""
 
     base: str
@@ -58,10 +58,10 @@ class GuardLayout(NamedTuple):
         return f"{self.base}/{escaped(resource)}"
 
 
-class Speech(OptimisticSpeech):
+class ZooKeeperGuardCodec(OptimisticGuardCodec):
     """Over one client, which others use as well."""
 
-    def __init__(self, url: str, layout: GuardLayout, locks: LocksBeside | None) -> None:
+    def __init__(self, url: str, layout: ZooKeeperGuardLayout, locks: ZooKeeperColocatedLocks | None) -> None:
         super().__init__(url)
         self._layout = layout
         self._locks = locks
@@ -84,7 +84,7 @@ class Speech(OptimisticSpeech):
 
     def _find_clash(self) -> Talk:
         """Only at the base itself: below a source's, no node of a guard is taken for one of a queue."""
-        record = Layout(self._layout.base).source
+        record = ZooKeeperLayout(self._layout.base).source
         found: list[Stored] = yield lambda client: client.read([record])
         return "is the place of a source of locks" if found[0].value is not None else None
 
@@ -131,14 +131,14 @@ class Speech(OptimisticSpeech):
         roots = {name: self._layout.root(name) for name in request.resources}
         return (yield lambda client: ZooKeeperTransaction(client, self._session, roots, relied))
 
-    def _unchanged(self, name: str, stored: Stored) -> Iterator[Condition]:
+    def _unchanged(self, name: str, stored: Stored) -> Iterator[ZooKeeperCondition]:
         """Yield what is as it was as long as a mark is the one that was read."""
         what = f"the mark of resource {name!r}"
-        yield Condition(self._layout.mark(name), stored.version, what)
+        yield ZooKeeperCondition(self._layout.mark(name), stored.version, what)
         called_after = self._layout.called_after(name, stored.value or b"")
         # Whoever has written a mark by hand has made no such node; the next seal does.
         if called_after in self._below[name]:
-            yield Condition(called_after, ANY_VERSION, what)
+            yield ZooKeeperCondition(called_after, ANY_VERSION, what)
 
     def _write_work(self, work: ZooKeeperTransaction) -> Talk:
         request = work.request()

@@ -8,16 +8,16 @@ gone, or the epoch was raised, nothing of the block is written. Never: a node of
 from fencelock.model import Sequencer
 from fencelock.stores.colocated import Found, check_source, is_over
 from fencelock.stores.optimistic import Talk
-from fencelock.stores.zookeeper.guard.block import Condition
-from fencelock.stores.zookeeper.source.layout import Layout, node_prefix
+from fencelock.stores.zookeeper.guard.block import ZooKeeperCondition
+from fencelock.stores.zookeeper.source.layout import ZooKeeperLayout, node_prefix
 from fencelock.stores.zookeeper.source.record import not_installed, record_in
 
 
-class LocksBeside:
+class ZooKeeperColocatedLocks:
     """The source of locks that is on the guard's own servers."""
 
     def __init__(self, base: str) -> None:
-        self._layout = Layout(base)
+        self._layout = ZooKeeperLayout(base)
         self._found: Found[str] = Found()
 
     def conditions(self, sequencer: Sequencer) -> Talk:
@@ -37,8 +37,8 @@ class LocksBeside:
         self._found.remember(sequencer, node)
         lock = f"lock {sequencer.lock!r}"
         return [
-            Condition(self._layout.source, record.version, f"the record of the source of {lock}"),
-            Condition(node, stat.version, f"the node by which this lease held {lock}"),
+            ZooKeeperCondition(self._layout.source, record.version, f"the record of the source of {lock}"),
+            ZooKeeperCondition(node, stat.version, f"the node by which this lease held {lock}"),
         ]
 
     def _search(self, sequencer: Sequencer) -> Talk:

@@ -12,15 +12,15 @@ from kazoo.security import Permissions
 
 from fencelock.errors import FencelockError, GuardError
 from fencelock.model import Finding
-from fencelock.protocol.generators import drive
+from fencelock.protocol.generators import run_generator
 from fencelock.protocol.guard_requests import Finish, Look
 from fencelock.stores.colocated import split_locks
 from fencelock.stores.zookeeper.connection.client import refused
-from fencelock.stores.zookeeper.connection.url import base_of, place_of
+from fencelock.stores.zookeeper.connection.url import base_of, parse_url
 from fencelock.stores.zookeeper.guard.block import ZooKeeperTransaction
-from fencelock.stores.zookeeper.guard.client import GuardClient
-from fencelock.stores.zookeeper.guard.codec import GuardLayout, Speech
-from fencelock.stores.zookeeper.guard.colocated import LocksBeside
+from fencelock.stores.zookeeper.guard.client import ZooKeeperGuardClient
+from fencelock.stores.zookeeper.guard.codec import ZooKeeperGuardCodec, ZooKeeperGuardLayout
+from fencelock.stores.zookeeper.guard.colocated import ZooKeeperColocatedLocks
 
 _WRITING = Permissions.CREATE | Permissions.DELETE | Permissions.WRITE | Permissions.ADMIN
 
@@ -32,18 +32,18 @@ class ZooKeeperGuard:
 
     def __init__(self, url: str) -> None:
         url, locks = split_locks(url)
-        self.place = place_of(url)
+        self.place = parse_url(url)
         self.url = self.place.url
-        self.layout = GuardLayout(self.place.base)
-        self.locks = None if locks is None else LocksBeside(base_of(locks))
-        self._client = GuardClient(self.place)
+        self.layout = ZooKeeperGuardLayout(self.place.base)
+        self.locks = None if locks is None else ZooKeeperColocatedLocks(base_of(locks))
+        self._client = ZooKeeperGuardClient(self.place)
         weakref.finalize(self, self._client.close)
 
-    def connect(self) -> "GuardConnection":
+    def connect(self) -> "ZooKeeperGuardConnection":
         """Return a connection of the guard's own, over the session that all of them share."""
-        return GuardConnection(self, self._client)
+        return ZooKeeperGuardConnection(self, self._client)
 
-    def adopt(self, native: Any) -> "GuardConnection":
+    def caller_connection(self, native: Any) -> "ZooKeeperGuardConnection":
         """Raise GuardError: ZooKeeper has no transaction that is open."""
         raise GuardError(
             f"ZooKeeper has no transaction that stays open, so nothing can be checked inside {type(native).__name__}: "
@@ -84,24 +84,24 @@ class ZooKeeperGuard:
         ]
 
 
-class GuardConnection:
+class ZooKeeperGuardConnection:
     """What one thread at a time asks of the guard."""
 
-    def __init__(self, guard: ZooKeeperGuard, client: GuardClient) -> None:
+    def __init__(self, guard: ZooKeeperGuard, client: ZooKeeperGuardClient) -> None:
         # The guard itself: the session lasts as long as somebody uses it.
         self._guard = guard
         self._client = client
-        self._speech = Speech(guard.url, guard.layout, guard.locks)
+        self._codec = ZooKeeperGuardCodec(guard.url, guard.layout, guard.locks)
 
     @property
     def native(self) -> ZooKeeperTransaction:
         """What `guard.transaction` yields."""
-        return self._speech.work  # type: ignore[no-any-return]
+        return self._codec.work  # type: ignore[no-any-return]
 
     def perform(self, request: Any) -> Any:
         """Answer one request; anything but success leaves nothing to be written."""
         try:
-            return drive(self._speech.talk(request), lambda call: call(self._client))
+            return run_generator(self._codec.operations(request), lambda call: call(self._client))
         except BaseException as error:
             self.rollback()
             if isinstance(error, ZookeeperError) and not isinstance(request, Finish):
@@ -110,9 +110,9 @@ class GuardConnection:
 
     def rollback(self) -> None:
         """Write nothing of what was to be written."""
-        self._speech.forget()
+        self._codec.forget()
 
-    def explain(self, error: BaseException) -> GuardError | None:
+    def map_error(self, error: BaseException) -> GuardError | None:
         """What leaves a block is of the tree already, or the user's own, or kazoo's about a node."""
         return None
 

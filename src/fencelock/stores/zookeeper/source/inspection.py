@@ -16,11 +16,11 @@ from fencelock.clock import boottime_ms
 from fencelock.errors import FencelockError, SourceError
 from fencelock.model import Finding, LockInfo
 from fencelock.protocol.source_requests import ReadSource
-from fencelock.stores.zookeeper.source.layout import Contender, break_in, contenders, holder_in, is_queue
-from fencelock.stores.zookeeper.source.queue_entry import Standing
+from fencelock.stores.zookeeper.source.layout import ZooKeeperContender, break_in, contenders, holder_in, is_queue
+from fencelock.stores.zookeeper.source.queue_entry import ZooKeeperQueueEntry
 from fencelock.stores.zookeeper.source.record import SourceRecord
-from fencelock.stores.zookeeper.source.session import Session
-from fencelock.stores.zookeeper.source.sessions import Sessions
+from fencelock.stores.zookeeper.source.session import ZooKeeperSession
+from fencelock.stores.zookeeper.source.sessions import ZooKeeperSessions
 
 if TYPE_CHECKING:
     from fencelock.stores.zookeeper.source.store import ZooKeeperSource
@@ -33,7 +33,7 @@ class Queue(NamedTuple):
     """A lock's contenders in their order, each with its node's value and stat."""
 
     lock: str
-    found: tuple[tuple[Contender, bytes, Any], ...]
+    found: tuple[tuple[ZooKeeperContender, bytes, Any], ...]
     is_kept: bool = False
     """Whether its node says that it is a lock's, though nobody may be there."""
 
@@ -43,20 +43,20 @@ class Queue(NamedTuple):
         return holder_in(self.found[0][1])[0] if self.found else None
 
 
-def read_queues(session: Session, locks: Sequence[str], patience_s: float) -> list[Queue]:
+def read_queues(session: ZooKeeperSession, locks: Sequence[str], request_timeout_s: float) -> list[Queue]:
     """Return the queues of locks, in two round trips for all of them together."""
     client, layout = session.client, session.layout
     with client:
         asked = [client.sync_async(layout.base), *(client.get_children_async(layout.lock(lock)) for lock in locks)]
         asked += [client.get_async(layout.lock(lock)) for lock in locks]
-    _, *found = session.answers(asked, patience_s)
+    _, *found = session.answers(asked, request_timeout_s)
     nodes, parents = found[: len(locks)], found[len(locks) :]
     queues = [[] if isinstance(one, NoNodeError) else contenders(session.expect_value(one)) for one in nodes]
     kept = [not isinstance(one, NoNodeError) and is_queue(session.expect_value(one)[0]) for one in parents]
     paired = list(zip(locks, queues, kept, strict=True))
     with client:
         reading = [client.get_async(f"{layout.lock(lock)}/{one.name}") for lock, queue, _ in paired for one in queue]
-    values = iter(session.answers(reading, patience_s))
+    values = iter(session.answers(reading, request_timeout_s))
     return [
         Queue(
             lock, tuple((one, *value) for one in queue if not isinstance(value := next(values), NoNodeError)), is_kept
@@ -65,13 +65,13 @@ def read_queues(session: Session, locks: Sequence[str], patience_s: float) -> li
     ]
 
 
-def own_nodes(sessions: Sessions) -> dict[str, Standing]:
+def own_nodes(sessions: ZooKeeperSessions) -> dict[str, ZooKeeperQueueEntry]:
     """Return the claims of this process by the names of their nodes."""
     standing = (one for session in sessions.all() for one in list(session.standing.values()))
     return {one.path.rpartition("/")[2]: one for one in standing if one.path is not None}
 
 
-def lock_info(record: SourceRecord, queue: Queue, own: Mapping[str, Standing]) -> LockInfo:
+def lock_info(record: SourceRecord, queue: Queue, own: Mapping[str, ZooKeeperQueueEntry]) -> LockInfo:
     """Return a queue as people see it."""
     if not queue.found:
         return LockInfo(queue.lock, token=None, holder=None, remaining=0.0, ttl=None, waiters=(), is_kept=queue.is_kept)
@@ -89,14 +89,14 @@ def lock_info(record: SourceRecord, queue: Queue, own: Mapping[str, Standing]) -
     )
 
 
-def why_lost(sessions: Sessions, lock: str, claim: str, patience_s: float) -> str:
+def why_lost(sessions: ZooKeeperSessions, lock: str, claim: str, request_timeout_s: float) -> str:
     """Return why a claim holds the lock no more, and who does, as far as ZooKeeper can be asked."""
     reason, session = sessions.ended.reason(claim), sessions.connected()
     if session is None:
         return reason
     try:
-        (broken,) = session.answers([session.client.get_async(session.layout.lock(lock))], patience_s)
-        (queue,) = read_queues(session, [lock], patience_s)
+        (broken,) = session.answers([session.client.get_async(session.layout.lock(lock))], request_timeout_s)
+        (queue,) = read_queues(session, [lock], request_timeout_s)
         record = session.record
     except FencelockError:
         return reason
@@ -109,7 +109,7 @@ def why_lost(sessions: Sessions, lock: str, claim: str, patience_s: float) -> st
 
 def examine(store: "ZooKeeperSource") -> list[Finding]:
     """Return what in the ensemble's set-up would break the promise."""
-    connection = store.connect(patience_s=EXAMINE_S)
+    connection = store.connect(request_timeout_s=EXAMINE_S)
     try:
         connection.perform(ReadSource())
         session = store.sessions.any(EXAMINE_S)
@@ -120,7 +120,7 @@ def examine(store: "ZooKeeperSource") -> list[Finding]:
         connection.close()
 
 
-def _open_to_all(session: Session) -> list[Finding]:
+def _open_to_all(session: ZooKeeperSession) -> list[Finding]:
     """Tell whether anybody may change the source's record."""
     (found,) = session.expect([session.client.get_acls_async(session.layout.source)], EXAMINE_S)
     if all(entry.id.scheme != "world" or not entry.perms & ~Permissions.READ for entry in found[0]):
@@ -134,7 +134,7 @@ def _open_to_all(session: Session) -> list[Finding]:
     ]
 
 
-def _wrong_tick(session: Session) -> list[Finding]:
+def _wrong_tick(session: ZooKeeperSession) -> list[Finding]:
     """Tell whether the servers' tick is another than the URL says, where they tell it."""
     try:
         told = re.search(r"^tickTime=(\d+)$", session.client.command(b"conf"), re.MULTILINE)

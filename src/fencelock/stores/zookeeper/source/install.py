@@ -12,21 +12,21 @@ from kazoo.exceptions import NodeExistsError, NoNodeError
 from fencelock.errors import SourceError
 from fencelock.stores.optimistic import RESERVED
 from fencelock.stores.zookeeper.source.record import new_record
-from fencelock.stores.zookeeper.source.session import Session
+from fencelock.stores.zookeeper.source.session import ZooKeeperSession
 
 if TYPE_CHECKING:
     from fencelock.stores.zookeeper.source.store import ZooKeeperSource
 
-PATIENCE_S = 15.0
+REQUEST_TIMEOUT_S = 15.0
 
 
 def install(store: "ZooKeeperSource") -> None:
     """Make the record of a new source, or find that there is one."""
     leave = store.sessions.use()
     try:
-        session = store.sessions.any(PATIENCE_S)
+        session = store.sessions.any(REQUEST_TIMEOUT_S)
         asked = [session.client.sync_async(store.layout.source), session.ask_record()]
-        _, found = session.answers(asked, PATIENCE_S)
+        _, found = session.answers(asked, REQUEST_TIMEOUT_S)
         if isinstance(found, NoNodeError):
             _check_guards(session)
             found = _make(session)
@@ -35,17 +35,17 @@ def install(store: "ZooKeeperSource") -> None:
         leave()
 
 
-def _make(session: Session) -> object:
+def _make(session: ZooKeeperSession) -> object:
     """Make the record, and return what is there then: another's, if that was quicker."""
-    session.make_path(session.layout.reserved, PATIENCE_S)
+    session.make_path(session.layout.reserved, REQUEST_TIMEOUT_S)
     making = session.client.create_async(session.layout.source, new_record().value())
-    made, found = session.answers([making, session.ask_record()], PATIENCE_S)
+    made, found = session.answers([making, session.ask_record()], REQUEST_TIMEOUT_S)
     if not isinstance(made, NodeExistsError):
         session.expect_value(made)
     return found
 
 
-def _check_guards(session: Session) -> None:
+def _check_guards(session: ZooKeeperSession) -> None:
     """Raise SourceError if guarded nodes are there; what the URL's user may not read counts for nothing."""
     base = session.layout.base
     parts = base.split("/")
@@ -53,7 +53,7 @@ def _check_guards(session: Session) -> None:
     client = session.client
     asked = [client.get_children_async(f"{base}/{RESERVED}/marks")]
     asked += [client.exists_async(f"{outer}/{RESERVED}/marks/{part}") for outer, part in above]
-    own, *resources = session.answers(asked, PATIENCE_S)
+    own, *resources = session.answers(asked, REQUEST_TIMEOUT_S)
     clashes = ["is the place of a guard's marks and data"] if own and not isinstance(own, Exception) else []
     clashes += [
         f"is within a resource of the guard at {outer}"

@@ -32,14 +32,14 @@ QUEUE_VALUE = b'{"fencelock": "lock"}'
 """What the parent of a lock's contenders says, so that it is known for one when it is empty."""
 
 
-class Contender(NamedTuple):
+class ZooKeeperContender(NamedTuple):
     """A node in a lock's queue."""
 
     number: int
     name: str
 
 
-class Layout(NamedTuple):
+class ZooKeeperLayout(NamedTuple):
     """The paths below one base."""
 
     base: str
@@ -88,13 +88,13 @@ def lock_names(children: list[str]) -> list[str]:
     return sorted(name for child in children if (name := unescaped(child)) is not None)
 
 
-def contenders(children: list[str]) -> list[Contender]:
+def contenders(children: list[str]) -> list[ZooKeeperContender]:
     """Return the contenders among a lock's children, first the one whose turn it is."""
     found = ((match[1], match.string) for child in children if (match := _CONTENDER.search(child)))
-    return sorted(Contender(int(number), name) for number, name in found)
+    return sorted(ZooKeeperContender(int(number), name) for number, name in found)
 
 
-def check_numbers(lock: str, queue: list[Contender]) -> None:
+def check_numbers(lock: str, queue: list[ZooKeeperContender]) -> None:
     """Raise SourceError if a number in the queue is near the counter's end, or past it."""
     last = max(queue, default=None)
     if last is not None and not (queue[0].number >= 0 and last.number < COUNTER_LIMIT):
@@ -126,7 +126,7 @@ def holder_in(value: bytes) -> tuple[str, int | None]:
 _BREAK = {"by": str, "why": str, "lock": str, "holder": str | None, "nodes": list, "at": str}
 
 
-class Break(NamedTuple):
+class BreakNode(NamedTuple):
     """What an operator's break leaves at its own node, and at the lock's."""
 
     by: str
@@ -149,11 +149,11 @@ class Break(NamedTuple):
         return json.dumps(self._asdict()).encode()
 
 
-def break_in(value: bytes) -> Break | None:
+def break_in(value: bytes) -> BreakNode | None:
     """Return the break that a node tells of; None if it tells of none."""
     told = json_object(value)
-    if told.keys() != set(Break._fields) or not fits(told, _BREAK):
+    if told.keys() != set(BreakNode._fields) or not fits(told, _BREAK):
         return None
     if not all(isinstance(name, str) for name in told["nodes"]):
         return None
-    return Break(**{**told, "nodes": tuple(told["nodes"])})
+    return BreakNode(**{**told, "nodes": tuple(told["nodes"])})

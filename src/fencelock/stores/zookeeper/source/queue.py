@@ -16,12 +16,12 @@ from kazoo.exceptions import NoNodeError
 from fencelock.clock import boottime_ms
 from fencelock.errors import SourceError, SourceUnavailableError
 from fencelock.protocol import source_requests as ask
-from fencelock.stores.source_clock import Identity
-from fencelock.stores.zookeeper.source.layout import Layout, check_numbers, contenders, node_value
-from fencelock.stores.zookeeper.source.queue_entry import Standing
+from fencelock.stores.source_clock import SourceIdentity
+from fencelock.stores.zookeeper.source.layout import ZooKeeperLayout, check_numbers, contenders, node_value
+from fencelock.stores.zookeeper.source.queue_entry import ZooKeeperQueueEntry
 from fencelock.stores.zookeeper.source.record import SourceRecord
-from fencelock.stores.zookeeper.source.session import Sending, Session
-from fencelock.stores.zookeeper.source.sessions import Sessions
+from fencelock.stores.zookeeper.source.session import Sending, ZooKeeperSession
+from fencelock.stores.zookeeper.source.sessions import ZooKeeperSessions
 
 MAX_TRIES = 20
 """How often a request begins anew because others change what it looks at, before it gives up."""
@@ -30,14 +30,16 @@ LOOKS_PER_TTL = 3
 """A waiter looks so often within its ttl, even when it is told nothing."""
 
 
-class Queueing:
+class ZooKeeperQueue:
     """Answers Acquire and Poll for one connection."""
 
-    def __init__(self, sessions: Sessions, identity: Identity, layout: Layout, patience_s: float) -> None:
+    def __init__(
+        self, sessions: ZooKeeperSessions, identity: SourceIdentity, layout: ZooKeeperLayout, request_timeout_s: float
+    ) -> None:
         self._sessions = sessions
         self._identity = identity
         self._layout = layout
-        self._patience_s = patience_s
+        self._patience_s = request_timeout_s
 
     # --- requests -----------------------------------------------------------------------------------------------------
     def acquire(self, request: ask.Acquire) -> ask.SourceReply:
@@ -49,7 +51,9 @@ class Queueing:
         else:
             session = self._sessions.for_ttl(request.ttl_ms, self._patience_s)
             path = self._layout.lock(request.lock)
-            standing = Standing(request.lock, request.claim, path, request.ttl_ms, boottime_ms() + request.ttl_ms)
+            standing = ZooKeeperQueueEntry(
+                request.lock, request.claim, path, request.ttl_ms, boottime_ms() + request.ttl_ms
+            )
             session.enter(standing)
             if self._sessions.ended.is_over(request.claim, request.born_us):
                 session.end(standing, "it was over before it arrived")
@@ -71,7 +75,9 @@ class Queueing:
         return self._look(session, standing)
 
     # --- a place ------------------------------------------------------------------------------------------------------
-    def _take_place(self, session: Session, standing: Standing, request: ask.Acquire) -> ask.SourceReply:
+    def _take_place(
+        self, session: ZooKeeperSession, standing: ZooKeeperQueueEntry, request: ask.Acquire
+    ) -> ask.SourceReply:
         """Make the claim's node unless it is there already, and tell whose turn it is."""
         if standing.path is None and standing.was_asked_for:
             session.find(standing, self._patience_s)
@@ -87,7 +93,7 @@ class Queueing:
             session.make_queue(standing.queue_path, self._patience_s)
         raise SourceUnavailableError(f"lock {standing.lock!r}: its queue was removed {MAX_TRIES} times: try again")
 
-    def _make(self, session: Session, standing: Standing, value: bytes) -> ask.SourceReply | None:
+    def _make(self, session: ZooKeeperSession, standing: ZooKeeperQueueEntry, value: bytes) -> ask.SourceReply | None:
         """Make the node and read the queue in one go; None if the queue itself is not there."""
         highest, sending = self._identity.highest_token, session.sending()
         client = session.client
@@ -109,13 +115,13 @@ class Queueing:
         self._check_token(session, standing, highest)
         return self._turn(session, standing, session.expect_value(children), sending)
 
-    def _check_record(self, session: Session, found: object) -> SourceRecord:
+    def _check_record(self, session: ZooKeeperSession, found: object) -> SourceRecord:
         before = self._identity.seen
         record = session.heard_record(found)
         self._identity.check(record.seen, before)
         return record
 
-    def _check_token(self, session: Session, standing: Standing, highest: int) -> None:
+    def _check_token(self, session: ZooKeeperSession, standing: ZooKeeperQueueEntry, highest: int) -> None:
         """Refuse a node that is older than one that was made before it was asked for."""
         record = session.record
         if record is None or standing.zxid < record.zxid:
@@ -127,7 +133,7 @@ class Queueing:
             raise
 
     # --- whose turn it is ---------------------------------------------------------------------------------------------
-    def _look(self, session: Session, standing: Standing) -> ask.SourceReply:
+    def _look(self, session: ZooKeeperSession, standing: ZooKeeperQueueEntry) -> ask.SourceReply:
         """Tell whether the turn of a claim whose node was made has come; what it waits for is watched from now on."""
         for _ in range(MAX_TRIES):
             if standing.over is not None or standing.path is None:
@@ -138,7 +144,9 @@ class Queueing:
                 return reply
         raise SourceUnavailableError(f"lock {standing.lock!r}: its queue changed {MAX_TRIES} times: try again")
 
-    def _told(self, session: Session, standing: Standing, sending: Sending) -> ask.SourceReply | None:
+    def _told(
+        self, session: ZooKeeperSession, standing: ZooKeeperQueueEntry, sending: Sending
+    ) -> ask.SourceReply | None:
         """Decide by what ZooKeeper has told, without asking; None if that does not suffice."""
         # Looked at first: what befell its own node or the record before its turn came has been noted by then.
         is_first = standing.is_next and standing.predecessor is None
@@ -148,7 +156,9 @@ class Queueing:
         is_told = is_first and standing.watched_over == sending.connection and session.is_sure(sending)
         return self._granted(session, standing, record, sending) if is_told and record is not None else None
 
-    def _ask(self, session: Session, standing: Standing, sending: Sending) -> ask.SourceReply | None:
+    def _ask(
+        self, session: ZooKeeperSession, standing: ZooKeeperQueueEntry, sending: Sending
+    ) -> ask.SourceReply | None:
         """Look at the predecessor's node or at the queue; None if there is more to be looked at."""
         asked = self._questions(session, standing, sending)
         found = dict(zip(asked, session.answers(list(asked.values()), self._patience_s), strict=True))
@@ -161,7 +171,7 @@ class Queueing:
             return self._read(session, standing, found["queue"], sending)
         return self._heard(session, standing, found, sending)
 
-    def _questions(self, session: Session, standing: Standing, sending: Sending) -> dict[str, Any]:
+    def _questions(self, session: ZooKeeperSession, standing: ZooKeeperQueueEntry, sending: Sending) -> dict[str, Any]:
         client, asked = session.client, dict[str, Any]()
         with client:
             if not session.is_sure(sending):
@@ -177,7 +187,9 @@ class Queueing:
             asked["predecessor"] = client.exists_async(standing.predecessor, watch=standing.on_event)
         return asked
 
-    def _read(self, session: Session, standing: Standing, queue: object, sending: Sending) -> ask.SourceReply | None:
+    def _read(
+        self, session: ZooKeeperSession, standing: ZooKeeperQueueEntry, queue: object, sending: Sending
+    ) -> ask.SourceReply | None:
         if isinstance(queue, NoNodeError):
             return self._vanished(session, standing)
         reply = self._turn(session, standing, session.expect_value(queue), sending)
@@ -185,7 +197,7 @@ class Queueing:
         return None if isinstance(reply, ask.Queued) else reply
 
     def _heard(
-        self, session: Session, standing: Standing, found: dict[str, Any], sending: Sending
+        self, session: ZooKeeperSession, standing: ZooKeeperQueueEntry, found: dict[str, Any], sending: Sending
     ) -> ask.SourceReply | None:
         """Take in what was found of its own node and of its predecessor's."""
         own, other = session.expect_value(found.get("own")), session.expect_value(found["predecessor"])
@@ -200,7 +212,9 @@ class Queueing:
         session.extend(standing, sending)
         return self._queued(standing)
 
-    def _turn(self, session: Session, standing: Standing, children: list[str], sending: Sending) -> ask.SourceReply:
+    def _turn(
+        self, session: ZooKeeperSession, standing: ZooKeeperQueueEntry, children: list[str], sending: Sending
+    ) -> ask.SourceReply:
         """Decide by the queue as it is read: the first one holds the lock."""
         record = session.record
         if record is None:
@@ -224,7 +238,9 @@ class Queueing:
             return self._queued(standing)
         return self._granted(session, standing, record, sending)
 
-    def _granted(self, session: Session, standing: Standing, record: SourceRecord, sending: Sending) -> ask.SourceReply:
+    def _granted(
+        self, session: ZooKeeperSession, standing: ZooKeeperQueueEntry, record: SourceRecord, sending: Sending
+    ) -> ask.SourceReply:
         if standing.zxid < record.zxid:
             return self._leave(session, standing, record.why_ended())
         if not standing.is_granted:
@@ -233,21 +249,21 @@ class Queueing:
         remaining_ms = max(0, min(session.lives_until_ms, standing.deadline_ms) - sending.sent_ms)
         return ask.Granted(record.token(standing.zxid), remaining_ms, record.source_id, record.history_id)
 
-    def _queued(self, standing: Standing) -> ask.Queued:
+    def _queued(self, standing: ZooKeeperQueueEntry) -> ask.Queued:
         return ask.Queued(standing.ttl_ms // LOOKS_PER_TTL)
 
     # --- ends ---------------------------------------------------------------------------------------------------------
-    def _vanished(self, session: Session, standing: Standing) -> ask.ClaimEnded:
+    def _vanished(self, session: ZooKeeperSession, standing: ZooKeeperQueueEntry) -> ask.ClaimEnded:
         """End a claim whose node somebody has removed, or whose session has ended."""
         session.end(standing, "its node was removed")
         session.strike_out(standing)
         return ask.ClaimEnded()
 
-    def _leave(self, session: Session, standing: Standing, reason: str) -> ask.ClaimEnded:
+    def _leave(self, session: ZooKeeperSession, standing: ZooKeeperQueueEntry, reason: str) -> ask.ClaimEnded:
         session.end(standing, reason)
         return self._ended(session, standing)
 
-    def _ended(self, session: Session, standing: Standing) -> ask.ClaimEnded:
+    def _ended(self, session: ZooKeeperSession, standing: ZooKeeperQueueEntry) -> ask.ClaimEnded:
         """Remove what a claim that is over may have left."""
         session.remove([standing], self._patience_s)
         return ask.ClaimEnded()

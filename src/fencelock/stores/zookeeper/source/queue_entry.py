@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from kazoo.protocol.states import EventType
 
 if TYPE_CHECKING:
-    from fencelock.stores.tombstones import Ear
+    from fencelock.stores.tombstones import EventWakeup
 
 
-class Standing:
+class ZooKeeperQueueEntry:
     """One claim that stands, or may stand, in ZooKeeper. Times are on this process's clock."""
 
     __slots__ = (
@@ -47,7 +47,7 @@ class Standing:
         """Whether that was told."""
         self.over: str | None = None
         """Why it has ended; its node is still to be removed."""
-        self.ear: Ear | None = None
+        self.ear: EventWakeup | None = None
 
     def on_event(self, event: Any) -> None:
         """Hear what ZooKeeper tells of its own node, or of its predecessor's; called in the client's thread."""

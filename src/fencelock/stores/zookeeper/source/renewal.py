@@ -7,12 +7,12 @@ after each new connection.
 """
 
 from fencelock.protocol import source_requests as ask
-from fencelock.stores.source_clock import Identity
+from fencelock.stores.source_clock import SourceIdentity
 from fencelock.stores.zookeeper.source.inspection import why_lost
-from fencelock.stores.zookeeper.source.queue_entry import Standing
+from fencelock.stores.zookeeper.source.queue_entry import ZooKeeperQueueEntry
 from fencelock.stores.zookeeper.source.record import SourceRecord
-from fencelock.stores.zookeeper.source.session import Sending, Session
-from fencelock.stores.zookeeper.source.sessions import Sessions
+from fencelock.stores.zookeeper.source.session import Sending, ZooKeeperSession
+from fencelock.stores.zookeeper.source.sessions import ZooKeeperSessions
 
 MAX_EXPLAINED = 10
 """Lost leases of one batch about which ZooKeeper is asked who holds their locks now."""
@@ -20,34 +20,38 @@ LOOK_S = 0.001
 """What each node that is to be looked at adds to the patience; an idle server answers 10 000 within a second."""
 
 
-def renew(sessions: Sessions, identity: Identity, request: ask.Renew, patience_s: float) -> ask.Renewed:
+def renew(
+    sessions: ZooKeeperSessions, identity: SourceIdentity, request: ask.Renew, request_timeout_s: float
+) -> ask.Renewed:
     """Renew a batch of leases."""
     remaining_ms: dict[str, int] = {}
-    together: dict[int, tuple[Session, list[Standing]]] = {}
+    together: dict[int, tuple[ZooKeeperSession, list[ZooKeeperQueueEntry]]] = {}
     for lock, claim in request.leases:
         found = sessions.of_claim(claim)
         if found is not None and found[1].lock == lock and found[1].is_granted and found[1].over is None:
             session, standing = found
             together.setdefault(id(session), (session, []))[1].append(standing)
     for session, leases in together.values():
-        remaining_ms |= _beat(session, identity, leases, patience_s)
+        remaining_ms |= _beat(session, identity, leases, request_timeout_s)
     lost = [(lock, claim) for lock, claim in request.leases if claim not in remaining_ms]
-    reasons = {claim: why_lost(sessions, lock, claim, patience_s) for lock, claim in lost[:MAX_EXPLAINED]}
+    reasons = {claim: why_lost(sessions, lock, claim, request_timeout_s) for lock, claim in lost[:MAX_EXPLAINED]}
     reasons |= {claim: sessions.ended.reason(claim) for _, claim in lost[MAX_EXPLAINED:]}
     if lost:
         sessions.close_if_idle()
     return ask.Renewed(remaining_ms, reasons)
 
 
-def _beat(session: Session, identity: Identity, leases: list[Standing], patience_s: float) -> dict[str, int]:
+def _beat(
+    session: ZooKeeperSession, identity: SourceIdentity, leases: list[ZooKeeperQueueEntry], request_timeout_s: float
+) -> dict[str, int]:
     """Renew the leases of one session; return the time left of each that is not over."""
-    session.wait_connected(patience_s)
+    session.wait_connected(request_timeout_s)
     client, sending, before = session.client, session.sending(), identity.seen
     unwatched = [lease for lease in leases if lease.watched_over != sending.connection]
     with client:
         asked = [session.watch(lease) for lease in unwatched]
         asked += [client.sync_async(session.layout.source), session.ask_record()]
-    *looked_at, synced, found = session.answers(asked, patience_s + LOOK_S * len(unwatched))
+    *looked_at, synced, found = session.answers(asked, request_timeout_s + LOOK_S * len(unwatched))
     session.expect_value(synced)
     session.confirm(sending)
     record = session.heard_record(found)
@@ -58,7 +62,7 @@ def _beat(session: Session, identity: Identity, leases: list[Standing], patience
     return {lease.claim: left_ms for lease in leases if _lives_on(session, lease, record, sending)}
 
 
-def _lives_on(session: Session, lease: Standing, record: SourceRecord, sending: Sending) -> bool:
+def _lives_on(session: ZooKeeperSession, lease: ZooKeeperQueueEntry, record: SourceRecord, sending: Sending) -> bool:
     """Extend a lease, or end it; tell which."""
     if lease.zxid < record.zxid:
         session.end(lease, record.why_ended())

@@ -20,11 +20,11 @@ from kazoo.protocol.states import KazooState
 from fencelock.clock import boottime_ms, boottime_us
 from fencelock.errors import SchemaError
 from fencelock.stores.tombstones import EndedClaims
-from fencelock.stores.zookeeper.connection.client import Client, anew, answers, connect, naming_errors
+from fencelock.stores.zookeeper.connection.client import ZooKeeperClient, anew, answers, connect, mapping_errors
 from fencelock.stores.zookeeper.connection.forks import FORKS
-from fencelock.stores.zookeeper.connection.url import Place
-from fencelock.stores.zookeeper.source.layout import QUEUE_VALUE, Layout, node_prefix
-from fencelock.stores.zookeeper.source.queue_entry import Standing
+from fencelock.stores.zookeeper.connection.url import ZooKeeperConnectionInfo
+from fencelock.stores.zookeeper.source.layout import QUEUE_VALUE, ZooKeeperLayout, node_prefix
+from fencelock.stores.zookeeper.source.queue_entry import ZooKeeperQueueEntry
 from fencelock.stores.zookeeper.source.record import SourceRecord, not_installed, record_in
 
 MAX_MS = 2**63
@@ -46,46 +46,48 @@ class Sending(NamedTuple):
     connection: int
 
 
-class Session:
+class ZooKeeperSession:
     """A client with its claims. Any thread may use it."""
 
-    def __init__(self, place: Place, ended: EndedClaims, ttl_ms: int, patience_s: float) -> None:
+    def __init__(
+        self, place: ZooKeeperConnectionInfo, ended: EndedClaims, ttl_ms: int, request_timeout_s: float
+    ) -> None:
         self.place = place
-        self.layout = Layout(place.base)
+        self.layout = ZooKeeperLayout(place.base)
         self.ttl_ms = ttl_ms
         self.mutex = threading.RLock()
-        self.standing: dict[str, Standing] = {}
+        self.standing: dict[str, ZooKeeperQueueEntry] = {}
         self.record: SourceRecord | None = None
         """The source's record as of the last reply; None when it is to be read (again)."""
         self._ended = ended
-        self._naming_errors = naming_errors(place)
+        self._naming_errors = mapping_errors(place)
         self.lives_until_ms = 0
         """Until when the session surely lives, by what the leader has confirmed."""
         self._earliest_ms = MAX_MS
         self._suspended_ms: int | None = None
         self._connection = 0
-        self.client = Client(place, ttl_ms)
+        self.client = ZooKeeperClient(place, ttl_ms)
         self.client.add_listener(self._on_state)
-        connect(self.client, patience_s)
+        connect(self.client, request_timeout_s)
 
     # --- asking -------------------------------------------------------------------------------------------------------
-    def answers(self, results: Sequence[Any], patience_s: float) -> list[Any]:
+    def answers(self, results: Sequence[Any], request_timeout_s: float) -> list[Any]:
         """Return what came of requests that were sent together; an error of the tree if that is unknown."""
         with self._naming_errors:
-            return answers(list(results), patience_s)
+            return answers(list(results), request_timeout_s)
 
-    def expect(self, results: Sequence[Any], patience_s: float) -> list[Any]:
+    def expect(self, results: Sequence[Any], request_timeout_s: float) -> list[Any]:
         """Return what came of requests, none of which may be refused."""
-        found = self.answers(results, patience_s)
+        found = self.answers(results, request_timeout_s)
         with self._naming_errors:
             for one in found:
                 if isinstance(one, Exception):
                     raise anew(one)
         return found
 
-    def wait_connected(self, patience_s: float) -> None:
+    def wait_connected(self, request_timeout_s: float) -> None:
         """Wait for a connection, so that what cannot be sent is known not to have happened."""
-        self.client.wait_connected(patience_s)
+        self.client.wait_connected(request_timeout_s)
 
     def sending(self) -> Sending:
         """Return this moment; to be asked for before the request is sent."""
@@ -100,13 +102,13 @@ class Session:
         """Tell whether so much time is surely left that the leader need not be asked before a grant."""
         return self.lives_until_ms - sending.sent_ms >= self.ttl_ms * SURE_SHARE
 
-    def make_path(self, path: str, patience_s: float) -> None:
+    def make_path(self, path: str, request_timeout_s: float) -> None:
         """Make a node and all above it, where they are missing."""
-        self.expect([self.client.ensure_path_async(path)], patience_s)
+        self.expect([self.client.ensure_path_async(path)], request_timeout_s)
 
-    def make_queue(self, path: str, patience_s: float) -> None:
+    def make_queue(self, path: str, request_timeout_s: float) -> None:
         """Make the parent of a lock's contenders, if it is missing."""
-        (made,) = self.answers([self.client.create_async(path, QUEUE_VALUE)], patience_s)
+        (made,) = self.answers([self.client.create_async(path, QUEUE_VALUE)], request_timeout_s)
         if not isinstance(made, NodeExistsError):
             self.expect_value(made)
 
@@ -146,17 +148,17 @@ class Session:
         self.record = None
 
     # --- claims -------------------------------------------------------------------------------------------------------
-    def enter(self, standing: Standing) -> None:
+    def enter(self, standing: ZooKeeperQueueEntry) -> None:
         """Take note of a claim whose node is about to be asked for."""
         with self.mutex:
             self.standing[standing.claim] = standing
             self._earliest_ms = min(self._earliest_ms, standing.deadline_ms)
 
-    def extend(self, standing: Standing, sending: Sending) -> None:
+    def extend(self, standing: ZooKeeperQueueEntry, sending: Sending) -> None:
         """Keep a claim for its ttl from a request that was confirmed."""
         standing.deadline_ms = sending.sent_ms + standing.ttl_ms
 
-    def create(self, standing: Standing, value: bytes) -> Any:
+    def create(self, standing: ZooKeeperQueueEntry, value: bytes) -> Any:
         """Ask for a claim's node; its reply, whenever it comes, is taken in before anybody else sees it."""
         standing.was_asked_for = True
         path = f"{standing.queue_path}/{node_prefix(standing.claim)}"
@@ -164,7 +166,7 @@ class Session:
         result.rawlink(lambda done: self._on_created(standing, done))
         return result
 
-    def _on_created(self, standing: Standing, done: Any) -> None:
+    def _on_created(self, standing: ZooKeeperQueueEntry, done: Any) -> None:
         if not done.successful():
             return
         path, stat = done.value
@@ -174,19 +176,19 @@ class Session:
         if is_forgotten:
             self.remove_later(standing)
 
-    def watch(self, standing: Standing) -> Any:
+    def watch(self, standing: ZooKeeperQueueEntry) -> Any:
         """Ask for a claim's node, whose deletion is told from then on; to be used where requests are held back."""
         asked = self.client.exists_async(standing.path, watch=standing.on_event)
         # Taken in by the client's thread: in any other, it might be taken in after a change was told.
         asked.rawlink(lambda done: self._on_watched(standing, done))
         return asked
 
-    def _on_watched(self, standing: Standing, done: Any) -> None:
+    def _on_watched(self, standing: ZooKeeperQueueEntry, done: Any) -> None:
         if done.successful():
             standing.is_gone = standing.is_gone or done.value is None
             standing.watched_over = self._connection
 
-    def overdue(self) -> list[Standing]:
+    def overdue(self) -> list[ZooKeeperQueueEntry]:
         """Return the claims that nobody has renewed for their ttl; they are over from now on."""
         now_ms = boottime_ms()
         if now_ms < self._earliest_ms:
@@ -199,7 +201,7 @@ class Session:
             self.end(one, "it expired before it was renewed")
         return late
 
-    def end(self, standing: Standing, reason: str) -> None:
+    def end(self, standing: ZooKeeperQueueEntry, reason: str) -> None:
         """Take note that a claim is over; its node is still to be removed."""
         with self.mutex:
             standing.over = standing.over or reason
@@ -207,17 +209,17 @@ class Session:
         self.client.forget_watcher(standing.predecessor, standing.on_event)
         standing.wake()
 
-    def remove(self, ended: Iterable[Standing], patience_s: float) -> bool:
+    def remove(self, ended: Iterable[ZooKeeperQueueEntry], request_timeout_s: float) -> bool:
         """Remove the nodes of claims that are over; return whether one was there. Raises if that is unknown."""
-        self.wait_connected(patience_s)
+        self.wait_connected(request_timeout_s)
         gone = list(ended)
         for standing in gone:
             if standing.path is None:
-                self.find(standing, patience_s)
+                self.find(standing, request_timeout_s)
         with_nodes = [standing for standing in gone if standing.path is not None]
         with self.client:
             asked = [self.client.delete_async(standing.path) for standing in with_nodes]
-        found = self.answers(asked, patience_s)
+        found = self.answers(asked, request_timeout_s)
         for one in found:
             if not isinstance(one, NoNodeError):
                 self.expect_value(one)
@@ -225,22 +227,22 @@ class Session:
             self.strike_out(standing)
         return any(one is True for one in found)
 
-    def find(self, standing: Standing, patience_s: float) -> None:
+    def find(self, standing: ZooKeeperQueueEntry, request_timeout_s: float) -> None:
         """Learn whether a claim's node was made by a request whose reply never came."""
         client = self.client
         asked = [client.sync_async(standing.queue_path), client.get_children_async(standing.queue_path)]
-        _, children = self.answers(asked, patience_s)
+        _, children = self.answers(asked, request_timeout_s)
         if isinstance(children, NoNodeError):
             return
         name = _named(self.expect_value(children), standing)
         if name is None:
             return
         path = f"{standing.queue_path}/{name}"
-        (stat,) = self.expect([client.exists_async(path)], patience_s)
+        (stat,) = self.expect([client.exists_async(path)], request_timeout_s)
         if stat is not None:
             standing.path, standing.zxid = path, stat.czxid
 
-    def strike_out(self, standing: Standing) -> None:
+    def strike_out(self, standing: ZooKeeperQueueEntry) -> None:
         """Forget a claim whose node is known to be gone."""
         with self.mutex:
             self.standing.pop(standing.claim, None)
@@ -260,7 +262,7 @@ class Session:
             if state == KazooState.LOST:
                 self._on_lost()
 
-    def _over(self) -> list[Standing]:
+    def _over(self) -> list[ZooKeeperQueueEntry]:
         with self.mutex:
             return [standing for standing in self.standing.values() if standing.over is not None]
 
@@ -271,7 +273,7 @@ class Session:
         for standing in lost:
             self.end(standing, "its ZooKeeper session ended")
 
-    def _find_later(self, standing: Standing) -> None:
+    def _find_later(self, standing: ZooKeeperQueueEntry) -> None:
         """Look for the node of a claim that is over, and remove it, without waiting for either."""
         if standing.path is not None:
             self.remove_later(standing)
@@ -279,7 +281,7 @@ class Session:
         self.client.sync_async(standing.queue_path)
         self.client.get_children_async(standing.queue_path).rawlink(lambda done: self._on_found(standing, done))
 
-    def _on_found(self, standing: Standing, done: Any) -> None:
+    def _on_found(self, standing: ZooKeeperQueueEntry, done: Any) -> None:
         if isinstance(done.exception, NoNodeError):
             self.strike_out(standing)
         elif done.successful():
@@ -290,11 +292,11 @@ class Session:
                 standing.path = f"{standing.queue_path}/{name}"
                 self.remove_later(standing)
 
-    def remove_later(self, standing: Standing) -> None:
+    def remove_later(self, standing: ZooKeeperQueueEntry) -> None:
         """Remove the node of a claim that is over, without waiting for it."""
         self.client.delete_async(standing.path).rawlink(lambda done: self._on_removed(standing, done))
 
-    def _on_removed(self, standing: Standing, done: Any) -> None:
+    def _on_removed(self, standing: ZooKeeperQueueEntry, done: Any) -> None:
         if done.successful() or isinstance(done.exception, NoNodeError):
             self.strike_out(standing)
 
@@ -313,6 +315,6 @@ class Session:
         FORKS.close(self.client)
 
 
-def _named(children: Iterable[str], standing: Standing) -> str | None:
+def _named(children: Iterable[str], standing: ZooKeeperQueueEntry) -> str | None:
     prefix = node_prefix(standing.claim)
     return next((name for name in children if name.startswith(prefix)), None)

@@ -13,9 +13,9 @@ from typing import TypeVar
 
 from fencelock.errors import SourceUnavailableError
 from fencelock.stores.tombstones import EndedClaims
-from fencelock.stores.zookeeper.connection.url import Place
-from fencelock.stores.zookeeper.source.queue_entry import Standing
-from fencelock.stores.zookeeper.source.session import Session
+from fencelock.stores.zookeeper.connection.url import ZooKeeperConnectionInfo
+from fencelock.stores.zookeeper.source.queue_entry import ZooKeeperQueueEntry
+from fencelock.stores.zookeeper.source.session import ZooKeeperSession
 
 OPERATORS_TICKS = 10
 """The timeout of a session that is made for a request without a ttl; the servers' limits are 2 and 20 by default."""
@@ -31,7 +31,7 @@ class _World:
         self.mutex = threading.RLock()
         # Held while a connection is waited for, unlike the other.
         self.opening = threading.RLock()
-        self.of_ttl: dict[int, Session] = {}
+        self.of_ttl: dict[int, ZooKeeperSession] = {}
         self.ended = EndedClaims()
         self.users = 0
         self.is_over = False
@@ -41,7 +41,7 @@ class _World:
         if self.is_over:
             raise SourceUnavailableError("the interpreter is ending: no lock can be asked for any more")
 
-    def enter(self, session: Session) -> None:
+    def enter(self, session: ZooKeeperSession) -> None:
         """Keep a session that was made, unless the interpreter ends by now: it would be left behind."""
         with self.mutex:
             if not self.is_over:
@@ -66,10 +66,10 @@ class _World:
             session.close()
 
 
-class Sessions:
+class ZooKeeperSessions:
     """Hands out the sessions of one source."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: ZooKeeperConnectionInfo) -> None:
         self._place = place
         self._begin_anew()
 
@@ -89,15 +89,15 @@ class Sessions:
         """The claims of this process that are over."""
         return self._world.ended
 
-    def for_ttl(self, ttl_ms: int, patience_s: float) -> Session:
+    def for_ttl(self, ttl_ms: int, request_timeout_s: float) -> ZooKeeperSession:
         """Return the session of a ttl, connected; SourceUnavailableError if no connection can be had in time."""
         session = self._world.of_ttl.get(ttl_ms)
         if session is None or not session.is_usable():
-            session = self._opened(ttl_ms, patience_s)
-        session.wait_connected(patience_s)
+            session = self._opened(ttl_ms, request_timeout_s)
+        session.wait_connected(request_timeout_s)
         return session
 
-    def _opened(self, ttl_ms: int, patience_s: float) -> Session:
+    def _opened(self, ttl_ms: int, request_timeout_s: float) -> ZooKeeperSession:
         """Make the session of a ttl, instead of the one that there is if that is of no use any more."""
         world = self._world
         with world.opening:
@@ -105,28 +105,28 @@ class Sessions:
             if session is not None and session.is_usable():
                 return session  # Somebody else was faster.
             world.check_open()
-            fresh = Session(self._place, world.ended, ttl_ms, patience_s)
+            fresh = ZooKeeperSession(self._place, world.ended, ttl_ms, request_timeout_s)
             world.enter(fresh)
             if session is not None:
                 session.close()
             return fresh
 
-    def any(self, patience_s: float) -> Session:
+    def any(self, request_timeout_s: float) -> ZooKeeperSession:
         """Return a session for what needs none in particular."""
         for session in self.all():
             if session.is_usable():
-                return self.for_ttl(session.ttl_ms, patience_s)
-        return self.for_ttl(max(OPERATORS_TICKS * self._place.tick_ms, MIN_OPERATORS_MS), patience_s)
+                return self.for_ttl(session.ttl_ms, request_timeout_s)
+        return self.for_ttl(max(OPERATORS_TICKS * self._place.tick_ms, MIN_OPERATORS_MS), request_timeout_s)
 
-    def connected(self) -> Session | None:
+    def connected(self) -> ZooKeeperSession | None:
         """Return a session that can be asked without waiting for a connection, if there is one."""
         return next((session for session in self.all() if session.client.connected), None)
 
-    def all(self) -> list[Session]:
+    def all(self) -> list[ZooKeeperSession]:
         """Return the sessions that there are."""
         return list(self._world.of_ttl.values())
 
-    def of_claim(self, claim: str) -> tuple[Session, Standing] | None:
+    def of_claim(self, claim: str) -> tuple[ZooKeeperSession, ZooKeeperQueueEntry] | None:
         """Return where a claim stands, and on which session; None if it stands nowhere."""
         for session in self.all():
             standing = session.standing.get(claim)

@@ -17,16 +17,16 @@ from fencelock.errors import SourceError
 from fencelock.model import Finding
 from fencelock.protocol import source_requests as ask
 from fencelock.protocol.stores import Capabilities
-from fencelock.stores.source_clock import Identity
-from fencelock.stores.tombstones import Ear
-from fencelock.stores.zookeeper.connection.url import place_of
+from fencelock.stores.source_clock import SourceIdentity
+from fencelock.stores.tombstones import EventWakeup
+from fencelock.stores.zookeeper.connection.url import parse_url
 from fencelock.stores.zookeeper.source import admin as operating
 from fencelock.stores.zookeeper.source import inspection, install
-from fencelock.stores.zookeeper.source.layout import Layout
-from fencelock.stores.zookeeper.source.queue import Queueing
-from fencelock.stores.zookeeper.source.queue_entry import Standing
+from fencelock.stores.zookeeper.source.layout import ZooKeeperLayout
+from fencelock.stores.zookeeper.source.queue import ZooKeeperQueue
+from fencelock.stores.zookeeper.source.queue_entry import ZooKeeperQueueEntry
 from fencelock.stores.zookeeper.source.renewal import renew
-from fencelock.stores.zookeeper.source.sessions import Sessions
+from fencelock.stores.zookeeper.source.sessions import ZooKeeperSessions
 
 MIN_TICKS = 4
 MIN_TTL_MS = 1000
@@ -38,7 +38,7 @@ class ZooKeeperSource:
     """A source of tokens under one base. Making it opens nothing."""
 
     def __init__(self, url: str) -> None:
-        self.place = place_of(url)
+        self.place = parse_url(url)
         self.url = self.place.url
         self.capabilities = Capabilities(
             ttl_min_ms=max(MIN_TICKS * self.place.tick_ms, MIN_TTL_MS),
@@ -46,18 +46,18 @@ class ZooKeeperSource:
             ttl_step_ms=1,
             notifies=True,
         )
-        self.identity = Identity(self.url)
-        self.layout = Layout(self.place.base)
-        self.sessions = Sessions(self.place)
+        self.identity = SourceIdentity(self.url)
+        self.layout = ZooKeeperLayout(self.place.base)
+        self.sessions = ZooKeeperSessions(self.place)
 
-    def connect(self, *, patience_s: float) -> "ZooKeeperConnection":
+    def connect(self, *, request_timeout_s: float) -> "ZooKeeperConnection":
         """Return a connection; all of a process's share its sessions."""
-        return ZooKeeperConnection(self, patience_s)
+        return ZooKeeperConnection(self, request_timeout_s)
 
-    def listen(self, lock: str, claim: str) -> "ZooKeeperEar":
+    def listen(self, lock: str, claim: str) -> "ZooKeeperWakeup":
         """Open the channel of one waiting claim, which its next look connects to what it waits for."""
         found = self.sessions.of_claim(claim)
-        return ZooKeeperEar(found[1] if found is not None else None)
+        return ZooKeeperWakeup(found[1] if found is not None else None)
 
     def install(self) -> None:
         """Make the source's record if there is none; safe when run concurrently."""
@@ -68,10 +68,10 @@ class ZooKeeperSource:
         return inspection.examine(self)
 
 
-class ZooKeeperEar(Ear):
+class ZooKeeperWakeup(EventWakeup):
     """An ear that its claim's watches wake."""
 
-    def __init__(self, standing: Standing | None) -> None:
+    def __init__(self, standing: ZooKeeperQueueEntry | None) -> None:
         super().__init__()
         self._standing = standing
         if standing is not None:
@@ -87,11 +87,11 @@ class ZooKeeperEar(Ear):
 class ZooKeeperConnection:
     """Answers requests in the caller's thread, over the sessions of its source."""
 
-    def __init__(self, store: ZooKeeperSource, patience_s: float) -> None:
+    def __init__(self, store: ZooKeeperSource, request_timeout_s: float) -> None:
         self._store = store
         self._sessions = store.sessions
-        self._patience_s = patience_s
-        self._queueing = Queueing(store.sessions, store.identity, store.layout, patience_s)
+        self._patience_s = request_timeout_s
+        self._queueing = ZooKeeperQueue(store.sessions, store.identity, store.layout, request_timeout_s)
         self._leave: Any = None
         self._process_id = 0
 

@@ -11,7 +11,7 @@ from django.db import DEFAULT_DB_ALIAS, connections
 
 import fencelock
 from fencelock.errors import FencelockError
-from fencelock.integrations.django.protecting import Asked, Table, tables_of
+from fencelock.integrations.django.protecting import ProtectionRequest, Table, tables_of
 from fencelock.integrations.django.settings import source
 from fencelock.integrations.django.urls import name_for_guard, url_of
 from fencelock.protocol.guard_requests import ENFORCE, OBSERVE
@@ -56,7 +56,7 @@ class Command(BaseCommand):
             raise CommandError("; ".join(said))
 
     def _protect(self, alias: str, mode: str, missing: Iterable[Table]) -> None:
-        together: dict[Asked, list[Table]] = {}
+        together: dict[ProtectionRequest, list[Table]] = {}
         for table in missing:
             together.setdefault(table.asked, []).append(table)
         for asked, tables in together.items():
