@@ -48,7 +48,7 @@ def test_a_source_that_does_not_ring_is_rejected(monkeypatch):
     class Silent(InMemory, SourceConformance):
         pass
 
-    monkeypatch.setattr("fencelock.stores.memory.source.Bell.ring", lambda bell: None)
+    monkeypatch.setattr("fencelock.stores.memory.source.MemoryWakeup.ring", lambda bell: None)
     monkeypatch.setattr("fencelock.testing.conformance.waiting.REQUEST_TIMEOUT_S", 0.01)
     assert isinstance(failure(Silent, "test_the_head_of_the_queue_is_told_of_a_release"), AssertionError)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fencelock import OutcomeUnknownError
-from fencelock._flows import renewal as keep
+from fencelock._flows import renewal
 from fencelock.model import draw_claim
 from fencelock.protocol import source_requests as ask
 from tests.helpers import wait_until
@@ -120,11 +120,11 @@ def test_h2_a_lost_renewal_is_doubt_and_the_next_beat_settles_it(
         claims = tuple((f"lock{number}", f"claim{number}") for number in range(5))
         for lock, claim in claims:
             scene.note(scene.referee.token(lock, claim))
-        assert not scene.do(scene.source._driver.run(keep.renew(claims))).reply.lost
+        assert not scene.do(scene.source._driver.run(renewal.renew(claims))).reply.lost
         lose(scene, loss, 1)
         with pytest.raises(OutcomeUnknownError):
-            scene.do(scene.source._driver.run(keep.renew(claims)))
-        beat = scene.do(scene.source._driver.run(keep.renew(claims)))
+            scene.do(scene.source._driver.run(renewal.renew(claims)))
+        beat = scene.do(scene.source._driver.run(renewal.renew(claims)))
         assert set(beat.reply.remaining_ms) == {claim for _, claim in claims}
         assert not beat.reply.lost
 
@@ -186,7 +186,7 @@ def test_h2_a_beat_is_one_round_trip_for_any_number_of_leases(
             for lease in leases:
                 scene.referee.token(*lease)
             before = mysql_proxy.counts
-            beat = scene.do(scene.source._driver.run(keep.renew(leases)))
+            beat = scene.do(scene.source._driver.run(renewal.renew(leases)))
             assert len(beat.reply.remaining_ms) == count
             counted.append(trips(mysql_proxy, before))
             for lease in leases:

@@ -17,8 +17,7 @@ from typing import Any
 import fencelock
 from fencelock.stores.sqlite.connection.database import Database
 from fencelock.stores.sqlite.connection.kernel import this_kernel
-from fencelock.stores.sqlite.source import admin as operating
-from fencelock.stores.sqlite.source import identity
+from fencelock.stores.sqlite.source import admin, identity
 from fencelock.stores.sqlite.source import store as source
 
 
@@ -27,7 +26,7 @@ def pretend(settings: dict[str, Any]) -> None:
     fields = {name: settings[name] for name in ("boot_id", "time_namespace") if name in settings}
     kernel = this_kernel()._replace(machine_id="0" * 32, **fields)
     identity.this_kernel = source.this_kernel = lambda: kernel  # type: ignore[assignment]
-    operating.BLOCK_TOKENS = settings.get("block", operating.BLOCK_TOKENS)
+    admin.BLOCK_TOKENS = settings.get("block", admin.BLOCK_TOKENS)
 
 
 def leave_out(protection: str | None) -> None:

@@ -16,7 +16,7 @@ import fencelock
 from fencelock.clock import boottime_ms
 from fencelock.model import draw_claim
 from fencelock.protocol import source_requests as ask
-from fencelock.stores.sqlite.source import wakeup as wake
+from fencelock.stores.sqlite.source import wakeup
 from fencelock.stores.sqlite.source.queue import MAX_WAITERS
 from fencelock.stores.sqlite.source.store import SQLiteSourceConnection
 from tests.helpers import wait_until
@@ -169,8 +169,8 @@ def test_a_bell_is_heard_by_whichever_name_the_file_is_known(tmp_path: Path, is_
     link.parent.mkdir()
     link.symlink_to(path)
     waits, rings = (link, path) if is_waiter_behind_link else (path, link)
-    bell = wake.PipeWakeup(waits, "claim")
-    wake.notify(rings, "claim")
+    bell = wakeup.PipeWakeup(waits, "claim")
+    wakeup.notify(rings, "claim")
     assert select.select([bell.fileno()], [], [], 0)[0]
     bell.close()
     assert not list(link.parent.glob("*-wake"))

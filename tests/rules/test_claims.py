@@ -12,7 +12,7 @@ import pytest
 import fencelock
 from fencelock import SourceError
 from fencelock._drivers.sync import SyncDriver
-from fencelock._flows import renewal as keep
+from fencelock._flows import renewal
 from fencelock.clock import boottime_us
 from fencelock.model import Sequencer, draw_claim
 from fencelock.protocol import source_requests as ask
@@ -224,7 +224,7 @@ def test_break_that_is_repeated_ends_no_successors_lease(path: Path, client: Cli
 
 def test_sequencer_of_a_break_is_a_proof_like_any_other(url: str) -> None:
     driver = SyncDriver(SQLiteSource(url))
-    broken = driver.run(keep.break_lock("lock", "c" * 32, "operator", "a test"))
+    broken = driver.run(renewal.break_lock("lock", "c" * 32, "operator", "a test"))
     text = str(Sequencer(broken.source_id, broken.history_id, "lock", broken.token, "c" * 32))
     assert base64.urlsafe_b64decode(text.rpartition(".")[2] + "==") == b"lock"
     driver.close()

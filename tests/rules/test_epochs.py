@@ -17,7 +17,7 @@ from fencelock.clock import boottime_us
 from fencelock.model import EPOCH_STRIDE
 from fencelock.protocol import source_requests as ask
 from fencelock.stores.sqlite.connection.kernel import this_kernel
-from fencelock.stores.sqlite.source import admin as operating
+from fencelock.stores.sqlite.source import admin
 from tests.helpers import wait_until
 from tests.servers import need
 from tests.sources import LONG_MS, Client, one_token, pretend_kernel, rows
@@ -213,7 +213,7 @@ def test_t7_reboot_of_this_machine_is_no_other_kernel(
     path: Path, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client.one_token()
-    monkeypatch.setattr(operating, "BLOCK_TOKENS", 100)
+    monkeypatch.setattr(admin, "BLOCK_TOKENS", 100)
     here = this_kernel()._replace(machine_id="0" * 32)
     rows(path, "update fencelock_source set machine_id = ?", (here.machine_id,))
     last = 0

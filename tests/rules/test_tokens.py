@@ -15,7 +15,7 @@ from fencelock import OutcomeUnknownError, SourceError
 from fencelock.model import MAX_TOKEN, Sequencer
 from fencelock.protocol import source_requests as ask
 from fencelock.stores.sqlite.connection.kernel import this_kernel
-from fencelock.stores.sqlite.source import admin as operating
+from fencelock.stores.sqlite.source import admin
 from tests.helpers import wait_until
 from tests.sources import LONG_MS, Client, one_token, pretend_kernel, rows
 
@@ -76,7 +76,7 @@ def test_t1_undone_grant_leaves_nothing(client: Client, monkeypatch: pytest.Monk
 
 @pytest.mark.reduced
 def test_t1_counter_stays_under_the_durable_bound(path: Path, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operating, "BLOCK_TOKENS", 5)
+    monkeypatch.setattr(admin, "BLOCK_TOKENS", 5)
     for expected in range(1, 30):
         assert client.one_token() == expected
         info = client.describe()

@@ -14,20 +14,21 @@ PACKAGE = "fencelock"
 
 LAYERS = (
     ("errors", "model", "hooks", "clock"),
+    ("protocol",),
     ("_flows",),
     ("stores",),
     ("_drivers",),
     ("_keeper",),
     ("_api",),
     ("", "aio"),
-    ("cli", "verify", "testing", "integrations", "__main__"),
+    ("cli", "testing", "integrations", "__main__"),
 )
 """From the bottom to the top; a module may import its own layer and those below it.
 
 `""` is the package itself: the public names, and its async twin. Below it nobody uses them.
 """
 
-_PURE = ("_flows",)
+_PURE = ("protocol", "_flows")
 _IMPURE = {
     "_thread",
     "asyncio",
@@ -52,9 +53,6 @@ _ALLOWED_CLIENTS = {
     "fencelock.integrations.django": {"django"},
     "fencelock.integrations.sqlalchemy": {"sqlalchemy"},
     "fencelock.stores.postgres": {"psycopg"},
-    "fencelock_lab.simulator.postgres": {"psycopg"},
-    "fencelock_lab.simulator.postgres_database": {"psycopg"},
-    "fencelock_lab.campaigns.zookeeper_target": {"kazoo"},
 }
 """Each package with clients of its own, and which."""
 

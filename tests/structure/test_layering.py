@@ -86,6 +86,6 @@ def _module(root: Path, name: str, text: str) -> Path:
         (root / layer / "__init__.py").touch()
     (root / "errors.py").touch()
     path = root / name
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     return path

@@ -23,7 +23,7 @@ _FIGURE = re.compile(
 WRITTEN = [
     path
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
-    if path != PAGE and "decisions" not in path.parts
+    if path != ROOT / PAGE and "decisions" not in path.parts
 ]
 
 

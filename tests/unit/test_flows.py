@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fencelock._flows import renewal as keep
+from fencelock._flows import renewal
 from fencelock._flows.acquire import MAX_CLAIMS, MIN_CLAIMS, RETRY_MS, Attempt, Grant, acquire, deadline_ms, margin_ms
 from fencelock._flows.retry import MAX_TRIES
 from fencelock.errors import OutcomeUnknownError, SourceError, SourceUnavailableError
@@ -271,9 +271,9 @@ PATHS: dict[str, tuple[Callable[[], Flow[Any]], list[Any]]] = {
         lambda: acquire(attempt(), may_wait=True, timeout_ms=5),
         [("c1", 1_000_000), Queued(9), None, 1_001, Queued(9), 1_005, Released(was_held=False)],
     ),
-    "release": (lambda: keep.release("the-lock", "c1"), [Released(was_held=True)]),
+    "release": (lambda: renewal.release("the-lock", "c1"), [Released(was_held=True)]),
     "break": (
-        lambda: keep.break_lock("the-lock", "c1", "me", "stuck"),
+        lambda: renewal.break_lock("the-lock", "c1", "me", "stuck"),
         [BlockSpent(), None, Broken(8, "source", "history", "you")],
     ),
 }
@@ -499,29 +499,29 @@ class Whimsical:
 # --- keep, break, raise ---------------------------------------------------------------------------
 def test_a_renewal_is_one_request_and_tells_when_it_was_sent() -> None:
     leases = (("a", "c1"), ("b", "c2"))
-    hand = Hand(keep.renew(leases))
+    hand = Hand(renewal.renew(leases))
     assert hand.reply(500) == Renew(leases)
     reply = Renewed({"c1": 9_000}, {"c2": "gone"})
     hand.reply(reply)
-    assert hand.result == keep.Beat(500, reply)
+    assert hand.result == renewal.Beat(500, reply)
 
 
 def test_a_renewal_whose_reply_is_lost_is_left_to_the_next_beat() -> None:
-    hand = Hand(keep.renew((("a", "c1"),)))
+    hand = Hand(renewal.renew((("a", "c1"),)))
     hand.reply(500)
     with pytest.raises(OutcomeUnknownError):
         hand.throw(OutcomeUnknownError("lost"))
 
 
 def test_breaking_a_lock_carries_who_and_why() -> None:
-    hand = Hand(keep.break_lock("the-lock", "c1", "me", "stuck"))
+    hand = Hand(renewal.break_lock("the-lock", "c1", "me", "stuck"))
     assert hand.request == Break("the-lock", "c1", "me", "stuck")
 
 
 def test_an_epoch_is_raised_on_the_history_that_was_read() -> None:
     info = SourceInfo("source", 1, "history-1", 5, 4096)
     after = SourceInfo("source", 2, "history-2", 2**40, 2**40)
-    hand = Hand(keep.raise_epoch("restored"))
+    hand = Hand(renewal.raise_epoch("restored"))
     assert hand.request == ReadSource()
     assert hand.reply(info) == RaiseEpoch("history-1", "restored")
     hand.reply(after)
@@ -529,7 +529,7 @@ def test_an_epoch_is_raised_on_the_history_that_was_read() -> None:
 
 
 def test_an_epoch_that_somebody_else_raised_meanwhile_is_none() -> None:
-    hand = Hand(keep.raise_epoch("restored"))
+    hand = Hand(renewal.raise_epoch("restored"))
     hand.reply(SourceInfo("source", 1, "history-1", 5, 4096), None)
     assert hand.is_done
     assert hand.result is None
@@ -537,7 +537,7 @@ def test_an_epoch_that_somebody_else_raised_meanwhile_is_none() -> None:
 
 def test_raising_an_epoch_is_never_repeated_on_an_unknown_outcome() -> None:
     """A second try would raise once more, or report that somebody else did."""
-    hand = Hand(keep.raise_epoch("restored"))
+    hand = Hand(renewal.raise_epoch("restored"))
     hand.reply(SourceInfo("source", 1, "history-1", 5, 4096))
     with pytest.raises(OutcomeUnknownError):
         hand.throw(OutcomeUnknownError("lost"))

@@ -175,16 +175,16 @@ def test_a_child_leaves_the_pipes_of_its_parents_waiters(stage: Stage) -> None:
     actor = stage.actor("""
         import select
         from pathlib import Path
-        from fencelock.stores.sqlite.source import wakeup as wake
+        from fencelock.stores.sqlite.source import wakeup
         path = Path(URL.removeprefix("sqlite:///"))
         path.touch()
-        bell = wake.Bell(path, "claim")
+        bell = wakeup.PipeWakeup(path, "claim")
         child = os.fork()
         if child == 0:
             bell.close()
             os._exit(0)
         os.waitpid(child, 0)
-        wake.ring(path, "claim")
+        wakeup.notify(path, "claim")
         say(bool(select.select([bell.fileno()], [], [], 0)[0]))
         bell.close()
         say(os.listdir(f"{path}-wake"))

@@ -18,9 +18,8 @@ from fencelock import (
     TokenCollisionError,
     WrongLockError,
 )
-from fencelock._flows import admin as operating
+from fencelock._flows import admin, guarding
 from fencelock._flows import commit as finishing
-from fencelock._flows import guarding
 from fencelock._flows.admit import Tenure
 from fencelock._flows.conflicts import MAX_BEGINNINGS
 from fencelock._flows.guarding import MAX_COMMIT_TRIES, Opened, Scope, Sealed
@@ -356,7 +355,7 @@ def source(last_token: int, source_id: str = "source") -> SourceInfo:
 @pytest.mark.parametrize("last_token", [0, 1, 7])
 def test_g6_enforcing_what_was_observed_raises_the_mark_if_there_is_a_token(last_token: int) -> None:
     store = Store(Mark("r", LOCK), mode=ask.OBSERVE)
-    run(store, operating.protect(scope(), ("r",), ask.ENFORCE, source(last_token), "me"))
+    run(store, admin.protect(scope(), ("r",), ask.ENFORCE, source(last_token), "me"))
     entry = ask.AuditEntry("mode", "r", 0, last_token, "me", "r: observe to enforce")
     raised = Mark("r", LOCK, last_token, "source", "history")
     assert store.of(ask.WriteAudit) == ([] if last_token else [ask.WriteAudit(entry)])
@@ -367,12 +366,12 @@ def test_g6_enforcing_what_was_observed_raises_the_mark_if_there_is_a_token(last
 @pytest.mark.parametrize("lock", ["a-lock", "z-lock"])
 def test_g5_an_operator_too_names_the_lock_that_a_resource_is_bound_to(flow: str, lock: str) -> None:
     flows = {
-        "protect": operating.protect(scope(), ("r",), ask.ENFORCE, source(7), "me"),
-        "unprotect": operating.unprotect(scope(), (), "me", "why"),
-        "lower": operating.lower(scope(), 3, "me", "why"),
-        "raise_to": operating.raise_to(scope(), 9, "me", "why"),
-        "rebind": operating.rebind(scope(), "new-lock", source(7), "me", "why"),
-        "outrank": operating.outrank(scope(), OURS, "me", "why"),
+        "protect": admin.protect(scope(), ("r",), ask.ENFORCE, source(7), "me"),
+        "unprotect": admin.unprotect(scope(), (), "me", "why"),
+        "lower": admin.lower(scope(), 3, "me", "why"),
+        "raise_to": admin.raise_to(scope(), 9, "me", "why"),
+        "rebind": admin.rebind(scope(), "new-lock", source(7), "me", "why"),
+        "outrank": admin.outrank(scope(), OURS, "me", "why"),
     }
     store = Store(Mark("r", lock, 4), mode=ask.OBSERVE)
     with pytest.raises(WrongLockError, match=rf"bound to lock '{lock}'"):
@@ -383,10 +382,10 @@ def test_g5_an_operator_too_names_the_lock_that_a_resource_is_bound_to(flow: str
 def test_g5_no_operator_binds_a_durable_resource_to_a_source_in_memory() -> None:
     durable, of_memory = Scope("sqlite:////app.db", ("r",), LOCK), source(7, "memory-1")
     for flow in (
-        operating.protect(durable, ("r",), ask.ENFORCE, of_memory, "me"),
-        operating.raise_to(durable, of_memory, "me", "why"),
-        operating.rebind(durable, "new-lock", of_memory, "me", "why"),
-        operating.outrank(durable, sequencer(5, source_id="memory-1"), "me", "why"),
+        admin.protect(durable, ("r",), ask.ENFORCE, of_memory, "me"),
+        admin.raise_to(durable, of_memory, "me", "why"),
+        admin.rebind(durable, "new-lock", of_memory, "me", "why"),
+        admin.outrank(durable, sequencer(5, source_id="memory-1"), "me", "why"),
     ):
         with pytest.raises(WrongLockError, match="outlives source memory-1"):
             run(Store(), flow)
@@ -406,7 +405,7 @@ def test_g5_no_operator_binds_a_durable_resource_to_a_source_in_memory() -> None
 def test_g10_a_break_outranks_every_lease_up_to_its_token(found: Mark, is_raised: bool) -> None:
     """The break's own claim may have sealed the resource: then it is raised out of its hands too."""
     store = Store(found)
-    run(store, operating.outrank(scope(), OURS, "me", "it hangs"))
+    run(store, admin.outrank(scope(), OURS, "me", "it hangs"))
     entry = ask.AuditEntry("break", "r", found.token, 5, "me", "it hangs")
     wanted = [ask.ChangeMark(Mark("r", LOCK, 5, "source", "history"), entry)]
     assert store.of(ask.ChangeMark) == (wanted if is_raised else [])
@@ -416,14 +415,14 @@ def test_g10_a_break_outranks_every_lease_up_to_its_token(found: Mark, is_raised
 @pytest.mark.parametrize("claim", ["claim-4", "claim-6"])
 def test_g10_a_break_whose_token_somebody_else_has_is_loud(claim: str) -> None:
     with pytest.raises(TokenCollisionError):
-        run(Store(mark(5, of=sequencer(5, claim=claim))), operating.outrank(scope(), OURS, "me", "it hangs"))
+        run(Store(mark(5, of=sequencer(5, claim=claim))), admin.outrank(scope(), OURS, "me", "it hangs"))
 
 
 def test_g8_a_mark_above_the_sources_last_token_is_not_touched() -> None:
     """It was raised since the source was asked, or the source went back: who tries again knows which."""
     store = Store(mark(8))
     with pytest.raises(GuardError, match=r"has mark 8, and 7 is below it: try again.*`fencelock epoch --raise`"):
-        run(store, operating.raise_to(scope(), source(7), "me", "why"))
+        run(store, admin.raise_to(scope(), source(7), "me", "why"))
     assert store.mark() == mark(8)
 
 
@@ -453,11 +452,11 @@ def reply_with(*marks: Mark) -> Any:
     [
         lambda: guarding.seal(scope(), OURS, Tenure()),
         lambda: guarding.close(scope(), OURS, Tenure()),
-        lambda: operating.lower(scope(), 3, "me", "why"),
-        lambda: operating.raise_to(scope(), 9, "me", "why"),
-        lambda: operating.rebind(scope(), "another", source(9), "me", "why"),
-        lambda: operating.outrank(scope(), OURS, "me", "why"),
-        lambda: operating.unprotect(scope(), (), "me", "why"),
+        lambda: admin.lower(scope(), 3, "me", "why"),
+        lambda: admin.raise_to(scope(), 9, "me", "why"),
+        lambda: admin.rebind(scope(), "another", source(9), "me", "why"),
+        lambda: admin.outrank(scope(), OURS, "me", "why"),
+        lambda: admin.unprotect(scope(), (), "me", "why"),
     ],
 )
 def test_g3_a_brief_transaction_that_was_overtaken_begins_anew(flow: Any) -> None:

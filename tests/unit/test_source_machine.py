@@ -18,8 +18,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 
 from fencelock.model import EPOCH_STRIDE, draw_claim
 from fencelock.protocol import source_requests as ask
-from fencelock.stores.sqlite.source import admin as operating
-from fencelock.stores.sqlite.source import identity
+from fencelock.stores.sqlite.source import admin, identity
 from fencelock.stores.sqlite.source import store as source
 from tests.sources import Client
 
@@ -49,7 +48,7 @@ class SourceMachine(RuleBasedStateMachine):
     def open(self) -> None:
         self.patch = pytest.MonkeyPatch()
         self.now_us = 10_000_000_000
-        self.patch.setattr(operating, "BLOCK_TOKENS", 3)
+        self.patch.setattr(admin, "BLOCK_TOKENS", 3)
         self.patch.setattr(source, "boottime_ns", lambda: self.now_us * 1000)
         self.patch.setattr(identity, "boottime_us", lambda: self.now_us)
         self.folder = Path(tempfile.mkdtemp(prefix="fl-machine-"))

@@ -18,9 +18,7 @@ from fencelock.stores.sqlite.connection import kernel
 from fencelock.stores.sqlite.connection.birth import FileIdentity, file_identity
 from fencelock.stores.sqlite.connection.database import Database
 from fencelock.stores.sqlite.connection.forks import GATE
-from fencelock.stores.sqlite.source import admin as operating
-from fencelock.stores.sqlite.source import inspection
-from fencelock.stores.sqlite.source import queue as queueing
+from fencelock.stores.sqlite.source import admin, inspection, queue
 from fencelock.stores.sqlite.source.store import SQLiteSource
 from tests.helpers import wait_until
 from tests.sources import LONG_MS, Client, one_token, rows
@@ -147,12 +145,12 @@ def test_repeated_reservation_raises_the_bound_once(client: Client) -> None:
     for _ in range(3):
         client.ask(ask.ReserveBlock())
     info = client.describe()
-    assert (info.last_token, info.reserved_token) == (0, operating.BLOCK_TOKENS)
+    assert (info.last_token, info.reserved_token) == (0, admin.BLOCK_TOKENS)
 
 
 # --- limits ---
 def test_queue_has_a_limit_that_the_dead_do_not_count_towards(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queueing, "MAX_WAITERS", 3)
+    monkeypatch.setattr(queue, "MAX_WAITERS", 3)
     client.token("lock")
     for number in range(3):
         client.acquire("lock", f"waiter {number}", may_wait=True)

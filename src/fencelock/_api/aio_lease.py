@@ -11,7 +11,7 @@ from typing import Any
 
 from fencelock._api.base_lease import BaseLease, note_loss
 from fencelock._drivers.aio import AsyncDriver
-from fencelock._flows import renewal as keep
+from fencelock._flows import renewal
 from fencelock._keeper.record import DEADLINE_PASSED, RELEASED, LeaseRecord, Listeners
 from fencelock.errors import FencelockError
 
@@ -115,7 +115,7 @@ class AsyncLease(BaseLease):
                 return False
             if record.open_transactions:
                 await self._driver.in_thread(record.wait_for_guarded)
-            await self._driver.run(keep.release(record.lock, record.claim))
+            await self._driver.run(renewal.release(record.lock, record.claim))
         except FencelockError as error:
             self._after_release(error)
         except BaseException as error:

@@ -13,7 +13,7 @@ from fencelock._api.aio_lock import AsyncLock, AsyncRLock
 from fencelock._api.base_source import BaseSource, broken_lock
 from fencelock._api.lock_options import DEFAULT_TTL_S, LockOptions
 from fencelock._drivers.aio import AsyncDriver
-from fencelock._flows import renewal as keep
+from fencelock._flows import renewal
 from fencelock._flows.acquire import acquire
 from fencelock._flows.retry import ask_source
 from fencelock._keeper.record import Listeners
@@ -125,7 +125,7 @@ class AsyncSource(BaseSource):
 
     async def raise_epoch(self, *, reason: str) -> SourceInfo:
         """Begin a new history above every token issued before, and end every lease; as `Source.raise_epoch`."""
-        info = await self._driver.run(keep.raise_epoch(check_reason(reason)))
+        info = await self._driver.run(renewal.raise_epoch(check_reason(reason)))
         if info is None:
             raise SourceError(f"{self.url}: somebody else raised the epoch at this moment: look with `fencelock epoch`")
         return info
@@ -136,7 +136,7 @@ class AsyncSource(BaseSource):
         """
         claim = draw_claim()
         broken = await self._driver.run(
-            keep.break_lock(check_lock_name(name), claim, default_holder(), check_reason(reason))
+            renewal.break_lock(check_lock_name(name), claim, default_holder(), check_reason(reason))
         )
         return broken_lock(name, claim, broken)
 

@@ -14,7 +14,7 @@ from fencelock._api.guard_core import GuardCore
 from fencelock._api.guarded_work import GuardedWork
 from fencelock._drivers.guard import run_async
 from fencelock._drivers.uncancelled import UncancelledThreads, to_its_end
-from fencelock._flows import admin as operating
+from fencelock._flows import admin
 from fencelock.errors import GuardError
 from fencelock.model import SourceInfo, default_holder
 from fencelock.protocol.source_requests import Flow
@@ -87,7 +87,7 @@ class AsyncioExecutor:
     async def rebind(self, lock: str, source: SourceInfo, reason: str) -> None:
         """Bind every resource to another lock, and this guard with them."""
         scope = self._core.scope
-        await self.run(operating.rebind(scope, lock, source, default_holder(), reason))
+        await self.run(admin.rebind(scope, lock, source, default_holder(), reason))
         self._core.scope = scope.bound_to(lock)
 
     async def install(self) -> None:

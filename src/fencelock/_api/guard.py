@@ -24,7 +24,7 @@ from fencelock._api.validation import (
     scope_of,
 )
 from fencelock._drivers.guard import run
-from fencelock._flows import admin as operating
+from fencelock._flows import admin
 from fencelock.errors import FencelockError
 from fencelock.hooks import NO_HOOKS, Hooks
 from fencelock.model import Mark, SourceInfo, check_lock_name, check_token, default_holder
@@ -131,18 +131,18 @@ class Guard(BaseGuard):
         check_protect(tables, mode)
         info = None if source is None else _described(source)
         self._core.store.install()
-        self._operate(operating.protect(self._core.scope, tables, mode, info, default_holder()))
+        self._operate(admin.protect(self._core.scope, tables, mode, info, default_holder()))
 
     def unprotect(self, *tables: str, reason: str) -> None:
         """Let anybody write to the tables again; none named: to all of the resource. The mark stays."""
         self._only_resource("unprotect")
         check_tables(tables)
-        self._operate(operating.unprotect(self._core.scope, tables, default_holder(), check_reason(reason)))
+        self._operate(admin.unprotect(self._core.scope, tables, default_holder(), check_reason(reason)))
 
     def lower(self, token: int, *, reason: str) -> None:
         """Set the mark of the guard's one resource to a lower token: the remedy for a poisoned mark."""
         self._only_resource("lower")
-        self._operate(operating.lower(self._core.scope, check_token(token), default_holder(), check_reason(reason)))
+        self._operate(admin.lower(self._core.scope, check_token(token), default_holder(), check_reason(reason)))
 
     def raise_to(self, source: Any, *, reason: str) -> None:
         """Raise every mark to the source's last token, or to a token: the step after the resource was restored.
@@ -151,7 +151,7 @@ class Guard(BaseGuard):
         """
         token = check_raise_to(source)
         to = _described(source) if token is None else token
-        self._operate(operating.raise_to(self._core.scope, to, default_holder(), check_reason(reason)))
+        self._operate(admin.raise_to(self._core.scope, to, default_holder(), check_reason(reason)))
 
     def rebind(self, lock: str, *, source: Any, reason: str) -> None:
         """Bind the resources, and this guard, to another lock or source, whose tokens are above every mark.
@@ -164,7 +164,7 @@ class Guard(BaseGuard):
     def outrank(self, lease: Any, *, reason: str) -> None:
         """Raise every mark to the token minted by breaking the lock, so that the broken lease can write no more."""
         sequencer = credential_of(lease).sequencer
-        self._operate(operating.outrank(self._core.scope, sequencer, default_holder(), check_reason(reason)))
+        self._operate(admin.outrank(self._core.scope, sequencer, default_holder(), check_reason(reason)))
 
     def _operate(self, flow: Flow[None]) -> None:
         check_free(self.url)

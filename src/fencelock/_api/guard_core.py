@@ -10,9 +10,7 @@ from typing import TypeVar
 
 from fencelock._api.credentials import Credential
 from fencelock._drivers.guard import run
-from fencelock._flows import admin as operating
-from fencelock._flows import commit as finishing
-from fencelock._flows import guarding
+from fencelock._flows import admin, commit, guarding
 from fencelock._flows.guarding import KINDS, Opened, Refused, Scope, Sealed
 from fencelock.errors import GuardError
 from fencelock.hooks import Event, Hooks, tell
@@ -67,7 +65,7 @@ class GuardCore:
 
     def rebind(self, lock: str, source: SourceInfo, reason: str) -> None:
         """Bind every resource to another lock, and this guard with them."""
-        self.run(operating.rebind(self.scope, lock, source, default_holder(), reason))
+        self.run(admin.rebind(self.scope, lock, source, default_holder(), reason))
         self.scope = self.scope.bound_to(lock)
 
     # --- the flows ----------------------------------------------------------------------------------------------------
@@ -89,7 +87,7 @@ class GuardCore:
 
     def finishing(self, proof: Credential, presented: tuple[str, ...]) -> Flow[None]:
         """Commit a guarded transaction."""
-        return finishing.finish(self.scope, proof.sequencer, proof.tenure, presented)
+        return commit.finish(self.scope, proof.sequencer, proof.tenure, presented)
 
     def checking(self, proof: Credential, *, may_raise: bool) -> Flow[Sealed]:
         """Check the marks inside the caller's transaction."""

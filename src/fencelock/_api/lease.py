@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from fencelock._api.base_lease import BaseLease, note_loss
 from fencelock._drivers.sync import SyncDriver
-from fencelock._flows import renewal as keep
+from fencelock._flows import renewal
 from fencelock._keeper.record import RELEASED, LeaseRecord, Listeners
 from fencelock.errors import FencelockError
 
@@ -80,7 +80,7 @@ class Lease(BaseLease):
                 return False
             if record.open_transactions:
                 record.wait_for_guarded()
-            self._driver.run(keep.release(record.lock, record.claim))
+            self._driver.run(renewal.release(record.lock, record.claim))
         except FencelockError as error:
             self._after_release(error)
         except BaseException as error:

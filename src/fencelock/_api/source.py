@@ -9,7 +9,7 @@ from fencelock._api.lock import Lock
 from fencelock._api.lock_options import DEFAULT_TTL_S, LockOptions
 from fencelock._api.rlock import RLock
 from fencelock._drivers.sync import SyncDriver
-from fencelock._flows import renewal as keep
+from fencelock._flows import renewal
 from fencelock._flows.acquire import acquire
 from fencelock._flows.retry import ask_source
 from fencelock._keeper.record import Listeners
@@ -128,7 +128,7 @@ class Source(BaseSource):
 
         SourceError if somebody else raised it at the same moment.
         """
-        info = self._driver.run(keep.raise_epoch(check_reason(reason)))
+        info = self._driver.run(renewal.raise_epoch(check_reason(reason)))
         if info is None:
             raise SourceError(f"{self.url}: somebody else raised the epoch at this moment: look with `fencelock epoch`")
         return info
@@ -139,7 +139,9 @@ class Source(BaseSource):
         By itself this does not stop the old holder from writing: pass the result to `guard.outrank`.
         """
         claim = draw_claim()
-        broken = self._driver.run(keep.break_lock(check_lock_name(name), claim, default_holder(), check_reason(reason)))
+        broken = self._driver.run(
+            renewal.break_lock(check_lock_name(name), claim, default_holder(), check_reason(reason))
+        )
         return broken_lock(name, claim, broken)
 
     def _ask(self, request: Any) -> Any:

@@ -15,8 +15,9 @@ from fencelock.cli.errors import NO
 from fencelock.cli.options import guard_option, json_option, source_option
 from fencelock.cli.output import emit, printable
 from fencelock.stores.registry import guard_store, guard_url
-from fencelock_lab.campaigns.plan import OWN_NAMES
 
+VERIFY_NAMES = "fencelock-verify-"
+"""With this the names of resources begin that a campaign of `fencelock verify` makes."""
 SOURCE_WENT_BACK = "source-went-back"
 GUARD_REFUSED = "guard-refused"
 UNSEEN = (
@@ -60,7 +61,7 @@ def _is_left_by_verify(finding: fencelock.Finding) -> bool:
     """Tell whether it is about a mark that `fencelock verify` could not take away: nothing is behind it, and it says
     nothing but that a source has gone back.
     """
-    is_of_verify = finding.resource is not None and finding.resource.startswith(OWN_NAMES)
+    is_of_verify = finding.resource is not None and finding.resource.startswith(VERIFY_NAMES)
     return is_of_verify and finding.code != SOURCE_WENT_BACK
 
 

@@ -73,7 +73,7 @@ MUTANTS = (
     Mutant("H4 ended claim granted again", _SQL, "AND forgotten_us < ? AND ended_claim IS NOT ?", "AND (? OR ? OR 1)", "tests/rules/test_claims.py"),
     Mutant("H4 late duplicate", _QUEUEING, "return claim == self.ended_claim or born_us <= max(self.forgotten_us, self.born_after_us)", "return False", "tests/rules/test_claims.py"),
     Mutant("H4 release by an old claim", _SQL, "WHERE name = ? AND claim = ?;", "WHERE name = ? AND (? OR 1);", _STORE),
-    Mutant("H5 timeout leaves its place", _ACQUIRE, "            yield from asked(Release(request.lock, request.claim))\n            return sent_ms, Busy()", "            return sent_ms, Busy()", _FLOWS),
+    Mutant("H5 timeout leaves its place", _ACQUIRE, "            yield from ask_source(Release(request.lock, request.claim))\n            return sent_ms, Busy()", "            return sent_ms, Busy()", _FLOWS),
     Mutant("H7 barging", _SQL, "\n  AND NOT EXISTS (SELECT 1 FROM fencelock_waiter AS w WHERE w.lock = fencelock_lock.name);", ";", f"{_STORE} tests/rules/test_leases.py"),
     Mutant("H7 out of turn", _QUEUEING, "is_head = look.head in (claim, None)", "is_head = True", f"{_STORE} tests/rules/test_leases.py"),
     Mutant("T1 above the bound", _QUEUEING, "return look.counter + 1 if look.counter < look.bound else None", "return look.counter + 1", f"{_STORE} tests/rules/test_tokens.py"),

@@ -7,8 +7,7 @@ request at a time. What is written here is what their drivers and callers do aro
 from collections.abc import Generator
 from typing import Any
 
-from fencelock._flows import guarding
-from fencelock._flows import renewal as keep
+from fencelock._flows import guarding, renewal
 from fencelock._flows.acquire import Attempt, acquire
 from fencelock._flows.guarding import Scope
 from fencelock._keeper.record import RELEASED
@@ -207,7 +206,7 @@ class SimulatedClient:
     def _release(self, lease: SimulatedLease) -> Body:
         lease.leave_held(RELEASED)
         try:
-            yield from keep.release(lease.lock, lease.claim)
+            yield from renewal.release(lease.lock, lease.claim)
         except FencelockError:
             self._keeper.abandon(lease)
 

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from fencelock._flows import acquire, guarding, retry
-from fencelock._flows import admin as operating
+from fencelock._flows import acquire, admin, guarding, retry
 from fencelock._flows import admit as admitting
 from fencelock._flows import renewal as keep
 from fencelock._flows.admit import Tenure, Verdict, admit
@@ -20,14 +19,14 @@ from fencelock.errors import OutcomeUnknownError, StaleTokenError
 from fencelock.model import Mark
 from fencelock.protocol import source_requests as ask
 from fencelock.protocol.guard_requests import Commit, Open
-from fencelock.stores.memory import reference_model as books
+from fencelock.stores.memory import reference_model
 from fencelock.testing.memory_resource import MemoryResourceSession
 from fencelock_lab.simulator import keeper
 from fencelock_lab.simulator.client import SimulatedClient
 from fencelock_lab.simulator.resource import SimulatedResource
 from fencelock_lab.simulator.source import SimulatedSource
 
-Ledger = books.ReferenceModel
+Ledger = reference_model.ReferenceModel
 FAR_MS = 1_000_000
 Change = tuple[Any, str, Any]
 
@@ -52,7 +51,7 @@ def _reset_on_release(self: Ledger, request: ask.Release, now_us: int) -> Any:
     return _release(self, request, now_us)
 
 
-def _another_token_for_a_retry(self: Ledger, row: books.LockRow, now_ms: int) -> Any:
+def _another_token_for_a_retry(self: Ledger, row: reference_model.LockRow, now_ms: int) -> Any:
     self.counter += 1
     return _granted_before(self, row._replace(token=self.counter), now_ms)
 
@@ -222,7 +221,7 @@ CONTROLS: dict[str, tuple[Change, ...]] = {
     "G6: the store enforces nothing": ((MemoryResourceSession, "put", _put_freely),),
     "G9: the tenure forgets its seals": ((Tenure, "remember", _seal_forgotten),),
     "G10: close does nothing": ((guarding, "close", _flow_of_nothing),),
-    "G10: break leaves the guards alone": ((operating, "outrank", _flow_of_nothing),),
+    "G10: break leaves the guards alone": ((admin, "outrank", _flow_of_nothing),),
 }
 """What is changed by each control: (owner, attribute, replacement)."""
 

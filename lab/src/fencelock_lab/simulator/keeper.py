@@ -7,7 +7,7 @@ Promise: when it asks, what it asks for, and what a reply means are the library'
 from collections.abc import Callable, Generator
 from typing import Any
 
-from fencelock._flows import renewal as keep
+from fencelock._flows import renewal
 from fencelock._flows.acquire import Attempt, Grant, deadline_ms
 from fencelock._flows.admit import Tenure
 from fencelock._keeper.record import EXPIRED, HELD, LOST
@@ -104,7 +104,7 @@ class SimulatedKeeper:
         now_ms = yield ask.Now()
         for _, leases in self.schedule.take_due(now_ms):
             try:
-                beat = yield from keep.renew(tuple((lease.lock, lease.claim) for lease in leases))
+                beat = yield from renewal.renew(tuple((lease.lock, lease.claim) for lease in leases))
             except FencelockError:
                 now_ms = yield ask.Now()
                 self.schedule.doubt(leases, now_ms)
@@ -123,7 +123,7 @@ class SimulatedKeeper:
     def _release_abandoned(self) -> Body:
         for claim, lock in list(self.abandoned.items()):
             try:
-                yield from keep.release(lock, claim)
+                yield from renewal.release(lock, claim)
                 del self.abandoned[claim]
             except FencelockError:
                 return

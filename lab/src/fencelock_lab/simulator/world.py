@@ -8,8 +8,7 @@ there. Which faults a seed may draw is drawn too, so that rare ones are not drow
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from fencelock._flows import admin as operating
-from fencelock._flows import renewal as keep
+from fencelock._flows import admin, renewal
 from fencelock._flows.guarding import Scope
 from fencelock.errors import FencelockError
 from fencelock.model import Sequencer
@@ -184,13 +183,11 @@ class World:
 
         def body() -> Any:
             try:
-                broken = yield from keep.break_lock(LOCK, claim, "operator", "it hangs")
+                broken = yield from renewal.break_lock(LOCK, claim, "operator", "it hangs")
                 sequencer = Sequencer(broken.source_id, broken.history_id, LOCK, broken.token, claim)
                 for place in self.places:
                     scope = Scope(f"memory://{place.name}", place.resources, LOCK)
-                    yield from over(
-                        SimulatedSession(place), operating.outrank(scope, sequencer, "operator", "it hangs")
-                    )
+                    yield from over(SimulatedSession(place), admin.outrank(scope, sequencer, "operator", "it hangs"))
                     for resource in place.resources:
                         self.place_oracle.outranked(resource, broken.token)
             except FencelockError as error:

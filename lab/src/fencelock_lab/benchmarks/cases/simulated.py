@@ -9,7 +9,7 @@ import time
 from collections.abc import Generator
 from typing import Any
 
-from fencelock._flows import renewal as keep
+from fencelock._flows import renewal
 from fencelock._flows.acquire import Attempt, Grant, acquire, deadline_ms
 from fencelock.errors import FencelockError
 from fencelock.protocol import source_requests as ask
@@ -95,7 +95,7 @@ def _take_and_pass_on(lock: str, may_begin_us: int) -> Generator[Any, Any, None]
     now_ms = yield ask.Now()
     yield Sleep(max(HOLD_US, may_begin_us - now_ms * US_PER_MS))
     assert attempt.claim is not None
-    yield from keep.release(lock, attempt.claim)
+    yield from renewal.release(lock, attempt.claim)
 
 
 def _beats(leases: int) -> Result:

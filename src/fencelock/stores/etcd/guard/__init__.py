@@ -1,1 +1,1 @@
-"""The guard of resources at etcd."""
+"""The guard at etcd: the store, its statements, and the three ways of using a connection."""

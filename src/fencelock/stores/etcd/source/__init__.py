@@ -1,1 +1,1 @@
-"""The source of tokens at etcd."""
+"""The source of tokens at etcd: the store, its statements, and what waiting needs."""

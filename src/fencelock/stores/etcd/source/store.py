@@ -17,25 +17,23 @@ from fencelock.protocol import source_requests as ask
 from fencelock.protocol.generators import run_generator, run_generator_async
 from fencelock.protocol.stores import Capabilities
 from fencelock.stores.etcd.connection.url import parse_url
-from fencelock.stores.etcd.source import admin as operating
-from fencelock.stores.etcd.source import codec as speech
-from fencelock.stores.etcd.source import inspection
+from fencelock.stores.etcd.source import admin, codec, inspection
 from fencelock.stores.etcd.source.cluster_state import Call, ClusterState, Pair, Talk, leave_all
 from fencelock.stores.tombstones import EventWakeup
 
 INSTALL_S = 10.0
 TALKS: dict[type, Callable[[ClusterState, Any], Talk]] = {
-    ask.Acquire: speech.acquire,
-    ask.Poll: speech.poll,
-    ask.Release: speech.release,
-    ask.Renew: speech.renew,
-    ask.ReserveBlock: operating.reserve,
-    ask.ReadSource: operating.read_source,
-    ask.RaiseEpoch: operating.raise_epoch,
-    ask.Break: operating.break_lock,
-    ask.Inspect: operating.inspect,
-    ask.ListLocks: operating.list_locks,
-    ask.Purge: operating.purge,
+    ask.Acquire: codec.acquire,
+    ask.Poll: codec.poll,
+    ask.Release: codec.release,
+    ask.Renew: codec.renew,
+    ask.ReserveBlock: admin.reserve,
+    ask.ReadSource: admin.read_source,
+    ask.RaiseEpoch: admin.raise_epoch,
+    ask.Break: admin.break_lock,
+    ask.Inspect: admin.inspect,
+    ask.ListLocks: admin.list_locks,
+    ask.Purge: admin.purge,
 }
 
 
@@ -72,7 +70,7 @@ class EtcdSource:
     def install(self) -> None:
         """Make the source's record if there is none; safe when run concurrently."""
         connection = self.connect(request_timeout_s=INSTALL_S)
-        run_generator(operating.install(self.presence), connection.say)
+        run_generator(admin.install(self.presence), connection.say)
 
     def examine(self) -> list[Finding]:
         """Return what in this source's set-up would break the promise."""

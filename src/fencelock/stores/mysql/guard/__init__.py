@@ -1,1 +1,1 @@
-"""The guard of resources at MySQL and MariaDB."""
+"""The guard at MySQL and MariaDB: the store, its statements, and the three ways of using a connection."""

@@ -1,1 +1,1 @@
-"""The source of tokens at MySQL and MariaDB."""
+"""The source of tokens at MySQL and MariaDB: the store, its statements, and what waiting needs."""

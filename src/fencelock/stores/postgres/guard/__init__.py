@@ -1,1 +1,1 @@
-"""The guard of resources at PostgreSQL."""
+"""The guard at PostgreSQL: the store, its statements, and the three ways of using a connection."""

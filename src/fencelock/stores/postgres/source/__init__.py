@@ -1,1 +1,1 @@
-"""The source of tokens at PostgreSQL."""
+"""The source of tokens at PostgreSQL: the store, its statements, and what waiting needs."""

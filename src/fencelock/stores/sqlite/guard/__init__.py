@@ -1,1 +1,1 @@
-"""The guard of resources at SQLite."""
+"""The guard at SQLite: the store, its statements, and the three ways of using a connection."""

@@ -1,1 +1,1 @@
-"""The source of tokens at SQLite."""
+"""The source of tokens at SQLite: the store, its statements, and what waiting needs."""

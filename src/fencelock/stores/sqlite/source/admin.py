@@ -8,7 +8,7 @@ from fencelock.errors import SourceError
 from fencelock.model import MAX_TOKEN
 from fencelock.protocol import source_requests as ask
 from fencelock.stores.sqlite.connection.database import Database
-from fencelock.stores.sqlite.source import wakeup as wake
+from fencelock.stores.sqlite.source import wakeup
 from fencelock.stores.sqlite.source.identity import SQL, SQLiteAuditEntry, SQLiteIdentity, read_source, write_audit
 from fencelock.stores.sqlite.source.queue import SQLiteQueue
 
@@ -57,5 +57,5 @@ def purge(database: Database, identity: SQLiteIdentity) -> int:
     database.execute(SQL.end_expired_leases)
     database.execute(SQL.refuse_older_claims)
     for (claim,) in database.execute(SQL.drop_every_dead_waiter).fetchall():
-        wake.remove(database.path, claim)
+        wakeup.remove(database.path, claim)
     return database.execute(SQL.purge).rowcount

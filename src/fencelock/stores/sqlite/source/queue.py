@@ -11,7 +11,7 @@ from typing import NamedTuple
 from fencelock.errors import SourceError
 from fencelock.protocol import source_requests as ask
 from fencelock.stores.sqlite.connection.database import Database
-from fencelock.stores.sqlite.source import wakeup as wake
+from fencelock.stores.sqlite.source import wakeup
 from fencelock.stores.sqlite.source.identity import SQL, SQLiteIdentity, lost_source
 
 MAX_WAITERS = 10_000
@@ -175,7 +175,7 @@ class SQLiteQueue:
         dead = [claim for (claim,) in self._execute(SQL.drop_dead_waiters, places).fetchall()]
         for claim in dead:
             self.remember_ended(lock, claim)
-            wake.remove(self._path, claim)
+            wakeup.remove(self._path, claim)
         return dead
 
     def remember_ended(self, lock: str, claim: str) -> None:

@@ -24,9 +24,7 @@ from fencelock.protocol import source_requests as ask
 from fencelock.protocol.stores import Capabilities
 from fencelock.stores.sqlite.connection.database import BUSY_PATIENCE_S, Database, path_of
 from fencelock.stores.sqlite.connection.kernel import this_kernel
-from fencelock.stores.sqlite.source import admin as operating
-from fencelock.stores.sqlite.source import inspection
-from fencelock.stores.sqlite.source import wakeup as wake
+from fencelock.stores.sqlite.source import admin, inspection, wakeup
 from fencelock.stores.sqlite.source.identity import SQL, Seen, SQLiteIdentity, ensure_schema, read_source
 from fencelock.stores.sqlite.source.queue import SQLiteQueue
 
@@ -59,9 +57,9 @@ class SQLiteSource:
             )
         return SQLiteSourceConnection(self, request_timeout_s)
 
-    def listen(self, lock: str, claim: str) -> wake.PipeWakeup:
+    def listen(self, lock: str, claim: str) -> wakeup.PipeWakeup:
         """Open the bell of one waiting claim."""
-        return wake.PipeWakeup(self.path, claim)
+        return wakeup.PipeWakeup(self.path, claim)
 
     def install(self) -> None:
         """Make the file and its schema if there is none."""
@@ -171,7 +169,7 @@ class SQLiteSourceConnection:
         else:
             was_held, head = self.database.transact(lambda: self._end_idle_claim(request))
         if head is not None:
-            wake.notify(self._path, head)
+            wakeup.notify(self._path, head)
         return ask.Released(was_held)
 
     def _end_idle_claim(self, request: ask.Release) -> tuple[bool, str | None]:
@@ -190,18 +188,18 @@ class SQLiteSourceConnection:
 
     # --- operators --------------------------------------------------------------------------------
     def _reserve_block(self, _: ask.ReserveBlock) -> ask.SourceReply:
-        operating.reserve_block(self.database, self._identity)
+        admin.reserve_block(self.database, self._identity)
         return None
 
     def _break(self, request: ask.Break) -> ask.SourceReply:
-        decide = partial(operating.break_lease, self.database, self._queueing, request)
+        decide = partial(admin.break_lease, self.database, self._queueing, request)
         reply, head = self.database.transact(decide)
         if head is not None:
-            wake.notify(self._path, head)
+            wakeup.notify(self._path, head)
         return reply
 
     def _purge(self, _: ask.Purge) -> ask.SourceReply:
-        return self.database.transact(partial(operating.purge, self.database, self._identity))
+        return self.database.transact(partial(admin.purge, self.database, self._identity))
 
     def _raise_epoch(self, request: ask.RaiseEpoch) -> ask.SourceReply:
         return self._identity.raise_epoch(self.database, request)

@@ -1,1 +1,1 @@
-"""The guard of resources at ZooKeeper."""
+"""The guard at ZooKeeper: the store, its statements, and the three ways of using a connection."""

@@ -1,1 +1,1 @@
-"""The source of tokens at ZooKeeper."""
+"""The source of tokens at ZooKeeper: the store, its statements, and what waiting needs."""

@@ -20,8 +20,7 @@ from fencelock.protocol.stores import Capabilities
 from fencelock.stores.source_clock import SourceIdentity
 from fencelock.stores.tombstones import EventWakeup
 from fencelock.stores.zookeeper.connection.url import parse_url
-from fencelock.stores.zookeeper.source import admin as operating
-from fencelock.stores.zookeeper.source import inspection, install
+from fencelock.stores.zookeeper.source import admin, inspection, install
 from fencelock.stores.zookeeper.source.layout import ZooKeeperLayout
 from fencelock.stores.zookeeper.source.queue import ZooKeeperQueue
 from fencelock.stores.zookeeper.source.queue_entry import ZooKeeperQueueEntry
@@ -112,7 +111,7 @@ class ZooKeeperConnection:
             return self._queueing.poll(request)
         if kind is ask.ReserveBlock:
             return None  # ZooKeeper's own log is flushed before it answers: every zxid is durable.
-        return operating.ANSWERS[kind](self._store, self._sessions.any(self._patience_s), request, self._patience_s)
+        return admin.ANSWERS[kind](self._store, self._sessions.any(self._patience_s), request, self._patience_s)
 
     def _end_overdue(self) -> None:
         """Remove what this process has not renewed in time, before anything is decided beside it."""
