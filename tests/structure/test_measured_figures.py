@@ -36,12 +36,7 @@ HOW = "run: python -m fencelock_lab.benchmarks --publish"
 
 
 def test_the_page_says_what_the_results_say() -> None:
-    assert PAGE.read_text() == page.as_markdown(read_all(FOLDER), PAGE.stem), HOW
-
-
-def test_every_picture_on_the_page_is_there() -> None:
-    for picture in re.findall(r"!\[[^]]*\]\(([^)]*)\)", PAGE.read_text()):
-        assert (PAGE.parent / picture).is_file(), picture
+    assert PAGE.read_text() == page.as_markdown(read_all(FOLDER)), HOW
 
 
 @pytest.mark.parametrize("path", WRITTEN, ids=lambda path: str(path.relative_to(ROOT)))

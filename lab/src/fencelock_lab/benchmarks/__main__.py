@@ -7,7 +7,7 @@ import argparse
 import signal
 import subprocess
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from fencelock_lab.benchmarks import page, plots
@@ -39,7 +39,7 @@ PAGE = Path("docs") / "explanation" / "measured.md"
 
 
 def main() -> int:
-    """Measure what was asked for, and write results, page and pictures after each subject."""
+    """Measure what was asked for, and write results and the page after each subject."""
     parser = _parser()
     options = parser.parse_args()
     if options.parts and options.out is None:
@@ -51,14 +51,17 @@ def main() -> int:
     weight = sum(sum(parts.values()) for parts in plan.values())
     speed = 1.0 if options.minutes is None else options.minutes * S_PER_MIN / weight
     folder, target = (FOLDER, PAGE) if options.out is None else (options.out, options.out / PAGE.name)
+    if options.draw is not None:
+        draw(folder, options.draw)
+        return 0
     if options.publish:
-        publish(folder, target, SUBJECTS)
+        publish(folder, target)
         return 0
     failed = []
     for subject, parts in plan.items():
         if not measured(subject, parts, speed, folder):
             failed.append(subject)
-        publish(folder, target, [subject])
+        publish(folder, target)
     if failed:
         print(f"not all was measured of: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
@@ -76,9 +79,8 @@ def _parser() -> argparse.ArgumentParser:
         "--store", action="append", choices=[*SUBJECTS, "all"], help="which store, or other subject (default: all)"
     )
     parser.add_argument("--minutes", type=float, help="how long it may take; 0: everything once, as short as it can be")
-    parser.add_argument(
-        "--publish", action="store_true", help="measure nothing: write page and pictures of what is there"
-    )
+    parser.add_argument("--publish", action="store_true", help="measure nothing: write the page of the results")
+    parser.add_argument("--draw", type=Path, metavar="FOLDER", help="measure nothing: draw the results into FOLDER")
     parser.add_argument("--out", type=Path, help="write there, and leave what the documents show as it is")
     return parser
 
@@ -101,13 +103,15 @@ def measured(subject: str, parts: Mapping[str, float], speed: float, folder: Pat
         return False
 
 
-def publish(folder: Path, target: Path, fresh: Collection[str]) -> None:
-    """Write the page of all results that are in the folder, and the pictures of those that are fresh."""
-    reports = read_all(folder)
-    pictures = target.with_suffix("")
-    for name, picture in plots.draw(reports, fresh).items():
-        replace(pictures / f"{name}.svg", picture)
-    replace(target, page.as_markdown(reports, pictures.name))
+def publish(folder: Path, target: Path) -> None:
+    """Write the page of all results in the folder."""
+    replace(target, page.as_markdown(read_all(folder)))
+
+
+def draw(folder: Path, target: Path) -> None:
+    """Draw all results in the folder as SVG pictures."""
+    for name, picture in plots.draw(read_all(folder)).items():
+        replace(target / f"{name}.svg", picture)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ from fencelock_lab.benchmarks.peers.contest import (
     handing_over,
     many,
 )
-from fencelock_lab.benchmarks.plots import SCALE
 from fencelock_lab.benchmarks.results import Report, by_variant
 
 _HEAD = """# Measured
@@ -31,6 +30,7 @@ How to read the columns: *p50*, *p99* and *p99.9* of acquiring and releasing a f
 processes together that want one lock all the time, and how *fair* that was among the most of them (Jain's index, 1: all
 had the same), with the longest wait that anybody had; *hand-off* from the call of release to the next one's return,
 with so many processes waiting. An empty cell: it is not made for that, it failed, or no time was left.
+`python -m fencelock_lab.benchmarks --draw FOLDER` draws the same figures as pictures.
 """
 _CONTEST = (
     "who",
@@ -42,22 +42,19 @@ _CONTEST = (
 )
 
 
-def as_markdown(reports: Sequence[Report], pictures: str) -> str:
-    """Return the page; its pictures are in a folder of this name beside it."""
+def as_markdown(reports: Sequence[Report]) -> str:
+    """Return the page."""
     parts = [_HEAD]
     for report in reports:
         parts.append(f"## {report.title}\n")
         parts.append(f"{report.measured}, {report.seconds / 60:.1f} minutes; {report.machine}.\n")
         if report.find(ALONE):
             parts.append(_table(_CONTEST, _contest(report)))
-            parts.append(f"![{report.title}: who takes how long]({pictures}/{report.subject}.svg)\n")
         others = [result for result in report.results if not is_of_contest(result.case)]
         if others:
             header = ("question", "", "median", "quartiles", "ratio", "aimed at")
             parts.append(_table(header, _questions(others)))
         parts += [f"Not measured: {part} ({why}).\n" for part, why in report.failed.items()]
-    if any(result.case in SCALE for report in reports for result in report.results):
-        parts.append(f"## Scale\n\n![What grows with the number of waiters and leases]({pictures}/scale.svg)\n")
     return "\n".join(parts)
 
 

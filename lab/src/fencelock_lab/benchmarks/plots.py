@@ -1,10 +1,10 @@
-"""Draw what was measured as SVG pictures: one a store, and one of what grows with the number of waiters and leases.
+"""Draw the results as SVG pictures: one for each store, and one of what grows with the number of waiters and leases.
 
-Promise: the same results give the same picture, byte for byte, so that a run that changes nothing changes no file.
+Promise: the same results give the same picture, byte for byte. The pictures are not kept in the repository.
 """
 
 import io
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from fencelock_lab.benchmarks.cases import held, waiting
@@ -22,9 +22,9 @@ _INK, _OURS, _FLOOR = "#57606a", "#1a7f37", "#8c959f"
 _OTHERS = ("#0969da", "#bc4c00", "#8250df", "#bf3989", "#9a6700", "#1b7c83", "#cf222e", "#6639ba")
 
 
-def draw(reports: Sequence[Report], fresh: Collection[str]) -> dict[str, str]:
-    """Return the pictures by their names: of the subjects that are fresh, and the one of them all."""
-    pictures = {one.subject: _store(one) for one in reports if one.subject in fresh and one.find(ALONE)}
+def draw(reports: Sequence[Report]) -> dict[str, str]:
+    """Return the pictures by their names: one for each subject, and one of all of them."""
+    pictures = {one.subject: _store(one) for one in reports if one.find(ALONE)}
     if any(report.find(case) for report in reports for case in SCALE):
         pictures["scale"] = _scale(reports)
     return pictures
