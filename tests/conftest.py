@@ -12,14 +12,14 @@ import fencelock
 from tests.process.actors import Stage
 
 pytest_plugins = [
-    "tests.postgres.fix_postgres",
-    "tests.postgres.fix_copies",
-    "tests.postgres.fix_faketime",
-    "tests.postgres.fix_pgbouncer",
-    "tests.postgres.fix_tls",
-    "tests.mysql.fix_mysql",
-    "tests.mysql.fix_faketime",
-    "tests.mysql.fix_tls",
+    "tests.sql.postgres.fix_postgres",
+    "tests.sql.postgres.fix_copies",
+    "tests.sql.postgres.fix_faketime",
+    "tests.sql.postgres.fix_pgbouncer",
+    "tests.sql.postgres.fix_tls",
+    "tests.sql.mysql.fix_mysql",
+    "tests.sql.mysql.fix_faketime",
+    "tests.sql.mysql.fix_tls",
     "tests.etcd.fix_etcd",
     "tests.etcd.fix_tls",
     "tests.zookeeper.fix_zookeeper",

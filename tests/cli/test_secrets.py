@@ -3,7 +3,7 @@
 import pytest
 
 from tests.cli.program import Program, program
-from tests.postgres.fix_postgres import Database, only
+from tests.sql.postgres.fix_postgres import Database, only
 
 __all__ = ["program"]
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import fencelock
 from tests.guards import LOCK, RESOURCE
-from tests.mysql.fix_mysql import Database as MySQLDatabase
-from tests.mysql.fix_mysql import fresh_mysql_database
-from tests.postgres.fix_postgres import Database, Fleet, fresh_database
+from tests.sql.mysql.fix_mysql import Database as MySQLDatabase
+from tests.sql.mysql.fix_mysql import fresh_mysql_database
+from tests.sql.postgres.fix_postgres import Database, Fleet, fresh_database
 
 KINDS = ("sqlite", "postgres", "mysql")
 POSTGRES = "15"

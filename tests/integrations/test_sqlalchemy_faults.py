@@ -13,8 +13,8 @@ from tests.guards import HandmadeLease
 from tests.helpers import wait_until
 from tests.integrations.alchemy import TARGETS, Stack, write
 from tests.integrations.places import Where, make_tables, place_of
-from tests.mysql.proxy import MySQLProxy
-from tests.postgres.proxy import Proxy
+from tests.sql.mysql.proxy import MySQLProxy
+from tests.sql.postgres.proxy import Proxy
 
 
 class FrameworksProxy(MySQLProxy):

@@ -15,9 +15,9 @@ import pytest
 
 from fencelock.stores.registry import source_store
 from tests.helpers import ONE_TRY
-from tests.postgres.fix_postgres import Database, only
 from tests.quorum.arena import Arena, Table, in_folder
 from tests.quorum.network import Network
+from tests.sql.postgres.fix_postgres import Database, only
 
 pytestmark = [ONE_TRY, pytest.mark.process, pytest.mark.timeout(180)]
 TTL_S = 2.0

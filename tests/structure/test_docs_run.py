@@ -12,7 +12,7 @@ from typing import Any, Self
 import pytest
 
 from tests.helpers import ROOT
-from tests.postgres.fix_server import ADMIN
+from tests.sql.postgres.fix_server import ADMIN
 from tests.structure.doc_blocks import (
     Block,
     Command,

@@ -12,9 +12,9 @@ import pytest
 import fencelock
 from tests.guards import make_file
 from tests.helpers import wait_until
-from tests.postgres import test_processes as shared
 from tests.process.actors import Actor, Stage
 from tests.process.test_fork import FORKING
+from tests.sql.postgres import test_processes as shared
 from tests.zookeeper.fix_server import ZooKeeperServer
 
 pytestmark = pytest.mark.process

@@ -18,7 +18,7 @@ import fencelock
 from fencelock import SourceUnavailableError
 from fencelock.protocol.source_requests import ReadSource
 from fencelock.stores.zookeeper.source.store import ZooKeeperSource
-from tests.postgres.fix_tls import certify_server, make_authority
+from tests.sql.postgres.fix_tls import certify_server, make_authority
 from tests.zookeeper.fix_server import ZooKeeperServer
 from tests.zookeeper.fix_zookeeper import fresh_base
 

@@ -25,8 +25,8 @@ from fencelock_lab.servers.registry import SETUPS
 from tests.etcd.fix_etcd import EtcdFleet
 from tests.fleet import fleet_of
 from tests.helpers import ROOT
-from tests.mysql.fix_mysql import Fleet as MySQLFleet
-from tests.postgres.fix_postgres import Fleet as PostgresFleet
+from tests.sql.mysql.fix_mysql import Fleet as MySQLFleet
+from tests.sql.postgres.fix_postgres import Fleet as PostgresFleet
 from tests.zookeeper.fix_zookeeper import Fleet as ZooKeeperFleet
 
 PAGE = ROOT / "docs" / "explanation" / "verified.md"

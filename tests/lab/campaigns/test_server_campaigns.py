@@ -14,8 +14,8 @@ from tests.etcd.fix_etcd import Corner, EtcdFleet
 from tests.etcd.fix_server import EtcdCluster
 from tests.helpers import ONE_TRY
 from tests.lab.campaigns.test_campaign import attack_until
-from tests.mysql.fix_mysql import Database as MySQLDatabase
-from tests.postgres.fix_postgres import Database, only
+from tests.sql.mysql.fix_mysql import Database as MySQLDatabase
+from tests.sql.postgres.fix_postgres import Database, only
 from tests.zookeeper.fix_server import ZooKeeperServer
 from tests.zookeeper.fix_zookeeper import fresh_base
 

@@ -13,7 +13,7 @@ from fencelock_lab.simulator import postgres, simulate
 from fencelock_lab.simulator.__main__ import main
 from fencelock_lab.simulator.postgres import PostgresWorld
 from fencelock_lab.simulator.postgres_database import SimulatedDatabase
-from tests.postgres.fix_postgres import only
+from tests.sql.postgres.fix_postgres import only
 
 FIXED = range(40)
 FRESH_SEEDS = 15

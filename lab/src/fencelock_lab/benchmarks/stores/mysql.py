@@ -19,7 +19,7 @@ from fencelock.stores.mysql.connection.url import parse_url
 from fencelock.stores.mysql.source.codec import GRANTED, MAX_WAITERS, SQL
 from fencelock.stores.mysql.source.store import MySQLSource
 from fencelock_lab.benchmarks.stores import CONNECTIONS, Operation, Site, fleet_on_disk
-from tests.mysql.fix_mysql import Fleet
+from tests.sql.mysql.fix_mysql import Fleet
 
 TTL_US = 30_000_000
 _BY_HAND = (

@@ -18,7 +18,7 @@ from fencelock.protocol.source_requests import Acquire, ReserveBlock
 from fencelock.stores.postgres.source.codec import GRANTED, HEAD_WAIT_MS, MAX_WAITERS, SQL
 from fencelock.stores.postgres.source.store import PostgresSource
 from fencelock_lab.benchmarks.stores import CONNECTIONS, Operation, Site, fleet_on_disk
-from tests.postgres.fix_postgres import Fleet
+from tests.sql.postgres.fix_postgres import Fleet
 
 VERSION = os.environ.get("BENCH_POSTGRES", "15")
 TTL_MS = 30_000

@@ -1,0 +1,437 @@
+"""The MySQL source's schema and its surroundings: versions, installers, names, roles, settings, what doctor says."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pymysql
+import pytest
+
+import fencelock
+from fencelock import SchemaError, SourceError, SourceUnavailableError
+from fencelock.protocol import source_requests as ask
+from fencelock.stores.mysql.source import inspection
+from fencelock.stores.mysql.source.store import ROUTINES, MySQLSource
+from tests.helpers import wait_until
+from tests.sql.mysql.clients import Client, one_token
+from tests.sql.mysql.fix_mysql import Database, Fleet
+from tests.sql.mysql.fix_server import MySQLServer
+from tests.sql.mysql.stage import MySQLStage
+from tests.sql.postgres.clients import Voice
+
+kinds = pytest.mark.parametrize("kind", ["sync", "async"])
+
+
+# --- the schema -----------------------------------------------------------------------------------
+@kinds
+def test_a_database_without_the_schema_says_how_it_is_made(mysql_database: Database, kind: str) -> None:
+    with Voice(kind, mysql_database.url()) as voice:
+        for request in (
+            lambda: voice.do(voice.source.lock("lock").acquire()),
+            lambda: voice.do(voice.source.info("lock")),
+            lambda: voice.do(voice.source.describe()),
+            lambda: voice.do(voice.source.purge()),
+        ):
+            with pytest.raises(SchemaError, match=r"holds no fencelock schema.*run `fencelock install`") as caught:
+                request()
+            assert caught.value.definite
+        voice.do(voice.source.install())
+        assert voice.do(voice.source.lock("lock").acquire()).token == 1
+
+
+def test_a_schema_of_another_version_is_refused_and_left_alone(mysql_url: str, mysql_database: Database) -> None:
+    one_token(mysql_url)
+    mysql_database.rows("update fencelock_source set schema_number = 99")
+    with fencelock.connect(mysql_url) as source:
+        for request in (source.lock("lock").acquire, source.describe, source.install):
+            with pytest.raises(SchemaError, match=r"source of tokens with schema 99, and this version .* has schema 1"):
+                request()
+    assert mysql_database.value("select schema_number from fencelock_source") == 99
+
+
+def test_a_source_whose_row_is_gone_is_refused(mysql_url: str, mysql_database: Database) -> None:
+    one_token(mysql_url)
+    mysql_database.rows("delete from fencelock_source")
+    with fencelock.connect(mysql_url) as source:
+        for request in (source.lock("lock").acquire, source.describe):
+            with pytest.raises(SchemaError, match="not whole"):
+                request()
+
+
+def test_an_installation_that_was_broken_off_anywhere_is_finished_by_the_next(
+    mysql_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each statement of it commits by itself."""
+    run = MySQLSource.install.__globals__["install"]._run
+    for number in range(1, 40, 5):
+        done = []
+
+        def cut(native: Any, statement: str, *parameters: Any, number: int = number, done: list[str] = done) -> Any:
+            if len(done) == number:
+                raise pymysql.OperationalError(2013, "cut")
+            done.append(statement)
+            return run(native, statement, *parameters)
+
+        with monkeypatch.context() as patched:
+            patched.setattr("fencelock.stores.mysql.connection.install._run", cut)
+            try:
+                MySQLSource(mysql_database.url()).install()
+            except fencelock.OutcomeUnknownError:
+                with pytest.raises(SchemaError):
+                    one_token(mysql_database.url())
+            else:
+                break
+        MySQLSource(mysql_database.url()).install()
+        assert one_token(mysql_database.url()) == 1
+        for table in ("source", "lock", "waiter", "source_audit"):
+            mysql_database.rows(f"drop table fencelock_{table}")
+    assert number > len(list(ROUTINES))
+
+
+@pytest.mark.process
+def test_ten_processes_install_at_once_and_agree(mysql_database: Database, tmp_path: Path) -> None:
+    with MySQLStage(mysql_database, tmp_path) as stage:
+        actors = [
+            stage.actor("say('ready'); hear(); source.install(); say(source.describe().source_id)") for _ in range(10)
+        ]
+        for actor in actors:
+            assert actor.hear() == "ready"
+        for actor in actors:
+            actor.say()
+        assert len({actor.hear() for actor in actors}) == 1
+    assert one_token(mysql_database.url()) == 1
+
+
+def test_two_databases_of_one_server_are_two_sources(mysql_server: MySQLServer, mysql_url: str) -> None:
+    mysql_server.rows("create database the_other")
+    other = Database(mysql_server, "the_other")
+    MySQLSource(other.url()).install()
+    with fencelock.connect(mysql_url) as first, fencelock.connect(other.url()) as second:
+        assert first.lock("lock", ttl=600.0).acquire() is not None
+        assert second.lock("lock").acquire(blocking=False) is not None
+        assert first.describe().source_id != second.describe().source_id
+    mysql_server.rows("drop database the_other")
+
+
+# --- names and numbers ----------------------------------------------------------------------------
+def test_locks_are_listed_page_by_page_in_the_order_of_their_bytes(mysql_url: str) -> None:
+    client = Client(mysql_url)
+    names = [f"{number:x}" for number in range(520)] + ["é" * 256, "\U0001f512" * 128, "x" * 512, "Z", "z", "ä", " "]
+    names += ["z ", "%s", "\\", "'", '"', "a\\'b"]
+    for name in names:
+        client.token(name)
+    with fencelock.connect(mysql_url) as source:
+        listed = [info.name for info in source.locks()]
+        assert listed == sorted(names, key=str.encode)
+        assert source.info("\U0001f512" * 128).is_held
+        assert source.lock("told", holder="日本語 \U0001f512 \\'%s").acquire() is not None
+        assert source.info("told").holder == "日本語 \U0001f512 \\'%s"
+    client.close()
+
+
+NOT_NAMES = (b"\xff", b"a\xed\xa0\x80", b"\xc3", b"\xf4\x90\x80\x80", b"a\0b", b"", None)
+
+
+def call_acquire(database: Database, lock: bytes | None, holder: bytes | None, claim: str = "claim") -> None:
+    """Acquire as a role does that only has the right to call the routine."""
+    parameters = lock, claim, holder, 9_000_000_000_000_000
+    with database.connect() as native, native.cursor() as cursor:
+        cursor.execute("set time_zone = '+00:00', tx_isolation = 'READ-COMMITTED'")
+        cursor.execute(
+            "call fencelock_acquire(%s, %s, %s, 600000, %s, 'wait', 9, 1, (select history_id from fencelock_source))",
+            parameters,
+        )
+
+
+@pytest.mark.parametrize("name", NOT_NAMES)
+def test_a_name_that_no_client_could_read_is_neither_granted_nor_queued(
+    mysql_url: str, mysql_database: Database, name: bytes | None
+) -> None:
+    """Or whoever may acquire could break every listing for the operator."""
+    one_token(mysql_url, "free")
+    for lock, holder in ((name, b"holder"), (b"new", name), (b"free", name)):
+        with pytest.raises(pymysql.Error, match=r"1 to 512 bytes of UTF-8|Incorrect string value"):
+            call_acquire(mysql_database, lock, holder)
+    call_acquire(mysql_database, b"free", b" ")
+    with pytest.raises(pymysql.Error, match=r"1 to 512 bytes of UTF-8|Incorrect string value"):
+        call_acquire(mysql_database, b"free", name, "another")
+    with fencelock.connect(mysql_url) as source:
+        assert [(info.name, info.holder, info.waiters) for info in source.locks()] == [("free", " ", ())]
+
+
+def test_t2_at_the_end_of_the_range_the_source_refuses(mysql_url: str, mysql_database: Database) -> None:
+    mysql_database.rows("update fencelock_source set token = %s", 2**63 - 2)
+    assert one_token(mysql_url) == 2**63 - 1
+    with pytest.raises(SourceError, match="out of range"):
+        one_token(mysql_url)
+    with pytest.raises(SourceError, match="no token is left"):
+        Client(mysql_url).raise_epoch()
+    assert mysql_database.value("select token from fencelock_source") == 2**63 - 1
+
+
+def test_counts_of_rows_found_are_not_taken_for_rows_changed(mysql_url: str, mysql_database: Database) -> None:
+    """Whoever connects with CLIENT.FOUND_ROWS is told the same."""
+    client = Client(mysql_url)
+    client.token("lock", "holder")
+    client.describe()
+    native = client.connection._native
+    assert native is not None
+    native.close()
+    native.client_flag |= pymysql.constants.CLIENT.FOUND_ROWS
+    native.connect()
+    assert client.acquire("lock", "other") == ask.Busy()
+    assert client.acquire("lock", "holder").token == 1
+    assert not client.release("lock", "other")
+    assert client.release("lock", "holder")
+    assert not client.release("lock", "holder")
+    client.close()
+
+
+# --- roles ----------------------------------------------------------------------------------------
+WORKERS = ("describe", "acquire", "release", "renew", "inspect")
+"""The routines that somebody needs who takes locks."""
+
+
+@pytest.fixture
+def owned(mysql_database: Database) -> Iterator[Database]:
+    """Yield a database whose installer is no superuser, and another role that may take locks there."""
+    name = mysql_database.name
+    mysql_database.rows("create user installer, worker")
+    rights = "create, drop, create routine, alter routine, execute, select, insert, update, delete"
+    mysql_database.rows(f"grant {rights} on {name}.* to installer")
+    MySQLSource(mysql_database.url(user="installer")).install()
+    for routine in WORKERS:
+        mysql_database.rows(f"grant execute on procedure {name}.fencelock_{routine} to worker")
+    yield mysql_database
+    mysql_database.rows("drop user installer, worker")
+
+
+@kinds
+def test_a_role_that_may_call_the_routines_can_do_what_a_holder_does_and_no_more(owned: Database, kind: str) -> None:
+    url = owned.url(user="worker")
+    with Voice(kind, url) as voice, fencelock.connect(url) as other:
+        lease = voice.do(voice.source.lock("lock", ttl=600.0).acquire())
+        waiting = threading.Thread(target=lambda: other.lock("lock", ttl=600.0).acquire())
+        waiting.start()
+        wait_until(lambda: other.info("lock").waiters)
+        assert voice.do(lease.release())
+        waiting.join(30)
+        for request in (
+            lambda: voice.do(voice.source.break_lock("lock", reason="a test")),
+            lambda: voice.do(voice.source.raise_epoch(reason="a test")),
+            lambda: voice.do(voice.source.purge()),
+        ):
+            with pytest.raises(SourceError, match=r"does not permit it .*denied") as caught:
+                request()
+            assert caught.value.definite
+    with owned.connect(user="worker") as native, native.cursor() as cursor:
+        for statement in (
+            "update fencelock_source set token = 7",
+            "select claim from fencelock_lock",
+            "call fencelock_decide('lock', 'claim', 'worker', 1000, 0, 'try', 1)",
+            "drop procedure fencelock_acquire",
+        ):
+            with pytest.raises(pymysql.OperationalError, match="denied"):
+                cursor.execute(statement)
+
+
+def test_a_role_without_the_right_to_make_a_schema_leaves_nothing(mysql_database: Database, owned: Database) -> None:
+    mysql_database.server.rows("create database empty_one")
+    mysql_database.server.rows("grant execute on empty_one.* to worker")
+    empty = Database(mysql_database.server, "empty_one")
+    with pytest.raises(SourceError, match="does not permit it"):
+        MySQLSource(empty.url(user="worker")).install()
+    assert empty.rows("show tables") == []
+    mysql_database.server.rows("drop database empty_one")
+
+
+def test_a_role_is_told_which_of_its_rights_are_too_many(owned: Database) -> None:
+    def found(user: str) -> set[str]:
+        with fencelock.connect(owned.url(user=user)) as source:
+            return {finding.code for finding in source.examine()}
+
+    assert found("worker") == set()
+    assert found("root") == found("installer") == {"too-many-rights"}
+    everywhere = f"{owned.name}.*"
+    temporary = f"create temporary tables on {everywhere}"
+    for grant in (f"update on {owned.name}.fencelock_lock", "insert on *.*", f"drop on {everywhere}", temporary):
+        owned.rows(f"grant {grant} to worker")
+        assert found("worker") == {"too-many-rights"}, grant
+        owned.rows(f"revoke {grant.replace(' on ', ' on ')} from worker")
+    owned.rows("grant select, update on mysql.* to worker")
+    assert found("worker") == set()
+
+
+def test_routines_whose_account_is_gone_are_made_anew_by_the_next_installation(owned: Database) -> None:
+    """What was granted on them is kept."""
+    url = owned.url(user="worker")
+    assert one_token(url) == 1
+    owned.rows("drop user installer")
+    try:
+        with fencelock.connect(url) as source:
+            with pytest.raises(SchemaError, match=r"account that is gone .*run `fencelock install`") as caught:
+                source.lock("lock").acquire()
+            assert caught.value.definite
+            [finding] = source.examine()
+            assert (finding.code, "fencelock install" in finding.message) == ("source-refused", True)
+        MySQLSource(owned.url()).install()
+        assert one_token(url) == 2
+    finally:
+        owned.rows("create user installer")
+
+
+def test_routines_that_were_dropped_are_made_anew_by_the_next_installation(
+    mysql_url: str, mysql_database: Database
+) -> None:
+    assert one_token(mysql_url) == 1
+    for routine in ("describe", "acquire"):
+        mysql_database.rows(f"drop procedure fencelock_{routine}")
+    MySQLSource(mysql_url).install()
+    assert one_token(mysql_url) == 2
+
+
+def test_an_installation_is_not_done_where_a_table_is_somebody_elses(mysql_database: Database) -> None:
+    mysql_database.rows("create table fencelock_lock (name varchar(40), colour int)")
+    store = MySQLSource(mysql_database.url())
+    for _ in range(2):
+        with pytest.raises(SchemaError, match=r"fencelock_lock that is not fencelock's own .*colour, name.*rename"):
+            store.install()
+    mysql_database.rows("rename table fencelock_lock to theirs")
+    store.install()
+    assert one_token(mysql_database.url()) == 1
+    mysql_database.rows("drop table fencelock_waiter")
+    with pytest.raises(SchemaError, match="lost its table fencelock_waiter"):
+        store.install()
+
+
+# --- settings -------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("setting", "code"),
+    [
+        ("innodb_flush_log_at_trx_commit = 0", "not-flushed"),
+        ("innodb_flush_log_at_trx_commit = 2", "not-flushed"),
+        ("general_log = on", "claims-logged"),
+        ("read_only = on", "standby"),
+    ],
+)
+def test_doctor_names_a_setting_that_would_break_the_promise(own_mysql: MySQLServer, setting: str, code: str) -> None:
+    MySQLSource(own_mysql.url()).install()
+    with fencelock.connect(own_mysql.url()) as source:
+        before = {finding.code for finding in source.examine()}
+        assert before == {"too-many-rights"}
+        own_mysql.rows(f"set global {setting}")
+        assert {finding.code for finding in source.examine()} == before | {code}
+
+
+def test_doctor_names_what_a_server_was_started_with(mysql_fleet: Fleet) -> None:
+    server = mysql_fleet.new_server()
+    server.settings |= {
+        "log_bin": "on", "sync_binlog": 0, "skip_innodb_doublewrite": 1,
+        "sysdate_is_now": 1,
+    }  # fmt: skip
+    with server:
+        MySQLSource(server.url()).install()
+        with fencelock.connect(server.url()) as source:
+            found = {finding.code for finding in source.examine()}
+        assert found == {"not-flushed", "torn-pages", "frozen-clock", "too-many-rights"}
+
+
+def test_what_doctor_cannot_see_is_no_finding(mysql_url: str) -> None:
+    assert not inspection._may_change(["GRANT USAGE ON *.* TO `a`@`%`", "GRANT PROXY ON ''@'%' TO 'a'@'%'"], "db")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"transaction_isolation": "SERIALIZABLE", "default_time_zone": "+05:45", "autocommit": 0},
+        {"sql_mode": "ANSI_QUOTES,PIPES_AS_CONCAT,NO_BACKSLASH_ESCAPES", "completion_type": 1},
+        {"character_set_server": "latin1", "collation_server": "latin1_swedish_ci", "lower_case_table_names": 1},
+        {"log_bin": "on", "binlog_format": "MIXED", "sync_binlog": 1},
+        {"group_concat_max_len": 4, "max_sp_recursion_depth": 0},
+        {"sql_mode": "ORACLE,HIGH_NOT_PRECEDENCE", "sql_safe_updates": 1},
+        {"character_set_server": "utf16", "collation_server": "utf16_bin"},
+    ],
+    ids=["isolation", "modes", "characters", "binary log", "limits", "other modes", "wide characters"],
+)
+def test_what_a_server_has_set_by_default_changes_nothing(mysql_fleet: Fleet, settings: dict[str, str | int]) -> None:
+    server = mysql_fleet.new_server()
+    server.settings |= settings
+    with server:
+        server.rows("create database shop")
+        url = server.url(database="shop")
+        MySQLSource(url).install()
+        MySQLSource(url).install()
+        for kind in ("sync", "async"):
+            with Voice(kind, url) as voice:
+                lock = voice.source.lock("ünï\\x'", ttl=30.0, holder="日本語\\'")
+                lease = voice.do(lock.acquire())
+                assert voice.do(lock.acquire(timeout=0.05)) is None
+                assert voice.do(voice.source.info("ünï\\x'")).holder == "日本語\\'"
+                assert voice.do(lease.release())
+                second = voice.do(lock.acquire())
+                assert second.token > lease.token
+                voice.do(second.release())
+        client = Client(url)
+        client.token("lock", "holder")
+        for number in range(3):
+            client.acquire("lock", str(number), may_wait=True)
+        assert len(client.ask(ask.Inspect("lock")).waiters) == 3
+        assert set(client.ask(ask.Renew((("lock", "holder"),))).remaining_ms) == {"holder"}
+        assert client.raise_epoch().epoch == 2
+        client.close()
+
+
+def test_a_session_that_would_decide_wrongly_is_refused_by_the_routines(
+    mysql_url: str, mysql_database: Database
+) -> None:
+    one_token(mysql_url)
+    calls = (
+        "call fencelock_acquire('lock', 'c', 'h', 1000, 9e15, 'try', 1, 1, 'x')",
+        "call fencelock_release('lock', 'c', 0)",
+        "call fencelock_renew('[]')",
+        "call fencelock_break('lock', 'c', 'h', 'a test')",
+        "call fencelock_purge()",
+        "call fencelock_raise_epoch('x', 'y', 0, 'h', 'a test')",
+    )
+    for setting in ("time_zone = '+01:00'", "tx_isolation = 'REPEATABLE-READ'"):
+        with mysql_database.connect() as native, native.cursor() as cursor:
+            cursor.execute("set time_zone = '+00:00', tx_isolation = 'READ-COMMITTED'")
+            cursor.execute(f"set {setting}")
+            for call in calls:
+                with pytest.raises(pymysql.OperationalError, match="a session needs time_zone"):
+                    cursor.execute(call)
+
+
+def test_h1_a_clock_that_stands_still_in_a_statement_moves_between_them(mysql_fleet: Fleet) -> None:
+    """With sysdate-is-now the time is read when a routine's statement begins: doctor names it."""
+    server = mysql_fleet.new_server()
+    server.settings["sysdate_is_now"] = 1
+    with server:
+        MySQLSource(server.url()).install()
+        assert one_token(server.url()) == 1
+
+
+def test_a_full_queue_is_refused(mysql_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fencelock.stores.mysql.source.codec.MAX_WAITERS", 2)
+    client = Client(mysql_url)
+    client.token("lock", "holder")
+    for number in range(2):
+        assert isinstance(client.acquire("lock", str(number), may_wait=True), ask.Queued)
+    with pytest.raises(SourceError, match="has 2 waiters, the most"):
+        client.acquire("lock", "2", may_wait=True)
+    client.release("lock", "0")
+    assert isinstance(client.acquire("lock", "3", may_wait=True), ask.Queued)
+    client.close()
+
+
+def test_a_statement_that_waits_for_a_row_too_long_has_not_happened(mysql_url: str, mysql_database: Database) -> None:
+    client = Client(mysql_url, request_timeout_s=2.0)
+    client.one_token()
+    with mysql_database.connect(autocommit=False) as side, side.cursor() as cursor:
+        cursor.execute("select 1 from fencelock_lock where name = 'lock' for update")
+        with pytest.raises(SourceUnavailableError, match="Lock wait timeout") as caught:
+            client.acquire("lock", "claim")
+        assert caught.value.definite
+    assert not client.ask(ask.Inspect("lock")).is_held
+    client.close()

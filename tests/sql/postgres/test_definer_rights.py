@@ -1,0 +1,128 @@
+"""Functions with their owner's rights run no code of their caller, whatever stands first in the search path; nor does
+whoever installs them run anybody's.
+"""
+
+from contextlib import suppress
+from typing import Any
+
+import psycopg
+import pytest
+
+from fencelock.stores.postgres.connection import install
+from fencelock.stores.postgres.connection.client import open_connection
+from fencelock.stores.postgres.source.store import PostgresSource
+from fencelock.stores.registry import guard_store
+from tests.guards import sequencer
+from tests.sql.postgres.fix_postgres import Database
+from tests.sql.postgres.guarded import Guarded
+
+TRAPS = """
+    CREATE ROLE {role} LOGIN;
+    GRANT USAGE ON SCHEMA fencelock TO {role};
+    CREATE SCHEMA trap AUTHORIZATION {role};
+    SET ROLE {role};
+    CREATE FUNCTION trap.spring(anyelement) RETURNS boolean LANGUAGE plpgsql AS
+    $$ BEGIN RAISE NOTICE 'sprung as %', current_user; RETURN true; END $$;
+    CREATE FUNCTION trap.equal(pg_catalog.text, pg_catalog.text) RETURNS boolean LANGUAGE plpgsql AS
+    $$ BEGIN RAISE NOTICE 'sprung as %', current_user; RETURN true; END $$;
+    CREATE OPERATOR trap.= (leftarg = pg_catalog.text, rightarg = pg_catalog.text, function = trap.equal);
+    CREATE FUNCTION trap.lower(pg_catalog.text) RETURNS pg_catalog.text LANGUAGE plpgsql AS
+    $$ BEGIN RAISE NOTICE 'sprung as %', current_user; RETURN 'x'; END $$;
+    CREATE DOMAIN trap.text AS pg_catalog.text CHECK (trap.spring(VALUE));
+    CREATE DOMAIN trap.boolean AS pg_catalog.bool CHECK (trap.spring(VALUE));
+    CREATE DOMAIN trap.int8 AS pg_catalog.int8 CHECK (trap.spring(VALUE));
+    RESET ROLE;
+"""
+_CALLS = {
+    "acquire": "SELECT fencelock.acquire('a', 'claim', 'me', 1000, 1, 'wait', 'told', 1000, 10)",
+    "acquire again": "SELECT fencelock.acquire('a', 'other', 'me', 1000, 1, 'wait', 'told', 1000, 10)",
+    "renew": "SELECT fencelock.renew(ARRAY['a'::bytea], ARRAY['claim'])",
+    "release": "SELECT fencelock.release('a', 'claim', 1)",
+    "inspect": "SELECT fencelock.inspect('a', NULL, 1)",
+    "describe": "SELECT fencelock.describe()",
+    "reserve": "SELECT fencelock.reserve('me')",
+    "present": f"SELECT fencelock.present('{sequencer(5)}', 'reports')",
+    "offer": "SELECT fencelock.offer(ARRAY['reports'], 'reports-lock'::bytea, 5, 'claim', 'source', 'history', 1000)",
+    "seal": f"SELECT fencelock.seal('{sequencer(5)}', 'reports')",
+    "confirm": "SELECT fencelock.confirm('reports')",
+    "withdraw": "SELECT fencelock.withdraw('reports')",
+    "write": "INSERT INTO public.reports VALUES (7, 'x')",
+    "observed write": "INSERT INTO public.seen VALUES (7)",
+}
+
+
+@pytest.mark.parametrize("call", _CALLS.values(), ids=_CALLS.keys())
+def test_no_trap_of_the_callers_is_sprung_with_the_owners_rights(
+    guarded: Guarded, database: Database, call: str
+) -> None:
+    role = f"caller_of_{database.name}"
+    PostgresSource(database.url()).install()
+    with database.connect() as owner:
+        owner.execute("CREATE TABLE seen (id int)")
+        guarded.guard().protect("seen", mode="observe")
+        owner.execute(TRAPS.format(role=role).encode())
+        owner.execute(f"GRANT INSERT ON reports, seen TO {role}".encode())
+    sprung: list[str] = []
+    with database.connect(user=role) as native:
+        native.add_notice_handler(lambda said: sprung.append(str(said.message_primary)))
+        native.execute("SELECT trap.spring('a'::trap.text)")
+        assert sprung, "the trap itself works"
+        sprung.clear()
+        native.execute("SET search_path = trap, pg_catalog, public")
+        # Some are refused, by the guard's own words; what is asked here is who refused.
+        with suppress(psycopg.Error):
+            native.execute(call.encode())
+    with database.connect() as owner:
+        owner.execute(f"DROP OWNED BY {role} CASCADE; DROP ROLE {role}".encode())
+    assert [said for said in sprung if not said.endswith(role)] == []
+
+
+PUBLIC_TRAPS = """
+    CREATE FUNCTION public.joined(pg_catalog.text, pg_catalog.regclass) RETURNS pg_catalog.text LANGUAGE plpgsql AS
+    $$ BEGIN RAISE NOTICE 'sprung'; RETURN pg_catalog.concat($1, $2); END $$;
+    CREATE OPERATOR public.|| (leftarg = pg_catalog.text, rightarg = pg_catalog.regclass, function = public.joined);
+    CREATE FUNCTION public.equal(pg_catalog.oid, pg_catalog.regnamespace) RETURNS pg_catalog.bool LANGUAGE plpgsql AS
+    $$ BEGIN RAISE NOTICE 'sprung'; RETURN pg_catalog.oideq($1, $2); END $$;
+    CREATE OPERATOR public.= (leftarg = pg_catalog.oid, rightarg = pg_catalog.regnamespace, function = public.equal);
+"""
+"""Better matches than PostgreSQL's own, which anybody may leave where everybody may create, as in `public` until 14."""
+
+
+def test_no_trap_is_sprung_by_whoever_installs(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    sprung: list[str] = []
+
+    def listening(*terms: Any) -> Any:
+        connection = open_connection(*terms)
+        connection.add_notice_handler(lambda said: sprung.append(str(said.message_primary)))
+        return connection
+
+    monkeypatch.setattr(install, "open_connection", listening)
+    with database.connect() as native:
+        native.add_notice_handler(lambda said: sprung.append(str(said.message_primary)))
+        native.execute(PUBLIC_TRAPS)
+        native.execute("SELECT text 'a' || regclass 'pg_class'")
+        assert sprung, "the trap itself works"
+        sprung.clear()
+    PostgresSource(database.url()).install()
+    guard_store(database.url()).install()
+    assert "sprung" not in sprung
+
+
+def test_no_plan_that_a_session_may_see_holds_anothers_claim(database: Database) -> None:
+    role = f"looker_of_{database.name}"
+    PostgresSource(database.url()).install()
+    database.rows(f"CREATE ROLE {role} LOGIN; GRANT USAGE ON SCHEMA fencelock TO {role}")
+    acquire = "SELECT fencelock.acquire('a', %s, 'me', 60000, fencelock.now_us(), 'wait', 'told', 1000, 10)"
+    seen: list[str] = []
+    with database.connect() as owner, database.connect(user=role) as native:
+        native.add_notice_handler(lambda said: seen.append(f"{said.message_primary} {said.message_detail}"))
+        native.execute("SET client_min_messages = log; SET debug_print_plan = on")
+        native.execute(acquire, ("own-claim",))
+        owner.execute(acquire, ("claim-of-another",))
+        native.execute("SELECT fencelock.release('a', 'own-claim', 1)")
+        assert owner.execute(acquire, ("claim-of-another",)).fetchone()
+        native.execute(acquire, ("own-second-claim",))
+        owner.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+    assert seen
+    # A plan shows the bytes of a constant as numbers, and breaks its lines within them.
+    assert "".join(map(str, b"claim-of-another")) not in "".join("".join(seen).split())

@@ -1,0 +1,165 @@
+"""Exactly one request, or exactly one reply, of a guard's flow is lost: each in turn, of every flow, sync and async.
+
+Whatever was lost: what is told as not done was not done, what is told as done was, and the next holder can seal and
+write at once. Only the end of a user's block may be unknown, and what an operator asked for.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+import fencelock
+import fencelock.aio
+from fencelock import FencelockError, OutcomeUnknownError
+from tests.guards import LOCK, RESOURCE, Blocking, HandmadeLease
+from tests.sql.postgres.fix_postgres import only
+from tests.sql.postgres.guarded import Guarded
+from tests.sql.postgres.proxy import Fault, Proxy
+
+pytestmark = only("18")
+
+MAX_LOST = 40
+"""More requests than any flow has."""
+
+
+class Scene:
+    """A guard whose requests may be lost."""
+
+    def __init__(self, guarded: Guarded, proxy: Proxy, runner: asyncio.Runner | None) -> None:
+        self.guarded = guarded
+        self.proxy = proxy
+        self.runner = runner
+        self.lease = HandmadeLease(5)
+        self.guard = self.opened()
+
+    def opened(self) -> Any:
+        url = self.proxy.url(self.guarded.database.url())
+        if self.runner is None:
+            return fencelock.guard(url, resource=RESOURCE, lock=LOCK)
+        return Blocking(fencelock.aio.guard(url, resource=RESOURCE, lock=LOCK), self.runner.run)
+
+    def execute(self, native: Any, statement: str) -> None:
+        done = native.execute(statement)
+        if self.runner is not None:
+            self.runner.run(_awaited(done))
+
+    @property
+    def token(self) -> int:
+        return self.guarded.guard().mark().token
+
+
+async def _awaited(awaitable: Any) -> Any:
+    return await awaitable
+
+
+Flow = Callable[[Scene], Iterator[bool]]
+"""Prepares, yields, acts while something is lost, and then yields whether it was done."""
+
+
+def seal(scene: Scene) -> Iterator[bool]:
+    yield False
+    scene.guard.seal(scene.lease)
+    yield scene.token == 5
+
+
+def seal_over_an_older_one(scene: Scene) -> Iterator[bool]:
+    scene.guarded.sealed(3)
+    scene.guard.mark()
+    yield False
+    scene.guard.seal(scene.lease)
+    yield scene.token == 5
+
+
+def first_block(scene: Scene) -> Iterator[bool]:
+    yield False
+    with scene.guard.transaction(scene.lease) as native:
+        scene.execute(native, "UPDATE reports SET value = 'done'")
+    yield scene.guarded.value() == "done"
+
+
+def later_block(scene: Scene) -> Iterator[bool]:
+    scene.guard.seal(scene.lease)
+    yield False
+    with scene.guard.transaction(scene.lease) as native:
+        scene.execute(native, "UPDATE reports SET value = 'done'")
+    yield scene.guarded.value() == "done"
+
+
+def close(scene: Scene) -> Iterator[bool]:
+    scene.guard.seal(scene.lease)
+    yield False
+    scene.guard.close(scene.lease)
+    yield scene.guarded.guard().mark().is_closed
+
+
+def raise_to(scene: Scene) -> Iterator[bool]:
+    yield False
+    scene.guard.raise_to(9, reason="a test")
+    yield scene.token == 9
+
+
+def unprotect(scene: Scene) -> Iterator[bool]:
+    yield False
+    scene.guard.unprotect(reason="a test")
+    yield not scene.guarded.database.rows("SELECT 1 FROM fencelock.protected_table")
+
+
+def protect(scene: Scene) -> Iterator[bool]:
+    scene.guard.unprotect(reason="a test")
+    yield False
+    scene.guard.protect("reports")
+    yield bool(scene.guarded.database.rows("SELECT 1 FROM fencelock.protected_table"))
+
+
+FLOWS = [seal, seal_over_an_older_one, first_block, later_block, close, raise_to, unprotect, protect]
+REPEATED = {seal, seal_over_an_older_one, close}
+"""What the flow asks again by itself where its commit is not confirmed: never unknown."""
+
+
+@pytest.fixture(params=["sync", "async"])
+def runner(request: pytest.FixtureRequest) -> Iterator[asyncio.Runner | None]:
+    if request.param == "sync":
+        yield None
+        return
+    with asyncio.Runner() as the_runner:
+        yield the_runner
+
+
+@pytest.mark.parametrize("lose", [Proxy.drop_request, Proxy.drop_reply], ids=["request", "reply"])
+@pytest.mark.parametrize("flow", FLOWS, ids=lambda flow: flow.__name__)
+def test_one_loss_is_told_as_it_is_and_holds_nobody_up(
+    guarded: Guarded, proxy: Proxy, runner: asyncio.Runner | None, flow: Flow, lose: Callable[[Proxy, int], Fault]
+) -> None:
+    for nth in range(1, MAX_LOST):
+        scene = Scene(guarded, proxy, runner)
+        acting = flow(scene)
+        next(acting)
+        fault = lose(proxy, nth)
+        error: BaseException | None = None
+        try:
+            is_done = next(acting)
+        except (FencelockError, psycopg.OperationalError) as caught:
+            error, is_done = caught, False
+        if error is None:
+            assert is_done, f"the loss of {nth} was told as done"
+        elif not isinstance(error, OutcomeUnknownError):
+            assert getattr(error, "definite", True)
+            assert guarded.value() != "done", f"the loss of {nth} was told as not done: {error}"
+        assert not (flow in REPEATED and isinstance(error, OutcomeUnknownError))
+        check_free(guarded)
+        if not fault.has_happened:
+            assert nth > 1
+            return
+    raise AssertionError(f"{flow.__name__} has more than {MAX_LOST} requests")
+
+
+def check_free(guarded: Guarded) -> None:
+    """Assert that the next holder is not held up, and make all as it was."""
+    guard = guarded.guard()
+    with guard.transaction(HandmadeLease(20)) as native:
+        native.execute("UPDATE reports SET value = 'first'")
+    guard.lower(1, reason="a test")
+    guard.protect("reports")
