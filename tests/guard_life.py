@@ -282,7 +282,7 @@ say(said)
         assert look_at(face.url).marks == ()
 
     def test_g6_the_store_protects_no_table_and_says_what_to_do(self, face: Face) -> None:
-        with pytest.raises(UnsupportedError, match=r"knows no triggers.*the store's own access control"):
+        with pytest.raises(UnsupportedError, match=r"has no triggers.*the store's own access control"):
             face.guard().protect("reports")
         with pytest.raises(GuardError, match="protects no table"):
             face.guard().unprotect(reason="a test")
@@ -311,7 +311,7 @@ say(said)
             assert shown["token"] == "1"
         refused = program("protect", face.url, "--resource", RESOURCE, "--lock", "next", "--table", "t")
         assert refused.returncode == 69
-        assert "knows no triggers" in refused.stderr
+        assert "has no triggers" in refused.stderr
         assert [one["action"] for one in face.entries()] == ["break", "raise-to", "rebind", "lower"]
 
     def test_the_doctor_says_that_anybody_may_write(self, face: Face, program: Program) -> None:

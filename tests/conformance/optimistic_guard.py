@@ -6,7 +6,7 @@ import threading
 from fencelock.errors import GuardError
 from fencelock.protocol.generators import run_generator
 from fencelock.protocol.guard_requests import ConflictError
-from fencelock.stores.optimistic import OptimisticGuardCodec, Stored, entry_value, mark_value
+from fencelock.stores.quorum.guard_codec import OptimisticGuardCodec, StoredValue, encode_entry, encode_mark
 
 PLACES = {}
 
@@ -20,7 +20,7 @@ class VersionedPlace:
         self.mutex = threading.Lock()
 
     def read(self, key):
-        return self.values.get(key, Stored(None, 0))
+        return self.values.get(key, StoredValue(None, 0))
 
     def swap(self, expected, writes):
         """Write all if every key has the version that is expected of it; return the first that has not."""
@@ -29,7 +29,7 @@ class VersionedPlace:
                 if self.read(key).version != version:
                     return key
             for key, value in writes.items():
-                self.values[key] = Stored(value, next(self.numbers))
+                self.values[key] = StoredValue(value, next(self.numbers))
             return None
 
 
@@ -69,11 +69,11 @@ class Speech(OptimisticGuardCodec):
         return (yield lambda place: "is the place of a source of locks" if "locks" in place.values else None)
 
     def _write(self, changes):
-        writes = {("mark", name): mark_value(mark) for name, mark in changes.marks.items()}
-        writes |= {("audit", id(entry)): entry_value(entry) for entry in changes.entries}
+        writes = {("mark", name): encode_mark(mark) for name, mark in changes.marks.items()}
+        writes |= {("audit", id(entry)): encode_entry(entry) for entry in changes.entries}
         yield from self._swap({("mark", name): one.version for name, one in changes.seen.items()}, writes)
 
-    def _lend(self, request, seen):
+    def _open_work(self, request, seen):
         expected = {("mark", name): one.version for name, one in seen.items()}
         return (yield lambda place: Work(place, expected))
 
@@ -175,9 +175,9 @@ class NothingComparedByASeal(Speech):
 
 
 class OnlyTheFirstMarkCompared(Speech):
-    def _lend(self, request, seen):
+    def _open_work(self, request, seen):
         first = dict(itertools.islice(seen.items(), 1))
-        return (yield from super()._lend(request, first))
+        return (yield from super()._open_work(request, first))
 
 
 class ReadsNotCompared(Speech):

@@ -389,13 +389,13 @@ def test_g2_what_is_read_in_a_later_session_than_the_marks_is_not_relied_on(
 ) -> None:
     """The session ends between a block's look at the marks and its first read; only the former came after a sync."""
     scene.guard.seal(scene.lease)
-    give_to_block = ZooKeeperGuardCodec._lend
+    give_to_block = ZooKeeperGuardCodec._open_work
 
     def end_session_and_lend(*terms: Any) -> Any:
         end_session(zookeeper, scene)
         return give_to_block(*terms)
 
-    monkeypatch.setattr(ZooKeeperGuardCodec, "_lend", end_session_and_lend)
+    monkeypatch.setattr(ZooKeeperGuardCodec, "_open_work", end_session_and_lend)
     with pytest.raises(SourceUnavailableError, match="ended inside the guarded block"):
         scene.write(lambda txn: txn.get(scene.node("a")))
 

@@ -40,7 +40,7 @@ class Tone(Enum):
 class Cell:
     """One process at one moment. `verb` and `detail` are empty where it does nothing new.
 
-    `is_over`: the lease of a frozen process has ended.
+    `lease_is_over`: the lease of a frozen process has ended.
     """
 
     state: State = State.IDLE

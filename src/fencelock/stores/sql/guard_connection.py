@@ -12,7 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from fencelock.errors import FencelockError, GuardError, UnsupportedError
 from fencelock.protocol.generators import run_generator, run_generator_async
 from fencelock.protocol.guard_requests import Finish, Open
-from fencelock.stores.error_mapping import raise_known
+from fencelock.stores.errors import raise_mapped
 
 
 class BlockConnection(Protocol):
@@ -98,7 +98,7 @@ class BlockingGuardConnection(GuardConnectionBase[Native, AnyCodec]):
             self._after(request)
         except BaseException as error:
             self.rollback()
-            raise_known(self._meaning(error, request), error)
+            raise_mapped(self._meaning(error, request), error)
             raise
         return reply
 
@@ -122,7 +122,7 @@ class AsyncioGuardConnection(GuardConnectionBase[Native, AnyCodec]):
             self._after(request)
         except BaseException as error:
             await self._undo(error)
-            raise_known(self._meaning(error, request), error)
+            raise_mapped(self._meaning(error, request), error)
             raise
         return reply
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from urllib.parse import parse_qs, quote, unquote
 
 from fencelock.errors import ConfigError
-from fencelock.stores.addresses import AddressError, address_of
+from fencelock.stores.quorum.addresses import AddressError, parse_address
 
 SCHEME = "etcd"
 DEFAULT_PORT = 2379
@@ -77,7 +77,7 @@ def prefix_of(path: str) -> bytes:
 def _endpoint(host: str) -> str:
     """Return a member's host and port."""
     try:
-        return address_of(host, DEFAULT_PORT)
+        return parse_address(host, DEFAULT_PORT)
     except AddressError as error:
         raise ConfigError(f"an etcd URL is not understood ({error}): {_FORM}") from None
 

@@ -21,7 +21,7 @@ from fencelock.stores.etcd.connection.operations import (
     txn,
     was_modified,
 )
-from fencelock.stores.write_buffer import WriteBuffer, outside, too_large, was_written
+from fencelock.stores.quorum.write_buffer import WriteBuffer, outside_error, too_large_error, unstored_error
 
 MAX_OPERATIONS = 128
 """etcd's --max-txn-ops: so many comparisons, and so many writes, go into one Txn by default."""
@@ -163,7 +163,7 @@ class Draft(WriteBuffer):
     def _asking_all(self, prefix: str | bytes) -> Any:
         start = self._within(prefix)
         if any(self._overlaps(start, key) for key in (*self._writes, *self._emptied)):
-            raise was_written(_shown(start))
+            raise unstored_error(_shown(start))
         return txn((), (get_prefix(start),))
 
     def _got_all(self, prefix: str | bytes, answer: Any) -> dict[bytes, bytes]:
@@ -181,7 +181,7 @@ class Draft(WriteBuffer):
 
     def _readable(self, key: bytes) -> bytes:
         if key in self._writes or any(key.startswith(prefix) for prefix in self._emptied):
-            raise was_written(_shown(key))
+            raise unstored_error(_shown(key))
         return key
 
     def _overlaps(self, prefix: bytes, written: bytes) -> bool:
@@ -194,7 +194,7 @@ class Draft(WriteBuffer):
         where = _bytes(key, "key")
         if not any(where.startswith(area.prefix) for area in self._areas.values()):
             areas = (f"{_shown(area.prefix)}… for resource {name!r}" for name, area in self._areas.items())
-            raise outside(f"key {_shown(where)}", areas)
+            raise outside_error(f"key {_shown(where)}", areas)
         return where
 
     def _resource(self, key: bytes) -> str:
@@ -212,12 +212,14 @@ class Draft(WriteBuffer):
         writes = list(self._operations())
         for count, what in ((len(conditions), "comparisons of what it has read"), (len(writes), "writes")):
             if count > MAX_OPERATIONS:
-                raise too_large(
+                raise too_large_error(
                     f"makes {count} {what}", f"etcd takes {MAX_OPERATIONS} of them in one transaction by default"
                 )
         request = txn((one.compare for one in conditions), writes, (one.look for one in conditions))
         if (size_bytes := request.ByteSize()) > MAX_REQUEST_BYTES:
-            raise too_large(f"needs {size_bytes} bytes", f"etcd takes {MAX_REQUEST_BYTES} in one request by default")
+            raise too_large_error(
+                f"needs {size_bytes} bytes", f"etcd takes {MAX_REQUEST_BYTES} in one request by default"
+            )
         return request
 
     def _operations(self) -> Iterable[Any]:

@@ -12,12 +12,19 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 
 from fencelock.protocol import guard_requests as ask
-from fencelock.stores.escaping import escaped, unescaped
 from fencelock.stores.etcd.connection.operations import get, get_prefix, put, txn
 from fencelock.stores.etcd.guard.block import Area, Draft, EtcdCondition, changes_in, has_kept, unchanged
 from fencelock.stores.etcd.guard.colocated import EtcdColocatedLocks
 from fencelock.stores.etcd.source.prefix_conflicts import around_a_guard, find_clash, marks_below
-from fencelock.stores.optimistic import RESERVED, Changes, OptimisticGuardCodec, Stored, Talk, entry_value, mark_value
+from fencelock.stores.quorum.encoding import RESERVED, escape_name, unescape_name
+from fencelock.stores.quorum.guard_codec import (
+    Operations,
+    OptimisticGuardCodec,
+    PendingChanges,
+    StoredValue,
+    encode_entry,
+    encode_mark,
+)
 
 MakeWork = Callable[[Mapping[str, Area], Iterable[EtcdCondition]], Draft]
 
@@ -38,11 +45,11 @@ class EtcdGuardLayout(NamedTuple):
 
     def mark(self, resource: str) -> bytes:
         """Return the key of a mark."""
-        return self.marks + escaped(resource).encode()
+        return self.marks + escape_name(resource).encode()
 
     def area(self, resource: str) -> bytes:
         """Return what each key of a resource begins with."""
-        return self.prefix + f"{escaped(resource)}/".encode()
+        return self.prefix + f"{escape_name(resource)}/".encode()
 
 
 class EtcdGuardCodec(OptimisticGuardCodec):
@@ -56,34 +63,34 @@ class EtcdGuardCodec(OptimisticGuardCodec):
         self._locks = locks
         self._make_work = make_work
 
-    def _read(self, resources: Iterable[str]) -> Talk:
+    def _read(self, resources: Iterable[str]) -> Operations:
         names = tuple(resources)
         answer = yield txn((), (get(self._layout.mark(name)) for name in names))
         return {name: _stored(one.response_range.kvs) for name, one in zip(names, answer.responses, strict=True)}
 
-    def _read_all(self) -> Talk:
+    def _read_all(self) -> Operations:
         answer = yield txn((), (get_prefix(self._layout.marks),))
         found = {}
         for one in answer.responses[0].response_range.kvs:
-            name = unescaped(one.key[len(self._layout.marks) :].decode("utf-8", "replace"))
+            name = unescape_name(one.key[len(self._layout.marks) :].decode("utf-8", "replace"))
             if name is not None:
                 found[name] = _stored([one])
         return found
 
-    def _find_clash(self) -> Talk:
+    def _find_clash(self) -> Operations:
         return (yield from find_source_around(self._layout))
 
-    def _write(self, changes: Changes) -> Talk:
+    def _write(self, changes: PendingChanges) -> Operations:
         conditions = self._marks_unchanged(changes.seen)
-        writes = [put(self._layout.mark(name), mark_value(mark)) for name, mark in changes.marks.items()]
-        writes += [put(self._layout.new_entry(), entry_value(entry)) for entry in changes.entries]
+        writes = [put(self._layout.mark(name), encode_mark(mark)) for name, mark in changes.marks.items()]
+        writes += [put(self._layout.new_entry(), encode_entry(entry)) for entry in changes.entries]
         answer = yield txn((one.compare for one in conditions), writes, (one.look for one in conditions))
         changes_in(answer, conditions)
 
-    def _marks_unchanged(self, seen: Mapping[str, Stored]) -> list[EtcdCondition]:
+    def _marks_unchanged(self, seen: Mapping[str, StoredValue]) -> list[EtcdCondition]:
         return [unchanged(self._layout.mark(name), stored.version, _mark_of(name)) for name, stored in seen.items()]
 
-    def _lend(self, request: ask.Open, seen: Mapping[str, Stored]) -> Talk:
+    def _open_work(self, request: ask.Open, seen: Mapping[str, StoredValue]) -> Operations:
         relied = [
             has_kept(self._layout.mark(name), stored.value or b"", _mark_of(name)) for name, stored in seen.items()
         ]
@@ -95,16 +102,16 @@ class EtcdGuardCodec(OptimisticGuardCodec):
         }
         return self._make_work(areas, relied)
 
-    def _write_work(self, work: Draft) -> Talk:
+    def _write_work(self, work: Draft) -> Operations:
         changes_in((yield work.request()), work.conditions)
 
 
-def find_source_around(layout: EtcdGuardLayout) -> Talk:
+def find_source_around(layout: EtcdGuardLayout) -> Operations:
     """Return what the guard's prefix is to a source of locks in whose way it is; None if there is none."""
     return (yield from find_clash(around_a_guard(layout.prefix), _ask))
 
 
-def _ask(request: Any) -> Talk:
+def _ask(request: Any) -> Operations:
     return (yield request)
 
 
@@ -112,5 +119,5 @@ def _mark_of(resource: str) -> str:
     return f"the mark of resource {resource!r}"
 
 
-def _stored(found: Any) -> Stored:
-    return Stored(found[0].value, found[0].mod_revision) if found else Stored(None, 0)
+def _stored(found: Any) -> StoredValue:
+    return StoredValue(found[0].value, found[0].mod_revision) if found else StoredValue(None, 0)

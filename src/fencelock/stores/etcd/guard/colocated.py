@@ -9,12 +9,12 @@ from typing import Any
 
 from fencelock.errors import SchemaError
 from fencelock.model import Sequencer
-from fencelock.stores.colocated import Found, check_source, is_over
 from fencelock.stores.etcd.connection import messages as say
 from fencelock.stores.etcd.connection.operations import get, prefix_end, txn, was_created
 from fencelock.stores.etcd.guard.block import EtcdCondition, look_at, unchanged
 from fencelock.stores.etcd.source.layout import EtcdLayout, EtcdRecord, claim_of, record_of
-from fencelock.stores.optimistic import Talk
+from fencelock.stores.quorum.colocated import RememberedKeys, check_source, lease_is_over
+from fencelock.stores.quorum.guard_codec import Operations
 
 
 class EtcdColocatedLocks:
@@ -22,10 +22,10 @@ class EtcdColocatedLocks:
 
     def __init__(self, prefix: bytes) -> None:
         self._layout = EtcdLayout(prefix)
-        self._found: Found[bytes] = Found()
+        self._found: RememberedKeys[bytes] = RememberedKeys()
         self._where = prefix.decode(errors="replace") or "the whole of etcd"
 
-    def conditions(self, sequencer: Sequencer) -> Talk:
+    def conditions(self, sequencer: Sequencer) -> Operations:
         """Return what has to stay as it is for as long as the lease is not over; GuardError if it is over now."""
         known = self._found.of(sequencer)
         looks = [get(self._layout.record)] if known is None else [get(self._layout.record), look_at(known)]
@@ -41,11 +41,11 @@ class EtcdColocatedLocks:
             places = [(yield from self._search(sequencer, revision))]
         place = next((one.key for one in places[0] if one.create_revision == revision), None)
         if place is None or record.history_id != sequencer.history_id or revision <= record.revision:
-            raise is_over(sequencer, self._where)
+            raise lease_is_over(sequencer, self._where)
         self._found.remember(sequencer, place)
         return self._unchanged(sequencer, record, place, revision)
 
-    def _search(self, sequencer: Sequencer, revision: int) -> Talk:
+    def _search(self, sequencer: Sequencer, revision: int) -> Operations:
         """Return the key in the lock's queue that was created at this revision under the lease's claim."""
         answer = yield txn((), (_created_at(self._layout.queue(sequencer.lock), revision),))
         return [one for one in answer.responses[0].response_range.kvs if claim_of(one) == sequencer.claim]

@@ -10,13 +10,13 @@ from fencelock.errors import FencelockError, GuardError, SourceError
 from fencelock.model import Finding
 from fencelock.protocol.generators import run_generator
 from fencelock.protocol.guard_requests import Look
-from fencelock.stores.colocated import split_locks
 from fencelock.stores.etcd.connection.client import EtcdClient
 from fencelock.stores.etcd.connection.operations import delete, txn, was_modified
 from fencelock.stores.etcd.connection.url import parse_url, prefix_of
 from fencelock.stores.etcd.guard.codec import EtcdGuardLayout, find_source_around
 from fencelock.stores.etcd.guard.colocated import EtcdColocatedLocks
 from fencelock.stores.etcd.guard.connection import AsyncEtcdGuardConnection, EtcdGuardConnection, answer
+from fencelock.stores.quorum.colocated import split_locks
 
 
 class EtcdGuard:

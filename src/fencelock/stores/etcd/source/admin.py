@@ -18,8 +18,8 @@ from fencelock.stores.etcd.connection.client import LEASE_TIME_TO_LIVE, RANGE, T
 from fencelock.stores.etcd.source.cluster_state import MAX_OPERATIONS, Call, ClusterState, Talk
 from fencelock.stores.etcd.source.layout import EtcdRecord, holder_of, is_ours, is_queue_entry, packed, record_value
 from fencelock.stores.etcd.source.prefix_conflicts import around_a_source, find_clash
+from fencelock.stores.quorum.encoding import decode_object
 from fencelock.stores.source_clock import next_beginning
-from fencelock.stores.untrusted_json import json_object
 
 PAGE_LOCKS = MAX_OPERATIONS
 UNBLOCKING = (
@@ -108,7 +108,7 @@ def break_lock(here: ClusterState, request: ask.Break) -> Talk:
         answer = yield from here.ask(op.txn([], [op.get(audit), op.get_prefix(queue, limit=1, is_oldest_first=True)]))
         done, heads = (response.response_range.kvs for response in answer.responses)
         if done:
-            said = json_object(done[0].value)
+            said = decode_object(done[0].value)
             token = int(said["offset"]) + done[0].create_revision
             return ask.Broken(token, record.source_id, record.history_id, said["holder"])
         head = heads[0] if heads else None

@@ -24,8 +24,8 @@ from fencelock.stores.etcd.source.pending_revocations import PendingRevocations,
 from fencelock.stores.etcd.source.queue_entry import EtcdQueueEntry
 from fencelock.stores.etcd.source.session import EtcdSession
 from fencelock.stores.etcd.source.watcher import Watcher
+from fencelock.stores.quorum.tombstones import EndedClaims
 from fencelock.stores.source_clock import Seen, SourceIdentity
-from fencelock.stores.tombstones import EndedClaims
 
 MS_PER_S = 1000
 MAX_OPERATIONS = 100

@@ -23,7 +23,7 @@ from fencelock.stores.etcd.source.cluster_state import EXPIRED, Call, ClusterSta
 from fencelock.stores.etcd.source.layout import EtcdLayout, EtcdRecord, holder_of
 from fencelock.stores.etcd.source.queue_entry import EtcdQueueEntry
 from fencelock.stores.etcd.source.session import BEATS_PER_TTL, EtcdSession
-from fencelock.stores.untrusted_json import json_object, shown
+from fencelock.stores.quorum.encoding import decode_object, shorten
 
 MAX_ROUNDS = 5
 """How often an acquire begins anew because the source's history or its own session has ended meanwhile."""
@@ -222,8 +222,8 @@ def _drop(here: ClusterState, standing: EtcdQueueEntry, reason: str) -> Talk:
 
 
 def _break_reason(kv: Any) -> str:
-    said = json_object(kv.value)
-    return shown(f"{said.get('who')} broke it: {said.get('reason')}")
+    said = decode_object(kv.value)
+    return shorten(f"{said.get('who')} broke it: {said.get('reason')}")
 
 
 # --- release ----------------------------------------------------------------------------------------------------------

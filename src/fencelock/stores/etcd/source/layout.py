@@ -21,8 +21,7 @@ from typing import Any, NamedTuple
 
 from fencelock.errors import SchemaError
 from fencelock.model import MAX_TOKEN, SourceInfo
-from fencelock.stores.escaping import escaped, unescaped
-from fencelock.stores.untrusted_json import fits, json_object, shown
+from fencelock.stores.quorum.encoding import decode_object, escape_name, has_members, shorten, unescape_name
 
 FORMAT = 1
 _KINDS = {"format": int, "source_id": str, "epoch": int, "history_id": str, "floor": str}
@@ -61,7 +60,7 @@ class EtcdLayout:
 
     def queue(self, lock: str) -> bytes:
         """Return what the keys of a lock's places begin with."""
-        return b"%s%s/" % (self.prefix, escaped(lock).encode())
+        return b"%s%s/" % (self.prefix, escape_name(lock).encode())
 
     def place(self, lock: str, lease: int, number: int) -> bytes:
         """Return the key of a place."""
@@ -69,19 +68,19 @@ class EtcdLayout:
 
     def lock(self, lock: str) -> bytes:
         """Return the key that says that the lock exists."""
-        return self.locks + escaped(lock).encode()
+        return self.locks + escape_name(lock).encode()
 
     def name(self, key: bytes) -> str | None:
         """Return the lock that such a key names."""
-        return unescaped(key.removeprefix(self.locks).decode(errors="replace"))
+        return unescape_name(key.removeprefix(self.locks).decode(errors="replace"))
 
     def passed(self, lock: str) -> bytes:
         """Return the key of the last holder that released the lock."""
-        return b"%spassed/%s" % (self._own, escaped(lock).encode())
+        return b"%spassed/%s" % (self._own, escape_name(lock).encode())
 
     def broken(self, lock: str) -> bytes:
         """Return the key of the last break of the lock."""
-        return b"%sbroken/%s" % (self._own, escaped(lock).encode())
+        return b"%sbroken/%s" % (self._own, escape_name(lock).encode())
 
     def refused(self, claim: str) -> bytes:
         """Return the key that refuses a claim."""
@@ -99,13 +98,13 @@ def record_value(source_id: str, epoch: int, history_id: str, floor: int) -> byt
 
 def record_of(value: bytes, revision: int, url: str) -> EtcdRecord:
     """Return the record that was written at this revision; SchemaError if it is none of this version's."""
-    said = json_object(value)
+    said = decode_object(value)
     if (number := said.get("format")) != FORMAT and isinstance(number, int):
         raise SchemaError(
             f"{url} holds fencelock's source of tokens in format {number}, and this version of fencelock has format "
             f"{FORMAT}: use the version that made it"
         )
-    if not fits(said, _KINDS) or not _FLOOR.fullmatch(said["floor"]):
+    if not has_members(said, _KINDS) or not _FLOOR.fullmatch(said["floor"]):
         raise SchemaError(
             f"{url}: what is kept as the record of a source of tokens is none, so no token can be told: find out who "
             f"wrote there, and put the record back from a backup"
@@ -138,12 +137,12 @@ def queue_entry_value(claim: str, holder: str) -> bytes:
 
 def claim_of(kv: Any) -> str | None:
     """Return the claim whose place it is; None if it is somebody else's."""
-    return json_object(kv.value).get("claim")
+    return decode_object(kv.value).get("claim")
 
 
 def holder_of(queue: bytes, kv: Any) -> str:
     """Return who has a place, for people; a key that is none is named itself."""
     if not is_queue_entry(queue, kv):
-        return f"key {shown(kv.key.decode(errors='backslashreplace'))}, which is not a place in a queue"
-    holder = json_object(kv.value).get("holder")
-    return shown(holder) if isinstance(holder, str) and holder else f"etcd lease {kv.lease:x}"
+        return f"key {shorten(kv.key.decode(errors='backslashreplace'))}, which is not a place in a queue"
+    holder = decode_object(kv.value).get("holder")
+    return shorten(holder) if isinstance(holder, str) and holder else f"etcd lease {kv.lease:x}"

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from fencelock.errors import SourceError
-from fencelock.stores.escaping import unescaped
 from fencelock.stores.etcd.connection import operations as op
 from fencelock.stores.etcd.connection.errors import is_not_permitted
 from fencelock.stores.etcd.source.layout import EtcdLayout
-from fencelock.stores.optimistic import RESERVED, Talk
+from fencelock.stores.quorum.encoding import RESERVED, unescape_name
+from fencelock.stores.quorum.guard_codec import Operations
 
 
 class PrefixConflict(NamedTuple):
@@ -46,7 +46,7 @@ def marks_below(prefix: bytes) -> bytes:
     return prefix + f"{RESERVED}/marks/".encode()
 
 
-def find_clash(neighbours: Sequence[PrefixConflict], ask: Callable[[Any], Talk]) -> Talk:
+def find_clash(neighbours: Sequence[PrefixConflict], ask: Callable[[Any], Operations]) -> Operations:
     """Return what the first of the neighbours that is there makes of the place; None if none is. `ask` sends a Txn."""
     try:
         found: list[bool] = yield from _are_there(neighbours, ask)
@@ -57,14 +57,14 @@ def find_clash(neighbours: Sequence[PrefixConflict], ask: Callable[[Any], Talk])
     return next((one.says for one, is_there in zip(neighbours, found, strict=True) if is_there), None)
 
 
-def _are_there(neighbours: Sequence[PrefixConflict], ask: Callable[[Any], Talk]) -> Talk:
+def _are_there(neighbours: Sequence[PrefixConflict], ask: Callable[[Any], Operations]) -> Operations:
     # A mark's own key may go on with another's name, so it is read as one key; the parent of all marks as a range.
     looks = [op.count_prefix(one.key) if one.key.endswith(b"/") else op.count(one.key) for one in neighbours]
     answer = yield from ask(op.txn((), looks))
     return [one.response_range.count > 0 for one in answer.responses]
 
 
-def _are_there_one_by_one(neighbours: Sequence[PrefixConflict], ask: Callable[[Any], Talk]) -> Talk:
+def _are_there_one_by_one(neighbours: Sequence[PrefixConflict], ask: Callable[[Any], Operations]) -> Operations:
     """The same where the user may not read all of them: of what others keep to themselves nothing is known."""
     own, *others = neighbours
     found: list[bool] = yield from _are_there([own], ask)
@@ -97,7 +97,7 @@ def _above(prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _name(part: bytes) -> str | None:
-    return unescaped(part.decode(errors="replace"))
+    return unescape_name(part.decode(errors="replace"))
 
 
 def _shown(prefix: bytes) -> str:

@@ -10,7 +10,7 @@ from fencelock.clock import boottime_ms
 
 if TYPE_CHECKING:
     from fencelock.stores.etcd.source.session import EtcdSession
-    from fencelock.stores.tombstones import EventWakeup
+    from fencelock.stores.wakeup import EventWakeup
 
 
 class EtcdQueueEntry:
@@ -65,7 +65,7 @@ class EtcdQueueEntry:
         """Have its waiter look; called by the watcher."""
         ear = self.ear
         if ear is not None:
-            ear.wake()
+            ear.notify()
 
     def doubt(self) -> None:
         """Have the next beat look for its place; called by the watcher."""

@@ -19,7 +19,7 @@ from fencelock.protocol.stores import Capabilities
 from fencelock.stores.etcd.connection.url import parse_url
 from fencelock.stores.etcd.source import admin, codec, inspection
 from fencelock.stores.etcd.source.cluster_state import Call, ClusterState, Pair, Talk, leave_all
-from fencelock.stores.tombstones import EventWakeup
+from fencelock.stores.wakeup import EventWakeup
 
 INSTALL_S = 10.0
 TALKS: dict[type, Callable[[ClusterState, Any], Talk]] = {

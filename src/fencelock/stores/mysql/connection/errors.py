@@ -14,7 +14,7 @@ from fencelock.errors import (
     SourceError,
     SourceUnavailableError,
 )
-from fencelock.stores.error_mapping import ErrorMapper
+from fencelock.stores.errors import ErrorMapper
 from fencelock.stores.mysql.connection.url import MySQLConnectionInfo
 
 _CLIENTS_OWN = range(2000, 3000)

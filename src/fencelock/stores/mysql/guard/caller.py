@@ -9,7 +9,7 @@ from typing import Any
 
 from fencelock.errors import FencelockError, GuardError
 from fencelock.protocol.generators import run_generator, run_generator_async
-from fencelock.stores.error_mapping import raise_known
+from fencelock.stores.errors import raise_mapped
 from fencelock.stores.mysql.connection.url import MySQLConnectionInfo
 from fencelock.stores.mysql.connection.wire import Rows, row_of
 from fencelock.stores.mysql.guard.codec import MySQLCallerCodec
@@ -59,7 +59,7 @@ class MySQLCallerConnection(MySQLCallerBase):
         try:
             return run_generator(self._codec.operations(request), self._answers)
         except BaseException as error:
-            raise_known(self._meaning(error), error)
+            raise_mapped(self._meaning(error), error)
             raise
 
     def _answers(self, statement: str) -> list[Rows]:
@@ -98,7 +98,7 @@ class AsyncMySQLCallerConnection(MySQLCallerBase):
         try:
             return await run_generator_async(self._codec.operations(request), self._answers)
         except BaseException as error:
-            raise_known(self._meaning(error), error)
+            raise_mapped(self._meaning(error), error)
             raise
 
     async def _answers(self, statement: str) -> list[Rows]:

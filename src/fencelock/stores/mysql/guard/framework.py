@@ -11,7 +11,7 @@ from typing import Any
 from fencelock.errors import FencelockError, GuardError
 from fencelock.protocol.generators import run_generator
 from fencelock.protocol.guard_requests import Present, Unpresent
-from fencelock.stores.error_mapping import raise_known
+from fencelock.stores.errors import raise_mapped
 from fencelock.stores.mysql.connection.url import MySQLConnectionInfo
 from fencelock.stores.mysql.connection.wire import Rows
 from fencelock.stores.mysql.guard.caller import asked
@@ -44,7 +44,7 @@ class MySQLFrameworkConnection:
         try:
             reply = run_generator(self._codec.operations(request), self._answers)
         except BaseException as error:
-            raise_known(self._meaning(error), error)
+            raise_mapped(self._meaning(error), error)
             raise
         if isinstance(request, Unpresent):
             self._is_bound = False

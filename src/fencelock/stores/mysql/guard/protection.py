@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 from fencelock.errors import GuardError
 from fencelock.model import Protection
 from fencelock.protocol.guard_requests import Protected
+from fencelock.stores.errors import not_protected, nothing_protected
 from fencelock.stores.mysql.connection.literals import literal, literals, quoted
 from fencelock.stores.mysql.connection.wire import Rows
 from fencelock.stores.statements import statements
-from fencelock.stores.unprotecting import not_protected, nothing_protected
 
 SQL = statements(__package__, "guard.sql")
 TRIGGERS = statements(__package__, "triggers.sql")

@@ -15,7 +15,7 @@ import psycopg
 from psycopg import waiting
 
 from fencelock.errors import OutcomeUnknownError, SchemaError, SourceError, SourceUnavailableError
-from fencelock.stores.error_mapping import ErrorMapper
+from fencelock.stores.errors import ErrorMapper
 from fencelock.stores.postgres.connection import wire as exchange
 from fencelock.stores.postgres.connection.forks import FORKS
 from fencelock.stores.postgres.connection.url import PostgresConnectionInfo

@@ -15,7 +15,7 @@ from psycopg.rows import tuple_row
 
 from fencelock.errors import FencelockError, GuardError
 from fencelock.protocol.generators import run_generator, run_generator_async
-from fencelock.stores.error_mapping import raise_known
+from fencelock.stores.errors import raise_mapped
 from fencelock.stores.postgres.connection.url import PostgresConnectionInfo
 from fencelock.stores.postgres.connection.wire import PostgresAnswer, Statement
 from fencelock.stores.postgres.guard.codec import PostgresCallerCodec
@@ -77,7 +77,7 @@ class PostgresCallerConnection(PostgresCallerBase):
         try:
             return run_generator(self._codec.operations(request), self._answers)
         except BaseException as error:
-            raise_known(self._meaning(error), error)
+            raise_mapped(self._meaning(error), error)
             raise
 
     def _answers(self, statements: Sequence[Statement]) -> list[PostgresAnswer]:
@@ -106,7 +106,7 @@ class AsyncPostgresCallerConnection(PostgresCallerBase):
         try:
             return await run_generator_async(self._codec.operations(request), self._answers)
         except BaseException as error:
-            raise_known(self._meaning(error), error)
+            raise_mapped(self._meaning(error), error)
             raise
 
     async def _answers(self, statements: Sequence[Statement]) -> list[PostgresAnswer]:

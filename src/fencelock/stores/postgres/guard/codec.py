@@ -19,9 +19,9 @@ from psycopg.errors import (  # PostgreSQL's SyntaxError, not Python's.
 from fencelock.errors import GuardError, SchemaError
 from fencelock.model import Mark, Protection, Sequencer
 from fencelock.protocol import guard_requests as ask
+from fencelock.stores.errors import not_protected, nothing_protected
 from fencelock.stores.postgres.connection.wire import PostgresAnswer, Row, Statement
 from fencelock.stores.statements import statements
-from fencelock.stores.unprotecting import not_protected, nothing_protected
 
 SQL = statements(__package__, "guard.sql")
 SCHEMA_NUMBER = 1

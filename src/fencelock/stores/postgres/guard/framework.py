@@ -14,7 +14,7 @@ from psycopg.pq import TransactionStatus
 from fencelock.errors import FencelockError, GuardError, SchemaError
 from fencelock.protocol.generators import run_generator
 from fencelock.protocol.guard_requests import Unpresent
-from fencelock.stores.error_mapping import raise_known
+from fencelock.stores.errors import raise_mapped
 from fencelock.stores.postgres.connection.client import answered
 from fencelock.stores.postgres.connection.report import report_of
 from fencelock.stores.postgres.connection.url import PostgresConnectionInfo
@@ -52,7 +52,7 @@ class PostgresFrameworkConnection:
         try:
             return run_generator(self._codec.operations(request), self._answers)
         except BaseException as error:
-            raise_known(self._meaning(error), error)
+            raise_mapped(self._meaning(error), error)
             raise
 
     def _check_open(self) -> None:

@@ -17,7 +17,7 @@ from fencelock.errors import SourceError
 from fencelock.stores.postgres.connection.client import PostgresConnection, is_pooled, map_error, open_connection
 from fencelock.stores.postgres.connection.forks import FORKS
 from fencelock.stores.postgres.connection.url import PostgresConnectionInfo
-from fencelock.stores.tombstones import EventWakeup
+from fencelock.stores.wakeup import EventWakeup
 
 logger = logging.getLogger("fencelock")
 LINGER_S = 5.0
@@ -152,9 +152,9 @@ class PostgresListener:
         with self._mutex:
             ear = self._ears.get(digest)
             if ear is not None:
-                ear.wake()
+                ear.notify()
 
     def _wake_all(self) -> None:
         with self._mutex:
             for ear in self._ears.values():
-                ear.wake()
+                ear.notify()

@@ -11,9 +11,9 @@ from typing import NamedTuple
 from fencelock.errors import GuardError
 from fencelock.model import Protection
 from fencelock.protocol.guard_requests import Protected
+from fencelock.stores.errors import not_protected, nothing_protected
 from fencelock.stores.sqlite.guard.marks import SQL, Marks
 from fencelock.stores.statements import statements
-from fencelock.stores.unprotecting import not_protected, nothing_protected
 
 TRIGGERS = statements(__package__, "triggers.sql")
 KINDS = ("insert", "update", "delete")

@@ -20,7 +20,7 @@ from kazoo.protocol.states import KeeperState
 from kazoo.retry import KazooRetry
 
 from fencelock.errors import ConfigError, FencelockError, OutcomeUnknownError, SourceError, SourceUnavailableError
-from fencelock.stores.error_mapping import ErrorMapper
+from fencelock.stores.errors import ErrorMapper
 from fencelock.stores.zookeeper.connection.forks import FORKS
 from fencelock.stores.zookeeper.connection.kazoo_connection import (
     LOG,
@@ -206,7 +206,7 @@ def answers(results: list[Any], request_timeout_s: float) -> list[Any]:
 
 def anew(error: Exception) -> Exception:
     """Return an error as this one, to be raised. This one is kept by its result, and that by the frames that it would
-    come through: see `stores/error_mapping.py`.
+    come through: see `stores/errors.py`.
     """
     return type(error)(*error.args)
 

@@ -24,7 +24,7 @@ from urllib.parse import parse_qsl, quote, unquote
 from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, Id, Permissions
 
 from fencelock.errors import ConfigError, MissingDependencyError
-from fencelock.stores.addresses import AddressError, address_of
+from fencelock.stores.quorum.addresses import AddressError, parse_address
 
 DEFAULT_PORT = 2181
 DEFAULT_BASE = "/fencelock"
@@ -131,7 +131,7 @@ def _parameters(query: str) -> tuple[dict[str, str], list[str], list[tuple[str, 
 def _address(server: str) -> str:
     """Return one `host:port` or `[IPv6 address]:port`."""
     try:
-        return address_of(server, DEFAULT_PORT)
+        return parse_address(server, DEFAULT_PORT)
     except AddressError as error:
         raise ConfigError(_FORM.format(reason=error)) from None
 

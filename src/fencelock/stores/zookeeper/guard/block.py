@@ -16,7 +16,7 @@ from kazoo.security import ACL
 
 from fencelock.errors import ConfigError, SourceUnavailableError
 from fencelock.protocol.guard_requests import ConflictError
-from fencelock.stores.write_buffer import WriteBuffer, outside, too_large, was_written
+from fencelock.stores.quorum.write_buffer import WriteBuffer, outside_error, too_large_error, unstored_error
 
 MAX_REQUEST_BYTES = 1_000_000
 """A server drops the connection of whoever sends it more than its jute.maxbuffer, which is 1 048 575 by default."""
@@ -95,7 +95,7 @@ class ZooKeeperTransaction(WriteBuffer):
         """Return the names of a node's children; kazoo's NoNodeError if there is no such node."""
         self._check_readable(path)
         if any(written.rpartition("/")[0] == path for written in self._written):
-            raise was_written(f"node {path!r}")
+            raise unstored_error(f"node {path!r}")
         names = self._client.get_children(path)
         self._check_session()
         return names
@@ -145,14 +145,14 @@ class ZooKeeperTransaction(WriteBuffer):
     def _check_readable(self, path: str) -> None:
         self._check_within(path)
         if path in self._written:
-            raise was_written(f"node {path!r}")
+            raise unstored_error(f"node {path!r}")
 
     def _check_within(self, path: str) -> None:
         self._check_open()
         _check_path(path)
         if not any(path == root or path.startswith(f"{root}/") for root in self._roots.values()):
             roots = (f"{root} and below for resource {name!r}" for name, root in self._roots.items())
-            raise outside(f"node {path!r}", roots)
+            raise outside_error(f"node {path!r}", roots)
 
     # --- the end ------------------------------------------------------------------------------------------------------
     def request(self) -> Transaction:
@@ -161,7 +161,7 @@ class ZooKeeperTransaction(WriteBuffer):
         request = Transaction([*conditions, *self._writes])
         if (size_bytes := len(request.serialize())) > MAX_REQUEST_BYTES:
             does = f"writes {size_bytes} bytes in {len(self._writes)} operations"
-            raise too_large(does, f"ZooKeeper takes {MAX_REQUEST_BYTES} in one request by default")
+            raise too_large_error(does, f"ZooKeeper takes {MAX_REQUEST_BYTES} in one request by default")
         return request
 
     def check_answer(self, results: list[Any]) -> None:

@@ -18,8 +18,8 @@ from kazoo.security import ACL
 
 from fencelock.clock import boottime_ms
 from fencelock.errors import FencelockError, SourceUnavailableError
-from fencelock.stores.error_mapping import raise_known
-from fencelock.stores.optimistic import Stored
+from fencelock.stores.errors import raise_mapped
+from fencelock.stores.quorum.guard_codec import StoredValue
 from fencelock.stores.zookeeper.connection.client import (
     UNKNOWN,
     ZooKeeperClient,
@@ -70,12 +70,12 @@ class ZooKeeperGuardClient:
             FORKS.close(self._client)
 
     # --- for marks ----------------------------------------------------------------------------------------------------
-    def read(self, paths: Sequence[str]) -> list[Stored]:
+    def read(self, paths: Sequence[str]) -> list[StoredValue]:
         """Return the values of nodes as of now."""
         found = self._asked(lambda client: [client.sync_async("/"), *map(client.get_async, paths)])
         return [_stored(one) for one in _without_sync(found)]
 
-    def read_with_children(self, paths: Sequence[str]) -> tuple[list[Stored], list[list[str]]]:
+    def read_with_children(self, paths: Sequence[str]) -> tuple[list[StoredValue], list[list[str]]]:
         """Return the values of nodes as of now, and the paths of each one's children."""
         found = self._asked(
             lambda client: [
@@ -150,7 +150,7 @@ class ZooKeeperGuardClient:
             found = answers(ask(client), REQUEST_TIMEOUT_S)
         except _CUT_OFF as error:
             if is_write:
-                raise_known(map_error(error, self._place), error)
+                raise_mapped(map_error(error, self._place), error)
             raise _cut_off(self._place, error) from error
         self._heard_ms = boottime_ms()
         return found
@@ -178,11 +178,11 @@ def _without_sync(found: list[Any]) -> list[Any]:
     return found[1:]
 
 
-def _stored(answer: Any) -> Stored:
+def _stored(answer: Any) -> StoredValue:
     if isinstance(answer, NoNodeError):
-        return Stored(None, 0)
+        return StoredValue(None, 0)
     value, stat = _raised(answer)
-    return Stored(value, stat.version)
+    return StoredValue(value, stat.version)
 
 
 def _names(answer: Any) -> list[str]:

@@ -20,8 +20,15 @@ from typing import Any, NamedTuple
 from kazoo.protocol.serialization import CheckVersion, Create, Delete, SetData
 
 from fencelock.protocol import guard_requests as ask
-from fencelock.stores.escaping import escaped, unescaped
-from fencelock.stores.optimistic import RESERVED, Changes, OptimisticGuardCodec, Stored, Talk, entry_value, mark_value
+from fencelock.stores.quorum.encoding import RESERVED, escape_name, unescape_name
+from fencelock.stores.quorum.guard_codec import (
+    Operations,
+    OptimisticGuardCodec,
+    PendingChanges,
+    StoredValue,
+    encode_entry,
+    encode_mark,
+)
 from fencelock.stores.zookeeper.guard.block import ANY_VERSION, ZooKeeperCondition, ZooKeeperTransaction, is_cause
 from fencelock.stores.zookeeper.guard.colocated import ZooKeeperColocatedLocks
 from fencelock.stores.zookeeper.source.layout import ZooKeeperLayout
@@ -47,7 +54,7 @@ class ZooKeeperGuardLayout(NamedTuple):
 
     def mark(self, resource: str) -> str:
         """Return the node of a mark."""
-        return f"{self.marks}/{escaped(resource)}"
+        return f"{self.marks}/{escape_name(resource)}"
 
     def called_after(self, resource: str, value: bytes) -> str:
         """Return the node that says which mark is stored."""
@@ -55,7 +62,7 @@ class ZooKeeperGuardLayout(NamedTuple):
 
     def root(self, resource: str) -> str:
         """Return the node at and below which a resource's own nodes are."""
-        return f"{self.base}/{escaped(resource)}"
+        return f"{self.base}/{escape_name(resource)}"
 
 
 class ZooKeeperGuardCodec(OptimisticGuardCodec):
@@ -70,25 +77,25 @@ class ZooKeeperGuardCodec(OptimisticGuardCodec):
         self._session: object = None
         """In which that was."""
 
-    def _read(self, resources: Iterable[str]) -> Talk:
+    def _read(self, resources: Iterable[str]) -> Operations:
         names = tuple(resources)
         paths = [self._layout.mark(name) for name in names]
         found, below, self._session = yield lambda client: (*client.read_with_children(paths), client.session)
         self._below.update(zip(names, below, strict=True))
         return dict(zip(names, found, strict=True))
 
-    def _read_all(self) -> Talk:
+    def _read_all(self) -> Operations:
         parent = self._layout.marks
         children: list[str] = yield lambda client: client.names_below(parent)
-        return (yield from self._read(filter(None, map(unescaped, children))))
+        return (yield from self._read(filter(None, map(unescape_name, children))))
 
-    def _find_clash(self) -> Talk:
+    def _find_clash(self) -> Operations:
         """Only at the base itself: below a source's, no node of a guard is taken for one of a queue."""
         record = ZooKeeperLayout(self._layout.base).source
-        found: list[Stored] = yield lambda client: client.read([record])
+        found: list[StoredValue] = yield lambda client: client.read([record])
         return "is the place of a source of locks" if found[0].value is not None else None
 
-    def _write(self, changes: Changes) -> Talk:
+    def _write(self, changes: PendingChanges) -> Operations:
         if any(changes.seen[name].value is None for name in changes.marks) or changes.entries:
             yield lambda client: client.make(self._layout.marks, self._layout.audit)
         # ZooKeeper cannot compare that a node is absent still: making it does; a mark that is not made does not matter.
@@ -101,37 +108,37 @@ class ZooKeeperGuardCodec(OptimisticGuardCodec):
             if is_cause(result):
                 raise result
 
-    def _operations(self, changes: Changes, compared: Iterable[str], acl: Any) -> list[Any]:
+    def _operations(self, changes: PendingChanges, compared: Iterable[str], acl: Any) -> list[Any]:
         """Return one operation for each of these marks, in their order, and then the others."""
         marks = [self._operation(name, changes.seen[name], changes, acl) for name in compared]
         audit = f"{self._layout.audit}/"
-        entries = [Create(audit, entry_value(entry), acl, _SEQUENTIAL) for entry in changes.entries]
+        entries = [Create(audit, encode_entry(entry), acl, _SEQUENTIAL) for entry in changes.entries]
         return [*marks, *self._exchanges(changes, acl), *entries]
 
-    def _operation(self, name: str, stored: Stored, changes: Changes, acl: Any) -> Any:
+    def _operation(self, name: str, stored: StoredValue, changes: PendingChanges, acl: Any) -> Any:
         path = self._layout.mark(name)
         mark = changes.marks.get(name)
         if mark is None:
             return CheckVersion(path, stored.version)
         if stored.value is None:
-            return Create(path, mark_value(mark), acl, 0)
-        return SetData(path, mark_value(mark), stored.version)
+            return Create(path, encode_mark(mark), acl, 0)
+        return SetData(path, encode_mark(mark), stored.version)
 
-    def _exchanges(self, changes: Changes, acl: Any) -> Iterator[Any]:
+    def _exchanges(self, changes: PendingChanges, acl: Any) -> Iterator[Any]:
         """Yield the operations after which only the nodes called after the new marks are below them."""
         for name, mark in changes.marks.items():
             for old in self._below[name]:
                 yield Delete(old, ANY_VERSION)
-            yield Create(self._layout.called_after(name, mark_value(mark)), b"", acl, 0)
+            yield Create(self._layout.called_after(name, encode_mark(mark)), b"", acl, 0)
 
-    def _lend(self, request: ask.Open, seen: Mapping[str, Stored]) -> Talk:
+    def _open_work(self, request: ask.Open, seen: Mapping[str, StoredValue]) -> Operations:
         relied = [one for name, stored in seen.items() for one in self._unchanged(name, stored)]
         if self._locks is not None:
             relied += yield from self._locks.conditions(request.sequencer)
         roots = {name: self._layout.root(name) for name in request.resources}
         return (yield lambda client: ZooKeeperTransaction(client, self._session, roots, relied))
 
-    def _unchanged(self, name: str, stored: Stored) -> Iterator[ZooKeeperCondition]:
+    def _unchanged(self, name: str, stored: StoredValue) -> Iterator[ZooKeeperCondition]:
         """Yield what is as it was as long as a mark is the one that was read."""
         what = f"the mark of resource {name!r}"
         yield ZooKeeperCondition(self._layout.mark(name), stored.version, what)
@@ -140,6 +147,6 @@ class ZooKeeperGuardCodec(OptimisticGuardCodec):
         if called_after in self._below[name]:
             yield ZooKeeperCondition(called_after, ANY_VERSION, what)
 
-    def _write_work(self, work: ZooKeeperTransaction) -> Talk:
+    def _write_work(self, work: ZooKeeperTransaction) -> Operations:
         request = work.request()
         work.check_answer((yield lambda client: client.commit(request.operations)))

@@ -6,8 +6,8 @@ gone, or the epoch was raised, nothing of the block is written. Never: a node of
 """
 
 from fencelock.model import Sequencer
-from fencelock.stores.colocated import Found, check_source, is_over
-from fencelock.stores.optimistic import Talk
+from fencelock.stores.quorum.colocated import RememberedKeys, check_source, lease_is_over
+from fencelock.stores.quorum.guard_codec import Operations
 from fencelock.stores.zookeeper.guard.block import ZooKeeperCondition
 from fencelock.stores.zookeeper.source.layout import ZooKeeperLayout, node_prefix
 from fencelock.stores.zookeeper.source.record import not_installed, record_in
@@ -18,9 +18,9 @@ class ZooKeeperColocatedLocks:
 
     def __init__(self, base: str) -> None:
         self._layout = ZooKeeperLayout(base)
-        self._found: Found[str] = Found()
+        self._found: RememberedKeys[str] = RememberedKeys()
 
-    def conditions(self, sequencer: Sequencer) -> Talk:
+    def conditions(self, sequencer: Sequencer) -> Operations:
         """Return what has to stay as it is for as long as the lease is not over; GuardError if it is over now."""
         where = self._layout.base
         node = self._found.of(sequencer) or (yield from self._search(sequencer))
@@ -33,7 +33,7 @@ class ZooKeeperColocatedLocks:
         check_source(sequencer, record.source_id, where)
         stat = stats[0][1] if stats and stats[0] else None
         if stat is None or record.history_id != sequencer.history_id or record.token(stat.czxid) != sequencer.token:
-            raise is_over(sequencer, where)
+            raise lease_is_over(sequencer, where)
         self._found.remember(sequencer, node)
         lock = f"lock {sequencer.lock!r}"
         return [
@@ -41,7 +41,7 @@ class ZooKeeperColocatedLocks:
             ZooKeeperCondition(node, stat.version, f"the node by which this lease held {lock}"),
         ]
 
-    def _search(self, sequencer: Sequencer) -> Talk:
+    def _search(self, sequencer: Sequencer) -> Operations:
         """Return the path of the lease's node, None if there is none."""
         parent, prefix = self._layout.lock(sequencer.lock), node_prefix(sequencer.claim)
         names: list[str] = yield lambda client: client.names_below(parent)

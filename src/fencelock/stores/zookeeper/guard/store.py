@@ -14,7 +14,7 @@ from fencelock.errors import FencelockError, GuardError
 from fencelock.model import Finding
 from fencelock.protocol.generators import run_generator
 from fencelock.protocol.guard_requests import Finish, Look
-from fencelock.stores.colocated import split_locks
+from fencelock.stores.quorum.colocated import split_locks
 from fencelock.stores.zookeeper.connection.client import refused
 from fencelock.stores.zookeeper.connection.url import base_of, parse_url
 from fencelock.stores.zookeeper.guard.block import ZooKeeperTransaction

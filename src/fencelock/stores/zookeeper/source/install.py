@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from kazoo.exceptions import NodeExistsError, NoNodeError
 
 from fencelock.errors import SourceError
-from fencelock.stores.optimistic import RESERVED
+from fencelock.stores.quorum.encoding import RESERVED
 from fencelock.stores.zookeeper.source.record import new_record
 from fencelock.stores.zookeeper.source.session import ZooKeeperSession
 

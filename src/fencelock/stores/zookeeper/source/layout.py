@@ -17,9 +17,7 @@ import re
 from typing import NamedTuple
 
 from fencelock.errors import SourceError
-from fencelock.stores.escaping import escaped, unescaped
-from fencelock.stores.optimistic import RESERVED
-from fencelock.stores.untrusted_json import fits, json_object, shown
+from fencelock.stores.quorum.encoding import RESERVED, decode_object, escape_name, has_members, shorten, unescape_name
 
 NODE_NAME = "__lock__"
 _CONTENDER = re.compile(r"(?:__lock__|__rlock__)(-?\d{10})$")
@@ -70,7 +68,7 @@ class ZooKeeperLayout(NamedTuple):
 
     def lock(self, name: str) -> str:
         """Return the parent of a lock's contenders."""
-        return f"{self.base}/{escaped(name)}"
+        return f"{self.base}/{escape_name(name)}"
 
 
 def digest(claim: str) -> str:
@@ -85,7 +83,7 @@ def node_prefix(claim: str) -> str:
 
 def lock_names(children: list[str]) -> list[str]:
     """Return the names of the locks among the children of a base, in their order."""
-    return sorted(name for child in children if (name := unescaped(child)) is not None)
+    return sorted(name for child in children if (name := unescape_name(child)) is not None)
 
 
 def contenders(children: list[str]) -> list[ZooKeeperContender]:
@@ -117,10 +115,10 @@ def node_value(holder: str, ttl_ms: int) -> bytes:
 
 def holder_in(value: bytes) -> tuple[str, int | None]:
     """Return the holder and the ttl that a node tells of; what another program wrote is shown as it is."""
-    told = json_object(value)
-    if not fits(told, {"holder": str, "ttl_ms": int}) or not 0 < told["ttl_ms"] <= _MAX_TTL_MS:
-        return shown(value.decode(errors="replace")) or "somebody", None
-    return shown(told["holder"]) or "somebody", told["ttl_ms"]
+    told = decode_object(value)
+    if not has_members(told, {"holder": str, "ttl_ms": int}) or not 0 < told["ttl_ms"] <= _MAX_TTL_MS:
+        return shorten(value.decode(errors="replace")) or "somebody", None
+    return shorten(told["holder"]) or "somebody", told["ttl_ms"]
 
 
 _BREAK = {"by": str, "why": str, "lock": str, "holder": str | None, "nodes": list, "at": str}
@@ -138,7 +136,7 @@ class BreakNode(NamedTuple):
 
     def reason(self) -> str:
         """Return what the old holder is told."""
-        return shown(f"{self.by} broke it: {self.why}")
+        return shorten(f"{self.by} broke it: {self.why}")
 
     def ended(self, claim: str) -> bool:
         """Tell whether this claim was ended by it."""
@@ -151,8 +149,8 @@ class BreakNode(NamedTuple):
 
 def break_in(value: bytes) -> BreakNode | None:
     """Return the break that a node tells of; None if it tells of none."""
-    told = json_object(value)
-    if told.keys() != set(BreakNode._fields) or not fits(told, _BREAK):
+    told = decode_object(value)
+    if told.keys() != set(BreakNode._fields) or not has_members(told, _BREAK):
         return None
     if not all(isinstance(name, str) for name in told["nodes"]):
         return None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kazoo.protocol.states import EventType
 
 if TYPE_CHECKING:
-    from fencelock.stores.tombstones import EventWakeup
+    from fencelock.stores.wakeup import EventWakeup
 
 
 class ZooKeeperQueueEntry:
@@ -64,4 +64,4 @@ class ZooKeeperQueueEntry:
         """Have its waiter look, if it sleeps."""
         ear = self.ear
         if ear is not None:
-            ear.wake()
+            ear.notify()

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from fencelock.errors import SchemaError, SourceError
 from fencelock.model import MAX_TOKEN, SourceInfo, default_holder, draw_claim
+from fencelock.stores.quorum.encoding import decode_object, has_members
 from fencelock.stores.source_clock import Seen, next_beginning
-from fencelock.stores.untrusted_json import fits, json_object
 
 SCHEMA_NUMBER = 1
 _HISTORY_CHARACTERS = 16
@@ -77,13 +77,13 @@ def new_record() -> SourceRecord:
 
 def record_in(value: bytes, stat: Any, url: str) -> SourceRecord:
     """Return the record that a node's value says; SchemaError if it is none of this version's."""
-    told = json_object(value)
+    told = decode_object(value)
     if (number := told.get("schema")) != SCHEMA_NUMBER and isinstance(number, int):
         raise SchemaError(
             f"{url} holds fencelock's source with schema {number}, and this version of fencelock has schema "
             f"{SCHEMA_NUMBER}: use the version that made it"
         )
-    if not fits(told, _KINDS) or not _OFFSET.fullmatch(told["offset"]):
+    if not has_members(told, _KINDS) or not _OFFSET.fullmatch(told["offset"]):
         raise SchemaError(
             f"{url} holds something that is not a record of fencelock's: name another base, or find out who wrote "
             f"there, and put the record back from a backup"

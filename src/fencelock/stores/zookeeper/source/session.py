@@ -19,7 +19,7 @@ from kazoo.protocol.states import KazooState
 
 from fencelock.clock import boottime_ms, boottime_us
 from fencelock.errors import SchemaError
-from fencelock.stores.tombstones import EndedClaims
+from fencelock.stores.quorum.tombstones import EndedClaims
 from fencelock.stores.zookeeper.connection.client import ZooKeeperClient, anew, answers, connect, mapping_errors
 from fencelock.stores.zookeeper.connection.forks import FORKS
 from fencelock.stores.zookeeper.connection.url import ZooKeeperConnectionInfo

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from fencelock.errors import SourceUnavailableError
-from fencelock.stores.tombstones import EndedClaims
+from fencelock.stores.quorum.tombstones import EndedClaims
 from fencelock.stores.zookeeper.connection.url import ZooKeeperConnectionInfo
 from fencelock.stores.zookeeper.source.queue_entry import ZooKeeperQueueEntry
 from fencelock.stores.zookeeper.source.session import ZooKeeperSession

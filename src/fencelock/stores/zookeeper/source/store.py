@@ -18,7 +18,7 @@ from fencelock.model import Finding
 from fencelock.protocol import source_requests as ask
 from fencelock.protocol.stores import Capabilities
 from fencelock.stores.source_clock import SourceIdentity
-from fencelock.stores.tombstones import EventWakeup
+from fencelock.stores.wakeup import EventWakeup
 from fencelock.stores.zookeeper.connection.url import parse_url
 from fencelock.stores.zookeeper.source import admin, inspection, install
 from fencelock.stores.zookeeper.source.layout import ZooKeeperLayout

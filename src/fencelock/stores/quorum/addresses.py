@@ -1,17 +1,18 @@
-"""The servers that the URL of a cluster names: `host[:port][,host[:port]…]`, an IPv6 address in brackets.
+"""The servers in the URL of a cluster: `host[:port][,host[:port]…]`, with an IPv6 address in brackets.
 
-Promise: pure. What is not understood is not repeated: it may be a piece of a password with an @ or a / in it.
+Promise: pure. An error message never repeats text that it could not parse: it may be part of a password with an @ or
+a / in it.
 """
 
 MAX_PORT = 65_535
 
 
 class AddressError(ValueError):
-    """An address is not understood; the message says why. Never leaves the stores."""
+    """An address cannot be parsed; the message says why. Never leaves the stores."""
 
 
-def address_of(member: str, default_port: int) -> str:
-    """Return one member as `host:port`; AddressError if it is none."""
+def parse_address(member: str, default_port: int) -> str:
+    """Return one member as `host:port`; AddressError if it is not an address."""
     host, port = _split(member, default_port)
     if host in ("", "[]"):
         raise AddressError("it names no host")
@@ -25,6 +26,7 @@ def address_of(member: str, default_port: int) -> str:
 
 def _split(member: str, default_port: int) -> tuple[str, str]:
     host, colon, port = member.rpartition(":")
+    # A colon inside brackets belongs to the IPv6 address: such a member has no port.
     if not colon or member.endswith("]"):
         return member, str(default_port)
     return host, port

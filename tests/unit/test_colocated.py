@@ -3,8 +3,8 @@
 import pytest
 
 from fencelock import ConfigError, WrongLockError
-from fencelock.stores import colocated as beside
-from fencelock.stores.colocated import Found, check_source, split_locks
+from fencelock.stores.quorum import colocated as beside
+from fencelock.stores.quorum.colocated import RememberedKeys, check_source, split_locks
 from fencelock.stores.registry import guard_store
 from tests.guards import sequencer
 
@@ -42,7 +42,7 @@ def test_g5_only_a_lock_of_the_source_that_is_there_is_taken() -> None:
 
 def test_what_was_found_is_remembered_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(beside, "MAX_REMEMBERED", 2)
-    found: Found[str] = Found()
+    found: RememberedKeys[str] = RememberedKeys()
     for token in (1, 2, 2):
         found.remember(sequencer(token), f"key {token}")
     assert [found.of(sequencer(token)) for token in (1, 2, 3)] == ["key 1", "key 2", None]

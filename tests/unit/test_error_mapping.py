@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 
 from fencelock.errors import SourceError
-from fencelock.stores.error_mapping import ErrorMapper, raise_known
+from fencelock.stores.errors import ErrorMapper, raise_mapped
 
 
 class Held:
@@ -34,7 +34,7 @@ def by_call() -> None:
     try:
         {}["none"]
     except KeyError as error:
-        raise_known(SourceError("named"), error)
+        raise_mapped(SourceError("named"), error)
 
 
 def meet(way: Callable[[], None]) -> "weakref.ref[Held]":
