@@ -1,6 +1,6 @@
 """Sources that break one rule each, as shipped products have: the conformance kit must reject every one.
 
-Each is the ledger in memory with one method changed.
+Each is the reference model with one method changed.
 """
 
 import unicodedata

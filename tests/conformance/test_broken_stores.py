@@ -19,11 +19,11 @@ from tests.conformance.memory_guard import InPlace
 from tests.conformance.test_memory import InMemory
 
 
-def kit_of(ledger):
-    """Return the kit over a source in memory that keeps its books in this ledger."""
+def kit_of(model):
+    """Return the kit over a source in memory that uses this model."""
 
     class Store(MemorySource):
-        ledger_type = ledger
+        model_type = model
 
     class Kit(InMemory, SourceConformance):
         def make_store(self, url):
@@ -48,7 +48,7 @@ def test_a_source_that_does_not_ring_is_rejected(monkeypatch):
     class Silent(InMemory, SourceConformance):
         pass
 
-    monkeypatch.setattr("fencelock.stores.memory.source.MemoryWakeup.ring", lambda bell: None)
+    monkeypatch.setattr("fencelock.stores.memory.source.MemoryWakeup.notify", lambda wakeup: None)
     monkeypatch.setattr("fencelock.testing.conformance.waiting.REQUEST_TIMEOUT_S", 0.01)
     assert isinstance(failure(Silent, "test_the_head_of_the_queue_is_told_of_a_release"), AssertionError)
 

@@ -1,8 +1,8 @@
-"""What a source of tokens decides, as plain values: the smallest store that keeps every rule.
+"""What a source of tokens decides, as plain values: the smallest implementation that keeps every rule.
 
-Promise: `answer` is told a request and the time, changes the ledger and returns the reply, all in one step; equal
-ledgers give equal replies. A token above the bound is never issued, a claim is granted once, and a place in the queue
-that expired is not granted. The memory store puts a mutex around it, the simulator a network and crashes.
+Promise: `answer` takes a request and the time, changes the state and returns the reply, in one step; equal states give
+equal replies. A token above the bound is never issued, a claim is granted at most once, and a waiter whose queue entry
+has expired is not granted. The memory store adds a mutex, the simulator adds a network and crashes.
 Never: I/O, a clock of its own, or a random draw.
 """
 
@@ -16,16 +16,16 @@ BLOCK_TOKENS = 1000
 """Tokens reserved at once, and the most that an unclean start can skip."""
 MAX_WAITERS = 10_000
 MAX_ENDED_CLAIMS = 1000
-"""Ended claims that are remembered one by one; what is older is refused by its birth (H4)."""
+"""Ended claims that are remembered one by one; older claims are refused by the time of their birth (H4)."""
 MAX_BREAKS = 1000
-"""Breaks that are remembered, so that one that is asked again breaks nobody else's lease."""
+"""Breaks that are remembered, so that a repeated request breaks no later holder's lease."""
 HEAD_WAIT_MS = 1000
 PAGE_LOCKS = 500
 _US_PER_MS = 1000
 
 
 class LockRow(NamedTuple):
-    """A lock that was ever taken; no claim: nobody holds it. The deadline is on the source's clock."""
+    """A lock that was taken at least once; without a claim it is free. The deadline is on the source's clock."""
 
     token: int
     claim: str | None
@@ -35,12 +35,12 @@ class LockRow(NamedTuple):
     ended: str | None = None
 
     def remaining_ms(self, now_ms: int) -> int:
-        """Return the time left to the lease; a time left greater than its ttl counts as the ttl (H1)."""
+        """Return the lease's time left, at most its ttl (H1)."""
         return 0 if self.claim is None else max(0, min(self.deadline_ms - now_ms, self.ttl_ms))
 
 
 class Waiter(NamedTuple):
-    """A place in a queue, kept until the deadline."""
+    """An entry in a queue, valid until the deadline."""
 
     holder: str
     ttl_ms: int
@@ -48,7 +48,7 @@ class Waiter(NamedTuple):
 
 
 Queue = dict[str, Waiter]
-"""The waiters of one lock by their claims, in the order in which they came."""
+"""The waiters of one lock by their claims, in order of arrival."""
 
 
 class ReferenceModel:
@@ -72,7 +72,7 @@ class ReferenceModel:
         return getattr(self, self.ANSWERS[type(request)])(request, now_us)  # type: ignore[no-any-return]
 
     def copy(self) -> "ReferenceModel":
-        """Return an equal ledger that changes apart from this one."""
+        """Return an independent copy."""
         twin = type(self)(self.source_id, self.history_id, block_tokens=self._block_tokens)
         vars(twin).update(vars(self))
         twin.locks = dict(self.locks)
@@ -82,7 +82,7 @@ class ReferenceModel:
         return twin
 
     def head(self, lock: str, now_ms: int) -> str | None:
-        """Return whose turn it is: the first waiter whose place has not expired."""
+        """Return the claim whose turn it is: the first waiter whose entry has not expired."""
         queue = self.queues.get(lock, {})
         return next((claim for claim, waiter in queue.items() if waiter.deadline_ms > now_ms), None)
 
@@ -101,7 +101,7 @@ class ReferenceModel:
         return self._enqueue(request, now_us) if request.may_wait else ask.Busy()
 
     def is_over(self, claim: str, born_us: int) -> bool:
-        """Tell whether the claim has ended, or is so old that it may have (H4)."""
+        """Return whether the claim has ended, or is so old that it may have (H4)."""
         return claim in self.ended_us or born_us <= self.refuse_born_until_us
 
     def _is_free(self, lock: str, now_ms: int) -> bool:
@@ -138,7 +138,7 @@ class ReferenceModel:
         return self._take_turn(request.lock, request.claim, now_us)
 
     def _take_turn(self, lock: str, claim: str, now_us: int) -> ask.SourceReply:
-        """Grant the lock to a waiter whose turn it is, or tell it how long to sleep; its place is kept anew."""
+        """Grant the lock to a waiter whose turn it is, or refresh its entry and return how long to sleep."""
         now_ms = now_us // _US_PER_MS
         self._drop_dead_waiters(lock, now_us)
         queue = self.queues.get(lock, {})
@@ -184,7 +184,7 @@ class ReferenceModel:
 
     def _why_lost(self, row: LockRow | None, claim: str) -> str:
         if row is None:
-            return "the source knows nothing of it any more"
+            return "the source no longer knows the lock"
         if row.claim == claim:
             return "it expired at the source before it was renewed"
         if row.claim is not None:
@@ -255,14 +255,14 @@ class ReferenceModel:
         if counter >= MAX_TOKEN:
             raise SourceError(f"no token is left above epoch {self.epoch}: make a new source")
         self.epoch += 1
-        # Drawn from the old one, so that equal ledgers stay equal; to be told apart is all that it is for.
+        # Derived from the old id, so that equal states stay equal; the id only has to differ.
         self.history_id = f"{request.history_id.partition('-')[0]}-{self.epoch}"
         self.bound = counter
         self.start_again(now_us, "the source's epoch was raised: " + request.reason)
         return self._read_source(ask.ReadSource(), now_us)
 
     def start_again(self, now_us: int, ended: str) -> None:
-        """Begin after an unclean stop: skip to the bound (T1), and end whatever was held or waited for."""
+        """Start after an unclean stop: skip to the bound (T1), and end all leases and waits."""
         self.counter = self.bound
         self.queues.clear()
         self.refuse_born_until_us = now_us

@@ -1,15 +1,14 @@
 """A source of tokens in this process's memory, under `memory://NAME`: for tests of code that takes a lock.
 
-Promise: it keeps every rule that a durable source keeps while the process lives: real leases, queues, expiry on the
-real clock. A forked child begins with sources of its own, under other source ids.
-Never: accepted by a guard of a durable store. Its tokens begin at 1 with each process, so a mark that outlives the
-process would refuse the next one's holders, or worse; the source id begins with `memory-`, and guards refuse that.
+Promise: while the process lives, it keeps every rule that a durable source keeps: real leases, queues, and expiry on
+the real clock. A forked child begins with sources of its own, under other source ids.
+Never: accepted by a guard of a durable store. Its tokens begin at 1 in each process, so a mark that outlives the
+process would refuse the next process's holders. The source id begins with `memory-`, which durable guards refuse.
 """
 
 import os
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 from fencelock.clock import boottime_us
@@ -18,71 +17,58 @@ from fencelock.model import MEMORY_SOURCE_PREFIX, Finding, draw_claim
 from fencelock.protocol import source_requests as ask
 from fencelock.protocol.stores import Capabilities
 from fencelock.stores.memory.reference_model import ReferenceModel
+from fencelock.stores.wakeup import EventWakeup
 
 MAX_SOURCES = 10_000
-"""Names that one process may use; a test suite that needs more should use a name again."""
-_DRAIN_BYTES = 8
+"""Names that one process may use; a test suite that needs more should reuse names."""
 
 
 class MemoryWorld:
-    """One named source: its ledger, and who listens."""
+    """One named source: its state and its waiters."""
 
-    def __init__(self, ledger: ReferenceModel) -> None:
-        self.ledger = ledger
-        self.bells: dict[str, MemoryWakeup] = {}
+    def __init__(self, model: ReferenceModel) -> None:
+        self.model = model
+        self.wakeups: dict[str, MemoryWakeup] = {}
         self._mutex = threading.Lock()
 
     def answer(self, request: Any, now_us: Callable[[], int]) -> ask.SourceReply:
-        """Answer one request, and wake whoever's turn may have come by it."""
+        """Answer one request, and notify the waiter whose turn it may be now."""
         with self._mutex:
-            now = now_us()  # Read under the mutex: what is decided is decided at that time (H1).
-            reply = self.ledger.answer(request, now)
+            now = now_us()  # Read under the mutex, so that the decision is made at that time (H1).
+            reply = self.model.answer(request, now)
             if isinstance(request, ask.Release | ask.Break):
-                bell = self.bells.get(self.ledger.head(request.lock, now // 1000) or "")
-                if bell is not None:
-                    bell.ring()
+                wakeup = self.wakeups.get(self.model.head(request.lock, now // 1000) or "")
+                if wakeup is not None:
+                    wakeup.notify()
         return reply
 
 
-class MemoryWakeup:
-    """Where one waiting claim hears that its turn may have come."""
+class MemoryWakeup(EventWakeup):
+    """The wakeup of one waiting claim."""
 
     def __init__(self, world: MemoryWorld, claim: str) -> None:
+        super().__init__()
         self._world = world
         self._claim = claim
-        self._descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        world.bells[claim] = self
-
-    def fileno(self) -> int:
-        """Return a descriptor that becomes readable when somebody rang."""
-        return self._descriptor
-
-    def ring(self) -> None:
-        """Wake the waiter."""
-        with suppress(OSError):
-            os.eventfd_write(self._descriptor, 1)
-
-    def drain(self) -> None:
-        """Forget the rings until now."""
-        with suppress(BlockingIOError):
-            os.read(self._descriptor, _DRAIN_BYTES)
+        world.wakeups[claim] = self
 
     def close(self) -> None:
-        """Stop listening."""
-        if self._world.bells.pop(self._claim, None) is self:
-            os.close(self._descriptor)
+        """Stop listening; never raises."""
+        if self._world.wakeups.get(self._claim) is self:
+            self._world.wakeups.pop(self._claim, None)
+        super().close()
 
 
 _WORLDS: dict[str, MemoryWorld] = {}
-# A child that went on with its parent's counters would issue the parent's tokens once more.
+# A child that kept its parent's counters would issue the parent's tokens again.
 os.register_at_fork(after_in_child=_WORLDS.clear)
 
 
 class MemorySource:
-    """A source in memory; every one of the same name in this process is the same source."""
+    """A source in memory; objects with the same name in one process are the same source."""
 
     capabilities = Capabilities(ttl_min_ms=1, ttl_max_ms=86_400_000, ttl_step_ms=1, notifies=True)
-    ledger_type = ReferenceModel
+    model_type = ReferenceModel
 
     def __init__(self, url: str, *, now_us: Callable[[], int] = boottime_us) -> None:
         scheme, separator, self._name = url.partition("://")
@@ -92,25 +78,27 @@ class MemorySource:
         self._now_us = now_us
 
     def world(self) -> MemoryWorld:
-        """Return the source of this name, made now if it is new to this process."""
+        """Return the source of this name; create it if it is new to this process."""
         world = _WORLDS.get(self._name)
         if world is None:
             if len(_WORLDS) >= MAX_SOURCES:
-                raise ConfigError(f"this process has {MAX_SOURCES} sources in memory: use a name again")
+                raise ConfigError(
+                    f"this process has {MAX_SOURCES} sources in memory, the most it may have: reuse a name"
+                )
             source_id = MEMORY_SOURCE_PREFIX + draw_claim()
-            world = _WORLDS.setdefault(self._name, MemoryWorld(self.ledger_type(source_id, draw_claim()[:16])))
+            world = _WORLDS.setdefault(self._name, MemoryWorld(self.model_type(source_id, draw_claim()[:16])))
         return world
 
     def connect(self, *, request_timeout_s: float = 0.0) -> "MemoryConnection":
-        """Return a connection; nothing here ever waits."""
+        """Return a connection; its requests never wait."""
         return MemoryConnection(self, self._now_us)
 
     def listen(self, lock: str, claim: str) -> MemoryWakeup:
-        """Open the bell of one waiting claim."""
+        """Open the wakeup of one waiting claim."""
         return MemoryWakeup(self.world(), claim)
 
     def install(self) -> None:
-        """Make the source of this name if there is none."""
+        """Create the source of this name if there is none."""
         self.world()
 
     def examine(self) -> list[Finding]:
@@ -120,7 +108,7 @@ class MemorySource:
 
 
 class MemoryConnection:
-    """Answers requests; each looks the source up, since a fork may have taken it away."""
+    """Answers requests. Each request looks the source up by name, because a fork clears the table of sources."""
 
     def __init__(self, store: MemorySource, now_us: Callable[[], int]) -> None:
         self._store = store
@@ -131,4 +119,4 @@ class MemoryConnection:
         return self._store.world().answer(request, self._now_us)
 
     def close(self) -> None:
-        """There is nothing to give back."""
+        """Do nothing: a connection in memory holds no resource."""

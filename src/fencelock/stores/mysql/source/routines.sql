@@ -327,7 +327,7 @@ BEGIN
     WHERE l.epoch = v_epoch AND l.deadline_us > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6));
     SET v_now_us = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6));
     SELECT asked.claim, IF(l.claim = asked.claim AND l.epoch = v_epoch AND l.deadline_us > v_now_us, l.ttl_ms, NULL),
-           CASE WHEN l.name IS NULL THEN 'the source knows nothing of it any more'
+           CASE WHEN l.name IS NULL THEN 'the source no longer knows the lock'
                 WHEN l.claim IS NOT NULL AND l.epoch <> v_epoch THEN CONCAT('the source''s epoch was raised: ', v_began_because)
                 WHEN l.claim = asked.claim THEN 'it expired at the source before it was renewed'
                 WHEN l.claim IS NOT NULL THEN CONCAT(l.holder, ' holds the lock now, with token ', l.token)

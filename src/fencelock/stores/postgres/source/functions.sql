@@ -394,7 +394,7 @@ BEGIN
     )
     SELECT asked.claim, r.ttl_ms,
            CASE WHEN r.claim IS NOT NULL THEN NULL
-                WHEN l.name IS NULL THEN 'the source knows nothing of it any more'
+                WHEN l.name IS NULL THEN 'the source no longer knows the lock'
                 WHEN l.claim = asked.claim THEN 'it expired at the source before it was renewed'
                 WHEN l.claim IS NOT NULL THEN format('%s holds the lock now, with token %s', l.holder, l.token)
                 ELSE coalesce(l.ended, 'it ended at the source') END

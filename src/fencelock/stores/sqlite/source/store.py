@@ -155,7 +155,7 @@ class SQLiteSourceConnection:
     def _why_lost(self, lock: str, claim: str) -> str:
         row = self._execute(SQL.read_lock, {"lock": lock}).fetchone()
         if row is None:
-            return "the source knows nothing of it any more"
+            return "the source no longer knows the lock"
         token, current, holder, ended = row
         if current == claim:
             return "it expired at the source before it was renewed"
