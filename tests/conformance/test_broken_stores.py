@@ -35,7 +35,7 @@ def kit_of(model):
 @pytest.fixture(autouse=True)
 def short_patience(monkeypatch):
     """A broken source may let threads wait for ever: that shows within a moment here."""
-    monkeypatch.setattr("fencelock.testing.conformance.rig.REQUEST_TIMEOUT_S", 1.0)
+    monkeypatch.setattr("fencelock.testing.runners.REQUEST_TIMEOUT_S", 1.0)
 
 
 @pytest.mark.parametrize(("broken", "check"), BROKEN, ids=lambda value: getattr(value, "__name__", value))

@@ -1,1 +1,196 @@
-"""The public contract between lock logic and stores: requests, replies, and what a source and a guard must be."""
+"""What a store must be: the public contract between fencelock and the systems that it keeps its locks and marks in.
+
+**A source** issues tokens. `SourceStore.connect` returns a connection whose `perform` answers one request with one
+`SourceReply`, in one round trip and one transaction. **A guard** enforces tokens at a resource. The connection that
+`GuardStore.connect` returns runs all requests between `Begin` and `Commit`, and between `Open` and `Finish`, in one
+write transaction. Each request's docstring names the replies that it may get.
+
+- **Units**: times whose names end in `_ms` and `_us` are integers, milliseconds and microseconds. The source's clock
+  decides; it is read inside the deciding statement, after that statement's lock.
+- **Idempotence**: a request that changes a source carries the claim that identifies it. The caller repeats a request
+  whose reply was lost, and the store gives the same answer. A claim is granted at most once, even if a late copy of its
+  `Acquire` arrives after its `Release`.
+- **Errors**: an error of `fencelock.errors` whose `definite` is true says that the request certainly had no effect
+  (`SourceUnavailableError`). `OutcomeUnknownError` says that it may have had one. After any exception the caller closes
+  the connection.
+- **Decisions**: a source decides who holds a lock. A guard decides nothing: it compares, reads and writes marks.
+
+A **flow** is a generator that yields requests and is sent replies; `run_generator` runs one.
+`docs/reference/protocol.md` tells when each request is sent, `docs/how-to/write-a-store.md` builds a store, and the
+kits of `fencelock.testing` prove one.
+
+Promise: every name in `__all__` is public, and names are loaded when they are first used.
+"""
+
+from importlib import import_module
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from fencelock.clock import boottime_ms, boottime_us
+    from fencelock.model import EPOCH_STRIDE, MAX_LOCK_NAME_BYTES, MAX_TOKEN, MIN_TOKEN, draw_claim
+    from fencelock.protocol.generators import run_generator, run_generator_async
+    from fencelock.protocol.guard_requests import (
+        ENFORCE,
+        OBSERVE,
+        AuditEntry,
+        Begin,
+        ChangeMark,
+        Commit,
+        ConflictError,
+        Finish,
+        Join,
+        Look,
+        Observation,
+        Open,
+        Present,
+        Protect,
+        Protected,
+        ReadMarks,
+        ReadProtections,
+        RecordRefusal,
+        Seen,
+        Unpresent,
+        Unprotect,
+        WriteAudit,
+        WriteMarks,
+    )
+    from fencelock.protocol.source_requests import (
+        DRAW,
+        NOW,
+        Acquire,
+        BlockSpent,
+        Break,
+        Broken,
+        Busy,
+        ClaimEnded,
+        Draw,
+        Flow,
+        Granted,
+        Inspect,
+        Listen,
+        ListLocks,
+        Now,
+        Poll,
+        Purge,
+        Queued,
+        RaiseEpoch,
+        ReadSource,
+        Release,
+        Released,
+        Renew,
+        Renewed,
+        ReserveBlock,
+        SourceReply,
+        Wait,
+    )
+    from fencelock.protocol.stores import (
+        AsyncGuardConnection,
+        AsyncGuardStore,
+        AsyncSourceConnection,
+        AsyncSourceStore,
+        Capabilities,
+        Channel,
+        FrameworkConnection,
+        GuardConnection,
+        GuardStore,
+        SourceConnection,
+        SourceStore,
+        SQLGuardStore,
+    )
+
+__all__ = [
+    "DRAW",
+    "ENFORCE",
+    "EPOCH_STRIDE",
+    "MAX_LOCK_NAME_BYTES",
+    "MAX_TOKEN",
+    "MIN_TOKEN",
+    "NOW",
+    "OBSERVE",
+    "Acquire",
+    "AsyncGuardConnection",
+    "AsyncGuardStore",
+    "AsyncSourceConnection",
+    "AsyncSourceStore",
+    "AuditEntry",
+    "Begin",
+    "BlockSpent",
+    "Break",
+    "Broken",
+    "Busy",
+    "Capabilities",
+    "ChangeMark",
+    "Channel",
+    "ClaimEnded",
+    "Commit",
+    "ConflictError",
+    "Draw",
+    "Finish",
+    "Flow",
+    "FrameworkConnection",
+    "Granted",
+    "GuardConnection",
+    "GuardStore",
+    "Inspect",
+    "Join",
+    "ListLocks",
+    "Listen",
+    "Look",
+    "Now",
+    "Observation",
+    "Open",
+    "Poll",
+    "Present",
+    "Protect",
+    "Protected",
+    "Purge",
+    "Queued",
+    "RaiseEpoch",
+    "ReadMarks",
+    "ReadProtections",
+    "ReadSource",
+    "RecordRefusal",
+    "Release",
+    "Released",
+    "Renew",
+    "Renewed",
+    "ReserveBlock",
+    "SQLGuardStore",
+    "Seen",
+    "SourceConnection",
+    "SourceReply",
+    "SourceStore",
+    "Unpresent",
+    "Unprotect",
+    "Wait",
+    "WriteAudit",
+    "WriteMarks",
+    "boottime_ms",
+    "boottime_us",
+    "draw_claim",
+    "run_generator",
+    "run_generator_async",
+]
+
+_HOMES = (
+    "fencelock.protocol.source_requests",
+    "fencelock.protocol.stores",
+    "fencelock.protocol.guard_requests",
+    "fencelock.protocol.generators",
+    "fencelock.model",
+    "fencelock.clock",
+)
+
+
+def __getattr__(name: str) -> object:
+    if name in __all__:
+        for home in _HOMES:
+            module = import_module(home)
+            if name in vars(module):
+                value = globals()[name] = vars(module)[name]
+                return value
+    raise AttributeError(f"module 'fencelock.protocol' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

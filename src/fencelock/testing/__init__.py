@@ -1,27 +1,33 @@
-"""fencelock.testing: prove a store, test code that takes locks, and simulate the protocol.
+"""fencelock.testing: prove a store, and test code that takes locks.
 
-Promise: everything here runs the library's real code; only time, networks and crashes are made up. The conformance kit
-(`SourceConformance`, `GuardConformance` and their async twins) runs under pytest and imports nothing of it. Names are
-loaded when they are first used; production code never imports this package.
+Promise: everything here runs the library's real code; only time, lost replies and lost leases are made up. The
+conformance kits (`SourceConformance`, `GuardConformance` and their async twins) run under pytest and do not import it.
+`ReferenceModel` and `MemoryResource` are the smallest source and the smallest guarded resource that keep every rule.
+Names are loaded when they are first used. Never: imported by production code.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fencelock.stores.memory.reference_model import ReferenceModel
     from fencelock.stores.memory.source import MemorySource
     from fencelock.testing.clock import ManualClock
     from fencelock.testing.conformance.guard import AsyncGuardConformance, GuardConformance
     from fencelock.testing.conformance.rig import failures
     from fencelock.testing.conformance.source import AsyncSourceConformance, SourceConformance
     from fencelock.testing.fakes import expire, lose
+    from fencelock.testing.memory_resource import MemoryResource, MemoryResourceSession
 
 _HOMES = {
     "AsyncGuardConformance": "fencelock.testing.conformance.guard",
     "AsyncSourceConformance": "fencelock.testing.conformance.source",
     "GuardConformance": "fencelock.testing.conformance.guard",
     "ManualClock": "fencelock.testing.clock",
+    "MemoryResource": "fencelock.testing.memory_resource",
+    "MemoryResourceSession": "fencelock.testing.memory_resource",
     "MemorySource": "fencelock.stores.memory.source",
+    "ReferenceModel": "fencelock.stores.memory.reference_model",
     "SourceConformance": "fencelock.testing.conformance.source",
     "expire": "fencelock.testing.fakes",
     "failures": "fencelock.testing.conformance.rig",
@@ -33,7 +39,10 @@ __all__ = [
     "AsyncSourceConformance",
     "GuardConformance",
     "ManualClock",
+    "MemoryResource",
+    "MemoryResourceSession",
     "MemorySource",
+    "ReferenceModel",
     "SourceConformance",
     "expire",
     "failures",

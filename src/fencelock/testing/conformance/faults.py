@@ -4,10 +4,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from fencelock import Finding
 from fencelock.errors import OutcomeUnknownError
-from fencelock.model import Finding
-from fencelock.protocol.source_requests import BlockSpent, SourceReply
-from fencelock.protocol.stores import Capabilities, Channel, SourceConnection, SourceStore
+from fencelock.protocol import BlockSpent, Capabilities, Channel, SourceConnection, SourceReply, SourceStore
 
 
 class LostReplies:

@@ -1,6 +1,5 @@
 """The conformance kit for guards: subclass it in a test module, say how to write and read, and run pytest."""
 
-from fencelock._api.aio_guard import AsyncGuard
 from fencelock.testing.conformance.enforcing import EnforcementChecks
 from fencelock.testing.conformance.sealing import SealChecks
 
@@ -22,4 +21,4 @@ class GuardConformance(SealChecks, EnforcementChecks):
 class AsyncGuardConformance(GuardConformance):
     """The same checks through the async guard."""
 
-    guard_type = AsyncGuard
+    is_async = True

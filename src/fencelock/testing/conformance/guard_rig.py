@@ -7,15 +7,10 @@ client can do, they ask of the kit's methods.
 import inspect
 from typing import Any
 
-from fencelock._api.aio_guard import AsyncGuard
-from fencelock._api.guard import Guard
-from fencelock._api.validation import scope_of
-from fencelock.hooks import NO_HOOKS
-from fencelock.model import Mark, Sequencer, SourceInfo, draw_claim
-from fencelock.protocol.guard_requests import Look, Seen
-from fencelock.protocol.stores import GuardStore
-from fencelock.stores.registry import guard_store
-from fencelock.testing.conformance.rig import AsyncRunner, Rig
+from fencelock import Mark, Sequencer, SourceInfo
+from fencelock.protocol import GuardStore, Look, Seen, draw_claim
+from fencelock.testing.conformance.rig import Rig
+from fencelock.testing.runners import AsyncRunner, async_guard, guard_store, sync_guard
 
 LOCK = "lock"
 
@@ -23,7 +18,8 @@ LOCK = "lock"
 class GuardRig(Rig):
     """A fresh place for each check. Subclass it through `GuardConformance`, and say the first four of its methods."""
 
-    guard_type: type[Guard] | type[AsyncGuard] = Guard
+    is_async = False
+    """Whether the checks go through the async guard, in tasks."""
     tables: tuple[str, str] = ("red", "blue")
     """Two tables, or whatever the store protects one by one, which `make_url` has made."""
     enforces = True
@@ -67,7 +63,7 @@ class GuardRig(Rig):
         self.url = self.make_url()
         self.source_id = draw_claim()
         self.history_id = draw_claim()
-        self.loop = None if self.guard_type is Guard else AsyncRunner(self.now_us)
+        self.loop = AsyncRunner(self.now_us) if self.is_async else None
 
     def teardown_method(self) -> None:
         """Close what the check has opened."""
@@ -87,8 +83,8 @@ class GuardRig(Rig):
     def guard(self, *resources: str, lock: str = LOCK, independent: bool = False) -> Any:
         """Return a guard over a store of its own; of resource `r` unless said."""
         store = self.make_store(self.url)
-        scope = scope_of(store.url, None, resources or ("r",), lock, independent=independent)
-        return self.guard_type(store, scope, NO_HOOKS)
+        make_guard = async_guard if self.is_async else sync_guard
+        return make_guard(store, resources or ("r",), lock, independent=independent)
 
     def do(self, result: Any) -> Any:
         """Return what a method of a guard returned; await it if it is the async one's."""

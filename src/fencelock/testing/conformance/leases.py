@@ -2,13 +2,12 @@
 
 from collections.abc import Callable
 
-from fencelock._flows import renewal as keep
-from fencelock._flows.acquire import Attempt, acquire
-from fencelock.protocol import source_requests as ask
-from fencelock.protocol.source_requests import Flow
+from fencelock import protocol as ask
+from fencelock.protocol import Flow
 from fencelock.testing.conformance.faults import LostReplies
 from fencelock.testing.conformance.rig import require
 from fencelock.testing.conformance.source_rig import Contender, SourceRig, asking, drawing
+from fencelock.testing.runners import Attempt, acquire, release
 
 THREADS = 4
 ROUNDS = 4
@@ -257,7 +256,7 @@ class LeaseChecks(SourceRig):
         if grant is None or attempt.claim is None:
             raise AssertionError("T3: an acquire whose reply was lost is granted when it is asked again")
         require(self.info().token == grant.token, "T3: and issues one token")
-        self.runner.run(lossy, keep.release("lock", attempt.claim))
+        self.runner.run(lossy, release("lock", attempt.claim))
         require(not self.info().is_held, "H4: a release whose reply was lost is done when it is asked again")
 
     def test_a_lost_reply_to_a_poll_is_answered_again(self) -> None:
@@ -286,7 +285,7 @@ class LeaseChecks(SourceRig):
                 yield ask.Wait(INSIDE_MS)
                 require(inside == [attempt.holder], f"H9: one at a time holds the lock, not {inside}")
                 inside.clear()
-                yield from keep.release("lock", attempt.claim or "")
+                yield from release("lock", attempt.claim or "")
 
         self.runner.together(self.store, [work(number) for number in range(THREADS)])
         require(not self.info().is_held, "H9: all have released")

@@ -2,8 +2,8 @@
 
 import hashlib
 
-from fencelock.model import MAX_LOCK_NAME_BYTES
-from fencelock.protocol import source_requests as ask
+from fencelock import protocol as ask
+from fencelock.protocol import MAX_LOCK_NAME_BYTES
 from fencelock.testing.conformance.rig import require
 from fencelock.testing.conformance.source_rig import SourceRig
 

@@ -4,8 +4,7 @@ import dataclasses
 import threading
 import time
 
-from fencelock._api.guard import Guard
-from fencelock._api.validation import scope_of
+from fencelock import Guard
 from fencelock.errors import (
     FencelockError,
     GuardError,
@@ -14,10 +13,10 @@ from fencelock.errors import (
     TokenCollisionError,
     WrongLockError,
 )
-from fencelock.hooks import NO_HOOKS
-from fencelock.model import MAX_TOKEN
+from fencelock.protocol import MAX_TOKEN
 from fencelock.testing.conformance.guard_rig import LOCK, GuardRig
-from fencelock.testing.conformance.rig import REQUEST_TIMEOUT_S, refusal, require
+from fencelock.testing.conformance.rig import refusal, require
+from fencelock.testing.runners import REQUEST_TIMEOUT_S, sync_guard
 
 A_MOMENT_S = 0.2
 """How long a seal gets to overtake an open transaction, which it must not."""
@@ -177,8 +176,7 @@ class SealChecks(GuardRig):
         require(not overtaken, "G3: a write was committed after a newer holder's seal had been")
 
     def _sync_guard(self) -> Guard:
-        store = self.make_store(self.url)
-        return Guard(store, scope_of(store.url, "r", None, LOCK, independent=False), NO_HOOKS)
+        return sync_guard(self.make_store(self.url), ("r",), LOCK)
 
     # --- G5 -----------------------------------------------------------------------------------------------------------
     def test_a_mark_is_of_the_whole_resource(self) -> None:

@@ -2,9 +2,9 @@
 
 from fencelock.testing.conformance.leases import LeaseChecks
 from fencelock.testing.conformance.names import NameChecks
-from fencelock.testing.conformance.rig import AsyncRunner
 from fencelock.testing.conformance.tokens import TokenChecks
 from fencelock.testing.conformance.waiting import WaitingChecks
+from fencelock.testing.runners import AsyncRunner
 
 
 class SourceConformance(TokenChecks, LeaseChecks, WaitingChecks, NameChecks):

@@ -7,12 +7,11 @@ that finds the block of tokens spent reserves one and is asked again, as the acq
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from fencelock.model import LockInfo, SourceInfo
-from fencelock.protocol import source_requests as requests
-from fencelock.protocol.source_requests import Flow
-from fencelock.protocol.stores import SourceStore
-from fencelock.stores.registry import source_store
-from fencelock.testing.conformance.rig import AsyncRunner, Rig, SyncRunner, require
+from fencelock import LockInfo, SourceInfo
+from fencelock import protocol as requests
+from fencelock.protocol import Flow, SourceStore
+from fencelock.testing.conformance.rig import Rig, require
+from fencelock.testing.runners import AsyncRunner, SyncRunner, source_store
 
 Reply = TypeVar("Reply")
 SHORT_TTL_MS = 100

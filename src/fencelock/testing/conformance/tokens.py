@@ -3,13 +3,12 @@
 import dataclasses
 from itertools import pairwise
 
-from fencelock._flows.acquire import Attempt, acquire
-from fencelock._flows.renewal import release
-from fencelock.model import EPOCH_STRIDE, MAX_TOKEN, Sequencer
-from fencelock.protocol import source_requests as ask
-from fencelock.protocol.source_requests import Flow
+from fencelock import Sequencer
+from fencelock import protocol as ask
+from fencelock.protocol import EPOCH_STRIDE, MAX_TOKEN, Flow
 from fencelock.testing.conformance.rig import require
 from fencelock.testing.conformance.source_rig import SourceRig
+from fencelock.testing.runners import Attempt, acquire, release
 
 HAMMERS = 4
 BLOWS = 5

@@ -2,9 +2,10 @@
 
 import select
 
-from fencelock.protocol import source_requests as ask
-from fencelock.testing.conformance.rig import REQUEST_TIMEOUT_S, require
+from fencelock import protocol as ask
+from fencelock.testing.conformance.rig import require
 from fencelock.testing.conformance.source_rig import Contender, SourceRig
+from fencelock.testing.runners import REQUEST_TIMEOUT_S
 
 TRIES = 10
 POLLS_PER_TTL = 4

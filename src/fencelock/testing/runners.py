@@ -1,0 +1,126 @@
+"""What the conformance kits run a store with: the library's own drivers, flows and guards, over any store.
+
+Promise: the kits reach the library's internals through this module alone. A check is written once; `SyncRunner` runs it
+in threads over the sync driver and guard, `AsyncRunner` in tasks over the async ones.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from fencelock._api.aio_guard import AsyncGuard
+from fencelock._api.guard import Guard
+from fencelock._api.validation import scope_of
+from fencelock._drivers.aio import AsyncDriver
+from fencelock._drivers.sync import SyncDriver
+from fencelock._flows.acquire import Attempt, acquire
+from fencelock._flows.renewal import release
+from fencelock.hooks import NO_HOOKS
+from fencelock.protocol import Flow, GuardStore, SourceStore
+from fencelock.stores.registry import guard_store, source_store
+
+__all__ = ["Attempt", "acquire", "guard_store", "release", "source_store"]
+
+REQUEST_TIMEOUT_S = 30.0
+"""How long a check waits for threads and tasks that should end at once."""
+Result = TypeVar("Result")
+
+
+class SyncRunner:
+    """Runs flows and calls in the caller's thread, and several at once in threads."""
+
+    def __init__(self, now_us: Callable[[], int]) -> None:
+        self._now_us = now_us
+        self._drivers: dict[int, SyncDriver] = {}
+
+    def run(self, store: SourceStore, flow: Flow[Result]) -> Result:
+        """Run one flow to its end."""
+        driver = self._drivers.get(id(store))
+        if driver is None:
+            driver = self._drivers[id(store)] = SyncDriver(store, now_us=self._now_us)
+        return driver.run(flow)
+
+    def together(self, store: SourceStore, flows: Sequence[Flow[Any]]) -> list[Any]:
+        """Run the flows at the same time, and return their results in order; the first error is raised."""
+        driver = SyncDriver(store, now_us=self._now_us)
+        results: list[Any] = [None] * len(flows)
+        errors: list[BaseException] = []
+
+        def work(number: int, flow: Flow[Any]) -> None:
+            try:
+                results[number] = driver.run(flow)
+            except BaseException as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=work, args=pair, daemon=True) for pair in enumerate(flows)]
+        for thread in threads:
+            thread.start()
+        give_up_s = time.monotonic() + REQUEST_TIMEOUT_S
+        for thread in threads:
+            thread.join(max(0.0, give_up_s - time.monotonic()))
+            if thread.is_alive():
+                raise AssertionError(f"{len(flows)} threads on one lock were not done after {REQUEST_TIMEOUT_S:g} s")
+        driver.close()
+        if errors:
+            raise errors[0]
+        return results
+
+    def close(self) -> None:
+        """Close the connections."""
+        for driver in self._drivers.values():
+            driver.close()
+
+
+class AsyncRunner:
+    """Runs flows on an event loop of its own, and several at once in tasks."""
+
+    def __init__(self, now_us: Callable[[], int]) -> None:
+        self._now_us = now_us
+        self._loop = asyncio.Runner()
+        self._drivers: dict[int, AsyncDriver] = {}
+
+    def run(self, store: SourceStore, flow: Flow[Result]) -> Result:
+        """Run one flow to its end."""
+        return self._loop.run(self._driver(store).run(flow))
+
+    def together(self, store: SourceStore, flows: Sequence[Flow[Any]]) -> list[Any]:
+        """Run the flows at the same time, and return their results in order; the first error is raised."""
+        driver = self._driver(store)
+
+        async def work() -> list[Any]:
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                return await asyncio.gather(*(driver.run(flow) for flow in flows))
+
+        return self._loop.run(work())
+
+    def wait(self, awaitable: Any) -> Any:
+        """Run an awaitable to its end."""
+
+        async def work() -> Any:
+            return await awaitable
+
+        return self._loop.run(work())
+
+    def _driver(self, store: SourceStore) -> AsyncDriver:
+        driver = self._drivers.get(id(store))
+        if driver is None:
+            driver = self._drivers[id(store)] = AsyncDriver(store, now_us=self._now_us)
+        return driver
+
+    def close(self) -> None:
+        """Close the connections and the loop."""
+        for driver in self._drivers.values():
+            self._loop.run(driver.close())
+        self._loop.close()
+
+
+def sync_guard(store: GuardStore, resources: tuple[str, ...], lock: str, *, independent: bool = False) -> Guard:
+    """Return a guard over a store that no URL needs to lead to."""
+    return Guard(store, scope_of(store.url, None, resources, lock, independent=independent), NO_HOOKS)
+
+
+def async_guard(store: GuardStore, resources: tuple[str, ...], lock: str, *, independent: bool = False) -> AsyncGuard:
+    """Return an async guard over a store that no URL needs to lead to."""
+    return AsyncGuard(store, scope_of(store.url, None, resources, lock, independent=independent), NO_HOOKS)
