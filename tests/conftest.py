@@ -12,6 +12,8 @@ import fencelock
 from tests.process.actors import Stage
 
 pytest_plugins = [
+    "tests.tiers",
+    "tests.turns",
     "tests.sql.postgres.fix_postgres",
     "tests.sql.postgres.fix_copies",
     "tests.sql.postgres.fix_faketime",
@@ -26,10 +28,21 @@ pytest_plugins = [
 ]
 
 
+SHELL_SIGNALS = (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP)
+
+
 def pytest_configure() -> None:
-    """Have SIGINT end programs: a shell's background job, as which this may run, ignores it, and so would they."""
+    """Give signals their default effect, here and in every program that a test starts.
+
+    `nohup`, a shell's `&` and CI runners start programs with some signals ignored, and a program keeps that over exec:
+    the processes that tests interrupt or hang up would not notice.
+    """
+    for number in SHELL_SIGNALS:
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 @pytest.fixture
