@@ -1,38 +1,47 @@
-# Two commands are enough: `make demo` and `make test`. Both create what they need
-# inside this folder (.venv*, .cache) and may be interrupted and run again.
+# `make demo` shows what fencelock is for, and `make check` is what to run while writing.
+# Every target creates what it needs inside this folder (.venv*, .cache), and may be
+# interrupted and run again.
 #
 #   PYTHON=python3.12 make test     choose the interpreter (3.11 or newer)
-#   make test PYTEST='-k lease'     hand arguments to pytest, under one Python only
+#   WORKERS=8 make test             run so many tests at once, on a machine with more cores
+#   make test PYTEST='-k lease'     hand arguments to pytest: some tests, of all tiers
+#   make campaigns MINUTES=10       begin no campaign after ten minutes
 #   make bench BENCH='--help'       hand arguments to the harness
 #   make bench STORE=all            measure everything, and write what the documents show
 #   make mutants MUTANTS='--help'   hand arguments to the mutants' runner
-#   make verify VERIFY='--help'     hand arguments to the campaigns
+#   make verify VERIFY='--help'     hand arguments to `fencelock verify`
 #   make demo DEMO='--svg out.svg'  hand arguments to `fencelock demo`
 
 MAKEFLAGS += --no-print-directory
-export PYTHON PYTEST BENCH STORE MUTANTS VERIFY
+export PYTHON PYTEST WORKERS MINUTES BENCH STORE MUTANTS VERIFY
 
-.PHONY: help demo test lint verify mutants clean
+.PHONY: help demo check test campaigns coverage lint bench verify mutants clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 16
+	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 18
 
 demo: ## see a split brain, without and with fencing
-	@scripts/venv .venv fencelock --editable '.[cli]'
+	@scripts/venv .venv fencelock --editable '.[cli]' --editable ./lab
 	@.venv/bin/fencelock demo $(DEMO)
 
-test: ## lint, type-check, build the wheel, and run every test against it
+check: ## lint, types, and the tests that need no server: two minutes
+	@scripts/check
+
+test: ## lint, build the wheels, and run check's and the servers' tests against them
 	@scripts/test
 
-lint: ## ruff, mypy --strict, pyright
+campaigns: ## prove what takes longer: faults, power cuts, more versions, fresh seeds
+	@scripts/campaigns
+
+coverage: ## run check's tests, and say which lines of the library they reach
+	@scripts/coverage
+
+lint: ## ruff, mypy --strict, pyright, shellcheck
 	@scripts/lint
 
-ifneq ($(wildcard lab/src/fencelock_lab/benchmarks/__main__.py),)
-.PHONY: bench
 bench: ## measure fencelock and everybody else, and write the page of what came out
 	@scripts/bench
-endif
 
 verify: ## attack each store for a minute, and write the page of what came out
 	@scripts/verify
@@ -41,5 +50,5 @@ mutants: ## change the rules' code in many small ways, and see tests notice
 	@scripts/mutants
 
 clean: ## remove everything that make has created
-	rm -rf .venv* .cache dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv* .cache dist .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -10,18 +10,11 @@ from contextlib import closing
 from pathlib import Path
 from typing import TypeVar
 
-import pytest
-
 ROOT = Path(__file__).resolve().parent.parent
 """The clone: for tests about the source and the documents, never to import from."""
 
 DEADLINE_S = 30.0
 """How long a condition may take on a loaded machine. A test that passes never waits so long."""
-
-ONE_TRY = pytest.mark.flaky(reruns=0)
-"""Marks a test that puts promises to the proof with real processes: what is broken once is broken, though it may hold
-the next time. Any other test that fails has one more try in `make test`.
-"""
 
 _PAUSE_S = 0.005
 

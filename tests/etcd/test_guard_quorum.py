@@ -8,6 +8,7 @@ from tests.etcd.test_guard_life import EtcdFace
 from tests.guard_quorum import race_through
 
 
+@pytest.mark.campaign
 @pytest.mark.process
 def test_no_update_is_lost_while_leaders_change(own_etcd_three: EtcdCluster) -> None:
     cluster = own_etcd_three

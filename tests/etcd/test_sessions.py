@@ -65,6 +65,7 @@ def test_all_claims_of_one_ttl_share_a_lease(etcd: Corner, client: Client):
     assert len(set(etcd.cluster.leases()) - before) == 2
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 def test_ten_thousand_leases_cost_one_keepalive_a_beat(etcd: Corner, client: Client):
     leases = []

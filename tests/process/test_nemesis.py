@@ -16,7 +16,6 @@ from typing import NamedTuple
 import pytest
 
 import fencelock
-from tests.helpers import ONE_TRY
 
 WORKERS = 32
 DURATION_S = 20.0
@@ -104,7 +103,7 @@ def torment(arena: Arena, chance: random.Random) -> None:
         worker.process.send_signal(signal.SIGCONT)
 
 
-@ONE_TRY
+@pytest.mark.campaign
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_no_acknowledged_increment_is_lost_under_freezes_and_kills(tmp_path: Path) -> None:

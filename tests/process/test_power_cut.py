@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from fencelock.model import EPOCH_STRIDE
-from tests.helpers import ONE_TRY, wait_until
+from tests.helpers import wait_until
 from tests.servers import need
 from tests.sources import rows
 
@@ -172,7 +172,6 @@ def check_only_grew(rounds: list[list[int]]) -> None:
         last = max(tokens, default=last)
 
 
-@ONE_TRY
 @pytest.mark.parametrize(
     ("survives", "keeps_names"),
     [

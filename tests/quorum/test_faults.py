@@ -14,12 +14,11 @@ import psycopg
 import pytest
 
 from fencelock.stores.registry import source_store
-from tests.helpers import ONE_TRY
 from tests.quorum.arena import Arena, Table, in_folder
 from tests.quorum.network import Network
 from tests.sql.postgres.fix_postgres import Database, only
 
-pytestmark = [ONE_TRY, pytest.mark.process, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.campaign, pytest.mark.process, pytest.mark.timeout(180)]
 TTL_S = 2.0
 SIZE = 3
 STORES = ("etcd", "zookeeper")

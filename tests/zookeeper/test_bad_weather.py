@@ -90,6 +90,7 @@ def sources(zookeeper_url: str, zookeeper_proxy: ZooKeeperProxy) -> Iterator[lis
         source.close()
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1])
 def test_whatever_the_network_does_one_holds_and_tokens_rise(

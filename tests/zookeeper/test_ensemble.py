@@ -71,6 +71,7 @@ def serving(ensemble: Ensemble, source: fencelock.Source) -> ZooKeeperServer:
     return next(server for server in ensemble.servers if server.port == port)
 
 
+@pytest.mark.campaign
 @pytest.mark.process
 @pytest.mark.slow
 def test_a_lease_outlives_the_server_that_it_is_connected_to(own_ensemble: Ensemble, source: fencelock.Source) -> None:
@@ -111,6 +112,7 @@ def _tried(source: fencelock.Source) -> fencelock.Lease | None:
         return None
 
 
+@pytest.mark.campaign
 @pytest.mark.process
 @pytest.mark.slow
 def test_without_a_quorum_leases_end_in_time_and_nothing_is_granted(

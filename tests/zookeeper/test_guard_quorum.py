@@ -9,6 +9,7 @@ from tests.zookeeper.fix_server import Ensemble, ZooKeeperServer
 from tests.zookeeper.test_guard_life import ZooKeeperFace
 
 
+@pytest.mark.campaign
 @pytest.mark.process
 def test_no_update_is_lost_while_leaders_change(own_ensemble: Ensemble) -> None:
     ensemble = own_ensemble

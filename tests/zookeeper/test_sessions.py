@@ -57,6 +57,7 @@ def test_many_held_locks_cost_one_beat(proxied: Client, zookeeper_proxy: ZooKeep
         assert zookeeper_proxy.sent == {"sync": 1, "get": 1}
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 def test_ten_thousand_held_locks_cost_one_beat(client: Client, zookeeper: ZooKeeperServer) -> None:
     """Told by the server, which counts the pings of every session and this question too."""

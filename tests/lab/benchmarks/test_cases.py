@@ -16,6 +16,7 @@ SERVED = [one for one in SUBJECTS if one != "redis"]
 """Nobody whom the tests install offers locks on Redis."""
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SERVED)
 def test_every_case_works(name: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,6 +72,7 @@ def test_what_is_missed_or_not_measured_is_said() -> None:
     assert "Not measured: known (OSError: no room)." in told
 
 
+@pytest.mark.campaign
 def test_pictures_show_everybody_and_are_the_same_each_time() -> None:
     pictures = plots.draw([PLANTED])
     assert set(pictures) == {"postgres", "scale"}
@@ -113,6 +114,7 @@ def test_parts_are_chosen_by_name() -> None:
     assert set(command.QUESTIONS) == {part for parts in SUBJECTS.values() for part in parts}
 
 
+@pytest.mark.campaign
 def test_the_command_writes_results_and_page(tmp_path: Path) -> None:
     # The results of another subject, from another run, stay.
     write(PLANTED, tmp_path)

@@ -18,7 +18,7 @@ from fencelock_lab.campaigns.negative_controls import CONTROLS, SOUND
 from fencelock_lab.campaigns.verdict import CLEAN, NOT_ENOUGH, VIOLATION
 from tests.cli.program import Program, program
 from tests.etcd.fix_etcd import Corner
-from tests.helpers import ONE_TRY, wait_until
+from tests.helpers import wait_until
 
 __all__ = ["program"]
 pytestmark = [pytest.mark.process, pytest.mark.slow]
@@ -72,7 +72,6 @@ def attack_until(wanted: int, program: Program, *words: str) -> tuple[int, Any]:
     return code, verdict
 
 
-@ONE_TRY
 def test_a_sound_set_up_passes_and_nothing_is_left_behind(program: Program) -> None:
     guard = file_at(program.folder)
     history = program.folder / "history.jsonl"
@@ -92,6 +91,7 @@ def test_a_sound_set_up_passes_and_nothing_is_left_behind(program: Program) -> N
     assert program.left() == []
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("control", TELLING)
 def test_each_broken_guard_is_caught(program: Program, control: str) -> None:
     history = str(program.folder / "history.jsonl")
@@ -105,7 +105,7 @@ def test_every_broken_guard_has_its_telling_rules() -> None:
     assert {*TELLING, SOUND} == set(CONTROLS)
 
 
-@ONE_TRY
+@pytest.mark.campaign
 def test_a_sound_guard_whose_resources_are_restored_passes(program: Program) -> None:
     history = program.folder / "history.jsonl"
     words = ("--control", SOUND, "--history", str(history), *SHORT)
@@ -116,6 +116,7 @@ def test_a_sound_guard_whose_resources_are_restored_passes(program: Program) -> 
     assert any("SealLostError" in line for line in lines)
 
 
+@pytest.mark.campaign
 def test_a_run_in_which_nothing_is_frozen_proves_nothing(program: Program) -> None:
     guard = file_at(program.folder)
     code, verdict = attack(program, "--guard", guard, "--faults", "kill,stray", "--ttl", "0.3", "--duration", "2")
@@ -132,6 +133,7 @@ def test_a_dry_run_touches_nothing(program: Program) -> None:
     assert not (program.folder / "locks.db").exists()
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_campaign_cleans_up(program: Program, number: signal.Signals) -> None:
     """Whoever is impatient meanwhile interrupts nothing."""
@@ -151,6 +153,7 @@ def test_an_interrupted_campaign_cleans_up(program: Program, number: signal.Sign
     wait_until(lambda: not program.left())  # One that was only just started ends when it finds no orders.
 
 
+@pytest.mark.campaign
 def test_no_worker_outlives_a_killed_conductor(program: Program) -> None:
     program.environment["TMPDIR"] = str(program.folder)  # What a killed conductor leaves there goes with the test.
     guard = file_at(program.folder)
@@ -165,6 +168,7 @@ def test_no_worker_outlives_a_killed_conductor(program: Program) -> None:
     assert "left behind" not in refused.stderr
 
 
+@pytest.mark.campaign
 def test_a_hangup_that_is_ignored_stays_ignored(program: Program) -> None:
     """As under nohup."""
     guard = file_at(program.folder)

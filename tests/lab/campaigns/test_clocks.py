@@ -58,6 +58,7 @@ def test_what_a_killed_process_shares_is_removed(tmp_path: Path) -> None:
     assert not list(SHARED.glob(f"*faketime_*_{process.pid}"))
 
 
+@pytest.mark.campaign
 @pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.usefixtures("faketime")

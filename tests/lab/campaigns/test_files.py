@@ -65,6 +65,7 @@ def test_a_page_that_finds_no_room_takes_no_verdict_away(program: Program) -> No
     assert done.stderr == f"fencelock: {FULL} could not be written: No space left on device\n"
 
 
+@pytest.mark.campaign
 @pytest.mark.process
 @pytest.mark.slow
 def test_a_history_that_finds_no_room_is_kept_elsewhere(program: Program) -> None:

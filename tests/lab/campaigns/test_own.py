@@ -16,7 +16,7 @@ from fencelock_lab.servers import programs
 from fencelock_lab.servers.registry import SETUPS
 from fencelock_lab.servers.watcher import processes_in
 from tests.cli.program import Program, program
-from tests.helpers import ONE_TRY, wait_until
+from tests.helpers import wait_until
 from tests.lab.campaigns.test_campaign import attack
 from tests.servers import need
 
@@ -60,7 +60,7 @@ def need_all(kind: str) -> None:
         need(each)
 
 
-@ONE_TRY
+@pytest.mark.campaign
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("kind", SHORT)
 def test_own_servers_stand(program: Program, place: Path, kind: str) -> None:
@@ -93,6 +93,7 @@ def begun(program: Program, place: Path, *words: str) -> subprocess.Popen[str]:
     return process
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_campaign_ends_its_servers(program: Program, place: Path, number: signal.Signals) -> None:
     process = begun(program, place, "--faults", "server-freeze")
@@ -102,6 +103,7 @@ def test_an_interrupted_campaign_ends_its_servers(program: Program, place: Path,
     assert is_clean(place)
 
 
+@pytest.mark.campaign
 def test_frozen_servers_do_not_outlive_a_killed_campaign(program: Program, place: Path) -> None:
     process = begun(program, place, "--faults", "server-freeze", "--ttl", "60")
     process.kill()
@@ -110,6 +112,7 @@ def test_frozen_servers_do_not_outlive_a_killed_campaign(program: Program, place
     wait_until(lambda: not program.left())
 
 
+@pytest.mark.campaign
 def test_all_processes_of_a_killed_campaign_on_postgres_end(program: Program, place: Path) -> None:
     """Its processes have sessions of their own, and share memory that outlives them."""
     need_all("postgres")

@@ -80,7 +80,7 @@ def dom_of(page: Path) -> str:
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("tenures", [0, 12_500])
+@pytest.mark.parametrize("tenures", [0, pytest.param(12_500, marks=pytest.mark.campaign)])
 def test_a_browser_draws_it(tmp_path: Path, tenures: int) -> None:
     script = broken(end=90.0 if tenures else 5.0)
     for number in range(tenures):

@@ -12,7 +12,6 @@ from fencelock_lab.campaigns.verdict import CLEAN, NOT_ENOUGH
 from tests.cli.program import Program, program
 from tests.etcd.fix_etcd import Corner, EtcdFleet
 from tests.etcd.fix_server import EtcdCluster
-from tests.helpers import ONE_TRY
 from tests.lab.campaigns.test_campaign import attack_until
 from tests.sql.mysql.fix_mysql import Database as MySQLDatabase
 from tests.sql.postgres.fix_postgres import Database, only
@@ -42,7 +41,7 @@ def check(program: Program, url: str, guard: str, words: tuple[str, ...] = SHORT
     assert program.left() == []
 
 
-@ONE_TRY
+@pytest.mark.campaign
 @only("15")
 def test_postgres_stands(program: Program, database: Database) -> None:
     check(program, database.url(), database.url())
@@ -50,13 +49,13 @@ def test_postgres_stands(program: Program, database: Database) -> None:
     assert tables == [(0,)]
 
 
-@ONE_TRY
+@pytest.mark.campaign
 def test_mariadb_stands(program: Program, mysql_database: MySQLDatabase) -> None:
     check(program, mysql_database.url(), mysql_database.url())
     assert len(mysql_database.rows("SHOW TABLES LIKE 'verify%%'")) == 0
 
 
-@ONE_TRY
+@pytest.mark.campaign
 def test_etcd_stands(program: Program, etcd: Corner) -> None:
     check(program, f"{etcd.url}/locks", f"{etcd.url}/data", SHORT_SESSIONS)
     assert "verify_" not in etcd.cluster.ctl("get", "--prefix", "--keys-only", etcd.prefix)
@@ -71,6 +70,7 @@ def usual_etcd(etcd_fleet: EtcdFleet) -> Iterator[EtcdCluster]:
         yield cluster
 
 
+@pytest.mark.campaign
 def test_a_ttl_that_only_the_server_refuses_is_a_mistake(program: Program, usual_etcd: EtcdCluster) -> None:
     url = usual_etcd.url("locks")
     with fencelock.connect(url) as source:
@@ -85,7 +85,7 @@ def test_a_ttl_that_only_the_server_refuses_is_a_mistake(program: Program, usual
     assert done.returncode in {CLEAN, NOT_ENOUGH}, done.stderr
 
 
-@ONE_TRY
+@pytest.mark.campaign
 def test_zookeeper_stands(program: Program, zookeeper: ZooKeeperServer) -> None:
     base = fresh_base()
     data = zookeeper.url(f"{base}-data")

@@ -47,6 +47,7 @@ def test_fixed_seeds_break_no_rule(simulated):
     assert broken(simulated, FIXED) == []
 
 
+@pytest.mark.campaign
 def test_fresh_seeds_break_no_rule(simulated, capsys):
     first = random.SystemRandom().randrange(2**32)
     with capsys.disabled():

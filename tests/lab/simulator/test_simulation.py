@@ -29,6 +29,7 @@ def test_fixed_seeds_break_no_rule(first):
     assert broken(FIXED[first::SLICES]) == []
 
 
+@pytest.mark.campaign
 def test_fresh_seeds_break_no_rule(capsys):
     first = random.SystemRandom().randrange(2**32)
     with capsys.disabled():

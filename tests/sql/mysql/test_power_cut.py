@@ -18,7 +18,7 @@ import pytest
 
 import fencelock
 from fencelock.stores.mysql.source.store import MySQLSource
-from tests.helpers import ONE_TRY, wait_until
+from tests.helpers import wait_until
 from tests.servers import need
 from tests.sql.mysql.clients import Client, one_token
 from tests.sql.mysql.fix_mysql import Fleet
@@ -55,7 +55,7 @@ def server(disk_fleet: Fleet, request: pytest.FixtureRequest) -> Iterator[MySQLS
         yield server
 
 
-@ONE_TRY
+@pytest.mark.campaign
 def test_t1_no_token_comes_twice_over_kills_in_the_middle_of_load(server: MySQLServer) -> None:
     url = server.url(database="shop")
     granters = [Granter(url, number) for number in range(3)]

@@ -20,7 +20,7 @@ import pytest
 import fencelock
 from fencelock import SourceError
 from fencelock.stores.postgres.source.store import PostgresSource
-from tests.helpers import ONE_TRY, wait_until
+from tests.helpers import wait_until
 from tests.sql.postgres.clients import Client, one_token
 from tests.sql.postgres.fix_copies import Copies
 from tests.sql.postgres.fix_postgres import Fleet, only
@@ -60,7 +60,7 @@ class Granter(threading.Thread):
                     self.refusals.append(str(error))
 
 
-@ONE_TRY
+@pytest.mark.campaign
 @pytest.mark.parametrize("mode", ["immediate", "kill"])
 def test_t1_no_token_comes_twice_over_stops_in_the_middle_of_load(
     own_postgres: PostgresServer, mode: Literal["immediate", "kill"]
@@ -158,7 +158,6 @@ def machine(own_postgres: PostgresServer, postgres_fleet: Fleet, copies: Copies)
     return Machine(postgres_fleet, copies, own_postgres)
 
 
-@ONE_TRY
 def test_t1_no_token_is_told_again_after_a_power_cut(machine: Machine) -> None:
     moments = random.Random("cut")
     for _ in range(3):
