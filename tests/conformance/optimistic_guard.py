@@ -65,7 +65,7 @@ class Speech(OptimisticGuardCodec):
     def _read_all(self):
         return (yield lambda place: {key[1]: one for key, one in place.values.items() if key[0] == "mark"})
 
-    def _find_clash(self):
+    def _find_conflict(self):
         return (yield lambda place: "is the place of a source of locks" if "locks" in place.values else None)
 
     def _write(self, changes):

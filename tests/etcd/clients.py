@@ -13,8 +13,8 @@ class Client(sources.Client):
         self.connection = self.store.connect(request_timeout_s=request_timeout_s)
 
     @property
-    def presence(self):
-        return self.store.presence
+    def state(self):
+        return self.store.state
 
 
 def installed(url: str) -> Client:

@@ -3,8 +3,8 @@
 from typing import Any
 
 from fencelock.stores.etcd.connection.client import TXN, EtcdClient
-from fencelock.stores.etcd.connection.operations import delete, get, put, txn
 from fencelock.stores.etcd.connection.url import parse_url
+from fencelock.stores.etcd.connection.wire import delete, get, put, txn
 
 
 class Direct:

@@ -8,8 +8,7 @@ import pytest
 
 import fencelock
 from fencelock.errors import ConfigError, OutcomeUnknownError, SourceUnavailableError
-from fencelock.stores.etcd.connection import messages as say
-from fencelock.stores.etcd.connection import operations as op
+from fencelock.stores.etcd.connection import wire
 from fencelock.stores.etcd.connection.client import RANGE, STATUS, TXN, EtcdClient
 from fencelock.stores.etcd.connection.url import parse_url
 from fencelock.stores.etcd.source.store import EtcdSource
@@ -22,13 +21,13 @@ SHORT_S = 0.3
 
 
 def test_a_url_names_members_a_prefix_a_login_and_files():
-    place = parse_url("etcd://me:p%40ss@one:1,two,[::1]:3/a%20b/c/?ca=/ca&cert=/cert&key=/key")
-    assert place.endpoints == ("one:1", "two:2379", "[::1]:3")
-    assert place.prefix == b"a b/c/"
-    assert (place.user, place.password) == ("me", "p@ss")
-    assert place.tls == ("/ca", "/cert", "/key")
-    assert place.url == "etcd://one:1,two:2379,[::1]:3/a%20b/c"
-    assert "p@ss" not in repr(place)
+    info = parse_url("etcd://me:p%40ss@one:1,two,[::1]:3/a%20b/c/?ca=/ca&cert=/cert&key=/key")
+    assert info.endpoints == ("one:1", "two:2379", "[::1]:3")
+    assert info.prefix == b"a b/c/"
+    assert (info.user, info.password) == ("me", "p@ss")
+    assert info.tls == ("/ca", "/cert", "/key")
+    assert info.url == "etcd://one:1,two:2379,[::1]:3/a%20b/c"
+    assert "p@ss" not in repr(info)
 
 
 def test_a_url_without_more_names_no_prefix_no_login_and_no_tls():
@@ -53,11 +52,11 @@ def test_a_url_that_is_not_understood_is_refused_without_its_password(url):
 def test_a_transaction_is_done_in_threads_and_on_loops_alike(etcd: Corner):
     client = EtcdClient(parse_url(etcd.url))
     key = f"{etcd.prefix}/key".encode()
-    first = client.call(TXN, op.txn([op.is_absent(key)], [op.put(key, b"1")]), REQUEST_TIMEOUT_S)
+    first = client.call(TXN, wire.txn([wire.is_absent(key)], [wire.put(key, b"1")]), REQUEST_TIMEOUT_S)
     assert first.succeeded
 
     async def again():
-        return await client.call_async(TXN, op.txn([op.is_absent(key)], [], [op.get(key)]), REQUEST_TIMEOUT_S)
+        return await client.call_async(TXN, wire.txn([wire.is_absent(key)], [], [wire.get(key)]), REQUEST_TIMEOUT_S)
 
     for _ in range(2):  # Each on a loop of its own.
         found = asyncio.run(again())
@@ -68,34 +67,34 @@ def test_a_transaction_is_done_in_threads_and_on_loops_alike(etcd: Corner):
 def test_a_member_that_is_down_is_passed_over(etcd: Corner):
     hosts = f"127.0.0.1:1,{etcd.cluster.servers[0].endpoint()}"
     client = EtcdClient(parse_url(f"etcd://{hosts}"))
-    assert client.call(RANGE, say.RangeRequest(key=b"x"), REQUEST_TIMEOUT_S).header.revision
+    assert client.call(RANGE, wire.RangeRequest(key=b"x"), REQUEST_TIMEOUT_S).header.revision
 
 
 def test_nobody_there_is_a_definite_error():
     with pytest.raises(SourceUnavailableError) as caught:
-        EtcdClient(parse_url("etcd://127.0.0.1:1,127.0.0.1:2")).call(STATUS, say.StatusRequest(), REQUEST_TIMEOUT_S)
+        EtcdClient(parse_url("etcd://127.0.0.1:1,127.0.0.1:2")).call(STATUS, wire.StatusRequest(), REQUEST_TIMEOUT_S)
     assert caught.value.definite
 
 
 def test_a_name_that_nobody_resolves_is_a_definite_error_and_the_next_member_is_asked(etcd: Corner):
     with pytest.raises(SourceUnavailableError, match="cannot be reached") as caught:
-        EtcdClient(parse_url("etcd://nohost.invalid/p")).call(STATUS, say.StatusRequest(), REQUEST_TIMEOUT_S)
+        EtcdClient(parse_url("etcd://nohost.invalid/p")).call(STATUS, wire.StatusRequest(), REQUEST_TIMEOUT_S)
     assert caught.value.definite
     client = EtcdClient(parse_url(f"etcd://nohost.invalid,{etcd.cluster.servers[0].endpoint()}"))
-    assert client.call(STATUS, say.StatusRequest(), REQUEST_TIMEOUT_S).version
+    assert client.call(STATUS, wire.StatusRequest(), REQUEST_TIMEOUT_S).version
 
 
 def test_a_frozen_member_leaves_the_outcome_unknown_and_the_next_call_goes_elsewhere(own_etcd_three: EtcdCluster):
     client = EtcdClient(parse_url(own_etcd_three.url()))
     follower = next(server for server in own_etcd_three.servers if not server.is_leader())
-    wait_until(lambda: client.call(STATUS, say.StatusRequest(), REQUEST_TIMEOUT_S).version)
+    wait_until(lambda: client.call(STATUS, wire.StatusRequest(), REQUEST_TIMEOUT_S).version)
     while own_etcd_three.servers[client._member] is not follower:
-        client._leave(client._member)
-    client.call(RANGE, say.RangeRequest(key=b"x"), REQUEST_TIMEOUT_S)
+        client._switch_member(client._member)
+    client.call(RANGE, wire.RangeRequest(key=b"x"), REQUEST_TIMEOUT_S)
     follower.freeze()
     with pytest.raises(OutcomeUnknownError):
-        client.call(RANGE, say.RangeRequest(key=b"x"), SHORT_S)
-    assert client.call(RANGE, say.RangeRequest(key=b"x"), REQUEST_TIMEOUT_S).header.revision
+        client.call(RANGE, wire.RangeRequest(key=b"x"), SHORT_S)
+    assert client.call(RANGE, wire.RangeRequest(key=b"x"), REQUEST_TIMEOUT_S).header.revision
 
 
 def test_what_nobody_has_any_more_leaves_no_connection(own_etcd: EtcdCluster):

@@ -12,11 +12,10 @@ import pytest
 from fencelock.model import draw_claim
 from fencelock.protocol import source_requests as ask
 from fencelock.protocol.generators import run_generator
-from fencelock.stores.etcd.connection import messages as say
+from fencelock.stores.etcd.connection import wire
 from fencelock.stores.etcd.connection.client import LEASE_REVOKE
 from fencelock.stores.etcd.source.cluster_state import ClusterState
-from fencelock.stores.etcd.source.queue_entry import EtcdQueueEntry
-from fencelock.stores.etcd.source.session import EtcdSession
+from fencelock.stores.etcd.source.session import EtcdQueueEntry, EtcdSession
 from tests.etcd.clients import Client, installed
 from tests.etcd.fix_etcd import Corner
 from tests.etcd.wire import Wire
@@ -47,13 +46,13 @@ def test_a_claim_is_not_taken_for_forgotten_while_it_is_placed(
     etcd: Corner, client: Client, monkeypatch: pytest.MonkeyPatch
 ):
     """Between two lines of the thread that acquires, the keeper ends what nobody asks for."""
-    settle = ClusterState.settle
+    assign_key = ClusterState.assign_key
 
-    def settle_slowly(here: ClusterState, *details: Any) -> None:
-        settle(here, *details)
-        elsewhere(lambda: run_generator(here.end_overdue(), client.connection.say))
+    def assign_key_slowly(state: ClusterState, *details: Any) -> None:
+        assign_key(state, *details)
+        elsewhere(lambda: run_generator(state.end_overdue(), client.connection.send))
 
-    monkeypatch.setattr(ClusterState, "settle", settle_slowly)
+    monkeypatch.setattr(ClusterState, "assign_key", assign_key_slowly)
     claim = draw_claim()
     client.token("lock", claim, ttl_ms=TTL_MS)
     assert client.ask(ask.Renew((("lock", claim),))).remaining_ms
@@ -62,35 +61,35 @@ def test_a_claim_is_not_taken_for_forgotten_while_it_is_placed(
 
 
 def test_a_claim_whose_end_has_begun_is_not_placed(etcd: Corner, client: Client, monkeypatch: pytest.MonkeyPatch):
-    keep = EtcdQueueEntry.keep
+    extend = EtcdQueueEntry.extend
 
-    def keep_slowly(standing: EtcdQueueEntry, sent_ms: int) -> None:
-        keep(standing, sent_ms)
+    def extend_slowly(entry: EtcdQueueEntry, sent_ms: int) -> None:
+        extend(entry, sent_ms)
         other = client.store.connect(request_timeout_s=DEADLINE_S)
-        elsewhere(lambda: other.perform(ask.Release("lock", standing.claim)))
+        elsewhere(lambda: other.perform(ask.Release("lock", entry.claim)))
 
-    monkeypatch.setattr(EtcdQueueEntry, "keep", keep_slowly)
+    monkeypatch.setattr(EtcdQueueEntry, "extend", extend_slowly)
     assert isinstance(client.acquire("lock", draw_claim()), ask.ClaimEnded)
     assert places(etcd) == []
 
 
 def revoke(client: Client, session: EtcdSession) -> None:
     """End a session at etcd, as an operator may."""
-    client.presence.client.call(LEASE_REVOKE, say.LeaseRevokeRequest(id=session.lease), DEADLINE_S)
+    client.state.client.call(LEASE_REVOKE, wire.LeaseRevokeRequest(id=session.lease), DEADLINE_S)
 
 
 def test_a_claim_in_doubt_whose_session_is_gone_holds_up_no_other(etcd: Corner, client: Client):
     gone, living = draw_claim(), draw_claim()
     client.token("gone", gone, ttl_ms=1000)
     client.token("lock", living, ttl_ms=TTL_MS)
-    standing = client.presence.standing[gone]
-    standing.sent += 1
-    standing.deadline_ms = 0
-    assert standing.session is not None
-    revoke(client, standing.session)
+    entry = client.state.entries[gone]
+    entry.sent += 1
+    entry.deadline_ms = 0
+    assert entry.session is not None
+    revoke(client, entry.session)
     assert client.ask(ask.Renew((("lock", living),))).remaining_ms
-    assert gone not in client.presence.standing
-    assert standing.session.is_lost
+    assert gone not in client.state.entries
+    assert entry.session.is_lost
 
 
 def test_a_session_whose_end_was_not_confirmed_is_ended_again(etcd: Corner):
@@ -98,9 +97,9 @@ def test_a_session_whose_end_was_not_confirmed_is_ended_again(etcd: Corner):
         client = installed(f"etcd://127.0.0.1:{wire.port}/{etcd.prefix}")
         claim = draw_claim()
         client.token("lock", claim, ttl_ms=TTL_MS)
-        session = client.presence.sessions[TTL_MS]
+        session = client.state.sessions[TTL_MS]
         wire.lose("requests")
-        client.presence.lose(session)
+        client.state.lose_session(session)
         wait_until(wire.is_quiet)
         wire.cut()
         assert places(etcd) != []
@@ -115,11 +114,11 @@ def test_a_session_whose_end_was_not_confirmed_is_ended_again(etcd: Corner):
 
 def test_a_session_that_etcd_has_ended_is_asked_to_end_once(etcd: Corner, client: Client):
     client.token("lock", draw_claim(), ttl_ms=TTL_MS)
-    session = client.presence.sessions[TTL_MS]
+    session = client.state.sessions[TTL_MS]
     revoke(client, session)
     before = etcd.cluster.servers[0].calls()["LeaseRevoke"]
-    client.presence.lose(session)
+    client.state.lose_session(session)
     for _ in range(10):
         client.ask(ask.Renew(()))
-    wait_until(lambda: not client.presence.partings._asked or client.ask(ask.Renew(())) is None)
+    wait_until(lambda: not client.state.pending_revocations._revocations or client.ask(ask.Renew(())) is None)
     assert etcd.cluster.servers[0].calls()["LeaseRevoke"] == before + 1

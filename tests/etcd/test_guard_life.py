@@ -12,7 +12,7 @@ import fencelock
 import fencelock.aio
 from fencelock.errors import OutcomeUnknownError, SourceError
 from fencelock.stores.etcd.connection.client import TXN
-from fencelock.stores.etcd.connection.operations import get_prefix, txn
+from fencelock.stores.etcd.connection.wire import get_prefix, txn
 from fencelock.stores.registry import guard_store
 from tests.cli.program import program
 from tests.etcd.fix_etcd import Corner, EtcdFleet

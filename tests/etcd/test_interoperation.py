@@ -11,7 +11,7 @@ import fencelock
 from fencelock.clock import boottime_us
 from fencelock.model import draw_claim
 from fencelock.protocol import source_requests as ask
-from fencelock.stores.etcd.connection import operations as op
+from fencelock.stores.etcd.connection import wire
 from fencelock.stores.etcd.connection.client import TXN
 from tests.etcd.clients import Client, installed
 from tests.etcd.fix_etcd import Corner
@@ -142,7 +142,7 @@ def test_all_exclude_each_other_under_contention(etcd: Corner):
 def test_whatever_a_foreign_holder_says_it_is_shown_and_broken(etcd: Corner, client: Client, value: bytes, shown: str):
     with etcdctl_lock(etcd) as theirs:
         key, lease = is_granted(theirs), int(places(etcd)[0].rpartition("/")[2], 16)
-        client.presence.client.call(TXN, op.txn((), (op.put(key.encode(), value, lease),)), 5.0)
+        client.state.client.call(TXN, wire.txn((), (wire.put(key.encode(), value, lease),)), 5.0)
         assert isinstance(client.acquire("lock"), ask.Busy)
         holder = client.ask(ask.Inspect("lock")).holder
         assert holder.startswith(shown)

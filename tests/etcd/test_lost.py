@@ -12,7 +12,7 @@ from fencelock.errors import OutcomeUnknownError
 from fencelock.model import draw_claim
 from fencelock.protocol import source_requests as ask
 from fencelock.stores.etcd.connection.client import TXN
-from fencelock.stores.etcd.source.codec import _placing
+from fencelock.stores.etcd.source.codec import _enqueue_txn
 from tests.etcd.clients import Client, installed
 from tests.etcd.fix_etcd import Corner
 from tests.etcd.wire import Direction, Wire
@@ -101,12 +101,12 @@ def test_a_claim_released_in_doubt_is_never_granted(stage: Stage, direction: Dir
     stage.client.token("warm")
     request = acquiring(draw_claim())
     stage.lose(direction, "Txn", request)
-    here = stage.client.presence
-    late = _placing(here.layout, here.standing[request.claim], request, here.record)
+    state = stage.client.state
+    late = _enqueue_txn(state.layout, state.entries[request.claim], request, state.record)
     stage.again(ask.Release("lock", request.claim))
     assert isinstance(stage.client.ask(request), ask.ClaimEnded)
     # What is still under way arrives now.
-    assert not here.client.call(TXN, late, REQUEST_TIMEOUT_S).succeeded
+    assert not state.client.call(TXN, late, REQUEST_TIMEOUT_S).succeeded
     assert not stage.other.ask(ask.Inspect("lock")).is_held
 
 
@@ -124,12 +124,12 @@ def test_a_release_that_comes_late_ends_nobody_elses_place(stage: Stage):
     """The key of a place is used again: a release knows its own place by what stands in it."""
     first, second = draw_claim(), draw_claim()
     stage.client.token("lock", first)
-    late = stage.client.presence.farewell(stage.client.presence.standing[first])
-    key = stage.client.presence.standing[first].key
+    late = stage.client.state.delete_entry(stage.client.state.entries[first])
+    key = stage.client.state.entries[first].key
     stage.client.release("lock", first)
     stage.client.token("lock", second)
-    assert stage.client.presence.standing[second].key == key
-    assert not stage.client.presence.client.call(TXN, late, REQUEST_TIMEOUT_S).succeeded
+    assert stage.client.state.entries[second].key == key
+    assert not stage.client.state.client.call(TXN, late, REQUEST_TIMEOUT_S).succeeded
     assert stage.other.ask(ask.Inspect("lock")).is_held
 
 

@@ -6,7 +6,7 @@ import fencelock
 from fencelock import GuardError, SourceError, StaleTokenError
 from fencelock.model import draw_claim
 from fencelock.protocol import source_requests as ask
-from fencelock.stores.etcd.source.prefix_conflicts import around_a_guard, around_a_source
+from fencelock.stores.etcd.source.prefix_conflicts import conflicts_of_guard, conflicts_of_source
 from fencelock.stores.registry import guard_store
 from tests.etcd.clients import Client, installed
 from tests.etcd.fix_etcd import Corner
@@ -54,14 +54,14 @@ def test_of_what_a_user_may_not_read_nothing_is_known(guarded_etcd: EtcdCluster)
 
 
 def test_what_is_looked_for_is_all_above_and_nothing_below() -> None:
-    assert [one.key for one in around_a_guard(b"a/%2F//b/")] == [
+    assert [one.key for one in conflicts_of_guard(b"a/%2F//b/")] == [
         b"a/%2F//b/.fencelock/source/record",
         b"a/%2F//.fencelock/source/record",
         b"a/.fencelock/source/record",
         b".fencelock/source/record",
     ]
-    assert [one.key for one in around_a_guard(b"")] == [b".fencelock/source/record"]
-    assert [one.key for one in around_a_source(b"a/b/")] == [
+    assert [one.key for one in conflicts_of_guard(b"")] == [b".fencelock/source/record"]
+    assert [one.key for one in conflicts_of_source(b"a/b/")] == [
         b"a/b/.fencelock/marks/",
         b"a/.fencelock/marks/b",
         b".fencelock/marks/a",

@@ -147,6 +147,6 @@ def test_neither_claims_nor_passwords_are_shown(guarded_etcd: EtcdCluster, caplo
     client.token("lock", claim)
     guarded_etcd.ctl("del", "--prefix", "app/lock/", user=ROOT)
     lost = client.ask(ask.Renew((("lock", claim),))).lost
-    shown = " ".join([repr(client.store.place), repr(client.store), client.store.url, *lost.values(), caplog.text])
+    shown = " ".join([repr(client.store.info), repr(client.store), client.store.url, *lost.values(), caplog.text])
     assert claim not in shown
     assert "p@ss" not in shown

@@ -14,7 +14,7 @@ from fencelock.clock import boottime_us
 from fencelock.errors import ConfigError
 from fencelock.model import draw_claim
 from fencelock.protocol import source_requests as ask
-from fencelock.stores.etcd.connection import messages as say
+from fencelock.stores.etcd.connection import wire
 from fencelock.stores.etcd.connection.client import _CLIENTS as CLIENTS
 from fencelock.stores.etcd.connection.client import LEASE_KEEP_ALIVE
 from tests.etcd.clients import Client, installed
@@ -184,16 +184,16 @@ def test_a_ttl_is_a_whole_number_of_seconds(etcd: Corner):
 def test_a_keepalive_that_is_confirmed_too_late_confirms_nothing(etcd: Corner, client: Client):
     neighbour = Client(etcd.url)
     client.token("lock", ttl_ms=1000)
-    session = client.presence.sessions[1000]
+    session = client.state.sessions[1000]
 
     def is_over() -> bool:  # By our own account: a neighbour keeps the lease alive at etcd.
-        request = say.LeaseKeepAliveRequest(id=session.lease)
-        assert neighbour.presence.client.call(LEASE_KEEP_ALIVE, request, DEADLINE_S).ttl == 1
+        request = wire.LeaseKeepAliveRequest(id=session.lease)
+        assert neighbour.state.client.call(LEASE_KEEP_ALIVE, request, DEADLINE_S).ttl == 1
         return not session.remaining_ms()
 
     wait_until(is_over)
     client.token("another", ttl_ms=1000)
-    assert client.presence.sessions[1000].lease != session.lease
+    assert client.state.sessions[1000].lease != session.lease
     wait_until(lambda: f"{session.lease:016x}" not in etcd.cluster.leases())
 
 

@@ -28,7 +28,7 @@ class InEtcd:
         return self.corner.url
 
     def let_expire(self) -> None:
-        session = self.store.presence.sessions[self.short_ttl_ms]
+        session = self.store.state.sessions[self.short_ttl_ms]
         super().let_expire()
         wait_until(lambda: f"{session.lease:016x}" not in self.corner.cluster.leases())
 

@@ -33,7 +33,7 @@ class Waiter:
         self.claim = draw_claim()
         request = ask.Acquire(lock, self.claim, "waiter", ttl_ms, boottime_us(), may_wait=True)
         assert isinstance(client.ask(request), ask.Queued)
-        self.ear = client.store.listen(lock, self.claim)
+        self.wakeup = client.store.listen(lock, self.claim)
         assert isinstance(self.poll(), ask.Queued)
         # A watch that has begun may have its waiter look once more, for what came before.
         wait_until(self._is_watching)
@@ -41,17 +41,17 @@ class Waiter:
             assert isinstance(self.poll(), ask.Queued)
 
     def poll(self):
-        self.ear.drain()
+        self.wakeup.drain()
         return self.client.ask(ask.Poll(self.lock, self.claim))
 
     def _is_watching(self) -> bool:
-        watch = self.client.presence.watcher._watches.get(self.client.presence.standing[self.claim].watch_id)
+        watch = self.client.state.watcher._watches.get(self.client.state.entries[self.claim].watch_id)
         return watch is not None and watch.since is not None
 
     @property
     def is_told(self) -> bool:
         hearing = select.poll()
-        hearing.register(self.ear.fileno(), select.POLLIN)
+        hearing.register(self.wakeup.fileno(), select.POLLIN)
         return bool(hearing.poll(0))
 
 
@@ -74,9 +74,9 @@ def test_a_hand_over_reads_no_queue(etcd: Corner, client: Client):
     first, second = Waiter(client), Waiter(client)
     client.release("lock", holder)
     wait_until(lambda: first.is_told)
-    standing = client.presence.standing[first.claim]
-    passed = client.presence.layout.passed("lock").decode()
-    assert etcd.cluster.ctl("get", "--print-value-only", passed).strip() == str(standing.ahead[1])
+    entry = client.state.entries[first.claim]
+    last_release = client.state.layout.last_release("lock").decode()
+    assert etcd.cluster.ctl("get", "--print-value-only", last_release).strip() == str(entry.predecessor[1])
     assert isinstance(first.poll(), ask.Granted)
     assert isinstance(second.poll(), ask.Queued)
 
@@ -97,8 +97,8 @@ def test_a_waiter_that_leaves_watches_no_more(client: Client):
     client.token("lock")
     waiter = Waiter(client)
     client.release("lock", waiter.claim)
-    waiter.ear.close()
-    assert not client.presence.watcher._watches
+    waiter.wakeup.close()
+    assert not client.state.watcher._watches
 
 
 def test_a_stream_that_breaks_has_waiters_look_and_hear_again(etcd: Corner):
@@ -151,7 +151,7 @@ def test_a_held_place_that_is_deleted_by_hand_is_lost(etcd: Corner, client: Clie
     beat = ask.Renew((("lock", claim),))
     assert client.ask(beat).remaining_ms
     etcd.cluster.ctl("del", "--prefix", f"{etcd.prefix}/lock/")
-    wait_until(lambda: not client.presence.standing[claim].is_watched)
+    wait_until(lambda: not client.state.entries[claim].is_watched)
     assert client.ask(beat).lost == {claim: "its place in etcd was deleted"}
 
 
@@ -174,7 +174,7 @@ def test_a_place_deleted_while_the_stream_is_down_is_lost(etcd: Corner):
         etcd.cluster.ctl("del", "--prefix", f"{etcd.prefix}/lock/")
         wait_until(lambda: wire.lost_bytes)
         wire.cut()
-        wait_until(lambda: not client.presence.standing[claim].is_watched)
+        wait_until(lambda: not client.state.entries[claim].is_watched)
 
         def lost() -> dict[str, str]:
             try:
@@ -192,7 +192,7 @@ def test_a_compacted_revision_has_a_waiter_look(etcd: Corner, client: Client):
     revision = client.ask(ask.ReadSource()).last_token
     client.token("lock")
     etcd.cluster.ctl("compact", str(revision + 1))
-    client.presence.watcher.watch(b"nothing", revision, told.set, is_urgent=False)
+    client.state.watcher.watch(b"nothing", revision, told.set, is_urgent=False)
     assert told.wait(DEADLINE_S)
 
 
@@ -202,7 +202,7 @@ def test_a_lease_that_expired_while_its_holder_waited_is_not_granted(etcd: Corne
     holder = draw_claim()
     other.token("lock", holder)
     waiter = Waiter(client)
-    lease = client.presence.standing[waiter.claim].session.lease
+    lease = client.state.entries[waiter.claim].session.lease
     etcd.cluster.ctl("lease", "revoke", f"{lease:x}")
     other.release("lock", holder)
     assert isinstance(waiter.poll(), ask.ClaimEnded)
@@ -213,7 +213,7 @@ def test_a_revoked_session_is_lost_with_all_its_leases(etcd: Corner, client: Cli
     claims = [draw_claim() for _ in range(3)]
     for claim in claims:
         client.token(claim, claim)
-    lease = client.presence.standing[claims[0]].session.lease
+    lease = client.state.entries[claims[0]].session.lease
     etcd.cluster.ctl("lease", "revoke", f"{lease:x}")
     renewed = client.ask(ask.Renew(tuple((claim, claim) for claim in claims)))
     assert set(renewed.lost) == set(claims)

@@ -4,8 +4,7 @@ from threading import Event
 
 import pytest
 
-from fencelock.stores.etcd.connection import messages as say
-from fencelock.stores.etcd.connection import operations as op
+from fencelock.stores.etcd.connection import wire
 from fencelock.stores.etcd.connection.client import TXN, EtcdClient
 from fencelock.stores.etcd.connection.url import parse_url
 from fencelock.stores.etcd.source.watcher import Watcher
@@ -24,14 +23,14 @@ class Scene:
         self.watcher = Watcher(self.client)
         self.key = corner.prefix.encode() + KEY
 
-    def do(self, *operations: say.RequestOp) -> int:
+    def do(self, *operations: wire.RequestOp) -> int:
         """Do this in one transaction, and return its revision."""
-        return int(self.client.call(TXN, op.txn([], list(operations)), DEADLINE_S).header.revision)
+        return int(self.client.call(TXN, wire.txn([], list(operations)), DEADLINE_S).header.revision)
 
     def begin(self, *, is_urgent: bool) -> tuple[Event, int]:
         """Watch the key from now on, and wait until the watch has begun."""
         told = Event()
-        revision = self.do(op.put(self.key, b""))
+        revision = self.do(wire.put(self.key, b""))
         watch_id = self.watcher.watch(self.key, revision + 1, told.set, is_urgent=is_urgent)
         if is_urgent:
             wait_until(lambda: self.watcher._watches[watch_id].since is not None)
@@ -47,15 +46,15 @@ def scene(etcd: Corner) -> Scene:
 def test_a_deletion_is_told(scene: Scene, *, is_urgent: bool) -> None:
     told, _ = scene.begin(is_urgent=is_urgent)
     assert not told.is_set()
-    scene.do(op.delete(scene.key))
+    scene.do(wire.delete(scene.key))
     assert told.wait(DEADLINE_S)
 
 
 @kinds
 def test_h7_a_deletion_before_the_watch_begins_is_told(scene: Scene, *, is_urgent: bool) -> None:
     """The key was seen, and is deleted before etcd hears of the watch."""
-    seen = scene.do(op.put(scene.key, b""))
-    scene.do(op.delete(scene.key))
+    seen = scene.do(wire.put(scene.key, b""))
+    scene.do(wire.delete(scene.key))
     told = Event()
     scene.watcher.watch(scene.key, seen + 1, told.set, is_urgent=is_urgent)
     assert told.wait(DEADLINE_S)
@@ -63,10 +62,10 @@ def test_h7_a_deletion_before_the_watch_begins_is_told(scene: Scene, *, is_urgen
 
 def test_who_has_looked_after_its_watch_began_need_not_begin_another(scene: Scene) -> None:
     told, watch_id = scene.begin(is_urgent=True)
-    seen = scene.do(op.put(scene.key, b"other"))
+    seen = scene.do(wire.put(scene.key, b"other"))
     assert scene.watcher.has_seen(watch_id, seen)
     assert not scene.watcher.has_seen(watch_id, 1), "the watch tells of nothing that was so long ago"
-    scene.do(op.delete(scene.key))
+    scene.do(wire.delete(scene.key))
     assert told.wait(DEADLINE_S)  # It may have told for nothing when it began.
     wait_until(lambda: not scene.watcher.has_seen(watch_id, seen))
 

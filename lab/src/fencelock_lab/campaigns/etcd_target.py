@@ -9,9 +9,9 @@ from functools import cached_property
 from typing import Any
 
 import fencelock
-from fencelock.stores.etcd.connection import messages as say
+from fencelock.stores.etcd.connection import wire
 from fencelock.stores.etcd.connection.client import TXN, EtcdClient
-from fencelock.stores.etcd.connection.operations import delete, is_empty, prefix_end, put, txn
+from fencelock.stores.etcd.connection.wire import delete, is_empty, prefix_end, put, txn
 from fencelock.stores.etcd.guard.store import EtcdGuard
 from fencelock_lab.campaigns.plan import CampaignSettings
 from fencelock_lab.campaigns.target import ROWS, Row, Target, TargetState
@@ -89,7 +89,7 @@ class EtcdTarget(Target):
     @cached_property
     def _client(self) -> EtcdClient:
         """A client that knows no guard, for before and after the attack."""
-        return EtcdClient(self._store.place)
+        return EtcdClient(self._store.info)
 
     def _do_if_unused(self, resource: str, operations: Sequence[Any]) -> None:
         area = self._store.layout.area(resource)
@@ -106,7 +106,7 @@ class EtcdTarget(Target):
         """Yield everything that begins with the prefix, page by page."""
         start, end = prefix.encode(), prefix_end(prefix.encode())
         while start:
-            page = say.RangeRequest(key=start, range_end=end, limit=PAGE_KEYS)
-            answer = self._done(txn((), (say.RequestOp(request_range=page),))).responses[0].response_range
+            page = wire.RangeRequest(key=start, range_end=end, limit=PAGE_KEYS)
+            answer = self._done(txn((), (wire.RequestOp(request_range=page),))).responses[0].response_range
             yield from answer.kvs
             start = answer.kvs[-1].key + b"\0" if len(answer.kvs) == PAGE_KEYS else b""

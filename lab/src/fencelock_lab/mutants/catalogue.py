@@ -60,7 +60,7 @@ MUTANTS = (
     Mutant("G3 ZooKeeper compares no mark", "stores/zookeeper/guard/block.py", "return [*self._relied, *self._read.values()]", "return [*self._read.values()]", _ZOOKEEPER_BLOCKS),
     Mutant("G2 ZooKeeper reads what may be old", "stores/zookeeper/guard/block.py", "        if self._client.session != self._session:", "        if False:", _ZOOKEEPER_BLOCKS),
     Mutant("G5 a block leaves its resources", "stores/etcd/guard/block.py", "if not any(where.startswith(area.prefix) for area in self._areas.values()):", "if False:", _ETCD_BLOCKS),
-    Mutant("G9 etcd's revisions that come again", "stores/etcd/guard/codec.py", 'has_kept(self._layout.mark(name), stored.value or b"", _mark_of(name))', "unchanged(self._layout.mark(name), stored.version, _mark_of(name))", "tests/etcd/test_guard_restores.py"),
+    Mutant("G9 etcd's revisions that come again", "stores/etcd/guard/codec.py", 'keeps_value(self._layout.mark(name), stored.value or b"", _mark_name(name))', "unmodified(self._layout.mark(name), stored.version, _mark_name(name))", "tests/etcd/test_guard_restores.py"),
     Mutant("G9 ZooKeeper's versions that come again", "stores/zookeeper/guard/codec.py", "        if called_after in self._below[name]:", "        if False:", "tests/zookeeper/test_guard_restores.py"),
     Mutant("G10 a lease that is over writes on", "stores/etcd/guard/codec.py", "        if self._locks is not None:\n", "        if False:\n", _ETCD_LIFE),
     Mutant("H6 a child writes its parent's block", _OPTIMISTIC, "if self._process_id != os.getpid():", "if False:", _ETCD_LIFE),

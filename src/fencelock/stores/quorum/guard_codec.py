@@ -88,7 +88,7 @@ class OptimisticGuardCodec(ABC):
         """Return the stored mark of every resource."""
 
     @abstractmethod
-    def _find_clash(self) -> Operations:
+    def _find_conflict(self) -> Operations:
         """Return how the guard's prefix conflicts with a source, as the end of a sentence; None if it does not."""
 
     @abstractmethod
@@ -137,7 +137,7 @@ class OptimisticGuardCodec(ABC):
         changes = self._changes
         self.forget()
         if any(changes.seen[name].value is None for name in changes.marks):
-            clash: str | None = yield from self._find_clash()
+            clash: str | None = yield from self._find_conflict()
             if clash is not None:
                 raise GuardError(
                     f"{self._url} {clash}, so queues and guarded data would conflict: name another path for the guard "

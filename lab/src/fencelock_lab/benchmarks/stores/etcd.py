@@ -8,8 +8,7 @@ from typing import Any
 
 import grpc
 
-from fencelock.stores.etcd.connection import messages as say
-from fencelock.stores.etcd.connection import operations as op
+from fencelock.stores.etcd.connection import wire
 from fencelock.stores.etcd.connection.client import LEASE_GRANT, TXN, Method
 from fencelock.stores.etcd.connection.url import parse_url
 from fencelock.stores.etcd.source.store import EtcdSource
@@ -46,7 +45,7 @@ class BareTransactions:
     def __init__(self, url: str) -> None:
         self._channel = grpc.insecure_channel(parse_url(url).endpoints[0])
         self._call = self._caller(TXN)
-        self._lease = self._caller(LEASE_GRANT)(say.LeaseGrantRequest(ttl=LEASE_S), timeout=REQUEST_TIMEOUT_S).id
+        self._lease = self._caller(LEASE_GRANT)(wire.LeaseGrantRequest(ttl=LEASE_S), timeout=REQUEST_TIMEOUT_S).id
         self._revision = 0
 
     def _caller(self, method: Method) -> Any:
@@ -55,17 +54,17 @@ class BareTransactions:
 
     def run(self, conditions: Sequence[Any], operations: Sequence[Any]) -> Any:
         """Run a transaction whose conditions hold."""
-        reply = self._call(op.txn(conditions, operations), timeout=REQUEST_TIMEOUT_S)
+        reply = self._call(wire.txn(conditions, operations), timeout=REQUEST_TIMEOUT_S)
         assert reply.succeeded
         return reply
 
     def take(self) -> None:
         """Put the key."""
-        self._revision = self.run([op.is_absent(KEY)], [op.put(KEY, b"me", self._lease)]).header.revision
+        self._revision = self.run([wire.is_absent(KEY)], [wire.put(KEY, b"me", self._lease)]).header.revision
 
     def free(self) -> None:
         """Delete it."""
-        self.run([op.was_created(KEY, self._revision)], [op.delete(KEY)])
+        self.run([wire.was_created(KEY, self._revision)], [wire.delete(KEY)])
 
     def cycle(self) -> None:
         """Put the key, and delete it."""

@@ -21,8 +21,8 @@ import grpc
 
 from fencelock.errors import ConfigError
 from fencelock.protocol.generators import run_generator, run_generator_async
-from fencelock.stores.etcd.connection import messages as say
-from fencelock.stores.etcd.connection.errors import is_stale_login, map_error, may_work_elsewhere, was_unreached
+from fencelock.stores.etcd.connection import wire
+from fencelock.stores.etcd.connection.errors import is_stale_login, map_error, may_succeed_elsewhere, was_never_sent
 from fencelock.stores.etcd.connection.forks import GATE
 from fencelock.stores.etcd.connection.url import EtcdConnectionInfo, Tls
 
@@ -59,16 +59,16 @@ class Method(NamedTuple):
     reply: Any
 
 
-RANGE = Method("/etcdserverpb.KV/Range", say.RangeResponse)
-TXN = Method("/etcdserverpb.KV/Txn", say.TxnResponse)
-LEASE_GRANT = Method("/etcdserverpb.Lease/LeaseGrant", say.LeaseGrantResponse)
-LEASE_REVOKE = Method("/etcdserverpb.Lease/LeaseRevoke", say.LeaseRevokeResponse)
+RANGE = Method("/etcdserverpb.KV/Range", wire.RangeResponse)
+TXN = Method("/etcdserverpb.KV/Txn", wire.TxnResponse)
+LEASE_GRANT = Method("/etcdserverpb.Lease/LeaseGrant", wire.LeaseGrantResponse)
+LEASE_REVOKE = Method("/etcdserverpb.Lease/LeaseRevoke", wire.LeaseRevokeResponse)
 # A stream to etcd; said once and ended, it is one round trip like any other.
-LEASE_KEEP_ALIVE = Method("/etcdserverpb.Lease/LeaseKeepAlive", say.LeaseKeepAliveResponse)
-LEASE_TIME_TO_LIVE = Method("/etcdserverpb.Lease/LeaseTimeToLive", say.LeaseTimeToLiveResponse)
-WATCH = Method("/etcdserverpb.Watch/Watch", say.WatchResponse)
-STATUS = Method("/etcdserverpb.Maintenance/Status", say.StatusResponse)
-_AUTHENTICATE = Method("/etcdserverpb.Auth/Authenticate", say.AuthenticateResponse)
+LEASE_KEEP_ALIVE = Method("/etcdserverpb.Lease/LeaseKeepAlive", wire.LeaseKeepAliveResponse)
+LEASE_TIME_TO_LIVE = Method("/etcdserverpb.Lease/LeaseTimeToLive", wire.LeaseTimeToLiveResponse)
+WATCH = Method("/etcdserverpb.Watch/Watch", wire.WatchResponse)
+STATUS = Method("/etcdserverpb.Maintenance/Status", wire.StatusResponse)
+_AUTHENTICATE = Method("/etcdserverpb.Auth/Authenticate", wire.AuthenticateResponse)
 
 
 class EtcdAttempt(NamedTuple):
@@ -90,8 +90,8 @@ class _Channels:
     keeps every channel that was not closed, for the sake of forks.
     """
 
-    def __init__(self, place: EtcdConnectionInfo) -> None:
-        self._place = place
+    def __init__(self, info: EtcdConnectionInfo) -> None:
+        self._info = info
         self._open: dict[int, Any] = {}
         weakref.finalize(self, _discard, self._open).atexit = False
         self._callables: dict[tuple[int, Method], Any] = {}
@@ -108,11 +108,11 @@ class _Channels:
         """Return the channel to the member."""
         if member not in self._open:
             _close_discarded()
-            target = self._place.endpoints[member]
-            if self._place.tls is None:
+            target = self._info.endpoints[member]
+            if self._info.tls is None:
                 self._open[member] = grpc.insecure_channel(target, options=_OPTIONS)
             else:
-                credentials = _credentials(self._place.tls)
+                credentials = _credentials(self._info.tls)
                 self._open[member] = grpc.secure_channel(target, credentials, options=_OPTIONS)
             GATE.register()
         return self._open[member]
@@ -140,27 +140,27 @@ def _close_discarded() -> None:
 class EtcdClient:
     """One process's way to one cluster, for any number of threads and loops."""
 
-    def __init__(self, place: EtcdConnectionInfo) -> None:
-        self.place = place
+    def __init__(self, info: EtcdConnectionInfo) -> None:
+        self.info = info
         self._member = 0
-        self._begin_anew()
+        self._reset()
         _CLIENTS.add(self)
 
-    def _begin_anew(self) -> None:
-        self._channels = _Channels(self.place)
+    def _reset(self) -> None:
+        self._channels = _Channels(self.info)
         self._metadata: Metadata = ()
-        self._on_moved: weakref.WeakMethod[Callable[[], None]] | None = None
+        self._member_listener: weakref.WeakMethod[Callable[[], None]] | None = None
 
     def after_fork_in_child(self) -> None:
         """Use channels of this process's own."""
         _INHERITED.append(self._channels)
-        self._begin_anew()
+        self._reset()
 
-    def tell_when_moved(self, listener: Callable[[], None]) -> None:
+    def set_member_listener(self, listener: Callable[[], None]) -> None:
         """Have a method called whenever another member is spoken to, for as long as its object lives: it is not kept
         alive from here, since that object has this client, and neither would go before the collector runs.
         """
-        self._on_moved = weakref.WeakMethod(listener)
+        self._member_listener = weakref.WeakMethod(listener)
 
     def call(self, method: Method, request: Any, request_timeout_s: float) -> Any:
         """Call a method and return its answer; an error of the tree if there is none."""
@@ -192,7 +192,7 @@ class EtcdClient:
         loop = asyncio.get_running_loop()
         answered = asyncio.Event()
         future = self._begin(attempt)
-        future.add_done_callback(lambda _: _tell(loop, answered))
+        future.add_done_callback(lambda _: _set_answered(loop, answered))
         try:
             await answered.wait()
         except asyncio.CancelledError:
@@ -213,12 +213,12 @@ class EtcdClient:
 
     def _attempts(self, method: Method, request: Any, request_timeout_s: float) -> Attempts:
         end_s = time.monotonic() + request_timeout_s
-        untried = len(self.place.endpoints)
-        renewals_left = MAX_RENEWED_LOGINS if self.place.user is not None else 0
+        untried = len(self.info.endpoints)
+        renewals_left = MAX_RENEWED_LOGINS if self.info.user is not None else 0
         while True:
             member, left_s, login = self._member, max(0.0, end_s - time.monotonic()), self._metadata
             try:
-                if self.place.user is not None and not login:
+                if self.info.user is not None and not login:
                     login = yield from self._log_in(member, left_s)
                 return (yield EtcdAttempt(member, method, request, left_s, login))
             except grpc.RpcError as error:
@@ -228,28 +228,28 @@ class EtcdClient:
                         self._metadata = ()
                     continue
                 untried -= 1
-                if may_work_elsewhere(error):
-                    self._leave(member)
-                    if was_unreached(error) and untried:
+                if may_succeed_elsewhere(error):
+                    self._switch_member(member)
+                    if was_never_sent(error) and untried:
                         continue
-                raise map_error(error, self.place) from error
+                raise map_error(error, self.info) from error
 
     def _log_in(self, member: int, request_timeout_s: float) -> Generator[EtcdAttempt, Any, Metadata]:
-        request = say.AuthenticateRequest(name=self.place.user, password=self.place.password)
+        request = wire.AuthenticateRequest(name=self.info.user, password=self.info.password)
         reply = yield EtcdAttempt(member, _AUTHENTICATE, request, request_timeout_s, ())
         login = self._metadata = (("token", reply.token),)
         return login
 
-    def _leave(self, member: int) -> None:
+    def _switch_member(self, member: int) -> None:
         """Speak to the next member from now on."""
-        if self._member == member and len(self.place.endpoints) > 1:
-            self._member = (member + 1) % len(self.place.endpoints)
-            tell = self._on_moved() if self._on_moved is not None else None
+        if self._member == member and len(self.info.endpoints) > 1:
+            self._member = (member + 1) % len(self.info.endpoints)
+            tell = self._member_listener() if self._member_listener is not None else None
             if tell is not None:
                 tell()
 
 
-def _tell(loop: asyncio.AbstractEventLoop, answered: asyncio.Event) -> None:
+def _set_answered(loop: asyncio.AbstractEventLoop, answered: asyncio.Event) -> None:
     """Tell a loop of an answer; one that was closed meanwhile waits for none."""
     with suppress(RuntimeError):
         loop.call_soon_threadsafe(answered.set)

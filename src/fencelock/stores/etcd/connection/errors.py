@@ -45,53 +45,53 @@ _DEFINITE: tuple[tuple[grpc.StatusCode, str, type[SourceError], str], ...] = (
         grpc.StatusCode.RESOURCE_EXHAUSTED,
         "too many requests",
         SourceUnavailableError,
-        "{url} could not do it now ({said}): try again",
+        "{url} could not do it now ({details}): try again",
     ),
     (
         grpc.StatusCode.PERMISSION_DENIED,
         "",
         SourceError,
-        "{url} does not permit it ({said}): grant the URL's user a role that may read and write the prefix",
+        "{url} does not permit it ({details}): grant the URL's user a role that may read and write the prefix",
     ),
     (
         grpc.StatusCode.INVALID_ARGUMENT,
         "user name is empty",
         SourceError,
-        "{url} asks who this is ({said}): write user and password into the URL, etcd://user:password@…",
+        "{url} asks who this is ({details}): write user and password into the URL, etcd://user:password@…",
     ),
     (
         grpc.StatusCode.INVALID_ARGUMENT,
         "authentication failed",
         SourceError,
-        "{url} refused the URL's user or password ({said})",
+        "{url} refused the URL's user or password ({details})",
     ),
     (
         grpc.StatusCode.UNIMPLEMENTED,
         "",
         UnsupportedError,
-        "{url} does not know what it was asked ({said}): etcd 3.4 or newer is needed",
+        "{url} does not know what it was asked ({details}): etcd 3.4 or newer is needed",
     ),
-    (grpc.StatusCode.INVALID_ARGUMENT, "", SourceError, "{url} refused: {said}"),
-    (grpc.StatusCode.FAILED_PRECONDITION, "", SourceError, "{url} refused: {said}"),
-    (grpc.StatusCode.UNAUTHENTICATED, "", SourceError, "{url} refused the login: {said}"),
-    (grpc.StatusCode.OUT_OF_RANGE, "", SourceError, "{url} refused: {said}"),
-    (grpc.StatusCode.NOT_FOUND, "", SourceError, "{url} refused: {said}"),
+    (grpc.StatusCode.INVALID_ARGUMENT, "", SourceError, "{url} refused: {details}"),
+    (grpc.StatusCode.FAILED_PRECONDITION, "", SourceError, "{url} refused: {details}"),
+    (grpc.StatusCode.UNAUTHENTICATED, "", SourceError, "{url} refused the login: {details}"),
+    (grpc.StatusCode.OUT_OF_RANGE, "", SourceError, "{url} refused: {details}"),
+    (grpc.StatusCode.NOT_FOUND, "", SourceError, "{url} refused: {details}"),
 )
 """What a status means when etcd itself says that nothing was done; the first that fits holds."""
 
 
-def _said(error: Any) -> str:
+def _details(error: Any) -> str:
     return " ".join(str(error.details() or error.code().name).split())
 
 
-def was_unreached(error: Any) -> bool:
+def was_never_sent(error: Any) -> bool:
     """Tell whether the request was never sent."""
-    return error.code() is grpc.StatusCode.UNAVAILABLE and _said(error).startswith(_UNREACHED)
+    return error.code() is grpc.StatusCode.UNAVAILABLE and _details(error).startswith(_UNREACHED)
 
 
 def is_stale_login(error: Any) -> bool:
     """Tell whether etcd wants a newer token for the URL's user; nothing was done."""
-    return _said(error).endswith(_STALE_LOGIN)
+    return _details(error).endswith(_STALE_LOGIN)
 
 
 def is_not_permitted(error: SourceError) -> bool:
@@ -100,24 +100,24 @@ def is_not_permitted(error: SourceError) -> bool:
     return isinstance(cause, grpc.RpcError) and cause.code() is grpc.StatusCode.PERMISSION_DENIED
 
 
-def may_work_elsewhere(error: Any) -> bool:
+def may_succeed_elsewhere(error: Any) -> bool:
     """Tell whether another member may answer."""
     return error.code() in _ELSEWHERE
 
 
-def map_error(error: Any, place: EtcdConnectionInfo) -> SourceError:
+def map_error(error: Any, info: EtcdConnectionInfo) -> SourceError:
     """Return what a failed call means."""
-    code, said = error.code(), _said(error)
-    if was_unreached(error):
-        return SourceUnavailableError(f"{place.url} cannot be reached: {said}")
+    code, details = error.code(), _details(error)
+    if was_never_sent(error):
+        return SourceUnavailableError(f"{info.url} cannot be reached: {details}")
     for known, part, kind, message in _DEFINITE:
-        if code is known and part in said:
-            return kind(message.format(url=place.url, said=said))
+        if code is known and part in details:
+            return kind(message.format(url=info.url, details=details))
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return OutcomeUnknownError(
-            f"{place.url} has no room ({said}), and says so of what it has just done as well: whether it did what was "
-            f"asked is unknown. Make room in it"
+            f"{info.url} has no room ({details}). etcd says so even of a request that it has just executed, so "
+            f"whether it did what was asked is unknown. Make room in it"
         )
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return OutcomeUnknownError(f"{place.url} did not answer in time: whether it did what was asked is unknown")
-    return OutcomeUnknownError(f"{place.url} broke off ({said}): whether it did what was asked is unknown")
+        return OutcomeUnknownError(f"{info.url} did not answer in time: whether it did what was asked is unknown")
+    return OutcomeUnknownError(f"{info.url} broke off ({details}): whether it did what was asked is unknown")

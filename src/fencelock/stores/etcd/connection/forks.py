@@ -29,7 +29,7 @@ class EtcdForkGate:
         self._streams: dict[object, Callable[[], None]] = {}
         self._forker: int | None = None
         self._is_registered = False
-        self._is_spoilt = False
+        self._is_broken = False
 
     def register(self) -> None:
         """Heed forks from now on; once gRPC has begun and its own handlers are there, so that ours come before them."""
@@ -43,7 +43,7 @@ class EtcdForkGate:
 
     def enter(self) -> object:
         """Begin a call; return what `leave` wants."""
-        if self._is_spoilt:
+        if self._is_broken:
             raise UnsupportedError(
                 "this process was forked while its parent was in the middle of a call to etcd that did not end: gRPC "
                 "does not work here. Start it by exec, or with multiprocessing's `spawn`"
@@ -56,7 +56,7 @@ class EtcdForkGate:
         """Begin a call; None, without waiting, if another thread is forking, or calls do not work in this process."""
         call = object()
         self._under_way.add(call)
-        if self._forker in (None, threading.get_ident()) and not self._is_spoilt:
+        if self._forker in (None, threading.get_ident()) and not self._is_broken:
             return call
         self._under_way.discard(call)
         return None
@@ -85,7 +85,7 @@ class EtcdForkGate:
 
     def _after_in_child(self) -> None:
         self._forker = None
-        self._is_spoilt = bool(self._under_way)
+        self._is_broken = bool(self._under_way)
         self._under_way = set()
         self._streams = {}
 

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from fencelock.errors import ConfigError
 from fencelock.protocol.guard_requests import ConflictError
-from fencelock.stores.etcd.connection import messages as say
-from fencelock.stores.etcd.connection.operations import (
+from fencelock.stores.etcd.connection import wire
+from fencelock.stores.etcd.connection.wire import (
     delete,
     get,
     get_prefix,
@@ -37,30 +37,30 @@ class EtcdCondition(NamedTuple):
     """
 
     compare: Any
-    look: Any
-    says: Callable[[Sequence[Any]], str | None]
+    read: Any
+    describe_change: Callable[[Sequence[Any]], str | None]
 
 
-def unchanged(key: bytes, revision: int, name: str) -> EtcdCondition:
+def unmodified(key: bytes, revision: int, name: str) -> EtcdCondition:
     """Return the condition that a key was not written since this revision; 0: that it is not there."""
 
-    def says(found: Sequence[Any]) -> str | None:
+    def describe_change(found: Sequence[Any]) -> str | None:
         now = found[0].mod_revision if found else 0
         return None if now == revision else f"{name} has changed"
 
-    return EtcdCondition(was_modified(key, revision), look_at(key), says)
+    return EtcdCondition(was_modified(key, revision), read_metadata(key), describe_change)
 
 
-def has_kept(key: bytes, value: bytes, name: str) -> EtcdCondition:
+def keeps_value(key: bytes, value: bytes, name: str) -> EtcdCondition:
     """Return the condition that a key has the value that was read.
 
     By the value: in a cluster that went back in time revisions come again, and the same lease may write its mark again.
     """
 
-    def says(found: Sequence[Any]) -> str | None:
+    def describe_change(found: Sequence[Any]) -> str | None:
         return None if found and found[0].value == value else f"{name} has changed"
 
-    return EtcdCondition(has_value(key, value), get(key), says)
+    return EtcdCondition(has_value(key, value), get(key), describe_change)
 
 
 class Area(NamedTuple):
@@ -77,25 +77,25 @@ class Area(NamedTuple):
 
     def nothing_deleted(self, name: str) -> EtcdCondition:
         """Return the condition that no other block has deleted in it."""
-        return unchanged(self.mark, self.revision, f"resource {name!r}, in which another block has deleted,")
+        return unmodified(self.mark, self.revision, f"resource {name!r}, in which another block has deleted,")
 
 
-def look_at(key: bytes, range_end: bytes = b"", since: int = 0) -> Any:
+def read_metadata(key: bytes, range_end: bytes = b"", since: int = 0) -> Any:
     """Read of one key, or of the first in a range that was written since a revision, all but its value."""
-    request = say.RangeRequest(key=key, range_end=range_end, keys_only=True, min_mod_revision=since, limit=1)
-    return say.RequestOp(request_range=request)
+    request = wire.RangeRequest(key=key, range_end=range_end, keys_only=True, min_mod_revision=since, limit=1)
+    return wire.RequestOp(request_range=request)
 
 
-class Draft(WriteBuffer):
+class EtcdWriteBuffer(WriteBuffer):
     """What both kinds of a block's transaction collect."""
 
-    def __init__(self, areas: Mapping[str, Area], relied: Iterable[EtcdCondition]) -> None:
+    def __init__(self, areas: Mapping[str, Area], conditions: Iterable[EtcdCondition]) -> None:
         super().__init__()
         self._areas = areas
-        self._conditions: dict[Any, EtcdCondition] = dict(enumerate(relied))
+        self._conditions: dict[Any, EtcdCondition] = dict(enumerate(conditions))
         self._writes: dict[bytes, bytes | None] = {}
-        self._emptied: list[bytes] = []
-        self._thinned: set[str] = set()
+        self._deleted_prefixes: list[bytes] = []
+        self._resources_with_deletes: set[str] = set()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {', '.join(map(repr, self._areas))}: {len(self._writes)} writes>"
@@ -103,20 +103,20 @@ class Draft(WriteBuffer):
     # --- writes -------------------------------------------------------------------------------------------------------
     def put(self, key: str | bytes, value: str | bytes) -> None:
         """Write a key at the end of the block."""
-        self._writes[self._within(key)] = _bytes(value, "value")
+        self._writes[self._checked_key(key)] = _bytes(value, "value")
 
     def delete(self, key: str | bytes) -> None:
         """Delete a key at the end of the block, if it is there."""
-        where = self._within(key)
+        where = self._checked_key(key)
         self._writes[where] = None
-        self._thinned.add(self._resource(where))
+        self._resources_with_deletes.add(self._resource(where))
 
     def delete_prefix(self, prefix: str | bytes) -> None:
         """Delete at the end of the block all keys that begin with the prefix, whoever wrote them."""
-        start = self._within(prefix)
+        start = self._checked_key(prefix)
         self._writes = {key: value for key, value in self._writes.items() if not key.startswith(start)}
-        self._emptied.append(start)
-        self._thinned.add(self._resource(start))
+        self._deleted_prefixes.append(start)
+        self._resources_with_deletes.add(self._resource(start))
 
     def compare(
         self,
@@ -138,57 +138,57 @@ class Draft(WriteBuffer):
             raise ConfigError("compare needs one of value, version, create_revision and mod_revision")
         where = _bytes(key, "key")
         if value is not None:
-            compare = say.Compare(target=_VALUE, key=where, value=_bytes(value, "value"))
+            compare = wire.Compare(target=_VALUE, key=where, value=_bytes(value, "value"))
         else:
             ((name, number),) = given.items()
             compare = _number_is(where, name, number)
         self._conditions["compared", compare.SerializeToString()] = EtcdCondition(
-            compare, look_at(where), lambda _: None
+            compare, read_metadata(where), lambda _: None
         )
 
     # --- reads: what is asked, and what the answer means --------------------------------------------------------------
-    def _asking(self, key: str | bytes) -> Any:
-        where = self._readable(self._within(key))
+    def _encode_get(self, key: str | bytes) -> Any:
+        where = self._readable(self._checked_key(key))
         return txn((), (get(where),))
 
-    def _got(self, key: str | bytes, answer: Any) -> bytes | None:
+    def _decode_get(self, key: str | bytes, answer: Any) -> bytes | None:
         where = _bytes(key, "key")
         found = answer.responses[0].response_range.kvs
         revision = found[0].mod_revision if found else 0
         self._conditions.setdefault(
-            where, unchanged(where, revision, f"key {_shown(where)}, which the block had read,")
+            where, unmodified(where, revision, f"key {_shown(where)}, which the block had read,")
         )
         return found[0].value if found else None
 
-    def _asking_all(self, prefix: str | bytes) -> Any:
-        start = self._within(prefix)
-        if any(self._overlaps(start, key) for key in (*self._writes, *self._emptied)):
+    def _encode_get_prefix(self, prefix: str | bytes) -> Any:
+        start = self._checked_key(prefix)
+        if any(self._overlaps(start, key) for key in (*self._writes, *self._deleted_prefixes)):
             raise unstored_error(_shown(start))
         return txn((), (get_prefix(start),))
 
-    def _got_all(self, prefix: str | bytes, answer: Any) -> dict[bytes, bytes]:
+    def _decode_get_prefix(self, prefix: str | bytes, answer: Any) -> dict[bytes, bytes]:
         start = _bytes(prefix, "prefix")
         revision = answer.header.revision
         end = prefix_end(start)
-        compare = say.Compare(target=_MOD, result=_LESS, key=start, range_end=end, mod_revision=revision + 1)
+        compare = wire.Compare(target=_MOD, result=_LESS, key=start, range_end=end, mod_revision=revision + 1)
         name = f"a key that begins with {_shown(start)}, which the block had read,"
-        look = look_at(start, end, revision + 1)
-        condition = EtcdCondition(compare, look, lambda found: f"{name} has changed" if found else None)
+        read = read_metadata(start, end, revision + 1)
+        condition = EtcdCondition(compare, read, lambda found: f"{name} has changed" if found else None)
         self._conditions.setdefault((start, end), condition)
         resource = self._resource(start)
         self._conditions.setdefault(("thinned", resource), self._areas[resource].nothing_deleted(resource))
         return {one.key: one.value for one in answer.responses[0].response_range.kvs}
 
     def _readable(self, key: bytes) -> bytes:
-        if key in self._writes or any(key.startswith(prefix) for prefix in self._emptied):
+        if key in self._writes or any(key.startswith(prefix) for prefix in self._deleted_prefixes):
             raise unstored_error(_shown(key))
         return key
 
     def _overlaps(self, prefix: bytes, written: bytes) -> bool:
-        return written.startswith(prefix) or (written in self._emptied and prefix.startswith(written))
+        return written.startswith(prefix) or (written in self._deleted_prefixes and prefix.startswith(written))
 
     # --- what is allowed ----------------------------------------------------------------------------------------------
-    def _within(self, key: str | bytes) -> bytes:
+    def _checked_key(self, key: str | bytes) -> bytes:
         """Return the key, or prefix, as bytes; GuardError if it is not the guard's."""
         self._check_open()
         where = _bytes(key, "key")
@@ -215,7 +215,7 @@ class Draft(WriteBuffer):
                 raise too_large_error(
                     f"makes {count} {what}", f"etcd takes {MAX_OPERATIONS} of them in one transaction by default"
                 )
-        request = txn((one.compare for one in conditions), writes, (one.look for one in conditions))
+        request = txn((one.compare for one in conditions), writes, (one.read for one in conditions))
         if (size_bytes := request.ByteSize()) > MAX_REQUEST_BYTES:
             raise too_large_error(
                 f"needs {size_bytes} bytes", f"etcd takes {MAX_REQUEST_BYTES} in one request by default"
@@ -225,32 +225,32 @@ class Draft(WriteBuffer):
     def _operations(self) -> Iterable[Any]:
         """Yield the writes; etcd refuses a key that is both written and in a range that is deleted."""
         written = sorted(key for key, value in self._writes.items() if value is not None)
-        for prefix in self._emptied:
+        for prefix in self._deleted_prefixes:
             start = prefix
             for key in (key for key in written if key.startswith(prefix)):
                 if start < key:
                     yield delete(start, key)
                 start = key + b"\0"
             yield delete(start, prefix_end(prefix))
-        for name in self._thinned:
+        for name in self._resources_with_deletes:
             yield put(self._areas[name].mark, self._areas[name].value)
         for key, value in self._writes.items():
             yield delete(key) if value is None else put(key, value)
 
 
-def changes_in(answer: Any, conditions: Iterable[EtcdCondition]) -> None:
+def raise_conflict(answer: Any, conditions: Iterable[EtcdCondition]) -> None:
     """Raise ConflictError if the answer to a Txn is that one of these conditions does not hold."""
     if answer.succeeded:
         return
     found = [one.response_range.kvs for one in answer.responses]
-    said = (one.says(kvs) for one, kvs in zip(conditions, found, strict=True))
+    said = (one.describe_change(kvs) for one, kvs in zip(conditions, found, strict=True))
     raise ConflictError(next(filter(None, said), "something that the block itself compares is not as it says"))
 
 
 def _number_is(key: bytes, name: str, number: int) -> Any:
     target = {"version": _VERSION, "create_revision": _CREATE, "mod_revision": _MOD}
     try:
-        return say.Compare(target=target[name], key=key, **{name: number})
+        return wire.Compare(target=target[name], key=key, **{name: number})
     except (TypeError, ValueError) as error:
         raise ConfigError(f"a {name} of etcd must be an int of 64 bits, not {number!r}") from error
 

@@ -12,10 +12,17 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 
 from fencelock.protocol import guard_requests as ask
-from fencelock.stores.etcd.connection.operations import get, get_prefix, put, txn
-from fencelock.stores.etcd.guard.block import Area, Draft, EtcdCondition, changes_in, has_kept, unchanged
+from fencelock.stores.etcd.connection.wire import get, get_prefix, put, txn
+from fencelock.stores.etcd.guard.block import (
+    Area,
+    EtcdCondition,
+    EtcdWriteBuffer,
+    keeps_value,
+    raise_conflict,
+    unmodified,
+)
 from fencelock.stores.etcd.guard.colocated import EtcdColocatedLocks
-from fencelock.stores.etcd.source.prefix_conflicts import around_a_guard, find_clash, marks_below
+from fencelock.stores.etcd.source.prefix_conflicts import conflicts_of_guard, find_conflict, marks_prefix
 from fencelock.stores.quorum.encoding import RESERVED, escape_name, unescape_name
 from fencelock.stores.quorum.guard_codec import (
     Operations,
@@ -26,7 +33,7 @@ from fencelock.stores.quorum.guard_codec import (
     encode_mark,
 )
 
-MakeWork = Callable[[Mapping[str, Area], Iterable[EtcdCondition]], Draft]
+MakeWork = Callable[[Mapping[str, Area], Iterable[EtcdCondition]], EtcdWriteBuffer]
 
 
 class EtcdGuardLayout(NamedTuple):
@@ -37,7 +44,7 @@ class EtcdGuardLayout(NamedTuple):
     @property
     def marks(self) -> bytes:
         """What the key of each mark begins with."""
-        return marks_below(self.prefix)
+        return marks_prefix(self.prefix)
 
     def new_entry(self) -> bytes:
         """Return a new key for an audit entry."""
@@ -66,7 +73,7 @@ class EtcdGuardCodec(OptimisticGuardCodec):
     def _read(self, resources: Iterable[str]) -> Operations:
         names = tuple(resources)
         answer = yield txn((), (get(self._layout.mark(name)) for name in names))
-        return {name: _stored(one.response_range.kvs) for name, one in zip(names, answer.responses, strict=True)}
+        return {name: _decode_stored(one.response_range.kvs) for name, one in zip(names, answer.responses, strict=True)}
 
     def _read_all(self) -> Operations:
         answer = yield txn((), (get_prefix(self._layout.marks),))
@@ -74,50 +81,50 @@ class EtcdGuardCodec(OptimisticGuardCodec):
         for one in answer.responses[0].response_range.kvs:
             name = unescape_name(one.key[len(self._layout.marks) :].decode("utf-8", "replace"))
             if name is not None:
-                found[name] = _stored([one])
+                found[name] = _decode_stored([one])
         return found
 
-    def _find_clash(self) -> Operations:
-        return (yield from find_source_around(self._layout))
+    def _find_conflict(self) -> Operations:
+        return (yield from find_conflict_of_guard(self._layout))
 
     def _write(self, changes: PendingChanges) -> Operations:
         conditions = self._marks_unchanged(changes.seen)
         writes = [put(self._layout.mark(name), encode_mark(mark)) for name, mark in changes.marks.items()]
         writes += [put(self._layout.new_entry(), encode_entry(entry)) for entry in changes.entries]
-        answer = yield txn((one.compare for one in conditions), writes, (one.look for one in conditions))
-        changes_in(answer, conditions)
+        answer = yield txn((one.compare for one in conditions), writes, (one.read for one in conditions))
+        raise_conflict(answer, conditions)
 
     def _marks_unchanged(self, seen: Mapping[str, StoredValue]) -> list[EtcdCondition]:
-        return [unchanged(self._layout.mark(name), stored.version, _mark_of(name)) for name, stored in seen.items()]
+        return [unmodified(self._layout.mark(name), stored.version, _mark_name(name)) for name, stored in seen.items()]
 
     def _open_work(self, request: ask.Open, seen: Mapping[str, StoredValue]) -> Operations:
-        relied = [
-            has_kept(self._layout.mark(name), stored.value or b"", _mark_of(name)) for name, stored in seen.items()
+        conditions = [
+            keeps_value(self._layout.mark(name), stored.value or b"", _mark_name(name)) for name, stored in seen.items()
         ]
         if self._locks is not None:
-            relied += yield from self._locks.conditions(request.sequencer)
+            conditions += yield from self._locks.conditions(request.sequencer)
         areas = {
             name: Area(self._layout.area(name), self._layout.mark(name), stored.value or b"", stored.version)
             for name, stored in seen.items()
         }
-        return self._make_work(areas, relied)
+        return self._make_work(areas, conditions)
 
-    def _write_work(self, work: Draft) -> Operations:
-        changes_in((yield work.request()), work.conditions)
+    def _write_work(self, work: EtcdWriteBuffer) -> Operations:
+        raise_conflict((yield work.request()), work.conditions)
 
 
-def find_source_around(layout: EtcdGuardLayout) -> Operations:
+def find_conflict_of_guard(layout: EtcdGuardLayout) -> Operations:
     """Return what the guard's prefix is to a source of locks in whose way it is; None if there is none."""
-    return (yield from find_clash(around_a_guard(layout.prefix), _ask))
+    return (yield from find_conflict(conflicts_of_guard(layout.prefix), _ask))
 
 
 def _ask(request: Any) -> Operations:
     return (yield request)
 
 
-def _mark_of(resource: str) -> str:
+def _mark_name(resource: str) -> str:
     return f"the mark of resource {resource!r}"
 
 
-def _stored(found: Any) -> StoredValue:
+def _decode_stored(found: Any) -> StoredValue:
     return StoredValue(found[0].value, found[0].mod_revision) if found else StoredValue(None, 0)

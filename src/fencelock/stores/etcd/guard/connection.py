@@ -9,14 +9,14 @@ from typing import Any
 from fencelock.errors import GuardError, OutcomeUnknownError, SourceUnavailableError
 from fencelock.protocol.generators import run_generator, run_generator_async
 from fencelock.stores.etcd.connection.client import TXN, EtcdClient
-from fencelock.stores.etcd.guard.block import Draft
+from fencelock.stores.etcd.guard.block import EtcdWriteBuffer
 from fencelock.stores.etcd.guard.codec import EtcdGuardCodec, EtcdGuardLayout
 from fencelock.stores.etcd.guard.colocated import EtcdColocatedLocks
 
 REQUEST_TIMEOUT_S = 5.0
 
 
-class EtcdTransaction(Draft):
+class EtcdTransaction(EtcdWriteBuffer):
     """One guarded block's reads and writes, in the caller's thread. One thread at a time.
 
     Keys and values are str or bytes; what is read is bytes. Keys are whole keys, the guard's prefix included. What was
@@ -24,36 +24,36 @@ class EtcdTransaction(Draft):
     that was read, a key that has been deleted since past the guard is not noticed.
     """
 
-    def __init__(self, client: EtcdClient, *terms: Any) -> None:
-        super().__init__(*terms)
+    def __init__(self, client: EtcdClient, *args: Any) -> None:
+        super().__init__(*args)
         self._client = client
 
     def get(self, key: str | bytes) -> bytes | None:
         """Return the value of a key, None if there is none."""
-        return self._got(key, answer(self._client, self._asking(key)))
+        return self._decode_get(key, send_txn(self._client, self._encode_get(key)))
 
     def get_prefix(self, prefix: str | bytes) -> dict[bytes, bytes]:
         """Return the keys that begin with the prefix and their values, in the order of the keys."""
-        return self._got_all(prefix, answer(self._client, self._asking_all(prefix)))
+        return self._decode_get_prefix(prefix, send_txn(self._client, self._encode_get_prefix(prefix)))
 
 
-class AsyncEtcdTransaction(Draft):
+class AsyncEtcdTransaction(EtcdWriteBuffer):
     """The same for a task: reads are awaited; writes are not, since they are kept until the end of the block."""
 
-    def __init__(self, client: EtcdClient, *terms: Any) -> None:
-        super().__init__(*terms)
+    def __init__(self, client: EtcdClient, *args: Any) -> None:
+        super().__init__(*args)
         self._client = client
 
     async def get(self, key: str | bytes) -> bytes | None:
         """Return the value of a key, None if there is none."""
-        return self._got(key, await answer_async(self._client, self._asking(key)))
+        return self._decode_get(key, await send_txn_async(self._client, self._encode_get(key)))
 
     async def get_prefix(self, prefix: str | bytes) -> dict[bytes, bytes]:
         """Return the keys that begin with the prefix and their values, in the order of the keys."""
-        return self._got_all(prefix, await answer_async(self._client, self._asking_all(prefix)))
+        return self._decode_get_prefix(prefix, await send_txn_async(self._client, self._encode_get_prefix(prefix)))
 
 
-def answer(client: EtcdClient, request: Any) -> Any:
+def send_txn(client: EtcdClient, request: Any) -> Any:
     """Send a Txn, and return what etcd answers."""
     try:
         return client.call(TXN, request, REQUEST_TIMEOUT_S)
@@ -61,7 +61,7 @@ def answer(client: EtcdClient, request: Any) -> Any:
         raise _definite(error, request) from error
 
 
-async def answer_async(client: EtcdClient, request: Any) -> Any:
+async def send_txn_async(client: EtcdClient, request: Any) -> Any:
     """Send a Txn, and wait on the loop for what etcd answers."""
     try:
         return await client.call_async(TXN, request, REQUEST_TIMEOUT_S)
@@ -80,10 +80,15 @@ class EtcdGuardConnectionBase:
     """What both kinds of connection have in common."""
 
     def __init__(
-        self, url: str, layout: EtcdGuardLayout, locks: EtcdColocatedLocks | None, client: EtcdClient, kind: type[Any]
+        self,
+        url: str,
+        layout: EtcdGuardLayout,
+        locks: EtcdColocatedLocks | None,
+        client: EtcdClient,
+        transaction_type: type[Any],
     ) -> None:
         self._client = client
-        self._codec = EtcdGuardCodec(url, layout, locks, lambda *terms: kind(client, *terms))
+        self._codec = EtcdGuardCodec(url, layout, locks, lambda *args: transaction_type(client, *args))
 
     @property
     def native(self) -> Any:
@@ -108,7 +113,7 @@ class EtcdGuardConnection(EtcdGuardConnectionBase):
     def perform(self, request: Any) -> Any:
         """Answer one request; anything but success leaves nothing to be written."""
         try:
-            return run_generator(self._codec.operations(request), lambda trip: answer(self._client, trip))
+            return run_generator(self._codec.operations(request), lambda trip: send_txn(self._client, trip))
         except BaseException:
             self.rollback()
             raise
@@ -128,7 +133,7 @@ class AsyncEtcdGuardConnection(EtcdGuardConnectionBase):
         """Answer one request; anything but success leaves nothing to be written."""
         try:
             return await run_generator_async(
-                self._codec.operations(request), lambda trip: answer_async(self._client, trip)
+                self._codec.operations(request), lambda trip: send_txn_async(self._client, trip)
             )
         except BaseException:
             await self.rollback()

@@ -11,11 +11,11 @@ from fencelock.model import Finding
 from fencelock.protocol.generators import run_generator
 from fencelock.protocol.guard_requests import Look
 from fencelock.stores.etcd.connection.client import EtcdClient
-from fencelock.stores.etcd.connection.operations import delete, txn, was_modified
 from fencelock.stores.etcd.connection.url import parse_url, prefix_of
-from fencelock.stores.etcd.guard.codec import EtcdGuardLayout, find_source_around
+from fencelock.stores.etcd.connection.wire import delete, txn, was_modified
+from fencelock.stores.etcd.guard.codec import EtcdGuardLayout, find_conflict_of_guard
 from fencelock.stores.etcd.guard.colocated import EtcdColocatedLocks
-from fencelock.stores.etcd.guard.connection import AsyncEtcdGuardConnection, EtcdGuardConnection, answer
+from fencelock.stores.etcd.guard.connection import AsyncEtcdGuardConnection, EtcdGuardConnection, send_txn
 from fencelock.stores.quorum.colocated import split_locks
 
 
@@ -26,11 +26,11 @@ class EtcdGuard:
 
     def __init__(self, url: str) -> None:
         url, locks = split_locks(url)
-        self.place = parse_url(url)
-        self.url = self.place.url
-        self.layout = EtcdGuardLayout(self.place.prefix)
+        self.info = parse_url(url)
+        self.url = self.info.url
+        self.layout = EtcdGuardLayout(self.info.prefix)
         self.locks = None if locks is None else EtcdColocatedLocks(prefix_of(locks))
-        self._client = EtcdClient(self.place)
+        self._client = EtcdClient(self.info)
 
     def connect(self) -> EtcdGuardConnection:
         """Return a connection of the guard's own."""
@@ -42,11 +42,11 @@ class EtcdGuard:
 
     def caller_connection(self, native: Any) -> EtcdGuardConnection:
         """Raise GuardError: etcd has no transaction that is open."""
-        raise _no_transaction(native)
+        raise _no_open_transaction(native)
 
     def async_caller_connection(self, native: Any) -> AsyncEtcdGuardConnection:
         """Raise GuardError: etcd has no transaction that is open."""
-        raise _no_transaction(native)
+        raise _no_open_transaction(native)
 
     def install(self) -> None:
         """Do nothing: the first seal makes what it needs."""
@@ -55,40 +55,42 @@ class EtcdGuard:
         """Return whether a source of locks is in the way, and whether anybody may write past the marks."""
         try:
             self.connect().perform(Look(None))
-            clash: str | None = run_generator(find_source_around(self.layout), lambda trip: answer(self._client, trip))
+            conflict: str | None = run_generator(
+                find_conflict_of_guard(self.layout), lambda trip: send_txn(self._client, trip)
+            )
         except FencelockError as error:
             return [Finding("guard-refused", str(error), "do what the message says, then run doctor again")]
-        shared = [] if clash is None else [_shared(self.url, clash)]
-        return shared if self._asks_who_it_is() else [*shared, _open_to_all(self.url)]
+        shared = [] if conflict is None else [_shared_prefix_finding(self.url, conflict)]
+        return shared if self._requires_login() else [*shared, _open_to_all_finding(self.url)]
 
-    def _asks_who_it_is(self) -> bool:
+    def _requires_login(self) -> bool:
         """Tell whether etcd refuses a write from a client that says no name; nothing is written either way."""
-        tls = self.place.tls and self.place.tls._replace(cert=None, key=None)
-        nobody = EtcdClient(self.place._replace(user=None, password=None, tls=tls))
+        tls = self.info.tls and self.info.tls._replace(cert=None, key=None)
+        anonymous = EtcdClient(self.info._replace(user=None, password=None, tls=tls))
         key = self.layout.marks
         try:
-            answer(nobody, txn((was_modified(key, -1),), (delete(key),)))
+            send_txn(anonymous, txn((was_modified(key, -1),), (delete(key),)))
         except SourceError:
             return True
         return False
 
 
-def _no_transaction(native: Any) -> GuardError:
+def _no_open_transaction(native: Any) -> GuardError:
     return GuardError(
         f"etcd has no transaction that stays open, so nothing can be checked inside {type(native).__name__}: write "
         f"inside `with guard.transaction(lease) as txn:`, or call guard.seal(lease) without a connection"
     )
 
 
-def _shared(url: str, clash: str) -> Finding:
+def _shared_prefix_finding(url: str, conflict: str) -> Finding:
     return Finding(
         "shared-place",
-        f"{url} {clash}, so that locks may be held up by guarded data, and no new resource is sealed here",
+        f"{url} {conflict}, so that locks may be held up by guarded data, and no new resource is sealed here",
         "keep data and locks behind prefixes of which neither begins with the other",
     )
 
 
-def _open_to_all(url: str) -> Finding:
+def _open_to_all_finding(url: str) -> Finding:
     return Finding(
         "open-to-all",
         f"{url}: anybody may write every key, with or without a token: etcd asks nobody who they are, and by itself it "

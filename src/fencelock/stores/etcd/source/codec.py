@@ -16,13 +16,12 @@ from fencelock.clock import boottime_ms, boottime_us
 from fencelock.errors import SourceError, SourceUnavailableError
 from fencelock.model import MAX_TOKEN
 from fencelock.protocol import source_requests as ask
-from fencelock.stores.etcd.connection import operations as op
+from fencelock.stores.etcd.connection import wire
 from fencelock.stores.etcd.connection.client import TXN
 from fencelock.stores.etcd.connection.errors import LeaseGoneError
-from fencelock.stores.etcd.source.cluster_state import EXPIRED, Call, ClusterState, Talk, batches
-from fencelock.stores.etcd.source.layout import EtcdLayout, EtcdRecord, holder_of
-from fencelock.stores.etcd.source.queue_entry import EtcdQueueEntry
-from fencelock.stores.etcd.source.session import BEATS_PER_TTL, EtcdSession
+from fencelock.stores.etcd.source.cluster_state import EXPIRED, Call, ClusterState, Operations, batches
+from fencelock.stores.etcd.source.layout import EtcdLayout, EtcdRecord, describe_holder
+from fencelock.stores.etcd.source.session import BEATS_PER_TTL, EtcdQueueEntry, EtcdSession
 from fencelock.stores.quorum.encoding import decode_object, shorten
 
 MAX_ROUNDS = 5
@@ -37,303 +36,318 @@ _DELETED = "its place in etcd was deleted"
 
 
 # --- acquire ----------------------------------------------------------------------------------------------------------
-def acquire(here: ClusterState, request: ask.Acquire) -> Talk:
+def acquire(state: ClusterState, request: ask.Acquire) -> Operations:
     """Grant or queue a claim, which may have been asked for before."""
-    standing = here.standing.get(request.claim)
-    if standing is None:
-        if here.ended.is_over(request.claim, request.born_us):
+    entry = state.entries.get(request.claim)
+    if entry is None:
+        if state.ended.is_over(request.claim, request.born_us):
             return ask.ClaimEnded()
-        standing = here.standing[request.claim] = EtcdQueueEntry(request.lock, request.claim, request.ttl_ms)
+        entry = state.entries[request.claim] = EtcdQueueEntry(request.lock, request.claim, request.ttl_ms)
     for _ in range(MAX_ROUNDS):
-        if standing.is_over:
+        if entry.is_over:
             return ask.ClaimEnded()
-        if standing.revision:
-            return (yield from _look(here, standing))
-        record = yield from here.known_record()
-        session = yield from here.open_session(request.ttl_ms)
+        if entry.revision:
+            return (yield from _check_position(state, entry))
+        record = yield from state.known_record()
+        session = yield from state.open_session(request.ttl_ms)
         if session.is_lost:
             continue
-        if standing.session not in (None, session) and standing.is_in_doubt:
-            here.end(standing, _LOST_SESSION)
+        if entry.session not in (None, session) and entry.is_in_doubt:
+            state.end(entry, _LOST_SESSION)
             return ask.ClaimEnded()
-        reply = yield from _place(here, standing, session, request, record)
+        reply = yield from _enqueue(state, entry, session, request, record)
         if reply is not None:
             return reply
-    raise SourceUnavailableError(f"{here.url}: the source or the session changed {MAX_ROUNDS} times: try again")
+    raise SourceUnavailableError(f"{state.url}: the source or the session changed {MAX_ROUNDS} times: try again")
 
 
-def _place(
-    here: ClusterState, standing: EtcdQueueEntry, session: EtcdSession, request: ask.Acquire, record: EtcdRecord
-) -> Talk:
+def _enqueue(
+    state: ClusterState, entry: EtcdQueueEntry, session: EtcdSession, request: ask.Acquire, record: EtcdRecord
+) -> Operations:
     """Make the claim's place in the queue; return the reply, or None if that is to be tried anew."""
     # Before it has a session: whoever ends the claims that nobody asks for looks at both.
-    standing.keep(boottime_ms())
-    here.settle(standing, session, request.holder)
-    standing.sent += 1
-    if standing.is_over:
-        standing.answered += 1
+    entry.extend(boottime_ms())
+    state.assign_key(entry, session, request.holder)
+    entry.sent += 1
+    if entry.is_over:
+        entry.answered += 1
         return ask.ClaimEnded()
-    before = here.highest
+    before = state.highest
     try:
-        answer = yield from here.ask_and_keep(_placing(here.layout, standing, request, record), session)
+        answer = yield from state.execute_with_keepalive(_enqueue_txn(state.layout, entry, request, record), session)
     except LeaseGoneError:
-        standing.answered += 1
+        entry.answered += 1
         session.is_lost = True
         return None
     except SourceError as error:
-        standing.answered += error.definite
+        entry.answered += error.definite
         raise
-    standing.answered += 1
+    entry.answered += 1
     if not answer.succeeded:
-        return _hear_refusal(here, standing, record, answer)
-    here.note_minted(answer.header, before)
+        return _decode_refusal(state, entry, record, answer)
+    state.check_minted(answer.header, before)
     if session.is_lost:
         return None
-    standing.revision = answer.header.revision
+    entry.revision = answer.header.revision
     is_alone = answer.responses[2].response_range.count == 1
-    return _granted(standing, record) if is_alone else _queued(standing)
+    return _granted(entry, record) if is_alone else _queued(entry)
 
 
-def _placing(layout: EtcdLayout, standing: EtcdQueueEntry, request: ask.Acquire, record: EtcdRecord) -> Any:
-    assert standing.session is not None
-    queue, refused = layout.queue(request.lock), layout.refused(request.claim)
-    conditions = [op.was_modified(layout.record, record.revision), op.is_absent(refused), op.is_absent(standing.key)]
-    if not request.may_wait:
-        conditions.append(op.is_empty(queue))
-    place = [
-        op.put(standing.key, standing.value, standing.session.lease),
-        op.put(layout.lock(request.lock), b""),
-        op.count_prefix(queue),
+def _enqueue_txn(layout: EtcdLayout, entry: EtcdQueueEntry, request: ask.Acquire, record: EtcdRecord) -> Any:
+    assert entry.session is not None
+    queue, refusal = layout.queue(request.lock), layout.refusal(request.claim)
+    conditions = [
+        wire.was_modified(layout.record, record.revision),
+        wire.is_absent(refusal),
+        wire.is_absent(entry.key),
     ]
-    return op.txn(conditions, place, [op.get(layout.record), op.get(standing.key), op.get(refused)])
+    if not request.may_wait:
+        conditions.append(wire.is_empty(queue))
+    place = [
+        wire.put(entry.key, entry.value, entry.session.lease),
+        wire.put(layout.lock(request.lock), b""),
+        wire.count_prefix(queue),
+    ]
+    return wire.txn(conditions, place, [wire.get(layout.record), wire.get(entry.key), wire.get(refusal)])
 
 
-def _hear_refusal(here: ClusterState, standing: EtcdQueueEntry, record: EtcdRecord, answer: Any) -> ask.SourceReply:
+def _decode_refusal(state: ClusterState, entry: EtcdQueueEntry, record: EtcdRecord, answer: Any) -> ask.SourceReply:
     """Return why no place was made; None if it is there already, or is to be tried for anew."""
-    known, own, refused = (response.response_range.kvs for response in answer.responses)
-    if refused:
-        here.end(standing, RELEASED)
+    known, own, refusal = (response.response_range.kvs for response in answer.responses)
+    if refusal:
+        state.end(entry, RELEASED)
         return ask.ClaimEnded()
-    if own and own[0].value == standing.value:
-        standing.revision = own[0].create_revision
+    if own and own[0].value == entry.value:
+        entry.revision = own[0].create_revision
         return None
     if not known or known[0].mod_revision != record.revision:
-        here.record = None
+        state.record = None
         return None
-    if not standing.is_in_doubt:
-        here.forget(standing)
+    if not entry.is_in_doubt:
+        state.forget(entry)
     return ask.Busy()
 
 
-def _granted(standing: EtcdQueueEntry, record: EtcdRecord) -> ask.Granted:
-    token = record.token(standing.revision)
+def _granted(entry: EtcdQueueEntry, record: EtcdRecord) -> ask.Granted:
+    token = record.token(entry.revision)
     if token > MAX_TOKEN:
-        raise SourceError(f"lock {standing.lock!r}: no token is left in this source: make a new one")
-    standing.is_granted = True
-    return ask.Granted(token, standing.remaining_ms(), record.source_id, record.history_id)
+        raise SourceError(f"lock {entry.lock!r}: no token is left in this source: make a new one")
+    entry.is_granted = True
+    return ask.Granted(token, entry.remaining_ms(), record.source_id, record.history_id)
 
 
-def _queued(standing: EtcdQueueEntry) -> ask.Queued:
-    return ask.Queued(min(standing.ttl_ms // BEATS_PER_TTL, MAX_WAIT_MS))
+def _queued(entry: EtcdQueueEntry) -> ask.Queued:
+    return ask.Queued(min(entry.ttl_ms // BEATS_PER_TTL, MAX_WAIT_MS))
 
 
 # --- wait -------------------------------------------------------------------------------------------------------------
-def poll(here: ClusterState, request: ask.Poll) -> Talk:
+def poll(state: ClusterState, request: ask.Poll) -> Operations:
     """Grant a claim that has a place, if it is the first in its queue; its place is kept either way."""
-    standing = here.standing.get(request.claim)
-    if standing is None or not standing.revision or standing.is_over:
+    entry = state.entries.get(request.claim)
+    if entry is None or not entry.revision or entry.is_over:
         return ask.ClaimEnded()
-    return (yield from _look(here, standing))
+    return (yield from _check_position(state, entry))
 
 
-def _look(here: ClusterState, standing: EtcdQueueEntry) -> Talk:
+def _check_position(state: ClusterState, entry: EtcdQueueEntry) -> Operations:
     """Look where a placed claim stands."""
     sent_ms = boottime_ms()
-    if standing.session is None or standing.session.is_lost or standing.deadline_ms < sent_ms:
-        return (yield from _drop(here, standing, EXPIRED))
-    is_heard_of = standing.ear is None or here.watcher.is_watching(standing.watch_id)
-    if standing.ahead is not None and is_heard_of:
-        answer = yield from here.ask_and_keep(_still_behind(here, standing), standing.session)
+    if entry.session is None or entry.session.is_lost or entry.deadline_ms < sent_ms:
+        return (yield from _end_claim(state, entry, EXPIRED))
+    is_heard_of = entry.wakeup is None or state.watcher.is_watching(entry.watch_id)
+    if entry.predecessor is not None and is_heard_of:
+        answer = yield from state.execute_with_keepalive(_unchanged_txn(state, entry), entry.session)
         if answer.succeeded:
-            return (yield from _hear_look(here, standing, answer, is_first=False, sent_ms=sent_ms))
-    answer = yield from here.ask_and_keep(_who_is_ahead(here, standing), standing.session)
+            return (yield from _decode_position(state, entry, answer, is_first=False, sent_ms=sent_ms))
+    answer = yield from state.execute_with_keepalive(_predecessor_txn(state, entry), entry.session)
     # The first range is there only if the predecessor was not known to have held the lock.
-    ahead = [] if answer.succeeded else answer.responses[3].response_range.kvs
-    if ahead:
-        _follow(here, standing, ahead[0], answer.header.revision)
-    return (yield from _hear_look(here, standing, answer, is_first=not ahead, sent_ms=sent_ms))
+    predecessor = [] if answer.succeeded else answer.responses[3].response_range.kvs
+    if predecessor:
+        _watch_predecessor(state, entry, predecessor[0], answer.header.revision)
+    return (yield from _decode_position(state, entry, answer, is_first=not predecessor, sent_ms=sent_ms))
 
 
-def _facts(here: ClusterState, standing: EtcdQueueEntry) -> list[Any]:
-    return [op.get(here.layout.record), op.get(here.layout.broken(standing.lock)), op.get(standing.key)]
+def _common_reads(state: ClusterState, entry: EtcdQueueEntry) -> list[Any]:
+    return [wire.get(state.layout.record), wire.get(state.layout.last_break(entry.lock)), wire.get(entry.key)]
 
 
-def _still_behind(here: ClusterState, standing: EtcdQueueEntry) -> Any:
-    assert standing.ahead is not None
-    facts = _facts(here, standing)
-    return op.txn([op.was_created(*standing.ahead)], facts, facts)
+def _unchanged_txn(state: ClusterState, entry: EtcdQueueEntry) -> Any:
+    assert entry.predecessor is not None
+    facts = _common_reads(state, entry)
+    return wire.txn([wire.was_created(*entry.predecessor)], facts, facts)
 
 
-def _who_is_ahead(here: ClusterState, standing: EtcdQueueEntry) -> Any:
+def _predecessor_txn(state: ClusterState, entry: EtcdQueueEntry) -> Any:
     """Ask for the last one that came before. etcd reads the whole queue for that, so it is not asked if the one who was
     next before has left word that it held the lock.
     """
-    facts = _facts(here, standing)
-    newest = op.get_newest(here.layout.queue(standing.lock), created_by=standing.revision - 1)
-    if standing.ahead is None:
+    facts = _common_reads(state, entry)
+    newest = wire.get_newest(state.layout.queue(entry.lock), created_by=entry.revision - 1)
+    if entry.predecessor is None:
         # A comparison that never holds: every source has a record.
-        return op.txn([op.is_absent(here.layout.record)], facts, [*facts, newest])
-    _, revision = standing.ahead
-    return op.txn([op.has_value(here.layout.passed(standing.lock), b"%d" % revision)], facts, [*facts, newest])
+        return wire.txn([wire.is_absent(state.layout.record)], facts, [*facts, newest])
+    _, revision = entry.predecessor
+    return wire.txn([wire.has_value(state.layout.last_release(entry.lock), b"%d" % revision)], facts, [*facts, newest])
 
 
-def _follow(here: ClusterState, standing: EtcdQueueEntry, ahead: Any, revision: int) -> None:
+def _watch_predecessor(state: ClusterState, entry: EtcdQueueEntry, predecessor: Any, revision: int) -> None:
     """Watch the one that is next before a waiter, if it listens."""
-    was_ahead, standing.ahead = standing.ahead, (ahead.key, ahead.create_revision)
-    if standing.ear is None or (was_ahead == standing.ahead and here.watcher.has_seen(standing.watch_id, revision)):
+    was_predecessor, entry.predecessor = entry.predecessor, (predecessor.key, predecessor.create_revision)
+    if entry.wakeup is None or (
+        was_predecessor == entry.predecessor and state.watcher.has_seen(entry.watch_id, revision)
+    ):
         return
-    here.watch(standing, ahead.key, revision + 1, standing.call, is_urgent=True)
+    state.watch(entry, predecessor.key, revision + 1, entry.wake_waiter, is_urgent=True)
 
 
-def _hear_look(here: ClusterState, standing: EtcdQueueEntry, answer: Any, *, is_first: bool, sent_ms: int) -> Talk:
-    known, broken, own = (response.response_range.kvs for response in answer.responses[:3])
-    record = here.record
-    if not own or own[0].create_revision != standing.revision:
-        return (yield from _drop(here, standing, _DELETED))
+def _decode_position(
+    state: ClusterState, entry: EtcdQueueEntry, answer: Any, *, is_first: bool, sent_ms: int
+) -> Operations:
+    known, last_break, own = (response.response_range.kvs for response in answer.responses[:3])
+    record = state.record
+    if not own or own[0].create_revision != entry.revision:
+        return (yield from _end_claim(state, entry, _DELETED))
     if record is None or not known or known[0].mod_revision != record.revision:
-        record, _ = yield from here.read_record()
-    if standing.revision < record.revision:
-        return (yield from _drop(here, standing, _NEW_EPOCH))
-    if broken and standing.revision < broken[0].mod_revision:
-        return (yield from _drop(here, standing, _break_reason(broken[0])))
-    assert standing.session is not None
-    if standing.session.is_lost:
-        return (yield from _drop(here, standing, _LOST_SESSION))
-    if not standing.is_granted:
-        standing.keep(sent_ms)
-    return _granted(standing, record) if is_first else _queued(standing)
+        record, _ = yield from state.read_record()
+    if entry.revision < record.revision:
+        return (yield from _end_claim(state, entry, _NEW_EPOCH))
+    if last_break and entry.revision < last_break[0].mod_revision:
+        return (yield from _end_claim(state, entry, _decode_break_reason(last_break[0])))
+    assert entry.session is not None
+    if entry.session.is_lost:
+        return (yield from _end_claim(state, entry, _LOST_SESSION))
+    if not entry.is_granted:
+        entry.extend(sent_ms)
+    return _granted(entry, record) if is_first else _queued(entry)
 
 
-def _drop(here: ClusterState, standing: EtcdQueueEntry, reason: str) -> Talk:
+def _end_claim(state: ClusterState, entry: EtcdQueueEntry, reason: str) -> Operations:
     """End a claim, and take its place away if it is there still."""
-    yield from here.clear([standing])
-    here.end(standing, reason)
+    yield from state.delete_entries([entry])
+    state.end(entry, reason)
     return ask.ClaimEnded()
 
 
-def _break_reason(kv: Any) -> str:
-    said = decode_object(kv.value)
-    return shorten(f"{said.get('who')} broke it: {said.get('reason')}")
+def _decode_break_reason(kv: Any) -> str:
+    fields = decode_object(kv.value)
+    return shorten(f"{fields.get('who')} broke it: {fields.get('reason')}")
 
 
 # --- release ----------------------------------------------------------------------------------------------------------
-def release(here: ClusterState, request: ask.Release) -> Talk:
+def release(state: ClusterState, request: ask.Release) -> Operations:
     """End a claim for good. One that was never asked for here has no place: only this process knows it."""
-    standing = here.standing.get(request.claim)
-    if standing is None or standing.lock != request.lock:
-        here.ended.remember(request.claim, boottime_us(), RELEASED)
+    entry = state.entries.get(request.claim)
+    if entry is None or entry.lock != request.lock:
+        state.ended.remember(request.claim, boottime_us(), RELEASED)
         return ask.Released(was_held=False)
-    standing.is_over = True
+    entry.is_over = True
     was_held = False
-    if standing.session is not None and not standing.session.is_lost:
-        passed = [op.put(here.layout.passed(standing.lock), b"%d" % standing.revision)] if standing.is_granted else []
+    if entry.session is not None and not entry.session.is_lost:
+        last_release = (
+            [wire.put(state.layout.last_release(entry.lock), b"%d" % entry.revision)] if entry.is_granted else []
+        )
         try:
             # Whatever has become of the source: its own place a claim may take away.
-            answer = yield Call(TXN, here.farewell(standing, *passed))
+            answer = yield Call(TXN, state.delete_entry(entry, *last_release))
         except LeaseGoneError:
-            standing.session.is_lost = True
+            entry.session.is_lost = True
         else:
-            was_held = standing.is_granted and answer.succeeded
-            here.highest = max(here.highest, answer.header.revision)
-    here.end(standing, RELEASED)
+            was_held = entry.is_granted and answer.succeeded
+            state.highest = max(state.highest, answer.header.revision)
+    state.end(entry, RELEASED)
     return ask.Released(was_held)
 
 
 # --- keep -------------------------------------------------------------------------------------------------------------
-def renew(here: ClusterState, request: ask.Renew) -> Talk:
+def renew(state: ClusterState, request: ask.Renew) -> Operations:
     """Keep every session of the batch by one keepalive, and look at the leases whose places are not watched yet."""
     lost: dict[str, str] = {}
     of_session: dict[EtcdSession, list[EtcdQueueEntry]] = {}
     for lock, claim in request.leases:
-        standing = here.standing.get(claim)
-        if standing is None or standing.lock != lock or standing.session is None:
-            lost[claim] = here.ended.reason(claim)
+        entry = state.entries.get(claim)
+        if entry is None or entry.lock != lock or entry.session is None:
+            lost[claim] = state.ended.reason(claim)
         else:
-            of_session.setdefault(standing.session, []).append(standing)
+            of_session.setdefault(entry.session, []).append(entry)
     remaining_ms: dict[str, int] = {}
     for session, leases in of_session.items():
-        reasons = yield from _keep_session(here, session, leases)
+        reasons = yield from _renew_session(state, session, leases)
         gone = [one for one in leases if one.claim in reasons]
-        reasons |= yield from _explain(here, gone)
-        yield from here.clear(gone)
+        reasons |= yield from _explain_losses(state, gone)
+        yield from state.delete_entries(gone)
         for one in gone:
-            here.end(one, reasons[one.claim])
+            state.end(one, reasons[one.claim])
         lost |= reasons
         remaining_ms |= {one.claim: one.remaining_ms() for one in leases if one.claim not in reasons}
-    yield from here.end_overdue()
+    yield from state.end_overdue()
     return ask.Renewed(remaining_ms, lost)
 
 
-def _keep_session(here: ClusterState, session: EtcdSession, leases: list[EtcdQueueEntry]) -> Talk:
+def _renew_session(state: ClusterState, session: EtcdSession, leases: list[EtcdQueueEntry]) -> Operations:
     """Keep one session, and return why those of its leases are lost that are."""
     sent_ms = boottime_ms()
     reasons = {one.claim: EXPIRED for one in leases if one.deadline_ms < sent_ms}
     first, *more = batches([one for one in leases if not one.is_watched]) or [[]]
     if not session.is_lost:
-        answer = yield from here.keep(session, _seeing(here, first))
+        answer = yield from state.keepalive_with(session, _existence_txn(state, first))
         if answer is None:
             more = [first, *more]
         else:
-            reasons |= yield from _hear_seen(here, leases, first, answer)
+            reasons |= yield from _decode_existence(state, leases, first, answer)
     if session.is_lost:
         return {one.claim: _LOST_SESSION for one in leases} | reasons
     for batch in more:
-        answer = yield from here.ask(_seeing(here, batch))
-        reasons |= yield from _hear_seen(here, leases, batch, answer)
+        answer = yield from state.execute(_existence_txn(state, batch))
+        reasons |= yield from _decode_existence(state, leases, batch, answer)
     for one in leases:
         if one.claim not in reasons:
-            one.keep(sent_ms)
+            one.extend(sent_ms)
     return reasons
 
 
-def _seeing(here: ClusterState, batch: list[EtcdQueueEntry]) -> Any:
+def _existence_txn(state: ClusterState, batch: list[EtcdQueueEntry]) -> Any:
     """Ask for the source's record, and which of these places are there."""
-    return op.txn([], [op.get(here.layout.record), *(op.count(standing.key) for standing in batch)])
+    return wire.txn([], [wire.get(state.layout.record), *(wire.count(entry.key) for entry in batch)])
 
 
-def _hear_seen(here: ClusterState, leases: list[EtcdQueueEntry], batch: list[EtcdQueueEntry], answer: Any) -> Talk:
+def _decode_existence(
+    state: ClusterState, leases: list[EtcdQueueEntry], batch: list[EtcdQueueEntry], answer: Any
+) -> Operations:
     """Watch the places that are there, and return why the others' leases are lost."""
     known, *places = (response.response_range for response in answer.responses)
-    record = here.record
+    record = state.record
     if record is None or not known.kvs or known.kvs[0].mod_revision != record.revision:
-        record, _ = yield from here.read_record()
+        record, _ = yield from state.read_record()
     reasons = {one.claim: _NEW_EPOCH for one in leases if one.revision < record.revision}
-    for standing, place in zip(batch, places, strict=True):
+    for entry, place in zip(batch, places, strict=True):
         if not place.count:
-            reasons.setdefault(standing.claim, _DELETED)
+            reasons.setdefault(entry.claim, _DELETED)
         else:
-            standing.is_watched = True
-            here.watch(standing, standing.key, answer.header.revision + 1, standing.doubt)
+            entry.is_watched = True
+            state.watch(entry, entry.key, answer.header.revision + 1, entry.mark_unwatched)
     return reasons
 
 
-def _explain(here: ClusterState, gone: list[EtcdQueueEntry]) -> Talk:
+def _explain_losses(state: ClusterState, gone: list[EtcdQueueEntry]) -> Operations:
     """Return better reasons for lost leases, where somebody has taken or broken the lock."""
     explained = gone[:MAX_EXPLAINED]
     if not explained:
         return {}
-    record = yield from here.known_record()
+    record = yield from state.known_record()
     reads = []
     for one in explained:
-        head = op.get_prefix(here.layout.queue(one.lock), limit=1, is_oldest_first=True)
-        reads += [op.get(here.layout.broken(one.lock)), head]
-    answer = yield from here.ask(op.txn([], reads))
+        head = wire.get_prefix(state.layout.queue(one.lock), limit=1, is_oldest_first=True)
+        reads += [wire.get(state.layout.last_break(one.lock)), head]
+    answer = yield from state.execute(wire.txn([], reads))
     found = [response.response_range.kvs for response in answer.responses]
     reasons = {}
-    for one, broken, head in zip(explained, found[::2], found[1::2], strict=True):
+    for one, last_break, head in zip(explained, found[::2], found[1::2], strict=True):
         if head and head[0].create_revision > one.revision:
-            token, holder = record.token(head[0].create_revision), holder_of(here.layout.queue(one.lock), head[0])
+            token, holder = (
+                record.token(head[0].create_revision),
+                describe_holder(state.layout.queue(one.lock), head[0]),
+            )
             reasons[one.claim] = f"{holder} holds the lock now, with token {token}"
-        elif broken and broken[0].mod_revision > one.revision:
-            reasons[one.claim] = _break_reason(broken[0])
+        elif last_break and last_break[0].mod_revision > one.revision:
+            reasons[one.claim] = _decode_break_reason(last_break[0])
     return reasons

@@ -6,7 +6,7 @@ from fencelock.errors import FencelockError
 from fencelock.model import Finding
 from fencelock.protocol.generators import run_generator
 from fencelock.protocol.source_requests import ReadSource
-from fencelock.stores.etcd.connection import messages as say
+from fencelock.stores.etcd.connection import wire
 from fencelock.stores.etcd.connection.client import STATUS, EtcdClient
 from fencelock.stores.etcd.source.admin import UNBLOCKING, find_blocked
 
@@ -22,7 +22,7 @@ def examine(store: "EtcdSource") -> list[Finding]:
     connection = store.connect(request_timeout_s=REQUEST_TIMEOUT_S)
     try:
         connection.perform(ReadSource())
-        blocked: list[tuple[str, str]] = run_generator(find_blocked(store.presence), connection.say)
+        blocked: list[tuple[str, str]] = run_generator(find_blocked(store.state), connection.send)
     except FencelockError as error:
         return [Finding("source-refused", str(error), "do what the message says, then run doctor again")]
     return [*(_blocked(*one) for one in blocked), *_members(store)]
@@ -35,10 +35,10 @@ def _blocked(lock: str, what: str) -> Finding:
 
 def _members(store: "EtcdSource") -> list[Finding]:
     findings, clusters = [], set()
-    for endpoint in store.place.endpoints:
-        alone = store.place._replace(endpoints=(endpoint,), url=f"etcd://{endpoint}")
+    for endpoint in store.info.endpoints:
+        alone = store.info._replace(endpoints=(endpoint,), url=f"etcd://{endpoint}")
         try:
-            status = EtcdClient(alone).call(STATUS, say.StatusRequest(), REQUEST_TIMEOUT_S)
+            status = EtcdClient(alone).call(STATUS, wire.StatusRequest(), REQUEST_TIMEOUT_S)
         except FencelockError as error:
             findings.append(_unreachable(endpoint, error))
             continue

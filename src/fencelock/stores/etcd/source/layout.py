@@ -62,7 +62,7 @@ class EtcdLayout:
         """Return what the keys of a lock's places begin with."""
         return b"%s%s/" % (self.prefix, escape_name(lock).encode())
 
-    def place(self, lock: str, lease: int, number: int) -> bytes:
+    def queue_entry(self, lock: str, lease: int, number: int) -> bytes:
         """Return the key of a place."""
         return b"%s%x-%d" % (self.queue(lock), lease, number)
 
@@ -74,15 +74,15 @@ class EtcdLayout:
         """Return the lock that such a key names."""
         return unescape_name(key.removeprefix(self.locks).decode(errors="replace"))
 
-    def passed(self, lock: str) -> bytes:
+    def last_release(self, lock: str) -> bytes:
         """Return the key of the last holder that released the lock."""
         return b"%spassed/%s" % (self._own, escape_name(lock).encode())
 
-    def broken(self, lock: str) -> bytes:
+    def last_break(self, lock: str) -> bytes:
         """Return the key of the last break of the lock."""
         return b"%sbroken/%s" % (self._own, escape_name(lock).encode())
 
-    def refused(self, claim: str) -> bytes:
+    def refusal(self, claim: str) -> bytes:
         """Return the key that refuses a claim."""
         return b"%srefused/%s" % (self._own, claim.encode())
 
@@ -91,34 +91,36 @@ class EtcdLayout:
         return b"%saudit/%s" % (self._own, what.encode())
 
 
-def record_value(source_id: str, epoch: int, history_id: str, floor: int) -> bytes:
+def encode_record(source_id: str, epoch: int, history_id: str, floor: int) -> bytes:
     """Return what the record says; tokens of the history are above `floor`, or revisions as they are if it is 0."""
-    return packed(format=FORMAT, source_id=source_id, epoch=epoch, history_id=history_id, floor=str(floor))
+    return encode_json(format=FORMAT, source_id=source_id, epoch=epoch, history_id=history_id, floor=str(floor))
 
 
-def record_of(value: bytes, revision: int, url: str) -> EtcdRecord:
+def decode_record(value: bytes, revision: int, url: str) -> EtcdRecord:
     """Return the record that was written at this revision; SchemaError if it is none of this version's."""
-    said = decode_object(value)
-    if (number := said.get("format")) != FORMAT and isinstance(number, int):
+    fields = decode_object(value)
+    if (number := fields.get("format")) != FORMAT and isinstance(number, int):
         raise SchemaError(
             f"{url} holds fencelock's source of tokens in format {number}, and this version of fencelock has format "
             f"{FORMAT}: use the version that made it"
         )
-    if not has_members(said, _KINDS) or not _FLOOR.fullmatch(said["floor"]):
+    if not has_members(fields, _KINDS) or not _FLOOR.fullmatch(fields["floor"]):
         raise SchemaError(
             f"{url}: what is kept as the record of a source of tokens is none, so no token can be told: find out who "
             f"wrote there, and put the record back from a backup"
         )
-    floor = int(said["floor"])
-    return EtcdRecord(said["source_id"], said["epoch"], said["history_id"], floor - revision if floor else 0, revision)
+    floor = int(fields["floor"])
+    return EtcdRecord(
+        fields["source_id"], fields["epoch"], fields["history_id"], floor - revision if floor else 0, revision
+    )
 
 
-def packed(**said: Any) -> bytes:
+def encode_json(**fields: Any) -> bytes:
     """Return a value of ours."""
-    return json.dumps(said, ensure_ascii=False).encode()
+    return json.dumps(fields, ensure_ascii=False).encode()
 
 
-def is_ours(queue: bytes, key: bytes) -> bool:
+def is_own_entry(queue: bytes, key: bytes) -> bool:
     """Tell whether a key that begins as a queue's do is one of our places."""
     return _OURS.fullmatch(key.removeprefix(queue)) is not None
 
@@ -130,17 +132,17 @@ def is_queue_entry(queue: bytes, kv: Any) -> bool:
     return kv.lease != 0 and b"/" not in kv.key.removeprefix(queue)
 
 
-def queue_entry_value(claim: str, holder: str) -> bytes:
+def encode_queue_entry(claim: str, holder: str) -> bytes:
     """Return what stands in a place."""
-    return packed(claim=claim, holder=holder)
+    return encode_json(claim=claim, holder=holder)
 
 
-def claim_of(kv: Any) -> str | None:
+def decode_claim(kv: Any) -> str | None:
     """Return the claim whose place it is; None if it is somebody else's."""
     return decode_object(kv.value).get("claim")
 
 
-def holder_of(queue: bytes, kv: Any) -> str:
+def describe_holder(queue: bytes, kv: Any) -> str:
     """Return who has a place, for people; a key that is none is named itself."""
     if not is_queue_entry(queue, kv):
         return f"key {shorten(kv.key.decode(errors='backslashreplace'))}, which is not a place in a queue"

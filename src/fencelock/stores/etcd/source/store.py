@@ -18,11 +18,11 @@ from fencelock.protocol.generators import run_generator, run_generator_async
 from fencelock.protocol.stores import Capabilities
 from fencelock.stores.etcd.connection.url import parse_url
 from fencelock.stores.etcd.source import admin, codec, inspection
-from fencelock.stores.etcd.source.cluster_state import Call, ClusterState, Pair, Talk, leave_all
+from fencelock.stores.etcd.source.cluster_state import Call, CallPair, ClusterState, Operations, revoke_all_at_exit
 from fencelock.stores.wakeup import EventWakeup
 
 INSTALL_S = 10.0
-TALKS: dict[type, Callable[[ClusterState, Any], Talk]] = {
+OPERATIONS: dict[type, Callable[[ClusterState, Any], Operations]] = {
     ask.Acquire: codec.acquire,
     ask.Poll: codec.poll,
     ask.Release: codec.release,
@@ -50,27 +50,27 @@ class EtcdSource:
     )
 
     def __init__(self, url: str) -> None:
-        place = parse_url(url)
-        self.place = place
-        self.url = place.url
-        self.presence = ClusterState(place)
+        info = parse_url(url)
+        self.info = info
+        self.url = info.url
+        self.state = ClusterState(info)
 
     def connect(self, *, request_timeout_s: float) -> "EtcdSourceConnection":
         """Return what asks in the caller's thread; all share the process's one way to the cluster."""
-        return EtcdSourceConnection(self.presence, request_timeout_s)
+        return EtcdSourceConnection(self.state, request_timeout_s)
 
     def connect_async(self, *, request_timeout_s: float) -> "AsyncEtcdSourceConnection":
         """Return what asks on the running loop."""
-        return AsyncEtcdSourceConnection(self.presence, request_timeout_s)
+        return AsyncEtcdSourceConnection(self.state, request_timeout_s)
 
     def listen(self, lock: str, claim: str) -> "EtcdWakeup":
         """Open the channel of one waiting claim."""
-        return EtcdWakeup(self.presence, claim)
+        return EtcdWakeup(self.state, claim)
 
     def install(self) -> None:
         """Make the source's record if there is none; safe when run concurrently."""
         connection = self.connect(request_timeout_s=INSTALL_S)
-        run_generator(admin.install(self.presence), connection.say)
+        run_generator(admin.install(self.state), connection.send)
 
     def examine(self) -> list[Finding]:
         """Return what in this source's set-up would break the promise."""
@@ -80,36 +80,36 @@ class EtcdSource:
 class EtcdWakeup(EventWakeup):
     """The ear of a claim that has a place in a queue."""
 
-    def __init__(self, presence: ClusterState, claim: str) -> None:
+    def __init__(self, state: ClusterState, claim: str) -> None:
         super().__init__()
-        self._watcher = presence.watcher
-        self._standing = presence.standing.get(claim)
-        if self._standing is not None:
-            self._standing.ear = self
+        self._watcher = state.watcher
+        self._entry = state.entries.get(claim)
+        if self._entry is not None:
+            self._entry.wakeup = self
 
     def close(self) -> None:
         """Stop listening; never raises."""
-        standing = self._standing
-        if standing is not None and standing.ear is self:
-            standing.ear = None
-            if not standing.is_watched:
-                self._watcher.forget(standing.watch_id)
-                standing.watch_id = 0
+        entry = self._entry
+        if entry is not None and entry.wakeup is self:
+            entry.wakeup = None
+            if not entry.is_watched:
+                self._watcher.forget(entry.watch_id)
+                entry.watch_id = 0
         super().close()
 
 
 class _Connection:
     """What both kinds of connection are: a patience, and whether the last request failed."""
 
-    def __init__(self, presence: ClusterState, request_timeout_s: float) -> None:
-        self._presence = presence
-        self._patience_s = request_timeout_s
+    def __init__(self, state: ClusterState, request_timeout_s: float) -> None:
+        self._state = state
+        self._request_timeout_s = request_timeout_s
         self._has_failed = False
 
     def close(self) -> None:
         """End the sessions that nobody uses, as the one who closes a source wants; never raises."""
         if not self._has_failed:
-            self._presence.retire()
+            self._state.revoke_unused_sessions()
 
 
 class EtcdSourceConnection(_Connection):
@@ -118,23 +118,23 @@ class EtcdSourceConnection(_Connection):
     def perform(self, request: Any) -> ask.SourceReply:
         """Answer one request of `protocol/source_requests.py`."""
         self._has_failed = True
-        reply = run_generator(TALKS[type(request)](self._presence, request), self.say)
+        reply = run_generator(OPERATIONS[type(request)](self._state, request), self.send)
         self._has_failed = False
         return reply  # type: ignore[no-any-return]
 
-    def say(self, said: Call | Pair) -> Any:
+    def send(self, operation: Call | CallPair) -> Any:
         """Say one thing to etcd, or two at once, and return the answer."""
-        client = self._presence.client
-        if isinstance(said, Call):
-            return client.call(*said, self._patience_s)
-        beside = client.begin(*said.beside, self._patience_s)
+        client = self._state.client
+        if isinstance(operation, Call):
+            return client.call(*operation, self._request_timeout_s)
+        concurrent = client.begin(*operation.concurrent, self._request_timeout_s)
         try:
-            answer = client.call(*said.main, self._patience_s)
+            answer = client.call(*operation.main, self._request_timeout_s)
         except BaseException:
-            beside.cancel()
+            concurrent.cancel()
             raise
         try:
-            return answer, beside.result()
+            return answer, concurrent.result()
         except Exception:
             return answer, None
 
@@ -145,23 +145,23 @@ class AsyncEtcdSourceConnection(_Connection):
     async def perform(self, request: Any) -> ask.SourceReply:
         """Answer one request of `protocol/source_requests.py`."""
         self._has_failed = True
-        reply = await run_generator_async(TALKS[type(request)](self._presence, request), self._say)
+        reply = await run_generator_async(OPERATIONS[type(request)](self._state, request), self._send)
         self._has_failed = False
         return reply  # type: ignore[no-any-return]
 
-    async def _say(self, said: Call | Pair) -> Any:
-        client = self._presence.client
-        if isinstance(said, Call):
-            return await client.call_async(*said, self._patience_s)
-        beside = asyncio.ensure_future(client.call_async(*said.beside, self._patience_s))
+    async def _send(self, operation: Call | CallPair) -> Any:
+        client = self._state.client
+        if isinstance(operation, Call):
+            return await client.call_async(*operation, self._request_timeout_s)
+        concurrent = asyncio.ensure_future(client.call_async(*operation.concurrent, self._request_timeout_s))
         try:
-            answer = await client.call_async(*said.main, self._patience_s)
+            answer = await client.call_async(*operation.main, self._request_timeout_s)
             try:
-                return answer, await beside
+                return answer, await concurrent
             except SourceError:
                 return answer, None
         finally:
-            beside.cancel()
+            concurrent.cancel()
 
 
-atexit.register(leave_all)
+atexit.register(revoke_all_at_exit)

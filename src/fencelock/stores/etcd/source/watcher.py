@@ -17,7 +17,7 @@ from typing import Any
 
 import grpc
 
-from fencelock.stores.etcd.connection import messages as say
+from fencelock.stores.etcd.connection import wire
 from fencelock.stores.etcd.connection.client import EtcdClient
 from fencelock.stores.etcd.connection.errors import map_error
 from fencelock.stores.etcd.connection.forks import GATE
@@ -36,7 +36,7 @@ class Watch:
     key: bytes
     revision: int
     """The first one at which a deletion counts."""
-    tell: Callable[[], None]
+    notify: Callable[[], None]
     is_urgent: bool
     since: int | None = None
     """After which revision deletions are told; None: that is not known yet."""
@@ -53,19 +53,19 @@ class Watcher:
         self._requests: SimpleQueue[Any] | None = None
         self._call: Any = None
         self._is_running = False
-        client.tell_when_moved(self.reopen)
+        client.set_member_listener(self.reopen)
 
-    def watch(self, key: bytes, revision: int, tell: Callable[[], None], *, is_urgent: bool) -> int:
-        """Have `tell` called once when the key is gone, in the watcher's thread; return a number for `forget`.
+    def watch(self, key: bytes, revision: int, notify: Callable[[], None], *, is_urgent: bool) -> int:
+        """Have `notify` called once when the key is gone, in the watcher's thread; return a number for `forget`.
 
         An urgent watch is told at once, and may be told for nothing when it begins. etcd serves a watch that begins in
         the past, and be that a moment ago, every 100 ms; an urgent one begins when etcd hears of it.
         """
         with self._mutex:
             self._last_id += 1
-            watch = self._watches[self._last_id] = Watch(key, revision, tell, is_urgent)
+            watch = self._watches[self._last_id] = Watch(key, revision, notify, is_urgent)
             if self._requests is not None:
-                self._requests.put(_creation(self._last_id, watch))
+                self._requests.put(_create_request(self._last_id, watch))
             elif not self._is_running:
                 self._is_running = True
                 threading.Thread(target=self._serve, name="fencelock-watcher", daemon=True).start()
@@ -90,7 +90,7 @@ class Watcher:
         """Watch this no more."""
         with self._mutex:
             if self._watches.pop(watch_id, None) is not None and self._requests is not None:
-                self._requests.put(_cancellation(watch_id))
+                self._requests.put(_cancel_request(watch_id))
 
     def reopen(self) -> None:
         """Open the stream anew, at the member that is spoken to now."""
@@ -110,31 +110,31 @@ class Watcher:
         while True:
             begun_s = time.monotonic()
             try:
-                self._hear_all()
+                self._read_stream()
             except Exception as error:
                 if self._watches:
-                    known = map_error(error, self._client.place) if isinstance(error, grpc.RpcError) else error
+                    known = map_error(error, self._client.info) if isinstance(error, grpc.RpcError) else error
                     logger.info("waiters look for themselves now: %s", known)
                 # gRPC raises the call itself: its frames would keep it, and it them, and both all that is here.
                 error.with_traceback(None)
-            self._tell_all()
-            if self._may_stop():
+            self._notify_all()
+            if self._try_stop():
                 return
             retry_s = RETRY_S if time.monotonic() - begun_s > MAX_RETRY_S else min(2 * retry_s, MAX_RETRY_S)
             time.sleep(retry_s)
 
-    def _hear_all(self) -> None:
+    def _read_stream(self) -> None:
         """Open the stream, and pass on what it tells until it ends."""
         requests: SimpleQueue[Any] = SimpleQueue()
         with self._mutex:
             self._requests = requests
             for watch_id, watch in self._watches.items():
-                requests.put(_creation(watch_id, watch))
+                requests.put(_create_request(watch_id, watch))
         under_way = GATE.enter_stream(self.reopen)
         try:
             self._call = self._client.watch(iter(requests.get, None))
             for response in self._call:
-                self._hear(response)
+                self._handle(response)
         finally:
             with self._mutex:
                 self._requests = None
@@ -144,7 +144,7 @@ class Watcher:
             requests.put(None)
             GATE.leave(under_way)
 
-    def _hear(self, response: Any) -> None:
+    def _handle(self, response: Any) -> None:
         if response.created and response.canceled:
             # Refused, as for a login that is over: etcd does not always say which watch it was, and may hear of no
             # other on this stream.
@@ -157,7 +157,7 @@ class Watcher:
                 watch = self._watches.get(response.watch_id)
                 self.forget(response.watch_id)
             if watch is not None:
-                watch.tell()
+                watch.notify()
 
     def _begin(self, response: Any) -> None:
         """Take note of when an urgent watch began; have its owner look once more for what came before that."""
@@ -168,23 +168,23 @@ class Watcher:
             watch.since = response.header.revision
             has_missed = watch.since >= watch.revision
         if has_missed:
-            watch.tell()
+            watch.notify()
 
-    def _tell_all(self) -> None:
+    def _notify_all(self) -> None:
         with self._mutex:
             watches, self._watches = self._watches, {}
         for watch in watches.values():
             with suppress(Exception):
-                watch.tell()
+                watch.notify()
 
-    def _may_stop(self) -> bool:
+    def _try_stop(self) -> bool:
         with self._mutex:
             self._is_running = bool(self._watches)
             return not self._is_running
 
 
-def _creation(watch_id: int, watch: Watch) -> Any:
-    request = say.WatchRequest()
+def _create_request(watch_id: int, watch: Watch) -> Any:
+    request = wire.WatchRequest()
     request.create_request.key = watch.key
     request.create_request.start_revision = 0 if watch.is_urgent else watch.revision
     request.create_request.watch_id = watch_id
@@ -192,7 +192,7 @@ def _creation(watch_id: int, watch: Watch) -> Any:
     return request
 
 
-def _cancellation(watch_id: int) -> Any:
-    request = say.WatchRequest()
+def _cancel_request(watch_id: int) -> Any:
+    request = wire.WatchRequest()
     request.cancel_request.watch_id = watch_id
     return request

@@ -89,7 +89,7 @@ class ZooKeeperGuardCodec(OptimisticGuardCodec):
         children: list[str] = yield lambda client: client.names_below(parent)
         return (yield from self._read(filter(None, map(unescape_name, children))))
 
-    def _find_clash(self) -> Operations:
+    def _find_conflict(self) -> Operations:
         """Only at the base itself: below a source's, no node of a guard is taken for one of a queue."""
         record = ZooKeeperLayout(self._layout.base).source
         found: list[StoredValue] = yield lambda client: client.read([record])
