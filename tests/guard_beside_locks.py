@@ -10,8 +10,7 @@ import pytest
 
 import fencelock
 import fencelock.aio
-from fencelock import GuardError, SchemaError, WrongLockError
-from fencelock._api.guard import look_at
+from fencelock import GuardError, SchemaError, WrongLockError, inspect_resources
 from fencelock.model import draw_claim
 from fencelock.stores.registry import source_store
 from tests.guards import LOCK, RESOURCE, HandmadeLease
@@ -107,7 +106,7 @@ class BesideLocks:
         guard = fencelock.guard(face.source_url, resource=RESOURCE, lock=LOCK)
         with source.lock(LOCK, ttl=face.ttl) as lease, pytest.raises(GuardError, match="place of a source of locks"):
             guard.seal(lease)
-        assert look_at(face.source_url).marks == ()
+        assert inspect_resources(face.source_url).marks == ()
 
     def test_without_a_source_there_nobody_writes(self, face: Any) -> None:
         with pytest.raises(SchemaError):

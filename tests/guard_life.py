@@ -20,8 +20,8 @@ from fencelock import (
     SourceUnavailableError,
     StaleTokenError,
     UnsupportedError,
+    inspect_resources,
 )
-from fencelock._api.guard import look_at
 from tests.cli.program import Program
 from tests.guarded_keys import FLOWS, MAY_BE_UNKNOWN, Face, Loss
 from tests.guards import LOCK, RESOURCE, HandmadeLease, HandmadeSource
@@ -279,14 +279,14 @@ say(said)
     def test_g9_raising_to_a_source_that_has_issued_nothing_is_kept_too(self, face: Face) -> None:
         face.guard().raise_to(HandmadeSource(0), reason="restored")
         assert [one["action"] for one in face.entries()] == ["raise-to"]
-        assert look_at(face.url).marks == ()
+        assert inspect_resources(face.url).marks == ()
 
     def test_g6_the_store_protects_no_table_and_says_what_to_do(self, face: Face) -> None:
         with pytest.raises(UnsupportedError, match=r"has no triggers.*the store's own access control"):
             face.guard().protect("reports")
         with pytest.raises(GuardError, match="protects no table"):
             face.guard().unprotect(reason="a test")
-        assert look_at(face.url).marks == ()
+        assert inspect_resources(face.url).marks == ()
 
     def test_commands_show_and_move_marks(self, face: Face, program: Program) -> None:
         with fencelock.connect(program.url) as source:

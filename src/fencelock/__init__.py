@@ -10,7 +10,7 @@ from importlib import import_module
 
 TYPE_CHECKING = False  # As type checkers know it: importing `typing` would cost more than all the rest.
 if TYPE_CHECKING:
-    from fencelock._api.guard import Guard, guard
+    from fencelock._api.guard import Guard, guard, inspect_resources
     from fencelock._api.lease import Lease
     from fencelock._api.lock import Lock
     from fencelock._api.rlock import RLock
@@ -96,6 +96,7 @@ _HOMES = {
     "WrongLockError": _ERRORS,
     "connect": "fencelock._api.source",
     "guard": "fencelock._api.guard",
+    "inspect_resources": "fencelock._api.guard",
 }
 
 __all__ = [
@@ -138,6 +139,7 @@ __all__ = [
     "WrongLockError",
     "connect",
     "guard",
+    "inspect_resources",
 ]
 
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 import fencelock
-from fencelock import SourceUnavailableError
-from fencelock._api.guard import look_at
+from fencelock import SourceUnavailableError, inspect_resources
 from tests.guards import LOCK, HandmadeLease, ask, plain, url_of, value_in, write
 from tests.process.actors import Stage
 from tests.process.guard_stage import file, guard_of, play, stage
@@ -168,7 +167,7 @@ def test_a_process_killed_before_any_statement_leaves_all_or_nothing(stage: Stag
 def check_whole(file: Path) -> None:
     """Whatever was under way has happened or not; the file works, and the next holder can write."""
     assert ask(file, "PRAGMA integrity_check") == [("ok",)]
-    seen = look_at(url_of(file))
+    seen = inspect_resources(url_of(file))
     tokens = [mark.token for mark in seen.marks]
     assert tokens in ([], [0], [5], [2**39], [2**40])
     assert value_in(file) == 0 or (value_in(file), tokens) == ("mine", [5])
@@ -256,4 +255,4 @@ def test_protect_waits_for_a_transaction_of_another_process(stage: Stage, file: 
     holder.say()
     guard_of(file).protect("reports")
     assert value_in(file) == "theirs"
-    assert [one.table for one in look_at(url_of(file)).protections] == ["reports"]
+    assert [one.table for one in inspect_resources(url_of(file)).protections] == ["reports"]

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from fencelock import ConfigError, Finding, GuardError, WrongLockError
-from fencelock._api.guard import guards_of, look_at
+from fencelock import ConfigError, Finding, GuardError, WrongLockError, inspect_resources
+from fencelock._api.guard import guards_of
 from fencelock.stores.registry import guard_store
 from tests.guards import (
     LOCK,
@@ -24,7 +24,7 @@ from tests.guards import (
 
 
 def protections(file: Path) -> list[tuple[str, str, str]]:
-    return [(one.table, one.resource, one.mode) for one in look_at(url_of(file)).protections]
+    return [(one.table, one.resource, one.mode) for one in inspect_resources(url_of(file)).protections]
 
 
 def audited(file: Path) -> list[tuple[Any, ...]]:
@@ -67,7 +67,7 @@ def test_a_table_of_any_name_can_be_protected(open_guard: Opener, tmp_path: Path
                 connection.execute(f"UPDATE {quoted} SET value = 1")
         else:
             connection.execute(f"UPDATE {quoted} SET value = 1")
-            assert [one.table for one in look_at(url_of(file)).observations] == [name]
+            assert [one.table for one in inspect_resources(url_of(file)).observations] == [name]
     write(guard, HandmadeLease(5, lock=name), "held", table=quoted)
     guard.unprotect(name, reason="test")
     assert protections(file) == []
@@ -246,6 +246,6 @@ def test_the_guards_of_a_lock_are_found_at_a_url(open_guard: Opener, file: Path)
 
 def test_looking_at_a_file_without_marks_finds_nothing_and_changes_nothing(file: Path) -> None:
     before = file.read_bytes()
-    seen = look_at(url_of(file))
+    seen = inspect_resources(url_of(file))
     assert (seen.marks, seen.protections, seen.observations) == ((), (), ())
     assert file.read_bytes() == before

@@ -16,6 +16,7 @@ from fencelock._keeper.record import RELEASED, LeaseRecord, Listeners
 from fencelock.hooks import Hooks
 from fencelock.model import BrokenLock, Finding, Sequencer
 from fencelock.protocol.source_requests import Broken
+from fencelock.protocol.stores import Capabilities
 from fencelock.stores.registry import shown_url, source_store
 
 AnyLease = TypeVar("AnyLease", bound=BaseLease)
@@ -36,6 +37,11 @@ class BaseSource:
     def url(self) -> str:
         """The source's URL, without a password."""
         return shown_url(self._store.url)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the store can do: the shortest and the longest ttl that it grants, and whether it notifies waiters."""
+        return self._store.capabilities
 
     def _terms(self, name: str, ttl: float, timeout: float | None, holder: str | None, on_lost: object) -> LockOptions:
         return check_lock_options(self._store.capabilities, name, ttl, timeout, holder, on_lost)  # type: ignore[arg-type]

@@ -275,8 +275,11 @@ def _described(source: Any) -> SourceInfo:
     return check_info(source.describe() if hasattr(source, "describe") else source)
 
 
-def look_at(url: str, resource: str | None = None) -> Seen:
-    """Return all marks, protections and observations at `url`, or those of one resource; changes nothing."""
+def inspect_resources(url: str, resource: str | None = None) -> Seen:
+    """Return what the guards at `url` keep, of all resources or of one: marks, protections, observations.
+
+    For operators and tests; it changes nothing, and needs no lease. SchemaError if no guard was ever used there.
+    """
     connection = guard_store(url).connect()
     try:
         seen: Seen = connection.perform(Look(resource))
@@ -287,4 +290,4 @@ def look_at(url: str, resource: str | None = None) -> Seen:
 
 def guards_of(url: str, lock: str) -> list[Guard]:
     """Return a guard for each resource at `url` that is bound to the lock."""
-    return [guard(url, resource=mark.resource, lock=lock) for mark in look_at(url).marks if mark.lock == lock]
+    return [guard(url, resource=mark.resource, lock=lock) for mark in inspect_resources(url).marks if mark.lock == lock]

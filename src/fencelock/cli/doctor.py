@@ -10,7 +10,7 @@ from dataclasses import asdict
 import click
 
 import fencelock
-from fencelock._api.guard import look_at
+from fencelock._api.guard import inspect_resources
 from fencelock.cli.errors import NO
 from fencelock.cli.options import guard_option, json_option, source_option
 from fencelock.cli.output import emit, printable
@@ -69,7 +69,7 @@ def _disagreements(url: str, source: fencelock.SourceInfo) -> Iterator[fencelock
     """Yield where a resource knows of tokens that its source does not, or of another source."""
     shown = guard_url(url)
     try:
-        marks = look_at(url).marks
+        marks = inspect_resources(url).marks
     except fencelock.FencelockError as error:
         message = f"the marks at {shown} cannot be compared with the source: {error}"
         yield fencelock.Finding(GUARD_REFUSED, message, "run `fencelock doctor` as somebody who may look at them")

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 import fencelock
-from fencelock._api.guard import look_at
+from fencelock._api.guard import inspect_resources
 from fencelock.cli.options import json_option, reason_option, source_option
 from fencelock.cli.output import emit, printable, table, token_text
 from fencelock.protocol.guard_requests import ENFORCE, OBSERVE, Observation, Seen
@@ -56,7 +56,7 @@ def protect(
     """
     guard = fencelock.guard(url, resource=resource, lock=lock)
     guard.protect(*tables, mode=mode, source=_info_if_named(source))
-    seen = look_at(url, resource)
+    seen = inspect_resources(url, resource)
     lines = [f"resource {printable(resource)} belongs to lock {printable(lock)}"]
     lines += [f"table {printable(one.table)}: {_IN_FORCE[one.mode]}" for one in seen.protections]
     emit(_described(seen), as_json, "\n".join(lines))
@@ -84,9 +84,9 @@ def unprotect(url: str, resource: str, tables: tuple[str, ...], reason: str, as_
       fencelock unprotect sqlite:////srv/app.db --resource reports \\
           --table lines --reason 'moved to another database'
     """
-    before = look_at(url, resource)
+    before = inspect_resources(url, resource)
     _guard_of(url, before, resource).unprotect(*tables, reason=reason)
-    seen = look_at(url, resource)
+    seen = inspect_resources(url, resource)
     left = {one.table for one in seen.protections}
     lines = [
         f"table {printable(one.table)}: takes writes from anybody"
@@ -115,13 +115,13 @@ def rebind(url: str, resource: str, lock: str, source: str | None, reason: str, 
       fencelock rebind sqlite:////srv/app.db --resource reports \\
           --lock nightly --source sqlite:////srv/new.db --reason 'new locks'
     """
-    before = look_at(url, resource)
+    before = inspect_resources(url, resource)
     guard = _guard_of(url, before, resource)
     guard.rebind(lock, source=_info(source), reason=reason)
     text = (
         f"resource {printable(resource)} belongs to lock {printable(lock)}, from tokens above {guard.mark().token} on"
     )
-    emit(_described(look_at(url, resource)), as_json, text)
+    emit(_described(inspect_resources(url, resource)), as_json, text)
 
 
 @click.command()
@@ -156,7 +156,7 @@ def marks(
           --reason 'poisoned by a test'
     """
     _check_move(resource, lower_to, raise_to, reason)
-    seen = look_at(url, resource)
+    seen = inspect_resources(url, resource)
     if lower_to is not None and resource is not None:
         _guard_of(url, seen, resource).lower(lower_to, reason=str(reason))
     if raise_to is not None:
@@ -165,7 +165,7 @@ def marks(
             _guard_of(url, seen, name).raise_to(info, reason=str(reason))
     if resource is not None:
         _check_known(url, seen, resource)
-    seen = look_at(url, resource)
+    seen = inspect_resources(url, resource)
     emit(_described(seen), as_json, _story(url, seen))
 
 

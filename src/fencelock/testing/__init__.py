@@ -12,16 +12,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fencelock.stores.memory.reference_model import ReferenceModel
     from fencelock.stores.memory.source import MemorySource
-    from fencelock.testing.clock import ManualClock
+    from fencelock.testing.clock import ManualClock, skew_clock
     from fencelock.testing.conformance.guard import AsyncGuardConformance, GuardConformance
     from fencelock.testing.conformance.rig import failures
     from fencelock.testing.conformance.source import AsyncSourceConformance, SourceConformance
     from fencelock.testing.fakes import expire, lose
     from fencelock.testing.memory_resource import MemoryResource, MemoryResourceSession
+    from fencelock.testing.unfenced_client import EtcdKeys, resource_path, unfenced
 
 _HOMES = {
     "AsyncGuardConformance": "fencelock.testing.conformance.guard",
     "AsyncSourceConformance": "fencelock.testing.conformance.source",
+    "EtcdKeys": "fencelock.testing.unfenced_client",
     "GuardConformance": "fencelock.testing.conformance.guard",
     "ManualClock": "fencelock.testing.clock",
     "MemoryResource": "fencelock.testing.memory_resource",
@@ -32,11 +34,15 @@ _HOMES = {
     "expire": "fencelock.testing.fakes",
     "failures": "fencelock.testing.conformance.rig",
     "lose": "fencelock.testing.fakes",
+    "resource_path": "fencelock.testing.unfenced_client",
+    "skew_clock": "fencelock.testing.clock",
+    "unfenced": "fencelock.testing.unfenced_client",
 }
 
 __all__ = [
     "AsyncGuardConformance",
     "AsyncSourceConformance",
+    "EtcdKeys",
     "GuardConformance",
     "ManualClock",
     "MemoryResource",
@@ -47,6 +53,9 @@ __all__ = [
     "expire",
     "failures",
     "lose",
+    "resource_path",
+    "skew_clock",
+    "unfenced",
 ]
 
 

@@ -1,6 +1,8 @@
-"""A clock that stands still until a test moves it."""
+"""Clocks for tests: one that stands still until a test moves it, and this process's own at a wrong rate."""
 
 import threading
+
+from fencelock import clock
 
 _US_PER_MS = 1000
 _US_PER_S = 1_000_000
@@ -33,3 +35,17 @@ class ManualClock:
             raise ValueError(f"a clock cannot go back by {-seconds} s")
         with self._mutex:
             self._now_us += round(seconds * _US_PER_S)
+
+
+def skew_clock(rate: float) -> None:
+    """Have the clock by which this process judges leases go at `rate` from now on, as a bad oscillator does.
+
+    1.1 is a tenth too fast. It cannot be undone: call it once, in a process of the test's own, before the first lock.
+    """
+    true_ns = clock.boottime_ns
+    began_ns = true_ns()
+
+    def skewed_ns() -> int:
+        return began_ns + int((true_ns() - began_ns) * rate)
+
+    clock.boottime_ns = skewed_ns  # type: ignore[assignment]

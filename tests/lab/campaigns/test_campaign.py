@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import fencelock
-from fencelock._api.guard import look_at
+from fencelock import inspect_resources
 from fencelock_lab.campaigns.negative_controls import CONTROLS, SOUND
 from fencelock_lab.campaigns.verdict import CLEAN, NOT_ENOUGH, VIOLATION
 from tests.cli.program import Program, program
@@ -83,7 +83,7 @@ def test_a_sound_set_up_passes_and_nothing_is_left_behind(program: Program) -> N
     assert verdict["amounts"]["strays"] > 0
     assert verdict["information"]["overlaps that an expired lease explains"] > 0
     assert tables(guard) == {"users_own"}
-    assert look_at(guard).protections == ()
+    assert inspect_resources(guard).protections == ()
     assert program("doctor", "--guard", guard).returncode == 0
     assert [path.name for path in program.folder.iterdir() if path.suffix == ".jsonl"] == ["history.jsonl"]
     again = program("verify", "--check", str(history), "--json")
@@ -139,7 +139,7 @@ def test_an_interrupted_campaign_cleans_up(program: Program, number: signal.Sign
     """Whoever is impatient meanwhile interrupts nothing."""
     guard = file_at(program.folder)
     process = program.start("verify", "--guard", guard, "--ttl", "0.3", "--duration", "60")
-    wait_until(lambda: look_at(guard).marks and look_at(guard).marks[0].token)
+    wait_until(lambda: inspect_resources(guard).marks and inspect_resources(guard).marks[0].token)
     process.send_signal(number)
     end = time.monotonic() + REQUEST_TIMEOUT_S
     while process.poll() is None and time.monotonic() < end:
@@ -148,7 +148,7 @@ def test_an_interrupted_campaign_cleans_up(program: Program, number: signal.Sign
     # On a busy machine both come before the process looks, and Python tells it of the lower number first.
     assert process.returncode in {128 + number, 128 + signal.SIGINT}
     assert tables(guard) == {"users_own"}
-    assert look_at(guard).protections == ()
+    assert inspect_resources(guard).protections == ()
     assert "left behind" not in process.stderr.read()  # type: ignore[union-attr]
     wait_until(lambda: not program.left())  # One that was only just started ends when it finds no orders.
 
@@ -158,7 +158,7 @@ def test_no_worker_outlives_a_killed_conductor(program: Program) -> None:
     program.environment["TMPDIR"] = str(program.folder)  # What a killed conductor leaves there goes with the test.
     guard = file_at(program.folder)
     process = program.start("verify", "--guard", guard, "--ttl", "0.3", "--duration", "60")
-    wait_until(lambda: look_at(guard).marks and look_at(guard).marks[0].token)
+    wait_until(lambda: inspect_resources(guard).marks and inspect_resources(guard).marks[0].token)
     process.kill()
     process.wait()
     wait_until(lambda: not program.left())
@@ -174,7 +174,7 @@ def test_a_hangup_that_is_ignored_stays_ignored(program: Program) -> None:
     guard = file_at(program.folder)
     ignoring = f"trap '' HUP; exec {sys.executable} -m fencelock.cli verify --guard {guard} --ttl 0.3 --duration 2"
     with subprocess.Popen(["sh", "-c", ignoring], env=program.environment, stdout=subprocess.DEVNULL) as process:
-        wait_until(lambda: look_at(guard).marks and look_at(guard).marks[0].token)
+        wait_until(lambda: inspect_resources(guard).marks and inspect_resources(guard).marks[0].token)
         process.send_signal(signal.SIGHUP)
         assert process.wait(REQUEST_TIMEOUT_S) in {CLEAN, NOT_ENOUGH}
 

@@ -67,7 +67,7 @@ def test_a_write_without_a_token_comes_while_no_other_is_open() -> None:
 
 def test_passwords_are_not_shown() -> None:
     url = "mysql://user:secret@host/app"
-    shown = replace(SETTINGS, source=url, guard=url).shown_places()
+    shown = replace(SETTINGS, source=url, guard=url).shown_urls()
     assert shown == {"source": "mysql://host:3306/app", "guard": "mysql://host:3306/app"}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 import fencelock
-from fencelock._api.guard import look_at
+from fencelock import inspect_resources
 from fencelock_lab.campaigns.plan import OWN_NAMES
 from fencelock_lab.campaigns.verdict import CLEAN, NOT_ENOUGH
 from tests.cli.program import Program, program
@@ -35,7 +35,7 @@ def check(program: Program, url: str, guard: str, words: tuple[str, ...] = SHORT
     assert (code, verdict["violations"], verdict["undecided"]) == (0, [], []), verdict
     assert verdict["amounts"]["refusals"] > 0
     assert verdict["amounts"]["disturbances"] > 0
-    assert look_at(guard).protections == ()
+    assert inspect_resources(guard).protections == ()
     told = json.loads(program("doctor", "--source", url, "--guard", guard, "--json").stdout)
     assert [one for one in told["findings"] if (one["resource"] or "").startswith(OWN_NAMES)] == []
     assert program.left() == []

@@ -9,8 +9,7 @@ import pymysql
 import pytest
 
 import fencelock
-from fencelock import GuardError, StaleTokenError, UnfencedWriteError
-from fencelock._api.guard import look_at
+from fencelock import GuardError, StaleTokenError, UnfencedWriteError, inspect_resources
 from tests.guards import LOCK, RESOURCE, HandmadeLease, sequencer
 from tests.sql.mysql.fix_mysql import Database
 from tests.sql.mysql.guarded import UNFENCED, Guarded, code_of, run
@@ -258,7 +257,7 @@ def test_a_name_that_no_client_could_read_is_kept_in_no_mark(guarded: Guarded, n
 def test_what_was_observed_is_shown_whatever_its_program_calls_itself(guarded: Guarded) -> None:
     guarded.database.rows("CALL fencelock_record_refusal(x'ff', 'stale')")
     guarded.database.rows("CALL fencelock_observe('reports', CONVERT(x'EDA080' USING utf8mb4), 'insert')")
-    seen = look_at(guarded.database.url()).observations
+    seen = inspect_resources(guarded.database.url()).observations
     assert [(one.resource, one.table) for one in seen] == [("reports", "\\xed\\xa0\\x80"), ("\\xff", "")]
 
 

@@ -4,8 +4,7 @@ import psycopg
 import pytest
 
 import fencelock
-from fencelock import GuardError, StaleTokenError
-from fencelock._api.guard import look_at
+from fencelock import GuardError, StaleTokenError, inspect_resources
 from tests.guards import LOCK, RESOURCE, HandmadeLease, HandmadeSource
 from tests.sql.postgres.guarded import REFUSED, Guarded
 
@@ -20,7 +19,7 @@ def observed(guarded: Guarded) -> Guarded:
 
 def counted(observed: Guarded) -> dict[str, int]:
     found: dict[str, int] = {}
-    for one in look_at(observed.database.url()).observations:
+    for one in inspect_resources(observed.database.url()).observations:
         found[one.kind] = found.get(one.kind, 0) + one.times
     return found
 
@@ -47,11 +46,11 @@ def test_g6_it_is_recorded_who_it_was(observed: Guarded) -> None:
     with observed.database.connect(user="clerk", application_name="a cron job") as native:
         for _ in range(3):
             native.execute("UPDATE reports SET value = 'x'")
-    [one] = look_at(observed.database.url()).observations
+    [one] = inspect_resources(observed.database.url()).observations
     assert (one.table, one.kind, one.times) == ("public.reports", "update", 3)
     assert (one.role, one.application, one.address) == ("clerk", "a cron job", "127.0.0.1")
     assert one.first_at < one.last_at
-    [shown_to_others] = look_at(observed.database.url(user="clerk")).observations
+    [shown_to_others] = inspect_resources(observed.database.url(user="clerk")).observations
     assert (shown_to_others.times, shown_to_others.role, shown_to_others.address) == (3, None, None)
 
 

@@ -252,7 +252,7 @@ def test_what_a_role_has_set_by_default_changes_nothing(database: Database, sett
         native.execute("INSERT INTO pgapp.report_1 VALUES (7)")
     mark = guard.mark()
     assert (mark.lock, mark.resource, mark.token) == (lock, "re\\port", 5)
-    [protection] = fencelock._api.guard.look_at(url).protections
+    [protection] = fencelock.inspect_resources(url).protections
     assert protection.resource == "re\\port"
     guard.raise_to(9, reason="a test")
     with psycopg.connect(url, autocommit=True) as native:
@@ -302,7 +302,7 @@ def test_a_holder_cannot_make_a_mark_that_operators_cannot_read(postgres: Postgr
             refuse(native, "SELECT fencelock.seal(%s, E'\\xff')", str(sequencer(6)))
             refuse(native, "SELECT fencelock.record_refusal(E'\\xff', 'stale')")
             refuse(native, "SELECT fencelock.write_mark('new', 'a', 6, E'\\xff', 'history', 'mine', false)")
-    assert [(mark.resource, mark.lock, mark.token) for mark in fencelock._api.guard.look_at(database.url()).marks] == [
+    assert [(mark.resource, mark.lock, mark.token) for mark in fencelock.inspect_resources(database.url()).marks] == [
         ("nächtlich", "bücher", 5)
     ]
     postgres.rows(f"drop database {name} with (force)")

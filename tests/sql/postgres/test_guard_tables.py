@@ -232,7 +232,7 @@ def test_resources_of_any_name_are_enforced(database: Database, resource: str) -
         with guard.transaction(HandmadeLease(5)) as own:
             own.execute("INSERT INTO reports VALUES (1)")
         guard.protect("reports")
-    assert [one.resource for one in fencelock._api.guard.look_at(database.url()).protections] == [resource]
+    assert [one.resource for one in fencelock.inspect_resources(database.url()).protections] == [resource]
 
 
 def test_a_renamed_and_moved_table_stays_protected(guarded: Guarded) -> None:

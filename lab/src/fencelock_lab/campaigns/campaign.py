@@ -18,7 +18,7 @@ from fencelock_lab.campaigns.plan import CampaignSettings
 from fencelock_lab.campaigns.recorder import Recorder, merged
 from fencelock_lab.campaigns.signals import held_back
 from fencelock_lab.campaigns.target import Target
-from fencelock_lab.campaigns.targets import make_place
+from fencelock_lab.campaigns.targets import make_target
 
 if TYPE_CHECKING:
     from fencelock_lab.campaigns.nemesis import Nemesis
@@ -46,7 +46,7 @@ def run_campaign(
 
 
 def _carry_out(settings: CampaignSettings, history_file: Path, tell: Tell, warn: Tell, own: "Setup | None") -> None:
-    places = [make_place(settings, number) for number in range(settings.locks)]
+    places = [make_target(settings, number) for number in range(settings.locks)]
     with tempfile.TemporaryDirectory(prefix="fencelock-verify-") as name:
         folder = Path(name)
         recorder = Recorder(folder / "campaign.jsonl", "verify")
@@ -125,7 +125,7 @@ def _record_begin(settings: CampaignSettings, recorder: Recorder) -> None:
         workers=settings.workers,
         faults=list(settings.faults),
         control=settings.control,
-        **settings.shown_places(),
+        **settings.shown_urls(),
     )
 
 

@@ -22,7 +22,6 @@ import fencelock
 from fencelock.cli.errors import SIGNALLED, UNAVAILABLE, complain
 from fencelock.cli.options import json_option, source_option
 from fencelock.cli.output import emit
-from fencelock.model import MEMORY_SOURCE_PREFIX
 from fencelock_lab.campaigns.files import is_copied, is_drawn, set_aside, try_files
 
 if TYPE_CHECKING:
@@ -118,7 +117,7 @@ def verify(  # noqa: PLR0913 - each is an option of its own
         code, is_whole = _tell(_read(checked_file), page_file, as_json)
         return _exit_code(code, is_whole=is_whole)
     from fencelock_lab.campaigns.plan import CampaignSettings, possible_faults
-    from fencelock_lab.campaigns.targets import make_place
+    from fencelock_lab.campaigns.targets import make_target
 
     kind = _own_kind(own, source, control, ttl)
     with _set_up(source, guard, control, kind, is_dry=dry_run) as (source_url, guard_url, servers):
@@ -142,7 +141,7 @@ def verify(  # noqa: PLR0913 - each is an option of its own
 
             emit(touched(settings), as_json, preview(settings))
             return 0
-        make_place(settings, 0)  # A guard that cannot be attacked is told of before the source is made.
+        make_target(settings, 0)  # A guard that cannot be attacked is told of before the source is made.
         settings = replace(settings, of=_source_part(source_url))
         return _attack(settings, history_file, page_file, as_json, servers)
 
@@ -321,6 +320,7 @@ def _source_part(url: str | None) -> str:
     """Return the beginning of the id of the source at the URL, which is made if it is not there yet."""
     with fencelock.connect(url) as source:
         source_id = source.describe().source_id
-    if source_id.startswith(MEMORY_SOURCE_PREFIX):
+        is_in_memory = source.url.startswith("memory://")
+    if is_in_memory:
         raise click.UsageError("a source in memory is this process's own, and workers are processes: name another")
     return source_id[:_SOURCE_ID_CHARACTERS]

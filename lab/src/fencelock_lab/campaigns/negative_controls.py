@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import fencelock
+from fencelock.testing import unfenced
 from fencelock_lab.campaigns.plan import CampaignSettings
 from fencelock_lab.campaigns.table_target import TableTarget
 from fencelock_lab.campaigns.target import TargetState
@@ -41,7 +42,7 @@ class Unfenced(TableTarget):
     @contextmanager
     def transaction(self, proof: Any) -> Iterator[Any]:
         """Check, yield a connection, and commit at the end of the block."""
-        with self.dialect.plain(self.url) as connection:
+        with unfenced(self.url) as connection:
             self.prepare(connection, proof.token)
             connection.execute("BEGIN IMMEDIATE")
             try:
@@ -88,14 +89,14 @@ class Unfenced(TableTarget):
     # --- going back in time -------------------------------------------------------------------------------------------
     def snapshot(self, resource: str) -> tuple[TargetState, int]:
         """Return what the resource holds, and its mark."""
-        with self.dialect.plain(self.url) as connection:
+        with unfenced(self.url) as connection:
             connection.execute("BEGIN")
             return self.look(connection, resource), self.mark(connection, resource)
 
     def rewind(self, resource: str, snapshot: tuple[TargetState, int]) -> int:
         """Put the resource and its mark back, as a restored backup does, and return how many writes it holds."""
         seen, mark = snapshot
-        with self.dialect.plain(self.url) as connection:
+        with unfenced(self.url) as connection:
             connection.execute("BEGIN IMMEDIATE")
             self.rows(connection, "DELETE FROM {list} WHERE position > {}", resource, seen.position)
             for row, value in seen.counters.items():
@@ -110,7 +111,7 @@ class Unfenced(TableTarget):
 
     def protect(self, resource: str) -> None:
         """Make the table of marks; no store enforces them."""
-        with self.dialect.plain(self.url) as connection:
+        with unfenced(self.url) as connection:
             connection.execute(_MAKE)
 
     def unprotect(self, resource: str) -> None:

@@ -24,7 +24,7 @@ from fencelock_lab.campaigns.plan import CampaignSettings
 from fencelock_lab.campaigns.recorder import Recorder
 from fencelock_lab.campaigns.schedule import Strike, strikes
 from fencelock_lab.campaigns.target import Target
-from fencelock_lab.campaigns.targets import make_place
+from fencelock_lab.campaigns.targets import make_target
 from fencelock_lab.servers.server import Server
 from fencelock_lab.servers.setup import Setup
 
@@ -166,7 +166,9 @@ class Nemesis:
             if not self._is_guard:
                 return  # The resources are elsewhere, and have not gone back.
             for number in range(self._settings.locks):
-                self._remedy_resources(make_place(replace(self._settings, guard=self._setup.guard_url), number), source)
+                self._remedy_resources(
+                    make_target(replace(self._settings, guard=self._setup.guard_url), number), source
+                )
 
     def _remedy_resources(self, place: Target, source: fencelock.Source) -> None:
         guard = fencelock.guard(place.url, resources=place.resources, lock=place.lock)

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import fencelock
-from fencelock._api.lock_options import resolve_url
-from fencelock.stores.registry import guard_store, source_store
 from fencelock_lab.campaigns.history import DELAY, DROP, FREEZE, JUMP, KILL, PARTITION, RESTORE, STRAY
 from fencelock_lab.proxy import address_of
 
@@ -115,10 +113,14 @@ class CampaignSettings:
         """Return the number of the lock that a worker competes for."""
         return worker % self.locks
 
-    def shown_places(self) -> dict[str, str]:
+    def shown_urls(self) -> dict[str, str]:
         """Return the URLs of the source and the guard as they may be shown: without users and passwords."""
         with fencelock.connect(self.source) as source:
-            return {"source": source.url, "guard": guard_store(self.guard).url}
+            return {"source": source.url, "guard": self.guard_of(0).url}
+
+    def guard_of(self, number: int) -> fencelock.Guard:
+        """Return the guard of what a lock protects; ConfigError if the guard's URL is not understood."""
+        return fencelock.guard(self.guard, resources=self.resources(number), lock=self.lock(number))
 
     def bindings(self) -> dict[str, str]:
         """Return the lock of each resource."""
@@ -169,9 +171,11 @@ def _length(kind: str, chance: random.Random) -> float:
 
 def usual_ttl(source: str | None) -> float:
     """Return how many seconds leases of this source last unless the user says otherwise."""
-    url = resolve_url(source)
-    least = source_store(url).capabilities.ttl_min_ms / MS_PER_S
-    return max(least, _USUAL_TTLS_S.get(url.partition("://")[0].lower(), USUAL_TTL_S))
+    with fencelock.connect(source) as opened:
+        return max(
+            opened.capabilities.ttl_min_ms / MS_PER_S,
+            _USUAL_TTLS_S.get(opened.url.partition("://")[0].lower(), USUAL_TTL_S),
+        )
 
 
 def possible_faults(source: str | None, guard: str, control: str | None) -> tuple[str, ...]:

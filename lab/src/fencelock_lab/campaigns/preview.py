@@ -6,15 +6,15 @@ Promise: what is listed is all that a campaign writes to. A source's id, which i
 from typing import Any
 
 from fencelock_lab.campaigns.plan import CampaignSettings
-from fencelock_lab.campaigns.targets import make_place
+from fencelock_lab.campaigns.targets import make_target
 
 
 def touched(settings: CampaignSettings) -> dict[str, Any]:
     """Return what a campaign with these settings would make, use and leave behind."""
     numbers = range(settings.locks)
-    places = [make_place(settings, number) for number in numbers]
+    places = [make_target(settings, number) for number in numbers]
     return {
-        **settings.shown_places(),
+        **settings.shown_urls(),
         "locks": [settings.lock(number) for number in numbers],
         "resources": [resource for place in places for resource in place.resources],
         "makes": [name for place in places for resource in place.resources for name in place.made_for(resource)],

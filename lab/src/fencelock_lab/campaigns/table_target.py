@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 import fencelock
-from fencelock._api.guard import look_at
+from fencelock.testing import unfenced
 from fencelock_lab.campaigns.dialects import Dialect, dialect_of
 from fencelock_lab.campaigns.plan import CampaignSettings
 from fencelock_lab.campaigns.target import ROWS, Row, Target, TargetState
@@ -43,7 +43,7 @@ class TableTarget(Target):
     def write_unfenced(self, resource: str) -> None:
         """Change a counter without a token; UnfencedWriteError if a trigger refuses it."""
         try:
-            with self.dialect.plain(self.url) as connection:
+            with unfenced(self.url) as connection:
                 self.rows(connection, "UPDATE {counters} SET value = value - 1000 WHERE id = {}", resource, 1)
         except Exception as error:
             if self.dialect.refusal in str(error):
@@ -52,7 +52,7 @@ class TableTarget(Target):
 
     def final(self, resource: str) -> tuple[list[Row], int]:
         """Return the writes in the order of their commits, and the sum of the counters."""
-        with self.dialect.plain(self.url) as connection:
+        with unfenced(self.url) as connection:
             rows = self.rows(connection, "SELECT name, position, token FROM {list} ORDER BY serial", resource)
             ((total,),) = self.rows(connection, "SELECT SUM(value) FROM {counters}", resource)
         return rows, int(total)
@@ -66,7 +66,7 @@ class TableTarget(Target):
         """Raise GuardError if the resource protects tables: those of another run."""
         tables: list[str] = []
         with suppress(fencelock.SchemaError):  # `protect` will make the guard's own schema.
-            tables = [one.table for one in look_at(self.url, resource).protections]
+            tables = [one.table for one in fencelock.inspect_resources(self.url, resource).protections]
         if tables:
             raise fencelock.GuardError(
                 f"{self.shown_url}: resource {resource!r} protects {', '.join(tables)}, of another run of fencelock "
@@ -76,7 +76,7 @@ class TableTarget(Target):
 
     def make(self, resource: str) -> None:
         """Make the tables, and have the guard protect them."""
-        with self.dialect.plain(self.url) as connection:
+        with unfenced(self.url) as connection:
             self.dialect.create(connection, self._stems[resource])
             for row in range(1, ROWS + 1):
                 self.rows(connection, "INSERT INTO {counters} (id, value) VALUES ({}, 0)", resource, row)
@@ -85,12 +85,12 @@ class TableTarget(Target):
     def take_away(self, resource: str) -> None:
         """Have the guard let the tables go, and drop them."""
         self.unprotect(resource)
-        with self.dialect.plain(self.url) as connection:
+        with unfenced(self.url) as connection:
             self.dialect.drop(connection, self._stems[resource])
 
     def is_there(self, resource: str) -> bool:
         """Tell whether one of the tables is there."""
-        with self.dialect.plain(self.url) as connection:
+        with unfenced(self.url) as connection:
             return self.dialect.has_tables(connection, self._stems[resource])
 
     def protect(self, resource: str) -> None:

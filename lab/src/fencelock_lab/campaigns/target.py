@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import fencelock
-from fencelock.stores.registry import guard_url
 from fencelock_lab.campaigns.plan import CampaignSettings
 
 ROWS = 4
@@ -65,7 +64,7 @@ class Target(ABC):
         self.lock = settings.lock(number)
         self.resources = settings.resources(number)
         self._stems = settings.stems(number)
-        self._guard = fencelock.guard(self.url, resources=self.resources, lock=self.lock)
+        self._guard = settings.guard_of(number)
         self._made: list[str] = []
 
     def transaction(self, proof: Any) -> Any:
@@ -120,7 +119,7 @@ class Target(ABC):
     @property
     def shown_url(self) -> str:
         """The guard's URL as it may be shown."""
-        return guard_url(self.url)
+        return self._guard.url
 
     # --- how the store holds them -------------------------------------------------------------------------------------
     @abstractmethod

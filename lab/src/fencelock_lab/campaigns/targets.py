@@ -1,20 +1,22 @@
-"""Which kind of place a guard's URL leads to: tables, keys of etcd, or nodes of ZooKeeper.
+"""Which kind of target a guard's URL leads to: tables, keys of etcd, or nodes of ZooKeeper.
 
-Promise: a store's client is imported only for a URL of that store. Never: a connection made.
+Promise: a store's client is imported only for a URL of that store. Never makes a connection.
 """
 
 from importlib import import_module
 
 from fencelock.errors import UnsupportedError
-from fencelock.stores.registry import guard_store
 from fencelock_lab.campaigns.dialects import DIALECTS
 from fencelock_lab.campaigns.plan import CampaignSettings
 from fencelock_lab.campaigns.target import Target
 
-KINDS = dict.fromkeys(DIALECTS, "tables:TablePlace") | {"etcd": "keys:EtcdPlace", "zookeeper": "nodes:ZooKeeperPlace"}
+TARGETS = dict.fromkeys(DIALECTS, "table_target:TableTarget") | {
+    "etcd": "etcd_target:EtcdTarget",
+    "zookeeper": "zookeeper_target:ZooKeeperTarget",
+}
 
 
-def make_place(settings: CampaignSettings, number: int) -> Target:
+def make_target(settings: CampaignSettings, number: int) -> Target:
     """Return the resources of one lock; those of a negative control have a broken guard.
 
     UnsupportedError if a campaign cannot write to the guard's store.
@@ -23,11 +25,11 @@ def make_place(settings: CampaignSettings, number: int) -> Target:
         from fencelock_lab.campaigns.negative_controls import CONTROLS
 
         return CONTROLS[settings.control](settings, number)
-    guard_store(settings.guard)  # A URL that is not understood, or a client that is not installed, is told of first.
+    settings.guard_of(number)  # Raises first what is wrong with the URL, or that a client is missing.
     scheme = settings.guard.partition("://")[0].lower()
-    if scheme not in KINDS:
-        known = ", ".join(f"{one}://" for one in sorted(KINDS))
+    if scheme not in TARGETS:
+        known = ", ".join(f"{one}://" for one in sorted(TARGETS))
         raise UnsupportedError(f"a campaign cannot write to a guard at {scheme}:// yet; it can at {known}")
-    module, _, name = KINDS[scheme].partition(":")
+    module, _, name = TARGETS[scheme].partition(":")
     kind: type[Target] = getattr(import_module(f"{__package__}.{module}"), name)
     return kind(settings, number)

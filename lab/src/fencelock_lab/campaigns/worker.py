@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import fencelock
-from fencelock.clock import boottime_ns
 from fencelock_lab.campaigns import clocks
 from fencelock_lab.campaigns.history import (
     ACQUIRE,
@@ -51,9 +50,9 @@ from fencelock_lab.campaigns.plan import (
     Fault,
     fault_of,
 )
-from fencelock_lab.campaigns.recorder import Recorder
+from fencelock_lab.campaigns.recorder import Recorder, boottime_ns
 from fencelock_lab.campaigns.target import Enforced, Rewindable
-from fencelock_lab.campaigns.targets import make_place
+from fencelock_lab.campaigns.targets import make_target
 from fencelock_lab.proxy import Proxy, address_of, by_way_of
 
 if TYPE_CHECKING:
@@ -88,7 +87,7 @@ class CampaignWorker:
         settings = self._behind_proxies(settings)
         self._is_reentrant = settings.is_reentrant(number)
         self._recorder = Recorder(folder / f"{self.process}.jsonl", self.process)
-        self._place = make_place(settings, number)
+        self._place = make_target(settings, number)
         self._source = fencelock.connect(settings.source)
         make_lock = self._source.rlock if self._is_reentrant else self._source.lock
         timeout = _WAIT_TTLS * settings.ttl + 1

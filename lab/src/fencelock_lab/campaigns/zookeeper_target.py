@@ -1,34 +1,26 @@
-"""Resources in nodes of ZooKeeper: the counters, how many writes there are, and a node for each write.
+"""Resources in nodes of ZooKeeper: the counters, the number of writes, and a node for each write.
 
-Promise: the nodes carry the run's own name, below each resource's own node. The order of the writes is that of the
-transactions that made them.
+Promise: the nodes carry the run's own name, below the resource's own node. The writes are ordered by the transactions
+that made them. Never waits longer than REQUEST_TIMEOUT_S for one reply.
 """
 
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any
 
-from kazoo.protocol.serialization import Create, Delete
+from kazoo.exceptions import NoNodeError, RolledBackError, RuntimeInconsistency
 from kazoo.protocol.states import ZnodeStat
 
 import fencelock
-from fencelock.stores.zookeeper.guard.block import is_cause
-from fencelock.stores.zookeeper.guard.client import ZooKeeperGuardClient
-from fencelock.stores.zookeeper.guard.store import ZooKeeperGuard
-from fencelock_lab.campaigns.plan import CampaignSettings
+from fencelock.testing import resource_path, unfenced
 from fencelock_lab.campaigns.target import ROWS, Row, Target, TargetState
 
+REQUEST_TIMEOUT_S = 10.0
 BATCH_NODES = 500
 _LAST, _LIST = "last", "list"
-_ANY_VERSION = -1
 
 
 class ZooKeeperTarget(Target):
     """The resources of one lock in ZooKeeper."""
-
-    def __init__(self, settings: CampaignSettings, number: int) -> None:
-        super().__init__(settings, number)
-        self._store = ZooKeeperGuard(self.url)
 
     def look(self, connection: Any, resource: str) -> TargetState:
         """Read the resource."""
@@ -46,13 +38,14 @@ class ZooKeeperTarget(Target):
     def final(self, resource: str) -> tuple[list[Row], int]:
         """Return the writes in the order of their transactions, and the sum of the counters."""
         node = self._node(resource)
-        names = self._client.names_below(f"{node}/{_LIST}")
-        found = zip(names, self._values([f"{node}/{_LIST}/{name}" for name in names]), strict=True)
+        with unfenced(self.url) as client:
+            names = _children(client, f"{node}/{_LIST}")
+            found = zip(names, _values(client, [f"{node}/{_LIST}/{name}" for name in names]), strict=True)
+            counters = _values(client, [f"{node}/{row}" for row in range(1, ROWS + 1)])
         rows: list[Row] = []
         for name, (value, _) in sorted(found, key=lambda one: one[1][1].czxid):
             position, token = value.split()
             rows.append((name, int(position), int(token)))
-        counters = self._values([f"{node}/{row}" for row in range(1, ROWS + 1)])
         return rows, sum(int(value) for value, _ in counters)
 
     # --- making and removing ------------------------------------------------------------------------------------------
@@ -62,52 +55,74 @@ class ZooKeeperTarget(Target):
 
     def check_unused(self, resource: str) -> None:
         """Raise GuardError if there are nodes of another run."""
-        root = self._store.layout.root(resource)
-        if names := self._client.names_below(root):
+        root = resource_path(self.url, resource)
+        with unfenced(self.url) as client:
+            names = _children(client, root)
+        if names:
             raise fencelock.GuardError(
-                f"{self._store.url}: there is the node {root}/{names[0]}, of another run of fencelock verify. Wait for "
-                f"its end; if it was killed, delete {root} with all that is below it (deleteall)"
+                f"{self.shown_url}: there is the node {root}/{names[0]}, of another run of fencelock verify. Wait "
+                f"until it ends; if it was killed, delete {root} with all that is below it (deleteall)"
             )
 
     def make(self, resource: str) -> None:
         """Make the counters and the list's node, all at once."""
         node = self._node(resource)
-        self._client.make(self._store.layout.root(resource))
-        zeros = [f"{node}/{name}" for name in (_LAST, *range(1, ROWS + 1))]
-        self._do([Create(path, b"0", self._client.acl, 0) for path in (node, f"{node}/{_LIST}", *zeros)])
+        with unfenced(self.url) as client:
+            _reply(client.ensure_path_async(resource_path(self.url, resource)))
+            transaction = client.transaction()
+            for path in (node, f"{node}/{_LIST}", *(f"{node}/{name}" for name in (_LAST, *range(1, ROWS + 1)))):
+                transaction.create(path, b"0")
+            _commit(transaction)
 
     def is_there(self, resource: str) -> bool:
-        """Tell whether the resource has its own node."""
-        return self._client.exists(self._store.layout.root(resource)) is not None
+        """Return whether the resource has its own node."""
+        with unfenced(self.url) as client:
+            return _reply(client.exists_async(resource_path(self.url, resource))) is not None
 
     def take_away(self, resource: str) -> None:
         """Delete the run's nodes, and the resource's own."""
-        node = self._node(resource)
-        if self._client.exists(node) is not None:
-            listed = self._client.names_below(f"{node}/{_LIST}")
-            for some in _batches([f"{node}/{_LIST}/{name}" for name in listed]):
-                self._do([Delete(path, _ANY_VERSION) for path in some])
-            below = [f"{node}/{name}" for name in self._client.names_below(node)]
-            self._do([Delete(path, _ANY_VERSION) for path in (*below, node)])
-        self._do([Delete(self._store.layout.root(resource), _ANY_VERSION)])
+        node, root = self._node(resource), resource_path(self.url, resource)
+        with unfenced(self.url) as client:
+            _delete(client, [f"{node}/{_LIST}/{name}" for name in _children(client, f"{node}/{_LIST}")])
+            _delete(client, [f"{node}/{name}" for name in _children(client, node)])
+            _delete(client, [path for path in (node, root) if _reply(client.exists_async(path)) is not None])
 
-    # --- nodes --------------------------------------------------------------------------------------------------------
     def _node(self, resource: str) -> str:
-        return f"{self._store.layout.root(resource)}/{self._stems[resource]}"
+        return f"{resource_path(self.url, resource)}/{self._stems[resource]}"
 
-    @cached_property
-    def _client(self) -> ZooKeeperGuardClient:
-        """A client that shows no token, for before and after the attack."""
-        return ZooKeeperGuardClient(self._store.place)
 
-    def _do(self, operations: list[Any]) -> None:
-        for result in self._client.commit(operations):
-            if is_cause(result):
-                raise result
+# --- a client that presents no token --------------------------------------------------------------------------------
+def _reply(result: Any) -> Any:
+    return result.get(timeout=REQUEST_TIMEOUT_S)
 
-    def _values(self, paths: Sequence[str]) -> list[tuple[bytes, ZnodeStat]]:
-        found = [one for some in _batches(paths) for one in self._client.look(some)]
-        return [one for one in found if one is not None]
+
+def _children(client: Any, path: str) -> list[str]:
+    """Return the names of a node's children as of now; none if there is no such node."""
+    _reply(client.sync_async("/"))
+    try:
+        return list(_reply(client.get_children_async(path)))
+    except NoNodeError:
+        return []
+
+
+def _values(client: Any, paths: Sequence[str]) -> list[tuple[bytes, ZnodeStat]]:
+    _reply(client.sync_async("/"))
+    return [_reply(one) for some in _batches(paths) for one in [client.get_async(path) for path in some]]
+
+
+def _delete(client: Any, paths: Sequence[str]) -> None:
+    for some in _batches(paths):
+        transaction = client.transaction()
+        for path in some:
+            transaction.delete(path)
+        _commit(transaction)
+
+
+def _commit(transaction: Any) -> None:
+    """Do all of a transaction; raise the error of the operation that kept it from being done."""
+    for result in _reply(transaction.commit_async()):
+        if isinstance(result, Exception) and not isinstance(result, RolledBackError | RuntimeInconsistency):
+            raise result
 
 
 def _batches(paths: Sequence[str]) -> list[Sequence[str]]:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from django.apps import apps
 from django.db import Error, connections, router
 
-from fencelock._api.guard import look_at
+from fencelock._api.guard import inspect_resources
 from fencelock.errors import ConfigError, SchemaError, SourceUnavailableError
 from fencelock.integrations.django.urls import name_at_guard, url_of
 from fencelock.model import Mark, Protection, check_lock_name, check_resource_name
@@ -113,7 +113,7 @@ def _wanted(alias: str) -> Iterator[tuple[Any, ProtectionRequest]]:
 
 def _seen(url: str) -> tuple[dict[str, Mark], dict[str, Protection]]:
     try:
-        seen = look_at(url)
+        seen = inspect_resources(url)
     except SchemaError:
         # Nothing was ever protected there, or by another version, which `protect` will say.
         return {}, {}
