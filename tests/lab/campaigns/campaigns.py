@@ -38,7 +38,7 @@ SESSION_TTL_S = 1.0
 _HEAD = """# What `fencelock verify` found
 
 `make verify` wrote this page. It attacks each store for {duration:g} seconds, on a private server, with locks and
-guarded data in one place ([how](../how-to/verify-a-set-up.md), [by which rules](../reference/history.md)).
+guarded data in one place ([how](../how-to/verify-a-setup.md), [by which rules](../reference/history.md)).
 {machine}. The counts say how much happened; they are no measure of speed.
 
 """
