@@ -1,64 +1,67 @@
-"""Make fencelock's schema in a database, whose statements MySQL commits one by one.
+"""Installing one part of fencelock's schema in a MySQL database, which commits each DDL statement by itself.
 
-Promise: safe when run concurrently and again; what was broken off in the middle is finished by the next run, since the
-one row that says that a part is whole comes last. Run again it sees whether what is there can be used, and makes the
-routines anew if it has to. A part of another version is refused, never changed. Never: run by anything but an explicit
-order of somebody who may make a schema.
+Promise: safe to run concurrently and repeatedly. A run that was interrupted is completed by the next one, since the row
+that marks a part as whole is written last. A later run checks that the part can be used, and creates the routines anew
+if it cannot. A part of another version is refused, never changed, and so is another program's table of the same name.
+Never runs except by an operator's explicit command.
 """
 
 import hashlib
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pymysql
 from pymysql.constants import ER
 
 from fencelock.errors import SchemaError, SourceUnavailableError
-from fencelock.stores.mysql.connection.client import MySQLConnection, open_connection
-from fencelock.stores.mysql.connection.errors import error_number, mapping_errors
-from fencelock.stores.mysql.connection.forks import FORKS
-from fencelock.stores.mysql.connection.own_tables import check_tables
+from fencelock.stores.mysql.connection.client import FORKS, MySQLConnection, open_connection
+from fencelock.stores.mysql.connection.errors import error_mapper, error_number
 from fencelock.stores.mysql.connection.url import MySQLConnectionInfo
+from fencelock.stores.sql.errors import check_schema_number
 from fencelock.stores.statements import Statements
 
 REQUEST_TIMEOUT_S = 60.0
+_TABLE = re.compile(r"CREATE TABLE IF NOT EXISTS (\w+) \(")
+_COLUMN = re.compile(r"^ {4}([a-z_]+) ", re.MULTILINE)
 
 
 def install(
-    place: MySQLConnectionInfo,
+    info: MySQLConnectionInfo,
     *,
     part: str,
     table: str,
     number: int,
     tables: Statements,
-    routines: Statements,
+    routines: Sequence[Statements],
     probe: str,
     finish: tuple[str, Sequence[Any]],
 ) -> None:
-    """Make a part of the schema, unless it is there with the same number already, and can be used.
+    """Create a part of the schema, unless it is installed with this number already and can be used.
 
-    `table` is the part's own, with a column `schema_number`, which the statement `finish` fills. A routine's statement
-    bears the routine's own name behind `create_`; `probe` calls one. SchemaError if a table is not fencelock's.
+    `table` is the part's own table; the statement `finish` fills its column `schema_number`. A routine's statement is
+    named `create_` and the routine's name; `probe` calls one. SchemaError if a table is not fencelock's.
     """
-    native = open_connection(place, REQUEST_TIMEOUT_S)
+    native = open_connection(info, REQUEST_TIMEOUT_S)
     try:
-        with mapping_errors(place):
-            _lock(native, place)
-            is_there = _is_installed(native, place, part, table, number)
-            if not is_there:
+        with error_mapper(info):
+            _lock(native, info)
+            is_installed = _is_installed(native, info, part, table, number)
+            if not is_installed:
                 for name in tables:
                     _run(native, tables[name])
-            check_tables(native, place, tables)
-            if not (is_there and _is_answered(native, probe)):
-                _make_routines(native, routines)
-            if not is_there:
+            check_tables(native, info, tables)
+            if not (is_installed and _is_usable(native, probe)):
+                for file in routines:
+                    _create_routines(native, file)
+            if not is_installed:
                 _run(native, *finish)
     finally:
         FORKS.close(native)
 
 
-def _is_answered(native: MySQLConnection, probe: str) -> bool:
-    """Tell whether there are routines, whose account is there too: they run with its rights."""
+def _is_usable(native: MySQLConnection, probe: str) -> bool:
+    """Return whether the routines exist, and the account too with whose rights they run."""
     try:
         _run(native, probe)
     except pymysql.Error as error:
@@ -68,8 +71,9 @@ def _is_answered(native: MySQLConnection, probe: str) -> bool:
     return True
 
 
-def _make_routines(native: MySQLConnection, routines: Statements) -> None:
-    """Make the routines as this account's, whatever there is of them. MariaDB can keep what was granted on them."""
+def _create_routines(native: MySQLConnection, routines: Statements) -> None:
+    """Create the routines as this account's, replacing existing ones."""
+    # CREATE OR REPLACE keeps the rights that were granted on a routine; only MariaDB has it.
     can_replace = "MariaDB" in native.get_server_info()
     for name in routines:
         if not can_replace:
@@ -86,15 +90,15 @@ def _run(
         return cursor.fetchall()  # type: ignore[no-any-return]
 
 
-def _lock(native: MySQLConnection, place: MySQLConnectionInfo) -> None:
-    """Let one installation in this database run at a time; the lock ends with the connection."""
-    # The server's names for locks are short, and shared by all databases.
-    name = "fencelock " + hashlib.sha256(place.database.encode()).hexdigest()[:32]
+def _lock(native: MySQLConnection, info: MySQLConnectionInfo) -> None:
+    """Admit one installation in this database at a time; the lock ends with the connection."""
+    # Names of the server's locks are short, and shared by all databases.
+    name = "fencelock " + hashlib.sha256(info.database.encode()).hexdigest()[:32]
     if _run(native, "SELECT GET_LOCK(%s, %s)", [name, int(REQUEST_TIMEOUT_S) - 5]) != ((1,),):
-        raise SourceUnavailableError(f"{place.url}: another installation runs there, and does not end: try again")
+        raise SourceUnavailableError(f"{info.url}: another installation is running there and does not end: try again")
 
 
-def _is_installed(native: MySQLConnection, place: MySQLConnectionInfo, part: str, table: str, number: int) -> bool:
+def _is_installed(native: MySQLConnection, info: MySQLConnectionInfo, part: str, table: str, number: int) -> bool:
     try:
         rows = _run(native, f"SELECT schema_number FROM {table}")  # noqa: S608 - a name of fencelock's own
     except pymysql.Error as error:
@@ -102,14 +106,40 @@ def _is_installed(native: MySQLConnection, place: MySQLConnectionInfo, part: str
             raise
         return False
     if rows:
-        check_number(place, part, rows[0][0], number)
+        check_schema_number(info.url, part, rows[0][0], number)
     return bool(rows)
 
 
-def check_number(place: MySQLConnectionInfo, part: str, found: object, number: int) -> None:
-    """Raise SchemaError unless the part of the schema that was found has this number."""
-    if found != number:
-        raise SchemaError(
-            f"{place.url} holds fencelock's {part} with schema {found}, and this version of fencelock has schema "
-            f"{number}: use the version that made it"
-        )
+def check_tables(native: MySQLConnection, info: MySQLConnectionInfo, schema: Statements) -> None:
+    """Raise SchemaError unless each table of the schema exists with exactly the columns of its statement.
+
+    `CREATE TABLE IF NOT EXISTS` accepts any table of the name, also one of another program.
+    """
+    for table, columns in _tables_of(schema):
+        found = _columns_of(native, table)
+        if not found:
+            raise SchemaError(f"{info.url} has lost its table {table}: restore it from a backup")
+        if found != columns:
+            raise SchemaError(
+                f"{info.url} has a table {table} that is not fencelock's own (it has the columns "
+                f"{', '.join(sorted(found))}): rename it, or use another database, and run the same again"
+            )
+
+
+def _tables_of(schema: Statements) -> Iterator[tuple[str, set[str]]]:
+    """Yield the tables that a schema creates, with their columns."""
+    for name in schema:
+        if created := _TABLE.match(schema[name]):
+            yield created[1], set(_COLUMN.findall(schema[name]))
+
+
+def _columns_of(native: MySQLConnection, table: str) -> set[str]:
+    """Return the names of a table's columns; empty if there is no such table."""
+    try:
+        with native.cursor() as cursor:
+            cursor.execute(f"SELECT * FROM {table} LIMIT 0")  # noqa: S608 - a name of fencelock's own
+            return {column[0] for column in cursor.description}
+    except pymysql.Error as error:
+        if error_number(error) != ER.NO_SUCH_TABLE:
+            raise
+        return set()

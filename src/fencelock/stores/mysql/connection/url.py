@@ -1,15 +1,15 @@
-"""A MySQL URL: what the clients need to connect, and what may be shown of it.
+"""A MySQL URL: the parameters that the clients connect with, and a form that may be shown.
 
-Promise: `mysql://user:password@host:port,host:port/database?ssl_mode=…` in all its parts, several hosts included; the
-spelling that is shown names the servers and the database, never a user, a password or a file. A host or a port that is
-left out is what `MYSQL_HOST` and `MYSQL_TCP_PORT` say, as to the servers' own programs. A parameter that is not known
-is refused, so that a misspelt `ssl_mode` is no silent loss of TLS. Never: a connection made.
+Promise: all parts of `mysql://user:password@host:port,host:port/database?ssl_mode=…` work, including several hosts. The
+form that is shown names the servers and the database, never a user, a password or a file. A missing host or port comes
+from `MYSQL_HOST` and `MYSQL_TCP_PORT`, as in the servers' own programs. An unknown parameter is refused, so that a
+misspelt `ssl_mode` does not silently drop TLS. Never opens a connection.
 """
 
 import os
 import ssl
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, quote, unquote
 
 from fencelock.errors import ConfigError
@@ -18,7 +18,7 @@ DEFAULT_PORT = 3306
 DISABLED, PREFERRED, REQUIRED = "DISABLED", "PREFERRED", "REQUIRED"
 VERIFY_CA, VERIFY_IDENTITY = "VERIFY_CA", "VERIFY_IDENTITY"
 SSL_MODES = (DISABLED, PREFERRED, REQUIRED, VERIFY_CA, VERIFY_IDENTITY)
-"""As the servers' own programs name them; PREFERRED takes TLS where the server offers it, and checks nothing."""
+"""The names of the servers' own programs. PREFERRED uses TLS where the server offers it, and verifies nothing."""
 PARAMETERS = {"unix_socket", "ssl_mode", "ssl_ca", "ssl_cert", "ssl_key"}
 _FORM = (
     "a MySQL URL is not understood ({reason}): write mysql://user:password@host:port/database?ssl_mode=…, with special "
@@ -27,7 +27,7 @@ _FORM = (
 
 
 class Address(NamedTuple):
-    """One server: a host and a port, or a socket's path."""
+    """One server: a host and a port, or the path of a socket."""
 
     host: str
     port: int = DEFAULT_PORT
@@ -35,7 +35,7 @@ class Address(NamedTuple):
 
 
 class MySQLConnectionInfo(NamedTuple):
-    """Where a URL leads: the addresses that are tried in turn, and `url`, one spelling for all that lead there."""
+    """What a URL stands for: the addresses to try in turn, and `url`, the same for all URLs of one database."""
 
     addresses: tuple[Address, ...]
     user: str
@@ -48,22 +48,22 @@ class MySQLConnectionInfo(NamedTuple):
     url: str
 
     def __repr__(self) -> str:
-        return f"Place({self.url!r})"
+        return f"MySQLConnectionInfo({self.url!r})"
 
     @property
     def needs_tls(self) -> bool:
-        """Whether a server without TLS is refused before anything secret is sent to it."""
+        """Whether to refuse a server without TLS before anything secret is sent to it."""
         return self.ssl_mode not in {DISABLED, PREFERRED}
 
     def tls(self) -> ssl.SSLContext | None:
-        """Return what TLS is to be made with, None for none; ConfigError if a file cannot be used."""
+        """Return the TLS context, None for no TLS; ConfigError if a file cannot be used."""
         if self.ssl_mode == DISABLED:
             return None
         is_checked = self.ssl_mode in {VERIFY_CA, VERIFY_IDENTITY}
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = self.ssl_mode == VERIFY_IDENTITY
         context.verify_mode = ssl.CERT_REQUIRED if is_checked else ssl.CERT_NONE
-        # Servers make themselves certificates that are not strict to the letter; Python 3.13 would refuse each.
+        # Certificates that the servers generate break RFC 5280 in details; Python 3.13 would refuse every one.
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         try:
             if self.ssl_ca is not None:
@@ -78,7 +78,7 @@ class MySQLConnectionInfo(NamedTuple):
 
 
 def parse_url(url: str) -> MySQLConnectionInfo:
-    """Return where a mysql:// or mariadb:// URL leads; ConfigError if it is not understood."""
+    """Return the connection info of a mysql:// or mariadb:// URL; ConfigError if the URL is malformed."""
     _, _, rest = url.partition("://")
     rest, _, query = rest.partition("?")
     authority, _, path = rest.partition("/")
@@ -98,7 +98,7 @@ def parse_url(url: str) -> MySQLConnectionInfo:
         given.get("ssl_ca"),
         given.get("ssl_cert"),
         given.get("ssl_key"),
-        _spelt(addresses, database),
+        _format(addresses, database),
     )
 
 
@@ -114,7 +114,7 @@ def _parameters(query: str) -> Mapping[str, str]:
 
 
 def _ssl_mode(given: Mapping[str, str]) -> str:
-    """Return the mode that is asked for; who names an authority, and no mode, wants the server's identity checked."""
+    """Return the URL's mode; a URL with `ssl_ca` and no mode means VERIFY_IDENTITY."""
     mode = given.get("ssl_mode", VERIFY_IDENTITY if "ssl_ca" in given else PREFERRED).upper()
     if mode not in SSL_MODES:
         raise ConfigError(_FORM.format(reason=f"ssl_mode {mode!r} is not one of {', '.join(SSL_MODES)}"))
@@ -135,7 +135,7 @@ def _address(server: str) -> Address:
     if not separator or server.endswith("]"):
         host, port = server, os.environ.get("MYSQL_TCP_PORT", str(DEFAULT_PORT))
     if not port.isascii() or not port.isdigit() or not 0 < int(port) < 2**16:
-        # What stands for a port may be a piece of a password with an @ or / in it: it is not repeated.
+        # The text may be part of a password that contains @ or /, so the message does not repeat it.
         raise ConfigError(_FORM.format(reason="a port is a number from 1 to 65535"))
     return Address(unquote(host.removeprefix("[").removesuffix("]")) or _default_host(), int(port))
 
@@ -144,7 +144,7 @@ def _default_host() -> str:
     return os.environ.get("MYSQL_HOST", "localhost")
 
 
-def _spelt(addresses: tuple[Address, ...], database: str) -> str:
+def _format(addresses: tuple[Address, ...], database: str) -> str:
     servers = ",".join(_shown(address) for address in addresses)
     return f"mysql://{servers}/{quote(database, safe='')}"
 
@@ -154,3 +154,52 @@ def _shown(address: Address) -> str:
         return quote(address.unix_socket, safe="")
     host = f"[{address.host}]" if ":" in address.host else quote(address.host, safe="")
     return f"{host}:{address.port}"
+
+
+_SETTINGS = (
+    "SET NAMES utf8mb4, autocommit = 1, completion_type = 0, time_zone = '+00:00', "
+    "sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', sql_safe_updates = 0, "
+    "innodb_lock_wait_timeout = {lock_wait_s}, "
+    "/*M! tx_isolation = 'READ-COMMITTED' */ /*!80003 transaction_isolation = 'READ-COMMITTED' */"
+)
+"""The two servers name the isolation level differently, and each executes only the comment that is meant for it. The
+SQL modes are exactly these: a routine keeps the modes under which it was created, and some of the server's own change
+the meaning of `NOT a <=> b`.
+"""
+
+
+def client_arguments(
+    info: MySQLConnectionInfo, address: Address, *, connect_s: float, lock_wait_s: int
+) -> dict[str, Any]:
+    """Return the arguments of PyMySQL's connection to one of the addresses."""
+    tls = None if address.unix_socket is not None and info.ssl_mode == PREFERRED else info.tls()
+    return {
+        "host": address.host,
+        "port": address.port,
+        "unix_socket": address.unix_socket,
+        "user": info.user or None,
+        "password": info.password.encode(),
+        "database": info.database,
+        "charset": "utf8mb4",
+        "autocommit": None,
+        "init_command": _SETTINGS.format(lock_wait_s=lock_wait_s),
+        "ssl": tls,
+        "ssl_disabled": tls is None,
+        "connect_timeout": connect_s,
+        "read_timeout": connect_s,
+        "write_timeout": connect_s,
+        "program_name": "fencelock",
+    }
+
+
+def async_client_arguments(
+    info: MySQLConnectionInfo, address: Address, *, connect_s: float, lock_wait_s: int
+) -> dict[str, Any]:
+    """Return the arguments of aiomysql's connection, which takes a password as text in Latin 1."""
+    given = client_arguments(info, address, connect_s=connect_s, lock_wait_s=lock_wait_s)
+    same = ("host", "port", "unix_socket", "user", "charset", "autocommit", "init_command", "ssl", "program_name")
+    return {
+        **{name: given[name] for name in same},
+        "db": info.database,
+        "password": info.password.encode().decode("latin1"),
+    }

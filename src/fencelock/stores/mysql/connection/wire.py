@@ -1,10 +1,12 @@
-"""One statement over a connection of a MySQL client, and the rows of each of its results: a routine may have several.
+"""Statements to MySQL and their results: values as literals, and the rows of each result of a routine.
 
 Promise: every result is read to its end, so that the connection is ready for the next statement; an exception leaves it
-in doubt, unless the server itself said that the statement failed. The connection's own query is used, not a cursor:
-whatever kind of cursor its user wants, rows come as tuples.
+in doubt, unless the server itself reported that the statement failed. `results` uses the connection's own query, not a
+cursor, so rows are tuples whichever cursor class the user has set. A literal contains only digits: texts are hexadecimal,
+so no mode, character set or client can misread a quote, a backslash or a percent sign.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from fencelock.stores.mysql.connection.client import AsyncMySQLConnection, MySQLConnection
@@ -14,31 +16,50 @@ Rows = list[Row]
 
 
 def results(native: MySQLConnection, statement: str) -> list[Rows]:
-    """Run a statement, and return the rows of each result that has any columns."""
+    """Run a statement, and return the rows of each result that has columns."""
     found: list[Rows] = []
     native.query(statement)
-    while _take(native, found):
+    while _take_result(native, found):
         native.next_result()
     return found
 
 
 async def results_async(native: AsyncMySQLConnection, statement: str) -> list[Rows]:
-    """The same for an event loop."""
+    """Run a statement on the running loop, and return the rows of each result that has columns."""
     found: list[Rows] = []
     await native.query(statement)
-    while _take(native, found):
+    while _take_result(native, found):
         await native.next_result()
     return found
 
 
-def _take(native: Any, found: list[Rows]) -> bool:
-    """Add the rows of the result that was read; tell whether there is another."""
-    result = native._result  # noqa: SLF001 - neither client shows it in another way
+def _take_result(native: MySQLConnection | AsyncMySQLConnection, found: list[Rows]) -> bool:
+    """Add the rows of the current result; return whether another one follows."""
+    result = native._result  # noqa: SLF001 - neither client has a public attribute for it
     if result is not None and result.field_count:
         found.append([tuple(row) for row in result.rows])
     return result is not None and bool(result.has_next)
 
 
 def row_of(fields: Any) -> Row:
-    """Return a row as a tuple, whichever kind of cursor read it."""
+    """Return a row as a tuple, whichever cursor class read it."""
     return tuple(fields.values()) if isinstance(fields, dict) else tuple(fields)
+
+
+def literal(value: str | bytes | int | None) -> str:
+    """Return one value as a literal: NULL, a number, or hexadecimal digits."""
+    if value is None:
+        return "NULL"
+    if isinstance(value, int):
+        return str(int(value))
+    return f"x'{(value.encode() if isinstance(value, str) else value).hex()}'"
+
+
+def literals(values: Mapping[str, str | bytes | int | None]) -> dict[str, str]:
+    """Return each value as a literal."""
+    return {name: literal(value) for name, value in values.items()}
+
+
+def quoted(identifier: str) -> str:
+    """Return an identifier in backticks, which every SQL mode accepts."""
+    return "`" + identifier.replace("`", "``") + "`"

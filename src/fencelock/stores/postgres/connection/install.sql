@@ -1,15 +1,15 @@
--- What `install.py` asks besides making the schema.
+-- The statements that install.py runs besides those of the schema itself.
 
 -- name: prepare
--- One installation runs at a time, and is flushed. In whatever schemas the session's path has, anybody may have left operators
--- that match better than the server's own: they would run with the installer's rights.
+-- Admits one installation at a time, and flushes its commit. The search_path is fixed first: a schema on the session's own path
+-- may hold operators that match better than the server's, and they would run with the installer's rights.
 SELECT pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true),
        pg_catalog.set_config('synchronous_commit', 'on', true), pg_catalog.pg_advisory_xact_lock(%s);
 
--- name: find_given_away
--- What this transaction has made, and the database's default privileges have given to others at once: the orders that take
--- it back. Nobody else is to read a claim, set the counter or call what decides for others. What PUBLIC may read and call the
--- schema says itself, table by table.
+-- name: list_default_grants
+-- The REVOKE statements for rights that the database's default privileges gave to other roles on the objects of this
+-- transaction: no other role may read a claim, set the counter or call what decides for others. The schema's own files grant
+-- PUBLIC what it may read and call, table by table, so those rights stay.
 SELECT pg_catalog.format(
     'REVOKE %s ON %s FROM %s', string_agg(DISTINCT given.privilege_type, ', '), made.what,
     CASE given.grantee WHEN 0 THEN 'PUBLIC' ELSE given.grantee::regrole::text END)
@@ -22,6 +22,7 @@ FROM (
     SELECT 'FUNCTION ' || oid::regprocedure, proacl, proowner, xmin
     FROM pg_catalog.pg_proc WHERE pronamespace = 'fencelock'::regnamespace
 ) AS made (what, rights, owner, xid) CROSS JOIN LATERAL pg_catalog.aclexplode(made.rights) AS given
+-- Rows that this transaction wrote: objects of an earlier installation keep what their owner granted since.
 WHERE made.xid = pg_catalog.pg_current_xact_id()::xid AND given.grantee <> made.owner
     AND NOT (given.grantee = 0 AND given.privilege_type IN ('SELECT', 'EXECUTE'))
 GROUP BY made.what, given.grantee;

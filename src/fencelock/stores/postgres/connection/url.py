@@ -1,7 +1,7 @@
-"""A PostgreSQL URL: what libpq needs to connect, and what may be shown of it.
+"""A PostgreSQL URL: the parameters that libpq connects with, and a form that may be shown.
 
-Promise: everything that libpq understands in a URL works, several hosts and the PG… environment variables included; the
-spelling that is shown names the servers and the database, never a user, a password or a file. Never: a connection made.
+Promise: every URL that libpq understands works, including several hosts and the PG… environment variables. The form
+that is shown names the servers and the database, never a user, a password or a file. Never opens a connection.
 """
 
 from collections.abc import Mapping
@@ -15,17 +15,17 @@ from fencelock.errors import ConfigError
 
 
 class PostgresConnectionInfo(NamedTuple):
-    """Where a URL leads: `parameters` for libpq, and `url`, one spelling for all that lead there."""
+    """What a URL stands for: `parameters` for libpq, and `url`, the same for all URLs of one database."""
 
     parameters: dict[str, str]
     url: str
 
     def __repr__(self) -> str:
-        return f"Place({self.url!r})"
+        return f"PostgresConnectionInfo({self.url!r})"
 
 
 def parse_url(url: str) -> PostgresConnectionInfo:
-    """Return where a postgresql:// or postgres:// URL leads; ConfigError if libpq would not understand it."""
+    """Return the connection info of a postgresql:// or postgres:// URL; ConfigError if libpq does not understand it."""
     try:
         given = {key: str(value) for key, value in conninfo_to_dict(url).items() if value is not None}
     except ProgrammingError:
@@ -36,30 +36,30 @@ def parse_url(url: str) -> PostgresConnectionInfo:
         ) from None
     resolved = {**_defaults(), **given}
     if "," in resolved.get("host", ""):
-        # Of several servers, the one that takes writes is meant: the others cannot grant.
+        # Of several servers, connect to the one that takes writes: a standby cannot grant.
         given.setdefault("target_session_attrs", "read-write")
     given.setdefault("fallback_application_name", "fencelock")
-    return PostgresConnectionInfo(given, _spelt(resolved))
+    return PostgresConnectionInfo(given, _shown(resolved))
 
 
 def url_of(parameters: Mapping[str, Any]) -> str:
-    """Return a URL for the parameters by which some other library connects; what libpq has no word for is left out."""
-    words = {option.keyword.decode() for option in pq.Conninfo.get_defaults()}
-    known = {word: _listed(value) for word, value in parameters.items() if word in words and value not in (None, "")}
+    """Return a URL for another library's connection parameters, without those that libpq does not know."""
+    keywords = {option.keyword.decode() for option in pq.Conninfo.get_defaults()}
+    known = {key: _joined(value) for key, value in parameters.items() if key in keywords and value not in (None, "")}
     return f"postgresql://?{urlencode(known, quote_via=quote)}"
 
 
-def _listed(value: Any) -> str:
+def _joined(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
 def _defaults() -> dict[str, str]:
-    """Return what libpq takes from the environment and its own defaults."""
+    """Return libpq's parameters from the environment and its own defaults."""
     options = pq.Conninfo.get_defaults()
     return {option.keyword.decode(): option.val.decode() for option in options if option.val is not None}
 
 
-def _spelt(parameters: dict[str, str]) -> str:
+def _shown(parameters: dict[str, str]) -> str:
     hosts = (parameters.get("host") or parameters.get("hostaddr") or "localhost").split(",")
     ports = parameters.get("port", "5432").split(",")
     if len(ports) == 1:

@@ -1,9 +1,9 @@
-"""One round trip over psycopg's own connection, without a cursor: several statements together, or a prepared one.
+"""One round trip over psycopg's libpq connection, without a cursor: several statements at once, or a prepared one.
 
-Promise: statements that are sent together run one after the other in the connection's transaction, and after the first
-error none of the rest. An error is raised as psycopg raises it. Parameters travel beside the text, never in it, so that
-a claim stands in no server's log. What is not prepared leaves no trace, so that a pooler may stand between.
-Never: a value of the user's adapted here.
+Promise: statements that are sent together run one after the other in the connection's transaction, and the server skips
+the rest after the first error. Errors are psycopg's own. Parameters travel apart from the text, so that no server log
+shows a claim. A statement that is not prepared leaves nothing in the session, so that a pooler may stand in between.
+Never adapts a value of the user's.
 """
 
 import re
@@ -17,7 +17,7 @@ from psycopg import errors, generators, pq, waiting
 Row = tuple[Any, ...]
 Result = TypeVar("Result")
 Trip = Generator[waiting.Wait, waiting.Ready, Result]
-"""For `wait` of psycopg's connections."""
+"""A generator for the `wait` method of psycopg's connections."""
 _NO_NAMES: Mapping[str, bytes] = MappingProxyType({})
 
 
@@ -29,7 +29,7 @@ class Statement(NamedTuple):
 
 
 class PostgresAnswer(NamedTuple):
-    """What the server said to one statement: rows, and its own word for what it did."""
+    """The server's answer to one statement: its rows, and its command tag (`COMMIT`, `ROLLBACK`, …)."""
 
     rows: list[Row]
     tag: str
@@ -38,17 +38,17 @@ class PostgresAnswer(NamedTuple):
 def exchange(
     connection: pq.abc.PGconn, statements: Sequence[Statement], encoding: str, names: Mapping[str, bytes] = _NO_NAMES
 ) -> Trip[list[PostgresAnswer]]:
-    """Send the statements in one go, those that were prepared by their names, and return their answers."""
+    """Send all the statements, the prepared ones by name, and return their answers."""
     connection.enter_pipeline_mode()
     for text, parameters in statements:
-        values = [_sent(value, encoding) for value in parameters]
+        values = [_encode(value, encoding) for value in parameters]
         if name := names.get(text):
             connection.send_query_prepared(name, values)
         else:
             connection.send_query_params(text.encode(encoding), values)
     connection.pipeline_sync()
-    yield from _flushed(connection)
-    results = yield from _results(connection)
+    yield from _flush(connection)
+    results = yield from _fetch_results(connection)
     connection.exit_pipeline_mode()
     for result in results:
         if result.status == pq.ExecStatus.FATAL_ERROR:
@@ -59,7 +59,7 @@ def exchange(
 
 
 def prepare(connection: pq.abc.PGconn, text: str, names: dict[str, bytes], encoding: str) -> Trip[bytes]:
-    """Have a statement understood and planned under a name; its parameters are numbered, or written as %s."""
+    """Prepare a statement under a new name; its parameters are numbered, or written as %s."""
     numbers = count(1)
     numbered = re.sub("%s", lambda _: f"${next(numbers)}", text)
     name = b"fencelock_%d" % len(names)
@@ -70,8 +70,8 @@ def prepare(connection: pq.abc.PGconn, text: str, names: dict[str, bytes], encod
 
 
 def run_prepared(connection: pq.abc.PGconn, name: bytes, parameters: Sequence[Any], encoding: str) -> Trip[list[Row]]:
-    """Run a statement that was prepared, and return its rows."""
-    connection.send_query_prepared(name, [_sent(value, encoding) for value in parameters])
+    """Run a prepared statement, and return its rows."""
+    connection.send_query_prepared(name, [_encode(value, encoding) for value in parameters])
     return _rows((yield from _one_result(connection, encoding)), encoding)
 
 
@@ -83,14 +83,14 @@ def _one_result(connection: pq.abc.PGconn, encoding: str) -> Trip[pq.abc.PGresul
     return result
 
 
-def _flushed(connection: pq.abc.PGconn) -> Trip[None]:
+def _flush(connection: pq.abc.PGconn) -> Trip[None]:
     while connection.flush():
         if (yield waiting.Wait.RW) & waiting.Ready.R:
             connection.consume_input()
 
 
-def _results(connection: pq.abc.PGconn) -> Trip[list[pq.abc.PGresult]]:
-    """Return one result for each statement; those after an error say that they were left out."""
+def _fetch_results(connection: pq.abc.PGconn) -> Trip[list[pq.abc.PGresult]]:
+    """Return one result for each statement; after an error the rest are PIPELINE_ABORTED."""
     results: list[pq.abc.PGresult] = []
     while True:
         result = yield from generators.fetch(connection)
@@ -104,20 +104,20 @@ def _results(connection: pq.abc.PGconn) -> Trip[list[pq.abc.PGresult]]:
 
 
 def _rows(result: pq.abc.PGresult, encoding: str) -> list[Row]:
-    readers = [_READERS.get(result.ftype(column), _text) for column in range(result.nfields)]
+    decoders = [_DECODERS.get(result.ftype(column), _text) for column in range(result.nfields)]
     return [
         tuple(
             [
-                None if (value := result.get_value(row, column)) is None else read(value, encoding)
-                for column, read in enumerate(readers)
+                None if (value := result.get_value(row, column)) is None else decode(value, encoding)
+                for column, decode in enumerate(decoders)
             ]
         )
         for row in range(result.ntuples)
     ]
 
 
-def _sent(value: Any, encoding: str) -> bytes | None:
-    """Return a value as libpq's text format has it."""
+def _encode(value: Any, encoding: str) -> bytes | None:
+    """Return a value in libpq's text format."""
     if value is None:
         return None
     if isinstance(value, bytes):
@@ -151,12 +151,12 @@ def _boolean(value: bytes, _: str) -> bool:
 
 
 def _bytes(value: bytes, _: str) -> bytes:
-    return bytes(pq.Escaping().unescape_bytea(value))  # whatever the session's bytea_output is
+    return bytes(pq.Escaping().unescape_bytea(value))  # works for both settings of bytea_output
 
 
 def _numbers(value: bytes, _: str) -> list[int]:
     return [int(number) for number in value[1:-1].split(b",") if number]
 
 
-_READERS = {16: _boolean, 17: _bytes, 20: _number, 23: _number, 26: _number, 1007: _numbers}
-"""How a column's text is read, by the server's number for its type; any other is text."""
+_DECODERS = {16: _boolean, 17: _bytes, 20: _number, 23: _number, 26: _number, 1007: _numbers}
+"""How to decode a column, by the OID of its type; any other type is text."""
