@@ -17,8 +17,7 @@ from fencelock import OutcomeUnknownError
 from fencelock.clock import boottime_us
 from fencelock.model import draw_claim
 from fencelock.protocol import source_requests as ask
-from fencelock.stores.mysql.connection.client import open_connection
-from fencelock.stores.mysql.connection.forks import FORKS
+from fencelock.stores.mysql.connection.client import FORKS, open_connection
 from fencelock.stores.mysql.connection.url import parse_url
 from fencelock.stores.mysql.source.codec import SQL
 from fencelock.stores.mysql.source.store import MySQLSource
@@ -149,7 +148,7 @@ def test_h4_an_acquire_that_was_given_up_inside_the_server_is_ended_by_its_relea
         with holding(database, HOLD_LOCK):
             hasty = Client(url, request_timeout_s=30.0)
             hasty.describe()
-            hasty.connection._patience_s = 0.1  # The server goes on for longer.
+            hasty.connection._request_timeout_s = 0.1  # The server goes on for longer.
             with pytest.raises(OutcomeUnknownError):
                 hasty.acquire("lock", claim, may_wait=may_wait)
             hasty.close()

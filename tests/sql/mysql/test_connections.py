@@ -8,13 +8,13 @@ import pytest
 
 from fencelock.errors import ConfigError, MissingDependencyError, SourceUnavailableError
 from fencelock.stores.mysql.connection.client import (
+    FORKS,
     AsyncMySQLConnection,
     MySQLConnection,
     is_alive,
     open_async_connection,
     open_connection,
 )
-from fencelock.stores.mysql.connection.forks import FORKS
 from fencelock.stores.mysql.connection.url import parse_url
 from tests.helpers import wait_until
 from tests.sql.mysql.fix_server import MySQLServer

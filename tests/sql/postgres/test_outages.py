@@ -270,7 +270,7 @@ def test_behind_a_transaction_pooler_waiters_look_for_themselves_and_a_warning_s
         assert voice.do(lock.acquire(timeout=0)) is not None
     warnings = [record.getMessage() for record in caplog.records if "pooler" in record.getMessage()]
     assert len(warnings) == 1
-    assert "waiters look for themselves" in warnings[0]
+    assert "waiters poll" in warnings[0]
 
 
 def release_when_waited_for(source: fencelock.Source, lease: fencelock.Lease) -> None:

@@ -13,8 +13,8 @@ import psycopg
 
 from fencelock.errors import ConfigError
 from fencelock.stores.postgres.connection.url import parse_url
-from fencelock.stores.postgres.source.codec import Rows
 from fencelock.stores.postgres.source.store import FUNCTIONS, PostgresSource
+from fencelock.stores.sql.source_codec import Rows
 from fencelock.stores.statements import statements
 
 CHANNEL = "fencelock_simulated"

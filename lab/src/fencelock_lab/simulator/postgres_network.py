@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 from fencelock.errors import FencelockError
 from fencelock.protocol import source_requests as ask
 from fencelock.stores.memory.reference_model import ReferenceModel
-from fencelock.stores.postgres.source.codec import FORMS, SQL, PostgresSourceCodec
-from fencelock.stores.postgres.source.store import PostgresSource, PostgresSourceProtocol
+from fencelock.stores.postgres.source.codec import SQL, PostgresSourceCodec
+from fencelock.stores.postgres.source.store import PostgresSource
+from fencelock.stores.sql.source_codec import SourceView
 from fencelock_lab.simulator.kernel import PENDING, SimulatedProcess, Task
 from fencelock_lab.simulator.network import Network
 from fencelock_lab.simulator.postgres_database import CHANNEL
@@ -43,8 +44,8 @@ class Say(NamedTuple):
         """Return what the rows mean as a reply, without a client of its own."""
         if type(self.request) is ask.ReadSource:
             return None
-        speaker = PostgresSourceCodec(CHANNEL, 0, int, int)
-        return FORMS[type(self.request)].hear(speaker, self.request, rows)
+        codec = PostgresSourceCodec(SourceView(None, 0, int, int), CHANNEL)
+        return codec.encode(self.request).decode(rows)
 
 
 def store_at(url: str) -> PostgresSource:
@@ -64,10 +65,10 @@ class PostgresClient:
         self._connect()
 
     def _connect(self) -> None:
-        self._conversation = PostgresSourceProtocol(self._store)
+        self._protocol = self._store.protocol()
         self._server = self._source.server
         backend_id = POOLER_ID if self._source.is_pooled else self._source.database.native.info.backend_pid
-        self._native: Any = SimpleNamespace(info=SimpleNamespace(backend_pid=backend_id))
+        self._protocol.attach(SimpleNamespace(info=SimpleNamespace(backend_pid=backend_id)))
 
     def go_on(self, body: Body, request: Any) -> Body:
         """Run a task's body that has just asked for `request`, and say for it what a source is asked."""
@@ -86,7 +87,7 @@ class PostgresClient:
         """Say what a request needs, and return the reply."""
         if not self._source.is_pooled and self._server != self._source.server:
             self._connect()  # `is_alive` has found that the old connection was ended.
-        talk = self._conversation.operations(request, self._native)
+        talk = self._protocol.operations(request)
         server = None if self._source.is_pooled else self._server
         try:
             said = next(talk)

@@ -1,61 +1,200 @@
-"""One connection to a source on a server, whichever client it has: what its synchronous and asynchronous kinds share.
+"""What the two SQL sources share of a connection: the protocol of greeting and asking, and its two kinds.
 
-Promise: it opens with its first request, and anew once the server has ended it, or in a forked child; a large batch of
-renewals is waited for longer than a single request. Never: an idle connection used that is none any more.
+Promise: a connection opens with its first request, and opens anew after the server has closed it, or in a forked child.
+A new connection is greeted before anything else is asked: the greeting checks the schema, and that this process knows
+the source. A large batch of renewals may take longer than a single request.
+Never hands out an idle connection that the server has closed.
 """
 
-from collections.abc import Callable
-from typing import Any, Generic, Protocol, TypeVar
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from fencelock.protocol.source_requests import Renew
+from fencelock.clock import boottime_us
+from fencelock.model import SourceInfo
+from fencelock.protocol import source_requests as ask
+from fencelock.protocol.generators import run_generator, run_generator_async
+from fencelock.stores.errors import ErrorMapper
+from fencelock.stores.source_clock import Seen, SourceIdentity
+from fencelock.stores.sql.errors import check_schema_number
+from fencelock.stores.sql.source_codec import Row, Rows, SourceOperation, SourceView
 
+PART = "source of tokens"
+SCHEMA_NUMBER = 1
 RENEWAL_S = 0.0001
-"""What each lease of a batch adds to the patience: an idle server renews 10 000 in 0.2 s."""
+"""What each lease of a batch adds to the request's timeout: an idle server renews 10 000 in 0.2 s."""
+_ACQUIRING = {ask.Acquire, ask.Poll}
+Reply = TypeVar("Reply")
 
 
-class SourceProtocol(Protocol):
-    """What is said over the connection."""
+class Call(NamedTuple):
+    """One round trip: a statement and its parameters."""
 
-    def begin_anew(self) -> None:
-        """Take note that the connection is another one from here on."""
-
-
-Native = TypeVar("Native")
-Talk = TypeVar("Talk", bound=SourceProtocol)
+    statement: str
+    parameters: Row = ()
 
 
-class ServerSourceConnection(Generic[Native, Talk]):
-    """What both kinds of connection know: whether there is one, and what is said over it."""
+Exchange = Generator[Call, Rows, Reply]
+"""Yields calls, is sent the rows of each, and returns a reply."""
+
+
+class SourceDescription(Protocol):
+    """The row that a source greets a connection with."""
+
+    @property
+    def schema(self) -> int:
+        """The number of its schema."""
+
+    @property
+    def now_us(self) -> int:
+        """Its clock."""
+
+    def info(self) -> SourceInfo:
+        """Return the identity and the counter."""
+
+
+class SourceProtocolBase(ABC):
+    """The calls of one connection, synchronous or not: pure but for what it remembers."""
+
+    def __init__(self, url: str, identity: SourceIdentity) -> None:
+        self._url = url
+        self._identity = identity
+        self._is_greeted = False
+
+    def attach(self, _: Any) -> None:
+        """Begin a new connection: it has to be greeted."""
+        self._is_greeted = False
+
+    @abstractmethod
+    def operations(self, request: Any) -> Exchange[ask.SourceReply]:
+        """Yield the calls for a request, and return the reply."""
+
+    @abstractmethod
+    def _encode(self, request: Any, view: SourceView) -> SourceOperation:
+        """Return the operation for a request."""
+
+    @abstractmethod
+    def _check_answer(self, row: Row, before: Seen | None, highest: int) -> None:
+        """Refuse a row of `acquire` from an older state of the source than was known when it was asked."""
+
+    def _check_description(self, found: SourceDescription, before: Seen | None, heard_us: int) -> None:
+        """Check the schema and the identity of a source that greets, and learn its clock."""
+        check_schema_number(self._url, PART, found.schema, SCHEMA_NUMBER)
+        known = found.info()
+        self._identity.check(Seen(known.source_id, known.epoch, known.history_id), before)
+        self._identity.clock.learn(found.now_us, heard_us)
+
+    def _ask(self, request: Any) -> Exchange[ask.SourceReply]:
+        """Make the one call of a request, and check that the answer is not older than what was known before."""
+        identity = self._identity
+        before, highest = identity.seen, identity.highest_token
+        operation = self._encode(request, SourceView(before, highest, identity.clock.at, boottime_us))
+        rows = yield Call(operation.statement, operation.parameters)
+        if operation.clock_column is not None and rows:
+            identity.clock.learn(rows[0][operation.clock_column], boottime_us())
+        reply = operation.decode(rows)
+        if type(request) in _ACQUIRING:
+            self._check_answer(rows[0], before, highest)
+        elif isinstance(reply, ask.Broken):
+            identity.check_token(reply.token, 0)
+        return reply
+
+
+class NativeConnection(Protocol):
+    """What is needed of a client library's connection."""
+
+    def limit_wait(self, request_timeout_s: float) -> None:
+        """Bound the wait for each later answer."""
+
+
+Native = TypeVar("Native", bound=NativeConnection)
+AnyProtocol = TypeVar("AnyProtocol", bound=SourceProtocolBase)
+
+
+class _SourceConnectionBase(Generic[Native, AnyProtocol]):
+    """The state of a connection: the native one, if it is open, and the protocol."""
 
     def __init__(
         self,
-        conversation: Talk,
+        protocol: AnyProtocol,
         request_timeout_s: float,
         is_alive: Callable[[Native], bool],
-        close_one: Callable[[Native], None],
+        close_native: Callable[[Native], None],
+        error_mapper: ErrorMapper,
     ) -> None:
-        self._conversation = conversation
-        self._patience_s = request_timeout_s
+        self._protocol = protocol
+        self._request_timeout_s = request_timeout_s
         self._is_alive = is_alive
-        self._close_one = close_one
+        self._close_native = close_native
+        self._error_mapper = error_mapper
         self._native: Native | None = None
 
-    def _alive(self) -> Native | None:
-        """Return the connection, if there is one still; what is said next begins anew if not."""
+    def _find_alive(self) -> Native | None:
+        """Return the open connection; None, and nothing is open, if it is not usable any more."""
         if self._native is not None and self._is_alive(self._native):
             return self._native
         self.close()
-        self._conversation.begin_anew()
         return None
 
-    def _patience_for(self, request: Any) -> float:
-        """Return how long an answer is waited for, in seconds."""
-        if type(request) is Renew:
-            return self._patience_s + RENEWAL_S * len(request.leases)
-        return self._patience_s
+    def _attach(self, native: Native) -> Native:
+        self._native = native
+        self._protocol.attach(native)
+        return native
+
+    def _timeout_for(self, request: Any) -> float:
+        """Return how long to wait for the answer to a request, in seconds."""
+        if type(request) is ask.Renew:
+            return self._request_timeout_s + RENEWAL_S * len(request.leases)
+        return self._request_timeout_s
 
     def close(self) -> None:
         """Close the connection; never raises."""
         if self._native is not None:
-            self._close_one(self._native)
+            self._close_native(self._native)
             self._native = None
+
+
+class BlockingSourceConnection(_SourceConnectionBase[Native, AnyProtocol], ABC):
+    """Answers requests in the caller's thread."""
+
+    def perform(self, request: Any) -> ask.SourceReply:
+        """Answer one request of `protocol/source_requests.py`."""
+        native = self._find_alive() or self._attach(self._open())
+        native.limit_wait(self._timeout_for(request))
+        return run_generator(self._protocol.operations(request), self._exchange)
+
+    def _exchange(self, call: Call) -> Rows:
+        assert self._native is not None, "perform opens it"
+        with self._error_mapper:
+            return self._run(self._native, call)
+
+    @abstractmethod
+    def _open(self) -> Native:
+        """Return a new connection."""
+
+    @abstractmethod
+    def _run(self, native: Native, call: Call) -> Rows:
+        """Make one call, and return its rows."""
+
+
+class AsyncioSourceConnection(_SourceConnectionBase[Native, AnyProtocol], ABC):
+    """Answers requests on the running loop."""
+
+    async def perform(self, request: Any) -> ask.SourceReply:
+        """Answer one request of `protocol/source_requests.py`."""
+        native = self._find_alive() or self._attach(await self._open())
+        native.limit_wait(self._timeout_for(request))
+        return await run_generator_async(self._protocol.operations(request), self._exchange)
+
+    async def _exchange(self, call: Call) -> Rows:
+        assert self._native is not None, "perform opens it"
+        with self._error_mapper:
+            return await self._run(self._native, call)
+
+    @abstractmethod
+    async def _open(self) -> Native:
+        """Return a new connection."""
+
+    @abstractmethod
+    async def _run(self, native: Native, call: Call) -> Rows:
+        """Make one call, and return its rows."""

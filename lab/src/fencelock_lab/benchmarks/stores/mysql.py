@@ -13,11 +13,11 @@ from typing import Any
 from fencelock.clock import boottime_us
 from fencelock.model import draw_claim
 from fencelock.protocol.source_requests import Acquire
-from fencelock.stores.mysql.connection.client import MySQLConnection, open_connection
-from fencelock.stores.mysql.connection.forks import FORKS
+from fencelock.stores.mysql.connection.client import FORKS, MySQLConnection, open_connection
 from fencelock.stores.mysql.connection.url import parse_url
-from fencelock.stores.mysql.source.codec import GRANTED, MAX_WAITERS, SQL
+from fencelock.stores.mysql.source.codec import SQL
 from fencelock.stores.mysql.source.store import MySQLSource
+from fencelock.stores.sql.source_codec import GRANTED, MAX_WAITERS
 from fencelock_lab.benchmarks.stores import CONNECTIONS, Operation, Site, fleet_on_disk
 from tests.sql.mysql.fix_mysql import Fleet
 

@@ -15,8 +15,9 @@ import psycopg
 from fencelock.clock import boottime_us
 from fencelock.model import draw_claim
 from fencelock.protocol.source_requests import Acquire, ReserveBlock
-from fencelock.stores.postgres.source.codec import GRANTED, HEAD_WAIT_MS, MAX_WAITERS, SQL
+from fencelock.stores.postgres.source.codec import HEAD_WAIT_MS, SQL
 from fencelock.stores.postgres.source.store import PostgresSource
+from fencelock.stores.sql.source_codec import GRANTED, MAX_WAITERS
 from fencelock_lab.benchmarks.stores import CONNECTIONS, Operation, Site, fleet_on_disk
 from tests.sql.postgres.fix_postgres import Fleet
 

@@ -90,7 +90,7 @@ class MySQLConnection(pymysql.Connection):
             raise
 
     def run(self, statement: str, parameters: Sequence[Any] = ()) -> Rows:
-        """Run a statement without a cursor, which would cost half as much again, and return the rows of its first result.
+        """Run a statement without a cursor, which costs half as much again, and return the rows of its first result.
 
         It returns after the last result: a routine commits after it has sent its rows.
         """

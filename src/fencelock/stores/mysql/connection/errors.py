@@ -30,7 +30,8 @@ _DEFINITE = (
     DefiniteError(
         {ER.NO_SUCH_TABLE, ER.SP_DOES_NOT_EXIST, ER.SP_WRONG_NO_OF_ARGS, ER.BAD_FIELD_ERROR},
         SchemaError,
-        "{url} holds no fencelock schema, or another version's ({message}): as its owner, run `fencelock install` on it",
+        "{url} holds no fencelock schema, or another version's ({message}): as its owner, run `fencelock install` "
+        "on it",
     ),
     DefiniteError(
         {ER.NO_SUCH_USER},
@@ -52,7 +53,8 @@ _DEFINITE = (
             ER.PROCACCESS_DENIED_ERROR,
         },
         SourceError,
-        "{url} does not permit it ({message}): grant it to this role, or run `fencelock install` if it has no schema yet",
+        "{url} does not permit it ({message}): grant it to this role, or run `fencelock install` if it has no schema "
+        "yet",
     ),
     DefiniteError(
         {

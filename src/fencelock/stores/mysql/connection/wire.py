@@ -2,8 +2,8 @@
 
 Promise: every result is read to its end, so that the connection is ready for the next statement; an exception leaves it
 in doubt, unless the server itself reported that the statement failed. `results` uses the connection's own query, not a
-cursor, so rows are tuples whichever cursor class the user has set. A literal contains only digits: texts are hexadecimal,
-so no mode, character set or client can misread a quote, a backslash or a percent sign.
+cursor, so rows are tuples whichever cursor class the user has set. A literal contains only digits: texts are
+hexadecimal, so no mode, character set or client can misread a quote, a backslash or a percent sign.
 """
 
 from collections.abc import Mapping

@@ -25,7 +25,7 @@ class MySQLCallerBase:
 
     native: Any
 
-    def __init__(self, native: Any, place: MySQLConnectionInfo, clients: set[str], usual: str) -> None:
+    def __init__(self, native: Any, info: MySQLConnectionInfo, clients: set[str], usual: str) -> None:
         packages = {base.__module__.partition(".")[0] for base in type(native).__mro__}
         if not packages & clients:
             raise GuardError(
@@ -35,13 +35,13 @@ class MySQLCallerBase:
         if getattr(native, "open", True) in (False, 0) or getattr(native, "closed", False) is True:
             raise GuardError("the connection is closed: pass the open one of your own transaction")
         self.native = native
-        self._place = place
-        self._codec = MySQLCallerCodec(place.database)
+        self._info = info
+        self._codec = MySQLCallerCodec(info.database)
 
     def _meaning(self, error: BaseException) -> FencelockError | None:
         if isinstance(error, FencelockError):
             return None
-        return map_guard_error(error, self._place, is_commit=False)
+        return map_guard_error(error, self._info, is_commit=False)
 
     def map_error(self, error: BaseException) -> GuardError | None:
         """Return what the guard's triggers said; the caller's errors stay their own."""
@@ -51,8 +51,8 @@ class MySQLCallerBase:
 class MySQLCallerConnection(MySQLCallerBase):
     """The caller's PyMySQL connection, or one that looks like it."""
 
-    def __init__(self, native: Any, place: MySQLConnectionInfo) -> None:
-        super().__init__(native, place, CLIENTS, "pymysql.Connection")
+    def __init__(self, native: Any, info: MySQLConnectionInfo) -> None:
+        super().__init__(native, info, CLIENTS, "pymysql.Connection")
 
     def perform(self, request: Any) -> Any:
         """Answer one request; the caller's transaction stays open whatever happens."""
@@ -90,8 +90,8 @@ def asked(connection: Any, statement: str) -> list[Rows]:
 class AsyncMySQLCallerConnection(MySQLCallerBase):
     """The caller's aiomysql connection, or one that looks like it."""
 
-    def __init__(self, native: Any, place: MySQLConnectionInfo) -> None:
-        super().__init__(native, place, ASYNC_CLIENTS, "aiomysql.Connection")
+    def __init__(self, native: Any, info: MySQLConnectionInfo) -> None:
+        super().__init__(native, info, ASYNC_CLIENTS, "aiomysql.Connection")
 
     async def perform(self, request: Any) -> Any:
         """Answer one request; the caller's transaction stays open whatever happens."""

@@ -12,8 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 from fencelock.errors import SchemaError
 from fencelock.model import Mark, Sequencer
 from fencelock.protocol import guard_requests as ask
-from fencelock.stores.mysql.connection.literals import literals, quoted
-from fencelock.stores.mysql.connection.wire import Row, Rows
+from fencelock.stores.mysql.connection.wire import Row, Rows, literals, quoted
 from fencelock.stores.mysql.guard.protection import Protector, protections_in
 from fencelock.stores.statements import statements
 

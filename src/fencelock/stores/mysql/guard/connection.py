@@ -13,12 +13,12 @@ import pymysql
 from fencelock.errors import FencelockError, GuardError
 from fencelock.protocol import guard_requests as ask
 from fencelock.stores.mysql.connection.client import (
+    FORKS,
     AsyncMySQLConnection,
     MySQLConnection,
     open_async_connection,
     open_connection,
 )
-from fencelock.stores.mysql.connection.forks import FORKS
 from fencelock.stores.mysql.connection.url import MySQLConnectionInfo
 from fencelock.stores.mysql.connection.wire import Rows, results, results_async
 from fencelock.stores.mysql.guard.block import REQUEST_TIMEOUT_S, AsyncMySQLBlockConnection, MySQLBlockConnection
@@ -34,7 +34,7 @@ PREPARE_ASIDE = SQL.prepare_aside.format(limit_s=DDL_PATIENCE_S)
 class MySQLErrorMapping(GuardConnectionBase[Any, MySQLBlockCodec]):
     """What both kinds of connection know of their state, and make of errors."""
 
-    _place: MySQLConnectionInfo
+    _info: MySQLConnectionInfo
     _is_begun = False
     """Whether something was said since the last end of a transaction. A server that reports an error does not say
     whether one is open.
@@ -49,7 +49,7 @@ class MySQLErrorMapping(GuardConnectionBase[Any, MySQLBlockCodec]):
         """Return what the error of a request means; None: it is as it should be."""
         if isinstance(error, FencelockError):
             return None
-        return map_guard_error(error, self._place, is_commit=isinstance(request, (ask.Commit, ask.Finish)))
+        return map_guard_error(error, self._info, is_commit=isinstance(request, (ask.Commit, ask.Finish)))
 
     def _is_to_roll_back(self) -> bool:
         """Tell whether there may be a transaction that ROLLBACK would end; a connection in doubt is closed instead."""
@@ -74,12 +74,12 @@ class MySQLGuardConnection(MySQLErrorMapping, BlockingGuardConnection[MySQLBlock
 
     def __init__(
         self,
-        place: MySQLConnectionInfo,
+        info: MySQLConnectionInfo,
         take: Callable[[], MySQLBlockConnection],
         give_back: Callable[[MySQLBlockConnection], None],
     ) -> None:
-        super().__init__(MySQLBlockCodec(place.database), take, give_back, FORKS.is_ours)
-        self._place = place
+        super().__init__(MySQLBlockCodec(info.database), take, give_back, FORKS.is_ours)
+        self._info = info
         self._beside: MySQLConnection | None = None
 
     def _exchanged(self, said: str | SeparateConnection) -> list[Rows]:
@@ -93,7 +93,7 @@ class MySQLGuardConnection(MySQLErrorMapping, BlockingGuardConnection[MySQLBlock
     def _aside(self) -> MySQLConnection:
         """Return the connection for DDL, which commits."""
         if self._beside is None:
-            self._beside = open_connection(self._place, REQUEST_TIMEOUT_S)
+            self._beside = open_connection(self._info, REQUEST_TIMEOUT_S)
             results(self._beside, PREPARE_ASIDE)
         return self._beside
 
@@ -125,12 +125,12 @@ class AsyncMySQLGuardConnection(MySQLErrorMapping, AsyncioGuardConnection[AsyncM
 
     def __init__(
         self,
-        place: MySQLConnectionInfo,
+        info: MySQLConnectionInfo,
         take: Callable[[], Any],
         give_back: Callable[[AsyncMySQLBlockConnection], None],
     ) -> None:
-        super().__init__(MySQLBlockCodec(place.database), take, give_back, FORKS.is_ours)
-        self._place = place
+        super().__init__(MySQLBlockCodec(info.database), take, give_back, FORKS.is_ours)
+        self._info = info
         self._beside: AsyncMySQLConnection | None = None
 
     async def _exchanged(self, said: str | SeparateConnection) -> list[Rows]:
@@ -144,7 +144,7 @@ class AsyncMySQLGuardConnection(MySQLErrorMapping, AsyncioGuardConnection[AsyncM
     async def _aside(self) -> AsyncMySQLConnection:
         """Return the connection for DDL, which commits."""
         if self._beside is None:
-            self._beside = await open_async_connection(self._place, REQUEST_TIMEOUT_S)
+            self._beside = await open_async_connection(self._info, REQUEST_TIMEOUT_S)
             await results_async(self._beside, PREPARE_ASIDE)
         return self._beside
 

@@ -119,15 +119,15 @@ def explained(error: BaseException) -> GuardError | None:
     return cut_off() if report.number in CUT_OFF else None
 
 
-def no_schema(place: MySQLConnectionInfo) -> SchemaError:
+def no_schema(info: MySQLConnectionInfo) -> SchemaError:
     """Return the error for a database without the guard's routines."""
     return SchemaError(
-        f"{place.url} holds no guard's schema, or one of another version: run `fencelock protect {place.url} "
+        f"{info.url} holds no guard's schema, or one of another version: run `fencelock protect {info.url} "
         f"--resource … --lock … --table …` as an account that may create tables, routines and triggers there"
     )
 
 
-def map_guard_error(error: BaseException, place: MySQLConnectionInfo, *, is_commit: bool) -> FencelockError | None:
+def map_guard_error(error: BaseException, info: MySQLConnectionInfo, *, is_commit: bool) -> FencelockError | None:
     """Return the error of the tree for one that a request ran into; None: it is none of a client's."""
     if (said := refusal(error)) is not None:
         return said
@@ -135,40 +135,40 @@ def map_guard_error(error: BaseException, place: MySQLConnectionInfo, *, is_comm
     if report is None:
         return None
     if report.number in _NO_ROUTINE:
-        return no_schema(place)
-    if (told := _told(report, place)) is not None:
+        return no_schema(info)
+    if (told := _told(report, info)) is not None:
         return told
-    known = map_error(error if isinstance(error, pymysql.Error) else pymysql.OperationalError(*report), place)
+    known = map_error(error if isinstance(error, pymysql.Error) else pymysql.OperationalError(*report), info)
     if known is not None and not known.definite and not is_commit:
         return SourceUnavailableError(
-            f"{place.url} broke off ({report.text or type(error).__name__}): COMMIT was not sent, so nothing of this "
+            f"{info.url} broke off ({report.text or type(error).__name__}): COMMIT was not sent, so nothing of this "
             f"transaction was written: try again"
         )
     return known
 
 
-def _told(report: MySQLReport, place: MySQLConnectionInfo) -> FencelockError | None:
+def _told(report: MySQLReport, info: MySQLConnectionInfo) -> FencelockError | None:
     """Return what the server says where it has done nothing, and a guard has a remedy of its own."""
     number, said = report
     if number == RECORD_CHANGED:
         return looks_back(said)
     if number == _BINARY_LOG:
         return GuardError(
-            f"{place.url} has its binary log on, and lets this account make no triggers ({said}): grant it SUPER, or "
+            f"{info.url} has its binary log on, and lets this account make no triggers ({said}): grant it SUPER, or "
             f"have an administrator SET GLOBAL log_bin_trust_function_creators = 1"
         )
     if number == _NO_ACCOUNT:
         return SchemaError(
-            f"{place.url} runs the guard's routines and triggers with the rights of an account that is gone ({said}): "
+            f"{info.url} runs the guard's routines and triggers with the rights of an account that is gone ({said}): "
             f"have it made again, with the rights that it had"
         )
     if number in _READ_ONLY_SERVER:
         return SourceUnavailableError(
-            f"{place.url} is read-only here, and a guarded transaction writes ({said}): it is a replica, or was made so"
+            f"{info.url} is read-only here, and a guarded transaction writes ({said}): it is a replica, or was made so"
         )
     if number in _NO_RIGHTS:
         return GuardError(
-            f"{place.url} does not permit it ({said}): a holder needs EXECUTE on the routines fencelock_…; whoever "
+            f"{info.url} does not permit it ({said}): a holder needs EXECUTE on the routines fencelock_…; whoever "
             f"protects tables and moves marks needs to be the one that made them, or its like"
         )
     return None

@@ -22,10 +22,10 @@ from fencelock.stores.mysql.guard.errors import explained, map_guard_error, refu
 class MySQLFrameworkConnection:
     """A framework's connection to the guarded database."""
 
-    def __init__(self, connection: Any, place: MySQLConnectionInfo) -> None:
+    def __init__(self, connection: Any, info: MySQLConnectionInfo) -> None:
         self.native = connection
-        self._place = place
-        self._codec = MySQLCallerCodec(place.database)
+        self._info = info
+        self._codec = MySQLCallerCodec(info.database)
         self._is_bound = False
 
     def prepare(self) -> None:
@@ -56,7 +56,7 @@ class MySQLFrameworkConnection:
     def _meaning(self, error: BaseException) -> FencelockError | None:
         if isinstance(error, FencelockError):
             return None
-        return map_guard_error(error, self._place, is_commit=False)
+        return map_guard_error(error, self._info, is_commit=False)
 
     def rollback(self) -> None:
         """Leave the transaction to its owner."""

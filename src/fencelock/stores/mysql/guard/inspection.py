@@ -11,9 +11,8 @@ import pymysql
 
 from fencelock.model import Finding
 from fencelock.stores.mysql.connection.client import MySQLConnection
-from fencelock.stores.mysql.connection.literals import literals, quoted
 from fencelock.stores.mysql.connection.url import MySQLConnectionInfo
-from fencelock.stores.mysql.connection.wire import Rows, results
+from fencelock.stores.mysql.connection.wire import Rows, literals, quoted, results
 from fencelock.stores.mysql.guard.errors import report_of
 from fencelock.stores.mysql.guard.protection import KINDS, MySQLProtectionEntry, entries_in
 from fencelock.stores.statements import statements
@@ -25,9 +24,9 @@ _NO_ROUTINE = {1305, 1146}
 _STARTS_ALL = "1"
 
 
-def findings(native: MySQLConnection, place: MySQLConnectionInfo) -> list[Finding]:
+def findings(native: MySQLConnection, info: MySQLConnectionInfo) -> list[Finding]:
     """Return what in this database's set-up would break the promise."""
-    values = {"here": quoted(place.database), **literals({"database": place.database, "resource": None})}
+    values = {"here": quoted(info.database), **literals({"database": info.database, "resource": None})}
 
     def ask(statement: str) -> Rows:
         return results(native, statement.format(**values))[0]
@@ -39,19 +38,19 @@ def findings(native: MySQLConnection, place: MySQLConnectionInfo) -> list[Findin
         report = report_of(error)
         if report is None or report.number not in _NO_ROUTINE:
             raise
-        message = f"{place.url} holds no marks that this account can see: nothing in it is guarded yet"
-        return [Finding("no-marks", message, f"run `fencelock protect {place.url} --resource R --lock L --table T`")]
+        message = f"{info.url} holds no marks that this account can see: nothing in it is guarded yet"
+        return [Finding("no-marks", message, f"run `fencelock protect {info.url} --resource R --lock L --table T`")]
     entries = entries_in(rows)
-    return [*_of_tables(entries, marks, rows, place), *_of_the_rest(ask, entries, place)]
+    return [*_of_tables(entries, marks, rows, info), *_of_the_rest(ask, entries, info)]
 
 
 def _of_tables(
-    entries: list[MySQLProtectionEntry], marks: Rows, rows: Rows, place: MySQLConnectionInfo
+    entries: list[MySQLProtectionEntry], marks: Rows, rows: Rows, info: MySQLConnectionInfo
 ) -> Iterator[Finding]:
     """Tell what is wrong with the triggers."""
     for entry in entries:
         named = f"table {entry.table or entry.name} of resource {entry.resource!r}"
-        again = f"run `fencelock protect {place.url} …` again, as the last step of every migration that remakes a table"
+        again = f"run `fencelock protect {info.url} …` again, as the last step of every migration that remakes a table"
         if not entry.mode:
             there = ", ".join(sorted(kind for kind in KINDS if entry.is_met(kind))) or "no"
             message = (
@@ -61,11 +60,11 @@ def _of_tables(
             yield Finding("lost-protection", message, again, entry.resource)
         elif entry.mode == "observe":
             message = f"{named} is only observed: stale writes are counted and let through"
-            remedy = f"see `fencelock marks {place.url}`, then protect it with --mode enforce"
+            remedy = f"see `fencelock marks {info.url}`, then protect it with --mode enforce"
             yield Finding("only-observed", message, remedy, entry.resource)
         elif entry.other_than(entry.mode) is not None:
             message = f"{named} is between two modes: a switch was broken off, and enforcing is in force"
-            remedy = f"run `fencelock protect {place.url} …` again, in the mode that you want"
+            remedy = f"run `fencelock protect {info.url} …` again, in the mode that you want"
             yield Finding("broken-off", message, remedy, entry.resource)
         if any(row[0] == entry.id and str(row[6]) != _STARTS_ALL for row in rows if row[4] is not None and entry.mode):
             message = f"another trigger of {named} sees a row before ours: what it does in other engines is not undone"
@@ -74,14 +73,12 @@ def _of_tables(
     for resource in (bytes(mark[0]).decode() for mark in marks):
         if resource not in known:
             message = f"resource {resource!r} protects no table: only code that uses the guard is checked"
-            remedy = (
-                f"run `fencelock protect {place.url} --resource … --lock … --table …`, unless its data is elsewhere"
-            )
+            remedy = f"run `fencelock protect {info.url} --resource … --lock … --table …`, unless its data is elsewhere"
             yield Finding("unprotected", message, remedy, resource)
 
 
 def _of_the_rest(
-    ask: Callable[[str], Rows], entries: list[MySQLProtectionEntry], place: MySQLConnectionInfo
+    ask: Callable[[str], Rows], entries: list[MySQLProtectionEntry], info: MySQLConnectionInfo
 ) -> Iterator[Finding]:
     """Tell what goes past triggers: cascades, engines, rights, settings."""
     resources = {entry.table: entry.resource for entry in entries if entry.mode and entry.table is not None}
@@ -89,7 +86,7 @@ def _of_the_rest(
         if table in resources and resources.get(parent) != resources[table]:
             yield _cascade(table, parent, rule, resources[table])
         elif parent in resources and table not in resources:
-            yield _reference(table, parent, resources[parent], place)
+            yield _reference(table, parent, resources[parent], info)
     for table, engine in ask(SQL.engines):
         if table in resources:
             message = (
@@ -110,12 +107,12 @@ def _cascade(table: str, parent: str, rule: str, resource: str) -> Finding:
     return Finding("open-cascade", message, remedy, resource)
 
 
-def _reference(table: str, parent: str, resource: str, place: MySQLConnectionInfo) -> Finding:
+def _reference(table: str, parent: str, resource: str, info: MySQLConnectionInfo) -> Finding:
     message = (
         f"table {table} is not protected and has a foreign key to {parent} of resource {resource!r}: whoever writes it "
         f"can keep the holder from deleting there, and its rows follow the holder's"
     )
-    remedy = f"protect it too: `fencelock protect {place.url} --table {table} …`"
+    remedy = f"protect it too: `fencelock protect {info.url} --table {table} …`"
     return Finding("open-reference", message, remedy, resource)
 
 

@@ -10,9 +10,8 @@ import hashlib
 import pymysql
 
 from fencelock.errors import FencelockError, SchemaError, SourceUnavailableError
-from fencelock.stores.mysql.connection.client import MySQLConnection, open_connection
-from fencelock.stores.mysql.connection.forks import FORKS
-from fencelock.stores.mysql.connection.own_tables import check_tables
+from fencelock.stores.mysql.connection.client import FORKS, MySQLConnection, open_connection
+from fencelock.stores.mysql.connection.install import check_tables
 from fencelock.stores.mysql.connection.url import MySQLConnectionInfo
 from fencelock.stores.mysql.connection.wire import results
 from fencelock.stores.mysql.guard.block import REQUEST_TIMEOUT_S
@@ -29,19 +28,19 @@ TURN_S = 30
 _NO_TABLE = 1146
 
 
-def install(place: MySQLConnectionInfo) -> None:
+def install(info: MySQLConnectionInfo) -> None:
     """Make the schema, unless it is there."""
     try:
-        native = open_connection(place, REQUEST_TIMEOUT_S)
+        native = open_connection(info, REQUEST_TIMEOUT_S)
         try:
             results(native, PREPARE_ASIDE)
             if not _is_installed(native):
-                _install(native, place)
+                _install(native, info)
         finally:
             FORKS.close(native)
     except pymysql.Error as error:
-        known: FencelockError | None = map_guard_error(error, place, is_commit=False)
-        raise (known or SchemaError(f"{place.url}: the schema could not be made ({error})")) from error
+        known: FencelockError | None = map_guard_error(error, info, is_commit=False)
+        raise (known or SchemaError(f"{info.url}: the schema could not be made ({error})")) from error
 
 
 def _is_installed(native: MySQLConnection) -> bool:
@@ -58,16 +57,16 @@ def _is_installed(native: MySQLConnection) -> bool:
     return bool(rows)
 
 
-def _install(native: MySQLConnection, place: MySQLConnectionInfo) -> None:
-    turn = "fencelock_guard_" + hashlib.sha256(place.database.encode()).hexdigest()[:32]
+def _install(native: MySQLConnection, info: MySQLConnectionInfo) -> None:
+    turn = "fencelock_guard_" + hashlib.sha256(info.database.encode()).hexdigest()[:32]
     ((is_ours,),) = results(native, INSTALLING.take_turn.format(turn=turn, limit_s=TURN_S))[0]
     if not is_ours:
-        raise SourceUnavailableError(f"{place.url}: somebody else has been installing for {TURN_S} s: try again")
+        raise SourceUnavailableError(f"{info.url}: somebody else has been installing for {TURN_S} s: try again")
     if _is_installed(native):
         return
     for name in SCHEMA:
         results(native, SCHEMA[name])
-    check_tables(native, place, SCHEMA)
+    check_tables(native, info, SCHEMA)
     for name in ROUTINES:
         results(native, INSTALLING.drop_routine.format(routine=name))
         results(native, ROUTINES[name])

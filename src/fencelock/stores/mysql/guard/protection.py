@@ -16,8 +16,7 @@ from fencelock.errors import GuardError
 from fencelock.model import Protection
 from fencelock.protocol.guard_requests import Protected
 from fencelock.stores.errors import not_protected, nothing_protected
-from fencelock.stores.mysql.connection.literals import literal, literals, quoted
-from fencelock.stores.mysql.connection.wire import Rows
+from fencelock.stores.mysql.connection.wire import Rows, literal, literals, quoted
 from fencelock.stores.statements import statements
 
 SQL = statements(__package__, "guard.sql")

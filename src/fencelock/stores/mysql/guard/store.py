@@ -13,8 +13,7 @@ import pymysql
 
 from fencelock.errors import FencelockError
 from fencelock.model import Finding
-from fencelock.stores.mysql.connection.client import is_alive, open_async_connection, open_connection
-from fencelock.stores.mysql.connection.forks import FORKS
+from fencelock.stores.mysql.connection.client import FORKS, is_alive, open_async_connection, open_connection
 from fencelock.stores.mysql.connection.url import MySQLConnectionInfo, parse_url
 from fencelock.stores.mysql.connection.wire import results, results_async
 from fencelock.stores.mysql.guard import install as guard_install
@@ -28,17 +27,17 @@ from fencelock.stores.mysql.guard.inspection import findings
 from fencelock.stores.sql.idle import AsyncIdleConnections, IdleConnections
 
 
-def open_block_connection(place: MySQLConnectionInfo) -> MySQLBlockConnection:
+def open_block_connection(info: MySQLConnectionInfo) -> MySQLBlockConnection:
     """Return a connection that meets the server's own defaults, but for autocommit."""
-    native = cast("MySQLBlockConnection", open_connection(place, REQUEST_TIMEOUT_S, MySQLBlockConnection))
+    native = cast("MySQLBlockConnection", open_connection(info, REQUEST_TIMEOUT_S, MySQLBlockConnection))
     results(native, SQL.settle_lent)
     return native
 
 
-async def open_async_block_connection(place: MySQLConnectionInfo) -> AsyncMySQLBlockConnection:
+async def open_async_block_connection(info: MySQLConnectionInfo) -> AsyncMySQLBlockConnection:
     """The same for an event loop."""
     native = cast(
-        "AsyncMySQLBlockConnection", await open_async_connection(place, REQUEST_TIMEOUT_S, AsyncMySQLBlockConnection)
+        "AsyncMySQLBlockConnection", await open_async_connection(info, REQUEST_TIMEOUT_S, AsyncMySQLBlockConnection)
     )
     await results_async(native, SQL.settle_lent)
     return native
@@ -50,46 +49,46 @@ class MySQLGuard:
     speaks_asyncio = True
 
     def __init__(self, url: str) -> None:
-        self.place = parse_url(url)
-        self.url = self.place.url
-        place = self.place
-        self._idle = IdleConnections(lambda: open_block_connection(place), is_alive, FORKS.close)
-        self._async_idle = AsyncIdleConnections(lambda: open_async_block_connection(place), is_alive, FORKS.close)
+        self.info = parse_url(url)
+        self.url = self.info.url
+        info = self.info
+        self._idle = IdleConnections(lambda: open_block_connection(info), is_alive, FORKS.close)
+        self._async_idle = AsyncIdleConnections(lambda: open_async_block_connection(info), is_alive, FORKS.close)
         weakref.finalize(self, self._idle.close)
         weakref.finalize(self, self._async_idle.close)
 
     def connect(self) -> MySQLGuardConnection:
         """Return a connection of the guard's own, which opens with its first request."""
-        return MySQLGuardConnection(self.place, self._idle.take, self._idle.give_back)
+        return MySQLGuardConnection(self.info, self._idle.take, self._idle.give_back)
 
     def connect_async(self) -> AsyncMySQLGuardConnection:
         """Return a connection for the running loop, which opens with its first request."""
-        return AsyncMySQLGuardConnection(self.place, self._async_idle.take, self._async_idle.give_back)
+        return AsyncMySQLGuardConnection(self.info, self._async_idle.take, self._async_idle.give_back)
 
     def caller_connection(self, native: Any) -> MySQLCallerConnection:
         """Speak over the caller's connection, which is inside a transaction; GuardError if it is not."""
-        return MySQLCallerConnection(native, self.place)
+        return MySQLCallerConnection(native, self.info)
 
     def async_caller_connection(self, native: Any) -> AsyncMySQLCallerConnection:
         """Speak over the caller's aiomysql connection, which is inside a transaction; GuardError if it is not."""
-        return AsyncMySQLCallerConnection(native, self.place)
+        return AsyncMySQLCallerConnection(native, self.info)
 
     def framework_connection(self, connection: Any, driver: Any, paramstyle: str) -> MySQLFrameworkConnection:
         """Speak through a framework's connection, whichever driver it has."""
-        return MySQLFrameworkConnection(connection, self.place)
+        return MySQLFrameworkConnection(connection, self.info)
 
     def install(self) -> None:
         """Make the schema if there is none; safe when run concurrently."""
-        guard_install.install(self.place)
+        guard_install.install(self.info)
 
     def examine(self) -> list[Finding]:
         """Return what in this database's set-up would break the promise."""
         try:
-            native = open_connection(self.place, REQUEST_TIMEOUT_S)
+            native = open_connection(self.info, REQUEST_TIMEOUT_S)
             try:
-                return findings(native, self.place)
+                return findings(native, self.info)
             finally:
                 FORKS.close(native)
         except (FencelockError, pymysql.Error) as error:
-            said = map_guard_error(error, self.place, is_commit=False) or error
+            said = map_guard_error(error, self.info, is_commit=False) or error
             return [Finding("guard-refused", str(said), "do what the message says, then run doctor again")]

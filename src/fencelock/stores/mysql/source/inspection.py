@@ -1,48 +1,36 @@
-"""What in a MySQL source's set-up would break the promise, for `fencelock doctor`."""
+"""What `fencelock doctor` finds at a MySQL source: settings and rights that break its guarantees."""
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping
 
-from fencelock.errors import SourceError
 from fencelock.model import Finding
-from fencelock.protocol.source_requests import ReadSource
-from fencelock.stores.mysql.connection.client import MySQLConnection, open_connection
-from fencelock.stores.mysql.connection.errors import mapping_errors
-from fencelock.stores.mysql.connection.forks import FORKS
+from fencelock.protocol.stores import SourceConnection
+from fencelock.stores.mysql.connection.client import FORKS, MySQLConnection, open_connection
+from fencelock.stores.mysql.connection.errors import error_mapper
+from fencelock.stores.mysql.connection.url import MySQLConnectionInfo
 from fencelock.stores.mysql.source.codec import SQL
+from fencelock.stores.sql.inspection import REQUEST_TIMEOUT_S, examine_source, standby
 
-if TYPE_CHECKING:
-    from fencelock.stores.mysql.source.store import MySQLSource
-
-REQUEST_TIMEOUT_S = 5.0
 _CHANGING = {
     *("ALL PRIVILEGES", "INSERT", "UPDATE", "DELETE", "DROP", "ALTER", "TRIGGER", "ALTER ROUTINE", "SUPER"),
     "CREATE TEMPORARY TABLES",
 }
-"""Rights by which somebody can give himself any token, or take the rules away: a routine, too, finds a session's own
-temporary table in the place of another of that name.
+"""Rights that let an account give itself any token, or remove the checks. CREATE TEMPORARY TABLES is one: a routine
+uses the session's temporary table instead of fencelock's of the same name.
 """
 _GRANT = re.compile(r"GRANT (?P<rights>.+?) ON (?P<what>\S+) TO ")
 _ON = {"ON", "1"}
 
 
-def examine(store: "MySQLSource") -> list[Finding]:
-    """Return what in the server's settings, and in this role's rights, would break the promise."""
-    connection = store.connect(request_timeout_s=REQUEST_TIMEOUT_S)
-    try:
-        connection.perform(ReadSource())
-        return list(_findings(store))
-    except SourceError as error:
-        return [Finding("source-refused", str(error), "do what the message says, then run doctor again")]
-    finally:
-        connection.close()
+def examine(connect: Callable[..., SourceConnection], info: MySQLConnectionInfo) -> list[Finding]:
+    """Return what in the server's settings, and in this account's rights, breaks the source's guarantees."""
+    return examine_source(connect, lambda: _findings(info))
 
 
-def _findings(store: "MySQLSource") -> Iterator[Finding]:
-    native = open_connection(store.place, REQUEST_TIMEOUT_S)
+def _findings(info: MySQLConnectionInfo) -> Iterator[Finding]:
+    native = open_connection(info, REQUEST_TIMEOUT_S)
     try:
-        with mapping_errors(store.place), native.cursor() as cursor:
+        with error_mapper(info), native.cursor() as cursor:
             cursor.execute(SQL.settings)
             settings = {name: str(value).upper() for name, value in cursor.fetchall()}
             cursor.execute(SQL.grants)
@@ -50,20 +38,20 @@ def _findings(store: "MySQLSource") -> Iterator[Finding]:
             is_moving = _is_clock_moving(native)
     finally:
         FORKS.close(native)
-    url = store.url
+    url = info.url
     yield from _durability(url, settings)
     yield from _surroundings(url, settings)
     if not is_moving:
         yield Finding(
             "frozen-clock",
-            f"{url} runs with sysdate-is-now: a lease would be judged by the time at which a statement began",
+            f"{url} runs with sysdate-is-now: a lease would be judged by the time at which its statement began",
             "remove the option, and restart the server",
         )
-    if _may_change(grants, store.place.database):
+    if _may_change(grants, info.database):
         yield Finding(
             "too-many-rights",
-            f"this role may change fencelock's tables at {url} past its routines: it can give itself any token",
-            "connect as a role that may EXECUTE fencelock's routines, and nothing else there",
+            f"this account may change fencelock's tables at {url} without its routines: it can give itself any token",
+            "connect as an account that may EXECUTE fencelock's routines, and nothing else there",
         )
 
 
@@ -74,7 +62,7 @@ def _is_clock_moving(native: MySQLConnection) -> bool:
 
 
 def _durability(url: str, settings: Mapping[str, str]) -> Iterator[Finding]:
-    """What a crash or a power cut may take of what was acknowledged."""
+    """Yield the settings by which a crash or a power cut may lose acknowledged commits."""
     again = "restart nothing, and run `fencelock epoch --raise --reason …` if the machine lost power since"
     if (flush := settings.get("innodb_flush_log_at_trx_commit")) != "1":
         what = "a crash of the server or a power cut" if flush == "0" else "a power cut"
@@ -86,8 +74,8 @@ def _durability(url: str, settings: Mapping[str, str]) -> Iterator[Finding]:
     if settings.get("log_bin") in _ON and settings.get("sync_binlog") != "1":
         yield Finding(
             "not-flushed",
-            f"{url} writes a binary log with sync_binlog = {settings.get('sync_binlog')}: what it lacks after a power "
-            f"cut is rolled back, and a token may be issued twice",
+            f"{url} writes a binary log with sync_binlog = {settings.get('sync_binlog')}: after a power cut the server "
+            f"rolls back what the log lacks, and a token may be issued twice",
             f"SET GLOBAL sync_binlog = 1; {again}",
         )
     if settings.get("innodb_doublewrite") == "OFF":
@@ -99,28 +87,26 @@ def _durability(url: str, settings: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _surroundings(url: str, settings: Mapping[str, str]) -> Iterator[Finding]:
-    """What else runs beside it, or reads along."""
+    """Yield the settings that add other writers or readers."""
     if settings.get("read_only") in _ON:
-        yield Finding(
-            "standby", f"{url} is read-only: it can grant nothing", "name the primary, or several hosts in one URL"
-        )
+        yield standby(url, "read-only")
     if settings.get("wsrep_on") in _ON:
         yield Finding(
             "several-primaries",
-            f"{url} is a node of a Galera cluster, which has not been tried, and whose nodes may lose what one of them "
-            f"has acknowledged",
+            f"{url} is a node of a Galera cluster, which is not tested, and which may lose commits that one node "
+            f"acknowledged",
             "let all processes name the same single node, and raise the epoch after each failover",
         )
     if settings.get("general_log") in _ON:
         yield Finding(
             "claims-logged",
-            f"{url} writes every statement into its general log, and with them claims, which are proofs of leases",
-            "switch general_log off, or let nobody read it",
+            f"{url} writes every statement into its general log, including claims, which prove leases",
+            "switch general_log off, or protect the log from readers",
         )
 
 
 def _may_change(grants: list[str], database: str) -> bool:
-    """Tell whether what SHOW GRANTS says allows to change the tables of a source in this database."""
+    """Return whether the rows of SHOW GRANTS include a right to change a source's tables in this database."""
     for grant in grants:
         found = _GRANT.match(grant)
         if found is None:

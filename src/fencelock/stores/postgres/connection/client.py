@@ -63,6 +63,10 @@ class PostgresConnection(psycopg.Connection[tuple[Any, ...]]):
         limit_s = self.request_timeout_s if timeout is None else timeout
         return waiting.wait(_limited(gen, limit_s), self.pgconn.socket, min(interval, limit_s))
 
+    def limit_wait(self, request_timeout_s: float) -> None:
+        """Bound the wait for each later answer."""
+        self.request_timeout_s = request_timeout_s
+
     def run(self, statement: str, parameters: Sequence[Any], *, is_prepared: bool) -> Sequence[Row]:
         """Run one statement, prepared on its first use if asked for, and return its rows."""
         if is_prepared:
@@ -86,6 +90,10 @@ class AsyncPostgresConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
         """Run psycopg's generator until it ends, or until the time is up."""
         limit_s = self.request_timeout_s if timeout is None else timeout
         return await waiting.wait_async(_limited(gen, limit_s), self.pgconn.socket, min(interval, limit_s))
+
+    def limit_wait(self, request_timeout_s: float) -> None:
+        """Bound the wait for each later answer."""
+        self.request_timeout_s = request_timeout_s
 
     async def run(self, statement: str, parameters: Sequence[Any], *, is_prepared: bool) -> Sequence[Row]:
         """Run one statement, prepared on its first use if asked for, and return its rows."""
@@ -146,7 +154,7 @@ async def open_async_connection(
 
 def _register(connection: PostgresConnection | AsyncPostgresConnection, request_timeout_s: float) -> None:
     FORKS.add(connection)
-    connection.request_timeout_s = request_timeout_s
+    connection.limit_wait(request_timeout_s)
     connection.prepared = {}
     connection.readable = select.poll()
     connection.readable.register(connection.pgconn.socket, select.POLLIN)

@@ -21,7 +21,8 @@ _DEFINITE = (
     DefiniteError(
         {"3F000", "42P01", "42883", "42704"},
         SchemaError,
-        "{url} holds no fencelock schema, or another version's ({message}): as its owner, run `fencelock install` on it",
+        "{url} holds no fencelock schema, or another version's ({message}): as its owner, run `fencelock install` "
+        "on it",
     ),
     DefiniteError(
         {"25006"},

@@ -21,9 +21,7 @@ _KEY = 7378697628973295215
 _FIND_TABLE = "SELECT to_regclass(%s) IS NOT NULL"
 
 
-def install(
-    info: PostgresConnectionInfo, *, part: str, table: str, number: int, files: tuple[Statements, ...]
-) -> None:
+def install(info: PostgresConnectionInfo, *, part: str, table: str, number: int, files: tuple[Statements, ...]) -> None:
     """Create a part of the schema in one transaction, unless it is installed with this number already.
 
     `table` is the part's own table in the schema `fencelock`; its column `schema` holds the number.

@@ -35,7 +35,7 @@ class PostgresCallerBase:
 
     native: Any
 
-    def __init__(self, native: Any, place: PostgresConnectionInfo, kind: type[Any]) -> None:
+    def __init__(self, native: Any, info: PostgresConnectionInfo, kind: type[Any]) -> None:
         if not isinstance(native, kind):
             raise GuardError(
                 f"connection must be the psycopg.{kind.__name__} of your own transaction, not {type(native).__name__}"
@@ -51,7 +51,7 @@ class PostgresCallerBase:
                 "connection.transaction():` around it, or use guard.transaction(lease)"
             )
         self.native = native
-        self._place = place
+        self._info = info
         self._codec = PostgresCallerCodec()
 
     def _meaning(self, error: BaseException) -> FencelockError | None:
@@ -59,7 +59,7 @@ class PostgresCallerBase:
             return None
         if isinstance(error, SerializationFailure):
             return snapshot_is_old()
-        return map_guard_error(error, self._place, is_commit=False)
+        return map_guard_error(error, self._info, is_commit=False)
 
     def map_error(self, error: BaseException) -> GuardError | None:
         """Return what the guard's triggers said; the caller's errors stay their own."""
@@ -69,8 +69,8 @@ class PostgresCallerBase:
 class PostgresCallerConnection(PostgresCallerBase):
     """The caller's psycopg.Connection."""
 
-    def __init__(self, native: Any, place: PostgresConnectionInfo) -> None:
-        super().__init__(native, place, psycopg.Connection)
+    def __init__(self, native: Any, info: PostgresConnectionInfo) -> None:
+        super().__init__(native, info, psycopg.Connection)
 
     def perform(self, request: Any) -> Any:
         """Answer one request; the caller's transaction stays open whatever happens."""
@@ -98,8 +98,8 @@ class PostgresCallerConnection(PostgresCallerBase):
 class AsyncPostgresCallerConnection(PostgresCallerBase):
     """The caller's psycopg.AsyncConnection."""
 
-    def __init__(self, native: Any, place: PostgresConnectionInfo) -> None:
-        super().__init__(native, place, psycopg.AsyncConnection)
+    def __init__(self, native: Any, info: PostgresConnectionInfo) -> None:
+        super().__init__(native, info, psycopg.AsyncConnection)
 
     async def perform(self, request: Any) -> Any:
         """Answer one request; the caller's transaction stays open whatever happens."""

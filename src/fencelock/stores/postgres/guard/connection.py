@@ -11,7 +11,7 @@ from psycopg.pq import TransactionStatus
 
 from fencelock.errors import FencelockError, GuardError
 from fencelock.protocol import guard_requests as ask
-from fencelock.stores.postgres.connection.forks import FORKS
+from fencelock.stores.postgres.connection.client import FORKS
 from fencelock.stores.postgres.connection.url import PostgresConnectionInfo
 from fencelock.stores.postgres.connection.wire import PostgresAnswer, Statement
 from fencelock.stores.postgres.guard.block import AsyncPostgresBlockConnection, PostgresBlockConnection
@@ -26,7 +26,7 @@ _ROLLBACK = (Statement(SQL.rollback),)
 class PostgresErrorMapping(GuardConnectionBase[Any, PostgresBlockCodec]):
     """What both kinds of connection make of errors."""
 
-    _place: PostgresConnectionInfo
+    _info: PostgresConnectionInfo
 
     def _meaning(self, error: BaseException, request: Any) -> FencelockError | None:
         """Return what the error of a request means; None: it is as it should be."""
@@ -34,7 +34,7 @@ class PostgresErrorMapping(GuardConnectionBase[Any, PostgresBlockCodec]):
             return None
         if isinstance(request, ask.Finish) and is_users(error, self._native):
             return None
-        return map_guard_error(error, self._place, is_commit=isinstance(request, (ask.Commit, ask.Finish)))
+        return map_guard_error(error, self._info, is_commit=isinstance(request, (ask.Commit, ask.Finish)))
 
     def _is_to_roll_back(self) -> bool:
         """Tell whether there is a transaction that ROLLBACK would end; a connection in doubt is closed instead."""
@@ -62,12 +62,12 @@ class PostgresGuardConnection(
 
     def __init__(
         self,
-        place: PostgresConnectionInfo,
+        info: PostgresConnectionInfo,
         take: Callable[[], PostgresBlockConnection],
         give_back: Callable[[PostgresBlockConnection], None],
     ) -> None:
         super().__init__(PostgresBlockCodec(), take, give_back, FORKS.is_ours)
-        self._place = place
+        self._info = info
 
     def _exchanged(self, statements: Sequence[Statement]) -> list[PostgresAnswer]:
         if self._native is None:
@@ -100,12 +100,12 @@ class AsyncPostgresGuardConnection(
 
     def __init__(
         self,
-        place: PostgresConnectionInfo,
+        info: PostgresConnectionInfo,
         take: Callable[[], Any],
         give_back: Callable[[AsyncPostgresBlockConnection], None],
     ) -> None:
         super().__init__(PostgresBlockCodec(), take, give_back, FORKS.is_ours)
-        self._place = place
+        self._info = info
 
     async def _exchanged(self, statements: Sequence[Statement]) -> list[PostgresAnswer]:
         if self._native is None:

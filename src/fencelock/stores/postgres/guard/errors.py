@@ -18,8 +18,7 @@ from fencelock.errors import (
     UnfencedWriteError,
     WrongLockError,
 )
-from fencelock.stores.postgres.connection.client import map_error
-from fencelock.stores.postgres.connection.report import report_of
+from fencelock.stores.postgres.connection.errors import map_error, read_report
 from fencelock.stores.postgres.connection.url import PostgresConnectionInfo
 
 _OUR_CLASS = "FL"
@@ -58,7 +57,7 @@ _DEFINITE: dict[str, tuple[type[FencelockError], str]] = {
 
 def refusal(error: BaseException) -> GuardError | None:
     """Return what the guard's own functions and triggers mean, or the server that ended a frozen block; else None."""
-    report = report_of(error)
+    report = read_report(error)
     if report is None:
         return None
     if report.state == _IDLE:
@@ -100,29 +99,29 @@ def is_users(error: BaseException, connection: psycopg.Connection | psycopg.Asyn
     )
 
 
-def no_schema(place: PostgresConnectionInfo) -> SchemaError:
+def no_schema(info: PostgresConnectionInfo) -> SchemaError:
     """Return the error for a database without the guard's functions."""
     return SchemaError(
-        f"{place.url} holds no guard's schema, or one of another version: run `fencelock protect {place.url} "
+        f"{info.url} holds no guard's schema, or one of another version: run `fencelock protect {info.url} "
         f"--resource … --lock … --table …` as a role that may create a schema there"
     )
 
 
-def map_guard_error(error: BaseException, place: PostgresConnectionInfo, *, is_commit: bool) -> FencelockError | None:
+def map_guard_error(error: BaseException, info: PostgresConnectionInfo, *, is_commit: bool) -> FencelockError | None:
     """Return the error of the tree for one that a request ran into; None: it is none of psycopg's."""
     if (said := refusal(error)) is not None:
         return said
     first_line = str(error).partition("\n")[0]
-    report = report_of(error)
+    report = read_report(error)
     if report is not None and report.state in _DEFINITE:
         kind, message = _DEFINITE[report.state]
-        return kind(message.format(url=place.url, said=first_line))
-    known = map_error(error, place)
+        return kind(message.format(url=info.url, said=first_line))
+    known = map_error(error, info)
     if isinstance(known, SchemaError):
-        return no_schema(place)
+        return no_schema(info)
     if known is not None and not known.definite and not is_commit:
         return SourceUnavailableError(
-            f"{place.url} broke off ({first_line or type(error).__name__}): COMMIT was not sent, so nothing of this "
+            f"{info.url} broke off ({first_line or type(error).__name__}): COMMIT was not sent, so nothing of this "
             f"transaction was written: try again"
         )
     return known

@@ -15,8 +15,7 @@ from fencelock.errors import FencelockError, GuardError, SchemaError
 from fencelock.protocol.generators import run_generator
 from fencelock.protocol.guard_requests import Unpresent
 from fencelock.stores.errors import raise_mapped
-from fencelock.stores.postgres.connection.client import answered
-from fencelock.stores.postgres.connection.report import report_of
+from fencelock.stores.postgres.connection.errors import map_state, read_report
 from fencelock.stores.postgres.connection.url import PostgresConnectionInfo
 from fencelock.stores.postgres.connection.wire import PostgresAnswer, Row, Statement
 from fencelock.stores.postgres.guard.caller import snapshot_is_old
@@ -32,10 +31,10 @@ _CONFLICT = "40001"
 class PostgresFrameworkConnection:
     """A framework's connection to the guarded database."""
 
-    def __init__(self, connection: Any, driver: Any, place: PostgresConnectionInfo, paramstyle: str) -> None:
+    def __init__(self, connection: Any, driver: Any, info: PostgresConnectionInfo, paramstyle: str) -> None:
         self.native = connection
         self._driver = driver
-        self._place = place
+        self._info = info
         self._paramstyle = paramstyle
         self._codec = PostgresCallerCodec()
 
@@ -78,14 +77,14 @@ class PostgresFrameworkConnection:
         return answers
 
     def _meaning(self, error: BaseException) -> FencelockError | None:
-        if isinstance(error, FencelockError) or (report := report_of(error)) is None:
+        if isinstance(error, FencelockError) or (report := read_report(error)) is None:
             return None
         if report.state == _CONFLICT:
             return snapshot_is_old()
-        known = map_guard_error(error, self._place, is_commit=False) or answered(
-            report.state, report.message, self._place
+        known = map_guard_error(error, self._info, is_commit=False) or map_state(
+            report.state, report.message, self._info
         )
-        return no_schema(self._place) if isinstance(known, SchemaError) else known
+        return no_schema(self._info) if isinstance(known, SchemaError) else known
 
     def rollback(self) -> None:
         """Leave the transaction to its owner."""

@@ -17,7 +17,7 @@ SQL = statements(__package__, "inspection.sql")
 Rows = list[tuple[Any, ...]]
 
 
-def findings(native: psycopg.Connection[Any], place: PostgresConnectionInfo) -> list[Finding]:
+def findings(native: psycopg.Connection[Any], info: PostgresConnectionInfo) -> list[Finding]:
     """Return what in this database's set-up would break the promise."""
 
     def ask(statement: str) -> Rows:
@@ -25,17 +25,17 @@ def findings(native: psycopg.Connection[Any], place: PostgresConnectionInfo) -> 
 
     found = ask(SQL.has_schema)
     if not found or not found[0][0]:
-        message = f"{place.url} holds no marks: nothing in it is guarded yet"
-        remedy = f"run `fencelock protect {place.url} --resource R --lock L --table T`"
+        message = f"{info.url} holds no marks: nothing in it is guarded yet"
+        remedy = f"run `fencelock protect {info.url} --resource R --lock L --table T`"
         return [Finding("no-marks", message, remedy)]
     if not found[0][1]:
-        message = f"{place.url}: this role may not use the schema fencelock, so it can present no token"
+        message = f"{info.url}: this role may not use the schema fencelock, so it can present no token"
         return [Finding("guard-refused", message, "as the schema's owner: GRANT USAGE ON SCHEMA fencelock TO …")]
     return [
         Finding(code, message, remedy, resource)
         for code, statement, say in _EXAMINATIONS
         for row in ask(statement)
-        for message, remedy, resource in say(place.url, *row)
+        for message, remedy, resource in say(info.url, *row)
     ]
 
 

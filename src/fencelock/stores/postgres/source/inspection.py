@@ -1,18 +1,15 @@
-"""What in a PostgreSQL source's set-up would break the promise, for `fencelock doctor`."""
+"""What `fencelock doctor` finds at a PostgreSQL source: settings and rights that break its guarantees."""
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
-from fencelock.errors import SourceError
 from fencelock.model import Finding
-from fencelock.protocol.source_requests import ReadSource
-from fencelock.stores.postgres.connection.client import is_pooled, mapping_errors, open_connection
-from fencelock.stores.postgres.connection.forks import FORKS
+from fencelock.protocol.stores import SourceConnection
+from fencelock.stores.postgres.connection.client import FORKS, is_pooled, open_connection
+from fencelock.stores.postgres.connection.errors import error_mapper
+from fencelock.stores.postgres.connection.url import PostgresConnectionInfo
 from fencelock.stores.postgres.source.codec import SQL
-
-if TYPE_CHECKING:
-    from fencelock.stores.postgres.source.store import PostgresSource
-
-REQUEST_TIMEOUT_S = 5.0
+from fencelock.stores.sql.inspection import REQUEST_TIMEOUT_S, examine_source, standby
 
 
 class Examined(NamedTuple):
@@ -27,68 +24,46 @@ class Examined(NamedTuple):
     unpinned: list[str]
 
 
-def examine(store: "PostgresSource") -> list[Finding]:
-    """Return what in the database's set-up, and in this role's rights, would break the promise."""
-    connection = store.connect(request_timeout_s=REQUEST_TIMEOUT_S)
-    try:
-        connection.perform(ReadSource())
-        return [*_findings(store.url, *_examined(store))]
-    except SourceError as error:
-        return [Finding("source-refused", str(error), "do what the message says, then run doctor again")]
-    finally:
-        connection.close()
+def examine(connect: Callable[..., SourceConnection], info: PostgresConnectionInfo) -> list[Finding]:
+    """Return what in the server's settings, and in this role's rights, breaks the source's guarantees."""
+    return examine_source(connect, lambda: _findings(info.url, *_examined(info)))
 
 
-def _examined(store: "PostgresSource") -> tuple[Examined, bool]:
-    """Return what the server says of itself, and whether a pooler stands before it."""
-    native = open_connection(store.place, REQUEST_TIMEOUT_S)
+def _examined(info: PostgresConnectionInfo) -> tuple[Examined, bool]:
+    """Return what the server reports, and whether a pooler stands in between."""
+    native = open_connection(info, REQUEST_TIMEOUT_S)
     try:
-        with mapping_errors(store.place):
+        with error_mapper(info):
             *row, backend_id = native.execute(SQL.examine).fetchall()[0]
         return Examined._make(row), is_pooled(native, backend_id)
     finally:
         FORKS.close(native)
 
 
-def _findings(url: str, found: Examined, is_behind_pooler: bool) -> list[Finding]:
-    checks = (
-        (
-            found.is_standby,
-            Finding(
-                "standby", f"{url} is a standby: it can grant nothing", "name the primary, or several hosts in one URL"
-            ),
-        ),
-        (
-            not (found.is_flushing and found.writes_full_pages),
-            Finding(
-                "not-flushed",
-                f"{url} runs with fsync or full_page_writes off: after a power cut a token may be issued twice",
-                "set both on, restart the server, and run `fencelock epoch --raise --reason …`",
-            ),
-        ),
-        (
-            is_behind_pooler,
-            Finding(
-                "pooler",
-                f"{url} is a pooler: it passes on no notification, so waiters look for themselves ten times a second",
-                "let fencelock connect to the server itself, or live with the wait",
-            ),
-        ),
-        (
-            found.is_superuser or found.may_write or found.may_create,
-            Finding(
-                "too-many-rights",
-                f"this role may change fencelock's tables at {url} past its functions: it can give itself any token",
-                "connect as a role that has USAGE on the schema fencelock, and nothing else there",
-            ),
-        ),
-        (
-            bool(found.unpinned),
-            Finding(
-                "unpinned-functions",
-                f"functions at {url} run with their owner's rights and the caller's search_path: {found.unpinned}",
-                "drop the schema and run `fencelock install` again, then `fencelock epoch --raise --reason …`",
-            ),
-        ),
-    )
-    return [finding for is_wrong, finding in checks if is_wrong]
+def _findings(url: str, found: Examined, is_behind_pooler: bool) -> Iterator[Finding]:
+    if found.is_standby:
+        yield standby(url, "a standby")
+    if not (found.is_flushing and found.writes_full_pages):
+        yield Finding(
+            "not-flushed",
+            f"{url} runs with fsync or full_page_writes off: after a power cut a token may be issued twice",
+            "set both on, restart the server, and run `fencelock epoch --raise --reason …`",
+        )
+    if is_behind_pooler:
+        yield Finding(
+            "pooler",
+            f"{url} is a pooler: it passes on no notifications, so waiters poll ten times a second",
+            "let fencelock connect to the server itself, or accept the longer waits",
+        )
+    if found.is_superuser or found.may_write or found.may_create:
+        yield Finding(
+            "too-many-rights",
+            f"this role may change fencelock's tables at {url} without its functions: it can give itself any token",
+            "connect as a role that has USAGE on the schema fencelock, and nothing else there",
+        )
+    if found.unpinned:
+        yield Finding(
+            "unpinned-functions",
+            f"functions at {url} run with their owner's rights and the caller's search_path: {found.unpinned}",
+            "drop the schema and run `fencelock install` again, then `fencelock epoch --raise --reason …`",
+        )

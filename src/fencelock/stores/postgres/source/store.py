@@ -1,60 +1,52 @@
 """The source of tokens in a PostgreSQL database: one statement to acquire, one to release.
 
-Promise: a token is minted in the statement that decides the holder, from a history whose tokens were reserved by a
-flushed transaction (T1); any recovery of the server, a backup or a standby included, begins a new history above all
-that was issued (T7). Every decision is made at READ COMMITTED on the server's clock, read after the lock's row is held
-(H1). A server that went back is refused. Waiters are told by NOTIFY; behind a pooler they look for themselves.
-Never: a schema made without `install`; a request repeated here.
+Promise: the statement that decides the holder also mints the token, from a history whose tokens a flushed transaction
+has reserved (T1). After any recovery of the server, a restored backup and a promoted standby included, a new history
+begins above every token issued before (T7). Every decision is made at READ COMMITTED on the server's clock, read after
+the lock's row is locked (H1). A server that went back in time is refused. NOTIFY wakes waiters; behind a pooler they
+poll. Never creates a schema except in `install`; never repeats a request.
 """
 
-from collections.abc import Generator
-from typing import Any, TypeVar
+from typing import Any
 
 from fencelock.clock import boottime_us
 from fencelock.errors import SchemaError
 from fencelock.model import Finding
 from fencelock.protocol import source_requests as ask
-from fencelock.protocol.generators import run_generator, run_generator_async
 from fencelock.protocol.stores import Capabilities, Channel
-from fencelock.stores.postgres.connection import install
 from fencelock.stores.postgres.connection.client import (
+    FORKS,
     AsyncPostgresConnection,
     PostgresConnection,
     is_alive,
     is_pooled,
-    mapping_errors,
     open_async_connection,
     open_connection,
 )
-from fencelock.stores.postgres.connection.forks import FORKS
-from fencelock.stores.postgres.connection.url import parse_url
+from fencelock.stores.postgres.connection.errors import error_mapper
+from fencelock.stores.postgres.connection.install import install
+from fencelock.stores.postgres.connection.url import PostgresConnectionInfo, parse_url
 from fencelock.stores.postgres.source import inspection
-from fencelock.stores.postgres.source.codec import (
-    FORMS,
-    GRANTED,
-    SPENT,
-    SQL,
-    PostgresDescription,
-    PostgresSourceCodec,
-    Row,
-    Rows,
-)
+from fencelock.stores.postgres.source.codec import SQL, PostgresDescription, PostgresSourceCodec
 from fencelock.stores.postgres.source.wakeup import PostgresListener
 from fencelock.stores.source_clock import Seen, SourceIdentity
-from fencelock.stores.sql.source_connection import ServerSourceConnection
+from fencelock.stores.sql.source_codec import GRANTED, SPENT, AcquireAnswer, Row, Rows, SourceOperation, SourceView
+from fencelock.stores.sql.source_connection import (
+    PART,
+    SCHEMA_NUMBER,
+    AsyncioSourceConnection,
+    BlockingSourceConnection,
+    Call,
+    Exchange,
+    SourceProtocolBase,
+)
 from fencelock.stores.statements import statements
 
 SCHEMA = statements(__package__, "schema.sql")
 FUNCTIONS = statements(__package__, "functions.sql")
-SCHEMA_NUMBER = 1
-PART = "source of tokens"
 _PREPARED = {SQL.acquire, SQL.release, SQL.renew}
+"""The statements of every grant; the others are too rare to be worth preparing."""
 _MINTING = {ask.Acquire, ask.Poll, ask.Break}
-Reply = TypeVar("Reply")
-Said = tuple[str, Any]
-"""A statement with its parameters."""
-Talk = Generator[Said, Rows, Reply]
-"""Says things, is sent the rows that answer each, and returns a reply."""
 
 
 class PostgresSource:
@@ -65,147 +57,123 @@ class PostgresSource:
     )
 
     def __init__(self, url: str) -> None:
-        self.place = parse_url(url)
-        self.url = self.place.url
+        self.info = parse_url(url)
+        self.url = self.info.url
         self.identity = SourceIdentity(self.url)
-        self.listener = PostgresListener(self.place)
+        self.listener = PostgresListener(self.info)
 
     def connect(self, *, request_timeout_s: float) -> "PostgresSourceConnection":
         """Return a connection, which opens with its first request."""
-        return PostgresSourceConnection(self, request_timeout_s)
+        return PostgresSourceConnection(self.info, self.protocol(), request_timeout_s)
 
     def connect_async(self, *, request_timeout_s: float) -> "AsyncPostgresSourceConnection":
         """Return a connection for the running loop, which opens with its first request."""
-        return AsyncPostgresSourceConnection(self, request_timeout_s)
+        return AsyncPostgresSourceConnection(self.info, self.protocol(), request_timeout_s)
+
+    def protocol(self) -> "PostgresSourceProtocol":
+        """Return the protocol of one connection."""
+        return PostgresSourceProtocol(self.url, self.identity, self.listener)
 
     def listen(self, lock: str, claim: str) -> Channel:
         """Open the channel of one waiting claim."""
         return self.listener.channel(claim)
 
     def install(self) -> None:
-        """Make the schema if there is none; safe when run concurrently."""
-        install.install(self.place, part=PART, table="source", number=SCHEMA_NUMBER, parts=(SCHEMA, FUNCTIONS))
+        """Create the schema if there is none; safe to run concurrently."""
+        install(self.info, part=PART, table="source", number=SCHEMA_NUMBER, files=(SCHEMA, FUNCTIONS))
 
     def examine(self) -> list[Finding]:
-        """Return what in this source's set-up would break the promise."""
-        return inspection.examine(self)
+        """Return what in this source's setup breaks its guarantees."""
+        return inspection.examine(self.connect, self.info)
 
 
-class PostgresSourceProtocol:
-    """What is said over one connection, whichever way it is said: pure but for what it remembers."""
+class PostgresSourceProtocol(SourceProtocolBase):
+    """The calls of one connection, synchronous or not: pure but for what it remembers."""
 
-    def __init__(self, store: PostgresSource) -> None:
-        self._store = store
-        self._identity = store.identity
-        self._is_greeted = False
+    def __init__(self, url: str, identity: SourceIdentity, listener: PostgresListener) -> None:
+        super().__init__(url, identity)
+        self._listener = listener
+        self._native: Any = None
         self._may_grant = False
-        self.is_pooled = False
+        self._is_pooled = False
 
-    def begin_anew(self) -> None:
-        """The connection is another one from here on."""
-        self._is_greeted = False
+    def attach(self, native: Any) -> None:
+        """Begin a new connection: it has to be greeted."""
+        super().attach(native)
+        self._native = native
 
-    def prepares(self, said: Said) -> bool:
-        """Tell whether a statement is prepared: one that comes again and again, at a server and not at a pooler."""
-        return said[0] in _PREPARED and not self.is_pooled
+    def is_prepared(self, call: Call) -> bool:
+        """Return whether to prepare a statement: one of every grant, and not behind a pooler."""
+        return call.statement in _PREPARED and not self._is_pooled
 
-    def operations(self, request: Any, native: PostgresConnection | AsyncPostgresConnection) -> Talk[ask.SourceReply]:
-        """Say what a request needs, and return the reply."""
+    def operations(self, request: Any) -> Exchange[ask.SourceReply]:
+        """Yield the calls for a request, and return the reply."""
         kind = type(request)
         if kind is ask.ReadSource:
-            return (yield from self._greet(native)).info()
+            return (yield from self._greet()).info()
         if not self._is_greeted or (kind in _MINTING and not self._may_grant):
-            yield from self._greet(native)
+            yield from self._greet()
             if kind in _MINTING and not self._may_grant:
                 return ask.BlockSpent()
         return (yield from self._ask(request))
 
-    def _greet(self, native: PostgresConnection | AsyncPostgresConnection) -> Talk[PostgresDescription]:
+    def _greet(self) -> Exchange[PostgresDescription]:
+        """Check the source; on a connection to the server itself, change the session's settings once."""
         before = self._identity.seen
-        rows = yield SQL.describe, ()
+        rows = yield Call(SQL.describe)
         heard_us = boottime_us()
         if not rows:
-            raise SchemaError(f"{self._store.url}: the source's one row was deleted; restore it from a backup")
+            raise SchemaError(f"{self._url}: the source's one row was deleted; restore it from a backup")
         *described, backend_id = rows[0]
         found = PostgresDescription._make(described)
-        install.check_number(self._store.place, PART, found.schema, SCHEMA_NUMBER)
-        self._identity.check(Seen(found.source_id, found.epoch, found.history_id), before)
-        self._identity.clock.learn(found.now_us, heard_us)
-        self.is_pooled = is_pooled(native, backend_id)
+        self._is_pooled = is_pooled(self._native, backend_id)
+        self._check_description(found, before, heard_us)
         self._may_grant = found.may_grant
-        if not self._is_greeted and not self.is_pooled:
-            yield SQL.settle_in, ()
+        if not self._is_greeted and not self._is_pooled:
+            yield Call(SQL.settle_in)
         self._is_greeted = True
         return found
 
-    def _ask(self, request: Any) -> Talk[ask.SourceReply]:
-        identity = self._identity
-        before, highest = identity.seen, identity.highest_token
-        channel = None if self.is_pooled else self._store.listener.name
-        speaker = PostgresSourceCodec(channel, highest, identity.clock.at, boottime_us)
-        statement, parameters, hear, clock_column = FORMS[type(request)]
-        rows = yield statement, parameters(speaker, request)
-        if clock_column is not None:
-            identity.clock.learn(rows[0][clock_column], boottime_us())
-        reply = hear(speaker, request, rows)
-        if statement is SQL.acquire:
-            self._note(rows[0], before, highest)
-        elif isinstance(reply, ask.Broken):
-            identity.check_token(reply.token, 0)
-        return reply
+    def _encode(self, request: Any, view: SourceView) -> SourceOperation:
+        channel = None if self._is_pooled else self._listener.name
+        return PostgresSourceCodec(view, channel).encode(request)
 
-    def _note(self, row: Row, before: Seen | None, highest: int) -> None:
-        """Refuse an answer to `acquire` of an older state than was known before it was asked for."""
-        outcome, token, _, _, *seen = row
-        self._identity.check(Seen(*seen), before)
-        if outcome == GRANTED:
-            self._identity.check_token(token, highest)
-        elif outcome == SPENT:
+    def _check_answer(self, row: Row, before: Seen | None, highest: int) -> None:
+        answer = AcquireAnswer._make(row)
+        self._identity.check(answer.seen, before)
+        if answer.outcome == GRANTED:
+            self._identity.check_token(answer.token, highest)
+        elif answer.outcome == SPENT:
             self._may_grant = False
 
 
-class PostgresSourceConnection(ServerSourceConnection[PostgresConnection, PostgresSourceProtocol]):
+class PostgresSourceConnection(BlockingSourceConnection[PostgresConnection, PostgresSourceProtocol]):
     """Answers requests in the caller's thread, each by one statement."""
 
-    def __init__(self, store: PostgresSource, request_timeout_s: float) -> None:
-        super().__init__(PostgresSourceProtocol(store), request_timeout_s, is_alive, FORKS.close)
-        self._place = store.place
-        self._naming_errors = mapping_errors(store.place)
+    def __init__(
+        self, info: PostgresConnectionInfo, protocol: PostgresSourceProtocol, request_timeout_s: float
+    ) -> None:
+        super().__init__(protocol, request_timeout_s, is_alive, FORKS.close, error_mapper(info))
+        self._info = info
 
-    def perform(self, request: Any) -> ask.SourceReply:
-        """Answer one request of `protocol/source_requests.py`."""
-        native = self._native = self._alive() or open_connection(self._place, self._patience_s)
-        native.request_timeout_s = self._patience_for(request)
-        return run_generator(self._conversation.operations(request, native), self._say)
+    def _open(self) -> PostgresConnection:
+        return open_connection(self._info, self._request_timeout_s)
 
-    def _say(self, said: Said) -> Rows:
-        native = self._native
-        assert native is not None
-        with self._naming_errors:
-            if self._conversation.prepares(said):
-                return native.run_prepared(*said)
-            return native.execute(*said, prepare=False).fetchall()
+    def _run(self, native: PostgresConnection, call: Call) -> Rows:
+        return native.run(*call, is_prepared=self._protocol.is_prepared(call))
 
 
-class AsyncPostgresSourceConnection(ServerSourceConnection[AsyncPostgresConnection, PostgresSourceProtocol]):
+class AsyncPostgresSourceConnection(AsyncioSourceConnection[AsyncPostgresConnection, PostgresSourceProtocol]):
     """Answers requests on the running loop, each by one statement."""
 
-    def __init__(self, store: PostgresSource, request_timeout_s: float) -> None:
-        super().__init__(PostgresSourceProtocol(store), request_timeout_s, is_alive, FORKS.close)
-        self._place = store.place
-        self._naming_errors = mapping_errors(store.place)
+    def __init__(
+        self, info: PostgresConnectionInfo, protocol: PostgresSourceProtocol, request_timeout_s: float
+    ) -> None:
+        super().__init__(protocol, request_timeout_s, is_alive, FORKS.close, error_mapper(info))
+        self._info = info
 
-    async def perform(self, request: Any) -> ask.SourceReply:
-        """Answer one request of `protocol/source_requests.py`."""
-        native = self._native = self._alive() or await open_async_connection(self._place, self._patience_s)
-        native.request_timeout_s = self._patience_for(request)
-        return await run_generator_async(self._conversation.operations(request, native), self._say)
+    async def _open(self) -> AsyncPostgresConnection:
+        return await open_async_connection(self._info, self._request_timeout_s)
 
-    async def _say(self, said: Said) -> Rows:
-        native = self._native
-        assert native is not None
-        with self._naming_errors:
-            if self._conversation.prepares(said):
-                return await native.run_prepared(*said)
-            cursor = await native.execute(*said, prepare=False)
-            return await cursor.fetchall()
+    async def _run(self, native: AsyncPostgresConnection, call: Call) -> Rows:
+        return await native.run(*call, is_prepared=self._protocol.is_prepared(call))

@@ -1,9 +1,8 @@
-"""How waiting claims hear of their turn: one listening connection for all of a process's, in one thread.
+"""How waiting claims learn of their turn: one thread and one listening connection for all waiters of a process.
 
-Promise: what is told while a claim's channel is open wakes it. Whenever something may have been missed, because the
-connection was made, or broke, every channel is woken, so that each claim looks for itself. The connection is closed
-when nobody has waited for a while.
-Never: a claim sent over the wire by a notification, only its digest; a caller kept waiting here.
+Promise: a notification wakes its claim while the claim's channel is open. Whenever a notification may have been missed,
+because the connection was opened or broke, every channel is woken, so that each waiter polls. The connection closes
+after a few seconds without waiters. Never sends a claim in a notification, only its digest; never blocks a caller.
 """
 
 import hashlib
@@ -14,14 +13,14 @@ import threading
 import time
 
 from fencelock.errors import SourceError
-from fencelock.stores.postgres.connection.client import PostgresConnection, is_pooled, map_error, open_connection
-from fencelock.stores.postgres.connection.forks import FORKS
+from fencelock.stores.postgres.connection.client import FORKS, PostgresConnection, is_pooled, open_connection
+from fencelock.stores.postgres.connection.errors import map_error
 from fencelock.stores.postgres.connection.url import PostgresConnectionInfo
 from fencelock.stores.wakeup import EventWakeup
 
 logger = logging.getLogger("fencelock")
 LINGER_S = 5.0
-"""The connection is kept for this long after the last waiter."""
+"""How long to keep the connection after the last waiter."""
 REQUEST_TIMEOUT_S = 5.0
 RETRY_S = 0.25
 MAX_RETRY_S = 5.0
@@ -29,7 +28,7 @@ MS_PER_S = 1000
 
 
 class PostgresWakeup(EventWakeup):
-    """The channel of one waiting claim, of which its listener knows the digest alone."""
+    """The channel of one waiting claim, which its listener knows only by the digest."""
 
     def __init__(self, listener: "PostgresListener", digest: str) -> None:
         super().__init__()
@@ -43,47 +42,48 @@ class PostgresWakeup(EventWakeup):
 
 
 class PostgresListener:
-    """The ears of one process at one source, and the thread that serves them while there are any."""
+    """The open channels of one process at one source, and the thread that serves them while there are any."""
 
-    def __init__(self, place: PostgresConnectionInfo) -> None:
-        self._place = place
-        self._begin_anew()
+    def __init__(self, info: PostgresConnectionInfo) -> None:
+        self._info = info
+        self._reset()
 
-    def _begin_anew(self) -> None:
+    def _reset(self) -> None:
         self._process_id = os.getpid()
         self._name = "fencelock_" + os.urandom(8).hex()
         self._mutex = threading.RLock()
-        self._ears: dict[str, EventWakeup] = {}
+        self._channels: dict[str, EventWakeup] = {}
         self._is_running = False
         self._is_useless = False
 
     @property
     def name(self) -> str:
-        """The channel of NOTIFY on which this process listens."""
-        self._begin_anew_in_child()
+        """The NOTIFY channel on which this process listens."""
+        self._reset_in_child()
         return self._name
 
-    def _begin_anew_in_child(self) -> None:
+    def _reset_in_child(self) -> None:
+        # A forked child has no listening thread, and may have inherited a locked mutex.
         if self._process_id != os.getpid():
-            self._begin_anew()
+            self._reset()
 
     def channel(self, claim: str) -> EventWakeup:
-        """Open the ear of a waiting claim."""
-        self._begin_anew_in_child()
+        """Open the channel of a waiting claim."""
+        self._reset_in_child()
         digest = hashlib.sha256(claim.encode()).hexdigest()
-        ear = PostgresWakeup(self, digest)
+        channel = PostgresWakeup(self, digest)
         with self._mutex:
-            self._ears[digest] = ear
+            self._channels[digest] = channel
             if not self._is_running and not self._is_useless:
                 self._is_running = True
                 threading.Thread(target=self._serve, name="fencelock-listener", daemon=True).start()
-        return ear
+        return channel
 
     def forget(self, digest: str) -> None:
-        """Take an ear away."""
+        """Remove a channel."""
         if self._process_id == os.getpid():
             with self._mutex:
-                self._ears.pop(digest, None)
+                self._channels.pop(digest, None)
 
     # --- the thread -------------------------------------------------------------------------------
     def _serve(self) -> None:
@@ -94,12 +94,13 @@ class PostgresListener:
                 connection = self._connect()
                 if connection is None:
                     return
-                self._wake_all()
+                # Notifications from before LISTEN are lost: let every waiter look at its lock once.
+                self._notify_all()
                 retry_s = RETRY_S
-                self._hear(connection)
+                self._receive(connection)
             except Exception as error:
-                logger.info("waiters at %s look for themselves now: %s", self._place.url, self._cause(error))
-                self._wake_all()
+                logger.info("waiters at %s poll now, since listening failed: %s", self._info.url, self._cause(error))
+                self._notify_all()
                 time.sleep(retry_s)
                 retry_s = min(2 * retry_s, MAX_RETRY_S)
             finally:
@@ -107,34 +108,31 @@ class PostgresListener:
                     FORKS.close(connection)
 
     def _cause(self, error: Exception) -> BaseException:
-        return error if isinstance(error, SourceError) else map_error(error, self._place) or error
+        return error if isinstance(error, SourceError) else map_error(error, self._info) or error
 
     def _connect(self) -> PostgresConnection | None:
-        """Return a connection that listens; None where no notification would arrive."""
-        connection = open_connection(self._place, REQUEST_TIMEOUT_S)
+        """Return a listening connection; None behind a pooler, where no notification would arrive."""
+        connection = open_connection(self._info, REQUEST_TIMEOUT_S)
         row = connection.execute("SELECT pg_backend_pid()").fetchone()
         if row is None or is_pooled(connection, row[0]):
             FORKS.close(connection)
             self._is_useless = True
-            logger.warning(
-                "%s is a pooler, which passes on no notification: waiters look for themselves every so often",
-                self._place.url,
-            )
+            logger.warning("%s is a pooler, which passes on no notifications: waiters poll instead", self._info.url)
             return None
         connection.execute(f"LISTEN {self._name}".encode())
         return connection
 
-    def _hear(self, connection: PostgresConnection) -> None:
-        """Pass on what is told, until nobody has waited for a while."""
-        told = select.poll()
-        told.register(connection.pgconn.socket, select.POLLIN)
+    def _receive(self, connection: PostgresConnection) -> None:
+        """Deliver notifications, until there have been no waiters for a while."""
+        readable = select.poll()
+        readable.register(connection.pgconn.socket, select.POLLIN)
         idle_since_s: float | None = None
         while True:
-            told.poll(LINGER_S * MS_PER_S)
+            readable.poll(LINGER_S * MS_PER_S)
             connection.pgconn.consume_input()
             while (notification := connection.pgconn.notifies()) is not None:
-                self._wake(notification.extra.decode())
-            if self._ears:
+                self._notify(notification.extra.decode())
+            if self._channels:
                 idle_since_s = None
             elif idle_since_s is None:
                 idle_since_s = time.monotonic()
@@ -143,18 +141,18 @@ class PostgresListener:
 
     def _may_stop(self, *, has_lingered: bool) -> bool:
         with self._mutex:
-            if self._ears or not has_lingered:
+            if self._channels or not has_lingered:
                 return False
             self._is_running = False
             return True
 
-    def _wake(self, digest: str) -> None:
+    def _notify(self, digest: str) -> None:
         with self._mutex:
-            ear = self._ears.get(digest)
-            if ear is not None:
-                ear.notify()
+            channel = self._channels.get(digest)
+            if channel is not None:
+                channel.notify()
 
-    def _wake_all(self) -> None:
+    def _notify_all(self) -> None:
         with self._mutex:
-            for ear in self._ears.values():
-                ear.notify()
+            for channel in self._channels.values():
+                channel.notify()

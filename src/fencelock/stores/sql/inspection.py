@@ -1,0 +1,67 @@
+"""What `fencelock doctor` does alike for the two SQL servers: the frame of an examination, and findings of both guards.
+
+Promise: nothing is changed; a store that refuses to answer is a finding, not an exception.
+"""
+
+from collections.abc import Callable, Iterable
+
+from fencelock.errors import SourceError
+from fencelock.model import Finding
+from fencelock.protocol.source_requests import ReadSource
+from fencelock.protocol.stores import SourceConnection
+
+REQUEST_TIMEOUT_S = 5.0
+_ASK_AGAIN = "do what the message says, then run doctor again"
+
+
+def examine_source(connect: Callable[..., SourceConnection], find: Callable[[], Iterable[Finding]]) -> list[Finding]:
+    """Return the findings about a source that can be reached, or that it refuses."""
+    connection = connect(request_timeout_s=REQUEST_TIMEOUT_S)
+    try:
+        connection.perform(ReadSource())
+        return list(find())
+    except SourceError as error:
+        return [Finding("source-refused", str(error), _ASK_AGAIN)]
+    finally:
+        connection.close()
+
+
+def guard_refused(error: BaseException) -> list[Finding]:
+    """Return the finding about a guarded database that cannot be examined."""
+    return [Finding("guard-refused", str(error), _ASK_AGAIN)]
+
+
+def standby(url: str, what: str) -> Finding:
+    """Return the finding about a server that takes no writes."""
+    return Finding("standby", f"{url} is {what}: it can grant nothing", "name the primary, or several hosts in one URL")
+
+
+def no_marks(url: str, *, hint: str = "") -> list[Finding]:
+    """Return the finding about a database without marks."""
+    message = f"{url} holds no marks{hint}: nothing in it is guarded yet"
+    return [Finding("no-marks", message, f"run `fencelock protect {url} --resource R --lock L --table T`")]
+
+
+def only_observed(url: str, table: str, resource: str) -> Finding:
+    """Return the finding about a table in observe mode."""
+    message = f"table {table} of resource {resource!r} is only observed: stale writes are counted and let through"
+    return Finding(
+        "only-observed", message, f"see `fencelock marks {url}`, then protect it with --mode enforce", resource
+    )
+
+
+def unprotected(url: str, resource: str) -> Finding:
+    """Return the finding about a resource without tables."""
+    message = f"resource {resource!r} protects no table: only code that uses the guard is checked"
+    remedy = f"run `fencelock protect {url} --resource … --lock … --table …`, unless all its data is elsewhere"
+    return Finding("unprotected", message, remedy, resource)
+
+
+def open_reference(url: str, table: str, parent: str, resource: str) -> Finding:
+    """Return the finding about an unprotected table with a foreign key to a protected one."""
+    message = (
+        f"table {table} is not protected, and has a foreign key to {parent} of resource {resource!r}: any writer of it "
+        f"can keep the holder from deleting there, and its rows follow the holder's"
+    )
+    remedy = f"protect it by the same resource: `fencelock protect {url} --table {table} …`, or drop the key"
+    return Finding("open-reference", message, remedy, resource)
