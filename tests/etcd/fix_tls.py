@@ -8,7 +8,7 @@ import pytest
 
 from tests.etcd.fix_etcd import EtcdFleet
 from tests.etcd.fix_server import EtcdCluster
-from tests.postgres.fix_tls import certify_server, make_authority, openssl
+from tests.sql.postgres.fix_tls import certify_server, make_authority, openssl
 from tests.private_server import give
 
 

@@ -8,7 +8,7 @@ from fencelock.stores.postgres.source.store import PostgresSource
 from tests.etcd.fix_etcd import Corner
 from tests.etcd.guarded import Direct
 from tests.guards import LOCK
-from tests.postgres.fix_postgres import Database, only
+from tests.sql.postgres.fix_postgres import Database, only
 
 pytestmark = only("18")
 
