@@ -8,8 +8,8 @@ import pytest
 
 from tests.etcd.fix_etcd import EtcdFleet
 from tests.etcd.fix_server import EtcdCluster
-from tests.sql.postgres.fix_tls import certify_server, make_authority, openssl
 from tests.private_server import give
+from tests.sql.postgres.fix_tls import certify_server, make_authority, openssl
 
 
 @dataclass(frozen=True, slots=True)

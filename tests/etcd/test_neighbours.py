@@ -34,7 +34,7 @@ def sealed(url: str, token: int = 5) -> fencelock.Guard:
 @pytest.mark.parametrize("path", ["billing", "billing/deep/deeper", "a%2Fb", ".fencelock/x"])
 def test_no_mark_is_made_below_the_place_of_a_source(etcd: Corner, path: str) -> None:
     installed(etcd.url)
-    with pytest.raises(GuardError, match=f"source of locks at '{etcd.prefix}/'.*name another place"):
+    with pytest.raises(GuardError, match=f"source of locks at '{etcd.prefix}/'.*name another path"):
         sealed(inner_url(etcd, path))
     assert not [key for key in sorted(etcd.keys()) if "/marks/" in key]
 
