@@ -7,7 +7,7 @@ from typing import Any
 from fencelock.clock import boottime_us
 from fencelock.model import draw_claim
 from fencelock.protocol import source_requests as ask
-from fencelock.stores.sqlite.connection.kernel import Kernel
+from fencelock.stores.sqlite.connection.file_identity import Kernel
 from fencelock.stores.sqlite.source import identity
 from fencelock.stores.sqlite.source import store as source
 from fencelock.stores.sqlite.source.store import SQLiteSource

@@ -2,7 +2,7 @@
 
 Promise: `boottime_ms` never goes back while this kernel runs, and counts the time for which the machine was asleep, so
 that a lease ends during a suspend as it should. It is never compared across kernels: see
-`stores/sqlite/connection/kernel.py`.
+`stores/sqlite/connection/file_identity.py`.
 """
 
 import time

@@ -16,7 +16,7 @@ from typing import Any
 
 import fencelock
 from fencelock.stores.sqlite.connection.database import Database
-from fencelock.stores.sqlite.connection.kernel import this_kernel
+from fencelock.stores.sqlite.connection.file_identity import this_kernel
 from fencelock.stores.sqlite.source import admin, identity
 from fencelock.stores.sqlite.source import store as source
 

@@ -12,7 +12,7 @@ import threading
 from typing import Any
 
 import fencelock
-from fencelock.stores.sqlite.connection.kernel import this_kernel
+from fencelock.stores.sqlite.connection.file_identity import this_kernel
 from fencelock.stores.sqlite.source import identity
 from fencelock.stores.sqlite.source import store as source
 

@@ -198,7 +198,7 @@ def test_file_that_is_mounted_by_itself_is_refused(path: Path, tmp_path: Path, f
     refused = acquired(path, mounted)
     assert "SourceUnavailableError" in refused.stderr
     assert "is mounted by itself, apart from its folder" in refused.stderr
-    assert "mount the folder that it is in" in refused.stderr
+    assert "mount its folder instead" in refused.stderr
     assert (mounted.stat().st_size, one_token(path)) == (0, 2)
     assert acquired(path.parent, mounted.parent).stdout == "3\n"
 

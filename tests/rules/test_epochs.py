@@ -16,7 +16,7 @@ from fencelock import LeaseLostError, SourceError
 from fencelock.clock import boottime_us
 from fencelock.model import EPOCH_STRIDE
 from fencelock.protocol import source_requests as ask
-from fencelock.stores.sqlite.connection.kernel import this_kernel
+from fencelock.stores.sqlite.connection.file_identity import this_kernel
 from fencelock.stores.sqlite.source import admin
 from tests.helpers import wait_until
 from tests.servers import need

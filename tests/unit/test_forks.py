@@ -87,7 +87,7 @@ def test_a_fork_waits_for_the_closing_of_what_was_collected(
     gate: SQLiteForkGate, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Closing works on the log, and takes locks of SQLite's own, which a child would find taken for ever."""
-    monkeypatch.setattr(forks, "FORK_PATIENCE_S", 60.0)
+    monkeypatch.setattr(forks, "FORK_TIMEOUT_S", 60.0)
     closing, may_close = threading.Event(), threading.Event()
     order: list[str] = []
 
@@ -99,8 +99,8 @@ def test_a_fork_waits_for_the_closing_of_what_was_collected(
 
     native: Any = Slow()
     gate.opened(native, path)
-    burial = threading.Thread(target=gate.bury, args=(native,))
-    burial.start()
+    closer = threading.Thread(target=gate.close_collected, args=(native,))
+    closer.start()
     assert closing.wait(30)
 
     def fork() -> None:
@@ -113,7 +113,7 @@ def test_a_fork_waits_for_the_closing_of_what_was_collected(
     wait_until(lambda: gate.is_shut)
     assert not order
     may_close.set()
-    burial.join()
+    closer.join()
     forking.join()
     assert order == ["closed", "forked"]
 

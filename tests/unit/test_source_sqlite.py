@@ -14,9 +14,9 @@ import pytest
 from fencelock import OutcomeUnknownError, SchemaError, SourceError, SourceUnavailableError, UnsupportedError
 from fencelock.model import MAX_LOCK_NAME_BYTES, draw_claim
 from fencelock.protocol import source_requests as ask
-from fencelock.stores.sqlite.connection import kernel
-from fencelock.stores.sqlite.connection.birth import FileIdentity, file_identity
+from fencelock.stores.sqlite.connection import file_identity
 from fencelock.stores.sqlite.connection.database import Database
+from fencelock.stores.sqlite.connection.file_identity import FileIdentity, identify_file
 from fencelock.stores.sqlite.connection.forks import GATE
 from fencelock.stores.sqlite.source import admin, inspection, queue
 from fencelock.stores.sqlite.source.store import SQLiteSource
@@ -65,7 +65,7 @@ def test_opening_a_second_connection_keeps_the_locks_of_the_first(path: Path, cl
     client.one_token()
     second = Client(path)
     second.one_token()
-    file_identity(path)
+    identify_file(path)
     code = f"import sqlite3; c = sqlite3.connect({str(path)!r}); c.execute('select * from fencelock_source'); c.close()"
     subprocess.run([sys.executable, "-c", code], check=True)
     # Another process's last connection takes the log away, unless it sees that ours is still there.
@@ -264,27 +264,27 @@ def test_a_flushed_transaction_tells_its_own_end_though_the_file_fails_afterward
 # --- which file this is ---
 def test_birth_tells_a_file_from_its_copy_though_it_has_the_same_inode(path: Path, tmp_path: Path) -> None:
     path.write_text("one")
-    first = file_identity(path)
-    assert first.is_of(file_identity(path))
+    first = identify_file(path)
+    assert first.is_of(identify_file(path))
     for _ in range(20):  # A file system may, or may not, give the inode out again.
         copy = tmp_path / "copy"
         copy.write_bytes(path.read_bytes())
         path.unlink()
         copy.rename(path)
-        assert not file_identity(path).is_of(first)
+        assert not identify_file(path).is_of(first)
 
 
 def test_birth_survives_what_happens_to_a_file_in_place(path: Path, tmp_path: Path) -> None:
     path.write_text("one")
-    first = file_identity(path)
+    first = identify_file(path)
     path.write_text("two")
     path.chmod(0o640)
     os.utime(path, (1, 1))
     moved = path.rename(tmp_path / "moved")
-    assert file_identity(moved) == first
+    assert identify_file(moved) == first
     assert first.born_ns > 0
     (tmp_path / "link").symlink_to(moved)
-    assert file_identity(tmp_path / "link") == first
+    assert identify_file(tmp_path / "link") == first
 
 
 def test_birth_where_it_is_not_known_is_judged_by_the_inode() -> None:
@@ -299,14 +299,14 @@ def test_birth_is_asked_without_the_c_library_where_that_has_no_word_for_it(
 ) -> None:
     path.write_text("")
     monkeypatch.setitem(sys.modules, "ctypes", None)  # As where Python was built without libffi.
-    assert file_identity(path) == FileIdentity(path.stat().st_ino, 0)
+    assert identify_file(path) == FileIdentity(path.stat().st_ino, 0)
     with pytest.raises(FileNotFoundError):
-        file_identity(path.with_name("missing"))
+        identify_file(path.with_name("missing"))
 
 
 # --- which kernel this is ---
 def test_kernel_is_this_machines() -> None:
-    here = kernel.this_kernel()
+    here = file_identity.this_kernel()
     assert here.boot_id == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     assert here.is_same_clock(here)
     assert not here.is_reboot_of(here)
@@ -314,9 +314,9 @@ def test_kernel_is_this_machines() -> None:
 
 @pytest.fixture
 def fresh_kernel() -> None:
-    kernel.this_kernel.cache_clear()
+    file_identity.this_kernel.cache_clear()
     yield
-    kernel.this_kernel.cache_clear()
+    file_identity.this_kernel.cache_clear()
 
 
 @pytest.mark.parametrize("text", ["", "uninitialized\n", "3d1219c7", "3D1219C7C4C5404AAA1F6D2A48ADFDA4\n", "\udcff"])
@@ -325,8 +325,8 @@ def test_placeholder_is_no_machine_id(
 ) -> None:
     file = tmp_path / "machine-id"
     file.write_text(text, errors="surrogateescape")
-    monkeypatch.setattr(kernel, "MACHINE_ID", file)
-    here = kernel.this_kernel()
+    monkeypatch.setattr(file_identity, "MACHINE_ID", file)
+    here = file_identity.this_kernel()
     assert here.machine_id == ""
     assert not here._replace(boot_id="another").is_reboot_of(here)  # It may be another machine.
 
@@ -334,25 +334,25 @@ def test_placeholder_is_no_machine_id(
 def test_missing_machine_id_and_time_namespace_are_no_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh_kernel: None
 ) -> None:
-    monkeypatch.setattr(kernel, "MACHINE_ID", tmp_path / "missing")
-    monkeypatch.setattr(kernel, "TIME_NAMESPACE", str(tmp_path / "missing"))
-    assert kernel.this_kernel()[1:] == ("", "")
+    monkeypatch.setattr(file_identity, "MACHINE_ID", tmp_path / "missing")
+    monkeypatch.setattr(file_identity, "TIME_NAMESPACE", str(tmp_path / "missing"))
+    assert file_identity.this_kernel()[1:] == ("", "")
 
 
 def test_kernel_that_does_not_tell_its_boot_is_unsupported(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh_kernel: None
 ) -> None:
-    monkeypatch.setattr(kernel, "BOOT_ID", tmp_path / "missing")
-    kernel.this_kernel.cache_clear()  # Another test's keeper may have asked between the fixture and this line.
+    monkeypatch.setattr(file_identity, "BOOT_ID", tmp_path / "missing")
+    file_identity.this_kernel.cache_clear()  # Another test's keeper may have asked between the fixture and this line.
     with pytest.raises(UnsupportedError, match="mount /proc"):
         one_token(path)
 
 
 def test_forked_child_asks_anew_which_kernel_it_is_on() -> None:
-    kernel.this_kernel()
+    file_identity.this_kernel()
     child = os.fork()
     if child == 0:
-        os._exit(kernel.this_kernel.cache_info().currsize)
+        os._exit(file_identity.this_kernel.cache_info().currsize)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 

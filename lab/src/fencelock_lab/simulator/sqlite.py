@@ -16,7 +16,7 @@ from typing import Any, TypeVar, cast
 from fencelock.model import SourceInfo
 from fencelock.protocol import source_requests as ask
 from fencelock.stores.sqlite.connection.database import Database
-from fencelock.stores.sqlite.connection.kernel import Kernel, this_kernel
+from fencelock.stores.sqlite.connection.file_identity import Kernel, this_kernel
 from fencelock.stores.sqlite.source import identity
 from fencelock.stores.sqlite.source import store as source
 from fencelock.stores.sqlite.source.store import SQLiteSource, SQLiteSourceConnection
@@ -112,7 +112,7 @@ class SimulatedConnection(SQLiteSourceConnection):
 
     def _check_file(self, *, is_operator: bool) -> None:
         if not is_operator:
-            self._identity.settle(self.database)
+            self._identity.check_file(self.database)
             self._checked_opening = self.database.opening
 
 

@@ -20,7 +20,7 @@ from fencelock.clock import boottime_ms, boottime_us
 from fencelock.model import draw_claim
 from fencelock.stores.sqlite.connection.database import Database
 from fencelock.stores.sqlite.source.identity import PAGE_BYTES, SQL
-from fencelock.stores.sqlite.source.store import prepare
+from fencelock.stores.sqlite.source.store import register_functions
 from fencelock_lab.benchmarks.stores import Operation, Site
 
 TTL_MS = 30_000
@@ -131,7 +131,7 @@ class SameStatements:
             self._history_id, self._token = lease.sequencer.history_id, lease.token
         self._told: deque[Any] = deque(maxlen=1)
         self.connection = connection = sqlite3.connect(path, isolation_level=None)
-        prepare(self._told, connection)
+        register_functions(self._told, connection)
         for column in ("reserved", "bound"):
             connection.execute(f"UPDATE fencelock_source SET {column} = {_MANY_TOKENS}")
         self._kernel = connection.execute("SELECT boot_id, time_namespace FROM fencelock_source").fetchone()

@@ -1,9 +1,9 @@
-"""One SQLite file and a connection to it: opening, transactions, and errors in fencelock's words.
+"""One SQLite file and a connection to it: opening, transactions, and errors.
 
-Promise: a file made here has mode 0600; a write transaction is begun with the write lock or not at all; every sqlite3
-error comes out as an error of the tree that names the file and is true about whether the work was done. A wait for
-another writer happens outside SQLite, so that signals get through and a fork is never held up by it.
-Never: a setting of the user's file changed by opening it.
+Promise: a file created here has mode 0600. A write transaction begins with the write lock or not at all. Every sqlite3
+error becomes a FencelockError that names the file and says correctly whether the work may have been done. The wait for
+another writer happens outside SQLite, so that signals arrive and no fork has to wait for it.
+Never: changes a setting of the user's file by opening it.
 """
 
 import os
@@ -23,12 +23,12 @@ from fencelock.errors import (
     UnsupportedError,
 )
 from fencelock.stores.sqlite.connection.errors import BUSY, FAULTS, Fault, code_of, remedy_for
+from fencelock.stores.sqlite.connection.file_identity import check_one_name
 from fencelock.stores.sqlite.connection.forks import GATE
-from fencelock.stores.sqlite.connection.names import check_one_name
 
 MIN_SQLITE = (3, 37, 0)
-BUSY_PATIENCE_S = 5.0
-"""How long to wait for another process's write transaction before calling the file unavailable."""
+BUSY_TIMEOUT_S = 5.0
+"""How long a request waits for another process's write transaction before SourceUnavailableError."""
 
 Result = TypeVar("Result")
 _BUSY_PAUSE_MIN_S = 0.000_05
@@ -49,18 +49,18 @@ def path_of(url: str) -> Path:
 
 
 def _nothing_to_prepare(native: sqlite3.Connection) -> None:
-    """The default for connections that need no settings of their own."""
+    """Do nothing: the default for connections without settings of their own."""
 
 
 class Database:
-    """A connection to one file, opened when it is first needed. One thread at a time; any thread may be the next."""
+    """A connection to one file, opened at its first use. One thread at a time may use it, and any thread."""
 
     def __init__(
         self,
         path: Path,
         *,
         prepare: Callable[[sqlite3.Connection], None] = _nothing_to_prepare,
-        request_timeout_s: float = BUSY_PATIENCE_S,
+        request_timeout_s: float = BUSY_TIMEOUT_S,
     ) -> None:
         self.path = path
         self._name = os.fspath(path)
@@ -71,16 +71,16 @@ class Database:
         self._synchronous: str | None = None
         self._openings = 0
         self.opening = 0
-        """The number of the present opening; 0 while the connection is closed."""
+        """The number of the current opening; 0 while the connection is closed."""
         self.is_inside = False
         GATE.watch(self)
 
     def __del__(self) -> None:
-        """Close the connection, which nobody can reach any more."""
+        """Close the connection when its owner was garbage-collected."""
         native = getattr(self, "_native", None)
-        # At the interpreter's end the module's own names may be gone first; sqlite3 closes the connection then.
+        # At interpreter exit this module's names may already be None; sqlite3 closes the connection then.
         if native is not None and GATE is not None:
-            GATE.bury(native)
+            GATE.close_collected(native)
 
     @property
     def is_open(self) -> bool:
@@ -89,7 +89,7 @@ class Database:
 
     @property
     def native(self) -> sqlite3.Connection:
-        """The sqlite3 connection, opened now if it is not open; a fork closes it while no transaction is open."""
+        """The sqlite3 connection, opened if necessary. A fork closes it unless a transaction is open on it."""
         if self._native is None:
             self._native = self._open()
             GATE.opened(self._native, self.path)
@@ -115,7 +115,7 @@ class Database:
         return native
 
     def drop_if_replaced(self) -> None:
-        """Close the connection if the path names another file by now, or none: SQLite would go on with the old one."""
+        """Close the connection if the path now names another file, or none: SQLite would keep using the old file."""
         if self._native is not None and self._file_id_now() != self._file_id:
             self.close()
 
@@ -127,10 +127,10 @@ class Database:
         return status.st_dev, status.st_ino
 
     def _make_private(self) -> None:
-        """Create the file with mode 0600 if it is missing, since SQLite would use the umask; refuse what is no file, or
-        has another name.
+        """Create the file with mode 0600 if it is missing (SQLite would use the umask), and check that it is a regular
+        file with one name.
 
-        Without a descriptor: closing one takes away every lock that this process has on the file, those of its other
+        No descriptor is opened: closing one drops every lock that this process has on the file, those of its other
         connections included, and another process would then delete the log under them
         (https://www.sqlite.org/howtocorrupt.html, section 2.2).
         """
@@ -156,22 +156,20 @@ class Database:
         check_one_name(self.path, status.st_nlink)
 
     def execute(self, statement: str, parameters: Any = ()) -> sqlite3.Cursor:
-        """Run one statement of the open transaction, its errors still sqlite3's."""
+        """Run one statement of the open transaction; raises sqlite3's own errors."""
         return self.native.execute(statement, parameters)
 
     def transact(self, body: Callable[[], Result], *, to_write: bool = True) -> Result:
-        """Run `body` in a short transaction, which a fork waits for: committed at its end, undone by whatever leaves
-        it.
-        """
+        """Run `body` in a short transaction, which a fork waits for; commit at its end, roll back on any exception."""
         is_commit = False
         try:
-            self._patiently("BEGIN IMMEDIATE" if to_write else "BEGIN")
+            self._execute_waiting("BEGIN IMMEDIATE" if to_write else "BEGIN")
             result = body()
             is_commit = True
             self.native.execute("COMMIT")
         except FAULTS as error:
             self.rollback()
-            raise self.translate(error, is_commit=is_commit) from error
+            raise self.map_error(error, is_commit=is_commit) from error
         except BaseException:
             self.rollback()
             raise
@@ -180,11 +178,9 @@ class Database:
         return result
 
     def begin(self) -> None:
-        """Begin a write transaction that ends when its user wants; SourceUnavailableError if the file is not to be
-        had.
-        """
+        """Begin a write transaction that the user's block ends; SourceUnavailableError if the file stays locked."""
         try:
-            self._patiently("BEGIN IMMEDIATE")
+            self._execute_waiting("BEGIN IMMEDIATE")
         except BaseException:
             self.rollback()
             raise
@@ -192,14 +188,14 @@ class Database:
             self.is_inside = False
 
     def commit(self) -> None:
-        """Commit what `begin` began; OutcomeUnknownError if the system did not confirm it."""
+        """Commit the transaction of `begin`; OutcomeUnknownError if the system did not confirm the commit."""
         try:
             self.native.execute("COMMIT")
         except FAULTS as error:
-            raise self.translate(error, is_commit=True) from error
+            raise self.map_error(error, is_commit=True) from error
 
     def rollback(self) -> None:
-        """Undo the open transaction, if there is one; never raises."""
+        """Roll back the open transaction, if there is one; never raises."""
         if self._native is None or not self._native.in_transaction:
             return
         try:
@@ -208,33 +204,34 @@ class Database:
             self.close()
 
     def run(self, statement: str, parameters: Any = (), *, to_write: bool = True) -> list[tuple[Any, ...]]:
-        """Run one statement in a transaction of its own, and return its rows: all of them, so that it is committed."""
+        """Run one statement in a transaction of its own and return all rows; reading them all ends the transaction."""
         try:
-            return self._patiently(statement, parameters, is_commit=to_write).fetchall()
+            return self._execute_waiting(statement, parameters, is_commit=to_write).fetchall()
         except FAULTS as error:
-            raise self.translate(error, is_commit=to_write) from error
+            raise self.map_error(error, is_commit=to_write) from error
         finally:
             self.is_inside = False
 
     def change(self, statement: str, parameters: Any = ()) -> int:
-        """Run one statement in a transaction of its own, and return how many rows it changed."""
+        """Run one statement in a transaction of its own and return how many rows it changed."""
         try:
-            return self._patiently(statement, parameters, is_commit=True).rowcount
+            return self._execute_waiting(statement, parameters, is_commit=True).rowcount
         finally:
             self.is_inside = False
 
     def run_alone(self, statement: str) -> Any:
-        """Run a statement that writes no rows, outside of any transaction, and return the first value of its answer."""
+        """Run a statement that writes no rows, outside any transaction; return the first value of its answer."""
         rows = self.run(statement, to_write=False)
         return rows[0][0] if rows else None
 
-    def _patiently(self, statement: str, parameters: Any = (), *, is_commit: bool = False) -> sqlite3.Cursor:
-        """Run a statement as soon as other processes' locks allow it; wait outside the fork gate, and end inside of
-        it.
+    def _execute_waiting(self, statement: str, parameters: Any = (), *, is_commit: bool = False) -> sqlite3.Cursor:
+        """Run a statement, retrying while other processes hold the file's locks. Pauses happen outside the fork gate;
+        on success the connection is still inside it.
         """
         give_up = 0.0
         pause_s = _BUSY_PAUSE_MIN_S
         while True:
+            # First the flag, then the gate: see SQLiteForkGate for why this order needs no lock.
             self.is_inside = True
             if GATE.is_shut:
                 self._enter_gate()
@@ -245,8 +242,8 @@ class Database:
                 now = time.monotonic()
                 give_up = give_up or now + self.request_timeout_s
                 if code_of(error) not in BUSY or now >= give_up:
-                    raise self.translate(error, is_commit=is_commit) from error
-            # Spread by the clock's last digits, so that processes which met do not meet again.
+                    raise self.map_error(error, is_commit=is_commit) from error
+            # The clock's last digits serve as jitter, so that processes that collided do not collide again.
             time.sleep(pause_s * (0.5 + time.monotonic_ns() % 1000 / 1000))
             pause_s = min(pause_s * 1.5, _BUSY_PAUSE_MAX_S)
 
@@ -258,24 +255,24 @@ class Database:
             self.is_inside = True
 
     def transact_flushed(self, body: Callable[[], Result], *, afterwards: str = "NORMAL") -> Result:
-        """Run `body` in a transaction that is on the disk when this returns; then set `synchronous` to `afterwards`."""
+        """Run `body` in a transaction that is durable when this returns; then set `synchronous` to `afterwards`."""
         self._set_synchronous("EXTRA")
         try:
             return self.transact(body)
         finally:
-            # Whatever comes of this, the caller is told how the transaction itself ended.
+            # A failure here must not hide how the transaction itself ended. A reopened connection sets the level again.
             try:
                 self._set_synchronous(afterwards)
             except FencelockError:
                 self.close()
 
     def _set_synchronous(self, level: str) -> None:
-        # A fork may close the connection at any moment between two requests: the next one takes the level over.
+        # A fork may close the connection between any two requests: `_open` applies the level to the next one.
         self._synchronous = level
         self.run_alone(f"PRAGMA synchronous = {level}")
 
-    def translate(self, error: Fault, *, is_commit: bool = False) -> FencelockError:
-        """Return the error of the tree that tells what sqlite3's error means for this file."""
+    def map_error(self, error: Fault, *, is_commit: bool = False) -> FencelockError:
+        """Return the FencelockError for sqlite3's error on this file."""
         code = code_of(error)
         if code in BUSY:
             return SourceUnavailableError(
@@ -287,16 +284,16 @@ class Database:
         remedy = remedy_for(code)
         return SourceUnavailableError(f"{self.path}: {remedy} ({error})" if remedy else f"{self.path}: {error}")
 
-    def check_whole(self, found: Exception) -> None:
-        """Raise SourceUnavailableError if SQLite finds the file damaged; `found` is what came of it."""
-        said = self.run_alone("PRAGMA integrity_check(1)")
-        if said != "ok":
-            raise SourceUnavailableError(f"{self.path}: {remedy_for(sqlite3.SQLITE_CORRUPT)} ({said})") from found
+    def check_integrity(self, error: Exception) -> None:
+        """Raise SourceUnavailableError from `error` if SQLite finds the file damaged."""
+        message = self.run_alone("PRAGMA integrity_check(1)")
+        if message != "ok":
+            raise SourceUnavailableError(f"{self.path}: {remedy_for(sqlite3.SQLITE_CORRUPT)} ({message})") from error
 
     def close(self) -> None:
-        """Close the connection, inside the fork gate; never raises. It may be used again, and opens anew then.
+        """Close the connection, inside the fork gate; never raises. Its next use opens it again.
 
-        Closing works on the log and its locks, which a child forked meanwhile would believe to be its own.
+        Closing changes the log and its locks, and a child forked in between would take those for its own.
         """
         was_inside = self.is_inside
         if not was_inside:
@@ -313,18 +310,18 @@ class Database:
             GATE.close(native)
 
     def close_if_idle(self) -> None:
-        """Close the connection unless somebody is inside it or left a transaction open.
+        """Close the connection unless a thread is inside it or a transaction is open on it.
 
-        For the fork gate, in the forking thread: the gate is shut, and waits for nobody.
+        Called by the fork gate in the forking thread, while the gate is shut.
         """
         if self.is_inside or self._native is None:
             return
-        with suppress(sqlite3.ProgrammingError):  # A guard's user may have closed it.
+        with suppress(sqlite3.ProgrammingError):  # The user of a guarded block may have closed it.
             if self._native.in_transaction:
                 return
         self._close()
 
     def disown(self) -> None:
-        """Forget the connection, which is the parent's (for the fork gate)."""
+        """Forget the connection, which belongs to the parent process. Called by the fork gate in the child."""
         self._native = None
         self.opening = 0

@@ -40,7 +40,7 @@ _LASTING = {
 """What changes the connection for longer than the transaction."""
 
 
-class Watch:
+class TransactionWatch:
     """Refuses, while `is_on`, to let anybody end the transaction, and remembers who tried by what.
 
     `is_changed`: the connection is not any more what it was when it was opened, or who kept it used it while it was
@@ -82,8 +82,8 @@ class SQLiteBlockConnection(Database):
     """A connection to a guarded file. One thread at a time; any thread may be the next."""
 
     def __init__(self, path: Path) -> None:
-        self.watch = Watch()
-        self._usual: str | None = None
+        self.watch = TransactionWatch()
+        self._default_level: str | None = None
         self._own_references = sys.maxsize
         super().__init__(path, prepare=self.watch.attach)
 
@@ -100,28 +100,28 @@ class SQLiteBlockConnection(Database):
         self._own_references = sys.maxsize  # Nobody else has ever had the new one.
         return super()._open()
 
-    def translate(self, error: Fault, *, is_commit: bool = False) -> FencelockError:
+    def map_error(self, error: Fault, *, is_commit: bool = False) -> FencelockError:
         """Return the error of the tree that tells what sqlite3's error means for this file."""
         if code_of(error) == sqlite3.SQLITE_CORRUPT:
             return SourceUnavailableError(
                 f"{self.path}: it is corrupted: restore it from a backup, then run `fencelock marks URL --raise-to "
                 f"SOURCE` before anybody uses it ({error})"
             )
-        return super().translate(error, is_commit=is_commit)
+        return super().map_error(error, is_commit=is_commit)
 
     def flush_commits(self, *, is_flushed: bool) -> None:
         """Have the next commits reach the disk in every journal mode, the folder's entry included (EXTRA), or be as
         SQLite makes the user's own.
         """
-        if self._usual is None:
-            self._usual = str(self.run_alone("PRAGMA synchronous"))
-        level = "EXTRA" if is_flushed else self._usual
+        if self._default_level is None:
+            self._default_level = str(self.run_alone("PRAGMA synchronous"))
+        level = "EXTRA" if is_flushed else self._default_level
         if level != self._synchronous:
             self._set_synchronous(level)
 
     def begin_briefly(self) -> None:
         """Begin a write transaction that a fork waits for, until it is committed or rolled back."""
-        self._patiently("BEGIN IMMEDIATE")
+        self._execute_waiting("BEGIN IMMEDIATE")
 
     def commit(self) -> None:
         """Commit, and wait for the readers of a file in rollback-journal mode.
@@ -141,7 +141,7 @@ class SQLiteBlockConnection(Database):
                 now = time.monotonic()
                 give_up = give_up or now + self.request_timeout_s
                 if code_of(error) not in BUSY or now >= give_up:
-                    raise self.translate(error, is_commit=True) from error
+                    raise self.map_error(error, is_commit=True) from error
             time.sleep(_READER_PAUSE_S)
         self.is_inside = False
 
@@ -156,7 +156,7 @@ class SQLiteBlockConnection(Database):
         finally:
             self.is_inside = False
 
-    def on_its_file(self) -> sqlite3.Connection | None:
+    def native_on_current_file(self) -> sqlite3.Connection | None:
         """Return the connection, in the transaction just begun, if it is to the file that has the name now; else None,
         and the transaction is over.
         """
@@ -177,7 +177,7 @@ class SQLiteBlockConnection(Database):
 
         def begun() -> Result:
             # BEGIN alone takes no lock: the first statement does, and may have to wait for a commit.
-            self._patiently("SELECT count(*) FROM main.sqlite_schema").fetchone()
+            self._execute_waiting("SELECT count(*) FROM main.sqlite_schema").fetchone()
             return body()
 
         return self.transact(begun, to_write=False)
@@ -193,7 +193,7 @@ class SQLiteBlockConnection(Database):
         """
         if self._native is not None and self._references() > self._own_references:
             return False
-        if not self.is_as_lent():
+        if not self.is_unchanged():
             self.close()
         self.watch.is_idle = False
         return True
@@ -201,7 +201,7 @@ class SQLiteBlockConnection(Database):
     def _references(self) -> int:
         return sys.getrefcount(self._native)
 
-    def is_as_lent(self) -> bool:
+    def is_unchanged(self) -> bool:
         """Return whether the user left the connection as it was, so that the next one may have it."""
         native = self._native
         try:

@@ -16,15 +16,15 @@ from fencelock.model import Mark
 from fencelock.protocol import guard_requests as ask
 from fencelock.stores.sqlite.connection.errors import FAULTS
 from fencelock.stores.sqlite.guard.block import SQLiteBlockConnection
-from fencelock.stores.sqlite.guard.connection import said_by_trigger
-from fencelock.stores.sqlite.guard.marks import SQL, Marks
+from fencelock.stores.sqlite.guard.connection import trigger_message
+from fencelock.stores.sqlite.guard.marks import SQL, SQLiteMarks
 from fencelock.stores.sqlite.guard.protection import read_protections
 
 
 class SQLiteCallerBase:
     """What holds of every connection that is not the guard's own."""
 
-    def __init__(self, native: Any, marks: Marks, path: Path) -> None:
+    def __init__(self, native: Any, marks: SQLiteMarks, path: Path) -> None:
         self.native = native
         self._path = path
         self._marks = marks
@@ -50,8 +50,8 @@ class SQLiteCallerBase:
                     "the transaction looks at a state of the file from before its last change, perhaps from before the "
                     "seal: begin it anew, by BEGIN IMMEDIATE and after guard.seal(lease)"
                 ) from error
-            said = said_by_trigger(error)
-            raise GuardError(said) if said else self._database.translate(error) from error
+            message = trigger_message(error)
+            raise GuardError(message) if message else self._database.map_error(error) from error
 
     def rollback(self) -> None:
         """Leave the transaction to its owner."""
@@ -63,8 +63,8 @@ class SQLiteCallerBase:
         """Add what a COMMIT among the guarded writes runs into; the caller's errors stay their own."""
         if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY:
             error.add_note("fencelock: if this was your COMMIT, leave the block of guard.check() first, then commit")
-        said = said_by_trigger(error)
-        return UnfencedWriteError(said) if said else None
+        message = trigger_message(error)
+        return UnfencedWriteError(message) if message else None
 
     def _join(self, _: ask.Join) -> bool:
         if self._marks.has_schema():
@@ -88,8 +88,8 @@ class SQLiteCallerBase:
             )
         return self._marks.present(request.resources, request.sequencer)
 
-    def _withdraw(self, request: ask.Unpresent) -> None:
-        if not self.native.in_transaction or not self._marks.withdraw(request.resources):
+    def _unpresent(self, request: ask.Unpresent) -> None:
+        if not self.native.in_transaction or not self._marks.unpresent(request.resources):
             raise GuardError(
                 "the transaction ended inside the block of guard.check(): what it wrote to protected tables was rolled "
                 "back. Leave that block first, then commit"
@@ -98,7 +98,7 @@ class SQLiteCallerBase:
     _ANSWERS: ClassVar[dict[type, Callable[[Any, Any], Any]]] = {
         ask.Join: _join,
         ask.Present: _present,
-        ask.Unpresent: _withdraw,
+        ask.Unpresent: _unpresent,
         ask.ReadMarks: _read_marks,
         ask.ReadProtections: _read_protections,
         ask.RecordRefusal: _record_refusal,
@@ -118,5 +118,5 @@ class SQLiteCallerConnection(SQLiteCallerBase):
                 "the connection is in no transaction, so a check would be worth nothing a moment later: execute "
                 "BEGIN IMMEDIATE first, or use guard.transaction(lease)"
             )
-        super().__init__(native, Marks(native, path), path)
+        super().__init__(native, SQLiteMarks(native, path), path)
         self._check_file()

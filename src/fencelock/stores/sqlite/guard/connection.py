@@ -14,13 +14,13 @@ from fencelock.model import Mark
 from fencelock.protocol import guard_requests as ask
 from fencelock.stores.sqlite.connection.errors import FAULTS
 from fencelock.stores.sqlite.guard.block import SQLiteBlockConnection
-from fencelock.stores.sqlite.guard.marks import Marks
+from fencelock.stores.sqlite.guard.marks import SQLiteMarks
 from fencelock.stores.sqlite.guard.protection import protect, read_protections, unprotect
 
 _TRIGGER_PREFIX = "fencelock: "
 
 
-def said_by_trigger(error: BaseException) -> str | None:
+def trigger_message(error: BaseException) -> str | None:
     """Return what a trigger of the guard's own said; None for any other error."""
     is_trigger = (
         isinstance(error, sqlite3.IntegrityError)
@@ -36,8 +36,8 @@ class SQLiteGuardConnection:
     def __init__(self, database: SQLiteBlockConnection, give_back: Callable[["SQLiteGuardConnection"], None]) -> None:
         self.database = database
         self._give_back = give_back
-        self._marks: Marks | None = None
-        self._is_lent = False
+        self._marks: SQLiteMarks | None = None
+        self._is_in_block = False
 
     @property
     def native(self) -> sqlite3.Connection:
@@ -53,16 +53,16 @@ class SQLiteGuardConnection:
             if isinstance(error, sqlite3.IntegrityError) and isinstance(request, ask.Finish):
                 # A deferred constraint of the user's own tables: sqlite3's error says it best.
                 raise
-            said = said_by_trigger(error)
-            raise GuardError(said) if said else self.database.translate(error) from error
+            message = trigger_message(error)
+            raise GuardError(message) if message else self.database.map_error(error) from error
         except BaseException:
             self.rollback()
             raise
 
     def rollback(self) -> None:
         """Undo the open transaction, if there is one; never raises."""
-        was_lent, self._is_lent = self._is_lent, False
-        if was_lent and not self.database.is_in_transaction():
+        was_in_block, self._is_in_block = self._is_in_block, False
+        if was_in_block and not self.database.is_in_transaction():
             # The block got around the watch. Who knows what else it did to the connection: nobody gets it again.
             self.database.close()
         self.database.rollback()
@@ -94,26 +94,26 @@ class SQLiteGuardConnection:
         assert self._marks is not None
         not_ours = self._marks.present(request.resources, request.sequencer)
         database.give_to_block()
-        self._is_lent = True
+        self._is_in_block = True
         return not_ours
 
     def _is_begun(self) -> bool:
         """Return whether the transaction is on the file that has the name now; a restore may have replaced it."""
-        native = self.database.on_its_file()
+        native = self.database.native_on_current_file()
         if native is None:
             return False
         if self._marks is None or self._marks.native is not native:
-            self._marks = Marks(native, self.database.path)
+            self._marks = SQLiteMarks(native, self.database.path)
         return True
 
     def _finish(self, request: ask.Finish) -> None:
         watch = self.database.watch
         watch.is_on = False
         if watch.attempt is not None:
-            raise stray_end(watch.attempt)
+            raise ended_inside_error(watch.attempt)
         try:
             # In a child that was forked inside the block there is no connection any more, and none to be had.
-            is_whole = self.native.in_transaction and self.marks.withdraw(request.resources)
+            is_whole = self.native.in_transaction and self.marks.unpresent(request.resources)
         except sqlite3.ProgrammingError as error:
             raise GuardError(
                 "the block closed the connection of its guarded transaction: nothing of it was written. Leave "
@@ -126,10 +126,10 @@ class SQLiteGuardConnection:
                 "disk, or the block itself: inside it use SAVEPOINT"
             )
         self.database.commit()
-        self._is_lent = False
+        self._is_in_block = False
 
     @property
-    def marks(self) -> Marks:
+    def marks(self) -> SQLiteMarks:
         """The marks as the open transaction sees them."""
         assert self._marks is not None, "Begin or Open comes first"
         return self._marks
@@ -166,15 +166,17 @@ class SQLiteGuardConnection:
 
     def _look(self, request: ask.Look) -> ask.Seen:
         self.database.drop_if_replaced()
-        return self.database.read(lambda: look(Marks(self.native, self.database.path), request.resource))
+        return self.database.read(
+            lambda: read_everything(SQLiteMarks(self.native, self.database.path), request.resource)
+        )
 
     def map_error(self, error: BaseException) -> GuardError | None:
         """Return the error of the tree that says what an error in the user's block was; None: it is theirs."""
         attempt = self.database.watch.attempt
         if attempt is not None and getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_AUTH:
-            return stray_end(attempt)
-        said = said_by_trigger(error)
-        return UnfencedWriteError(said) if said else None
+            return ended_inside_error(attempt)
+        message = trigger_message(error)
+        return UnfencedWriteError(message) if message else None
 
     _ANSWERS: ClassVar[dict[type, Callable[[Any, Any], Any]]] = {
         ask.Begin: _begin,
@@ -193,14 +195,14 @@ class SQLiteGuardConnection:
     }
 
 
-def look(marks: Marks, resource: str | None) -> ask.Seen:
+def read_everything(marks: SQLiteMarks, resource: str | None) -> ask.Seen:
     """Return all about one resource, or about every one."""
     if not marks.has_schema():
         return ask.Seen((), (), ())
     return ask.Seen(marks.read_all(resource), read_protections(marks, resource), marks.read_observed(resource))
 
 
-def stray_end(attempt: str) -> GuardError:
+def ended_inside_error(attempt: str) -> GuardError:
     """Return the error for a block that tried to end its own transaction."""
     by = {
         "COMMIT": "COMMIT, commit(), executescript(), `with connection:`",

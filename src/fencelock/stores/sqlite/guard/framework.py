@@ -11,13 +11,13 @@ from typing import Any, ClassVar
 from fencelock.errors import GuardError
 from fencelock.protocol import guard_requests as ask
 from fencelock.stores.sqlite.guard.caller import SQLiteCallerBase
-from fencelock.stores.sqlite.guard.marks import Marks
+from fencelock.stores.sqlite.guard.marks import SQLiteMarks
 
 _FOREIGN_KEYS = "PRAGMA foreign_keys"
 
 
-class Cursors:
-    """A DB-API connection behind what `Marks` asks of sqlite3's."""
+class CursorAdapter:
+    """A DB-API connection behind what `SQLiteMarks` asks of sqlite3's."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
@@ -33,7 +33,7 @@ class Cursors:
         return cursor
 
 
-class SQLiteFrameworkMarks(Marks):
+class SQLiteFrameworkMarks(SQLiteMarks):
     """What a guard keeps in a file, through a framework's connection."""
 
     def ask(self, statement: str, parameters: Any = ()) -> list[Any]:
@@ -49,7 +49,7 @@ class SQLiteFrameworkConnection(SQLiteCallerBase):
     """A framework's connection to the guarded file."""
 
     def __init__(self, connection: Any, driver: Any, path: Path) -> None:
-        cursors: Any = Cursors(connection)
+        cursors: Any = CursorAdapter(connection)
         super().__init__(driver, SQLiteFrameworkMarks(cursors, path), path)
         self._cursors = cursors
         self._is_to_restore = False

@@ -51,7 +51,7 @@ VALUES (
     'fencelock'
 );
 
--- name: withdraw
+-- name: unpresent
 -- Take back what was presented: now the transaction can be committed.
 DELETE FROM main.fencelock_seal WHERE resource = ?;
 

@@ -18,7 +18,7 @@ SCHEMA = statements(__package__, "schema.sql")
 SCHEMA_NUMBER = 1
 
 
-class Marks:
+class SQLiteMarks:
     """What a guard keeps in a file, through one sqlite3 connection whose transactions are somebody else's."""
 
     def __init__(self, native: sqlite3.Connection, path: Path) -> None:
@@ -87,12 +87,12 @@ class Marks:
         self.ensure_schema()
         return self.native.execute(SQL.write_audit, entry._asdict()).lastrowid
 
-    def present(self, resources: tuple[str, ...], proof: Sequencer) -> tuple[str, ...]:
+    def present(self, resources: tuple[str, ...], sequencer: Sequencer) -> tuple[str, ...]:
         """Present the lease to each resource whose mark is exactly its own; return the others."""
         not_ours: tuple[str, ...] = ()
         for resource in resources:
-            tenure = (proof.token, proof.claim, proof.lock, proof.source_id, proof.history_id)
-            row = (resource, resource, *tenure, proof.claim)
+            tenure = (sequencer.token, sequencer.claim, sequencer.lock, sequencer.source_id, sequencer.history_id)
+            row = (resource, resource, *tenure, sequencer.claim)
             try:
                 self.native.execute(SQL.present, row)
             except sqlite3.IntegrityError as error:
@@ -106,11 +106,11 @@ class Marks:
                 return resources
         return not_ours
 
-    def withdraw(self, resources: tuple[str, ...]) -> bool:
+    def unpresent(self, resources: tuple[str, ...]) -> bool:
         """Take back what was presented; return whether all of it was still there."""
         is_whole = True
         for resource in resources:
-            if self.native.execute(SQL.withdraw, (resource,)).rowcount != 1:
+            if self.native.execute(SQL.unpresent, (resource,)).rowcount != 1:
                 is_whole = False
         return is_whole
 

@@ -12,7 +12,7 @@ from fencelock.errors import GuardError
 from fencelock.model import Protection
 from fencelock.protocol.guard_requests import Protected
 from fencelock.stores.errors import not_protected, nothing_protected
-from fencelock.stores.sqlite.guard.marks import SQL, Marks
+from fencelock.stores.sqlite.guard.marks import SQL, SQLiteMarks
 from fencelock.stores.statements import statements
 
 TRIGGERS = statements(__package__, "triggers.sql")
@@ -45,7 +45,7 @@ class SQLiteProtectionEntry(NamedTuple):
         return Protection(self.table or self.name, self.resource, self.mode)
 
 
-def read_entries(marks: Marks) -> list[SQLiteProtectionEntry]:
+def read_entries(marks: SQLiteMarks) -> list[SQLiteProtectionEntry]:
     """Return every table that was protected and not unprotected."""
     made: dict[int, list[tuple[str, str, str]]] = {}
     for entry_id, _, table, trigger in marks.ask(SQL.read_triggers):
@@ -63,7 +63,7 @@ def read_entries(marks: Marks) -> list[SQLiteProtectionEntry]:
     return entries
 
 
-def read_protections(marks: Marks, resource: str | None) -> tuple[Protection, ...]:
+def read_protections(marks: SQLiteMarks, resource: str | None) -> tuple[Protection, ...]:
     """Return the tables that are protected now, of one resource or of all."""
     if not marks.has_schema():
         return ()
@@ -72,7 +72,7 @@ def read_protections(marks: Marks, resource: str | None) -> tuple[Protection, ..
     )
 
 
-def protect(marks: Marks, resource: str, tables: tuple[str, ...], mode: str) -> Protected:
+def protect(marks: SQLiteMarks, resource: str, tables: tuple[str, ...], mode: str) -> Protected:
     """Give each table its triggers; return the tables whose mode changed, as they were before."""
     changed = []
     for table in dict.fromkeys(find_table(marks, name) for name in tables):
@@ -97,7 +97,7 @@ def protect(marks: Marks, resource: str, tables: tuple[str, ...], mode: str) -> 
     return Protected(tuple(changed))
 
 
-def unprotect(marks: Marks, resource: str, tables: tuple[str, ...]) -> tuple[Protection, ...]:
+def unprotect(marks: SQLiteMarks, resource: str, tables: tuple[str, ...]) -> tuple[Protection, ...]:
     """Take the triggers off these tables of the resource, or off all of them."""
     if not marks.has_schema():
         raise nothing_protected(resource)
@@ -119,7 +119,7 @@ def unprotect(marks: Marks, resource: str, tables: tuple[str, ...]) -> tuple[Pro
     return tuple(entry.shown() for entry in chosen)
 
 
-def find_table(marks: Marks, name: str) -> str:
+def find_table(marks: SQLiteMarks, name: str) -> str:
     """Return the table in the schema's own spelling; GuardError says why it cannot be protected."""
     found = marks.ask(SQL.find_table, {"name": name})
     schema, dot, bare = name.partition(".")
@@ -142,7 +142,7 @@ def find_table(marks: Marks, name: str) -> str:
     return str(table)
 
 
-def _install(marks: Marks, resource: str, table: str, mode: str) -> None:
+def _install(marks: SQLiteMarks, resource: str, table: str, mode: str) -> None:
     row = {"resource": resource, "name": table}
     entry_id = marks.native.execute(SQL.add_protected, row).lastrowid
     message = (
@@ -163,7 +163,7 @@ def _install(marks: Marks, resource: str, table: str, mode: str) -> None:
         )
 
 
-def _remove(marks: Marks, entry: SQLiteProtectionEntry) -> None:
+def _remove(marks: SQLiteMarks, entry: SQLiteProtectionEntry) -> None:
     for kind in entry.kinds:
         trigger = quoted(f"{_OUR_PREFIX}{entry.mode}_{kind}_{entry.id}")
         marks.native.execute(f"DROP TRIGGER main.{trigger}")

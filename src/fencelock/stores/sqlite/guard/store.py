@@ -21,7 +21,7 @@ from fencelock.stores.sqlite.guard.block import SQLiteBlockConnection
 from fencelock.stores.sqlite.guard.caller import SQLiteCallerConnection
 from fencelock.stores.sqlite.guard.connection import SQLiteGuardConnection
 from fencelock.stores.sqlite.guard.framework import SQLiteFrameworkConnection
-from fencelock.stores.sqlite.guard.marks import SQL, Marks
+from fencelock.stores.sqlite.guard.marks import SQL, SQLiteMarks
 from fencelock.stores.sqlite.guard.protection import SQLiteProtectionEntry, read_entries
 
 MAX_IDLE_CONNECTIONS = 8
@@ -99,14 +99,14 @@ class SQLiteGuard:
         """Return what in this file's set-up would break the promise."""
         database = SQLiteBlockConnection(self.path)
         try:
-            return database.read(lambda: _findings(Marks(database.native, self.path), self.url))
+            return database.read(lambda: _findings(SQLiteMarks(database.native, self.path), self.url))
         except SourceError as error:
             return [Finding("guard-refused", str(error), "do what the message says, then run doctor again")]
         finally:
             database.close()
 
 
-def _findings(marks: Marks, url: str) -> list[Finding]:
+def _findings(marks: SQLiteMarks, url: str) -> list[Finding]:
     if not marks.has_schema():
         message = f"{url} holds no marks: nothing in it is guarded yet"
         return [Finding("no-marks", message, f"run `fencelock protect {url} --resource R --lock L --table T`")]

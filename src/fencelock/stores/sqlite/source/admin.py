@@ -1,7 +1,7 @@
-"""What operators, and the reservation of tokens, do to a SQLite source: rare requests, each a transaction or two.
+"""Operators' requests and the reservation of tokens at a SQLite source: rare requests of one or two transactions.
 
-Promise: a block of tokens is on the disk before the bound that allows them is raised (T1). A break mints a token of its
-own, so that the broken holder's is below it (G10), is written into the audit, and done once however often it is asked.
+Promise: a block of tokens is on disk before the bound that allows them is raised (T1). A break mints a token of its
+own, so that the broken holder's token is below it (G10); it is audited, and a repeated request breaks only once.
 """
 
 from fencelock.errors import SourceError
@@ -17,11 +17,11 @@ BLOCK_TOKENS = 4096
 
 
 def reserve_block(database: Database, identity: SQLiteIdentity) -> None:
-    """Make the next block of tokens durable, and allow it; SourceError when there are no more."""
+    """Make the next block of tokens durable, then allow it; SourceError if no token is left."""
 
     def reserve() -> int:
         row = read_source(database)
-        identity.check_unmoved(row)
+        identity.check_state(row)
         counter = row.counter
         if counter >= MAX_TOKEN:
             raise SourceError(f"{database.path} has issued token {counter}, the last one there is: make a new source")
@@ -30,17 +30,17 @@ def reserve_block(database: Database, identity: SQLiteIdentity) -> None:
         return reserved
 
     flushed = database.transact_flushed(reserve)
-    # Only now: whoever sees the bound, after whatever became of this process, may rely on it.
+    # Only after the flush: any process that reads the bound may rely on it, even if this one is killed here.
     database.run(SQL.raise_bound, {"reserved": flushed})
 
 
-def break_lease(database: Database, queueing: SQLiteQueue, request: ask.Break) -> tuple[ask.SourceReply, str | None]:
-    """End whoever holds the lock; return the reply, and the claim whose turn it is now."""
-    look = queueing.look(request.lock, request.claim)
+def break_lease(database: Database, queue: SQLiteQueue, request: ask.Break) -> tuple[ask.SourceReply, str | None]:
+    """End the lease on the lock, if there is one; return the reply, and the claim whose turn it is now."""
+    look = queue.look(request.lock, request.claim)
     done = database.execute(SQL.read_break, {"claim": request.claim}).fetchone()
     if done is not None:
         return ask.Broken(done[0], look.source_id, look.history_id, done[1]), look.head
-    token = queueing.next_token(look, request.lock)
+    token = queue.next_token(look, request.lock)
     if token is None:
         return ask.BlockSpent(), None
     holder = look.holder if look.remaining_ms() > 0 else None
@@ -52,8 +52,8 @@ def break_lease(database: Database, queueing: SQLiteQueue, request: ask.Break) -
 
 
 def purge(database: Database, identity: SQLiteIdentity) -> int:
-    """Forget locks that nobody holds or waits for; return how many."""
-    identity.check_unmoved(read_source(database))
+    """Delete the locks without holder and waiters; return how many."""
+    identity.check_state(read_source(database))
     database.execute(SQL.end_expired_leases)
     database.execute(SQL.refuse_older_claims)
     for (claim,) in database.execute(SQL.drop_every_dead_waiter).fetchall():

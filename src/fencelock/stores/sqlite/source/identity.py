@@ -1,10 +1,10 @@
-"""Whose file this is: its schema, the kernel whose clock its deadlines are on, and whether its history is whole (T7).
+"""The identity of a source's file: its schema, the kernel whose clock it uses, and whether its history is whole (T7).
 
-Promise: a file is refused, with the remedy, when another kernel uses it, when it is a copy (its inode or its birth is
-not the recorded one), or when it is an older state than this process has seen. After a reboot the counter skips to the
-durable bound before the first grant (T1), and all leases are over: the processes that held them are gone.
-Not noticed here, and therefore an operator's step: an older state written over the same file in place, while no
-process that saw the newer state is running.
+Promise: a file is refused, with the remedy, if another kernel uses it, if it is a copy (its inode or its time of birth
+differs from the recorded one), or if it is an older state than this process has seen. After a reboot, the counter
+skips to the durable bound before the first grant (T1), and all leases end: the processes that held them are gone.
+Never noticed here, and therefore an operator's step: an older state written over the same file in place, while no
+process runs that saw the newer state.
 """
 
 import os
@@ -16,9 +16,8 @@ from fencelock.clock import boottime_us
 from fencelock.errors import SchemaError, SourceError, SourceUnavailableError, UnsupportedError
 from fencelock.model import EPOCH_STRIDE, MAX_TOKEN, SourceInfo, default_holder
 from fencelock.protocol import source_requests as ask
-from fencelock.stores.sqlite.connection.birth import FileIdentity, file_identity
 from fencelock.stores.sqlite.connection.database import Database
-from fencelock.stores.sqlite.connection.kernel import Kernel, this_kernel
+from fencelock.stores.sqlite.connection.file_identity import FileIdentity, Kernel, identify_file, this_kernel
 from fencelock.stores.statements import statements
 
 SQL = statements(__package__, "source.sql")
@@ -45,12 +44,12 @@ class SourceRow(NamedTuple):
     born_ns: int
 
     def info(self) -> SourceInfo:
-        """Return the row as people see it."""
+        """Return the public view of the row."""
         return SourceInfo(self.source_id, self.epoch, self.history_id, self.counter, self.reserved)
 
 
-class Seen:
-    """The newest state of a source that this process knows of; the counter moves on with each grant."""
+class SQLiteSourceState:
+    """The newest state of a source that this process has seen; each grant raises the counter."""
 
     __slots__ = ("counter", "epoch", "history_id", "source_id")
 
@@ -61,8 +60,8 @@ class Seen:
         self.counter = counter
 
 
-class Sighting(Protocol):
-    """What every transaction reads of the source: SourceRow and Look have it."""
+class SourceStateRow(Protocol):
+    """The part of the source that every transaction reads; SourceRow and QueueView have it."""
 
     @property
     def source_id(self) -> str: ...
@@ -79,7 +78,7 @@ class Sighting(Protocol):
 
 
 def read_source(database: Database) -> SourceRow:
-    """Return the source's row; to be called inside a transaction."""
+    """Return the source's row. Call it inside a transaction."""
     return _source_row(database, database.execute(SQL.read_source).fetchall())
 
 
@@ -90,20 +89,20 @@ def read_source_alone(database: Database) -> SourceRow:
 
 def _source_row(database: Database, rows: list[tuple[Any, ...]]) -> SourceRow:
     if not rows:
-        raise lost_source(database.path)
+        raise missing_source_error(database.path)
     return SourceRow._make(rows[0])
 
 
-def lost_source(path: Path) -> SchemaError:
-    """Return the error for a file whose source was deleted by hand."""
+def missing_source_error(path: Path) -> SchemaError:
+    """Return the error for a file whose source row was deleted by hand."""
     return SchemaError(
-        f"{path} holds fencelock's tables and no source: its one row was deleted. Restore the file from a backup and "
+        f"{path} holds fencelock's tables but no source: its one row was deleted. Restore the file from a backup and "
         f"run `fencelock epoch --raise --reason …`, or choose another file"
     )
 
 
 class SQLiteAuditEntry(NamedTuple):
-    """What an operator did: whose lease it ended and under which claim, where that is what was done."""
+    """An operator's action; `holder` and `claim` are those of a break."""
 
     who: str
     action: str
@@ -115,13 +114,13 @@ class SQLiteAuditEntry(NamedTuple):
 
 
 def write_audit(database: Database, entry: SQLiteAuditEntry) -> None:
-    """Note what an operator did; to be called inside the transaction that does it."""
+    """Record an operator's action. Call it inside the transaction of that action."""
     database.execute(SQL.write_audit, entry._asdict())
 
 
 def ensure_schema(database: Database) -> None:
-    """Make the schema if the file has none, in write-ahead-log mode; SchemaError, with nothing changed, if it has
-    another one.
+    """Create the schema, in write-ahead-log mode, if the file has none; SchemaError if it has another schema, with
+    nothing changed.
     """
     is_new = not database.run_alone(SQL.has_schema)
     if not is_new:
@@ -135,7 +134,7 @@ def ensure_schema(database: Database) -> None:
 def _check_schema_number(database: Database) -> None:
     number = database.run_alone(SQL.read_schema_number)
     if number is None:
-        raise lost_source(database.path)
+        raise missing_source_error(database.path)
     if number != SCHEMA_NUMBER:
         raise SchemaError(
             f"{database.path} holds a fencelock source of schema {number}; this version knows schema "
@@ -144,7 +143,7 @@ def _check_schema_number(database: Database) -> None:
 
 
 def _use_write_ahead_log(database: Database) -> None:
-    # Takes effect in a file without pages only: small rows, each of which is written as a whole page to the log.
+    # Takes effect only in a file without pages. Rows are small, and each change writes a whole page to the log.
     database.run_alone(f"PRAGMA page_size = {PAGE_BYTES}")
     mode = database.run_alone("PRAGMA journal_mode = WAL")
     if mode != "wal":
@@ -155,7 +154,7 @@ def _use_write_ahead_log(database: Database) -> None:
 
 def _install(database: Database) -> None:
     if database.execute(SQL.has_schema).fetchone()[0]:
-        return  # Another process was faster.
+        return  # Another process has done it.
     for name in SCHEMA:
         if name != "insert_source":
             database.execute(SCHEMA[name])
@@ -173,60 +172,56 @@ def _install(database: Database) -> None:
 
 def _birth_of(path: Path) -> FileIdentity:
     try:
-        return file_identity(path)
+        return identify_file(path)
     except OSError as error:
-        raise SourceUnavailableError(
-            f"{path} was taken away while it was opened ({error.strerror}): try again"
-        ) from error
+        raise SourceUnavailableError(f"{path} disappeared while it was opened ({error.strerror}): try again") from error
 
 
 class SQLiteIdentity:
-    """What one source object knows of its file, over all its connections. Remembering is safe from any thread."""
+    """What one source object knows of its file, over all its connections. Safe to use from any thread."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self.seen: Seen | None = None
+        self.seen: SQLiteSourceState | None = None
         """The newest state of the source that any connection of this object has read."""
 
     def check_not_gone(self) -> None:
-        """Raise SourceError if the file that this process has used is gone: a new one would be another source."""
+        """Raise SourceError if the file that this process has used is gone; a new file would be another source."""
         if self.seen is not None and not self._path.exists():
             raise SourceError(
                 f"{self._path} was source {self.seen.source_id} and is gone: put it back, or start this process again "
                 f"to begin a new source, and run `fencelock rebind` for each resource"
             )
 
-    def settle(self, database: Database) -> None:
-        """Adopt the file after a reboot, or refuse it; to be called once per opening."""
+    def check_file(self, database: Database) -> None:
+        """Refuse a copy and another kernel's file; adopt the file after a reboot. Call it once per opening."""
         row = read_source_alone(database)
         self._check_birth(row)
         if not self._is_our_clock(row):
             database.transact_flushed(lambda: self._adopt_after_reboot(database))
 
-    def check_unmoved(self, sighting: Sighting) -> None:
-        """Raise SourceError if the file is on another kernel's clock, or its history went back; remember what was
-        seen.
-        """
+    def check_state(self, row: SourceStateRow) -> None:
+        """Raise SourceError if the file is on another kernel's clock or its history went back; remember the state."""
         here = this_kernel()
-        if (sighting.boot_id, sighting.time_namespace) != (here.boot_id, here.time_namespace):
+        if (row.boot_id, row.time_namespace) != (here.boot_id, here.time_namespace):
             raise self._other_kernel()
-        now = Seen(sighting.source_id, sighting.epoch, sighting.history_id, sighting.counter)
+        now = SQLiteSourceState(row.source_id, row.epoch, row.history_id, row.counter)
         if self.seen is not None:
             self._check_forward(self.seen, now)
         self.seen = now
 
-    def remembering(self, reply: Reply) -> Reply:
-        """Remember the token of a grant once it is committed, so that its loss is noticed; return the reply."""
+    def remember_grant(self, reply: Reply) -> Reply:
+        """Remember the token of a committed grant, so that its loss is noticed; return the reply."""
         seen = self.seen
         if isinstance(reply, ask.Granted) and seen is not None and reply.token > seen.counter:
             seen.counter = reply.token
         return reply
 
     def raise_epoch(self, database: Database, request: ask.RaiseEpoch) -> SourceInfo | None:
-        """Begin a new history on this kernel's clock, and end every lease of the old one."""
+        """Begin a new history on this kernel's clock; end every lease of the old one."""
         info = database.transact_flushed(lambda: self._begin_history(database, request))
         if info is not None:
-            self.seen = Seen(info.source_id, info.epoch, info.history_id, info.last_token)
+            self.seen = SQLiteSourceState(info.source_id, info.epoch, info.history_id, info.last_token)
         return info
 
     def _begin_history(self, database: Database, request: ask.RaiseEpoch) -> SourceInfo | None:
@@ -251,11 +246,11 @@ class SQLiteIdentity:
     def _adopt_after_reboot(self, database: Database) -> None:
         row = read_source(database)
         if self._is_our_clock(row):
-            return  # Another process was faster.
+            return  # Another process has done it.
         self._void_everything(database, "the machine was started again", born_after_us=0)
 
     def _void_everything(self, database: Database, ended: str, born_after_us: int) -> None:
-        """Skip to what was reserved, take over the clock, and end every lease and wait that was on the old one."""
+        """Skip to the reserved bound, adopt this kernel's clock, and end every lease and wait of the old clock."""
         database.execute(SQL.end_all_leases, {"ended": ended})
         database.execute(SQL.drop_all_waiters)
         database.execute(SQL.adopt_clock, {"born_after_us": born_after_us, **this_kernel()._asdict()})
@@ -271,12 +266,13 @@ class SQLiteIdentity:
         found = _birth_of(self._path)
         if not found.is_of(FileIdentity(row.inode, row.born_ns)):
             raise SourceError(
-                f"{self._path} is a copy: it was made as inode {row.inode}, born {_when(row.born_ns)}, and is inode "
-                f"{found.inode}, born {_when(found.born_ns)} (restored, moved to another disk, or duplicated). The "
-                f"original may have issued higher tokens than its counter, {row.counter}, says: {_REMEDY}"
+                f"{self._path} is a copy: it was made as inode {row.inode}, born {_birth_text(row.born_ns)}, and is "
+                f"inode {found.inode}, born {_birth_text(found.born_ns)} (restored, moved to another disk, or "
+                f"duplicated). The original may have issued higher tokens than its counter, {row.counter}, says: "
+                f"{_REMEDY}"
             )
 
-    def _check_forward(self, seen: Seen, now: Seen) -> None:
+    def _check_forward(self, seen: SQLiteSourceState, now: SQLiteSourceState) -> None:
         if now.source_id != seen.source_id:
             raise SourceError(
                 f"{self._path} was source {seen.source_id} and is source {now.source_id} now: its file was replaced. "
@@ -293,13 +289,13 @@ class SQLiteIdentity:
     def _other_kernel(self) -> SourceError:
         return SourceError(
             f"{self._path} is used by another kernel (a second machine, a container with a clock of its own, or a "
-            "copy): leases on it cannot be judged by this one's clock. Use a server store for several machines; if the "
+            "copy): this kernel's clock says nothing about its leases. Use a server store for several machines; if the "
             f"file moved here for good, {_REMEDY}"
         )
 
 
-def _when(born_ns: int) -> str:
-    """Return a time of birth for people: UTC, to the microsecond."""
+def _birth_text(born_ns: int) -> str:
+    """Return a time of birth as text: UTC, to the microsecond."""
     if not born_ns:
         return "at an unknown time"
     seconds, ns = divmod(born_ns, 1_000_000_000)

@@ -1,18 +1,18 @@
-"""Look at a source without changing it: lock by lock for people, and its set-up for `fencelock doctor`."""
+"""Inspects a source: its locks one by one for people, and its setup for `fencelock doctor`.
+
+Promise: nothing here changes a lease. Never: a store or a connection made here; the caller passes what is needed.
+"""
 
 import json
 import stat
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fencelock.errors import SourceError
 from fencelock.model import Finding, LockInfo, SourceInfo
-from fencelock.protocol.source_requests import ReadSource
 from fencelock.stores.sqlite.connection.database import Database
 from fencelock.stores.sqlite.source.identity import SQL, read_source_alone
-
-if TYPE_CHECKING:
-    from fencelock.stores.sqlite.source.store import SQLiteSource
 
 PAGE_LOCKS = 500
 _NETWORK_FILESYSTEMS = {
@@ -37,7 +37,7 @@ def source_info(database: Database) -> SourceInfo:
 
 
 def lock_info(database: Database, lock: str) -> LockInfo:
-    """Return what is known of one lock; a lock that was never taken is free and has no token."""
+    """Return the state of one lock; a lock that was never taken is free and has no token."""
     rows = database.run(SQL.inspect, {"lock": lock}, to_write=False)
     if not rows:
         return LockInfo(lock, token=None, holder=None, remaining=0.0, ttl=None, waiters=())
@@ -45,7 +45,7 @@ def lock_info(database: Database, lock: str) -> LockInfo:
 
 
 def page(database: Database, after: str | None) -> tuple[LockInfo, ...]:
-    """Return the next locks in the order of their names."""
+    """Return the next page of locks, in the order of their names."""
     rows = database.run(SQL.inspect_page, {"after": after or "", "page": PAGE_LOCKS}, to_write=False)
     return tuple(_lock_info(row) for row in rows)
 
@@ -63,42 +63,39 @@ def _lock_info(row: tuple[Any, ...]) -> LockInfo:
     )
 
 
-def examine(store: "SQLiteSource") -> list[Finding]:
-    """Return what in the file's set-up would break the promise."""
-    findings = [*_place(store.path)]
-    connection = store.connect()
+def examine(path: Path, check_accepted: Callable[[], None]) -> list[Finding]:
+    """Return the findings about a file's setup; `check_accepted` raises SourceError if the source is refused."""
+    findings = _examine_location(path)
     try:
-        connection.perform(ReadSource())
-        store.identity.settle(connection.database)
+        check_accepted()
     except SourceError as error:
         findings.append(Finding("source-refused", str(error), "do what the message says, then run doctor again"))
-    finally:
-        connection.close()
     return findings
 
 
-def _place(path: Path) -> list[Finding]:
+def _examine_location(path: Path) -> list[Finding]:
     findings = []
     kind = filesystem_of(path)
     if kind in _NETWORK_FILESYSTEMS:
-        message = f"{path} is on a network file system ({kind}), whose file locks SQLite cannot rely on"
+        message = f"{path} is on a network file system ({kind}), where SQLite cannot rely on file locks"
         findings.append(Finding("network-filesystem", message, "put the file on a local disk, or use a server store"))
     if kind in _VOLATILE_FILESYSTEMS:
         message = f"{path} is on {kind}: a reboot loses the counter, and guards will refuse the source that replaces it"
         findings.append(Finding("volatile-filesystem", message, "put the file on a disk that survives a reboot"))
     if path.exists() and stat.S_IMODE(path.stat().st_mode) & 0o002:
-        message = f"{path} is writable by everybody, so anybody can take or end every lease in it"
+        message = f"{path} is writable by every user, so every user can take or end each lease in it"
         findings.append(Finding("open-permissions", message, f"chmod 600 {path}, or 660 for one group"))
     return findings
 
 
 def filesystem_of(path: Path) -> str:
-    """Return the type of the file system that the file is on, as the kernel names it; "" if it does not say."""
+    """Return the kernel's name for the type of the file's file system; "" if it is unknown."""
     best, kind = -1, ""
     try:
         lines = Path("/proc/self/mountinfo").read_text().splitlines()
     except OSError:
         return ""
+    # The longest mount point above the path holds it; of equally long ones the last, which is mounted over the others.
     for line in lines:
         left, _, right = line.partition(" - ")
         mount_point = left.split()[4].encode().decode("unicode_escape")

@@ -1,8 +1,8 @@
-"""Who gets the lock: what one transaction decides about a claim that asks, and about the queue behind the holder.
+"""Who gets the lock: the decisions about one claim and about the queue behind the holder, inside one transaction.
 
-Promise: a claim is granted once (H4), in the order of the queue (H7), and none whose place expired (H8); a token is the
-counter's next, or none is told. Everything is decided by rows read in the same transaction, on the clock read there.
-Never: anything done outside of the caller's transaction, but the pipe of a waiter that died, which is taken away.
+Promise: a claim is granted at most once (H4), in the order of the queue (H7), and never after its queue entry expired
+(H8). A granted token is the counter's next. Every decision uses rows, and the clock, read in the same transaction.
+Never: an effect outside the caller's transaction, except that the pipe of a dead waiter is removed.
 """
 
 from pathlib import Path
@@ -12,16 +12,16 @@ from fencelock.errors import SourceError
 from fencelock.protocol import source_requests as ask
 from fencelock.stores.sqlite.connection.database import Database
 from fencelock.stores.sqlite.source import wakeup
-from fencelock.stores.sqlite.source.identity import SQL, SQLiteIdentity, lost_source
+from fencelock.stores.sqlite.source.identity import SQL, SQLiteIdentity, missing_source_error
 
 MAX_WAITERS = 10_000
 LAST_TICKET = 2**63 - 1
 HEAD_WAIT_MS = 1000
-"""How long the head of a queue sleeps at most: covers a releaser killed between its commit and its bell."""
+"""Longest sleep of the head of a queue; it covers a releaser killed between its commit and its notification."""
 
 
 class QueueView(NamedTuple):
-    """One row of `look`: all that decides who gets the lock."""
+    """One row of the statement `look`: everything that decides who gets the lock."""
 
     source_id: str
     epoch: int
@@ -43,18 +43,18 @@ class QueueView(NamedTuple):
     is_queued: int
 
     def remaining_ms(self) -> int:
-        """Return the time left to the lease on the lock; a time left greater than its ttl counts as the ttl."""
+        """Return the time left of the lease on the lock, at most its ttl."""
         if self.claim is None or self.deadline_ms is None or self.ttl_ms is None:
             return 0
         return min(self.deadline_ms - self.now_ms, self.ttl_ms)
 
     def may_have_ended(self, claim: str, born_us: int) -> bool:
-        """Tell whether the claim may be one that ended before: then only a fresh one may be granted (H4)."""
+        """Return whether the claim may have ended before; only a fresh claim may be granted (H4)."""
         return claim == self.ended_claim or born_us <= max(self.forgotten_us, self.born_after_us)
 
 
 class SQLiteQueue:
-    """Decides for one connection, inside its transactions."""
+    """The decisions of one connection, made inside its transactions."""
 
     def __init__(self, path: Path, identity: SQLiteIdentity, database: Database) -> None:
         self._path = path
@@ -77,17 +77,17 @@ class SQLiteQueue:
         return self._enqueue(look, request)
 
     def look(self, lock: str, claim: str) -> QueueView:
-        """Read all that decides about this claim; an error if the file is not the one that was known."""
+        """Read everything that decides about this claim; SourceError if the source's history went back."""
         row = self._execute(SQL.look, {"lock": lock, "claim": claim}).fetchone()
         if row is None:
-            raise lost_source(self._path)
+            raise missing_source_error(self._path)
         look = QueueView._make(row)
-        self._identity.check_unmoved(look)
+        self._identity.check_state(look)
         return look
 
     def next_token(self, look: QueueView, lock: str) -> int | None:
-        """Return the token to mint, None when the block is spent; SourceError if the lock's last token is above the
-        counter, as nothing but damage can make it.
+        """Return the token to mint; None if the block is spent; SourceError if the lock's last token is above the
+        counter, which only damage can cause.
         """
         if (look.token or 0) > look.counter:
             raise SourceError(
@@ -97,7 +97,7 @@ class SQLiteQueue:
         return look.counter + 1 if look.counter < look.bound else None
 
     def _granted_before(self, look: QueueView) -> ask.SourceReply:
-        """Answer a repeated request of the holder: the same token while its lease runs, never a fresh one (T3)."""
+        """Answer a repeated request of the holder: the same token while its lease runs, never a new one (T3)."""
         remaining_ms = look.remaining_ms()
         if remaining_ms <= 0 or look.token is None:
             return ask.ClaimEnded()
@@ -141,7 +141,7 @@ class SQLiteQueue:
         return self._execute(SQL.is_queue_full, {"lock": lock, "limit": MAX_WAITERS}).fetchone() is not None
 
     def poll(self, request: ask.Poll) -> ask.SourceReply:
-        """Grant the lock to a claim that is in the queue, if its turn has come."""
+        """Grant the lock to a waiting claim, if its turn has come."""
         look = self.look(request.lock, request.claim)
         if look.claim == request.claim:
             return self._granted_before(look)
@@ -153,7 +153,7 @@ class SQLiteQueue:
             return ask.ClaimEnded()
         ticket, holder, ttl_ms, kept_until_ms = waiter
         is_head = look.head in (claim, None)
-        # All before the head are dead: so this never reads the living, and costs the same however many wait.
+        # All entries before the head are dead, so this reads no living one: its cost does not grow with the queue.
         if (is_head or kept_until_ms <= look.now_ms) and claim in self._drop_dead_waiters(look, lock, ticket):
             return ask.ClaimEnded()
         if is_head and look.remaining_ms() <= 0:
@@ -167,19 +167,19 @@ class SQLiteQueue:
         predecessor = self._execute(
             SQL.read_predecessor_deadline, {"lock": lock, "ticket": ticket, "now_ms": look.now_ms}
         ).fetchone()
-        patience_ms = predecessor[0] - look.now_ms if predecessor else HEAD_WAIT_MS
-        return ask.Queued(min(patience_ms, ttl_ms // 3))
+        sleep_ms = predecessor[0] - look.now_ms if predecessor else HEAD_WAIT_MS
+        return ask.Queued(min(sleep_ms, ttl_ms // 3))
 
     def _drop_dead_waiters(self, look: QueueView, lock: str, ticket: int) -> list[str]:
-        places = {"lock": lock, "ticket": ticket, "now_ms": look.now_ms}
-        dead = [claim for (claim,) in self._execute(SQL.drop_dead_waiters, places).fetchall()]
+        up_to = {"lock": lock, "ticket": ticket, "now_ms": look.now_ms}
+        dead = [claim for (claim,) in self._execute(SQL.drop_dead_waiters, up_to).fetchall()]
         for claim in dead:
             self.remember_ended(lock, claim)
             wakeup.remove(self._path, claim)
         return dead
 
     def remember_ended(self, lock: str, claim: str) -> None:
-        """Never grant this claim from now on."""
+        """Record that this claim is over, so that it is never granted."""
         if not self._execute(SQL.remember_ended, {"lock": lock, "claim": claim}).rowcount:
-            # A lock that was never taken has no row to remember it in.
+            # A lock that was never taken has no row for it: the source refuses all claims born until now.
             self._execute(SQL.refuse_older_claims)

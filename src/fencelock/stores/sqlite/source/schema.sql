@@ -1,7 +1,7 @@
 -- name: create_source
--- One row: the source's identity, its counter (T1), and whose clock the deadlines are on. Tokens are issued up to
--- `bound`, which is raised only when `reserved` was flushed at least as high: what is read of a file may be a commit
--- whose flush was interrupted, and is on no disk yet.
+-- One row: the source's identity, its counter (T1), and the kernel whose clock the deadlines are on. Tokens are issued
+-- up to `bound`, which is raised only after `reserved` was flushed at least as high. A value read from the file is not
+-- enough: it may belong to a commit whose flush was interrupted and which is not on disk.
 CREATE TABLE fencelock_source (
     id             INTEGER PRIMARY KEY CHECK (id = 1),
     schema         INTEGER NOT NULL,
@@ -12,18 +12,18 @@ CREATE TABLE fencelock_source (
     bound          INTEGER NOT NULL CHECK (bound >= counter),
     reserved       INTEGER NOT NULL CHECK (reserved >= bound),
     flushes        INTEGER NOT NULL,  -- makes each reservation a change: SQLite flushes no commit without one
-    born_after_us  INTEGER NOT NULL,  -- claims drawn until then are refused: everything was ended
+    born_after_us  INTEGER NOT NULL,  -- claims drawn until then are refused: all claims were ended
     boot_id        TEXT    NOT NULL,
     time_namespace TEXT    NOT NULL,
     machine_id     TEXT    NOT NULL,
-    inode          INTEGER NOT NULL,  -- another one, or another birth: this file is a copy
+    inode          INTEGER NOT NULL,  -- if the file has another inode or time of birth, it is a copy
     born_ns        INTEGER NOT NULL   -- 0: the file system keeps no time of birth
 ) STRICT;
 
 -- name: create_lock
--- One row a lock that was ever taken; no claim: free. Deadlines are milliseconds since boot. The row remembers which
--- claim ended last, and until when earlier ones ended: whatever claim was drawn until then may be a late duplicate of
--- one of them, and is refused (H4).
+-- One row per lock that was taken at least once; without a claim it is free. Deadlines are milliseconds since boot. The
+-- row remembers the claim that ended last, and when the one before it ended (`forgotten_us`): a claim drawn until then
+-- may be a late duplicate of a forgotten one, and is refused (H4).
 CREATE TABLE fencelock_lock (
     name         TEXT    PRIMARY KEY NOT NULL,
     token        INTEGER NOT NULL CHECK (token >= 1),
@@ -38,7 +38,7 @@ CREATE TABLE fencelock_lock (
 ) STRICT, WITHOUT ROWID;
 
 -- name: create_token_spent_by_insert
--- A token leaves the counter in the step that writes it into a lock; the check on the bound makes it fail above (T1).
+-- The counter advances in the step that writes the token into a lock; the CHECK on the bound refuses a higher token (T1).
 CREATE TRIGGER fencelock_token_spent_by_insert AFTER INSERT ON fencelock_lock
 BEGIN UPDATE fencelock_source SET counter = NEW.token WHERE id = 1; END;
 
@@ -48,7 +48,7 @@ CREATE TRIGGER fencelock_token_spent_by_update AFTER UPDATE OF token ON fenceloc
 BEGIN UPDATE fencelock_source SET counter = NEW.token WHERE id = 1; END;
 
 -- name: create_waiter
--- One row a waiting claim; the order of tickets is the order of the queue (H7).
+-- One row per waiting claim; the queue is ordered by ticket (H7).
 CREATE TABLE fencelock_waiter (
     ticket      INTEGER PRIMARY KEY AUTOINCREMENT,
     lock        TEXT    NOT NULL,
@@ -63,8 +63,8 @@ CREATE TABLE fencelock_waiter (
 CREATE INDEX fencelock_waiter_order ON fencelock_waiter (lock, ticket);
 
 -- name: create_source_audit
--- What operators did to the source: epochs raised, leases broken (`holder`: whose). The claim of a break is kept, so that
--- the same request asked again, after its reply was lost, breaks nobody else's lease.
+-- Operators' actions: epochs raised, leases broken (`holder` had the lease). The claim of a break is kept, so that a
+-- request repeated after a lost reply does not break a later holder's lease.
 CREATE TABLE fencelock_source_audit (
     id      INTEGER PRIMARY KEY,
     at      TEXT NOT NULL,

@@ -1,9 +1,9 @@
 -- name: has_schema
--- Whether this file holds a source.
+-- Whether the file holds a source.
 SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'fencelock_source';
 
 -- name: read_schema_number
--- The number of the schema, before anything else is read.
+-- The schema number; read before anything else.
 SELECT schema FROM fencelock_source WHERE id = 1;
 
 -- name: read_source
@@ -12,12 +12,13 @@ SELECT source_id, epoch, history_id, counter, bound, reserved, boot_id, time_nam
 FROM fencelock_source WHERE id = 1;
 
 -- name: grant_if_free
--- The common case in one statement: the lock was taken before and is free, nobody waits, the block has a token left, nothing
--- about the source is new to us, and the claim cannot be a late duplicate. Else no row is changed, and `look` decides.
--- fencelock_tell hands the token to the caller and is NULL: RETURNING would cost as much as a third of the statement.
--- Values in the order of the text: named ones take longer to bind, and Python 3.12 warns of numbered ones.
+-- The common case in one statement: the lock was taken before and is free, there is no waiter, the block has a token
+-- left, the source is in the state that this process knows, and the claim cannot be a late duplicate. In any other case
+-- no row changes, and `look` decides. fencelock_emit hands the token to the caller and returns NULL: RETURNING would
+-- cost a third of the statement. Parameters are positional, because named ones take longer to bind, and Python 3.12
+-- warns about numbered ones.
 UPDATE fencelock_lock SET
-    (token, ended) = (SELECT s.counter + 1, fencelock_tell(s.counter + 1) FROM fencelock_source AS s WHERE s.id = 1),
+    (token, ended) = (SELECT s.counter + 1, fencelock_emit(s.counter + 1) FROM fencelock_source AS s WHERE s.id = 1),
     claim = ?, holder = ?, ttl_ms = ?, deadline_ms = fencelock_now_ns() / 1000000 + ?
 WHERE name = ? AND claim IS NULL AND forgotten_us < ? AND ended_claim IS NOT ?
   AND EXISTS (
@@ -39,7 +40,7 @@ FROM fencelock_source AS s LEFT JOIN fencelock_lock AS l ON l.name = :lock
 WHERE s.id = 1;
 
 -- name: grant
--- Write who holds the lock, and remember the claim whose expired lease it takes over.
+-- Write the new holder, and remember the claim whose expired lease it takes over.
 INSERT INTO fencelock_lock (name, token, claim, holder, ttl_ms, deadline_ms)
 VALUES (:lock, :token, :claim, :holder, :ttl_ms, :now_ms + :ttl_ms)
 ON CONFLICT (name) DO UPDATE SET
@@ -50,17 +51,17 @@ ON CONFLICT (name) DO UPDATE SET
     ended_claim = coalesce(claim, ended_claim);
 
 -- name: remember_ended
--- A claim that did not hold the lock is over.
+-- End a claim that did not hold the lock.
 UPDATE fencelock_lock SET
     forgotten_us = max(forgotten_us, ended_us), ended_us = fencelock_now_ns() / 1000, ended_claim = :claim
 WHERE name = :lock;
 
 -- name: is_queue_full
--- Whether the queue has its largest length already.
+-- Whether the queue is full.
 SELECT 1 FROM fencelock_waiter WHERE lock = :lock LIMIT 1 OFFSET :limit - 1;
 
 -- name: enqueue
--- Take a ticket, unless this claim has one.
+-- Append the claim to the queue, unless it is there already.
 INSERT INTO fencelock_waiter (lock, claim, holder, ttl_ms, deadline_ms)
 VALUES (:lock, :claim, :holder, :ttl_ms, :now_ms + :ttl_ms)
 ON CONFLICT (claim) DO NOTHING;
@@ -70,45 +71,46 @@ ON CONFLICT (claim) DO NOTHING;
 SELECT ticket, holder, ttl_ms, deadline_ms FROM fencelock_waiter WHERE claim = :claim AND lock = :lock;
 
 -- name: refresh_waiter
--- The waiter is alive: its place is kept for another ttl.
+-- The waiter is alive: keep its entry for another ttl.
 UPDATE fencelock_waiter SET deadline_ms = :now_ms + ttl_ms WHERE ticket = :ticket;
 
 -- name: read_predecessor_deadline
--- Until when the waiter in front may be dead without being passed over.
+-- The deadline of the waiter in front: if it is dead, it is passed over after this time.
 SELECT deadline_ms FROM fencelock_waiter
 WHERE lock = :lock AND ticket < :ticket AND deadline_ms > :now_ms ORDER BY ticket DESC LIMIT 1;
 
 -- name: leave_queue
--- Give up a place in the queue.
+-- Remove a claim from the queue.
 DELETE FROM fencelock_waiter WHERE claim = :claim;
 
 -- name: drop_dead_waiters
--- Waiters up to this place whose own time is up are passed over (H7), and do not come back (H8).
+-- Remove expired waiters up to this ticket: they are passed over (H7) and never granted (H8).
 DELETE FROM fencelock_waiter
 WHERE lock = :lock AND ticket <= :ticket AND deadline_ms <= :now_ms RETURNING claim;
 
 -- name: drop_every_dead_waiter
--- The same for all locks, when everything that is over is forgotten.
+-- Remove expired waiters of all locks (for `purge`).
 DELETE FROM fencelock_waiter WHERE deadline_ms <= fencelock_now_ns() / 1000000 RETURNING claim;
 
 -- name: end_lease
--- Free the lock (the first value) if this claim holds it, and tell whose turn it is.
+-- Free the lock if this claim holds it, and emit the claim whose turn it is. (`holder` becomes NULL: fencelock_emit
+-- returns it.)
 UPDATE fencelock_lock SET
     claim = NULL, deadline_ms = 0, ended = 'it was released',
     forgotten_us = max(forgotten_us, ended_us), ended_us = fencelock_now_ns() / 1000, ended_claim = claim,
-    holder = fencelock_tell((
+    holder = fencelock_emit((
         SELECT w.claim FROM fencelock_waiter AS w
         WHERE w.lock = fencelock_lock.name AND w.deadline_ms > (SELECT fencelock_now_ns() / 1000000)
         ORDER BY w.ticket LIMIT 1))
 WHERE name = ? AND claim = ?;
 
 -- name: read_head
--- Whose turn it is.
+-- The claim whose turn it is.
 SELECT claim FROM fencelock_waiter
 WHERE lock = :lock AND deadline_ms > fencelock_now_ns() / 1000000 ORDER BY ticket LIMIT 1;
 
 -- name: renew
--- Extend every lease of a batch that is still running; :leases is a JSON object of claim to lock.
+-- Extend each lease of a batch that has not expired; :leases is a JSON object from claim to lock.
 UPDATE fencelock_lock AS l SET deadline_ms = (SELECT fencelock_now_ns() / 1000000) + l.ttl_ms
 FROM json_each(:leases) AS asked
 WHERE l.name = asked.value AND l.claim = asked.key AND l.deadline_ms > (SELECT fencelock_now_ns() / 1000000)
@@ -119,7 +121,7 @@ RETURNING claim, ttl_ms;
 SELECT token, claim, holder, ended FROM fencelock_lock WHERE name = :lock;
 
 -- name: inspect
--- One lock as people see it; waiters as a JSON array in the order of the queue.
+-- The public view of one lock; waiters as a JSON array in the order of the queue.
 SELECT l.name, l.token, l.holder, l.claim, l.ttl_ms, l.deadline_ms, fencelock_now_ns() / 1000000,
        (SELECT json_group_array(holder) FROM (
             SELECT w.holder FROM fencelock_waiter AS w
@@ -127,7 +129,7 @@ SELECT l.name, l.token, l.holder, l.claim, l.ttl_ms, l.deadline_ms, fencelock_no
 FROM fencelock_lock AS l WHERE l.name = :lock;
 
 -- name: inspect_page
--- A page of locks in the order of their names, each as `inspect` shows it.
+-- A page of locks in the order of their names, with the columns of `inspect`.
 SELECT l.name, l.token, l.holder, l.claim, l.ttl_ms, l.deadline_ms, fencelock_now_ns() / 1000000,
        (SELECT json_group_array(holder) FROM (
             SELECT w.holder FROM fencelock_waiter AS w
@@ -135,7 +137,7 @@ SELECT l.name, l.token, l.holder, l.claim, l.ttl_ms, l.deadline_ms, fencelock_no
 FROM fencelock_lock AS l WHERE l.name > :after ORDER BY l.name LIMIT :page;
 
 -- name: break_lease
--- Free the lock, and note the breaker's token as the last one issued.
+-- Free the lock, and record the breaker's token as the last one issued.
 INSERT INTO fencelock_lock (name, token, ttl_ms, deadline_ms, ended)
 VALUES (:lock, :token, 0, 0, :ended)
 ON CONFLICT (name) DO UPDATE SET
@@ -143,60 +145,60 @@ ON CONFLICT (name) DO UPDATE SET
     forgotten_us = max(forgotten_us, ended_us), ended_us = fencelock_now_ns() / 1000, ended_claim = coalesce(claim, ended_claim);
 
 -- name: write_audit
--- What an operator did, and why.
+-- Record an operator's action and its reason.
 INSERT INTO fencelock_source_audit (at, who, action, subject, token, reason, holder, claim)
 VALUES (strftime('%Y-%m-%dT%H:%M:%SZ', 'now'), :who, :action, :subject, :token, :reason, :holder, :claim);
 
 -- name: read_break
--- What this very request did before, if it was asked before.
+-- The result of this same break request, if it was executed before.
 SELECT token, holder FROM fencelock_source_audit WHERE claim = :claim;
 
 -- name: end_expired_leases
--- Make expired leases free ones, so that they can be forgotten.
+-- Turn expired leases into free locks, so that `purge` can delete them.
 UPDATE fencelock_lock SET claim = NULL, holder = NULL, ended = 'it expired'
 WHERE claim IS NOT NULL AND deadline_ms <= fencelock_now_ns() / 1000000;
 
 -- name: purge
--- Forget free locks without waiters; the counter is the source's, so their tokens stay spent (T6).
+-- Delete free locks without waiters. The counter belongs to the source, so their tokens stay spent (T6).
 DELETE FROM fencelock_lock
 WHERE claim IS NULL AND name NOT IN (SELECT lock FROM fencelock_waiter WHERE deadline_ms > fencelock_now_ns() / 1000000);
 
 -- name: refuse_older_claims
--- Whatever claim was drawn until now and is not known to the file is over.
+-- Refuse all claims drawn until now that the file does not know.
 UPDATE fencelock_source SET born_after_us = fencelock_now_ns() / 1000 WHERE id = 1;
 
 -- name: reserve_block
--- The first step towards a higher bound, to be flushed in any case: what somebody else wrote may not have been.
+-- First step towards a higher bound. It always changes the row, so that its commit is flushed: an equal value that
+-- another process wrote may not be on disk.
 UPDATE fencelock_source SET reserved = max(reserved, :reserved), flushes = flushes + 1 WHERE id = 1;
 
 -- name: raise_bound
--- The second step: tokens are issued up to what was flushed.
+-- Second step: allow tokens up to the flushed reservation.
 UPDATE fencelock_source SET bound = :reserved WHERE id = 1 AND bound < :reserved AND reserved >= :reserved;
 
 -- name: end_all_leases
--- No lease of the history until now is one any more, and nothing is remembered on the clock until now.
+-- End every lease, and forget all times, which were on the old clock.
 UPDATE fencelock_lock SET
     claim = NULL, holder = NULL, deadline_ms = 0, ended = iif(claim IS NULL, ended, :ended),
     ended_claim = NULL, ended_us = 0, forgotten_us = 0;
 
 -- name: drop_all_waiters
--- Nor is any place in a queue.
+-- End every wait.
 DELETE FROM fencelock_waiter;
 
 -- name: adopt_clock
--- Deadlines are on this kernel's clock from now on; after an unclean start the counter skips to what was
--- reserved (T1).
+-- Deadlines use this kernel's clock from now on. After an unclean start the counter skips to the reserved bound (T1).
 UPDATE fencelock_source SET
     counter = reserved, bound = reserved, born_after_us = :born_after_us,
     boot_id = :boot_id, time_namespace = :time_namespace, machine_id = :machine_id
 WHERE id = 1;
 
 -- name: read_highest_token
--- The highest token that any lock has: not above the counter, unless the file is damaged.
+-- The highest token of any lock; it is above the counter only in a damaged file.
 SELECT coalesce(max(token), 0) FROM fencelock_lock;
 
 -- name: raise_epoch
--- Begin a new history, if the old one is still the one that was read (T7).
+-- Begin a new history, if the current one is still the one that was read (T7).
 UPDATE fencelock_source SET
     epoch = epoch + 1, history_id = :new_history_id, counter = :counter,
     bound = :counter, reserved = :counter,

@@ -1,13 +1,13 @@
 """The source of tokens in one SQLite file: one transaction to acquire, one to release.
 
-Promise: a token is minted in the transaction that decides the holder, from a block that was reserved durably before
-(T1); who holds the lock need not survive a power cut, so grants are not flushed. Every decision is made on
+Promise: a token is minted in the transaction that decides the holder, from a block that was durably reserved before
+(T1). The record of the holder may be lost in a power cut, so grants are not flushed. Every decision uses
 CLOCK_BOOTTIME, read under the file's write lock (H1). A file that another kernel uses, that is a copy, or whose
 counter went back is refused.
-Never: a busy loop; a token given to two claims; a claim granted twice (H4).
+Never: a busy loop; one token for two claims; a claim granted twice (H4).
 
-Limits: all processes must run on one kernel. A process that is frozen inside a write transaction (tens of microseconds)
-holds the whole file, take-over included; the others get SourceUnavailableError.
+Limits: all processes must run on one kernel. A process that is frozen inside a write transaction (tens of microseconds
+long) blocks the whole file, take-over included; other processes get SourceUnavailableError.
 """
 
 import json
@@ -22,22 +22,22 @@ from fencelock.errors import UnsupportedError
 from fencelock.model import Finding
 from fencelock.protocol import source_requests as ask
 from fencelock.protocol.stores import Capabilities
-from fencelock.stores.sqlite.connection.database import BUSY_PATIENCE_S, Database, path_of
-from fencelock.stores.sqlite.connection.kernel import this_kernel
+from fencelock.stores.sqlite.connection.database import BUSY_TIMEOUT_S, Database, path_of
+from fencelock.stores.sqlite.connection.file_identity import this_kernel
 from fencelock.stores.sqlite.source import admin, inspection, wakeup
-from fencelock.stores.sqlite.source.identity import SQL, Seen, SQLiteIdentity, ensure_schema, read_source
+from fencelock.stores.sqlite.source.identity import SQL, SQLiteIdentity, SQLiteSourceState, ensure_schema, read_source
 from fencelock.stores.sqlite.source.queue import SQLiteQueue
 
 REPLACED_CHECK_S = 0.05
-"""How often a connection looks whether the file at its path is still the one that it has open: a look costs a tenth
-of a grant."""
+"""How often a connection checks that its path still names the file that it has open. A check costs a tenth of a
+grant."""
 _NEVER = -1
 MAX_CONNECTIONS = 8
-"""The threads of a process take turns at so many: a thousand that all tried for the file's one lock would starve."""
+"""The threads of a process share so many connections: a thousand that all compete for the file's one lock starve."""
 
 
 class SQLiteSource:
-    """A source of tokens in one file. Making it opens nothing."""
+    """A source of tokens in one file. Constructing it opens nothing."""
 
     capabilities = Capabilities(
         ttl_min_ms=100, ttl_max_ms=86_400_000, ttl_step_ms=1, notifies=True, max_connections=MAX_CONNECTIONS
@@ -48,8 +48,8 @@ class SQLiteSource:
         self.path = path_of(url)
         self.identity = SQLiteIdentity(self.path)
 
-    def connect(self, *, request_timeout_s: float = BUSY_PATIENCE_S) -> "SQLiteSourceConnection":
-        """Return a connection; the file is opened, and its schema made if it has none, by the first request."""
+    def connect(self, *, request_timeout_s: float = BUSY_TIMEOUT_S) -> "SQLiteSourceConnection":
+        """Return a connection. Its first request opens the file, and creates the schema if there is none."""
         if not HAS_BOOTTIME:
             raise UnsupportedError(
                 "a SQLite source needs CLOCK_BOOTTIME, which this system does not have: run it on Linux, or use "
@@ -58,11 +58,11 @@ class SQLiteSource:
         return SQLiteSourceConnection(self, request_timeout_s)
 
     def listen(self, lock: str, claim: str) -> wakeup.PipeWakeup:
-        """Open the bell of one waiting claim."""
+        """Open the wakeup of one waiting claim."""
         return wakeup.PipeWakeup(self.path, claim)
 
     def install(self) -> None:
-        """Make the file and its schema if there is none."""
+        """Create the file and its schema if they do not exist."""
         connection = self.connect()
         try:
             connection.perform(ask.ReadSource())
@@ -70,8 +70,12 @@ class SQLiteSource:
             connection.close()
 
     def examine(self) -> list[Finding]:
-        """Return what in this file's set-up would break the promise."""
-        return inspection.examine(self)
+        """Return the findings about the file's setup."""
+        connection = self.connect()
+        try:
+            return inspection.examine(self.path, connection.check_accepted)
+        finally:
+            connection.close()
 
 
 class SQLiteSourceConnection:
@@ -83,38 +87,41 @@ class SQLiteSourceConnection:
         self._path = store.path
         self._identity = store.identity
         self._checked_opening = _NEVER
-        self._look_again_s = 0.0
-        self._told: deque[Any] = deque(maxlen=1)
+        self._next_check_s = 0.0
+        self._emitted: deque[Any] = deque(maxlen=1)
         self.database = self.database_type(
-            store.path, prepare=partial(prepare, self._told), request_timeout_s=request_timeout_s
+            store.path, prepare=partial(register_functions, self._emitted), request_timeout_s=request_timeout_s
         )
         self._execute = self.database.execute
-        self._queueing = SQLiteQueue(store.path, store.identity, self.database)
+        self._queue = SQLiteQueue(store.path, store.identity, self.database)
 
     def perform(self, request: Any) -> ask.SourceReply:
         """Answer one request of `protocol/source_requests.py` in one transaction."""
         now_s = time.monotonic()
-        if now_s >= self._look_again_s:
+        if now_s >= self._next_check_s:
             self.database.drop_if_replaced()
-            self._look_again_s = now_s + REPLACED_CHECK_S
+            self._next_check_s = now_s + REPLACED_CHECK_S
         if self._checked_opening != self.database.opening:
-            self._check_file(is_operator=type(request) in _OPERATORS)
+            self._check_file(is_operator=type(request) in _OPERATOR_REQUESTS)
         try:
             return self._ANSWERS[type(request)](self, request)
         except TypeError as error:
-            # A value that is not of its column's type: a mistake of ours, unless the file is damaged.
-            self.database.check_whole(error)
+            # A value has not its column's type: the file is damaged, or else this is a bug of ours.
+            self.database.check_integrity(error)
             raise
 
     def _check_file(self, *, is_operator: bool) -> None:
-        """Make sure of schema and identity; an operator may look at, and adopt, a file that is refused to everybody
-        else.
-        """
+        """Check schema and identity; an operator may inspect, and adopt, a file that is otherwise refused."""
         self._identity.check_not_gone()
         ensure_schema(self.database)
         if not is_operator:
-            self._identity.settle(self.database)
+            self._identity.check_file(self.database)
             self._checked_opening = self.database.opening or _NEVER
+
+    def check_accepted(self) -> None:
+        """Raise SourceError if this source is refused for acquires (for `fencelock doctor`)."""
+        self.perform(ask.ReadSource())
+        self._identity.check_file(self.database)
 
     def close(self) -> None:
         """Close the connection; never raises."""
@@ -122,31 +129,33 @@ class SQLiteSourceConnection:
 
     # --- acquire ----------------------------------------------------------------------------------
     def _acquire(self, request: ask.Acquire) -> ask.SourceReply:
+        # The common case is a single UPDATE; it needs the source's state as an earlier request has read it.
         seen = self._identity.seen
         reply: ask.SourceReply = None if seen is None else self._grant_if_free(request, seen)
         if reply is None:
-            reply = self.database.transact(lambda: self._queueing.acquire(request))
-        return self._identity.remembering(reply)
+            reply = self.database.transact(lambda: self._queue.acquire(request))
+        return self._identity.remember_grant(reply)
 
-    def _grant_if_free(self, request: ask.Acquire, seen: Seen) -> ask.Granted | None:
+    def _grant_if_free(self, request: ask.Acquire, seen: SQLiteSourceState) -> ask.Granted | None:
         lock, claim, holder, ttl_ms, born_us, _ = request
         boot_id, time_namespace, _ = this_kernel()
+        # In the order of the `?` in the statement.
         row = (claim, holder, ttl_ms, ttl_ms, lock, born_us, claim)
         source = (seen.history_id, seen.counter, boot_id, time_namespace, born_us)
         if not self.database.change(SQL.grant_if_free, row + source):
             return None
-        return ask.Granted(self._told.pop(), ttl_ms, seen.source_id, seen.history_id)
+        return ask.Granted(self._emitted.pop(), ttl_ms, seen.source_id, seen.history_id)
 
     def _poll(self, request: ask.Poll) -> ask.SourceReply:
-        return self._identity.remembering(self.database.transact(lambda: self._queueing.poll(request)))
+        return self._identity.remember_grant(self.database.transact(lambda: self._queue.poll(request)))
 
-    # --- keep and end -----------------------------------------------------------------------------
+    # --- renew and release ----------------------------------------------------------------------------
     def _renew(self, request: ask.Renew) -> ask.SourceReply:
         return self.database.transact(lambda: self._decide_renew(request))
 
     def _decide_renew(self, request: ask.Renew) -> ask.Renewed:
-        self._identity.check_unmoved(read_source(self.database))
-        # In the order of the table: neighbours lie on one page.
+        self._identity.check_state(read_source(self.database))
+        # In the order of the table: adjacent rows share a page.
         leases = {claim: lock for lock, claim in sorted(request.leases)}
         renewed = dict(self._execute(SQL.renew, {"leases": json.dumps(leases)}).fetchall())
         not_renewed = leases.keys() - renewed if len(renewed) < len(leases) else ()
@@ -165,7 +174,7 @@ class SQLiteSourceConnection:
 
     def _release(self, request: ask.Release) -> ask.SourceReply:
         if self.database.change(SQL.end_lease, (request.lock, request.claim)):
-            was_held, head = True, self._told.pop()
+            was_held, head = True, self._emitted.pop()
         else:
             was_held, head = self.database.transact(lambda: self._end_idle_claim(request))
         if head is not None:
@@ -173,16 +182,16 @@ class SQLiteSourceConnection:
         return ask.Released(was_held)
 
     def _end_idle_claim(self, request: ask.Release) -> tuple[bool, str | None]:
-        """End a claim that did not hold the lock: one that waits, that ended before, or that has not arrived yet.
+        """End a claim that did not hold the lock: it waits, has ended before, or has not arrived yet.
 
-        Looks once more first: an acquire that was cancelled may still be under way, and be granted at this moment.
+        Tries to release once more first: an acquire that was cancelled may have been granted in this moment.
         """
-        self._identity.check_unmoved(read_source(self.database))
+        self._identity.check_state(read_source(self.database))
         if self._execute(SQL.end_lease, (request.lock, request.claim)).rowcount:
-            return True, self._told.pop()
+            return True, self._emitted.pop()
         fields = {"lock": request.lock, "claim": request.claim}
         self._execute(SQL.leave_queue, fields)
-        self._queueing.remember_ended(**fields)
+        self._queue.remember_ended(**fields)
         head = self._execute(SQL.read_head, fields).fetchone()
         return False, head[0] if head else None
 
@@ -192,7 +201,7 @@ class SQLiteSourceConnection:
         return None
 
     def _break(self, request: ask.Break) -> ask.SourceReply:
-        decide = partial(admin.break_lease, self.database, self._queueing, request)
+        decide = partial(admin.break_lease, self.database, self._queue, request)
         reply, head = self.database.transact(decide)
         if head is not None:
             wakeup.notify(self._path, head)
@@ -228,15 +237,15 @@ class SQLiteSourceConnection:
     }
 
 
-_OPERATORS = {ask.RaiseEpoch, ask.ReadSource, ask.Inspect, ask.ListLocks}
-"""Requests that an operator may make of a file which is refused as a copy, or as another kernel's."""
+_OPERATOR_REQUESTS = {ask.RaiseEpoch, ask.ReadSource, ask.Inspect, ask.ListLocks}
+"""Requests that an operator may send to a file which is refused as a copy or as another kernel's."""
 
 
-def prepare(told: deque[Any], native: Any) -> None:
-    """Give a connection the functions that the statements use; what a statement tells is put into `told`.
+def register_functions(emitted: deque[Any], native: Any) -> None:
+    """Register the SQL functions that the statements use. `fencelock_emit` appends its argument to `emitted`.
 
-    Neither function has a frame of Python's: see `fencelock.clock` for what a signal handler would do there.
+    Both are C functions without a Python frame: `fencelock.clock` says what a signal handler could do in one.
     """
     native.create_function("fencelock_now_ns", 0, boottime_ns)
-    native.create_function("fencelock_tell", 1, told.append)
+    native.create_function("fencelock_emit", 1, emitted.append)
     native.execute("PRAGMA synchronous = NORMAL")

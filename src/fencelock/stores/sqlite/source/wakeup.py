@@ -1,10 +1,11 @@
-"""Tell the next waiter that its turn has come: a named pipe for each waiting claim, beside the database file.
+"""Wakes the next waiter: one named pipe per waiting claim, in a folder beside the database file.
 
-Promise: `notify` never blocks and never fails; a waiter that hears nothing looks by itself after `wait_ms`, so a bell
-that is lost costs time and nothing else. A bell takes its pipe away however its waiter ends, an exception out of a
-signal handler included; that of a killed one goes with its place in the queue. Pipes have the permissions of the
-database, and work between containers that share its folder. Never: state that matters (deleting the whole folder harms
-nobody), or a claim in a name, since names turn up in error messages and listings.
+Promise: `notify` never blocks and never fails. A waiter polls by itself after `wait_ms`, so a lost notification costs
+time only. A wakeup removes its pipe however the wait ends, also by an exception from a signal handler; the pipe of a
+killed waiter is removed with its queue entry. Pipes have the permissions of the database, and work between containers
+that share its folder.
+Never: state that matters (the whole folder may be deleted at any time), or a claim in a file name, because names
+appear in error messages and listings.
 """
 
 import os
@@ -20,7 +21,7 @@ _MAX_RACES = 100
 
 
 class PipeWakeup:
-    """The listening end: one waiting claim hears here that it should look again."""
+    """The listening end: becomes readable when the waiting claim should poll."""
 
     _is_open = False
 
@@ -37,17 +38,17 @@ class PipeWakeup:
             ) from error
 
     def fileno(self) -> int:
-        """Return a descriptor that becomes readable when somebody rang."""
+        """Return a descriptor that becomes readable when the waiter was notified."""
         return self._pipe.fileno()
 
     def drain(self) -> None:
-        """Forget the rings until now."""
+        """Discard the notifications so far."""
         self._pipe.read(_DRAIN_BYTES)
 
     def close(self) -> None:
-        """Stop listening, and take the pipe away; to a forked child it is its parent's, and stays."""
+        """Stop listening and remove the pipe; in a forked child the pipe stays, because it is the parent's."""
         if self._is_open:
-            # In this order: what a signal handler's exception breaks off, the finalizer does again.
+            # `_is_open` is cleared last: if a signal handler's exception interrupts this, the finalizer repeats it.
             if self._process_id == os.getpid():
                 with suppress(OSError):
                     os.unlink(self._path)
@@ -56,12 +57,12 @@ class PipeWakeup:
             self._is_open = False
 
     def __del__(self) -> None:
-        """Close what an exception out of a signal handler left open."""
+        """Close what an exception from a signal handler left open."""
         self.close()
 
 
 def notify(database: Path, claim: str) -> None:
-    """Wake the waiter of this claim, if it listens."""
+    """Wake the waiter of this claim, if it is listening."""
     with suppress(OSError):
         descriptor = os.open(_path(database, claim), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
@@ -71,20 +72,20 @@ def notify(database: Path, claim: str) -> None:
 
 
 def remove(database: Path, claim: str) -> None:
-    """Take away the pipe of a waiter that died."""
+    """Remove the pipe of a waiter that died."""
     with suppress(OSError):
         os.unlink(_path(database, claim))
 
 
 def _path(database: Path, claim: str) -> str:
-    import hashlib  # Only who waits, or has a waiter behind, pays for it.
+    import hashlib  # Imported here because a lock without waiters does not need it.
 
-    # Beside the file itself, as SQLite's log is, also for who opens it by a symbolic link.
+    # Beside the file itself, as SQLite's log is, also when it is opened through a symbolic link.
     return f"{os.path.realpath(database)}-wake/{hashlib.blake2b(claim.encode(), digest_size=_NAME_BYTES).hexdigest()}"
 
 
 def _open_listening(database: Path, path: str) -> FileIO:
-    """Make the pipe and open it: a file object closes itself where a bare descriptor would be lost with a signal."""
+    """Create the pipe and open it. A file object closes itself where a signal would leak a bare descriptor."""
     permissions = os.stat(database).st_mode & 0o666
     folder = os.path.dirname(path)
     for _ in range(_MAX_RACES):
@@ -94,9 +95,9 @@ def _open_listening(database: Path, path: str) -> FileIO:
         with suppress(FileExistsError, FileNotFoundError):
             os.mkfifo(path, 0o600)
             os.chmod(path, permissions)
-        # Reading and writing: with a reader alone, the first ringer's close would make the pipe readable for ever.
+        # For reading and writing: without a writer of its own, the pipe stays readable after the first notifier closes.
         with suppress(FileNotFoundError):
             pipe = FileIO(path, "r+")
             os.set_blocking(pipe.fileno(), False)
             return pipe
-    raise FileNotFoundError(2, "the folder is taken away again and again", folder)
+    raise FileNotFoundError(2, "the folder is removed again and again", folder)
