@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fencelock import Sequencer, SourceInfo
-from fencelock._flows.admit import Tenure
+from fencelock._flows.tenure import Tenure
 
 LOCK = "nightly-report"
 RESOURCE = "reports"

@@ -12,8 +12,7 @@ TYPE_CHECKING = False  # As type checkers know it: importing `typing` would cost
 if TYPE_CHECKING:
     from fencelock._api.guard import Guard, guard, inspect_resources
     from fencelock._api.lease import Lease
-    from fencelock._api.lock import Lock
-    from fencelock._api.rlock import RLock
+    from fencelock._api.lock import Lock, RLock
     from fencelock._api.source import Source, connect
     from fencelock.errors import (
         AcquireTimeoutError,
@@ -79,7 +78,7 @@ _HOMES = {
     "NotHeldError": _ERRORS,
     "OutcomeUnknownError": _ERRORS,
     "Protection": _MODEL,
-    "RLock": "fencelock._api.rlock",
+    "RLock": "fencelock._api.lock",
     "SchemaError": _ERRORS,
     "SealLostError": _ERRORS,
     "Sequencer": _MODEL,

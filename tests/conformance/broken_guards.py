@@ -5,7 +5,8 @@ Each is a session of a place in memory with one method changed, or one decision 
 
 from dataclasses import replace
 
-from fencelock._flows.admit import Tenure, Verdict, admit
+from fencelock._flows.admit import Verdict, admit
+from fencelock._flows.tenure import Tenure
 from fencelock.errors import SealLostError, StaleTokenError, TokenCollisionError, WrongLockError
 from fencelock.protocol import guard_requests as ask
 from tests.conformance.memory_guard import PatientSession

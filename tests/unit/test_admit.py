@@ -17,7 +17,8 @@ from fencelock import (
     TokenCollisionError,
     WrongLockError,
 )
-from fencelock._flows.admit import MAX_SEALS, Tenure, Verdict, admit
+from fencelock._flows.admit import Verdict, admit
+from fencelock._flows.tenure import MAX_SEALS, Tenure
 from fencelock.protocol.guard_requests import Begin, Commit, Open, WriteMarks
 from fencelock.stores.registry import guard_store
 from tests.guards import LOCK, RESOURCE, make_file, sequencer, url_of

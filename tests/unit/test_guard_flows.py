@@ -19,10 +19,9 @@ from fencelock import (
     WrongLockError,
 )
 from fencelock._flows import admin, guarding
-from fencelock._flows import commit as finishing
-from fencelock._flows.admit import Tenure
-from fencelock._flows.conflicts import MAX_BEGINNINGS
-from fencelock._flows.guarding import MAX_COMMIT_TRIES, Opened, Scope, Sealed
+from fencelock._flows.guarding import MAX_COMMIT_TRIES, Opened, Sealed
+from fencelock._flows.retry import MAX_BEGINNINGS
+from fencelock._flows.tenure import Scope, Tenure
 from fencelock.protocol import guard_requests as ask
 from fencelock.testing.memory_resource import MemoryResource, MemoryResourceSession
 from tests.guards import LOCK, sequencer
@@ -483,7 +482,7 @@ def test_g1_a_seal_that_was_overtaken_decides_anew() -> None:
 
 
 def finished(found: Mark, *, tenure: Tenure | None = None) -> list[Any]:
-    flow = finishing.finish(scope(), OURS, tenure or sealed_tenure(), ("r",))
+    flow = guarding.finish(scope(), OURS, tenure or sealed_tenure(), ("r",))
     asked, _ = conflicts(flow, 1, reply=reply_with(found))
     return asked
 
@@ -506,5 +505,5 @@ def test_g3_a_block_that_was_overtaken_says_by_whom(found: Mark, error: type[Gua
 
 
 def test_g3_a_block_is_committed_once() -> None:
-    asked, _ = conflicts(finishing.finish(scope(), OURS, Tenure(), ("r",)), 0, reply=reply_with())
+    asked, _ = conflicts(guarding.finish(scope(), OURS, Tenure(), ("r",)), 0, reply=reply_with())
     assert asked == [ask.Finish(("r",))]

@@ -11,12 +11,10 @@ from inspect import isawaitable
 from types import TracebackType
 from typing import Any
 
-from fencelock._api.base_guard import BaseGuard
 from fencelock._api.credentials import Credential, credential_of
 from fencelock._api.executors import AsyncWork, Executor, executor_for
-from fencelock._api.guard_core import GuardCore
-from fencelock._api.guarded_work import check_unused
-from fencelock._api.open_blocks import OpenBlock, check_free
+from fencelock._api.guard import BaseGuard
+from fencelock._api.guard_core import GuardCore, OpenBlock, check_free, check_unused
 from fencelock._api.validation import (
     check_closable,
     check_info,
@@ -28,7 +26,7 @@ from fencelock._api.validation import (
 )
 from fencelock._drivers.guard import run_async
 from fencelock._flows import admin
-from fencelock._flows.guarding import Scope
+from fencelock._flows.tenure import Scope
 from fencelock.errors import FencelockError
 from fencelock.hooks import NO_HOOKS, Hooks
 from fencelock.model import Mark, SourceInfo, check_lock_name, check_token, default_holder

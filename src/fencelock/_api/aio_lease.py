@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from fencelock._api.base_lease import BaseLease, note_loss
+from fencelock._api.lease import BaseLease, note_loss
 from fencelock._drivers.aio import AsyncDriver
 from fencelock._flows import renewal
 from fencelock._keeper.record import DEADLINE_PASSED, RELEASED, LeaseRecord, Listeners

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from fencelock._api.aio_lease import AsyncLease
-from fencelock._api.lock import BaseLock
+from fencelock._api.lock import BaseLock, Holding
 from fencelock._api.lock_options import LockOptions, waiting
-from fencelock._api.rlock import Holding
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping

@@ -10,8 +10,8 @@ from typing import Any, Self
 
 from fencelock._api.aio_lease import AsyncLease, call_on_loop
 from fencelock._api.aio_lock import AsyncLock, AsyncRLock
-from fencelock._api.base_source import BaseSource, broken_lock
 from fencelock._api.lock_options import DEFAULT_TTL_S, LockOptions
+from fencelock._api.source import BaseSource, broken_lock
 from fencelock._drivers.aio import AsyncDriver
 from fencelock._flows import renewal
 from fencelock._flows.acquire import acquire

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from typing import Protocol
 from weakref import WeakValueDictionary
 
-from fencelock._flows.admit import Tenure
+from fencelock._flows.tenure import Tenure
 from fencelock.errors import ConfigError
 from fencelock.model import Sequencer
 

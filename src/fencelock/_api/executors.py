@@ -10,8 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from fencelock._api.credentials import Credential
-from fencelock._api.guard_core import GuardCore
-from fencelock._api.guarded_work import GuardedWork
+from fencelock._api.guard_core import GuardCore, GuardedWork
 from fencelock._drivers.guard import run_async
 from fencelock._drivers.uncancelled import UncancelledThreads, to_its_end
 from fencelock._flows import admin

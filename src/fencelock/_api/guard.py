@@ -1,19 +1,16 @@
-"""The sync guard: what refuses stale writers at a resource.
+"""The sync guard, which refuses stale writers at a resource. `BaseGuard` is what it shares with its async twin.
 
-Promise: a write inside `with guard.transaction(lease)` is committed only if no newer holder has sealed
-the resource, in the same transaction that checks it; the first use of a tenure seals the resource
-before anything is read from it. Every method may be called from any thread.
+Promise: a write inside `with guard.transaction(lease)` is committed only if no newer holder has sealed the resource;
+the same transaction checks that. The first use of a tenure seals the resource before anything is read from it. Any
+thread may call any method.
 """
 
 from collections.abc import Iterable
 from types import TracebackType
 from typing import Any
 
-from fencelock._api.base_guard import BaseGuard
 from fencelock._api.credentials import Credential, credential_of
-from fencelock._api.guard_core import GuardCore
-from fencelock._api.guarded_work import GuardedWork
-from fencelock._api.open_blocks import OpenBlock, check_free
+from fencelock._api.guard_core import GuardCore, GuardedWork, OpenBlock, check_free
 from fencelock._api.validation import (
     check_closable,
     check_info,
@@ -25,13 +22,53 @@ from fencelock._api.validation import (
 )
 from fencelock._drivers.guard import run
 from fencelock._flows import admin
-from fencelock.errors import FencelockError
+from fencelock._flows.tenure import Scope
+from fencelock.errors import ConfigError, FencelockError
 from fencelock.hooks import NO_HOOKS, Hooks
 from fencelock.model import Mark, SourceInfo, check_lock_name, check_token, default_holder
 from fencelock.protocol.guard_requests import ENFORCE, Look, Seen, Unpresent
 from fencelock.protocol.source_requests import Flow
-from fencelock.protocol.stores import GuardConnection
+from fencelock.protocol.stores import GuardConnection, GuardStore
 from fencelock.stores.registry import guard_store
+
+
+class BaseGuard:
+    """Enforces tokens at one or several resources of one place."""
+
+    def __init__(self, store: GuardStore, scope: Scope, hooks: Hooks) -> None:
+        self._core = GuardCore(store, scope, hooks)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.url} resources={list(self.resources)!r} lock={self.lock!r}>"
+
+    @property
+    def url(self) -> str:
+        """Where the resources are."""
+        return self._core.store.url
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        """The names of the resources."""
+        return self._core.scope.resources
+
+    @property
+    def lock(self) -> str:
+        """The name of the lock whose holder may write to the resources."""
+        return self._core.scope.lock
+
+    def _only_resource(self, what: str) -> str:
+        if len(self.resources) != 1:
+            raise ConfigError(
+                f"{what} is about one resource, and this guard has {len(self.resources)}: open one for each"
+            )
+        return self.resources[0]
+
+
+def core_of(guard: BaseGuard) -> GuardCore:
+    """Return what does a guard's work, for adapters; ConfigError if it is no guard."""
+    if not isinstance(guard, BaseGuard):
+        raise ConfigError(f"guard must be one that fencelock.guard(…) has made, not {type(guard).__name__}")
+    return guard._core  # noqa: SLF001 - this module's own.
 
 
 def guard(

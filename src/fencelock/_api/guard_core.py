@@ -1,23 +1,79 @@
-"""The work of a guard as plain blocking calls: what the sync guard does, and the async one hands to threads.
+"""The work of a guard as blocking calls: the sync guard makes them, and the async guard has threads make them.
 
-Promise: every seal and every refusal is told to the hooks, in the thread where it happened, once the guard's own
-transaction is over. Nothing here knows tasks or event loops.
+Promise: hooks get every seal and every refusal, in the thread where it happened, after the guard's own transaction has
+ended. Between the two steps of a `GuardedWork` its connection belongs to the user; after the second step the connection
+is given back, with the work committed if the block ended well and undone if not. A thread or task that would wait for
+its own guarded transaction gets GuardError at once. Never: asyncio imported here.
 """
 
+import os
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fencelock._api.credentials import Credential
 from fencelock._drivers.guard import run
-from fencelock._flows import admin, commit, guarding
-from fencelock._flows.guarding import KINDS, Opened, Refused, Scope, Sealed
+from fencelock._flows import admin, guarding
+from fencelock._flows.guarding import KINDS, Opened, Refused, Sealed
+from fencelock._flows.tenure import Scope
 from fencelock.errors import GuardError
 from fencelock.hooks import Event, Hooks, tell
 from fencelock.model import Mark, SourceInfo, default_holder
 from fencelock.protocol.guard_requests import Look, Seen
 from fencelock.protocol.source_requests import Flow
 from fencelock.protocol.stores import GuardConnection, GuardStore
+
+
+class OpenBlock:
+    """One guarded transaction: where, and in which task (None: by a thread)."""
+
+    __slots__ = ("_home", "place", "task")
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+        self.task: object = None
+        self._home: list[OpenBlock] = []
+
+    def begin(self, task: object = None) -> None:
+        """Take the place for this thread or task, until the end; GuardError if it has the place already."""
+        check_free(self.place, task)
+        self.task = task
+        self._home = _THREAD.open
+        self._home.append(self)
+
+    def end(self) -> None:
+        """The transaction has ended, if it had begun; any thread may say so, and more than once."""
+        if self in self._home:
+            self._home.remove(self)
+
+
+class _Thread(threading.local):
+    def __init__(self) -> None:
+        self.open: list[OpenBlock] = []
+
+
+_THREAD = _Thread()
+
+
+def _after_fork_in_child() -> None:
+    """Forget the parent's open transactions: what bars the child from the file is that the parent has it open."""
+    _THREAD.open = []
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def check_free(place: str, task: object = None) -> None:
+    """Raise GuardError if this thread, or this task, has a guarded transaction open at the place."""
+    for open_block in _THREAD.open:
+        if open_block.place == place and (task is None or task is open_block.task):
+            who = "thread" if task is None else "task"
+            raise GuardError(
+                f"this {who} has a guarded transaction open on {place} already, and would wait for itself: leave that "
+                f"block first, or put everything into one guard(resources=[…])"
+            )
+
 
 Result = TypeVar("Result")
 _MS_PER_S = 1000
@@ -87,7 +143,7 @@ class GuardCore:
 
     def finishing(self, proof: Credential, presented: tuple[str, ...]) -> Flow[None]:
         """Commit a guarded transaction."""
-        return commit.finish(self.scope, proof.sequencer, proof.tenure, presented)
+        return guarding.finish(self.scope, proof.sequencer, proof.tenure, presented)
 
     def checking(self, proof: Credential, *, may_raise: bool) -> Flow[Sealed]:
         """Check the marks inside the caller's transaction."""
@@ -143,3 +199,69 @@ class GuardCore:
 def _left_ms(proof: Credential) -> int | None:
     remaining = proof.remaining()
     return None if remaining is None else int(remaining * _MS_PER_S)
+
+
+def check_unused(*, is_used: bool) -> None:
+    """Raise GuardError if a block was entered before."""
+    if is_used:
+        raise GuardError("a guarded transaction is entered once: call guard.transaction(lease) for each block")
+
+
+class GuardedWork:
+    """A transaction of one guard for one tenure, used once."""
+
+    __slots__ = ("_connection", "_core", "_is_used", "_presented", "place", "proof")
+
+    def __init__(self, core: GuardCore, proof: Credential) -> None:
+        self.proof = proof
+        self.place = core.scope.place
+        self._core = core
+        self._connection: GuardConnection | None = None
+        self._presented: tuple[str, ...] = ()
+        self._is_used = False
+
+    @property
+    def is_open(self) -> bool:
+        """True between the two steps."""
+        return self._connection is not None
+
+    def use(self) -> None:
+        """Raise GuardError if the block was entered before."""
+        check_unused(is_used=self._is_used)
+        self._is_used = True
+
+    def open(self) -> Any:
+        """Seal if need be, begin, present the lease, and return the native connection."""
+        core, proof = self._core, self.proof
+        self._connection = core.store.connect()
+        try:
+            opened = run(core.opening(proof), self._connection)
+            self._presented = opened.presented
+            core.tell_opened(proof, opened)
+            native = self._connection.native
+        except BaseException as error:
+            self.give_back()
+            if isinstance(error, GuardError):
+                core.tell_refused(proof, error)
+            raise
+        return native
+
+    def end(self, error: BaseException | None) -> GuardError | None:
+        """Commit, or undo what an exception left; return what that exception means if it came from the store."""
+        connection = self._connection
+        assert connection is not None, "open comes first"
+        try:
+            if error is None:
+                with self._core.telling(self.proof):
+                    run(self._core.finishing(self.proof, self._presented), connection)
+                return None
+            connection.rollback()
+            return connection.map_error(error)
+        finally:
+            self.give_back()
+
+    def give_back(self) -> None:
+        """Give back the connection that is not given back yet, with what is open in it undone."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from fencelock._api.credentials import Credential
-from fencelock._flows.guarding import Scope
+from fencelock._flows.tenure import Scope
 from fencelock.errors import ConfigError, LeaseError, LeaseInheritedError
 from fencelock.model import (
     SourceInfo,

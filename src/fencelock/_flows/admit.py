@@ -1,15 +1,12 @@
-"""Decide whether a guard admits a sequencer: the rules G1, G2, G5 and G9 as one pure function, and what a tenure
-remembers.
+"""Decide whether a guard admits a sequencer: the rules G1, G2, G5 and G9 as one pure function.
 
-Promise: `admit` either returns what to do with the mark or raises the error of the tree that says why not; equal input
-gives equal output, and the simulator runs the same function as every store. Never: a mark lowered, a seal of one
-tenure made twice.
+Promise: `admit` either returns what to do with the mark or raises the error that says why not; equal input gives equal
+output, and the simulator runs the same function as every store. Never: a mark lowered, a seal of one tenure made twice.
 """
 
 from enum import Enum
 
 from fencelock.errors import (
-    GuardError,
     SealLostError,
     StaleTokenError,
     TokenCollisionError,
@@ -81,41 +78,3 @@ def _stale(mark: Mark, sequencer: Sequencer, why: str) -> StaleTokenError:
         mark=mark.token,
         resource=mark.resource,
     )
-
-
-MAX_SEALS = 1024
-"""Resources that one tenure may seal, over all its guards."""
-
-
-class Tenure:
-    """What one tenure remembers at the guards' side: what it opened and sealed, and whether it has begun to read.
-
-    `opened` are the resources whose guards were opened, `sealed` those of them that admitted it: they differ where a
-    refusal was only observed. Any thread of the tenure may use it: each change is one step of the interpreter, and
-    nothing is ever taken back.
-    """
-
-    __slots__ = ("__weakref__", "has_read", "opened", "sealed")
-
-    def __init__(self) -> None:
-        self.opened: set[tuple[str, str]] = set()
-        self.sealed: set[tuple[str, str]] = set()
-        self.has_read = False
-
-    def check_may_open(self, keys: tuple[tuple[str, str], ...], *, is_independent: bool) -> None:
-        """Raise GuardError if one of these resources would be sealed after another was read (G2)."""
-        late = [resource for place, resource in keys if (place, resource) not in self.opened]
-        if self.has_read and late and not is_independent:
-            raise GuardError(
-                f"resource {late[0]!r} would be sealed after this tenure has read from another one: a stale write "
-                "could land in it in between. Seal all before the first read, by one guard(resources=[…]) or by "
-                "guard.seal(lease) on each; say independent=True if nothing written to it depends on what was "
-                "read elsewhere"
-            )
-        if len(self.opened) + len(late) > MAX_SEALS:
-            raise GuardError(f"one tenure may seal {MAX_SEALS} resources at most: protect more tables by one resource")
-
-    def remember(self, opened: tuple[tuple[str, str], ...], sealed: tuple[tuple[str, str], ...]) -> None:
-        """Remember seals whose commit was confirmed, and resources that were opened without one."""
-        self.opened.update(opened)
-        self.sealed.update(sealed)

@@ -1,16 +1,18 @@
 """What a lease does at a guarded resource: seal it, open and end transactions on it, close it.
 
-Promise: a resource is sealed in a committed and flushed transaction of its own before the tenure reads
-it, and every later transaction finds the mark unchanged or is refused (G1, G2, G9). A tenure remembers
-a seal only after its commit was confirmed. Every decision is `admit`'s: the store compares, and never
-concludes. Never: a mark lowered, or raised a second time by one tenure.
+Promise: a resource is sealed in a committed and flushed transaction of its own before the tenure reads it, and every
+later transaction finds the mark unchanged or is refused (G1, G2, G9). A tenure remembers a seal only after its commit
+was confirmed. `admit` makes every decision: the store compares, and never concludes. Where the store compares at the
+end of a transaction only, a refusal there names the mark that it met, or says that what the block had read has changed.
+Never: a mark lowered, or raised a second time by one tenure; the user's work committed a second time.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import NamedTuple
 
-from fencelock._flows.admit import Tenure, Verdict, admit
-from fencelock._flows.conflicts import retry_on_conflict
+from fencelock._flows.admit import Verdict, admit
+from fencelock._flows.retry import retry_on_conflict
+from fencelock._flows.tenure import Scope, Tenure
 from fencelock.errors import (
     GuardError,
     OutcomeUnknownError,
@@ -24,6 +26,8 @@ from fencelock.protocol.guard_requests import (
     ENFORCE,
     Begin,
     Commit,
+    ConflictError,
+    Finish,
     Join,
     Open,
     Present,
@@ -43,30 +47,6 @@ KINDS: dict[type[GuardError], str] = {
 }
 """Why a lease was refused, in one word: for observe mode and for hooks."""
 _MEMORY_SCHEME = "memory://"
-
-
-class Scope:
-    """What one guard watches over: resources at a place, which the holder of one lock may write.
-
-    `keys` are the resources as a tenure remembers them: unmistakable among all its guards.
-    """
-
-    __slots__ = ("is_independent", "keys", "lock", "place", "resources")
-
-    def __init__(self, place: str, resources: tuple[str, ...], lock: str, *, is_independent: bool = False) -> None:
-        self.place = place
-        self.resources = resources
-        self.lock = lock
-        self.is_independent = is_independent
-        self.keys = tuple((place, resource) for resource in resources)
-
-    def bound_to(self, lock: str) -> "Scope":
-        """Return the same scope for another lock."""
-        return Scope(self.place, self.resources, lock, is_independent=self.is_independent)
-
-    def keys_without(self, resources: Collection[str]) -> tuple[tuple[str, str], ...]:
-        """Return the keys of all but these resources."""
-        return tuple(key for key in self.keys if key[1] not in resources)
 
 
 class Refused(NamedTuple):
@@ -244,6 +224,21 @@ def _refusals(
 
 def _without(resources: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(resource for resource in resources if resource not in others)
+
+
+def finish(scope: Scope, sequencer: Sequencer, tenure: Tenure, presented: tuple[str, ...]) -> Flow[None]:
+    """Commit the open transaction, in which the lease was presented to these resources."""
+    try:
+        yield Finish(presented)
+    except ConflictError as conflict:
+        yield Begin()
+        for mark in (yield from read_marks(scope, sequencer.claim)):
+            check_bound(mark, scope.lock)
+            admit(mark, sequencer, was_sealed=(scope.place, mark.resource) in tenure.sealed)
+        raise GuardError(
+            f"the marks are still this lease's, but {conflict}: nothing of the block was written. Another block of the "
+            f"same lease was faster, or somebody writes there without the guard: begin it anew"
+        ) from conflict
 
 
 def present(scope: Scope, sequencer: Sequencer, tenure: Tenure, limit_ms: int | None = None) -> Flow[tuple[str, ...]]:

@@ -1,12 +1,18 @@
-"""Ask a source until it answers.
+"""Repeat what may be repeated: a source's request whose reply was lost, a guard's transaction that met a conflict.
 
-Promise: a request whose outcome is unknown is repeated under the same claim, a few times; requests are idempotent, so
-the answer is the one that was lost. Where the last token of a block is spent, a block is reserved first (T1). A claim
-that is refused after a lost reply is ended: the request whose reply was lost may be under way still, and would be
-granted to nobody (H5). Never: repeated after a definite error, or without end.
+Promise: a request whose outcome is unknown is repeated under the same claim, MAX_TRIES times; requests are idempotent,
+so the answer is the one that was lost. Where the last token of a block is spent, a block is reserved first (T1). A
+claim that is refused after a lost reply is ended: the lost request may still be under way, and its grant would reach
+nobody (H5). A guard's transaction that was refused because something had changed, and has therefore written nothing,
+begins again with the present state. Never: repeated after a definite error, or without end.
 """
 
-from fencelock.errors import OutcomeUnknownError
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+from fencelock.errors import OutcomeUnknownError, SourceUnavailableError
+from fencelock.protocol.guard_requests import ConflictError
 from fencelock.protocol.source_requests import Acquire, BlockSpent, Busy, Flow, Release, ReserveBlock, SourceReply
 
 MAX_TRIES = 3
@@ -33,3 +39,32 @@ def ask_source(request: object) -> Flow[SourceReply]:
             return reply
         yield from ask_source(ReserveBlock())
         tries_left = MAX_TRIES
+
+
+MAX_BEGINNINGS = 16
+"""Each refusal means that somebody else's write succeeded: so many in a row are no accident."""
+
+Result = TypeVar("Result")
+Terms = ParamSpec("Terms")
+
+
+def retry_on_conflict(flow: Callable[Terms, Flow[Result]]) -> Callable[Terms, Flow[Result]]:
+    """Have a flow of brief transactions begin anew when one is refused; SourceUnavailableError if that goes on."""
+
+    @wraps(flow)
+    def begun(*arguments: Terms.args, **named: Terms.kwargs) -> Flow[Result]:
+        for tries_left in reversed(range(MAX_BEGINNINGS)):
+            try:
+                return (yield from flow(*arguments, **named))
+            except ConflictError as conflict:
+                if not tries_left:
+                    raise _goes_on(conflict) from conflict
+        raise AssertionError("the loop ends by its return or its raise")
+
+    return begun
+
+
+def _goes_on(conflict: ConflictError) -> SourceUnavailableError:
+    return SourceUnavailableError(
+        f"{conflict}, {MAX_BEGINNINGS} times in a row: others write there all the time. Nothing was written: try again"
+    )

@@ -21,8 +21,7 @@ from typing import NamedTuple
 
 from fencelock._drivers.shutdown import SHUTDOWN
 from fencelock._drivers.sync import SyncDriver
-from fencelock._flows import acquire
-from fencelock._flows import renewal as keep
+from fencelock._flows import acquire, renewal
 from fencelock._keeper.callback_thread import CallbackThread
 from fencelock._keeper.record import DEADLINE_PASSED, EXPIRED, HELD, LOST, RELEASED, LeaseRecord
 from fencelock._keeper.schedule import Schedule, first_beat_ms
@@ -220,7 +219,7 @@ class Keeper:
         self._schedule.drop_ended()
         for driver, records in self._schedule.take_due(now_ms):
             try:
-                beat = driver.run(keep.renew(tuple((record.lock, record.claim) for record in records)))
+                beat = driver.run(renewal.renew(tuple((record.lock, record.claim) for record in records)))
             except Exception as error:
                 self._log_failure(error, logging.WARNING, "%d lease(s) could not be renewed now: %s", len(records))
                 self._schedule.doubt(records, self._now_ms())
@@ -234,7 +233,7 @@ class Keeper:
         else:
             logger.error(_UNEXPECTED, exc_info=error)
 
-    def _settle(self, beat: keep.Beat, records: list[LeaseRecord]) -> None:
+    def _settle(self, beat: renewal.Beat, records: list[LeaseRecord]) -> None:
         sent_ms, (remaining, lost) = beat
         heard_ms = self._now_ms()
         for record in records:
@@ -262,7 +261,7 @@ class Keeper:
 
     def _is_released(self, message: Abandon) -> bool:
         try:
-            message.driver.run(keep.release(message.lock, message.claim))
+            message.driver.run(renewal.release(message.lock, message.claim))
         except Exception as error:
             self._log_failure(error, logging.INFO, "a claim on lock %r could not be released now: %s", message.lock)
             return False

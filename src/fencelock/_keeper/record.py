@@ -28,7 +28,7 @@ from fencelock.errors import (
 from fencelock.hooks import NO_HOOKS, Event, Hooks, is_heard, tell
 
 if TYPE_CHECKING:
-    from fencelock._flows.admit import Tenure
+    from fencelock._flows.tenure import Tenure
 
 HELD = "held"
 RELEASED = "released"

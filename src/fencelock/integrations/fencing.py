@@ -9,11 +9,10 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from fencelock._api.base_guard import BaseGuard, core_of
 from fencelock._api.credentials import Credential, credential_of
 from fencelock._api.executors import executor_for
-from fencelock._api.guard_core import GuardCore
-from fencelock._api.open_blocks import OpenBlock
+from fencelock._api.guard import BaseGuard, core_of
+from fencelock._api.guard_core import GuardCore, OpenBlock
 from fencelock._api.validation import scope_of
 from fencelock.errors import ConfigError
 from fencelock.hooks import NO_HOOKS

@@ -7,7 +7,7 @@ As in production, callbacks run in another thread (on the loop for async leases)
 
 from typing import Any
 
-from fencelock._api.base_lease import BaseLease
+from fencelock._api.lease import BaseLease
 from fencelock._keeper.lifecycle import keeper
 from fencelock._keeper.record import LOST, LeaseRecord
 from fencelock.clock import boottime_ms

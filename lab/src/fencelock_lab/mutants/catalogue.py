@@ -18,6 +18,7 @@ class Mutant(NamedTuple):
 
 _ADMIT = "_flows/admit.py"
 _GUARDING = "_flows/guarding.py"
+_TENURE = "_flows/tenure.py"
 _ACQUIRE = "_flows/acquire.py"
 _RECORD = "_keeper/record.py"
 _KEEPER = "_keeper/keeper.py"
@@ -46,7 +47,7 @@ MUTANTS = (
     Mutant("G1 collision", _ADMIT, "if (mark.claim, mark.history_id) != (", "if False and (", _GUARDS),
     Mutant("G2 seal skipped", _GUARDING, "    if raised:\n        yield _sealing(raised, sequencer)\n    return Sealed(", "    return Sealed(", f"{_GUARDS} {_SEALS}"),
     Mutant("G2 sealed twice", _GUARDING, "    tenure.remember(scope.keys, scope.keys_without(sealed.refusing()))\n    return sealed", "    return sealed", f"{_GUARDS} {_SEALS}"),
-    Mutant("G2 late guard", _ADMIT, "if self.has_read and late and not is_independent:", "if False:", f"{_GUARDS} {_SEALS}"),
+    Mutant("G2 late guard", _TENURE, "if self.has_read and late and not is_independent:", "if False:", f"{_GUARDS} {_SEALS}"),
     Mutant("G2 reading is not noted", _GUARDING, "        presented = _without(presented, not_ours)\n    tenure.has_read = True", "        presented = _without(presented, not_ours)", f"{_GUARDS} {_SEALS}"),
     Mutant("G5 another lock", _ADMIT, "if mark.lock != sequencer.lock:", "if False:", "tests/unit/test_admit.py"),
     Mutant("G5 another source", _ADMIT, "if mark.source_id is not None and mark.source_id != sequencer.source_id:", "if False:", _GUARDS),
@@ -54,7 +55,7 @@ MUTANTS = (
     Mutant("G9 remembered seal", _ADMIT, "    if was_sealed:", "    if False:", "tests/unit/test_admit.py"),
     Mutant("G10 closed mark", _ADMIT, "    if mark.is_closed:\n        raise _stale", "    if False:\n        raise _stale", _ENDS),
     Mutant("G1 a digest passes for a claim", _OPTIMISTIC, 'return f"sha256:{sha256(claim.encode()).hexdigest()}"', "return sha256(claim.encode()).hexdigest()", _COMPARES),
-    Mutant("G3 an overtaken block is told as done", "_flows/commit.py", "    except ConflictError as conflict:\n        yield Begin()", "    except ConflictError as conflict:\n        return\n        yield Begin()", _COMPARES),
+    Mutant("G3 an overtaken block is told as done", _GUARDING, "    except ConflictError as conflict:\n        yield Begin()", "    except ConflictError as conflict:\n        return\n        yield Begin()", _COMPARES),
     Mutant("G3 etcd compares nothing", "stores/etcd/guard/block.py", "txn((one.compare for one in conditions), writes,", "txn((), writes,", _ETCD_BLOCKS),
     Mutant("G3 etcd's refusal is ignored", "stores/etcd/guard/block.py", "    if answer.succeeded:\n", "    if True:\n", _ETCD_BLOCKS),
     Mutant("G3 ZooKeeper compares no mark", "stores/zookeeper/guard/block.py", "return [*self._relied, *self._read.values()]", "return [*self._read.values()]", _ZOOKEEPER_BLOCKS),

@@ -44,6 +44,7 @@ SELECTIONS = {
     "_flows/retry.py": _SOURCE_FLOWS,
     "_flows/renewal.py": _SOURCE_FLOWS,
     "_flows/admit.py": _GUARD_FLOWS,
+    "_flows/tenure.py": _GUARD_FLOWS,
     "_flows/guarding.py": _GUARD_FLOWS,
     "_flows/admin.py": _GUARD_FLOWS,
     "stores/sqlite/guard/marks.py": _GUARD_STORE,

@@ -9,7 +9,7 @@ from typing import Any
 
 from fencelock._flows import guarding, renewal
 from fencelock._flows.acquire import Attempt, acquire
-from fencelock._flows.guarding import Scope
+from fencelock._flows.tenure import Scope
 from fencelock._keeper.record import RELEASED
 from fencelock.errors import (
     FencelockError,

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from fencelock._flows import acquire, admin, guarding, retry
+from fencelock._flows import acquire, admin, guarding, renewal, retry
 from fencelock._flows import admit as admitting
-from fencelock._flows import renewal as keep
-from fencelock._flows.admit import Tenure, Verdict, admit
+from fencelock._flows.admit import Verdict, admit
 from fencelock._flows.guarding import Opened, Sealed
+from fencelock._flows.tenure import Tenure
 from fencelock.errors import OutcomeUnknownError, StaleTokenError
 from fencelock.model import Mark
 from fencelock.protocol import source_requests as ask
@@ -85,7 +85,7 @@ def _renew_the_expired(self: Ledger, request: ask.Renew, now_us: int) -> ask.Ren
 
 def _deadline_from_the_reply(leases: tuple[tuple[str, str], ...]) -> Any:
     reply = yield ask.Renew(leases)
-    return keep.Beat((yield ask.Now()), reply)
+    return renewal.Beat((yield ask.Now()), reply)
 
 
 def _no_deadline(sent_ms: int, remaining_ms: int, ttl_ms: int) -> int:
@@ -196,7 +196,7 @@ CONTROLS: dict[str, tuple[Change, ...]] = {
         (acquire, "deadline_ms", _no_deadline),
         (keeper, "deadline_ms", _no_deadline),
     ),
-    "H1: a renewal counts from its reply": ((keep, "renew", _deadline_from_the_reply),),
+    "H1: a renewal counts from its reply": ((renewal, "renew", _deadline_from_the_reply),),
     "H1: a lease has no end at the source": ((Ledger, "_is_free", _no_expiry),),
     "H4: a claim is granted again": ((Ledger, "is_over", _never_over),),
     "H4: release goes by the lock's name": ((Ledger, "_release", _release_by_name),),

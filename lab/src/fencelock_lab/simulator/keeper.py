@@ -9,7 +9,7 @@ from typing import Any
 
 from fencelock._flows import renewal
 from fencelock._flows.acquire import Attempt, Grant, deadline_ms
-from fencelock._flows.admit import Tenure
+from fencelock._flows.tenure import Tenure
 from fencelock._keeper.record import EXPIRED, HELD, LOST
 from fencelock._keeper.schedule import Schedule
 from fencelock.errors import FencelockError

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from fencelock._flows import admin, renewal
-from fencelock._flows.guarding import Scope
+from fencelock._flows.tenure import Scope
 from fencelock.errors import FencelockError
 from fencelock.model import Sequencer
 from fencelock_lab.simulator.client import SimulatedClient, over

@@ -11,8 +11,8 @@ from typing import Any
 
 from django.db import DEFAULT_DB_ALIAS, transaction
 
-from fencelock._api.base_guard import BaseGuard
-from fencelock._api.guarded_work import check_unused
+from fencelock._api.guard import BaseGuard
+from fencelock._api.guard_core import check_unused
 from fencelock.errors import GuardError
 from fencelock.integrations.django.connection import DjangoConnection
 from fencelock.integrations.django.urls import url_of

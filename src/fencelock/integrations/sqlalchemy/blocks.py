@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack, over
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session, scoped_session
 
-from fencelock._api.base_guard import BaseGuard
-from fencelock._api.guarded_work import check_unused
+from fencelock._api.guard import BaseGuard
+from fencelock._api.guard_core import check_unused
 from fencelock._drivers.uncancelled import to_its_end
 from fencelock.errors import ConfigError
 from fencelock.integrations.fencing import Fencing, fencing_of

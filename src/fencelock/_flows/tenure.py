@@ -1,0 +1,70 @@
+"""What a guard watches over, and what a tenure remembers of the guards that it used.
+
+Promise: a tenure never seals a resource after it has read from another one (G2), and remembers each seal of its own
+whose commit was confirmed (G9). Never: a memory taken back.
+"""
+
+from collections.abc import Collection
+
+from fencelock.errors import GuardError
+
+MAX_SEALS = 1024
+"""Resources that one tenure may seal, over all its guards."""
+
+
+class Scope:
+    """What one guard watches over: resources at a place, which the holder of one lock may write.
+
+    `keys` are the resources as a tenure remembers them: unmistakable among all its guards.
+    """
+
+    __slots__ = ("is_independent", "keys", "lock", "place", "resources")
+
+    def __init__(self, place: str, resources: tuple[str, ...], lock: str, *, is_independent: bool = False) -> None:
+        self.place = place
+        self.resources = resources
+        self.lock = lock
+        self.is_independent = is_independent
+        self.keys = tuple((place, resource) for resource in resources)
+
+    def bound_to(self, lock: str) -> "Scope":
+        """Return the same scope for another lock."""
+        return Scope(self.place, self.resources, lock, is_independent=self.is_independent)
+
+    def keys_without(self, resources: Collection[str]) -> tuple[tuple[str, str], ...]:
+        """Return the keys of all but these resources."""
+        return tuple(key for key in self.keys if key[1] not in resources)
+
+
+class Tenure:
+    """What one tenure remembers at the guards' side: what it opened and sealed, and whether it has begun to read.
+
+    `opened` are the resources whose guards were opened, `sealed` those of them that admitted it: they differ where a
+    refusal was only observed. Any thread of the tenure may use it: each change is one step of the interpreter, and
+    nothing is ever taken back.
+    """
+
+    __slots__ = ("__weakref__", "has_read", "opened", "sealed")
+
+    def __init__(self) -> None:
+        self.opened: set[tuple[str, str]] = set()
+        self.sealed: set[tuple[str, str]] = set()
+        self.has_read = False
+
+    def check_may_open(self, keys: tuple[tuple[str, str], ...], *, is_independent: bool) -> None:
+        """Raise GuardError if one of these resources would be sealed after another was read (G2)."""
+        late = [resource for place, resource in keys if (place, resource) not in self.opened]
+        if self.has_read and late and not is_independent:
+            raise GuardError(
+                f"resource {late[0]!r} would be sealed after this tenure has read from another one: a stale write "
+                "could land in it in between. Seal all before the first read, by one guard(resources=[…]) or by "
+                "guard.seal(lease) on each; say independent=True if nothing written to it depends on what was "
+                "read elsewhere"
+            )
+        if len(self.opened) + len(late) > MAX_SEALS:
+            raise GuardError(f"one tenure may seal {MAX_SEALS} resources at most: protect more tables by one resource")
+
+    def remember(self, opened: tuple[tuple[str, str], ...], sealed: tuple[tuple[str, str], ...]) -> None:
+        """Remember seals whose commit was confirmed, and resources that were opened without one."""
+        self.opened.update(opened)
+        self.sealed.update(sealed)
