@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import fencelock
-from fencelock_lab.servers.registry import SETUPS
+from fencelock_lab.servers.setups import SETUPS
 from tests.etcd.fix_etcd import EtcdFleet
 from tests.fleet import fleet_of
 from tests.helpers import ROOT

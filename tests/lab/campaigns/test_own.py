@@ -13,7 +13,7 @@ from fencelock_lab.campaigns.command import OWN
 from fencelock_lab.campaigns.plan import USUAL_TTL_S
 from fencelock_lab.campaigns.verdict import CLEAN, NOT_ENOUGH
 from fencelock_lab.servers import programs
-from fencelock_lab.servers.registry import SETUPS
+from fencelock_lab.servers.setups import SETUPS
 from fencelock_lab.servers.watcher import processes_in
 from tests.cli.program import Program, program
 from tests.helpers import wait_until

@@ -9,15 +9,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from fencelock_lab.servers.network import HOST, Links
+from fencelock_lab.servers.network import HOST, Network
 from tests.helpers import DEADLINE_S, wait_until
 
 SAID = b"what an old leader says"
 
 
 @pytest.fixture
-def links() -> Iterator[Links]:
-    made = Links()
+def network() -> Iterator[Network]:
+    made = Network()
     yield made
     made.close()
 
@@ -31,7 +31,7 @@ def port() -> Iterator[int]:
         yield reserved.getsockname()[1]
 
 
-def say_to_nobody(links: Links, port: int) -> socket.socket:
+def say_to_nobody(network: Network, port: int) -> socket.socket:
     """Say something to a member that is down, and wait until the link has it."""
     heard = []
 
@@ -39,7 +39,7 @@ def say_to_nobody(links: Links, port: int) -> socket.socket:
         heard.append(first)
         return "caller", first
 
-    caller = socket.create_connection((HOST, links.lead_to("member", port, introduce)), DEADLINE_S)
+    caller = socket.create_connection((HOST, network.lead_to("member", port, introduce)), DEADLINE_S)
     caller.sendall(SAID)
     wait_until(lambda: heard)
     return caller
@@ -54,16 +54,16 @@ def start_member(port: int) -> socket.socket:
     return member
 
 
-def test_a_member_that_starts_hears_who_called_a_moment_before(links: Links, port: int):
-    with say_to_nobody(links, port), start_member(port) as member:
+def test_a_member_that_starts_hears_who_called_a_moment_before(network: Network, port: int):
+    with say_to_nobody(network, port), start_member(port) as member:
         connection, _ = member.accept()
         with connection:
             assert connection.recv(100) == SAID
 
 
-def test_a_member_that_was_brought_back_hears_nothing_from_before(links: Links, port: int):
-    with say_to_nobody(links, port) as caller:
-        links.forget()
+def test_a_member_that_was_brought_back_hears_nothing_from_before(network: Network, port: int):
+    with say_to_nobody(network, port) as caller:
+        network.forget()
         with start_member(port) as member:
             connection, _ = member.accept()
             with connection:

@@ -180,7 +180,7 @@ def _own_kind(own: str | None, source: str | None, control: str | None, ttl: flo
         return None
     if source is not None or control is not None:
         raise click.UsageError("--own starts the source itself: leave --source and --control out")
-    from fencelock_lab.servers.registry import SETUPS
+    from fencelock_lab.servers.setups import SETUPS
 
     kind = SETUPS[own]
     if ttl is not None and ttl < kind.least_ttl:

@@ -134,11 +134,11 @@ class Nemesis:
         leader = self._setup.leader()
         if leader is None:
             return
-        self._setup.links.isolate(leader.name)
+        self._setup.network.isolate(leader.name)
         self._note(SERVER_ISOLATE, [leader])
         self._setup.wait_for_leader_but(leader)
         self._is_ending.wait(seconds)
-        self._setup.links.isolate(None)
+        self._setup.network.isolate(None)
         self._setup.wait_until_ready()
         self._note(SERVER_BACK, [leader])
 

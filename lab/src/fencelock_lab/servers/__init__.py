@@ -1,5 +1,8 @@
-"""Servers that a campaign starts itself, to do to them what it never does to a user's: kill, freeze, isolate, restore.
+"""Private servers for tests, benchmarks and campaigns, which may kill, freeze, isolate and restore them.
 
-Promise: each server is private: its folder, its ports on 127.0.0.1 and its processes are its own, a service of the
-machine is neither asked nor touched, and nothing of it is left in the end, however the campaign ends.
+Promise: each server is private: its folder, its ports on 127.0.0.1 and its processes are its own. Nothing of it is left
+in the end, however the process that started it ends. Never: asks or touches a service of the machine.
+
+`server` and `cluster` say what every server can do, `postgres`, `mariadb`, `etcd`, `zookeeper` and `redis` how each one
+is started and used, `fleet` makes and shares them, `setup` and `setups` are what campaigns attack.
 """

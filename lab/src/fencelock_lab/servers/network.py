@@ -19,8 +19,8 @@ Introduce = Callable[[bytes], tuple[str, bytes]]
 """Tells from the first bytes of a connection which member has opened it, and what to pass on in their place."""
 
 
-class Links:
-    """All ways between the members of a cluster, and which member is cut off."""
+class Network:
+    """The connections between the members of a cluster, and which member is isolated."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()

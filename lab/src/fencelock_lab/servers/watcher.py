@@ -1,7 +1,8 @@
-"""Ends the servers of a campaign that was killed: `python -m fencelock_lab.servers.watcher FOLDER`.
+"""Ends the servers of a process that was killed: `python -m fencelock_lab.servers.watcher FOLDER`.
 
-Promise: it waits until its standard input ends, which it does with the campaign, however that ends. Then every process
-that works inside FOLDER is killed, a frozen one too, and FOLDER is removed. No other process is touched.
+Promise: it waits until its standard input ends, which happens when the process that started it ends, however it ends.
+Then it kills every process whose working folder is inside FOLDER, frozen ones too, and removes FOLDER. Never: touches
+any other process.
 """
 
 import os
@@ -17,21 +18,21 @@ from pathlib import Path
 _DEADLINE_S = 10.0
 _PAUSE_S = 0.02
 _SEGMENT_LINE = 6
-"""Of PostgreSQL's lock file: the key and the id of its segment of shared memory."""
+"""The line of PostgreSQL's lock file that has the key and the id of its segment of shared memory."""
 
 
 def processes_in(folder: Path) -> Iterator[int]:
-    """Yield the ids of the processes whose working folder is in `folder`: servers are started in theirs, and stay."""
-    place = f"{folder.resolve()}/"
+    """Yield the ids of the processes whose working folder is inside `folder`: servers start there, and stay there."""
+    prefix = f"{folder.resolve()}/"
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with suppress(OSError):
-                if f"{(entry / 'cwd').readlink()}/".startswith(place):
+                if f"{(entry / 'cwd').readlink()}/".startswith(prefix):
                     yield int(entry.name)
 
 
 def end_all(folder: Path) -> None:
-    """Kill whatever works inside the folder, and remove it."""
+    """Kill every process that works inside the folder, and remove the folder."""
     deadline = time.monotonic() + _DEADLINE_S
     while (running := list(processes_in(folder))) and time.monotonic() < deadline:
         for pid in running:
@@ -44,7 +45,7 @@ def end_all(folder: Path) -> None:
 
 
 def remove_segment(lock_file: Path) -> None:
-    """Remove the shared memory by which a killed PostgreSQL would be known to its next start."""
+    """Remove the segment of shared memory by which the next start would recognise a killed PostgreSQL."""
     lines = lock_file.read_text().splitlines()
     if len(lines) > _SEGMENT_LINE and lines[_SEGMENT_LINE].strip():
         remove = shutil.which("ipcrm")

@@ -1,157 +1,230 @@
-"""A private ensemble of three ZooKeeper servers, which speak to each other through our own links.
+"""Private ZooKeeper servers, alone or in an ensemble.
 
-Promise: each write is flushed before it is acknowledged, as by default. Each pair of servers has ways of its own, so
-that one server can be cut off from the others.
-
-A server tells those that it calls for an election by which address it is to be called back. The link puts the way to it
-in that address's place, or calls back would go past the links.
+Promise: each write is flushed before it is acknowledged, as by default.
 """
 
 import shutil
 import socket
-import struct
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlencode
 
-from fencelock_lab.campaigns.history import SERVER_ISOLATE
-from fencelock_lab.servers.network import Introduce
-from fencelock_lab.servers.programs import JAVA, ZOOKEEPER, need, run
+from fencelock_lab.servers.cluster import Cluster
+from fencelock_lab.servers.fleet import Fleet, copied
+from fencelock_lab.servers.programs import JAVA, ZOOKEEPER, Wrap, as_runner, copy_folder, need, new_folder
 from fencelock_lab.servers.server import HOST, Server
-from fencelock_lab.servers.setup import TreeSetup
 
-TICK_MS = 200
+if TYPE_CHECKING:
+    from kazoo.client import KazooClient
+
+TICK_MS = 100
+"""The tick of a server alone: sessions of 200 ms are possible."""
+ENSEMBLE_TICK_MS = 200
 MAX_SESSION_MS = 700_000
-THREE = 3
-_LOOK_S = 2.0
-_OPENING = struct.Struct(">qqi")
-"""What an election's connection begins with: the protocol's version, who calls, and the length of its address."""
-_VERSION = -65536
+"""The default is 20 ticks, and these ticks are short."""
+QUORUM_PORT, ELECTION_PORT = "quorum", "election"
+_ANSWER_S = 2.0
+_CHUNK_BYTES = 65536
 
 
 class ZooKeeperServer(Server):
-    """One server of the ensemble, with its ports for data and for elections."""
+    """A server over a data folder that is empty at first; `peers` are the settings of its ensemble, if it has one."""
 
-    def __init__(self, folder: Path, number: int) -> None:
-        super().__init__(folder, f"zookeeper-{number}")
-        self.number = number
-        self.quorum_port, self.election_port = self.reserve_port(), self.reserve_port()
-        self.peers: list[str] = []
-        """The ensemble, as this server is told of it."""
-
-    def command(self) -> list[object]:
-        """Write its settings, and return the command that starts it."""
-        settings = {
-            "tickTime": TICK_MS,
-            "initLimit": 25,
-            "syncLimit": 5,
-            "dataDir": self.data,
-            "clientPort": self.port,
-            "clientPortAddress": HOST,
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        tick_ms: int = TICK_MS,
+        name: str = "",
+        host: str = HOST,
+        wrap: Wrap = as_runner,
+    ) -> None:
+        super().__init__(folder, name=name, host=host, wrap=wrap)
+        self.tick_ms = tick_ms
+        self.peers: dict[str, str] = {}
+        self.options: list[str] = []
+        """Further options of Java."""
+        self.settings |= {
+            "tickTime": tick_ms,
+            "initLimit": 50,
+            "syncLimit": 10,
             "maxClientCnxns": 0,
             "maxSessionTimeout": MAX_SESSION_MS,
             "admin.enableServer": "false",
-            "standaloneEnabled": "false",
-            "4lw.commands.whitelist": "srvr",
+            "4lw.commands.whitelist": "*",
         }
-        lines = [*(f"{name}={value}" for name, value in settings.items()), *self.peers]
-        (self.folder / "zoo.cfg").write_text("\n".join(lines) + "\n")
-        java = [need(JAVA), "-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData"]
-        # Elections are quick: who hears nothing asks again within a second, not within a minute.
-        java += ["-Dzookeeper.fastleader.maxNotificationInterval=1000", "-Dzookeeper.cnxTimeout=1000"]
+
+    def command(self) -> list[object]:
+        """Write its settings, and return the command that starts it."""
+        if not self.data.exists():
+            new_folder(self.data)
+        listen = {"dataDir": self.data, "clientPort": self.port, "clientPortAddress": self.host}
+        settings = self.folder / "zoo.cfg"
+        settings.write_text(
+            "".join(f"{name}={value}\n" for name, value in (self.settings | listen | self.peers).items())
+        )
+        java = [
+            need(JAVA),
+            "-Xmx256m",
+            "-XX:TieredStopAtLevel=1",
+            "-XX:+UseSerialGC",
+            "-XX:-UsePerfData",
+            *self.options,
+        ]
         java += ["-Dzookeeper.jmx.log4j.disable=true", "-cp", f"/etc/zookeeper/conf:{need(ZOOKEEPER)}"]
-        return [*java, "org.apache.zookeeper.server.quorum.QuorumPeerMain", self.folder / "zoo.cfg"]
+        return [*java, "org.apache.zookeeper.server.quorum.QuorumPeerMain", settings]
 
     def is_ready(self) -> bool:
-        """Tell whether it takes requests: it follows a leader then, or leads."""
-        return self.mode() in {"leader", "follower"}
+        """Return whether it takes requests; in an ensemble it follows a leader then, or leads."""
+        return self.mode() is not None
 
-    def mode(self) -> str:
-        """Return what it says that it is; nothing while it serves nobody."""
-        with suppress(OSError), socket.create_connection((HOST, self.port), _LOOK_S) as talking:
-            talking.sendall(b"srvr")
-            told = b"".join(iter(lambda: talking.recv(65536), b"")).decode()
-            return told.partition("Mode: ")[2].partition("\n")[0]
-        return ""
+    def is_leader(self) -> bool:
+        """Return whether it leads."""
+        return self.mode() in {"leader", "standalone"}
+
+    def mode(self) -> str | None:
+        """Return what it says that it is: standalone, leader or follower; None while it takes no requests."""
+        return self.report().get("Mode")
+
+    def report(self) -> dict[str, str]:
+        """Return what its command `srvr` tells."""
+        with suppress(OSError):
+            lines = (line.partition(":") for line in self.ask("srvr").splitlines())
+            return {name: value.strip() for name, separator, value in lines if separator}
+        return {}
+
+    def ask(self, word: str) -> str:
+        """Return the answer to one of its four-letter commands."""
+        with socket.create_connection((self.host, self.port), _ANSWER_S) as connection:
+            connection.sendall(word.encode())
+            return b"".join(iter(lambda: connection.recv(_CHUNK_BYTES), b"")).decode()
+
+    def version(self) -> str:
+        """Return the version of the program."""
+        return self.report()["Zookeeper version"].partition("-")[0]
+
+    def url(self, base: str = "/fencelock", *, user: str = "", password: str = "", **params: str | int) -> str:
+        """Return the URL of a source or guard under `base`; `params` are further parameters of it."""
+        return _url_of([self], base, user=user, password=password, **params)
+
+    def client(self, timeout: float = 10.0) -> "KazooClient":
+        """Return a started client of kazoo's own, which the caller stops."""
+        return _started_client(self.address, timeout)
 
 
-class ZooKeeper3Setup(TreeSetup):
-    """An ensemble of three. Restored data are not noticed: the operator raises the epoch."""
+class ZooKeeperEnsemble(Cluster[ZooKeeperServer]):
+    """Servers that elect a leader, not started yet."""
 
-    name = "zookeeper3"
-    shown = ("zookeeper://127.0.0.1/locks", "zookeeper://127.0.0.1/app")
-    least_ttl = 1.0
-    ttl = 2.0
-    size = THREE
-    faults = (*TreeSetup.faults, SERVER_ISOLATE)
-    servers: list[ZooKeeperServer]  # type: ignore[assignment]
+    def __init__(self, servers: Iterable[ZooKeeperServer]) -> None:
+        super().__init__(servers)
+        for number, server in enumerate(self.servers, start=1):
+            if not server.data.exists():
+                new_folder(server.data)
+                (server.data / "myid").write_text(f"{number}\n")
+            for port in (QUORUM_PORT, ELECTION_PORT):
+                server.reserve_port(port)
+        peers = {
+            f"server.{number}": f"{server.host}:{server.ports[QUORUM_PORT]}:{server.ports[ELECTION_PORT]}"
+            for number, server in enumerate(self.servers, start=1)
+        }
+        for server in self.servers:
+            server.peers = dict(peers)
 
-    def make(self, number: int) -> ZooKeeperServer:
-        """Return a server, not started yet."""
-        return ZooKeeperServer(self.folder / f"zookeeper-{number + 1}", number + 1)
+    def wait_until_ready(self) -> None:
+        """Wait until every running server follows one leader."""
+        super().wait_until_ready()
+        self.leader()
 
-    def prepare(self, server: Server) -> None:
-        """Tell the server who it is, and by which ways it reaches the others."""
-        assert isinstance(server, ZooKeeperServer)
-        run(["mkdir", server.data], server.folder)
-        (server.data / "myid").write_text(f"{server.number}\n")
-        if not self._elections:
-            self._lay_ways()
-        for other in self.servers:
-            pair = (server.number, other.number)
-            ports = (other.quorum_port, other.election_port)
-            if other is not server:
-                ports = (self._quorums[pair], self._elections[pair])
-            server.peers.append(f"server.{other.number}={HOST}:{ports[0]}:{ports[1]}")
+    def url(self, base: str = "/fencelock", *, user: str = "", password: str = "", **params: str | int) -> str:
+        """Return the URL of a source or guard under `base` that names every server."""
+        return _url_of(self.servers, base, user=user, password=password, **params)
 
-    def _lay_ways(self) -> None:
-        for caller in self.servers:
-            for called in self.servers:
-                if called is not caller:
-                    pair, plain = (caller.number, called.number), _caller(caller.name)
-                    self._quorums[pair] = self.links.lead_to(called.name, called.quorum_port, plain)
-                    election = self._election_caller(caller, called)
-                    self._elections[pair] = self.links.lead_to(called.name, called.election_port, election)
+    def client(self, timeout: float = 10.0) -> "KazooClient":
+        """Return a started client of kazoo's own that knows every server; the caller stops it."""
+        return _started_client(self.addresses, timeout)
 
-    def __init__(self) -> None:
-        self._quorums: dict[tuple[int, int], int] = {}
-        self._elections: dict[tuple[int, int], int] = {}
-        super().__init__()
+    def save(self, folder: Path) -> None:
+        """Copy what the leader has written into the folder: its snapshots, and the log since."""
+        copy_folder(self.leader().data / "version-2", folder)
 
-    def _election_caller(self, caller: ZooKeeperServer, called: ZooKeeperServer) -> Introduce:
-        """Return what puts the way back to the caller in the place of the address that it tells."""
-
-        def introduce(first: bytes) -> tuple[str, bytes]:
-            if len(first) < _OPENING.size:
-                return caller.name, first
-            version, number, length = _OPENING.unpack_from(first)
-            if version != _VERSION:
-                return caller.name, first
-            address = f"{HOST}:{self._elections[called.number, caller.number]}".encode()
-            opening = _OPENING.pack(version, number, len(address)) + address
-            return caller.name, opening + first[_OPENING.size + length :]
-
-        return introduce
-
-    def url_below(self, base: str) -> str:
-        """Return the URL of a base, with all servers in it."""
-        return f"zookeeper://{self.hosts}/{base}?tick_ms={TICK_MS}"
-
-    def leads(self, server: Server) -> bool:
-        """Tell whether a server leads."""
-        return isinstance(server, ZooKeeperServer) and server.mode() == "leader"
-
-    def save(self, backup: Path) -> None:
-        """Copy what the leader has written: its snapshots, and the log since."""
-        leader = self.leader()
-        assert leader is not None, "an ensemble that is ready has a leader"
-        run(["cp", "--archive", leader.data / "version-2", backup], backup)
-
-    def put_back(self, backup: Path) -> None:
-        """Give each server the same copy."""
+    def restore(self, folder: Path) -> None:
+        """Give each server, none of which runs, the same copy."""
         for server in self.servers:
             shutil.rmtree(server.data / "version-2")
-            run(["cp", "--archive", backup / "version-2", server.data], backup)
+            copy_folder(folder / "version-2", server.data)
 
 
-def _caller(name: str) -> Introduce:
-    return lambda first: (name, first)
+def _url_of(servers: Sequence[ZooKeeperServer], base: str, *, user: str, password: str, **params: str | int) -> str:
+    login = f"{quote(user, safe='')}:{quote(password, safe='')}@" if user else ""
+    hosts = ",".join(server.address for server in servers)
+    query = urlencode({"tick_ms": servers[0].tick_ms, **params}, quote_via=quote)
+    return f"zookeeper://{login}{hosts}{quote(base)}?{query}"
+
+
+def _started_client(hosts: str, timeout: float) -> Any:
+    from kazoo.client import KazooClient
+
+    client = KazooClient(hosts, timeout=timeout)
+    client.start(timeout=30)
+    return client
+
+
+class ZooKeeperFleet(Fleet[ZooKeeperServer]):
+    """Makes ZooKeeper servers and ensembles."""
+
+    kind = "zookeeper"
+
+    def new_server(self, *, tick_ms: int = TICK_MS) -> ZooKeeperServer:
+        """Return a server, not started yet."""
+        return self.own(ZooKeeperServer(self.new_folder("server"), tick_ms=tick_ms))
+
+    def copy_of(self, data: Path, *, tick_ms: int = TICK_MS) -> ZooKeeperServer:
+        """Return a server over a copy of a stopped server's data folder, not started yet."""
+        server = self.new_server(tick_ms=tick_ms)
+        copied(data, server.data)
+        return server
+
+    def new_ensemble(
+        self,
+        size: int = 3,
+        *,
+        tick_ms: int = ENSEMBLE_TICK_MS,
+        hosts: Sequence[str] = (),
+        wraps: Sequence[Wrap] = (),
+    ) -> ZooKeeperEnsemble:
+        """Return an ensemble of so many servers, not started yet; `hosts` and `wraps` say where they run."""
+        ensemble = self._ensemble(size, tick_ms, hosts, wraps)
+        for server in ensemble.servers:
+            self.own(server)
+        return ensemble
+
+    def _ensemble(
+        self, size: int, tick_ms: int, hosts: Sequence[str] = (), wraps: Sequence[Wrap] = ()
+    ) -> ZooKeeperEnsemble:
+        where = list(zip(hosts, wraps, strict=True)) or [(HOST, as_runner)] * size
+        return ZooKeeperEnsemble(
+            ZooKeeperServer(self.new_folder("member"), tick_ms=tick_ms, host=host, wrap=wrap) for host, wrap in where
+        )
+
+    def shared(self, worker: str = "") -> ZooKeeperServer:
+        """Return the running server that all processes share, or that all users in one worker process share."""
+
+        def make() -> Cluster[ZooKeeperServer]:
+            return Cluster([ZooKeeperServer(self.new_folder("server"))])
+
+        def find(folders: list[Path]) -> Cluster[ZooKeeperServer]:
+            return Cluster(ZooKeeperServer(folder) for folder in folders)
+
+        return self.shared_cluster(f"1{worker}", make, find).servers[0]
+
+    def shared_ensemble(self, worker: str = "") -> ZooKeeperEnsemble:
+        """Return the running ensemble of three that all processes share, or all users in one worker process."""
+
+        def find(folders: list[Path]) -> ZooKeeperEnsemble:
+            return ZooKeeperEnsemble(ZooKeeperServer(folder, tick_ms=ENSEMBLE_TICK_MS) for folder in folders)
+
+        ensemble = self.shared_cluster(f"3{worker}", lambda: self._ensemble(3, ENSEMBLE_TICK_MS), find)
+        assert isinstance(ensemble, ZooKeeperEnsemble)
+        return ensemble
