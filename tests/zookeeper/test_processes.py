@@ -14,7 +14,7 @@ from tests.guards import make_file
 from tests.helpers import wait_until
 from tests.process.actors import Actor, Stage
 from tests.process.test_fork import FORKING
-from tests.sql.postgres import test_processes as shared
+from tests.sql import test_processes as shared
 from tests.zookeeper.fix_server import ZooKeeperServer
 
 pytestmark = pytest.mark.process

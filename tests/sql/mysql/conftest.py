@@ -6,10 +6,17 @@ import pytest
 
 import fencelock
 from tests.guards import LOCK, RESOURCE
-from tests.sql.mysql.fix_mysql import Database
+from tests.sql.mysql.dialect import MySQLDialect
+from tests.sql.mysql.fix_mysql import Database, Fleet
 from tests.sql.mysql.guarded import TABLE, Guarded
 
 LEVELS = ["read committed", "repeatable read", "serializable"]
+
+
+@pytest.fixture
+def sql(mysql_fleet: Fleet) -> MySQLDialect:
+    """Return the server that the test runs on, for the fixtures that both servers share."""
+    return MySQLDialect(mysql_fleet)
 
 
 @pytest.fixture

@@ -15,11 +15,12 @@ from fencelock.stores.mysql.connection import install as mysql_install
 from fencelock.stores.mysql.source import inspection
 from fencelock.stores.mysql.source.store import ROUTINES, MySQLSource
 from tests.helpers import wait_until
+from tests.sql.dialect import SqlDialect
 from tests.sql.mysql.clients import Client, one_token
 from tests.sql.mysql.fix_mysql import Database, Fleet
 from tests.sql.mysql.fix_server import MySQLServer
-from tests.sql.mysql.stage import MySQLStage
 from tests.sql.postgres.clients import Voice
+from tests.sql.stage import SqlStage
 
 kinds = pytest.mark.parametrize("kind", ["sync", "async"])
 
@@ -91,8 +92,8 @@ def test_an_installation_that_was_broken_off_anywhere_is_finished_by_the_next(
 
 
 @pytest.mark.process
-def test_ten_processes_install_at_once_and_agree(mysql_database: Database, tmp_path: Path) -> None:
-    with MySQLStage(mysql_database, tmp_path) as stage:
+def test_ten_processes_install_at_once_and_agree(sql: SqlDialect, mysql_database: Database, tmp_path: Path) -> None:
+    with SqlStage(sql, mysql_database, tmp_path) as stage:
         actors = [
             stage.actor("say('ready'); hear(); source.install(); say(source.describe().source_id)") for _ in range(10)
         ]

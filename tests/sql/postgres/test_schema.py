@@ -15,10 +15,11 @@ from fencelock.protocol import source_requests as ask
 from fencelock.stores.postgres.source.store import PostgresSource
 from fencelock.stores.registry import guard_store
 from tests.helpers import wait_until
+from tests.sql.dialect import SqlDialect
 from tests.sql.postgres.clients import Client, Voice, one_token
 from tests.sql.postgres.fix_postgres import Database, only
 from tests.sql.postgres.fix_server import PostgresServer
-from tests.sql.postgres.test_processes import PostgresStage
+from tests.sql.stage import SqlStage
 
 kinds = pytest.mark.parametrize("kind", ["sync", "async"])
 
@@ -69,8 +70,8 @@ def test_a_source_whose_row_is_gone_is_refused(url: str, database: Database) -> 
 
 @pytest.mark.process
 @only("18")
-def test_ten_processes_install_at_once_and_agree(database: Database, tmp_path: Path) -> None:
-    with PostgresStage(database, tmp_path) as stage:
+def test_ten_processes_install_at_once_and_agree(sql: SqlDialect, database: Database, tmp_path: Path) -> None:
+    with SqlStage(sql, database, tmp_path) as stage:
         actors = [
             stage.actor("say('ready'); hear(); source.install(); say(source.describe().source_id)") for _ in range(10)
         ]

@@ -1,0 +1,72 @@
+"""Clients of a source on an SQL server: each request made by hand, or one way to call both public APIs."""
+
+import asyncio
+import inspect
+from types import TracebackType
+from typing import Any, Self
+
+import fencelock
+import fencelock.aio
+from fencelock.protocol import source_requests as ask
+from fencelock.stores.registry import source_store
+from tests import sources
+from tests.sql.dialect import run
+
+
+class SqlClient(sources.Client):
+    """One process's view of a source: a store of its own, with what it remembers, and one connection."""
+
+    def __init__(self, url: str, *, request_timeout_s: float = 10.0) -> None:
+        self.url = url
+        self.store: Any = source_store(url)
+        self.connection: Any = self.store.connect(request_timeout_s=request_timeout_s)
+
+    @property
+    def native(self) -> Any:
+        """The connection of the client library, which is open."""
+        assert self.connection._native is not None
+        return self.connection._native
+
+    def token(self, lock: str = "lock", claim: str | None = None, *, ttl_ms: int = sources.LONG_MS) -> int:
+        """Acquire the lock, which must be free, and return the token; draw a claim that came too soon anew."""
+        while isinstance(reply := self.acquire(lock, claim, ttl_ms=ttl_ms), ask.ClaimEnded):
+            assert claim is None or not self.has_ended(lock, claim)
+        assert isinstance(reply, ask.Granted), reply
+        return reply.token
+
+    def has_ended(self, lock: str, claim: str) -> bool:
+        """Return whether the source remembers this very claim as one that is over."""
+        table = "fencelock.lock" if self.url.startswith("postgresql:") else "fencelock_lock"
+        return run(self.native, f"SELECT ended_claim FROM {table} WHERE name = %s", lock.encode()) == [(claim,)]
+
+
+def one_token(url: str, lock: str = "lock") -> int:
+    """Acquire and release the lock as a process that was just started, and return the token."""
+    client = SqlClient(url)
+    try:
+        return client.one_token(lock)
+    finally:
+        client.close()
+
+
+class PublicSource:
+    """A public source, sync or async, and one way to call it: `public.do(public.source.info("lock"))`."""
+
+    def __init__(self, kind: str, url: str) -> None:
+        self._runner = asyncio.Runner()
+        self.source: Any = fencelock.connect(url) if kind == "sync" else fencelock.aio.connect(url)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.do(self.source.close())
+        self._runner.close()
+
+    def do(self, result: Any) -> Any:
+        """Return the result of a call, which the async source gives as a coroutine."""
+        if not inspect.iscoroutine(result):
+            return result
+        return self._runner.run(result)

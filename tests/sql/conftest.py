@@ -1,0 +1,109 @@
+"""Fixtures of the tests that run on both SQL servers. `sql` says which one; all others follow from it.
+
+The folders `postgres/` and `mysql/` have a `sql` of their own, so that the same fixtures serve them.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fencelock
+from tests.guards import LOCK, RESOURCE
+from tests.sql.clients import SqlClient
+from tests.sql.dialect import SqlDialect, install
+from tests.sql.guarded import TABLE, Guarded
+from tests.sql.mysql.dialect import MySQLDialect
+from tests.sql.mysql.fix_mysql import Fleet as MySQLFleet
+from tests.sql.postgres.dialect import PostgresDialect
+from tests.sql.postgres.fix_postgres import Fleet as PostgresFleet
+from tests.sql.stage import SqlStage
+
+VERSIONS = {"postgres15": "15", "postgres18": "18"}
+SERVERS = (*VERSIONS, "mysql")
+LEVELS = ["read committed", "repeatable read", "serializable"]
+
+
+@pytest.fixture(params=SERVERS)
+def sql_server(request: pytest.FixtureRequest) -> str:
+    """Return one of SERVERS: the test runs once on each."""
+    return request.param
+
+
+@pytest.fixture
+def sql(sql_server: str, postgres_fleet: PostgresFleet, mysql_fleet: MySQLFleet) -> SqlDialect:
+    """Return the server that the test runs on."""
+    if sql_server in VERSIONS:
+        return PostgresDialect(postgres_fleet, VERSIONS[sql_server])
+    return MySQLDialect(mysql_fleet)
+
+
+@pytest.fixture
+def database(sql: SqlDialect) -> Iterator[Any]:
+    """Yield a database of the test's own on the shared server."""
+    with sql.fresh_database() as made:
+        yield made
+
+
+@pytest.fixture
+def own_database(sql: SqlDialect) -> Iterator[Any]:
+    """Yield a database on a running server of the test's own, which may do with it what it likes."""
+    with sql.own_database() as made:
+        yield made
+
+
+@pytest.fixture
+def url(database: Any) -> str:
+    """Return the address of a source."""
+    return install(database.url())
+
+
+@pytest.fixture
+def own_url(own_database: Any) -> str:
+    """Return the address of a source on a server of the test's own."""
+    return install(own_database.url())
+
+
+@pytest.fixture
+def proxy(sql: SqlDialect) -> Iterator[Any]:
+    """Yield a proxy before the shared server."""
+    with sql.proxy_type(sql.shared().port) as made:
+        yield made
+
+
+@pytest.fixture
+def client(url: str) -> Iterator[SqlClient]:
+    """Yield a client of the source."""
+    made = SqlClient(url)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def stage(sql: SqlDialect, database: Any, url: str, tmp_path: Path) -> Iterator[SqlStage]:
+    """Yield a place for real processes that share the source."""
+    with SqlStage(sql, database, tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def unprotected(sql: SqlDialect, database: Any) -> Guarded:
+    """Return a database with the table `reports`, and nothing of fencelock's."""
+    for statement in TABLE:
+        database.rows(statement)
+    return Guarded(sql, database)
+
+
+@pytest.fixture
+def guarded(unprotected: Guarded) -> Guarded:
+    """Return a database whose table `reports` has one row, and is protected."""
+    fencelock.guard(unprotected.database.url(), resource=RESOURCE, lock=LOCK).protect("reports")
+    return unprotected
+
+
+@pytest.fixture(params=LEVELS)
+def level(request: pytest.FixtureRequest, sql: SqlDialect) -> Iterator[str]:
+    """Yield an isolation level that `guarded.guard_at(level)` has."""
+    with sql.server_level(request.param):
+        yield request.param

@@ -1,0 +1,194 @@
+"""What tests of both SQL servers know of a server: how it is reached, and how it spells what the tests need.
+
+Promise: a test body that asks a dialect runs unchanged on PostgreSQL and on MySQL. Each server's own dialect is in the
+folder of its name.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, ClassVar
+
+from fencelock import Sequencer
+from fencelock.stores.registry import source_store
+from tests.helpers import wait_until
+
+
+def install(url: str) -> str:
+    """Install a source at an address, and return the address."""
+    source_store(url).install()
+    return url
+
+
+def run(native: Any, statement: str, *params: object) -> list[tuple[Any, ...]]:
+    """Run a statement and return the rows of its first result."""
+    with native.cursor() as cursor:
+        cursor.execute(statement, params or None)
+        return list(cursor.fetchall()) if cursor.description else []
+
+
+async def run_async(native: Any, statement: str, *params: object) -> list[tuple[Any, ...]]:
+    """Run a statement on an asyncio connection and return the rows of its first result."""
+    async with native.cursor() as cursor:
+        await cursor.execute(statement, params or None)
+        return list(await cursor.fetchall()) if cursor.description else []
+
+
+class SqlDialect(ABC):
+    """One SQL server of one version. A database is anything with `url`, `connect`, `rows`, `value` and `server`."""
+
+    name: ClassVar[str]
+    prefix: ClassVar[str]
+    """What fencelock's tables and routines are called before their own names."""
+    call: ClassVar[str]
+    """Calls a routine: followed by the routine's name and its parameters."""
+    client_error: ClassVar[type[Exception]]
+    """Whatever the client library raises for a statement."""
+    lost_connection: ClassVar[type[Exception]]
+    """What the client library raises for a connection that is gone."""
+    invalid_parameter: ClassVar[type[Exception]]
+    check_violation: ClassVar[type[Exception]]
+    duplicate_key: ClassVar[type[Exception]]
+    proxy_type: ClassVar[type[Any]]
+    unfenced: ClassVar[str]
+    """What the server says of a write that presents no token."""
+    commit_presented: ClassVar[str]
+    """Commits a transaction that has presented."""
+    now_us: ClassVar[str]
+    """Reads the server's clock, in microseconds since 1970."""
+    acquire_tail: ClassVar[str]
+    """What the routine `acquire` is given after the mode, by a client that knows nothing of the source."""
+    schema_column: ClassVar[str]
+    clock_s: ClassVar[str]
+    """Reads the server's clock, in seconds since 1970."""
+    upsert: ClassVar[str]
+    """Writes a key and its value to the table `{}`, whether the key is there or not."""
+    append: ClassVar[str]
+    """Writes something behind the value of every report."""
+    audited: ClassVar[str]
+    """Reads the tokens above one of all locks that operators have broken."""
+    unreachable_url: ClassVar[str]
+    too_many_clients: ClassVar[str]
+    is_standby: ClassVar[str]
+    denied: ClassVar[str]
+    row_is_gone: ClassVar[str]
+    """What is said of a source whose own row was deleted."""
+
+    # Servers and databases
+
+    @abstractmethod
+    def shared(self) -> Any:
+        """Return the running server that the tests of this session share."""
+
+    @abstractmethod
+    def new_server(self) -> Any:
+        """Return a server of the test's own, not started yet."""
+
+    @abstractmethod
+    def new_database(self, server: Any, name: str) -> Any:
+        """Create an empty database."""
+
+    @abstractmethod
+    def fresh_database(self) -> AbstractContextManager[Any]:
+        """Have a new database on the shared server."""
+
+    @contextmanager
+    def own_database(self) -> Iterator[Any]:
+        """Have a database on a running server of the test's own."""
+        with self.new_server() as server:
+            yield self.new_database(server, "shop")
+
+    @abstractmethod
+    def drop_database(self, database: Any) -> None:
+        """Drop a database, whoever is connected to it."""
+
+    # Sessions
+
+    @abstractmethod
+    def session(self, url: str) -> AbstractContextManager[Any]:
+        """Open a connection with the settings that the source has, in autocommit mode."""
+
+    @abstractmethod
+    def client(self, database: Any, level: str, **params: Any) -> AbstractContextManager[Any]:
+        """Open a connection with an isolation level, in autocommit mode."""
+
+    @abstractmethod
+    def number_of(self, native: Any) -> int:
+        """Return the number by which the server knows a connection."""
+
+    @abstractmethod
+    def sessions(self, database: Any) -> set[int]:
+        """Return the numbers of the connections to a database, but for the one that asks."""
+
+    @abstractmethod
+    def session_ports(self, database: Any) -> dict[int, int]:
+        """Return the port that each connection to a database comes from, by its number."""
+
+    @abstractmethod
+    def end_session(self, database: Any, number: int) -> None:
+        """Have the server end a connection."""
+
+    def kill(self, database: Any, native: Any) -> None:
+        """Have the server end a connection, and return once it has."""
+        number = self.number_of(native)
+        self.end_session(database, number)
+        self.wait_for_end(database, number)
+
+    def wait_for_end(self, database: Any, number: int) -> None:
+        """Return once the server has ended a connection."""
+        wait_until(lambda: number not in self.sessions(database))
+
+    # Who waits inside the server
+
+    @abstractmethod
+    def blocked(self, database: Any) -> int:
+        """Return how many statements wait inside the server for what another transaction holds."""
+
+    @abstractmethod
+    def is_blocked(self, database: Any, native: Any = None) -> bool:
+        """Return whether a connection, or any, waits for what another transaction holds."""
+
+    # The source
+
+    @abstractmethod
+    def acquire_late(self, native: Any, seen: Any, parameters: tuple[Any, ...], mode: str) -> str:
+        """Send an acquire by hand, and return its outcome."""
+
+    @abstractmethod
+    def impatient(self, url: str) -> Any:
+        """Return a client that gives up on a statement at which the server goes on."""
+
+    @abstractmethod
+    def arrivals(self, database: Any, proxy: Any) -> int:
+        """Return a number that grows when a request has come through the proxy and was done."""
+
+    @abstractmethod
+    def rows_touched(self, native: Any, database: Any) -> int:
+        """Return how many rows a connection has read or written until now."""
+
+    # The guard
+
+    def present(self, native: Any, sequencer: Sequencer, *resources: str) -> None:
+        """Present a token as any client does."""
+        for resource in resources:
+            run(native, f"{self.call}present(%s, %s)", str(sequencer), resource)
+
+    @abstractmethod
+    def code_of(self, error: BaseException) -> str:
+        """Return the code of a refusal of fencelock's own: FL001."""
+
+    @abstractmethod
+    def guard_params(self, level: str) -> dict[str, str]:
+        """Return the parameters of a URL that give a guard's transactions an isolation level."""
+
+    @abstractmethod
+    def server_level(self, level: str) -> AbstractContextManager[None]:
+        """Have this level for guards where a URL cannot say it: as the server's default."""
+
+    @abstractmethod
+    def level_of(self, native: Any) -> str:
+        """Return the isolation level of a transaction."""
+
+    @abstractmethod
+    def protected_tables(self, database: Any) -> list[Any]:
+        """Return what of a database is protected."""

@@ -1,0 +1,177 @@
+"""MySQL as the tests of both servers see it."""
+
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pymysql
+
+from fencelock.stores.mysql.connection.client import open_connection
+from fencelock.stores.mysql.connection.forks import FORKS
+from fencelock.stores.mysql.connection.url import parse_url
+from fencelock.stores.mysql.source.codec import SQL
+from tests.sql.clients import SqlClient
+from tests.sql.dialect import SqlDialect, run
+from tests.sql.mysql.fix_mysql import Database, Fleet, fresh_mysql_database
+from tests.sql.mysql.fix_server import MySQLServer
+from tests.sql.mysql.proxy import MySQLProxy
+
+SIGNALLED = 1644
+"""The server's own number for an error that a routine has raised."""
+SHOWN_ANEW_S = 0.15
+"""The server shows the same transactions again to a client that looks more than ten times a second."""
+STATUS = "SELECT variable_value FROM information_schema.global_status WHERE variable_name = %s"
+
+
+class MySQLDialect(SqlDialect):
+    """A MariaDB server."""
+
+    name = "mysql"
+    prefix = "fencelock_"
+    call = "CALL fencelock_"
+    client_error = pymysql.Error
+    lost_connection = pymysql.OperationalError
+    invalid_parameter = pymysql.Error
+    check_violation = pymysql.Error
+    duplicate_key = pymysql.IntegrityError
+    proxy_type = MySQLProxy
+    unfenced = "FL001 no token presented"
+    commit_presented = "CALL fencelock_commit()"
+    now_us = "SELECT timestampdiff(microsecond, '1970-01-01', utc_timestamp(6))"
+    acquire_tail = "1000, 0, ''"
+    schema_column = "schema_number"
+    clock_s = "SELECT unix_timestamp(sysdate(6))"
+    upsert = "INSERT INTO {} VALUES (%s, %s) ON DUPLICATE KEY UPDATE value = VALUES(value)"
+    append = "UPDATE reports SET value = CONCAT(value, %s)"
+    audited = "SELECT token FROM fencelock_source_audit WHERE what = 'break' AND token > %s"
+    unreachable_url = "mysql://127.0.0.1:1/nowhere"
+    too_many_clients = "Too many connections"
+    is_standby = r"takes no writes .* it is a replica"
+    denied = r"does not permit it .*denied"
+    row_is_gone = "not whole"
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.fleet = fleet
+
+    # Servers and databases
+
+    def shared(self) -> MySQLServer:
+        return self.fleet.shared()
+
+    def new_server(self) -> MySQLServer:
+        return self.fleet.new_server()
+
+    def new_database(self, server: MySQLServer, name: str) -> Database:
+        server.rows(f"CREATE DATABASE {name}")
+        return Database(server, name)
+
+    @contextmanager
+    def fresh_database(self) -> Iterator[Database]:
+        with fresh_mysql_database(self.shared()) as database:
+            yield database
+
+    def drop_database(self, database: Database) -> None:
+        database.server.rows(f"DROP DATABASE {database.name}")
+
+    # Sessions
+
+    @contextmanager
+    def session(self, url: str) -> Iterator[Any]:
+        native = open_connection(parse_url(url), 10.0)
+        try:
+            yield native
+        finally:
+            FORKS.close(native)
+
+    @contextmanager
+    def client(self, database: Database, level: str, **params: Any) -> Iterator[Any]:
+        with database.connect(**params) as native:
+            run(native, f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
+            yield native
+
+    def number_of(self, native: Any) -> int:
+        return int(native.thread_id())
+
+    def sessions(self, database: Database) -> set[int]:
+        statement = "SELECT id FROM information_schema.processlist WHERE db = %s AND id <> connection_id()"
+        return {number for (number,) in database.rows(statement, database.name)}
+
+    def session_ports(self, database: Database) -> dict[int, int]:
+        known = database.rows("SELECT id, host FROM information_schema.processlist WHERE db = %s", database.name)
+        return {number: int(host.rpartition(":")[2]) for number, host in known if ":" in host}
+
+    def end_session(self, database: Database, number: int) -> None:
+        database.rows(f"KILL {number}")
+
+    # Who waits inside the server
+
+    def blocked(self, database: Database) -> int:
+        # Not `innodb_trx`, which shows the same again to a client that looks often.
+        [(_, count)] = database.rows("SHOW GLOBAL STATUS LIKE 'innodb_row_lock_current_waits'")
+        return int(count)
+
+    def is_blocked(self, database: Database, native: Any = None) -> bool:
+        time.sleep(SHOWN_ANEW_S)
+        statement = "SELECT trx_mysql_thread_id FROM information_schema.INNODB_TRX WHERE trx_state = 'LOCK WAIT'"
+        waiting = [number for (number,) in database.rows(statement)]
+        return bool(waiting) if native is None else self.number_of(native) in waiting
+
+    # The source
+
+    def acquire_late(self, native: Any, seen: Any, parameters: tuple[Any, ...], mode: str) -> str:
+        [row] = run(native, SQL.acquire, *parameters, mode, 1000, seen.epoch, seen.history_id)
+        return str(row[0])
+
+    def impatient(self, url: str) -> SqlClient:
+        client = SqlClient(url, request_timeout_s=30.0)
+        client.describe()
+        client.connection._patience_s = 0.1  # The server waits for a row for longer.
+        return client
+
+    def arrivals(self, database: Database, proxy: MySQLProxy) -> int:
+        # A proxy sees no reply here: the server finds at the end of the call that its client has gone.
+        return int(database.value(STATUS, "com_call_procedure"))
+
+    def rows_touched(self, native: Any, database: Database) -> int:
+        run(native, "FLUSH LOCAL STATUS")
+        return int(run(native, READ_ROWS)[0][0])
+
+    # The guard
+
+    def code_of(self, error: BaseException) -> str:
+        """Return the SQLSTATE of a refusal, which its text begins with as well."""
+        assert isinstance(error, pymysql.Error)
+        number, text = error.args
+        found = re.match(r"(FL0\d\d) ", text)
+        assert number == SIGNALLED, error
+        assert found is not None, error
+        assert error.sqlstate == found.group(1)
+        assert len(text) <= 128
+        return found.group(1)
+
+    def guard_params(self, level: str) -> dict[str, str]:
+        return {}
+
+    @contextmanager
+    def server_level(self, level: str) -> Iterator[None]:
+        server = self.shared()
+        before = server.value("SELECT @@global.tx_isolation")
+        server.rows(f"SET GLOBAL TRANSACTION ISOLATION LEVEL {level}")
+        yield
+        server.rows(f"SET GLOBAL TRANSACTION ISOLATION LEVEL {before.replace('-', ' ')}")
+
+    def level_of(self, native: Any) -> str:
+        [(level,)] = run(native, "SELECT @@tx_isolation")
+        return str(level).replace("-", " ").lower()
+
+    def protected_tables(self, database: Database) -> list[Any]:
+        return database.rows("SHOW TRIGGERS LIKE 'reports'")
+
+
+READ_ROWS = """
+    SELECT sum(variable_value) FROM information_schema.session_status
+    WHERE variable_name IN ('Handler_read_key', 'Handler_read_next', 'Handler_read_first', 'Handler_read_rnd_next',
+                            'Handler_read_prev', 'Handler_write', 'Handler_update', 'Handler_delete')
+"""

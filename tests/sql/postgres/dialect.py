@@ -1,0 +1,153 @@
+"""PostgreSQL as the tests of both servers see it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import psycopg
+
+from fencelock import Sequencer
+from fencelock.stores.postgres.source.codec import SQL
+from tests.sql.clients import SqlClient
+from tests.sql.dialect import SqlDialect, run
+from tests.sql.postgres.fix_postgres import Database, Fleet, fresh_database
+from tests.sql.postgres.fix_server import PostgresServer
+from tests.sql.postgres.proxy import Proxy
+
+
+class PostgresDialect(SqlDialect):
+    """A PostgreSQL server of one version."""
+
+    name = "postgres"
+    prefix = "fencelock."
+    call = "SELECT fencelock."
+    client_error = psycopg.Error
+    lost_connection = psycopg.OperationalError
+    invalid_parameter = psycopg.errors.InvalidParameterValue
+    check_violation = psycopg.errors.CheckViolation
+    duplicate_key = psycopg.errors.UniqueViolation
+    proxy_type = Proxy
+    unfenced = "takes writes only from the holder of its lock"
+    commit_presented = "COMMIT"
+    now_us = "SELECT fencelock.now_us()"
+    acquire_tail = "null, 1000, 1000"
+    schema_column = "schema"
+    clock_s = "SELECT extract(epoch from clock_timestamp())::float8"
+    upsert = "INSERT INTO {} VALUES (%s, %s) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
+    append = "UPDATE reports SET value = value || %s"
+    audited = "SELECT token FROM fencelock.source_audit WHERE action = 'break' AND token > %s"
+    unreachable_url = "postgresql://127.0.0.1:1/nowhere"
+    too_many_clients = "too many clients"
+    is_standby = r"takes no writes .* it is a standby"
+    denied = r"does not permit it \(permission denied for function \w+\)"
+    row_is_gone = "row was deleted; restore it from a backup"
+
+    def __init__(self, fleet: Fleet, version: str) -> None:
+        self.fleet = fleet
+        self.version = version
+
+    # Servers and databases
+
+    def shared(self) -> PostgresServer:
+        return self.fleet.shared(self.version)
+
+    def new_server(self) -> PostgresServer:
+        return self.fleet.copied_server(self.version)
+
+    def new_database(self, server: PostgresServer, name: str) -> Database:
+        server.rows(f"CREATE DATABASE {name}")
+        return Database(server, name)
+
+    @contextmanager
+    def fresh_database(self) -> Iterator[Database]:
+        with fresh_database(self.shared()) as database:
+            yield database
+
+    def drop_database(self, database: Database) -> None:
+        database.server.rows(f"DROP DATABASE {database.name} WITH (FORCE)")
+
+    # Sessions
+
+    @contextmanager
+    def session(self, url: str) -> Iterator[psycopg.Connection]:
+        with psycopg.connect(url, autocommit=True) as native:
+            yield native
+
+    @contextmanager
+    def client(self, database: Database, level: str, **params: Any) -> Iterator[psycopg.Connection]:
+        options = f"-c default_transaction_isolation={level.replace(' ', chr(92) + ' ')}"
+        with database.connect(options=options, **params) as native:
+            yield native
+
+    def number_of(self, native: psycopg.Connection) -> int:
+        return native.info.backend_pid
+
+    def sessions(self, database: Database) -> set[int]:
+        statement = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        return {pid for (pid,) in database.rows(statement)}
+
+    def session_ports(self, database: Database) -> dict[int, int]:
+        statement = "SELECT pid, client_port FROM pg_stat_activity WHERE datname = current_database()"
+        return dict(database.rows(f"{statement} AND client_port IS NOT NULL"))
+
+    def end_session(self, database: Database, number: int) -> None:
+        database.value("SELECT pg_terminate_backend(%s)", number)
+
+    # Who waits inside the server
+
+    def blocked(self, database: Database) -> int:
+        waiting = (
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        )
+        return int(database.value(waiting))
+
+    def is_blocked(self, database: Database, native: psycopg.Connection | None = None) -> bool:
+        if native is None:
+            return self.blocked(database) > 0
+        return bool(database.value("SELECT cardinality(pg_blocking_pids(%s)) > 0", self.number_of(native)))
+
+    # The source
+
+    def acquire_late(self, native: psycopg.Connection, seen: Any, parameters: tuple[Any, ...], mode: str) -> str:
+        [row] = run(native, SQL.acquire, *parameters, mode, None, 1000, 1000)
+        return str(row[0])
+
+    def impatient(self, url: str) -> SqlClient:
+        return SqlClient(url, request_timeout_s=0.5)
+
+    def arrivals(self, database: Database, proxy: Proxy) -> int:
+        return proxy.counts["round trips"]
+
+    def rows_touched(self, native: psycopg.Connection, database: Database) -> int:
+        native.execute("SELECT pg_stat_force_next_flush()")
+        return int(database.value(READ_ROWS))
+
+    # The guard
+
+    def present(self, native: psycopg.Connection, sequencer: Sequencer, *resources: str) -> None:
+        """Present a token for all resources by one call."""
+        native.execute("SELECT fencelock.present(%s, VARIADIC %s)", (str(sequencer), list(resources)))
+
+    def code_of(self, error: BaseException) -> str:
+        assert isinstance(error, psycopg.Error)
+        return str(error.sqlstate)
+
+    def guard_params(self, level: str) -> dict[str, str]:
+        escaped = level.replace(" ", "\\ ")
+        return {"options": f"-c default_transaction_isolation={escaped}"}
+
+    def server_level(self, level: str) -> nullcontext[None]:
+        return nullcontext()
+
+    def level_of(self, native: psycopg.Connection) -> str:
+        [(level,)] = run(native, "SHOW transaction_isolation")
+        return str(level)
+
+    def protected_tables(self, database: Database) -> list[Any]:
+        return database.rows("SELECT name FROM fencelock.protected_table")
+
+
+READ_ROWS = """
+    SELECT sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0) + n_tup_ins + n_tup_upd + n_tup_del)
+    FROM pg_stat_user_tables WHERE schemaname = 'fencelock'
+"""

@@ -1,0 +1,31 @@
+"""The sources of both SQL servers keep every rule, over threads and over the client library's own asyncio."""
+
+from typing import Any
+
+import pytest
+
+from fencelock.testing import AsyncSourceConformance, SourceConformance
+from tests.sql.dialect import install
+
+
+class InDatabase:
+    """A fresh database for each check."""
+
+    def setup_method(self) -> None:
+        """The database comes first, by the fixture."""
+
+    @pytest.fixture(autouse=True)
+    def _in_database(self, database: Any) -> None:
+        self.database = database
+        super().setup_method()
+
+    def make_url(self) -> str:
+        return install(self.database.url())
+
+
+class TestSqlSource(InDatabase, SourceConformance):
+    pass
+
+
+class TestAsyncSqlSource(InDatabase, AsyncSourceConformance):
+    pass
