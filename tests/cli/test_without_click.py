@@ -20,7 +20,7 @@ def test_without_click_the_command_names_the_extra() -> None:
     assert done.returncode != 0
     assert done.stdout == ""
     assert done.stderr.splitlines() == [done.stderr.strip()]
-    assert "pip install 'fencelock[cli]'" in done.stderr
+    assert "from a clone of fencelock, run pip install '.[cli]'" in done.stderr
 
 
 def test_without_rich_the_command_still_works() -> None:

@@ -6,9 +6,9 @@ import sys
 import pytest
 
 CASES = [
-    ("sqlalchemy", "import fencelock.integrations.sqlalchemy", "fencelock[sqlalchemy]"),
-    ("django", "import fencelock.integrations.django", "fencelock[django]"),
-    ("psycopg", "from fencelock.integrations.urls import postgres_url; postgres_url({})", "fencelock[postgres]"),
+    ("sqlalchemy", "import fencelock.integrations.sqlalchemy", "sqlalchemy"),
+    ("django", "import fencelock.integrations.django", "django"),
+    ("psycopg", "from fencelock.integrations.urls import postgres_url; postgres_url({})", "postgres"),
 ]
 
 
@@ -19,4 +19,4 @@ def test_a_missing_package_is_named(absent: str, program: str, extra: str) -> No
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]
     assert "MissingDependencyError" in last
-    assert f"pip install '{extra}'" in last
+    assert f"from a clone of fencelock, run pip install '.[{extra}]'" in last

@@ -13,7 +13,7 @@ from pathlib import Path
 PACKAGE = "fencelock"
 
 LAYERS = (
-    ("errors", "model", "hooks", "clock"),
+    ("errors", "model", "hooks", "clock", "_install"),
     ("protocol",),
     ("_flows",),
     ("stores",),

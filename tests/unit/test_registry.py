@@ -164,7 +164,10 @@ def test_package_that_cannot_be_loaded_is_missing_dependency(offer: Offer, code:
 def test_store_whose_client_is_missing_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(registry.SOURCES, "demo", "fencelock_no_such_module:Store")
     monkeypatch.setitem(registry.EXTRAS, "demo", "demo")
-    with pytest.raises(MissingDependencyError, match=r"pip install 'fencelock\[demo\]'"):
+    with pytest.raises(
+        MissingDependencyError,
+        match=r"\(fencelock_no_such_module\): from a clone of fencelock, run pip install '\.\[demo\]'",
+    ):
         source_store("demo://place")
 
 

@@ -1,8 +1,8 @@
-"""The `fencelock` command: parses, asks the library, prints; no rule of locks or guards lives here.
+"""The `fencelock` command: it parses, calls the library and prints. No rule of locks or guards is implemented here.
 
-Promise: results go to stdout and nothing else does; errors are one or two lines on stderr, or one JSON object under
-`--json`; exit codes are a contract (`errors.py`). No traceback reaches a user unless FENCELOCK_DEBUG=1 asks for it.
-Importing this package loads neither click nor the library: each command loads what it needs.
+Promise: stdout gets results only; errors are one or two lines on stderr, or one JSON object under `--json`; exit codes
+are a contract (`errors.py`). No traceback reaches a user unless FENCELOCK_DEBUG=1 is set. Importing this package loads
+neither click nor the library: each command loads what it needs.
 """
 
 import atexit
@@ -10,22 +10,22 @@ import os
 import sys
 from contextlib import suppress
 
-_OUR_BUG = 70
+_BUG = 70
 _UNAVAILABLE = 69
 
 
 def main() -> None:
-    """Run the command line and exit; what the package's `fencelock` script calls."""
-    code = _OUR_BUG
+    """Run the command line and exit: the entry point of the `fencelock` script."""
+    code = _BUG
 
     def leave() -> None:
-        """End the process without taking the interpreter apart, which costs more than many a CMD."""
+        """End the process without tearing down the interpreter, which takes longer than many a CMD runs."""
         for stream in (sys.stdout, sys.stderr):
             with suppress(Exception):
                 stream.flush()
         os._exit(code)
 
-    # Registered first, so that it runs last: what the library does at exit is done before.
+    # Registered first, so that it runs last, after the library's own exit handlers.
     atexit.register(leave)
     code = _execute(sys.argv[1:])
     sys.exit(code)
@@ -33,9 +33,11 @@ def main() -> None:
 
 def _execute(words: list[str]) -> int:
     try:
-        import click  # noqa: F401 - only to see whether it is there.
+        import click  # noqa: F401 - only to see whether it is installed.
     except ModuleNotFoundError:
-        sys.stderr.write("fencelock: the command needs an extra: pip install 'fencelock[cli]'\n")
+        from fencelock._install import install_extra
+
+        sys.stderr.write(f"fencelock: the command needs the extra cli: {install_extra('cli')}\n")
         return _UNAVAILABLE
     from fencelock.cli.commands import execute
 

@@ -1,20 +1,17 @@
-"""The table of commands, and the one place where a command's outcome becomes an exit code.
+"""The table of built-in commands, and the one place where a command's outcome becomes an exit code.
 
-Promise: a command's module is imported when that command is run, or when `--help` lists them all.
+Promise: a command's module is imported when that command is called, or when `--help` lists all commands. Commands of
+other packages come from `extensions`; `plugin` is what they may use.
 """
 
 import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING
 
 import click
 
-from fencelock.cli import errors
-
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoints
+from fencelock.cli import errors, extensions
 
 _MODULES = {
     "run": "fencelock.cli.run",
@@ -30,59 +27,22 @@ _MODULES = {
     "marks": "fencelock.cli.guards",
     "doctor": "fencelock.cli.doctor",
 }
-"""Which module has which command, in the order of the help."""
-GROUP = "fencelock.commands"
-"""The entry points by which other packages add commands. None of them replaces a built-in command."""
-LAB_COMMANDS = ("demo", "verify")
-"""The commands of fencelock-lab."""
+"""The module of each command, in the order of the help."""
 
 
-class LazyGroup(click.Group):
-    """A group whose commands are imported when they are asked for."""
+class CommandGroup(click.Group):
+    """A group that imports a command when it is called or listed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the built-in names in the order of the table, then those of installed packages."""
-        return [*_MODULES, *sorted(point.name for point in _entry_points() if point.name not in _MODULES)]
+        return [*_MODULES, *extensions.names(_MODULES)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import one command; entry points are read only for a name that is not built in."""
+        """Import one command; entry points are read only if the name is not built in."""
         if cmd_name in _MODULES:
             found: list[click.Command] = import_module(_MODULES[cmd_name]).COMMANDS
             return next(command for command in found if command.name == cmd_name)
-        return _load_installed(cmd_name)
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command, or say what to install for one of the laboratory's."""
-        if args and args[0] in LAB_COMMANDS and self.get_command(ctx, args[0]) is None:
-            raise click.UsageError(
-                f"`fencelock {args[0]}` is in the package fencelock-lab, which is not installed: from a clone of "
-                f"fencelock, pip install . ./lab"
-            )
-        return super().resolve_command(ctx, args)
-
-
-def _entry_points() -> "EntryPoints":
-    from importlib.metadata import entry_points
-
-    return entry_points(group=GROUP)
-
-
-def _load_installed(name: str) -> click.Command | None:
-    """Return the command that an installed package offers under this name; UsageError if it cannot be loaded."""
-    for point in _entry_points():
-        if point.name == name:
-            try:
-                command = point.load()
-            except (ImportError, AttributeError) as error:
-                raise click.UsageError(
-                    f"`fencelock {name}` is offered by {point.value!r}, which cannot be loaded ({error}): install what "
-                    f"that package needs, or uninstall it"
-                ) from error
-            assert isinstance(command, click.Command), f"{point.value} is not a click command"
-            return command
-    return None
+        return extensions.load(cmd_name)
 
 
 def _print_version(ctx: click.Context, _parameter: click.Parameter, is_asked: bool) -> None:
@@ -94,7 +54,7 @@ def _print_version(ctx: click.Context, _parameter: click.Parameter, is_asked: bo
 
 
 @click.group(
-    cls=LazyGroup,
+    cls=CommandGroup,
     no_args_is_help=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -109,13 +69,14 @@ def _print_version(ctx: click.Context, _parameter: click.Parameter, is_asked: bo
 def cli() -> None:
     """Locks that stay safe when leases do not.
 
-    Every lease has a fencing token, and the protected resource itself refuses stale ones.
-    `fencelock demo` shows why that is needed; `fencelock run` holds a lock while a command runs.
+    Every lease has a fencing token, and the protected resource itself refuses stale tokens.
+    `fencelock run` holds a lock while a command runs.
 
     \b
     The source of locks: --source, else $FENCELOCK_SOURCE, else this user's own file.
-    Exit codes: 0 done, 1 no, 64 usage, 69 unavailable, 70 our bug, 75 not obtained,
-    76 lease lost, 126 or 127 CMD cannot be executed, 128+n signal n.
+    Exit codes: 0 success, 1 negative result, 64 usage error, 69 unavailable or outcome
+    unknown, 70 bug in fencelock, 75 lock not obtained, 76 lease lost, 126 or 127 CMD
+    cannot be executed, 128+n ended by signal n.
     """
 
 
@@ -124,7 +85,7 @@ def execute(words: Sequence[str]) -> int:
     try:
         with cli.make_context("fencelock", list(words)) as context:
             code = cli.invoke(context)
-        # Only `run` and the commands that have a "no" return a code.
+        # Only `run` and the commands with a negative result return a code.
         sys.stdout.flush()
     except BrokenPipeError:
         _silence_stdout()
@@ -140,5 +101,5 @@ def _asks_for_json(words: Sequence[str]) -> bool:
 
 
 def _silence_stdout() -> None:
-    """Let the interpreter flush at its end without a complaint; nobody reads any more."""
+    """Let the interpreter flush at exit without an error, although the reader of stdout is gone."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

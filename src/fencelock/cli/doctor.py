@@ -11,7 +11,7 @@ import click
 
 import fencelock
 from fencelock._api.guard import inspect_resources
-from fencelock.cli.errors import NO
+from fencelock.cli.errors import NEGATIVE_RESULT
 from fencelock.cli.options import guard_option, json_option, source_option
 from fencelock.cli.output import emit, printable
 from fencelock.stores.registry import guard_store, guard_url
@@ -54,7 +54,7 @@ def doctor(source: str | None, guards: tuple[str, ...], as_json: bool) -> int:
             findings += [one for one in found if not _is_left_by_verify(one)]
     data = {"findings": [asdict(finding) for finding in findings], "unseen": list(UNSEEN)}
     emit(data, as_json, _story(findings))
-    return NO if findings else 0
+    return NEGATIVE_RESULT if findings else 0
 
 
 def _is_left_by_verify(finding: fencelock.Finding) -> bool:

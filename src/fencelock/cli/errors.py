@@ -1,12 +1,12 @@
-"""Every error of a command as a line for its user and an exit code for a script.
+"""Maps every error of a command to a line for its user and an exit code for a script.
 
-    0   done                                   69  unavailable, or outcome unknown
-    1   the command's own "no"                 70  our bug
-    64  usage: the line says what to write     75  lock not obtained
-    76  lease lost                             126, 127, 128+n  CMD's, as env(1) and shells have them
+    0   success                                     69  unavailable, or outcome unknown
+    1   negative result                             70  bug in fencelock
+    64  usage error: the line says what to write    75  lock not obtained
+    76  lease lost                                  126, 127, 128+n  those of CMD, as for env(1) and shells
 
-Promise: each class of the tree has one code. What is not of the tree is a bug of ours, and the line says how to see
-and report it.
+Promise: each subclass of FencelockError has one code. Any other exception counts as a bug in fencelock, and the line
+says how to see its traceback and report it.
 """
 
 import os
@@ -17,10 +17,10 @@ import click
 
 from fencelock import errors as tree
 
-NO = 1
+NEGATIVE_RESULT = 1
 USAGE = 64
 UNAVAILABLE = 69
-OUR_BUG = 70
+BUG = 70
 NOT_OBTAINED = 75
 LEASE_LOST = 76
 SIGNALLED = 128
@@ -30,37 +30,37 @@ DEBUG_VARIABLE = "FENCELOCK_DEBUG"
 
 
 class NoSuchLockError(click.ClickException):
-    """A command was asked about a lock that its source does not know."""
+    """The source does not know the lock that the command names."""
 
 
-# From the special to the general: the first that fits counts.
+# Subclasses first: the first class that matches decides.
 _CODES: tuple[tuple[type[BaseException], int], ...] = (
     (tree.AcquireTimeoutError, NOT_OBTAINED),
     (tree.LeaseExpiredError, LEASE_LOST),
     (tree.LeaseLostError, LEASE_LOST),
-    (tree.GuardError, NO),
+    (tree.GuardError, NEGATIVE_RESULT),
     (tree.UnsafeSourceError, USAGE),
     (tree.SourceError, UNAVAILABLE),
     (tree.MissingDependencyError, UNAVAILABLE),
     (tree.ConfigError, USAGE),
     (click.UsageError, USAGE),
-    (click.ClickException, NO),
+    (click.ClickException, NEGATIVE_RESULT),
     (click.Abort, SIGNALLED + signal.SIGINT),
     (KeyboardInterrupt, SIGNALLED + signal.SIGINT),
 )
 
 
 def exit_code(error: BaseException) -> int:
-    """Return the exit code of a command that ended by this error."""
+    """Return the exit code of a command that ended with this exception."""
     if isinstance(error, click.exceptions.Exit):
         return error.exit_code
     if isinstance(error, SystemExit):
-        return error.code if isinstance(error.code, int) else 0 if error.code is None else NO
-    return next((code for kind, code in _CODES if isinstance(error, kind)), OUR_BUG)
+        return error.code if isinstance(error.code, int) else 0 if error.code is None else NEGATIVE_RESULT
+    return next((code for kind, code in _CODES if isinstance(error, kind)), BUG)
 
 
 def report(error: BaseException, *, as_json: bool = False) -> int:
-    """Tell the user on stderr how the command ended, and return its exit code."""
+    """Print on stderr how the command ended, and return its exit code."""
     code = exit_code(error)
     if os.environ.get(DEBUG_VARIABLE):
         import traceback
@@ -85,7 +85,7 @@ def report(error: BaseException, *, as_json: bool = False) -> int:
 
 
 def complain(message: str) -> None:
-    """Print one line on stderr about something that does not end the command."""
+    """Print one line on stderr, about something that does not end the command."""
     print(f"fencelock: {message}", file=sys.stderr)
 
 
@@ -96,10 +96,10 @@ def _lines(error: BaseException, code: int) -> list[str]:
         return [error.format_message(), *_what_to_write(error)]
     if isinstance(error, click.ClickException):
         return [error.format_message()]
-    if code == OUR_BUG:
+    if code == BUG:
         return [
             f"unexpected {type(error).__name__}: {error}",
-            f"This is a bug of fencelock: please report it with what {DEBUG_VARIABLE}=1 shows.",
+            f"This is a bug in fencelock: please report it, with the traceback that {DEBUG_VARIABLE}=1 shows.",
         ]
     return [str(error)]
 
@@ -108,4 +108,4 @@ def _what_to_write(error: click.UsageError) -> list[str]:
     if error.ctx is None:
         return []
     usage = " ".join((error.ctx.command_path, *error.ctx.command.collect_usage_pieces(error.ctx)))
-    return [f"Write: {usage}  ({error.ctx.command_path} --help tells more)"]
+    return [f"Write: {usage}  (see {error.ctx.command_path} --help)"]

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from fencelock._install import install_extra
 from fencelock.errors import MissingDependencyError
 
 _LOCAL = "localhost"
@@ -20,8 +21,8 @@ def postgres_url(parameters: Mapping[str, Any]) -> str:
         from fencelock.stores.postgres.connection.url import url_of
     except ImportError as error:
         raise MissingDependencyError(
-            f"the guard seals in PostgreSQL by a client of its own, which is not installed ({error.name}): pip install "
-            f"'fencelock[postgres]'"
+            f"the guard seals in PostgreSQL with a client of its own, which is not installed ({error.name}): "
+            f"{install_extra('postgres')}"
         ) from error
     return url_of(parameters)
 

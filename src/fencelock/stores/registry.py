@@ -7,6 +7,7 @@ client names the extra to install. Never: a scheme of ours silently replaced by 
 from importlib import import_module
 from typing import Any, cast
 
+from fencelock._install import install_extra
 from fencelock.errors import (
     ConfigError,
     MissingDependencyError,
@@ -112,8 +113,7 @@ def _load(scheme: str, table: dict[str, str], group: str) -> Any:
 def _missing_client(scheme: str, error: ImportError) -> MissingDependencyError:
     if isinstance(error, ModuleNotFoundError):
         return MissingDependencyError(
-            f"{scheme}:// needs a client that is not installed ({error.name}): pip install "
-            f"'fencelock[{EXTRAS[scheme]}]'"
+            f"{scheme}:// needs a client that is not installed ({error.name}): {install_extra(EXTRAS[scheme])}"
         )
     # The client is there and lacks something itself, as psycopg does on a machine without libpq.
     said = " ".join(str(error).split())

@@ -19,9 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 import fencelock
-from fencelock.cli.errors import SIGNALLED, UNAVAILABLE, complain
-from fencelock.cli.options import json_option, source_option
-from fencelock.cli.output import emit
+from fencelock.cli.plugin import SIGNALLED, UNAVAILABLE, complain, emit, json_option, source_option
 from fencelock_lab.campaigns.files import is_copied, is_drawn, set_aside, try_files
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fencelock.cli.errors import complain
+from fencelock.cli.plugin import complain
 
 if TYPE_CHECKING:
     from fencelock_lab.campaigns.history import History

@@ -15,9 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fencelock.cli.errors import NO, complain
-from fencelock.cli.options import json_option
-from fencelock.cli.output import emit
+from fencelock.cli.plugin import NEGATIVE_RESULT, complain, emit, json_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -69,7 +67,7 @@ def demo(picture_file: Path | None, as_json: bool) -> int:
     _print(records, as_json=as_json)
     for difference in differences(records):
         complain(difference)
-    return NO if differences(records) else 0
+    return NEGATIVE_RESULT if differences(records) else 0
 
 
 def perform(acts: "tuple[Act, ...]", ttl: float) -> "tuple[ActRecord, ...]":

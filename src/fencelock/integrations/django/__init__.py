@@ -7,13 +7,14 @@ undone by an exception. Models ask for protection by `@protected`; `manage.py fe
 round trip beyond that check, a trace of the lease on a connection that is kept, a claim in Django's log of queries.
 """
 
+from fencelock._install import install_extra
 from fencelock.errors import MissingDependencyError
 
 try:
     import django as _needed  # noqa: F401
 except ImportError as error:
     raise MissingDependencyError(
-        "fencelock.integrations.django needs Django 5.2 or later: pip install 'fencelock[django]'"
+        f"fencelock.integrations.django needs Django 5.2 or later: {install_extra('django')}"
     ) from error
 
 from fencelock.integrations.django.blocks import DjangoFenced, fenced

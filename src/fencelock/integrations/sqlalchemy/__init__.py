@@ -6,13 +6,14 @@ undone by an exception. Errors of the guard come out as fencelock's own, though 
 round trip beyond that check, a trace of the lease on a pooled connection, a claim in SQLAlchemy's log.
 """
 
+from fencelock._install import install_extra
 from fencelock.errors import MissingDependencyError
 
 try:
     import sqlalchemy as _needed  # noqa: F401
 except ImportError as error:
     raise MissingDependencyError(
-        "fencelock.integrations.sqlalchemy needs SQLAlchemy 2: pip install 'fencelock[sqlalchemy]'"
+        f"fencelock.integrations.sqlalchemy needs SQLAlchemy 2: {install_extra('sqlalchemy')}"
     ) from error
 
 from fencelock.integrations.sqlalchemy.blocks import AsyncFenced, Fenced, fenced
