@@ -10,8 +10,8 @@ from importlib import import_module
 
 TYPE_CHECKING = False  # As type checkers know it: importing `typing` would cost more than all the rest.
 if TYPE_CHECKING:
-    from fencelock._api.guard import Guard, guard, inspect_resources
-    from fencelock._api.lease import Lease
+    from fencelock._api.guard import Admission, Guard, GuardedTransaction, guard, inspect_resources
+    from fencelock._api.lease import Lease, Lost
     from fencelock._api.lock import Lock, RLock
     from fencelock._api.source import Source, connect
     from fencelock.errors import (
@@ -53,17 +53,20 @@ if TYPE_CHECKING:
 __version__ = "0.1.0.dev0"
 
 _ERRORS = "fencelock.errors"
+_GUARD = "fencelock._api.guard"
 _HOOKS = "fencelock.hooks"
 _MODEL = "fencelock.model"
 _HOMES = {
     "AcquireTimeoutError": _ERRORS,
+    "Admission": _GUARD,
     "BrokenLock": _MODEL,
     "ConfigError": _ERRORS,
     "Event": _HOOKS,
     "FencelockError": _ERRORS,
     "Finding": _MODEL,
-    "Guard": "fencelock._api.guard",
+    "Guard": _GUARD,
     "GuardError": _ERRORS,
+    "GuardedTransaction": _GUARD,
     "Hooks": _HOOKS,
     "Lease": "fencelock._api.lease",
     "LeaseError": _ERRORS,
@@ -73,6 +76,7 @@ _HOMES = {
     "LeaseReleasedError": _ERRORS,
     "Lock": "fencelock._api.lock",
     "LockInfo": _MODEL,
+    "Lost": "fencelock._api.lease",
     "Mark": _MODEL,
     "MissingDependencyError": _ERRORS,
     "NotHeldError": _ERRORS,
@@ -94,12 +98,13 @@ _HOMES = {
     "UnsupportedError": _ERRORS,
     "WrongLockError": _ERRORS,
     "connect": "fencelock._api.source",
-    "guard": "fencelock._api.guard",
-    "inspect_resources": "fencelock._api.guard",
+    "guard": _GUARD,
+    "inspect_resources": _GUARD,
 }
 
 __all__ = [
     "AcquireTimeoutError",
+    "Admission",
     "BrokenLock",
     "ConfigError",
     "Event",
@@ -107,6 +112,7 @@ __all__ = [
     "Finding",
     "Guard",
     "GuardError",
+    "GuardedTransaction",
     "Hooks",
     "Lease",
     "LeaseError",
@@ -116,6 +122,7 @@ __all__ = [
     "LeaseReleasedError",
     "Lock",
     "LockInfo",
+    "Lost",
     "Mark",
     "MissingDependencyError",
     "NotHeldError",

@@ -51,12 +51,12 @@ NO_HOOKS = Hooks()
 _LEVELS = {"lost": logging.WARNING, "refused": logging.WARNING}
 
 
-def is_heard(hooks: Hooks, name: str) -> bool:
+def is_observed(hooks: Hooks, name: str) -> bool:
     """Tell whether anybody would hear of an event: making one for nobody costs more than a guard's check."""
     return hooks is not NO_HOOKS or logger.isEnabledFor(_LEVELS.get(name, logging.DEBUG))
 
 
-def tell(hooks: Hooks, event: Event) -> None:
+def emit(hooks: Hooks, event: Event) -> None:
     """Log the event under `fencelock` and call its hook; whatever the hook raises is logged, never passed on."""
     level = _LEVELS.get(event.name, logging.DEBUG)
     if logger.isEnabledFor(level):

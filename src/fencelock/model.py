@@ -11,7 +11,6 @@ import re
 import sys
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Protocol, runtime_checkable
 
 from fencelock.errors import ConfigError
 
@@ -163,15 +162,6 @@ def _decode_lock(encoded: str) -> str:
     if base64.urlsafe_b64encode(raw).rstrip(b"=").decode() != encoded:
         raise ConfigError("not a sequencer: its last part is not the canonical base64url of a lock name")
     return lock
-
-
-@runtime_checkable
-class Proof(Protocol):
-    """What a guard accepts besides a Sequencer: anything that can show one, as a lease does."""
-
-    @property
-    def sequencer(self) -> Sequencer:
-        """The proof itself."""
 
 
 @dataclass(frozen=True, slots=True)

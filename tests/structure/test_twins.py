@@ -8,7 +8,7 @@ import pytest
 import fencelock
 import fencelock.aio
 
-CLASSES = ("Source", "Lock", "RLock", "Lease", "Guard")
+CLASSES = ("Source", "Lock", "RLock", "Lease", "Guard", "GuardedTransaction", "Admission", "Lost")
 TWIN_PREFIX = "Async"
 FUNCTIONS = ("connect", "guard")
 
@@ -51,7 +51,7 @@ def differences(sync: object, twin: object, async_only: set[str]) -> list[str]:
 def test_twins_have_equal_members(name: str) -> None:
     sync, twin = getattr(fencelock, name), getattr(fencelock.aio, TWIN_PREFIX + name)
     assert sync is not twin
-    assert {"__enter__", "acquire", "release", "transaction"} & members(sync).keys()
+    assert {"__enter__", "acquire", "release", "transaction", "is_set"} & members(sync).keys()
     assert differences(sync, twin, ASYNC_ONLY.get(name, set())) == []
 
 

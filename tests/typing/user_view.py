@@ -46,6 +46,9 @@ def with_wrong_arguments(source: fencelock.Source) -> None:
     source.break_lock("a")  # type: ignore[call-arg]
     _ = source.lock("a").token  # type: ignore[attr-defined]
     fencelock.guard("sqlite:///app.db", resource="reports")  # type: ignore[call-arg]
+    guard = fencelock.guard("sqlite:///app.db", resource="reports", lock="nightly-report")
+    guard.transaction("a lease")  # type: ignore[arg-type]
+    guard.raise_to("a source", reason="restored")  # type: ignore[arg-type]
     _ = source.lock("a").acquire().token  # type: ignore[union-attr]
 
 
@@ -68,7 +71,9 @@ def several_resources(source: fencelock.Source, lease: fencelock.Lease) -> None:
     guard.raise_to(source, reason="restored")
     late = fencelock.guard("sqlite:///app.db", resource="log", lock="nightly-report", independent=True)
     late.lower(7, reason="poisoned")
-    late.outrank(source.break_lock("nightly-report", reason="stuck").sequencer, reason="stuck")
+    late.outrank(source.break_lock("nightly-report", reason="stuck"), reason="stuck")
+    late.raise_to(7, reason="restored")
+    late.raise_to(source.describe(), reason="restored")
     late.protect("log", source=source)
     late.seal(lease)
 
@@ -93,9 +98,17 @@ def guarded(lease: fencelock.Lease, connection: sqlite3.Connection) -> None:
         assert_type(native, Any)  # The store's own connection: the URL decides its type.
     with guard.transaction(fencelock.Sequencer.from_env()):
         pass
-    guard.seal(lease)
-    with guard.check(lease, connection=connection):
+    assert_type(guard.seal(lease), None)
+    assert_type(guard.seal(lease, connection=connection), None)
+    block: fencelock.GuardedTransaction = guard.transaction(lease)
+    with block as native:
+        native.execute("UPDATE report SET total = 0")
+    admission: fencelock.Admission = guard.check(lease, connection=connection)
+    with admission as nothing:
+        assert_type(nothing, None)
         connection.execute("UPDATE report SET total = 0")
+    lost: fencelock.Lost = lease.lost
+    assert_type(lost.is_set(), bool)
     assert_type(guard.mark(), fencelock.Mark)
     guard.close(lease)
     guard.unprotect(reason="no longer shared")
@@ -131,9 +144,17 @@ async def asynchronous() -> None:
             lease.cancel_on_lost()
             guard = fencelock.aio.guard("sqlite:///app.db", resource="reports", lock="nightly-report")
             assert_type(guard, fencelock.aio.AsyncGuard)
-            async with guard.transaction(lease) as connection:
+            block: fencelock.aio.AsyncGuardedTransaction = guard.transaction(lease)
+            async with block as connection:
+                assert_type(connection, Any)
                 connection.execute("UPDATE report SET total = 1")
-            assert_type(await lease.lost.wait(0.1), bool)
+            admission: fencelock.aio.AsyncAdmission = await guard.check(lease, connection=connection)
+            async with admission as nothing:
+                assert_type(nothing, None)
+            lost: fencelock.aio.AsyncLost = lease.lost
+            assert_type(await lost.wait(0.1), bool)
+            assert_type(await guard.marks(), dict[str, fencelock.Mark])
+            await guard.protect("report", source=source)
             assert_type(await lease.release(), bool)
         lock = source.rlock("nested", timeout=1)
         assert_type(await lock.acquire(), fencelock.aio.AsyncLease | None)

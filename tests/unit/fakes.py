@@ -101,7 +101,7 @@ class Holding:
         hooks: Hooks = NO_HOOKS,
     ) -> None:
         self.told: list[str] = []
-        self.audience = Listeners(hooks, self.told.append)
+        self.listeners = Listeners(hooks, self.told.append)
         until_ms = clock.ms + (ttl_ms if left_ms is None else left_ms) - (margin_ms(ttl_ms) if left_ms is None else 0)
         grant = Grant(7, until_ms, "source", "history", None)
-        self.record = LeaseRecord(driver, "the-lock", claim, "me", ttl_ms, grant, self.audience)
+        self.record = LeaseRecord(driver, "the-lock", claim, "me", ttl_ms, grant, self.listeners)

@@ -20,7 +20,7 @@ from fencelock import (
 )
 from fencelock._flows import admin, guarding
 from fencelock._flows.guarding import MAX_COMMIT_TRIES, Opened, Sealed
-from fencelock._flows.retry import MAX_BEGINNINGS
+from fencelock._flows.retry import MAX_CONFLICTS
 from fencelock._flows.tenure import Scope, Tenure
 from fencelock.protocol import guard_requests as ask
 from fencelock.testing.memory_resource import MemoryResource, MemoryResourceSession
@@ -466,7 +466,7 @@ def test_g3_a_brief_transaction_that_was_overtaken_begins_anew(flow: Any) -> Non
 
 
 def test_g3_a_transaction_that_is_always_overtaken_gives_up() -> None:
-    with pytest.raises(SourceUnavailableError, match=f"'r' has changed, {MAX_BEGINNINGS} times in a row") as caught:
+    with pytest.raises(SourceUnavailableError, match=f"'r' has changed, {MAX_CONFLICTS} times in a row") as caught:
         conflicts(guarding.seal(scope(), OURS, Tenure()), 99, reply=reply_with(mark(4)))
     assert caught.value.definite
 

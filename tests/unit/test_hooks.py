@@ -16,7 +16,7 @@ import pytest
 
 import fencelock
 from fencelock import Event, Hooks, Sequencer, aio
-from fencelock.hooks import NO_HOOKS, describe, is_heard, tell
+from fencelock.hooks import NO_HOOKS, describe, emit, is_observed
 from tests.helpers import wait_until
 from tests.sources import Client, rows
 
@@ -45,8 +45,8 @@ def test_each_event_reaches_its_own_hook_and_the_log(name: str, caplog: pytest.L
     heard: list[Event] = []
     event = Event(name, "lock", token=7)
     with caplog.at_level(logging.DEBUG, logger="fencelock"):
-        tell(Hooks(**{f"on_{name}": heard.append}), event)
-        tell(NO_HOOKS, event)
+        emit(Hooks(**{f"on_{name}": heard.append}), event)
+        emit(NO_HOOKS, event)
     assert heard == [event]
     (record, _) = caplog.records
     assert record.message == describe(event)
@@ -83,13 +83,13 @@ def test_nobody_is_told_when_nobody_listens(caplog: pytest.LogCaptureFixture) ->
     logger = logging.getLogger("fencelock")
     logger.setLevel(logging.CRITICAL)
     try:
-        assert not is_heard(NO_HOOKS, "lost")
-        assert is_heard(Hooks(), "renewed")  # A hook may be there.
-        tell(NO_HOOKS, Event("lost", "lock"))
+        assert not is_observed(NO_HOOKS, "lost")
+        assert is_observed(Hooks(), "renewed")  # A hook may be there.
+        emit(NO_HOOKS, Event("lost", "lock"))
         assert caplog.records == []
         logger.setLevel(logging.WARNING)
-        assert is_heard(NO_HOOKS, "lost")
-        assert not is_heard(NO_HOOKS, "acquired")
+        assert is_observed(NO_HOOKS, "lost")
+        assert not is_observed(NO_HOOKS, "acquired")
     finally:
         logger.setLevel(logging.NOTSET)
 

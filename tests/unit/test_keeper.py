@@ -299,7 +299,7 @@ def test_the_keeper_holds_neither_the_audience_nor_what_it_refers_to(stage: Stag
     class Owner:
         def __init__(self) -> None:
             self.holding = Holding(stage.clock, stage.driver)
-            self.holding.audience.listeners = (self.on_lost,)
+            self.holding.listeners.callbacks = (self.on_lost,)
 
         def on_lost(self, reason: str) -> None:
             raise AssertionError(reason)
@@ -413,7 +413,7 @@ def running() -> Iterator[Keeper]:
 
 
 def threads_of(keeper: Keeper) -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if getattr(thread, "_target", None) == keeper._run_alone]
+    return [thread for thread in threading.enumerate() if getattr(thread, "_target", None) == keeper._run_once]
 
 
 def test_started_by_many_threads_it_is_one_thread(running: Keeper) -> None:
@@ -472,8 +472,8 @@ def test_a_callback_that_raises_keeps_no_later_loss_from_being_told(
         raise error
 
     heard = threading.Event()
-    running._announcer.announce(fail)
-    running._announcer.announce(heard.set)
+    running._callback_thread.submit(fail)
+    running._callback_thread.submit(heard.set)
     assert heard.wait(10)
     assert "a callback of a lease raised" in caplog.text
 
@@ -481,7 +481,7 @@ def test_a_callback_that_raises_keeps_no_later_loss_from_being_told(
 def test_callbacks_run_in_the_order_of_what_happened(running: Keeper) -> None:
     heard: list[int] = []
     for number in range(100):
-        running._announcer.announce(lambda number=number: heard.append(number))
+        running._callback_thread.submit(lambda number=number: heard.append(number))
     wait_until(lambda: len(heard) == 100)
     assert heard == sorted(heard)
 
@@ -493,11 +493,11 @@ def test_a_callback_that_blocks_holds_up_no_renewal(running: Keeper, monkeypatch
         blocked.set()
         may_go_on.wait(30)
 
-    running._announcer.announce(block)
+    running._callback_thread.submit(block)
     assert blocked.wait(10)
     source = FakeSource()
-    audience = Listeners(Hooks())
-    record = real_lease(SyncDriver(source), audience, ttl_ms=600)
+    listeners = Listeners(Hooks())
+    record = real_lease(SyncDriver(source), listeners, ttl_ms=600)
     running.add(record)
     wait_until(lambda: len(source.requests(Renew)) >= 5)
     assert not may_go_on.is_set()
@@ -505,14 +505,14 @@ def test_a_callback_that_blocks_holds_up_no_renewal(running: Keeper, monkeypatch
     may_go_on.set()
 
 
-def real_lease(driver: SyncDriver, audience: Listeners, ttl_ms: int) -> Any:
+def real_lease(driver: SyncDriver, listeners: Listeners, ttl_ms: int) -> Any:
     """Return a lease on the real clock."""
     from fencelock._flows.acquire import Grant
     from fencelock._keeper.record import LeaseRecord
     from fencelock.clock import boottime_ms
 
     grant = Grant(1, boottime_ms() + ttl_ms, "source", "history", None)
-    return LeaseRecord(driver, "the-lock", "c1", "me", ttl_ms, grant, audience)
+    return LeaseRecord(driver, "the-lock", "c1", "me", ttl_ms, grant, listeners)
 
 
 def test_at_the_end_everything_that_is_held_or_abandoned_is_released() -> None:
@@ -520,8 +520,8 @@ def test_at_the_end_everything_that_is_held_or_abandoned_is_released() -> None:
     keeper.start()
     source = FakeSource()
     driver = SyncDriver(source)
-    audience = Listeners(Hooks())
-    record = real_lease(driver, audience, ttl_ms=60_000)
+    listeners = Listeners(Hooks())
+    record = real_lease(driver, listeners, ttl_ms=60_000)
     keeper.add(record)
     for number in range(2 * MAX_ABANDONED_AT_ONCE):
         keeper.abandon(driver, "the-lock", f"a{number}", 60_000)

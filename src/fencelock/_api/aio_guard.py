@@ -9,9 +9,9 @@ import asyncio
 from collections.abc import Generator, Iterable
 from inspect import isawaitable
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fencelock._api.credentials import Credential, credential_of
+from fencelock._api.credentials import Credential, LeaseLike, credential_of
 from fencelock._api.executors import AsyncWork, Executor, executor_for
 from fencelock._api.guard import BaseGuard
 from fencelock._api.guard_core import GuardCore, OpenBlock, check_free, check_unused
@@ -19,8 +19,6 @@ from fencelock._api.validation import (
     check_closable,
     check_info,
     check_protect,
-    check_raise_to,
-    check_reason,
     check_tables,
     scope_of,
 )
@@ -29,11 +27,15 @@ from fencelock._flows import admin
 from fencelock._flows.tenure import Scope
 from fencelock.errors import FencelockError
 from fencelock.hooks import NO_HOOKS, Hooks
-from fencelock.model import Mark, SourceInfo, check_lock_name, check_token, default_holder
+from fencelock.model import Mark, SourceInfo, check_lock_name, check_reason, check_token, default_holder
 from fencelock.protocol.guard_requests import ENFORCE, Unpresent
 from fencelock.protocol.source_requests import Flow
 from fencelock.protocol.stores import AsyncGuardConnection, GuardStore
 from fencelock.stores.registry import guard_store
+
+if TYPE_CHECKING:
+    from fencelock._api.aio_source import AsyncSource
+    from fencelock._api.source import Source
 
 
 def guard(
@@ -61,36 +63,36 @@ class AsyncGuard(BaseGuard):
         super().__init__(store, scope, hooks)
         self._executor = executor_for(self._core)
 
-    async def seal(self, lease: Any, *, connection: Any = None) -> None:
+    async def seal(self, lease: LeaseLike, *, connection: Any = None) -> None:
         """Raise the mark of every resource to the lease's token, on the disk, before anything is read from them.
 
         As `fencelock.Guard.seal`. A task that is cancelled meanwhile leaves at once; the seal may still be made.
         """
         if connection is not None:
-            await self._admission(lease, connection, may_raise=True).admitted()
+            _ = await self._admission(lease, connection, may_raise=True)
             return
-        proof = credential_of(lease)
+        credential = credential_of(lease)
         block = object()
         try:
-            proof.enter_guarded(block)
+            credential.enter_guarded(block)
             self._check_free()
-            await self._executor.seal(proof)
-            proof.leave_guarded(block)
+            await self._executor.seal(credential)
+            credential.leave_guarded(block)
         except BaseException:
-            proof.leave_guarded(block)
+            credential.leave_guarded(block)
             raise
 
-    def transaction(self, lease: Any) -> "AsyncGuardedTransaction":
+    def transaction(self, lease: LeaseLike) -> "AsyncGuardedTransaction":
         """Return an `async with` block whose writes are committed at its end, if no newer holder has sealed a resource.
 
         As `fencelock.Guard.transaction`. PostgreSQL: a psycopg.AsyncConnection. SQLite: the connection is synchronous,
         and may be used in the loop's thread or in another one. A task that is cancelled while the block commits gets
         its CancelledError after the commit.
         """
-        proof = credential_of(lease)
-        return AsyncGuardedTransaction(self._core.scope.place, proof, self._executor.work(proof))
+        credential = credential_of(lease)
+        return AsyncGuardedTransaction(self._core.scope.url, credential, self._executor.work(credential))
 
-    def check(self, lease: Any, *, connection: Any) -> "AsyncAdmission":
+    def check(self, lease: LeaseLike, *, connection: Any) -> "AsyncAdmission":
         """Check inside your own open transaction that the lease is the newest holder, and hold the marks there.
 
         As `fencelock.Guard.check`: `await` it, or write in `async with guard.check(lease, connection=…):`. SQLite: it
@@ -98,15 +100,15 @@ class AsyncGuard(BaseGuard):
         """
         return self._admission(lease, connection, may_raise=False)
 
-    def _admission(self, lease: Any, native: Any, *, may_raise: bool) -> "AsyncAdmission":
+    def _admission(self, lease: LeaseLike, native: Any, *, may_raise: bool) -> "AsyncAdmission":
         return AsyncAdmission(self._executor, self._core, credential_of(lease), native, may_raise=may_raise)
 
-    async def close(self, lease: Any) -> None:
+    async def close(self, lease: LeaseLike) -> None:
         """Make the lease's own token stale at every resource: its late tasks and children cannot write any more."""
-        proof = credential_of(lease)
-        check_closable(proof)
+        credential = credential_of(lease)
+        check_closable(credential)
         self._check_free()
-        await self._executor.run(self._core.closing(proof))
+        await self._executor.run(self._core.close_flow(credential))
 
     async def mark(self) -> Mark:
         """Return the mark of the guard's one resource; token 0 if it was never sealed."""
@@ -114,16 +116,18 @@ class AsyncGuard(BaseGuard):
 
     async def marks(self) -> dict[str, Mark]:
         """Return the mark of every resource of the guard, by its name."""
-        return await self._executor.run(self._core.looking())
+        return await self._executor.run(self._core.marks_flow())
 
-    async def protect(self, *tables: str, mode: str = ENFORCE, source: Any = None) -> None:
+    async def protect(
+        self, *tables: str, mode: str = ENFORCE, source: "AsyncSource | Source | SourceInfo | None" = None
+    ) -> None:
         """Have the store itself refuse (`enforce`) or count (`observe`) writes to the tables that present no token.
 
         As `fencelock.Guard.protect`; `source` is an async or a sync one.
         """
         self._only_resource("protect")
         check_protect(tables, mode)
-        info = None if source is None else await _described(source)
+        info = None if source is None else await _source_info(source)
         await self._executor.install()
         await self._operate(admin.protect(self._core.scope, tables, mode, info, default_holder()))
 
@@ -138,19 +142,18 @@ class AsyncGuard(BaseGuard):
         self._only_resource("lower")
         await self._operate(admin.lower(self._core.scope, check_token(token), default_holder(), check_reason(reason)))
 
-    async def raise_to(self, source: Any, *, reason: str) -> None:
+    async def raise_to(self, source: "AsyncSource | Source | SourceInfo | int", *, reason: str) -> None:
         """Raise every mark to the source's last token, or to a token: the step after the resource was restored."""
-        token = check_raise_to(source)
-        to = await _described(source) if token is None else token
+        to = check_token(source) if isinstance(source, int) else await _source_info(source)
         await self._operate(admin.raise_to(self._core.scope, to, default_holder(), check_reason(reason)))
 
-    async def rebind(self, lock: str, *, source: Any, reason: str) -> None:
+    async def rebind(self, lock: str, *, source: "AsyncSource | Source | SourceInfo", reason: str) -> None:
         """Bind the resources, and this guard, to another lock or source, whose tokens are above every mark."""
         self._check_free()
-        info = await _described(source)
+        info = await _source_info(source)
         await self._executor.rebind(check_lock_name(lock), info, check_reason(reason))
 
-    async def outrank(self, lease: Any, *, reason: str) -> None:
+    async def outrank(self, lease: LeaseLike, *, reason: str) -> None:
         """Raise every mark to the token minted by breaking the lock, so that the broken lease can write no more."""
         sequencer = credential_of(lease).sequencer
         await self._operate(admin.outrank(self._core.scope, sequencer, default_holder(), check_reason(reason)))
@@ -164,22 +167,25 @@ class AsyncGuard(BaseGuard):
 
 
 class AsyncGuardedTransaction:
-    """The block of one guarded transaction; yields the client's own connection."""
+    """The block of one guarded transaction; entering it gives the client's own connection.
 
-    __slots__ = ("_block", "_is_used", "_open_block", "_proof", "_work")
+    `guard.transaction(lease)` makes one. It is entered once.
+    """
 
-    def __init__(self, place: str, proof: Credential, work: AsyncWork) -> None:
-        self._proof = proof
+    __slots__ = ("_block", "_credential", "_is_used", "_open_block", "_work")
+
+    def __init__(self, url: str, credential: Credential, work: AsyncWork) -> None:
+        self._credential = credential
         self._work = work
         self._is_used = False
         self._block = object()
-        self._open_block = OpenBlock(place)
+        self._open_block = OpenBlock(url)
 
     async def __aenter__(self) -> Any:
         check_unused(is_used=self._is_used)
         self._is_used = True
         try:
-            self._proof.enter_guarded(self._block)
+            self._credential.enter_guarded(self._block)
             self._open_block.begin(asyncio.current_task())
             return await self._work.open()
         except BaseException:
@@ -190,28 +196,30 @@ class AsyncGuardedTransaction:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            meaning = await self._work.end(error)
+            mapped = await self._work.end(error)
             self._leave()
         except BaseException:
             self._leave()
             raise
-        if meaning is not None:
-            raise meaning from error
+        if mapped is not None:
+            raise mapped from error
 
     def _leave(self) -> None:
         self._open_block.end()
-        self._proof.leave_guarded(self._block)
+        self._credential.leave_guarded(self._block)
 
 
 class AsyncAdmission:
     """What `guard.check` found: the lease is the newest holder. As a block, it admits writes to protected tables."""
 
-    __slots__ = ("_block", "_connection", "_core", "_executor", "_may_raise", "_native", "_presented", "_proof")
+    __slots__ = ("_block", "_connection", "_core", "_credential", "_executor", "_may_raise", "_native", "_presented")
 
-    def __init__(self, way: Executor, core: GuardCore, proof: Credential, native: Any, *, may_raise: bool) -> None:
-        self._executor = way
+    def __init__(
+        self, executor: Executor, core: GuardCore, credential: Credential, native: Any, *, may_raise: bool
+    ) -> None:
+        self._executor = executor
         self._core = core
-        self._proof = proof
+        self._credential = credential
         self._native = native
         self._may_raise = may_raise
         self._connection: AsyncGuardConnection | None = None
@@ -219,51 +227,51 @@ class AsyncAdmission:
         self._block = object()
 
     def __await__(self) -> Generator[Any, None, "AsyncAdmission"]:
-        yield from self.admitted().__await__()
+        yield from self._admit().__await__()
         return self
 
     async def __aenter__(self) -> None:
-        connection = await self.admitted()
+        connection = await self._admit()
         try:
-            self._proof.enter_guarded(self._block)
-            self._presented = await run_async(self._core.presenting(self._proof), connection)
+            self._credential.enter_guarded(self._block)
+            self._presented = await run_async(self._core.present_flow(self._credential), connection)
         except BaseException:
-            self._proof.leave_guarded(self._block)
+            self._credential.leave_guarded(self._block)
             raise
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            await self._withdraw(await self.admitted(), error)
-            self._proof.leave_guarded(self._block)
+            await self._unpresent(await self._admit(), error)
+            self._credential.leave_guarded(self._block)
         except BaseException:
-            self._proof.leave_guarded(self._block)
+            self._credential.leave_guarded(self._block)
             raise
 
-    async def _withdraw(self, connection: AsyncGuardConnection, error: BaseException | None) -> None:
+    async def _unpresent(self, connection: AsyncGuardConnection, error: BaseException | None) -> None:
         try:
             await connection.perform(Unpresent(self._presented))
         except FencelockError:
-            # After a failure inside the block the caller rolls back, and then nothing is left to withdraw.
+            # After a failure inside the block the caller rolls back, and then there is nothing left to take back.
             if error is None:
                 raise
-        if error is not None and (meaning := connection.map_error(error)) is not None:
-            raise meaning from error
+        if error is not None and (mapped := connection.map_error(error)) is not None:
+            raise mapped from error
 
-    async def admitted(self) -> AsyncGuardConnection:
+    async def _admit(self) -> AsyncGuardConnection:
         """Return the caller's connection, in whose transaction the marks were found to be this lease's."""
         if self._connection is None:
-            core, proof = self._core, self._proof
-            proof.check_valid()
-            adopted = self._executor.caller_connection(self._native)
-            with core.telling(proof):
-                sealed = await run_async(core.checking(proof, may_raise=self._may_raise), adopted)
-            core.tell_sealed(proof, sealed)
-            self._connection = adopted
+            core, credential = self._core, self._credential
+            credential.check_valid()
+            connection = self._executor.caller_connection(self._native)
+            with core.emitting_refusals(credential):
+                sealed = await run_async(core.check_flow(credential, may_raise=self._may_raise), connection)
+            core.emit_sealed(credential, sealed)
+            self._connection = connection
         return self._connection
 
 
-async def _described(source: Any) -> SourceInfo:
+async def _source_info(source: "AsyncSource | Source | SourceInfo") -> SourceInfo:
     info = source.describe() if hasattr(source, "describe") else source
     return check_info(await info if isawaitable(info) else info)

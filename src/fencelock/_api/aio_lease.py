@@ -60,8 +60,8 @@ class AsyncLease(BaseLease):
 
     __slots__ = ("_driver", "_to_cancel")
 
-    def __init__(self, record: LeaseRecord, audience: Listeners, driver: AsyncDriver) -> None:
-        super().__init__(record, audience)
+    def __init__(self, record: LeaseRecord, listeners: Listeners, driver: AsyncDriver) -> None:
+        super().__init__(record, listeners)
         self._driver = driver
         self._to_cancel: set[asyncio.Task[Any]] = set()
 
@@ -85,7 +85,7 @@ class AsyncLease(BaseLease):
         def cancel(reason: str) -> None:
             call_on_loop(loop, self._cancel, task, reason)
 
-        self._audience.listeners = (*self._audience.listeners, cancel)
+        self._listeners.callbacks = (*self._listeners.callbacks, cancel)
         # Looked at after the listener is there: either the keeper calls it, or the loss is seen here.
         if self.lost.is_set():
             cancel(self._record.reason or DEADLINE_PASSED)

@@ -32,8 +32,8 @@ class AsyncLock(BaseLock):
     Acquire it, or use it as an async context manager, which yields the lease.
     """
 
-    def __init__(self, source: "AsyncSource", terms: LockOptions) -> None:
-        super().__init__(terms)
+    def __init__(self, source: "AsyncSource", options: LockOptions) -> None:
+        super().__init__(options)
         self._source = source
         self._entered: MutableMapping[Any, list[AsyncLease]] = WeakKeyDictionary()
         self.current: AsyncLease | None = None
@@ -46,9 +46,7 @@ class AsyncLock(BaseLock):
         """Acquire the lock and return the lease, or None if it was not obtained; parameters and errors as
         `Lock.acquire`.
         """
-        lease = await self._source.take(
-            self._checked_terms, *waiting(blocking, timeout, self._checked_terms.timeout_ms)
-        )
+        lease = await self._source.take(self._options, *waiting(blocking, timeout, self._options.timeout_ms))
         if lease is not None:
             self.current = lease
         return lease
@@ -65,7 +63,7 @@ class AsyncLock(BaseLock):
         return (await self._source.info(self.name)).is_held
 
     async def __aenter__(self) -> AsyncLease:
-        lease = await self._source.take(self._checked_terms, True, self._checked_terms.timeout_ms)
+        lease = await self._source.take(self._options, True, self._options.timeout_ms)
         if lease is None:
             raise self._timed_out()
         self._entered.setdefault(this_task(), []).append(lease)
@@ -89,8 +87,8 @@ class AsyncRLock(BaseLock):
     Each task must release it as often as it acquired it.
     """
 
-    def __init__(self, source: "AsyncSource", terms: LockOptions) -> None:
-        super().__init__(terms)
+    def __init__(self, source: "AsyncSource", options: LockOptions) -> None:
+        super().__init__(options)
         self._source = source
         self._holdings: MutableMapping[Any, Holding[AsyncLease]] = WeakKeyDictionary()
 
@@ -104,11 +102,11 @@ class AsyncRLock(BaseLock):
 
     async def acquire(self, blocking: bool = True, timeout: float = -1) -> AsyncLease | None:
         """Acquire the lock, or enter it again, and return the lease; parameters and errors as `RLock.acquire`."""
-        may_wait, timeout_ms = waiting(blocking, timeout, self._checked_terms.timeout_ms)
+        may_wait, timeout_ms = waiting(blocking, timeout, self._options.timeout_ms)
         holding = self._holding()
         if (lease := holding.again()) is not None:
             return lease
-        lease = await self._source.take(self._checked_terms, may_wait, timeout_ms)
+        lease = await self._source.take(self._options, may_wait, timeout_ms)
         if lease is not None:
             holding.begin(lease)
         return lease

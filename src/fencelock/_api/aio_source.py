@@ -70,7 +70,7 @@ class AsyncSource(BaseSource):
         """Return a handle to the named lock; parameters as `Source.lock`. `on_lost`, plain or async, runs on
         the loop.
         """
-        return AsyncLock(self, self._terms(name, ttl, timeout, holder, on_lost))
+        return AsyncLock(self, self._options(name, ttl, timeout, holder, on_lost))
 
     def rlock(
         self,
@@ -82,19 +82,19 @@ class AsyncSource(BaseSource):
         holder: str | None = None,
     ) -> AsyncRLock:
         """Return a handle that its task may acquire again while it holds the lock; parameters as for `lock`."""
-        return AsyncRLock(self, self._terms(name, ttl, timeout, holder, on_lost))
+        return AsyncRLock(self, self._options(name, ttl, timeout, holder, on_lost))
 
-    async def take(self, terms: LockOptions, may_wait: bool, timeout_ms: int | None) -> AsyncLease | None:
+    async def take(self, options: LockOptions, may_wait: bool, timeout_ms: int | None) -> AsyncLease | None:
         """Acquire on checked terms; for the handles. None when the lock was busy or the timeout passed."""
-        attempt = self._attempt(terms)
+        attempt = self._attempt(options)
         record = None
         try:
             grant = await self._driver.run(acquire(attempt, may_wait=may_wait, timeout_ms=timeout_ms))
             if grant is None:
                 return None
-            audience = Listeners(self._hooks, None if terms.on_lost is None else on_this_loop(terms.on_lost))
-            record = self._record(attempt, grant, audience)
-            return self._keep(AsyncLease(record, audience, self._driver), record, audience)
+            listeners = Listeners(self._hooks, None if options.on_lost is None else on_this_loop(options.on_lost))
+            record = self._record(attempt, grant, listeners)
+            return self._keep(AsyncLease(record, listeners, self._driver), record, listeners)
         except BaseException:
             self._give_up(attempt, record)
             raise

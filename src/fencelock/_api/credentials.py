@@ -1,9 +1,9 @@
-"""What a guard takes as proof: a lease of this process, or a sequencer of anybody's.
+"""What a guard takes as evidence of a tenure: a lease of this process, or a sequencer of any process.
 
-Promise: a lease is asked whether it is still valid, and counts the guarded transactions that it must wait for; a bare
-sequencer is judged by the mark alone. One tenure has one memory in this process of what it has sealed (G9), which a
-lease shares with its sequencers. It lasts as long as the lease, and for a sequencer without one as long as
-MAX_REMEMBERED_TENURES others do not push it out. A forked child goes on with a copy of that memory.
+Promise: a lease is asked whether it is still valid, and counts the guarded transactions that its release must wait for;
+the mark alone judges a bare sequencer. One tenure has one memory in this process of what it has sealed (G9), which a
+lease shares with its sequencers. The memory lasts as long as the lease. Without a lease it lasts until
+MAX_REMEMBERED_TENURES other sequencers have been used since. A forked child goes on with a copy of it.
 """
 
 import os
@@ -14,25 +14,25 @@ from weakref import WeakValueDictionary
 
 from fencelock._flows.tenure import Tenure
 from fencelock.errors import ConfigError
-from fencelock.model import Sequencer
+from fencelock.model import BrokenLock, Sequencer
 
 MAX_REMEMBERED_TENURES = 1024
 """Bare sequencers whose seals a process remembers; the least recently used is forgotten first."""
 
 
 class Credential(Protocol):
-    """What a guard needs of a lease."""
+    """A tenure as a guard sees it: a lease, or what stands for a sequencer without one."""
 
     @property
     def sequencer(self) -> Sequencer:
-        """The portable proof."""
+        """The portable proof of the tenure."""
 
     @property
     def tenure(self) -> Tenure:
-        """What this tenure has sealed and read."""
+        """What this process remembers of the tenure: what it has sealed and read."""
 
     def remaining(self) -> float | None:
-        """Return the seconds for which the lease may be relied on; None if nobody here knows."""
+        """Return the seconds for which the lease may be relied on; None if that is unknown in this process."""
 
     def check_valid(self) -> None:
         """Raise the error that says why the lease may not be relied on."""
@@ -41,11 +41,15 @@ class Credential(Protocol):
         """Count a guarded transaction that begins; raise if the lease is over."""
 
     def leave_guarded(self, block: object) -> None:
-        """Count it out, if it is counted; any thread or task may say so."""
+        """Count a guarded transaction out if it is counted; any thread or task may do so, and more than once."""
+
+
+LeaseLike = Credential | Sequencer | BrokenLock
+"""What the guards' methods take as `lease`."""
 
 
 class SequencerCredential:
-    """A bare sequencer: no lease of this process stands behind it, so nothing but the mark can refuse it."""
+    """A sequencer without its lease: nothing but the mark can refuse it."""
 
     __slots__ = ("sequencer", "tenure")
 
@@ -54,20 +58,20 @@ class SequencerCredential:
         self.tenure = tenure
 
     def remaining(self) -> None:
-        """Nothing is known here."""
+        """Return None: only the process that has the lease knows."""
 
     def check_valid(self) -> None:
-        """Nothing is known here: the mark decides."""
+        """Do nothing: the mark decides."""
 
     def enter_guarded(self, block: object) -> None:
-        """Nobody waits for it."""
+        """Do nothing: no release waits for the block."""
 
     def leave_guarded(self, block: object) -> None:
-        """Nobody waits for it."""
+        """Do nothing: no release waits for the block."""
 
 
 class TenureMemory:
-    """All tenures that somebody uses, and those of bare sequencers, the most recently used last."""
+    """The tenures in use, and those of bare sequencers, the most recently used last."""
 
     def __init__(self) -> None:
         self._known: WeakValueDictionary[Sequencer, Tenure] = WeakValueDictionary()
@@ -75,16 +79,16 @@ class TenureMemory:
         self.renew_lock()
 
     def renew_lock(self) -> None:
-        """Make the lock anew: another thread may have held it when this process was forked."""
+        """Replace the lock: another thread may have held it when this process was forked."""
         self._lock = threading.Lock()
 
     def of(self, sequencer: Sequencer) -> Tenure:
-        """Return what is remembered of the sequencer's tenure, for as long as somebody keeps it."""
+        """Return the memory of the sequencer's tenure, which ends with the last reference to it."""
         with self._lock:
             return self._known.setdefault(sequencer, Tenure())
 
     def kept(self, sequencer: Sequencer) -> Tenure:
-        """Return the same, and keep it."""
+        """Return the memory of the sequencer's tenure, and keep a reference to it."""
         tenure = self.of(sequencer)
         with self._lock:
             self._kept[sequencer] = tenure
@@ -99,7 +103,7 @@ os.register_at_fork(after_in_child=MEMORY.renew_lock)
 
 
 def credential_of(lease: object) -> Credential:
-    """Return what stands for the tenure; ConfigError if the argument is no lease and no sequencer."""
+    """Return the credential of a lease or a sequencer; ConfigError if the argument is neither."""
     if hasattr(lease, "enter_guarded"):
         return lease  # type: ignore[return-value]
     sequencer = lease if isinstance(lease, Sequencer) else getattr(lease, "sequencer", None)

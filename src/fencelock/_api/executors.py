@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 from fencelock._api.credentials import Credential
 from fencelock._api.guard_core import GuardCore, GuardedWork
 from fencelock._drivers.guard import run_async
-from fencelock._drivers.uncancelled import UncancelledThreads, to_its_end
+from fencelock._drivers.uncancelled import UncancelledThreads, wait_to_the_end
 from fencelock._flows import admin
 from fencelock.errors import GuardError
 from fencelock.model import SourceInfo, default_holder
@@ -41,7 +41,7 @@ class Executor(Protocol):
     async def run(self, flow: Flow[Result]) -> Result:
         """Run a flow on a connection of the guard's own."""
 
-    async def seal(self, proof: Credential) -> None:
+    async def seal(self, credential: Credential) -> None:
         """Seal every resource."""
 
     async def rebind(self, lock: str, source: SourceInfo, reason: str) -> None:
@@ -50,7 +50,7 @@ class Executor(Protocol):
     async def install(self) -> None:
         """Make the store's schema if it has none."""
 
-    def work(self, proof: Credential) -> AsyncWork:
+    def work(self, credential: Credential) -> AsyncWork:
         """Return a guarded transaction, not begun."""
 
     def caller_connection(self, native: Any) -> AsyncGuardConnection:
@@ -77,11 +77,11 @@ class AsyncioExecutor:
         finally:
             connection.close()
 
-    async def seal(self, proof: Credential) -> None:
+    async def seal(self, credential: Credential) -> None:
         """Seal every resource."""
-        with self._core.telling(proof):
-            sealed = await self.run(self._core.sealing(proof))
-        self._core.tell_sealed(proof, sealed)
+        with self._core.emitting_refusals(credential):
+            sealed = await self.run(self._core.seal_flow(credential))
+        self._core.emit_sealed(credential, sealed)
 
     async def rebind(self, lock: str, source: SourceInfo, reason: str) -> None:
         """Bind every resource to another lock, and this guard with them."""
@@ -93,9 +93,9 @@ class AsyncioExecutor:
         """Make the store's schema if it has none: rare enough for a thread."""
         await asyncio.to_thread(self._store.install)
 
-    def work(self, proof: Credential) -> "AsyncioWork":
+    def work(self, credential: Credential) -> "AsyncioWork":
         """Return a guarded transaction, not begun."""
-        return AsyncioWork(self._core, self._store, proof)
+        return AsyncioWork(self._core, self._store, credential)
 
     def caller_connection(self, native: Any) -> AsyncGuardConnection:
         """Speak over the caller's connection."""
@@ -105,41 +105,41 @@ class AsyncioExecutor:
 class AsyncioWork:
     """A transaction of one guard for one tenure, used once."""
 
-    __slots__ = ("_connection", "_core", "_presented", "_proof", "_store")
+    __slots__ = ("_connection", "_core", "_credential", "_presented", "_store")
 
-    def __init__(self, core: GuardCore, store: AsyncGuardStore, proof: Credential) -> None:
+    def __init__(self, core: GuardCore, store: AsyncGuardStore, credential: Credential) -> None:
         self._core = core
         self._store = store
-        self._proof = proof
+        self._credential = credential
         self._connection: AsyncGuardConnection | None = None
         self._presented: tuple[str, ...] = ()
 
     async def open(self) -> Any:
         """Seal if need be, begin, present the lease, and return the native connection."""
-        core, proof = self._core, self._proof
+        core, credential = self._core, self._credential
         connection = self._store.connect_async()
         try:
-            with core.telling(proof):
-                opened = await run_async(core.opening(proof), connection)
+            with core.emitting_refusals(credential):
+                opened = await run_async(core.open_flow(credential), connection)
         except BaseException:
             connection.close()
             raise
-        core.tell_opened(proof, opened)
+        core.emit_opened(credential, opened)
         self._connection = connection
         self._presented = opened.presented
         return connection.native
 
     async def end(self, error: BaseException | None) -> GuardError | None:
         """Commit, or undo what an exception left; return what that exception means if it came from the store."""
-        return await to_its_end(asyncio.ensure_future(self._end(error)))
+        return await wait_to_the_end(asyncio.ensure_future(self._end(error)))
 
     async def _end(self, error: BaseException | None) -> GuardError | None:
         connection = self._connection
         assert connection is not None, "open comes first"
         try:
             if error is None:
-                with self._core.telling(self._proof):
-                    await run_async(self._core.finishing(self._proof, self._presented), connection)
+                with self._core.emitting_refusals(self._credential):
+                    await run_async(self._core.finish_flow(self._credential, self._presented), connection)
                 return None
             await connection.rollback()
             return connection.map_error(error)
@@ -159,9 +159,9 @@ class ThreadExecutor:
         """Run a flow on a connection of the guard's own."""
         return await self._beginnings.run(self._core.run, flow)
 
-    async def seal(self, proof: Credential) -> None:
+    async def seal(self, credential: Credential) -> None:
         """Seal every resource."""
-        await self._beginnings.run(self._core.seal, proof)
+        await self._beginnings.run(self._core.seal, credential)
 
     async def rebind(self, lock: str, source: SourceInfo, reason: str) -> None:
         """Bind every resource to another lock, and this guard with them."""
@@ -171,13 +171,13 @@ class ThreadExecutor:
         """Make the store's schema if it has none."""
         await self._beginnings.run(self._core.store.install)
 
-    def work(self, proof: Credential) -> "ThreadWork":
+    def work(self, credential: Credential) -> "ThreadWork":
         """Return a guarded transaction, not begun."""
-        return ThreadWork(GuardedWork(self._core, proof), self._beginnings, self._ends)
+        return ThreadWork(GuardedWork(self._core, credential), self._beginnings, self._ends)
 
     def caller_connection(self, native: Any) -> AsyncGuardConnection:
         """Speak over the caller's connection in the loop's thread, where it is."""
-        return InPlace(self._core.store.caller_connection(native))
+        return CallerThreadConnection(self._core.store.caller_connection(native))
 
 
 class ThreadWork:
@@ -204,7 +204,7 @@ class ThreadWork:
         self._work.end(asyncio.CancelledError())
 
 
-class InPlace:
+class CallerThreadConnection:
     """A synchronous connection of the caller's, which blocks the loop no longer than the caller's own calls do."""
 
     __slots__ = ("_connection",)

@@ -7,16 +7,14 @@ thread may call any method.
 
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fencelock._api.credentials import Credential, credential_of
+from fencelock._api.credentials import Credential, LeaseLike, credential_of
 from fencelock._api.guard_core import GuardCore, GuardedWork, OpenBlock, check_free
 from fencelock._api.validation import (
     check_closable,
     check_info,
     check_protect,
-    check_raise_to,
-    check_reason,
     check_tables,
     scope_of,
 )
@@ -25,11 +23,14 @@ from fencelock._flows import admin
 from fencelock._flows.tenure import Scope
 from fencelock.errors import ConfigError, FencelockError
 from fencelock.hooks import NO_HOOKS, Hooks
-from fencelock.model import Mark, SourceInfo, check_lock_name, check_token, default_holder
+from fencelock.model import Mark, SourceInfo, check_lock_name, check_reason, check_token, default_holder
 from fencelock.protocol.guard_requests import ENFORCE, Look, Seen, Unpresent
 from fencelock.protocol.source_requests import Flow
-from fencelock.protocol.stores import GuardConnection, GuardStore
+from fencelock.protocol.stores import GuardStore
 from fencelock.stores.registry import guard_store
+
+if TYPE_CHECKING:
+    from fencelock._api.source import Source
 
 
 class BaseGuard:
@@ -93,7 +94,7 @@ def guard(
 class Guard(BaseGuard):
     """Enforces tokens at one or several resources of one place. `fencelock.guard(…)` makes one."""
 
-    def seal(self, lease: Any, *, connection: Any = None) -> None:
+    def seal(self, lease: LeaseLike, *, connection: Any = None) -> None:
         """Raise the mark of every resource to the lease's token, on the disk, before anything is read from them.
 
         `transaction` does this by itself; with several guards, seal each before the first read. `lease` is a lease or
@@ -103,20 +104,20 @@ class Guard(BaseGuard):
         too late in the tenure.
         """
         if connection is not None:
-            Admission.checked(self._core, credential_of(lease), connection, may_raise=True)
+            Admission(self._core, credential_of(lease), connection, may_raise=True)
             return
-        proof = credential_of(lease)
+        credential = credential_of(lease)
         block = object()
         try:
-            proof.enter_guarded(block)
+            credential.enter_guarded(block)
             check_free(self.url)
-            self._core.seal(proof)
-            proof.leave_guarded(block)
+            self._core.seal(credential)
+            credential.leave_guarded(block)
         except BaseException:
-            proof.leave_guarded(block)
+            credential.leave_guarded(block)
             raise
 
-    def transaction(self, lease: Any) -> "GuardedTransaction":
+    def transaction(self, lease: LeaseLike) -> "GuardedTransaction":
         """Return a block whose writes are committed at its end, if no newer holder has sealed a resource.
 
         `with guard.transaction(lease) as connection:` yields the client's own connection. The block must not end the
@@ -129,24 +130,24 @@ class Guard(BaseGuard):
         """
         return GuardedTransaction(self._core, credential_of(lease))
 
-    def check(self, lease: Any, *, connection: Any) -> "Admission":
+    def check(self, lease: LeaseLike, *, connection: Any) -> "Admission":
         """Check inside your own open transaction that the lease is the newest holder, and hold the marks there.
 
         Call `seal(lease)` before you begin that transaction. Where the store enforces the resource, write inside
         `with guard.check(lease, connection=…):`, and commit after that block. GuardError if the connection is in no
         transaction, or in one that looks at an older state of the resource; otherwise it raises what `seal` raises.
         """
-        return Admission.checked(self._core, credential_of(lease), connection, may_raise=False)
+        return Admission(self._core, credential_of(lease), connection, may_raise=False)
 
-    def close(self, lease: Any) -> None:
+    def close(self, lease: LeaseLike) -> None:
         """Make the lease's own token stale at every resource: its late threads and children cannot write any more.
 
         Idempotent. The lease may be over already; a newer holder is not disturbed.
         """
-        proof = credential_of(lease)
-        check_closable(proof)
+        credential = credential_of(lease)
+        check_closable(credential)
         check_free(self.url)
-        self._core.close(proof)
+        self._core.close(credential)
 
     def mark(self) -> Mark:
         """Return the mark of the guard's one resource; token 0 if it was never sealed."""
@@ -156,7 +157,7 @@ class Guard(BaseGuard):
         """Return the mark of every resource of the guard, by its name."""
         return self._core.marks()
 
-    def protect(self, *tables: str, mode: str = ENFORCE, source: Any = None) -> None:
+    def protect(self, *tables: str, mode: str = ENFORCE, source: "Source | SourceInfo | None" = None) -> None:
         """Have the store itself refuse (`enforce`) or count (`observe`) writes to the tables that present no token.
 
         Binds the resource to the guard's lock. Safe to repeat. Going from observe to enforce needs `source`, the
@@ -166,7 +167,7 @@ class Guard(BaseGuard):
         """
         self._only_resource("protect")
         check_protect(tables, mode)
-        info = None if source is None else _described(source)
+        info = None if source is None else _source_info(source)
         self._core.store.install()
         self._operate(admin.protect(self._core.scope, tables, mode, info, default_holder()))
 
@@ -181,24 +182,23 @@ class Guard(BaseGuard):
         self._only_resource("lower")
         self._operate(admin.lower(self._core.scope, check_token(token), default_holder(), check_reason(reason)))
 
-    def raise_to(self, source: Any, *, reason: str) -> None:
+    def raise_to(self, source: "Source | SourceInfo | int", *, reason: str) -> None:
         """Raise every mark to the source's last token, or to a token: the step after the resource was restored.
 
         Leases that were granted until then are refused, since they may have read what the restore undid.
         """
-        token = check_raise_to(source)
-        to = _described(source) if token is None else token
+        to = check_token(source) if isinstance(source, int) else _source_info(source)
         self._operate(admin.raise_to(self._core.scope, to, default_holder(), check_reason(reason)))
 
-    def rebind(self, lock: str, *, source: Any, reason: str) -> None:
+    def rebind(self, lock: str, *, source: "Source | SourceInfo", reason: str) -> None:
         """Bind the resources, and this guard, to another lock or source, whose tokens are above every mark.
 
         GuardError if the source's counter is below a mark: raise its epoch first.
         """
         check_free(self.url)
-        self._core.rebind(check_lock_name(lock), _described(source), check_reason(reason))
+        self._core.rebind(check_lock_name(lock), _source_info(source), check_reason(reason))
 
-    def outrank(self, lease: Any, *, reason: str) -> None:
+    def outrank(self, lease: LeaseLike, *, reason: str) -> None:
         """Raise every mark to the token minted by breaking the lock, so that the broken lease can write no more."""
         sequencer = credential_of(lease).sequencer
         self._operate(admin.outrank(self._core.scope, sequencer, default_holder(), check_reason(reason)))
@@ -208,35 +208,37 @@ class Guard(BaseGuard):
         self._core.run(flow)
 
 
-class GuardedTransaction(GuardedWork):
-    """The block of one guarded transaction; yields the client's own connection.
+class GuardedTransaction:
+    """The block of one guarded transaction; entering it gives the client's own connection.
 
-    A signal handler may raise anywhere: what must be undone is begun inside of what undoes it, and undone twice if need
-    be. What stayed would be in the way of every later block of this thread.
+    `guard.transaction(lease)` makes one. It is entered once.
     """
 
-    __slots__ = ("_block", "_open_block")
+    # A signal handler may raise anywhere: each thing is begun inside of what undoes it, and undone twice if need be.
+    # Whatever stayed would bar every later block of this thread.
+    __slots__ = ("_block", "_credential", "_open_block", "_work")
 
-    def __init__(self, core: GuardCore, proof: Credential) -> None:
-        super().__init__(core, proof)
+    def __init__(self, core: GuardCore, credential: Credential) -> None:
+        self._credential = credential
+        self._work = GuardedWork(core, credential)
         self._block = object()
-        self._open_block = OpenBlock(self.place)
+        self._open_block = OpenBlock(core.scope.url)
 
     def __del__(self) -> None:
-        """Count it out all the same, if a signal handler raised before the first line of `__exit__`."""
+        """End the block here if a signal handler raised before the first line of `__exit__`."""
         if (open_block := getattr(self, "_open_block", None)) is not None:
             open_block.end()
-            self.proof.leave_guarded(self._block)
+            self._credential.leave_guarded(self._block)
 
     def __enter__(self) -> Any:
-        self.use()
+        self._work.use()
         try:
-            self.proof.enter_guarded(self._block)
+            self._credential.enter_guarded(self._block)
             self._open_block.begin()
-            return self.open()
+            return self._work.open()
         except BaseException as error:
-            if self.is_open:
-                self.end(error)
+            if self._work.is_open:
+                self._work.end(error)
             self._leave()
             raise
 
@@ -244,71 +246,66 @@ class GuardedTransaction(GuardedWork):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            meaning = self.end(error)
+            mapped = self._work.end(error)
             self._leave()
         except BaseException:
             self._leave()
             raise
-        if meaning is not None:
-            raise meaning from error
+        if mapped is not None:
+            raise mapped from error
 
     def _leave(self) -> None:
-        self.give_back()
+        self._work.give_back()
         self._open_block.end()
-        self.proof.leave_guarded(self._block)
+        self._credential.leave_guarded(self._block)
 
 
 class Admission:
     """What `guard.check` found: the lease is the newest holder. As a block, it admits writes to protected tables."""
 
-    __slots__ = ("_block", "_connection", "_core", "_presented", "_proof")
+    __slots__ = ("_block", "_connection", "_core", "_credential", "_presented")
 
-    def __init__(self, core: GuardCore, proof: Credential, connection: GuardConnection) -> None:
+    def __init__(self, core: GuardCore, credential: Credential, native: Any, *, may_raise: bool) -> None:
+        """Check the marks in the transaction of the caller's connection; raise them there if that is allowed."""
+        credential.check_valid()
         self._core = core
-        self._proof = proof
-        self._connection = connection
+        self._credential = credential
+        self._connection = core.store.caller_connection(native)
         self._presented: tuple[str, ...] = ()
         self._block = object()
-
-    @classmethod
-    def checked(cls, core: GuardCore, proof: Credential, connection: Any, *, may_raise: bool) -> "Admission":
-        """Check, or seal, and return what was found."""
-        proof.check_valid()
-        adopted = core.store.caller_connection(connection)
-        core.check(proof, adopted, may_raise=may_raise)
-        return cls(core, proof, adopted)
+        core.check(credential, self._connection, may_raise=may_raise)
 
     def __enter__(self) -> None:
-        proof = self._proof
+        credential = self._credential
         try:
-            proof.enter_guarded(self._block)
-            self._presented = run(self._core.presenting(proof), self._connection)
+            credential.enter_guarded(self._block)
+            self._presented = run(self._core.present_flow(credential), self._connection)
         except BaseException:
-            proof.leave_guarded(self._block)
+            credential.leave_guarded(self._block)
             raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            self._withdraw(error)
-            self._proof.leave_guarded(self._block)
+            self._unpresent(error)
+            self._credential.leave_guarded(self._block)
         except BaseException:
-            self._proof.leave_guarded(self._block)
+            self._credential.leave_guarded(self._block)
             raise
 
-    def _withdraw(self, error: BaseException | None) -> None:
+    def _unpresent(self, error: BaseException | None) -> None:
         try:
             self._connection.perform(Unpresent(self._presented))
         except FencelockError:
-            # After a failure inside the block the caller rolls back, and then nothing is left to withdraw.
+            # After a failure inside the block the caller rolls back, and then there is nothing left to take back.
             if error is None:
                 raise
-        if error is not None and (meaning := self._connection.map_error(error)) is not None:
-            raise meaning from error
+        if error is not None and (mapped := self._connection.map_error(error)) is not None:
+            raise mapped from error
 
 
-def _described(source: Any) -> SourceInfo:
+def _source_info(source: "Source | SourceInfo") -> SourceInfo:
     return check_info(source.describe() if hasattr(source, "describe") else source)
 
 

@@ -18,7 +18,7 @@ from fencelock._flows import admin, guarding
 from fencelock._flows.guarding import KINDS, Opened, Refused, Sealed
 from fencelock._flows.tenure import Scope
 from fencelock.errors import GuardError
-from fencelock.hooks import Event, Hooks, tell
+from fencelock.hooks import Event, Hooks, emit
 from fencelock.model import Mark, SourceInfo, default_holder
 from fencelock.protocol.guard_requests import Look, Seen
 from fencelock.protocol.source_requests import Flow
@@ -28,16 +28,16 @@ from fencelock.protocol.stores import GuardConnection, GuardStore
 class OpenBlock:
     """One guarded transaction: where, and in which task (None: by a thread)."""
 
-    __slots__ = ("_home", "place", "task")
+    __slots__ = ("_home", "task", "url")
 
-    def __init__(self, place: str) -> None:
-        self.place = place
+    def __init__(self, url: str) -> None:
+        self.url = url
         self.task: object = None
         self._home: list[OpenBlock] = []
 
     def begin(self, task: object = None) -> None:
         """Take the place for this thread or task, until the end; GuardError if it has the place already."""
-        check_free(self.place, task)
+        check_free(self.url, task)
         self.task = task
         self._home = _THREAD.open
         self._home.append(self)
@@ -64,13 +64,13 @@ def _after_fork_in_child() -> None:
 os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
-def check_free(place: str, task: object = None) -> None:
+def check_free(url: str, task: object = None) -> None:
     """Raise GuardError if this thread, or this task, has a guarded transaction open at the place."""
     for open_block in _THREAD.open:
-        if open_block.place == place and (task is None or task is open_block.task):
+        if open_block.url == url and (task is None or task is open_block.task):
             who = "thread" if task is None else "task"
             raise GuardError(
-                f"this {who} has a guarded transaction open on {place} already, and would wait for itself: leave that "
+                f"this {who} has a guarded transaction open on {url} already, and would wait for itself: leave that "
                 f"block first, or put everything into one guard(resources=[…])"
             )
 
@@ -97,27 +97,27 @@ class GuardCore:
 
     def marks(self) -> dict[str, Mark]:
         """Return the mark of every resource; token 0 for those never sealed."""
-        return self.run(self.looking())
+        return self.run(self.marks_flow())
 
-    def is_sealed(self, proof: Credential) -> bool:
+    def is_sealed(self, credential: Credential) -> bool:
         """Tell whether this tenure has sealed every resource, so that the store need not be asked."""
-        return proof.sequencer.lock == self.scope.lock and proof.tenure.sealed.issuperset(self.scope.keys)
+        return credential.sequencer.lock == self.scope.lock and credential.tenure.sealed.issuperset(self.scope.keys)
 
-    def seal(self, proof: Credential) -> None:
+    def seal(self, credential: Credential) -> None:
         """Seal every resource."""
-        with self.telling(proof):
-            sealed = self.run(self.sealing(proof))
-        self.tell_sealed(proof, sealed)
+        with self.emitting_refusals(credential):
+            sealed = self.run(self.seal_flow(credential))
+        self.emit_sealed(credential, sealed)
 
-    def check(self, proof: Credential, connection: GuardConnection, *, may_raise: bool) -> None:
+    def check(self, credential: Credential, connection: GuardConnection, *, may_raise: bool) -> None:
         """Check the marks inside the caller's transaction, or raise them there."""
-        with self.telling(proof):
-            sealed = run(self.checking(proof, may_raise=may_raise), connection)
-        self.tell_sealed(proof, sealed)
+        with self.emitting_refusals(credential):
+            sealed = run(self.check_flow(credential, may_raise=may_raise), connection)
+        self.emit_sealed(credential, sealed)
 
-    def close(self, proof: Credential) -> None:
+    def close(self, credential: Credential) -> None:
         """Make the lease's own token stale."""
-        self.run(self.closing(proof))
+        self.run(self.close_flow(credential))
 
     def rebind(self, lock: str, source: SourceInfo, reason: str) -> None:
         """Bind every resource to another lock, and this guard with them."""
@@ -125,7 +125,7 @@ class GuardCore:
         self.scope = self.scope.bound_to(lock)
 
     # --- the flows ----------------------------------------------------------------------------------------------------
-    def looking(self) -> Flow[dict[str, Mark]]:
+    def marks_flow(self) -> Flow[dict[str, Mark]]:
         """Read the mark of every resource."""
         found: dict[str, Mark] = {}
         for resource in self.scope.resources:
@@ -133,71 +133,73 @@ class GuardCore:
             found[resource] = seen.marks[0] if seen.marks else Mark(resource, self.scope.lock)
         return found
 
-    def sealing(self, proof: Credential) -> Flow[Sealed]:
+    def seal_flow(self, credential: Credential) -> Flow[Sealed]:
         """Seal every resource."""
-        return guarding.seal(self.scope, proof.sequencer, proof.tenure)
+        return guarding.seal(self.scope, credential.sequencer, credential.tenure)
 
-    def opening(self, proof: Credential) -> Flow[Opened]:
+    def open_flow(self, credential: Credential) -> Flow[Opened]:
         """Begin a guarded transaction."""
-        return guarding.open_transaction(self.scope, proof.sequencer, proof.tenure, _left_ms(proof))
+        return guarding.open_transaction(self.scope, credential.sequencer, credential.tenure, _left_ms(credential))
 
-    def finishing(self, proof: Credential, presented: tuple[str, ...]) -> Flow[None]:
+    def finish_flow(self, credential: Credential, presented: tuple[str, ...]) -> Flow[None]:
         """Commit a guarded transaction."""
-        return guarding.finish(self.scope, proof.sequencer, proof.tenure, presented)
+        return guarding.finish(self.scope, credential.sequencer, credential.tenure, presented)
 
-    def checking(self, proof: Credential, *, may_raise: bool) -> Flow[Sealed]:
+    def check_flow(self, credential: Credential, *, may_raise: bool) -> Flow[Sealed]:
         """Check the marks inside the caller's transaction."""
-        return guarding.check(self.scope, proof.sequencer, proof.tenure, _left_ms(proof), may_raise=may_raise)
+        return guarding.check(
+            self.scope, credential.sequencer, credential.tenure, _left_ms(credential), may_raise=may_raise
+        )
 
-    def presenting(self, proof: Credential) -> Flow[tuple[str, ...]]:
+    def present_flow(self, credential: Credential) -> Flow[tuple[str, ...]]:
         """Have the caller's writes admitted; return the resources to which the lease was presented."""
-        return guarding.present(self.scope, proof.sequencer, proof.tenure, _left_ms(proof))
+        return guarding.present(self.scope, credential.sequencer, credential.tenure, _left_ms(credential))
 
-    def presenting_first(self, proof: Credential) -> Flow[Opened]:
+    def present_first_flow(self, credential: Credential) -> Flow[Opened]:
         """Have the caller's writes admitted from the beginning of their transaction on."""
-        return guarding.present_first(self.scope, proof.sequencer, proof.tenure, _left_ms(proof))
+        return guarding.present_first(self.scope, credential.sequencer, credential.tenure, _left_ms(credential))
 
-    def closing(self, proof: Credential) -> Flow[None]:
+    def close_flow(self, credential: Credential) -> Flow[None]:
         """Make the lease's own token stale."""
-        return guarding.close(self.scope, proof.sequencer, proof.tenure)
+        return guarding.close(self.scope, credential.sequencer, credential.tenure)
 
     # --- the hooks ----------------------------------------------------------------------------------------------------
     @contextmanager
-    def telling(self, proof: Credential) -> Iterator[None]:
+    def emitting_refusals(self, credential: Credential) -> Iterator[None]:
         """Tell of a refusal that leaves the block."""
         try:
             yield
         except GuardError as error:
-            self.tell_refused(proof, error)
+            self.emit_refused(credential, error)
             raise
 
-    def tell_opened(self, proof: Credential, opened: Opened) -> None:
+    def emit_opened(self, credential: Credential, opened: Opened) -> None:
         """Tell what a guarded transaction has sealed, and which refusals were only observed."""
         if opened.sealed is not None:
-            self.tell_sealed(proof, opened.sealed)
+            self.emit_sealed(credential, opened.sealed)
         elif opened.refused:
-            self.tell_observed(proof, opened.refused)
+            self.emit_observed(credential, opened.refused)
 
-    def tell_sealed(self, proof: Credential, sealed: Sealed) -> None:
+    def emit_sealed(self, credential: Credential, sealed: Sealed) -> None:
         """Tell which marks were raised, and which refusals were only observed."""
         for resource in sealed.raised:
-            tell(self.hooks, Event("sealed", self.scope.lock, proof.sequencer.token, resource))
-        self.tell_observed(proof, sealed.refused)
+            emit(self.hooks, Event("sealed", self.scope.lock, credential.sequencer.token, resource))
+        self.emit_observed(credential, sealed.refused)
 
-    def tell_observed(self, proof: Credential, refused: Iterable[Refused]) -> None:
+    def emit_observed(self, credential: Credential, refused: Iterable[Refused]) -> None:
         """Tell which resources would have refused."""
         for resource, error in refused:
-            self.tell_refused(proof, error, resource)
+            self.emit_refused(credential, error, resource)
 
-    def tell_refused(self, proof: Credential, error: GuardError, resource: str | None = None) -> None:
+    def emit_refused(self, credential: Credential, error: GuardError, resource: str | None = None) -> None:
         """Tell that the token was turned away; a mistake in using the guard is no refusal."""
         if (reason := KINDS.get(type(error))) is not None:
             resource = resource or getattr(error, "resource", None) or self.scope.resources[0]
-            tell(self.hooks, Event("refused", self.scope.lock, proof.sequencer.token, resource, reason=reason))
+            emit(self.hooks, Event("refused", self.scope.lock, credential.sequencer.token, resource, reason=reason))
 
 
-def _left_ms(proof: Credential) -> int | None:
-    remaining = proof.remaining()
+def _left_ms(credential: Credential) -> int | None:
+    remaining = credential.remaining()
     return None if remaining is None else int(remaining * _MS_PER_S)
 
 
@@ -210,12 +212,11 @@ def check_unused(*, is_used: bool) -> None:
 class GuardedWork:
     """A transaction of one guard for one tenure, used once."""
 
-    __slots__ = ("_connection", "_core", "_is_used", "_presented", "place", "proof")
+    __slots__ = ("_connection", "_core", "_credential", "_is_used", "_presented")
 
-    def __init__(self, core: GuardCore, proof: Credential) -> None:
-        self.proof = proof
-        self.place = core.scope.place
+    def __init__(self, core: GuardCore, credential: Credential) -> None:
         self._core = core
+        self._credential = credential
         self._connection: GuardConnection | None = None
         self._presented: tuple[str, ...] = ()
         self._is_used = False
@@ -232,17 +233,17 @@ class GuardedWork:
 
     def open(self) -> Any:
         """Seal if need be, begin, present the lease, and return the native connection."""
-        core, proof = self._core, self.proof
+        core, credential = self._core, self._credential
         self._connection = core.store.connect()
         try:
-            opened = run(core.opening(proof), self._connection)
+            opened = run(core.open_flow(credential), self._connection)
             self._presented = opened.presented
-            core.tell_opened(proof, opened)
+            core.emit_opened(credential, opened)
             native = self._connection.native
         except BaseException as error:
             self.give_back()
             if isinstance(error, GuardError):
-                core.tell_refused(proof, error)
+                core.emit_refused(credential, error)
             raise
         return native
 
@@ -252,8 +253,8 @@ class GuardedWork:
         assert connection is not None, "open comes first"
         try:
             if error is None:
-                with self._core.telling(self.proof):
-                    run(self._core.finishing(self.proof, self._presented), connection)
+                with self._core.emitting_refusals(self._credential):
+                    run(self._core.finish_flow(self._credential, self._presented), connection)
                 return None
             connection.rollback()
             return connection.map_error(error)

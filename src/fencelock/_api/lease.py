@@ -24,11 +24,11 @@ from fencelock.model import Sequencer
 class BaseLease:
     """One time-limited holding of a lock. Methods may be called from any thread."""
 
-    __slots__ = ("__weakref__", "_audience", "_record", "_sequencer")
+    __slots__ = ("__weakref__", "_listeners", "_record", "_sequencer")
 
-    def __init__(self, record: LeaseRecord, audience: Listeners) -> None:
+    def __init__(self, record: LeaseRecord, listeners: Listeners) -> None:
         self._record = record
-        self._audience = audience
+        self._listeners = listeners
         self._sequencer: Sequencer | None = None
 
     def __repr__(self) -> str:
@@ -129,7 +129,7 @@ class BaseLease:
         record = self._record
         keeper().forget(record)
         if error is None:
-            self._audience.tell(record, "released")
+            self._listeners.emit(record, "released")
             return
         record.leave_held(RELEASED, "it was released")
         if record.state == EXPIRED:  # Perhaps broken off before it was announced.
@@ -137,7 +137,7 @@ class BaseLease:
         self._abandon()
         if isinstance(error, FencelockError):
             logger.warning("lock %r is released in the background: %s", record.lock, error)
-            record.tell("released", reason=str(error))
+            record.emit("released", reason=str(error))
 
     def leave_inner_block(self, error: BaseException | None) -> None:
         """End a `with` block inside another one that has the same lease: as the outer one will, without the release."""
@@ -196,8 +196,8 @@ class Lease(BaseLease):
 
     __slots__ = ("_driver",)
 
-    def __init__(self, record: LeaseRecord, audience: Listeners, driver: SyncDriver) -> None:
-        super().__init__(record, audience)
+    def __init__(self, record: LeaseRecord, listeners: Listeners, driver: SyncDriver) -> None:
+        super().__init__(record, listeners)
         self._driver = driver
 
     @property

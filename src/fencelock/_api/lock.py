@@ -29,23 +29,23 @@ class Entered(threading.local):
 class BaseLock:
     """What the handles share, without I/O."""
 
-    def __init__(self, terms: LockOptions) -> None:
-        self._checked_terms = terms
+    def __init__(self, options: LockOptions) -> None:
+        self._options = options
 
     @property
     def name(self) -> str:
         """The lock's name."""
-        return self._checked_terms.name
+        return self._options.name
 
     @property
     def ttl(self) -> float:
         """The length of the leases that this handle asks for, in seconds."""
-        return self._checked_terms.ttl_ms / 1000
+        return self._options.ttl_ms / 1000
 
     @property
     def timeout(self) -> float | None:
         """How long this handle waits for the lock, in seconds; None: for ever."""
-        return self._checked_terms.timeout
+        return self._options.timeout
 
     def _described(self, is_locked: bool) -> str:
         state = "locked" if is_locked else "unlocked"
@@ -67,8 +67,8 @@ class Lock(BaseLock):
     Acquire it, or use it as a context manager, which yields the lease.
     """
 
-    def __init__(self, source: "Source", terms: LockOptions) -> None:
-        super().__init__(terms)
+    def __init__(self, source: "Source", options: LockOptions) -> None:
+        super().__init__(options)
         self._source = source
         self._entered = Entered()
         self.current: Lease | None = None
@@ -83,7 +83,7 @@ class Lock(BaseLock):
         `timeout` is seconds, -1 the handle's own. ValueError and OverflowError as `threading.Lock.acquire` has them,
         SourceError if the source cannot be asked.
         """
-        lease = self._source.take(self._checked_terms, *waiting(blocking, timeout, self._checked_terms.timeout_ms))
+        lease = self._source.take(self._options, *waiting(blocking, timeout, self._options.timeout_ms))
         if lease is not None:
             self.current = lease
         return lease
@@ -101,7 +101,7 @@ class Lock(BaseLock):
 
     def __enter__(self) -> Lease:
         entered = self._entered.leases
-        lease = self._source.take(self._checked_terms, True, self._checked_terms.timeout_ms)
+        lease = self._source.take(self._options, True, self._options.timeout_ms)
         if lease is None:
             raise self._timed_out()
         try:
@@ -182,8 +182,8 @@ class RLock(BaseLock):
     Each thread must release it as often as it acquired it.
     """
 
-    def __init__(self, source: "Source", terms: LockOptions) -> None:
-        super().__init__(terms)
+    def __init__(self, source: "Source", options: LockOptions) -> None:
+        super().__init__(options)
         self._source = source
         self._local = _Local()
 
@@ -201,11 +201,11 @@ class RLock(BaseLock):
         `timeout` is seconds, -1 the handle's own. LeaseExpiredError or LeaseLostError if this thread's lease was lost:
         its outer frames must end first. SourceError if the source cannot be asked.
         """
-        may_wait, timeout_ms = waiting(blocking, timeout, self._checked_terms.timeout_ms)
+        may_wait, timeout_ms = waiting(blocking, timeout, self._options.timeout_ms)
         holding = self._local.holding
         if (lease := holding.again()) is not None:
             return lease
-        lease = self._source.take(self._checked_terms, may_wait, timeout_ms)
+        lease = self._source.take(self._options, may_wait, timeout_ms)
         if lease is not None:
             try:
                 holding.begin(lease)

@@ -58,14 +58,16 @@ class BaseSource:
         """What the store can do: the shortest and the longest ttl that it grants, and whether it notifies waiters."""
         return self._store.capabilities
 
-    def _terms(self, name: str, ttl: float, timeout: float | None, holder: str | None, on_lost: object) -> LockOptions:
+    def _options(
+        self, name: str, ttl: float, timeout: float | None, holder: str | None, on_lost: object
+    ) -> LockOptions:
         return check_lock_options(self._store.capabilities, name, ttl, timeout, holder, on_lost)  # type: ignore[arg-type]
 
-    def _attempt(self, terms: LockOptions) -> Attempt:
+    def _attempt(self, options: LockOptions) -> Attempt:
         keeper().start()
-        return Attempt(terms.name, terms.holder_now(), terms.ttl_ms)
+        return Attempt(options.name, options.holder_now(), options.ttl_ms)
 
-    def _record(self, attempt: Attempt, grant: Grant, audience: Listeners) -> LeaseRecord:
+    def _record(self, attempt: Attempt, grant: Grant, listeners: Listeners) -> LeaseRecord:
         assert attempt.claim is not None, "a grant without a claim"
         return LeaseRecord(
             self._keeper_driver,
@@ -74,16 +76,16 @@ class BaseSource:
             attempt.holder,
             attempt.ttl_ms,
             grant,
-            audience,
+            listeners,
         )
 
-    def _keep(self, lease: AnyLease, record: LeaseRecord, audience: Listeners) -> AnyLease:
+    def _keep(self, lease: AnyLease, record: LeaseRecord, listeners: Listeners) -> AnyLease:
         """Have the lease renewed from now on, and tell of it."""
         keeper().add(record)
         waited_ms = record.grant.waited_ms
         if waited_ms is not None:
-            audience.tell(record, "waited", duration=waited_ms / 1000)
-        audience.tell(record, "acquired")
+            listeners.emit(record, "waited", duration=waited_ms / 1000)
+        listeners.emit(record, "acquired")
         return lease
 
     def _give_up(self, attempt: Attempt, record: LeaseRecord | None) -> None:
@@ -148,7 +150,7 @@ class Source(BaseSource):
         `ttl` and `timeout` are seconds; timeout None waits for ever. `on_lost(reason)` runs in a thread of fencelock's
         within a second of a loss. ConfigError when something is outside its contract.
         """
-        return Lock(self, self._terms(name, ttl, timeout, holder, on_lost))
+        return Lock(self, self._options(name, ttl, timeout, holder, on_lost))
 
     def rlock(
         self,
@@ -160,19 +162,19 @@ class Source(BaseSource):
         holder: str | None = None,
     ) -> RLock:
         """Return a handle that its thread may acquire again while it holds the lock; parameters as for `lock`."""
-        return RLock(self, self._terms(name, ttl, timeout, holder, on_lost))
+        return RLock(self, self._options(name, ttl, timeout, holder, on_lost))
 
-    def take(self, terms: LockOptions, may_wait: bool, timeout_ms: int | None) -> Lease | None:
+    def take(self, options: LockOptions, may_wait: bool, timeout_ms: int | None) -> Lease | None:
         """Acquire on checked terms; for the handles. None when the lock was busy or the timeout passed."""
-        attempt = self._attempt(terms)
+        attempt = self._attempt(options)
         record = None
         try:
             grant = self._driver.run(acquire(attempt, may_wait=may_wait, timeout_ms=timeout_ms))
             if grant is None:
                 return None
-            audience = Listeners(self._hooks, terms.on_lost)
-            record = self._record(attempt, grant, audience)
-            return self._keep(Lease(record, audience, self._driver), record, audience)
+            listeners = Listeners(self._hooks, options.on_lost)
+            record = self._record(attempt, grant, listeners)
+            return self._keep(Lease(record, listeners, self._driver), record, listeners)
         except BaseException:
             self._give_up(attempt, record)
             raise

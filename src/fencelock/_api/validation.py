@@ -4,7 +4,6 @@ Promise: what is outside the contract is ConfigError, which states the contract.
 """
 
 from collections.abc import Iterable
-from typing import Any
 
 from fencelock._api.credentials import Credential
 from fencelock._flows.tenure import Scope
@@ -14,19 +13,15 @@ from fencelock.model import (
     check_lock_name,
     check_name,
     check_resource_name,
-    check_token,
 )
 from fencelock.protocol.guard_requests import ENFORCE, OBSERVE
 
 MAX_RESOURCES = 64
 """Resources that one guard may seal at once."""
-MAX_REASON_BYTES = 2048
 MAX_TABLE_NAME_BYTES = 1024
 
 
-def scope_of(
-    place: str, resource: str | None, resources: Iterable[str] | None, lock: str, *, independent: bool
-) -> Scope:
+def scope_of(url: str, resource: str | None, resources: Iterable[str] | None, lock: str, *, independent: bool) -> Scope:
     """Return what a guard watches over."""
     if (resource is None) == (resources is None):
         raise ConfigError("say either resource='name' or resources=['name', …]")
@@ -39,7 +34,7 @@ def scope_of(
         check_resource_name(name)
     if len(set(names)) < len(names):
         raise ConfigError(f"resources names one resource twice: {list(names)!r}")
-    return Scope(place, names, check_lock_name(lock), is_independent=independent)
+    return Scope(url, names, check_lock_name(lock), is_independent=independent)
 
 
 def check_tables(tables: tuple[str, ...]) -> None:
@@ -57,14 +52,6 @@ def check_protect(tables: tuple[str, ...], mode: str) -> None:
     check_tables(tables)
 
 
-def check_reason(reason: object) -> str:
-    """Return the reason if it is one that an audit entry can keep."""
-    text = check_name(reason, what="reason", limit_bytes=MAX_REASON_BYTES)
-    if not text.strip():
-        raise ConfigError("a reason must not be blank: say why, for whoever reads the audit entries")
-    return text
-
-
 def check_info(info: object) -> SourceInfo:
     """Return what a source said of itself."""
     if not isinstance(info, SourceInfo):
@@ -72,16 +59,11 @@ def check_info(info: object) -> SourceInfo:
     return info
 
 
-def check_closable(proof: Credential) -> None:
+def check_closable(credential: Credential) -> None:
     """Raise LeaseInheritedError for a parent's lease; one that is over may still be closed."""
     try:
-        proof.check_valid()
+        credential.check_valid()
     except LeaseInheritedError:
         raise
     except LeaseError:
         pass
-
-
-def check_raise_to(to: Any) -> int | None:
-    """Return the token that the marks are to be raised to; None if a source has to be asked for it."""
-    return check_token(to) if isinstance(to, int) else None

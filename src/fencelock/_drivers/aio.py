@@ -104,13 +104,13 @@ class AsyncDriver:
 async def _wait_for_channels(channels: list[Channel], timeout_ms: int) -> None:
     """Sleep until a channel tells something, for `timeout_ms` at most."""
     loop = asyncio.get_running_loop()
-    told = asyncio.Event()
+    woken = asyncio.Event()
     for channel in channels:
-        loop.add_reader(channel.fileno(), told.set)
+        loop.add_reader(channel.fileno(), woken.set)
     try:
         # Not wait_for(): in Python 3.11 it can swallow a cancellation that arrives together with the result.
         async with asyncio.timeout(timeout_ms / 1000):
-            await told.wait()
+            await woken.wait()
     except TimeoutError:
         pass
     finally:

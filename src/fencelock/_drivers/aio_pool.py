@@ -9,7 +9,7 @@ import asyncio
 from collections import deque
 from typing import Any
 
-from fencelock._drivers.pool import MAX_IDLE_CONNECTIONS, none_free
+from fencelock._drivers.pool import MAX_IDLE_CONNECTIONS, no_free_connection
 from fencelock.errors import ConfigError
 from fencelock.protocol.source_requests import SourceReply
 from fencelock.protocol.stores import AsyncSourceConnection, AsyncSourceStore
@@ -28,7 +28,7 @@ class AsyncPool:
 
     def __init__(self, store: AsyncSourceStore, request_timeout_s: float) -> None:
         self._store = store
-        self._patience_s = request_timeout_s
+        self._request_timeout_s = request_timeout_s
         self._limit = store.capabilities.max_connections or MAX_IDLE_CONNECTIONS
         self._of_loop: dict[asyncio.AbstractEventLoop, _Connections] = {}
         self._is_closed = False
@@ -37,10 +37,10 @@ class AsyncPool:
         """Answer one request of a source, on a connection of its own for that time."""
         connections = self._of_loop.get(asyncio.get_running_loop()) or self._on_a_new_loop()
         try:
-            async with asyncio.timeout(self._patience_s if connections.free.locked() else None):
+            async with asyncio.timeout(self._request_timeout_s if connections.free.locked() else None):
                 await connections.free.acquire()
         except TimeoutError:
-            raise none_free(self._store, self._limit, self._patience_s) from None
+            raise no_free_connection(self._store, self._limit, self._request_timeout_s) from None
         try:
             return await self._perform(request, connections.idle)
         finally:
@@ -67,7 +67,7 @@ class AsyncPool:
     def _connect(self) -> AsyncSourceConnection:
         if self._is_closed:
             raise ConfigError(f"{self._store.url} was closed: connect() again")
-        return self._store.connect_async(request_timeout_s=self._patience_s)
+        return self._store.connect_async(request_timeout_s=self._request_timeout_s)
 
     def close(self) -> None:
         """Close the idle connections, and each busy one at the end of its request."""

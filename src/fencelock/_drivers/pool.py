@@ -23,7 +23,7 @@ class Pool:
 
     def __init__(self, store: SourceStore, request_timeout_s: float) -> None:
         self._store = store
-        self._patience_s = request_timeout_s
+        self._request_timeout_s = request_timeout_s
         self._idle: deque[SourceConnection] = deque()
         self._is_closed = False
         self._max_idle = store.capabilities.max_connections or MAX_IDLE_CONNECTIONS
@@ -48,7 +48,7 @@ class Pool:
     def _connect(self) -> SourceConnection:
         if self._is_closed:
             raise ConfigError(f"{self._store.url} was closed: connect() again")
-        return self._store.connect(request_timeout_s=self._patience_s)
+        return self._store.connect(request_timeout_s=self._request_timeout_s)
 
     def close(self) -> None:
         """Close the idle connections, and each busy one at the end of its request."""
@@ -79,9 +79,9 @@ class BoundedPool(Pool):
             self._begin_anew()
         turns = self._turns
         try:
-            turn = turns.get(timeout=self._patience_s)
+            turn = turns.get(timeout=self._request_timeout_s)
         except Empty:
-            raise none_free(self._store, self._limit, self._patience_s) from None
+            raise no_free_connection(self._store, self._limit, self._request_timeout_s) from None
         try:
             return super().perform(request)
         finally:
@@ -103,7 +103,7 @@ class _Turn:
             turns.put(_Turn(self._turns))
 
 
-def none_free(store: SourceStore, limit: int, request_timeout_s: float) -> SourceUnavailableError:
+def no_free_connection(store: SourceStore, limit: int, request_timeout_s: float) -> SourceUnavailableError:
     """Return the error for a caller that got no connection."""
     return SourceUnavailableError(
         f"{store.url}: none of this process's {limit} connections became free within {request_timeout_s:g} s: the "

@@ -35,10 +35,10 @@ class UncancelledThreads(Threads):
 
     async def run_to_end(self, function: Callable[..., Result], *arguments: Any) -> Result:
         """Run a blocking function; a cancelled task waits for its end before it gets its CancelledError."""
-        return await to_its_end(asyncio.wrap_future(self._ready().submit(function, *arguments)))
+        return await wait_to_the_end(asyncio.wrap_future(self._ready().submit(function, *arguments)))
 
 
-async def to_its_end(work: "asyncio.Future[Result]") -> Result:
+async def wait_to_the_end(work: "asyncio.Future[Result]") -> Result:
     """Return the result of the work; a cancelled task waits for its end before it gets its CancelledError."""
     cancelled: asyncio.CancelledError | None = None
     while not work.done():

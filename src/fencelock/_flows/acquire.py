@@ -87,7 +87,7 @@ def acquire(attempt: Attempt, *, may_wait: bool, timeout_ms: int | None) -> Flow
         # From here on the claim may stand at the source, whatever happens to this flow.
         attempt.claim = claim
         request = Acquire(attempt.lock, claim, attempt.holder, attempt.ttl_ms, born_us, may_wait)
-        outcome = yield from _live_one_claim(request, started_ms, timeout_ms)
+        outcome = yield from _try_one_claim(request, started_ms, timeout_ms)
         if isinstance(outcome, Grant):
             return outcome
         if isinstance(outcome, Busy):
@@ -98,14 +98,14 @@ def acquire(attempt: Attempt, *, may_wait: bool, timeout_ms: int | None) -> Flow
     )
 
 
-def _live_one_claim(request: Acquire, started_ms: int, timeout_ms: int | None) -> Flow[Grant | Busy | ClaimEnded]:
+def _try_one_claim(request: Acquire, started_ms: int, timeout_ms: int | None) -> Flow[Grant | Busy | ClaimEnded]:
     sent_ms = request.born_us // US_PER_MS
     reply = yield from ask_source(request)
     if was_queued := isinstance(reply, Queued):
         # A release between queueing and listening would go unheard: listen first, then look once more.
         yield Listen(request.lock, request.claim)
         give_up_ms = None if timeout_ms is None else started_ms + timeout_ms
-        sent_ms, reply = yield from _stand_in_line(request, give_up_ms)
+        sent_ms, reply = yield from _wait_in_queue(request, give_up_ms)
     if not isinstance(reply, Granted):
         return reply  # type: ignore[return-value]
     now_ms = yield NOW
@@ -118,7 +118,7 @@ def _live_one_claim(request: Acquire, started_ms: int, timeout_ms: int | None) -
     return Grant(reply.token, until_ms, reply.source_id, reply.history_id, waited_ms)
 
 
-def _stand_in_line(request: Acquire, give_up_ms: int | None) -> Flow[tuple[int, Granted | Busy | ClaimEnded]]:
+def _wait_in_queue(request: Acquire, give_up_ms: int | None) -> Flow[tuple[int, Granted | Busy | ClaimEnded]]:
     """Poll and wait until the claim is granted, ended, or out of time; return when the last poll was sent, and its
     reply.
     """

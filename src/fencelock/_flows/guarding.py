@@ -81,7 +81,7 @@ def check_lock(scope: Scope, sequencer: Sequencer) -> None:
     """Raise WrongLockError if the lease is on another lock than the guard's."""
     if sequencer.lock != scope.lock:
         raise WrongLockError(
-            f"the guard of {_listed(scope.resources)} belongs to lock {scope.lock!r}, and the lease is on "
+            f"the guard of {_list_of(scope.resources)} belongs to lock {scope.lock!r}, and the lease is on "
             f"lock {sequencer.lock!r}: acquire lock {scope.lock!r}, or open the guard for the other lock"
         )
     check_lasts(scope, sequencer.source_id)
@@ -89,9 +89,9 @@ def check_lock(scope: Scope, sequencer: Sequencer) -> None:
 
 def check_lasts(scope: Scope, source_id: str) -> None:
     """Raise WrongLockError if the resource would outlive the source, whose tokens begin anew with each process."""
-    if source_id.startswith(MEMORY_SOURCE_PREFIX) and not scope.place.startswith(_MEMORY_SCHEME):
+    if source_id.startswith(MEMORY_SOURCE_PREFIX) and not scope.url.startswith(_MEMORY_SCHEME):
         raise WrongLockError(
-            f"{_listed(scope.resources)} at {scope.place} outlives source {source_id}, which is in the memory of one "
+            f"{_list_of(scope.resources)} at {scope.url} outlives source {source_id}, which is in the memory of one "
             f"process: the next process begins at token 1 again, and would be refused. Take the lock from a durable "
             f"source, in a test as well: sqlite:///… in a folder of its own"
         )
@@ -101,7 +101,7 @@ def seal(scope: Scope, sequencer: Sequencer, tenure: Tenure) -> Flow[Sealed]:
     """Raise the marks of all resources of the guard to the lease's token, durably, in one transaction."""
     check_lock(scope, sequencer)
     tenure.check_may_open(scope.keys, is_independent=scope.is_independent)
-    sealed = yield from _sealed(scope, sequencer, tenure)
+    sealed = yield from _seal_durably(scope, sequencer, tenure)
     # Another thread of this tenure may have begun to read while this one was sealing: look once more.
     tenure.check_may_open(scope.keys, is_independent=scope.is_independent)
     tenure.remember(scope.keys, scope.keys_without(sealed.refusing()))
@@ -109,7 +109,7 @@ def seal(scope: Scope, sequencer: Sequencer, tenure: Tenure) -> Flow[Sealed]:
 
 
 @retry_on_conflict
-def _sealed(scope: Scope, sequencer: Sequencer, tenure: Tenure) -> Flow[Sealed]:
+def _seal_durably(scope: Scope, sequencer: Sequencer, tenure: Tenure) -> Flow[Sealed]:
     """Seal; where the commit was not confirmed, look again, and write again what may not be on the disk."""
     raised: tuple[str, ...] = ()
     for tries_left in reversed(range(MAX_COMMIT_TRIES)):
@@ -129,17 +129,17 @@ def _seal_once(scope: Scope, sequencer: Sequencer, tenure: Tenure, *, rewritten:
     yield Begin()
     raised, refused = [], []
     for mark in (yield from read_marks(scope, sequencer.claim, may_share=not rewritten)):
-        verdict = yield from _judged(mark, scope, sequencer, tenure)
+        verdict = yield from _judge(mark, scope, sequencer, tenure)
         if isinstance(verdict, Refused):
             refused.append(verdict)
         elif verdict is Verdict.RAISE or mark.resource in rewritten:
             raised.append(mark.resource)
     if raised:
-        yield _sealing(raised, sequencer)
+        yield _seal_request(raised, sequencer)
     return Sealed(tuple(raised), tuple(refused))
 
 
-def _sealing(resources: Iterable[str], sequencer: Sequencer) -> WriteMarks:
+def _seal_request(resources: Iterable[str], sequencer: Sequencer) -> WriteMarks:
     return WriteMarks(tuple(sealed_mark(resource, sequencer) for resource in resources))
 
 
@@ -177,11 +177,11 @@ def check_bound(mark: Mark, lock: str) -> None:
         )
 
 
-def _judged(mark: Mark, scope: Scope, sequencer: Sequencer, tenure: Tenure) -> Flow[Verdict | Refused]:
+def _judge(mark: Mark, scope: Scope, sequencer: Sequencer, tenure: Tenure) -> Flow[Verdict | Refused]:
     """Ask `admit`; where the resource is only observed, count the refusal and go on (G6)."""
     try:
         check_bound(mark, scope.lock)
-        return admit(mark, sequencer, was_sealed=(scope.place, mark.resource) in tenure.sealed)
+        return admit(mark, sequencer, was_sealed=(scope.url, mark.resource) in tenure.sealed)
     except GuardError as error:
         protections = yield ReadProtections(mark.resource)
         if not protections or any(protection.mode == ENFORCE for protection in protections):
@@ -200,20 +200,20 @@ def open_transaction(scope: Scope, sequencer: Sequencer, tenure: Tenure, limit_m
         sealed = yield from seal(scope, sequencer, tenure)
     presented: tuple[str, ...] = scope.resources
     refused: tuple[Refused, ...] = ()
-    if not_ours := (yield Open(presented, sequencer, limit_ms)):
-        refused = yield from _refusals(scope, sequencer, tenure, not_ours)
-        presented = _without(presented, not_ours)
+    if refused_resources := (yield Open(presented, sequencer, limit_ms)):
+        refused = yield from _refusals(scope, sequencer, tenure, refused_resources)
+        presented = _without(presented, refused_resources)
     tenure.has_read = True
     return Opened(sealed, presented, refused)
 
 
 def _refusals(
-    scope: Scope, sequencer: Sequencer, tenure: Tenure, not_ours: tuple[str, ...]
+    scope: Scope, sequencer: Sequencer, tenure: Tenure, refused_resources: tuple[str, ...]
 ) -> Flow[tuple[Refused, ...]]:
     """Raise what `admit` says of marks that are not the sequencer's; return those that are only observed."""
     refused = []
-    for mark in (yield from read_marks(scope, sequencer.claim, not_ours)):
-        verdict = yield from _judged(mark, scope, sequencer, tenure)
+    for mark in (yield from read_marks(scope, sequencer.claim, refused_resources)):
+        verdict = yield from _judge(mark, scope, sequencer, tenure)
         if isinstance(verdict, Refused):
             refused.append(verdict)
         elif verdict is Verdict.RAISE:
@@ -234,7 +234,7 @@ def finish(scope: Scope, sequencer: Sequencer, tenure: Tenure, presented: tuple[
         yield Begin()
         for mark in (yield from read_marks(scope, sequencer.claim)):
             check_bound(mark, scope.lock)
-            admit(mark, sequencer, was_sealed=(scope.place, mark.resource) in tenure.sealed)
+            admit(mark, sequencer, was_sealed=(scope.url, mark.resource) in tenure.sealed)
         raise GuardError(
             f"the marks are still this lease's, but {conflict}: nothing of the block was written. Another block of the "
             f"same lease was faster, or somebody writes there without the guard: begin it anew"
@@ -249,10 +249,10 @@ def present(scope: Scope, sequencer: Sequencer, tenure: Tenure, limit_ms: int | 
 def present_first(scope: Scope, sequencer: Sequencer, tenure: Tenure, limit_ms: int | None = None) -> Flow[Opened]:
     """Present the lease as the first thing in a transaction of the caller's, which was begun after all was sealed."""
     refused: tuple[Refused, ...] = ()
-    if not_ours := (yield Present(scope.resources, sequencer, limit_ms)):
-        refused = yield from _refusals(scope, sequencer, tenure, not_ours)
+    if refused_resources := (yield Present(scope.resources, sequencer, limit_ms)):
+        refused = yield from _refusals(scope, sequencer, tenure, refused_resources)
     tenure.has_read = True
-    return Opened(None, _without(scope.resources, not_ours), refused)
+    return Opened(None, _without(scope.resources, refused_resources), refused)
 
 
 def check(
@@ -269,7 +269,7 @@ def check(
     can_raise = yield Join(scope.resources, is_to_raise, limit_ms)
     raised, refused = [], []
     for mark in (yield from read_marks(scope, sequencer.claim, may_share=True)):
-        verdict = yield from _judged(mark, scope, sequencer, tenure)
+        verdict = yield from _judge(mark, scope, sequencer, tenure)
         if isinstance(verdict, Refused):
             refused.append(verdict)
         elif verdict is Verdict.RAISE:
@@ -277,7 +277,7 @@ def check(
                 raise _not_sealed(mark, sequencer)
             raised.append(mark.resource)
     if raised:
-        yield _sealing(raised, sequencer)
+        yield _seal_request(raised, sequencer)
     done = Sealed(tuple(raised), tuple(refused))
     # Where marks may be raised, one that is ours already may have been raised by this very transaction.
     is_committed = not (is_to_raise and can_raise)
@@ -316,7 +316,7 @@ def close(scope: Scope, sequencer: Sequencer, tenure: Tenure) -> Flow[None]:
                 raise
         else:
             # A mark that was closed is one that this tenure has raised: it is not raised again if it gets lost (G9).
-            tenure.remember((), tuple((scope.place, mark.resource) for mark in closed))
+            tenure.remember((), tuple((scope.url, mark.resource) for mark in closed))
             return
 
 
@@ -326,8 +326,8 @@ def _may_close(mark: Mark, scope: Scope, sequencer: Sequencer, tenure: Tenure) -
     if mark.is_closed and (mark.token, mark.claim) == (sequencer.token, sequencer.claim):
         # Perhaps by a commit that was not confirmed: written once more, it is on the disk.
         return True
-    return not isinstance((yield from _judged(mark, scope, sequencer, tenure)), Refused)
+    return not isinstance((yield from _judge(mark, scope, sequencer, tenure)), Refused)
 
 
-def _listed(resources: tuple[str, ...]) -> str:
+def _list_of(resources: tuple[str, ...]) -> str:
     return ", ".join(f"resource {resource!r}" for resource in resources)

@@ -41,30 +41,30 @@ def ask_source(request: object) -> Flow[SourceReply]:
         tries_left = MAX_TRIES
 
 
-MAX_BEGINNINGS = 16
+MAX_CONFLICTS = 16
 """Each refusal means that somebody else's write succeeded: so many in a row are no accident."""
 
 Result = TypeVar("Result")
-Terms = ParamSpec("Terms")
+Parameters = ParamSpec("Parameters")
 
 
-def retry_on_conflict(flow: Callable[Terms, Flow[Result]]) -> Callable[Terms, Flow[Result]]:
+def retry_on_conflict(flow: Callable[Parameters, Flow[Result]]) -> Callable[Parameters, Flow[Result]]:
     """Have a flow of brief transactions begin anew when one is refused; SourceUnavailableError if that goes on."""
 
     @wraps(flow)
-    def begun(*arguments: Terms.args, **named: Terms.kwargs) -> Flow[Result]:
-        for tries_left in reversed(range(MAX_BEGINNINGS)):
+    def retried(*arguments: Parameters.args, **named: Parameters.kwargs) -> Flow[Result]:
+        for tries_left in reversed(range(MAX_CONFLICTS)):
             try:
                 return (yield from flow(*arguments, **named))
             except ConflictError as conflict:
                 if not tries_left:
-                    raise _goes_on(conflict) from conflict
+                    raise _too_many_conflicts(conflict) from conflict
         raise AssertionError("the loop ends by its return or its raise")
 
-    return begun
+    return retried
 
 
-def _goes_on(conflict: ConflictError) -> SourceUnavailableError:
+def _too_many_conflicts(conflict: ConflictError) -> SourceUnavailableError:
     return SourceUnavailableError(
-        f"{conflict}, {MAX_BEGINNINGS} times in a row: others write there all the time. Nothing was written: try again"
+        f"{conflict}, {MAX_CONFLICTS} times in a row: others write there all the time. Nothing was written: try again"
     )

@@ -18,18 +18,18 @@ class Scope:
     `keys` are the resources as a tenure remembers them: unmistakable among all its guards.
     """
 
-    __slots__ = ("is_independent", "keys", "lock", "place", "resources")
+    __slots__ = ("is_independent", "keys", "lock", "resources", "url")
 
-    def __init__(self, place: str, resources: tuple[str, ...], lock: str, *, is_independent: bool = False) -> None:
-        self.place = place
+    def __init__(self, url: str, resources: tuple[str, ...], lock: str, *, is_independent: bool = False) -> None:
+        self.url = url
         self.resources = resources
         self.lock = lock
         self.is_independent = is_independent
-        self.keys = tuple((place, resource) for resource in resources)
+        self.keys = tuple((url, resource) for resource in resources)
 
     def bound_to(self, lock: str) -> "Scope":
         """Return the same scope for another lock."""
-        return Scope(self.place, self.resources, lock, is_independent=self.is_independent)
+        return Scope(self.url, self.resources, lock, is_independent=self.is_independent)
 
     def keys_without(self, resources: Collection[str]) -> tuple[tuple[str, str], ...]:
         """Return the keys of all but these resources."""
@@ -53,7 +53,7 @@ class Tenure:
 
     def check_may_open(self, keys: tuple[tuple[str, str], ...], *, is_independent: bool) -> None:
         """Raise GuardError if one of these resources would be sealed after another was read (G2)."""
-        late = [resource for place, resource in keys if (place, resource) not in self.opened]
+        late = [resource for url, resource in keys if (url, resource) not in self.opened]
         if self.has_read and late and not is_independent:
             raise GuardError(
                 f"resource {late[0]!r} would be sealed after this tenure has read from another one: a stale write "

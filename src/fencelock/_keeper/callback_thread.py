@@ -19,7 +19,7 @@ class CallbackThread:
         self._queue: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def announce(self, callback: Callable[[], object]) -> None:
+    def submit(self, callback: Callable[[], object]) -> None:
         """Have the callback run soon. For the keeper's thread alone."""
         self._queue.put(callback)
         if self._thread is None:

@@ -39,7 +39,7 @@ ABANDON_PAUSE_MS = 250
 MAX_ABANDONED_AT_ONCE = 64
 """Claims that are released between two looks at what is due for renewal."""
 ERROR_PAUSE_S = 0.1
-LAST_WORD_S = 0.2
+LAST_WAIT_S = 0.2
 """How long the keeper listens, at the interpreter's end, for each thread that was waiting."""
 _UNEXPECTED = "the keeper met an error that it did not expect; it goes on"
 
@@ -79,7 +79,7 @@ class Keeper:
         self._abandoned: dict[str, Abandon] = {}
         self._retry_ms = 0
         self._idle_since_ms = 0
-        self._announcer = CallbackThread()
+        self._callback_thread = CallbackThread()
         self._thread: threading.Thread | None = None
         self._start_lock = threading.Lock()
         self._is_running = threading.Lock()
@@ -90,7 +90,7 @@ class Keeper:
         if self._thread is None:
             with self._start_lock:
                 if self._thread is None:
-                    threading.Thread(target=self._run_alone, name="fencelock-keeper", daemon=True).start()
+                    threading.Thread(target=self._run_once, name="fencelock-keeper", daemon=True).start()
 
     def add(self, record: LeaseRecord) -> None:
         """Keep a new lease. Waking the thread costs more than a grant, so it is woken only if it would be late."""
@@ -117,7 +117,7 @@ class Keeper:
             self._thread.join(timeout_s)
 
     # --- the thread -------------------------------------------------------------------------------
-    def _run_alone(self) -> None:
+    def _run_once(self) -> None:
         # `start` may have been broken off by a signal handler after it had begun a thread: the second one ends here.
         if self._is_running.acquire(blocking=False):
             self._thread = threading.current_thread()
@@ -154,7 +154,7 @@ class Keeper:
                         self._end(message.record, EXPIRED, DEADLINE_PASSED)
                     message = self._inbox.get_nowait()
                 self._release_everything()
-                self._hear_the_last_waiters()
+                self._take_last_abandons()
                 return True
         self._wake_ms = 0
         self._take_arrivals()
@@ -206,11 +206,11 @@ class Keeper:
             self._take_abandoned(Abandon(record.driver, record.lock, record.claim, give_up_ms))
 
     def _announce_loss(self, record: LeaseRecord) -> None:
-        audience = record.audience
+        listeners = record.listeners
         reason = record.reason or ""
-        for listener in audience.listeners:
-            self._announcer.announce(partial(listener, reason))
-        self._announcer.announce(partial(audience.tell, record, "lost", reason=reason))
+        for listener in listeners.callbacks:
+            self._callback_thread.submit(partial(listener, reason))
+        self._callback_thread.submit(partial(listeners.emit, record, "lost", reason=reason))
 
     def _renew(self) -> None:
         now_ms = self._now_ms()
@@ -235,15 +235,15 @@ class Keeper:
 
     def _settle(self, beat: renewal.Beat, records: list[LeaseRecord]) -> None:
         sent_ms, (remaining, lost) = beat
-        heard_ms = self._now_ms()
+        received_ms = self._now_ms()
         for record in records:
             remaining_ms = remaining.get(record.claim)
             if remaining_ms is None:
                 self._end(record, LOST, lost.get(record.claim, "the source did not name it"))
-            elif not record.renewed_until(acquire.deadline_ms(sent_ms, remaining_ms, record.ttl_ms), heard_ms):
+            elif not record.renewed_until(acquire.deadline_ms(sent_ms, remaining_ms, record.ttl_ms), received_ms):
                 self._end(record, EXPIRED, "its deadline passed before the source confirmed the renewal")
-            elif record.audience.hooks.on_renewed is not None and record.is_held:
-                self._announcer.announce(partial(record.audience.tell, record, "renewed"))
+            elif record.listeners.hooks.on_renewed is not None and record.is_held:
+                self._callback_thread.submit(partial(record.listeners.emit, record, "renewed"))
 
     def _abandon_claims(self) -> None:
         now_ms = self._now_ms()
@@ -267,23 +267,23 @@ class Keeper:
             return False
         return True
 
-    def _hear_the_last_waiters(self) -> None:
+    def _take_last_abandons(self) -> None:
         """Abandon the places of the threads that the interpreter's end woke; they write within moments, or never."""
         with suppress(queue.Empty):
             for _ in range(len(SHUTDOWN.waiting)):
-                message = self._inbox.get(timeout=LAST_WORD_S)
+                message = self._inbox.get(timeout=LAST_WAIT_S)
                 if isinstance(message, Abandon):
                     self._take_abandoned(message)
-        self._abandon_them_all()
+        self._abandon_all()
 
     def _release_everything(self) -> None:
         self._take_arrivals()
         for record in list(self._schedule):
             if record.leave_held(RELEASED, "the interpreter ended"):
                 self._take_abandoned(Abandon(record.driver, record.lock, record.claim, 0))
-        self._abandon_them_all()
+        self._abandon_all()
 
-    def _abandon_them_all(self) -> None:
+    def _abandon_all(self) -> None:
         """Abandon what is to be abandoned, until a source cannot be reached."""
         self._retry_ms = 0
         while self._abandoned and not self._retry_ms:

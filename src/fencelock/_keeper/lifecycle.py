@@ -12,7 +12,7 @@ from fencelock._drivers.shutdown import SHUTDOWN
 from fencelock._keeper.keeper import Keeper
 from fencelock._keeper.record import PROCESS
 
-EXIT_PATIENCE_S = 2.0
+EXIT_TIMEOUT_S = 2.0
 
 
 class _Keepers:
@@ -37,7 +37,7 @@ def _after_fork_in_child() -> None:
 
 def _at_exit() -> None:
     SHUTDOWN.begin()
-    _KEEPERS.keeper.stop(EXIT_PATIENCE_S)
+    _KEEPERS.keeper.stop(EXIT_TIMEOUT_S)
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

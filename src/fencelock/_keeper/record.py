@@ -25,7 +25,7 @@ from fencelock.errors import (
     LeaseLostError,
     LeaseReleasedError,
 )
-from fencelock.hooks import NO_HOOKS, Event, Hooks, is_heard, tell
+from fencelock.hooks import NO_HOOKS, Event, Hooks, emit, is_observed
 
 if TYPE_CHECKING:
     from fencelock._flows.tenure import Tenure
@@ -66,24 +66,24 @@ class Listeners:
     the object that has the lease, and would keep it alive through the keeper for ever (H2).
     """
 
-    __slots__ = ("__weakref__", "hooks", "listeners")
+    __slots__ = ("__weakref__", "callbacks", "hooks")
 
     def __init__(self, hooks: Hooks, on_lost: Callable[[str], object] | None = None) -> None:
         self.hooks = hooks
-        self.listeners: tuple[Callable[[str], object], ...] = () if on_lost is None else (on_lost,)
+        self.callbacks: tuple[Callable[[str], object], ...] = () if on_lost is None else (on_lost,)
 
-    def tell(
+    def emit(
         self, record: "LeaseRecord", name: str, *, duration: float | None = None, reason: str | None = None
     ) -> None:
         """Tell hooks and log that something happened to the lease."""
-        if is_heard(self.hooks, name):
+        if is_observed(self.hooks, name):
             event = Event(
                 name, record.lock, token=record.grant.token, holder=record.holder, duration=duration, reason=reason
             )
-            tell(self.hooks, event)
+            emit(self.hooks, event)
 
 
-_NOBODY = Listeners(NO_HOOKS)
+_NO_LISTENERS = Listeners(NO_HOOKS)
 
 
 class LeaseRecord:
@@ -92,10 +92,10 @@ class LeaseRecord:
     """
 
     __slots__ = (
-        "_audience",
         "_generation",
+        "_listeners",
         "_state",
-        "_was_seen_over",
+        "_was_reported_over",
         "claim",
         "deadline_ms",
         "driver",
@@ -118,7 +118,7 @@ class LeaseRecord:
         holder: str,
         ttl_ms: int,
         grant: Grant,
-        audience: Listeners,
+        listeners: Listeners,
     ) -> None:
         self.driver = driver
         self.lock = lock
@@ -127,10 +127,10 @@ class LeaseRecord:
         self.ttl_ms = ttl_ms
         self.grant = grant
         self.deadline_ms = grant.deadline_ms
-        self._audience = weakref.ref(audience)
+        self._listeners = weakref.ref(listeners)
         self._generation = PROCESS.generation
         self._state = HELD
-        self._was_seen_over = False
+        self._was_reported_over = False
         self.is_announced = False
         self.reason: str | None = None
         self.wakers: tuple[Callable[[], object], ...] = ()
@@ -158,9 +158,9 @@ class LeaseRecord:
             raise problem
 
     @property
-    def audience(self) -> Listeners:
+    def listeners(self) -> Listeners:
         """Who is told of this lease; nobody, when the public lease is gone."""
-        return self._audience() or _NOBODY
+        return self._listeners() or _NO_LISTENERS
 
     def leave_held(self, state: str, reason: str) -> bool:
         """Move from held to another state, once; return whether this call did it. Whoever waits for the end is
@@ -180,22 +180,22 @@ class LeaseRecord:
         if self._state != HELD or self._generation != PROCESS.generation:
             return 0
         left_ms = self.deadline_ms - boottime_ms()
-        return left_ms if left_ms > 0 else self._see_the_end()
+        return left_ms if left_ms > 0 else self._report_over()
 
-    def _see_the_end(self) -> int:
+    def _report_over(self) -> int:
         with PROCESS.mutex:
             left_ms = self.deadline_ms - boottime_ms()
-            if left_ms > 0 and not self._was_seen_over:
+            if left_ms > 0 and not self._was_reported_over:
                 return left_ms  # Renewed at this moment.
-            self._was_seen_over = True
+            self._was_reported_over = True
             return 0
 
-    def renewed_until(self, deadline_ms: int, heard_ms: int) -> bool:
-        """Move the deadline forward after a renewal whose reply was heard at `heard_ms`; return False, and leave it, if
-        the lease was over by then.
+    def renewed_until(self, deadline_ms: int, received_ms: int) -> bool:
+        """Move the deadline forward after a renewal whose reply arrived at `received_ms`; return False, and do not move
+        it, if the lease was over by then.
         """
         with PROCESS.mutex:
-            if self._was_seen_over or heard_ms >= self.deadline_ms:
+            if self._was_reported_over or received_ms >= self.deadline_ms:
                 return False
             # What was confirmed before stays true.
             self.deadline_ms = max(self.deadline_ms, deadline_ms)
@@ -290,6 +290,6 @@ class LeaseRecord:
     def _name(self) -> str:
         return f"the lease on lock {self.lock!r} with token {self.grant.token}"
 
-    def tell(self, name: str, *, duration: float | None = None, reason: str | None = None) -> None:
+    def emit(self, name: str, *, duration: float | None = None, reason: str | None = None) -> None:
         """Tell hooks and log that something happened to this lease."""
-        self.audience.tell(self, name, duration=duration, reason=reason)
+        self.listeners.emit(self, name, duration=duration, reason=reason)

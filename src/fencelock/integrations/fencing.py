@@ -25,32 +25,32 @@ from fencelock.stores.registry import guard_store
 class Fencing:
     """A lease, and the resources that one transaction of it may write."""
 
-    def __init__(self, core: GuardCore, store: SQLGuardStore, proof: Credential) -> None:
+    def __init__(self, core: GuardCore, store: SQLGuardStore, credential: Credential) -> None:
         self.store = store
         self._core = core
-        self._proof = proof
+        self._credential = credential
 
     @contextmanager
     def entered(self, task: object = None) -> Iterator[None]:
         """Count a guarded transaction of the lease, and keep this thread, or this task, from waiting for itself."""
-        block, open_block = object(), OpenBlock(self._core.scope.place)
+        block, open_block = object(), OpenBlock(self._core.scope.url)
         try:
-            self._proof.enter_guarded(block)
+            self._credential.enter_guarded(block)
             open_block.begin(task)
             yield
         finally:
             open_block.end()
-            self._proof.leave_guarded(block)
+            self._credential.leave_guarded(block)
 
     def seal(self) -> None:
         """Seal what this tenure has not sealed, over a connection of the guard's own."""
-        if not self._core.is_sealed(self._proof):
-            self._core.seal(self._proof)
+        if not self._core.is_sealed(self._credential):
+            self._core.seal(self._credential)
 
     async def seal_async(self) -> None:
         """The same for a task."""
-        if not self._core.is_sealed(self._proof):
-            await executor_for(self._core).seal(self._proof)
+        if not self._core.is_sealed(self._credential):
+            await executor_for(self._core).seal(self._credential)
 
     @contextmanager
     def presented(self, perform: Callable[[Any], Any]) -> Iterator[None]:
@@ -58,10 +58,10 @@ class Fencing:
 
         `perform` answers a guard's requests in that transaction.
         """
-        core, proof = self._core, self._proof
-        with core.telling(proof):
-            opened = run_generator(core.presenting_first(proof), perform)
-        core.tell_observed(proof, opened.refused)
+        core, credential = self._core, self._credential
+        with core.emitting_refusals(credential):
+            opened = run_generator(core.present_first_flow(credential), perform)
+        core.emit_observed(credential, opened.refused)
         yield
         perform(Unpresent(opened.presented))
 
@@ -70,10 +70,10 @@ def fencing_of(
     lease: Any, url: str, resource: str | None, resources: Iterable[str] | None, guard: BaseGuard | None
 ) -> Fencing:
     """Return what fences a transaction at `url`, or where `guard` is; ConfigError if the arguments are none."""
-    proof = credential_of(lease)
+    credential = credential_of(lease)
     if guard is None:
         store = guard_store(url)
-        scope = scope_of(store.url, resource, resources, proof.sequencer.lock, independent=False)
+        scope = scope_of(store.url, resource, resources, credential.sequencer.lock, independent=False)
         core = GuardCore(store, scope, NO_HOOKS)
     elif resource is not None or resources is not None:
         raise ConfigError("a guard knows its resources: say either guard=… or resource=…")
@@ -81,4 +81,4 @@ def fencing_of(
         core = core_of(guard)
     if not isinstance(core.store, SQLGuardStore):
         raise ConfigError(f"{core.store.url} is not a SQL database that a framework's connection could lead to")
-    return Fencing(core, core.store, proof)
+    return Fencing(core, core.store, credential)

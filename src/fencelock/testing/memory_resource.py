@@ -172,7 +172,7 @@ class MemoryResourceSession:
                 not_ours.append(resource)
         return tuple(not_ours)
 
-    def _withdraw(self, request: ask.Unpresent) -> None:
+    def _unpresent(self, request: ask.Unpresent) -> None:
         for resource in request.resources:
             del self.presented[resource]
 
@@ -241,7 +241,7 @@ class MemoryResourceSession:
         ask.Finish: "_finish",
         ask.Join: "_join",
         ask.Present: "_present",
-        ask.Unpresent: "_withdraw",
+        ask.Unpresent: "_unpresent",
         ask.ReadMarks: "_read_marks",
         ask.WriteMarks: "_write_marks",
         ask.ChangeMark: "_change_mark",

@@ -34,7 +34,7 @@ def run_campaign(
 ) -> History:
     """Attack the set-up, leave the history in the file, and return it; CampaignError if that could not be done.
 
-    `tell` hears how far it is, `warn` what could not be taken away again; `own` are servers that may be attacked, too.
+    `emit` hears how far it is, `warn` what could not be taken away again; `own` are servers that may be attacked, too.
     """
     try:
         _carry_out(settings, history_file, tell, warn, own)

@@ -215,7 +215,7 @@ CONTROLS: dict[str, tuple[Change, ...]] = {
         (SimulatedClient, "_seal_all", _flow_of_nothing),
         (Tenure, "check_may_open", _nothing),
     ),
-    "G2: an unknown outcome of the seal counts as done": ((guarding, "_sealed", _unknown_is_done),),
+    "G2: an unknown outcome of the seal counts as done": ((guarding, "_seal_durably", _unknown_is_done),),
     "G3: a transaction does not keep others out": ((MemoryResourceSession, "enter", _enter_freely),),
     "G4: a restart loses the marks": ((SimulatedResource, "throw_out", _restart_without_marks),),
     "G6: the store enforces nothing": ((MemoryResourceSession, "put", _put_freely),),

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session, scoped_session
 
 from fencelock._api.guard import BaseGuard
 from fencelock._api.guard_core import check_unused
-from fencelock._drivers.uncancelled import to_its_end
+from fencelock._drivers.uncancelled import wait_to_the_end
 from fencelock.errors import ConfigError
 from fencelock.integrations.fencing import Fencing, fencing_of
 from fencelock.integrations.sqlalchemy.connection import SQLAlchemyConnection
@@ -120,7 +120,7 @@ class AsyncFenced(_Block[Target]):
     ) -> None:
         with self._entered:
             ending = self._run(lambda: self._stack.__exit__(kind, error, trace))
-            await to_its_end(asyncio.ensure_future(ending))
+            await wait_to_the_end(asyncio.ensure_future(ending))
 
     async def _run(self, call: Callable[[], object]) -> None:
         """Run synchronous code of SQLAlchemy's on the loop."""

@@ -6,7 +6,7 @@ from fencelock import protocol as ask
 from fencelock.protocol import Flow
 from fencelock.testing.conformance.faults import LostReplies
 from fencelock.testing.conformance.rig import require
-from fencelock.testing.conformance.source_rig import Contender, SourceRig, asking, drawing
+from fencelock.testing.conformance.source_rig import Contender, SourceRig, ask_flow, draw_flow
 from fencelock.testing.runners import Attempt, acquire, release
 
 THREADS = 4
@@ -240,7 +240,7 @@ class LeaseChecks(SourceRig):
         """G10: its reply was lost, and somebody has acquired the lock since."""
         holder, next_one = self.contender(), self.contender()
         holder.hold()
-        claim, _ = self.run(drawing())
+        claim, _ = self.run(draw_flow())
         request = ask.Break("lock", claim, "an operator", "a check")
         first = self.ask(request)
         next_one.hold()
@@ -267,7 +267,7 @@ class LeaseChecks(SourceRig):
         flow = acquire(Attempt("lock", "waiter", self.long_ttl_ms), may_wait=True, timeout_ms=None)
         request = flow.send(None)
         while not isinstance(request, ask.Wait):
-            request = flow.send(None if isinstance(request, ask.Listen) else self.run(asking(request)))
+            request = flow.send(None if isinstance(request, ask.Listen) else self.run(ask_flow(request)))
         holder.release()
         # The flow sleeps: whoever runs it on sends it None, which is how its sleep ends.
         (grant,) = self.runner.together(lossy, [flow])

@@ -18,14 +18,14 @@ SHORT_TTL_MS = 100
 LONG_TTL_MS = 30_000
 
 
-def asking(request: Any) -> Flow[Any]:
+def ask_flow(request: Any) -> Flow[Any]:
     """Ask for a reply, reserving a block of tokens where the last one is spent."""
     while isinstance(reply := (yield request), requests.BlockSpent):
         yield requests.ReserveBlock()
     return reply
 
 
-def drawing() -> Flow[tuple[str, int]]:
+def draw_flow() -> Flow[tuple[str, int]]:
     """Draw a claim."""
     return (yield requests.Draw())  # type: ignore[no-any-return]
 
@@ -38,7 +38,7 @@ class Contender:
         self.lock = lock
         self.ttl_ms = ttl_ms
         rig.tick()
-        self.claim, self.born_us = rig.run(drawing())
+        self.claim, self.born_us = rig.run(draw_flow())
         rig.contenders += 1
         self.holder = f"contender-{rig.contenders}"
 
@@ -144,7 +144,7 @@ class SourceRig(Rig):
 
     def ask(self, request: Any) -> Any:
         """Ask the source one thing."""
-        return self.run(asking(request))
+        return self.run(ask_flow(request))
 
     def contender(self, lock: str = "lock", ttl_ms: int | None = None) -> Contender:
         """Return a fresh claim, with the long ttl unless said."""
@@ -172,7 +172,7 @@ class SourceRig(Rig):
 
     def break_lock(self, lock: str = "lock", reason: str = "a check") -> requests.Broken:
         """End whatever lease the lock has."""
-        claim, _ = self.run(drawing())
+        claim, _ = self.run(draw_flow())
         return self.ask(requests.Break(lock, claim, "an operator", reason))  # type: ignore[no-any-return]
 
     def raise_epoch(self) -> SourceInfo:
