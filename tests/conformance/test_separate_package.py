@@ -62,6 +62,7 @@ def failures_in_a_process(folder: Path, *kits: str) -> dict[str, str]:
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_a_store_from_a_separate_package_passes_the_kits(tmp_path: Path) -> None:
     install(tmp_path, module_text())
     assert failures_in_a_process(tmp_path) == {}

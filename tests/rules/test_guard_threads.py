@@ -185,13 +185,14 @@ def shot_at(call: int, act: Callable[[], Any]) -> bool:
             was_shot = True
             raise Shot
 
+    tracer = sys.gettrace()  # That of a measurement of coverage, for one.
     try:
         sys.settrace(trace)
         act()
     except (Shot, fencelock.FencelockError, sqlite3.Error):
         pass  # What a handler raises inside a callback of sqlite3's, that replaces by an error of its own.
     finally:
-        sys.settrace(None)
+        sys.settrace(tracer)
     return was_shot
 
 

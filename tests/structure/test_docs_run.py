@@ -168,6 +168,7 @@ def read_through(document: Path, folder: Path) -> None:
                 run_command(document, command, folder)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("servers")
 @pytest.mark.parametrize("document", DOCUMENTS, ids=named)
 def test_a_document_does_what_it_says_from_top_to_bottom(document: Path, tmp_path: Path) -> None:

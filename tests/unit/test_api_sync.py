@@ -397,11 +397,12 @@ def test_the_wait_for_the_loss_does_not_stand_in_the_way_of_a_signal_handler(
         return trace
 
     before = signal.signal(signal.SIGUSR1, lambda number, frame: lease.release_soon())
+    tracer = sys.gettrace()  # That of a measurement of coverage, for one.
     try:
         sys.settrace(trace)
         assert lease.lost.wait(0.1) is False
     finally:
-        sys.settrace(None)
+        sys.settrace(tracer)
         signal.signal(signal.SIGUSR1, before)
     assert lease.is_valid is (next(lines) <= line)
     lease.release()

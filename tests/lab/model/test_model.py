@@ -8,6 +8,7 @@ from itertools import pairwise, product
 from xml.etree import ElementTree as ET
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from fencelock._flows import admit as library
 from fencelock.errors import SealLostError, StaleTokenError, TokenCollisionError
@@ -43,6 +44,14 @@ SPACES = {
     "storm, leaving": (7_911, 21_897),
 }
 """States and transitions of each scene with all rules on."""
+
+LARGE = {name for name, (states, _) in SPACES.items() if states > 15_000}
+
+
+def walks(name: str, *more: object) -> ParameterSet:
+    """Return parameters of a test that walks a whole scene. Large ones take seconds, and are left to `make test`."""
+    return pytest.param(name, *more, marks=[pytest.mark.slow] if name in LARGE else [])
+
 
 TRACES = {
     Case("seal-first", "work", Anomaly.LOST): (11, 425),
@@ -111,7 +120,7 @@ def traces() -> list[Result]:
     return [*map(loud, CASES), *map(beyond, LIMITS)]
 
 
-@pytest.mark.parametrize("name", SCENES)
+@pytest.mark.parametrize("name", [*map(walks, SCENES)])
 def test_with_all_rules_on_nothing_is_found_in_the_whole_space(name: str) -> None:
     result = quiet(name)
     assert result.found is None, result.trace
@@ -149,32 +158,32 @@ def test_every_fault_and_every_kind_of_step_is_explored() -> None:
     assert faults == set(world.Faults._fields)
 
 
-@pytest.mark.parametrize("name", SCENES)
+@pytest.mark.parametrize("name", [*map(walks, SCENES)])
 def test_a_scene_accepts_and_refuses(name: str) -> None:
     assert meets(name, "^write of 1 is accepted")
     assert meets(name, "^seals.*refused")
     assert meets(name, "^write of.*refused")
 
 
-def test_everybody_can_get_all_work_done() -> None:
-    assert meets("work", "^write of 8 is accepted")
-    assert meets("crowd", "^write of 3 is accepted")
-    assert meets("restore", "^write of 4 is accepted")
-    assert meets("switch", "^write of 3 is accepted")
+@pytest.mark.parametrize(
+    ("name", "last"), [walks("work", 8), walks("crowd", 3), walks("restore", 4), walks("switch", 3)]
+)
+def test_everybody_can_get_all_work_done(name: str, last: int) -> None:
+    assert meets(name, f"^write of {last} is accepted")
 
 
 @pytest.mark.parametrize(
     ("name", "wanted"),
     [
-        ("leaving", "closes with token"),
-        ("leaving", "closes nothing"),
-        ("leaving", "that claim has ended"),
-        ("breaking", "^seals with token 2$"),
-        ("switch", "let through, and counted as stale"),
-        ("slip", "its seal is gone"),
-        ("source", "reserves tokens"),
-        ("source", "grants . token 11"),
-        ("source slip", "another claim has that token"),
+        walks("leaving", "closes with token"),
+        walks("leaving", "closes nothing"),
+        walks("leaving", "that claim has ended"),
+        walks("breaking", "^seals with token 2$"),
+        walks("switch", "let through, and counted as stale"),
+        walks("slip", "its seal is gone"),
+        walks("source", "reserves tokens"),
+        walks("source", "grants . token 11"),
+        walks("source slip", "another claim has that token"),
     ],
 )
 def test_a_scene_has_what_it_is_about(name: str, wanted: str) -> None:
@@ -264,6 +273,7 @@ def test_a_longer_bound_does_not_shorten_a_trace() -> None:
 
 
 # --- what is printed and drawn ----------------------------------------------------------------------
+@pytest.mark.slow
 def test_the_page_has_the_tables() -> None:
     page = PAGE.read_text()
     for text in (

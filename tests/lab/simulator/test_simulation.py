@@ -13,8 +13,10 @@ from fencelock_lab.simulator.controls import CONTROLS, control, first_violation
 
 FIXED = range(600)
 FRESH_SEEDS = 300
-CONTROL_SEEDS = range(2000)
-"""Every control is found by one seed in 230 at least; most by one in 20."""
+CONTROL_SEEDS = (37, 42, 52, 71, 74, 81, *range(2000))
+"""Every control is found by one seed in 230 at least; most by one in 20. The first seeds are those that find the rarest
+controls today: a change of the simulator makes them useless, and the search longer.
+"""
 SLICES = 6
 
 
@@ -24,7 +26,7 @@ def broken(seeds):
     return [f"{one.violation}; replay: python -m fencelock_lab.simulator --seed {one.seed}" for one in found]
 
 
-@pytest.mark.parametrize("first", range(SLICES))
+@pytest.mark.parametrize("first", [0, *(pytest.param(first, marks=pytest.mark.campaign) for first in range(1, SLICES))])
 def test_fixed_seeds_break_no_rule(first):
     assert broken(FIXED[first::SLICES]) == []
 

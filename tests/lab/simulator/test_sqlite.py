@@ -12,8 +12,10 @@ from fencelock_lab.simulator.__main__ import main
 from fencelock_lab.simulator.sqlite import MemoryDatabase, SQLiteWorld
 
 FIXED = range(200)
+SLICES = 8
 FRESH_SEEDS = 100
-CONTROL_SEEDS = range(1500)
+CONTROL_SEEDS = (24, 31, 633, *range(1500))
+"""The first seeds are those that find the rarest of the broken rules today; without them it takes half a minute."""
 
 
 def broken(seeds):
@@ -25,9 +27,9 @@ def broken(seeds):
     ]
 
 
-@pytest.mark.parametrize("first", range(4))
+@pytest.mark.parametrize("first", [0, *(pytest.param(first, marks=pytest.mark.campaign) for first in range(1, SLICES))])
 def test_fixed_seeds_break_no_rule(first):
-    assert broken(FIXED[first::4]) == []
+    assert broken(FIXED[first::SLICES]) == []
 
 
 @pytest.mark.campaign

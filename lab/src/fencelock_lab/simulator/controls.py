@@ -1,12 +1,12 @@
 """Negative controls: each breaks one rule, in the library or in the simulated stores, and the simulator must find it.
 
 Promise: a control changes what it says and nothing else, while its `with` block runs. A simulator that passes whatever
-it is given proves nothing: `tests/simulation` runs every control.
+it is given proves nothing: `tests/lab/simulator` runs every control.
 """
 
 # ruff: noqa: SLF001, ARG001 - to break a rule is to reach inside, and to ignore what one is told.
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -239,7 +239,7 @@ def control(name: str) -> Iterator[None]:
             setattr(owner, attribute, original)
 
 
-def first_violation(name: str, seeds: range, simulate: Callable[[int], Any]) -> Any:
+def first_violation(name: str, seeds: Iterable[int], simulate: Callable[[int], Any]) -> Any:
     """Return the outcome of the first seed that finds the broken rule; None if none of them does."""
     with control(name):
         for seed in seeds:
