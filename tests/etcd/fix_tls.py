@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.etcd.fix_etcd import EtcdFleet
-from tests.etcd.fix_server import EtcdCluster
-from tests.private_server import give
-from tests.sql.postgres.fix_tls import certify_server, make_authority, openssl
+from fencelock_lab.servers.etcd import EtcdCluster, EtcdFleet
+from fencelock_lab.servers.programs import give
+from tests.certificates import certify_client, certify_server, make_authority
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +22,6 @@ class TlsMember:
         """Return its URL, with the given files of the folder."""
         query = "&".join(f"{name}={self.folder / file}" for name, file in files.items())
         return self.cluster.url("app", query=f"?{query}")
-
-
-def certify_client(folder: Path, authority: str) -> None:
-    """Make `client.key`, and `client.crt` signed by the authority of that name in the same folder."""
-    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", "client.key")
-    openssl(folder, "req", "-new", *key, "-out", "client.csr", "-subj", "/CN=client")
-    signer = ("-CA", f"{authority}.crt", "-CAkey", f"{authority}.key", "-CAcreateserial", "-days", "2")
-    openssl(folder, "x509", "-req", "-in", "client.csr", *signer, "-out", "client.crt")
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from fencelock.stores.etcd.connection import wire
 from fencelock.stores.etcd.connection.client import RANGE, STATUS, TXN, EtcdClient
 from fencelock.stores.etcd.connection.url import parse_url
 from fencelock.stores.etcd.source.store import EtcdSource
+from fencelock_lab.servers.etcd import EtcdCluster
 from tests.etcd.fix_etcd import Corner
-from tests.etcd.fix_server import EtcdCluster
 from tests.helpers import wait_until
 
 REQUEST_TIMEOUT_S = 5.0
@@ -65,7 +65,7 @@ def test_a_transaction_is_done_in_threads_and_on_loops_alike(etcd: Corner):
 
 
 def test_a_member_that_is_down_is_passed_over(etcd: Corner):
-    hosts = f"127.0.0.1:1,{etcd.cluster.servers[0].endpoint()}"
+    hosts = f"127.0.0.1:1,{etcd.cluster.servers[0].address}"
     client = EtcdClient(parse_url(f"etcd://{hosts}"))
     assert client.call(RANGE, wire.RangeRequest(key=b"x"), REQUEST_TIMEOUT_S).header.revision
 
@@ -80,7 +80,7 @@ def test_a_name_that_nobody_resolves_is_a_definite_error_and_the_next_member_is_
     with pytest.raises(SourceUnavailableError, match="cannot be reached") as caught:
         EtcdClient(parse_url("etcd://nohost.invalid/p")).call(STATUS, wire.StatusRequest(), REQUEST_TIMEOUT_S)
     assert caught.value.definite
-    client = EtcdClient(parse_url(f"etcd://nohost.invalid,{etcd.cluster.servers[0].endpoint()}"))
+    client = EtcdClient(parse_url(f"etcd://nohost.invalid,{etcd.cluster.servers[0].address}"))
     assert client.call(STATUS, wire.StatusRequest(), REQUEST_TIMEOUT_S).version
 
 

@@ -21,6 +21,8 @@ from tests.etcd.fix_etcd import Corner
 from tests.etcd.wire import Wire
 from tests.helpers import DEADLINE_S, wait_until
 
+pytestmark = pytest.mark.server_wide
+
 TTL_MS = 60_000
 
 

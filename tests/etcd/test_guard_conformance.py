@@ -4,7 +4,8 @@ import pytest
 
 from fencelock.stores.etcd.guard.connection import AsyncEtcdTransaction, EtcdTransaction
 from fencelock.testing import AsyncGuardConformance, GuardConformance
-from tests.etcd.fix_etcd import THREE, Corner, EtcdFleet
+from fencelock_lab.servers.etcd import EtcdFleet
+from tests.etcd.fix_etcd import THREE, Corner, fresh_corner
 from tests.etcd.guarded import Direct
 
 
@@ -21,7 +22,7 @@ class InRange:
 
     @pytest.fixture(autouse=True)
     def _in_range(self, etcd_fleet: EtcdFleet) -> None:
-        self.corner = etcd_fleet.corner(self.size)
+        self.corner = fresh_corner(etcd_fleet, self.size)
         self.direct = Direct(self.corner.url)
         super().setup_method()
 

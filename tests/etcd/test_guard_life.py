@@ -14,9 +14,9 @@ from fencelock.errors import OutcomeUnknownError, SourceError
 from fencelock.stores.etcd.connection.client import TXN
 from fencelock.stores.etcd.connection.wire import get_prefix, txn
 from fencelock.stores.registry import guard_store
+from fencelock_lab.servers.etcd import EtcdCluster, EtcdFleet
 from tests.cli.program import program
-from tests.etcd.fix_etcd import Corner, EtcdFleet
-from tests.etcd.fix_server import EtcdCluster
+from tests.etcd.fix_etcd import Corner, fresh_corner
 from tests.etcd.guarded import Direct
 from tests.guard_beside_locks import BesideLocks
 from tests.guard_life import GuardLife, outlive_an_outage
@@ -64,7 +64,7 @@ class EtcdFace(Face):
 class TestEtcdGuard(GuardLife):
     @pytest.fixture
     def new_face(self, etcd_fleet: EtcdFleet) -> Callable[[], Face]:
-        return lambda: EtcdFace(etcd_fleet.corner(1))
+        return lambda: EtcdFace(fresh_corner(etcd_fleet, 1))
 
     @pytest.fixture
     def face(self, new_face: Callable[[], Face]) -> Face:
@@ -102,7 +102,7 @@ class TestAsyncEtcdGuard:
     @pytest.fixture
     def new_face(self, etcd_fleet: EtcdFleet) -> Iterator[Callable[[], Face]]:
         with asyncio.Runner() as runner:
-            yield lambda: AsyncEtcdFace(etcd_fleet.corner(1), runner)
+            yield lambda: AsyncEtcdFace(fresh_corner(etcd_fleet, 1), runner)
 
     test_whatever_is_lost_what_is_told_is_true = GuardLife.test_whatever_is_lost_what_is_told_is_true
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from fencelock_lab.servers.etcd import EtcdCluster, EtcdServer
 from tests.etcd.fix_etcd import Corner
-from tests.etcd.fix_server import EtcdCluster, EtcdServer
 from tests.etcd.test_guard_life import EtcdFace
 from tests.guard_quorum import race_through
 

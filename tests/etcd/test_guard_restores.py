@@ -9,10 +9,10 @@ import pytest
 
 import fencelock
 from fencelock import SealLostError, StaleTokenError
-from tests.etcd.fix_server import EtcdCluster
+from fencelock_lab.servers.etcd import EtcdCluster
+from fencelock_lab.servers.programs import give
 from tests.etcd.guarded import Direct
 from tests.guards import LOCK, HandmadeLease, HandmadeSource
-from tests.private_server import give
 
 KEY = "app/r/value"
 
@@ -22,7 +22,7 @@ def restore(cluster: EtcdCluster, snapshot: Path) -> None:
     (server,) = cluster.servers
     cluster.stop()
     shutil.rmtree(server.data)
-    name, peer = server.name, server.peer_url()
+    name, peer = server.name, server.peer_url
     cluster.ctl(
         "snapshot", "restore", snapshot, f"--data-dir={server.data}", f"--name={name}",
         f"--initial-cluster={name}={peer}", f"--initial-advertise-peer-urls={peer}",

@@ -13,9 +13,9 @@ from fencelock.model import draw_claim
 from fencelock.protocol import source_requests as ask
 from fencelock.stores.etcd.connection import wire
 from fencelock.stores.etcd.connection.client import TXN
+from fencelock_lab.servers.etcd import ctl_environment
 from tests.etcd.clients import Client, installed
 from tests.etcd.fix_etcd import Corner
-from tests.etcd.fix_server import ctl_environment
 from tests.helpers import DEADLINE_S, wait_until
 
 LONG_MS = 60_000

@@ -18,6 +18,8 @@ from tests.etcd.fix_etcd import Corner
 from tests.etcd.wire import Direction, Wire
 from tests.helpers import DEADLINE_S, wait_until
 
+pytestmark = pytest.mark.server_wide
+
 LONG_MS = 60_000
 REQUEST_TIMEOUT_S = 5.0
 

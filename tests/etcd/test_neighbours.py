@@ -8,9 +8,9 @@ from fencelock.model import draw_claim
 from fencelock.protocol import source_requests as ask
 from fencelock.stores.etcd.source.prefix_conflicts import conflicts_of_guard, conflicts_of_source
 from fencelock.stores.registry import guard_store
+from fencelock_lab.servers.etcd import EtcdCluster
 from tests.etcd.clients import Client, installed
 from tests.etcd.fix_etcd import Corner
-from tests.etcd.fix_server import EtcdCluster
 from tests.etcd.guarded import Direct
 from tests.etcd.test_secured import app_url
 from tests.guards import LOCK, RESOURCE, HandmadeLease

@@ -13,7 +13,7 @@ import fencelock
 from tests.etcd.fix_etcd import Corner
 from tests.helpers import DEADLINE_S, wait_until
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.server_wide]
 
 HOLD = """
 import sys, fencelock

@@ -5,12 +5,12 @@ import pytest
 from fencelock.errors import SchemaError, SourceError
 from fencelock.model import EPOCH_STRIDE, draw_claim
 from fencelock.protocol import source_requests as ask
+from fencelock_lab.servers.etcd import EtcdCluster
+from fencelock_lab.servers.programs import give
 from tests.etcd.clients import Client, installed
 from tests.etcd.fix_etcd import Corner
-from tests.etcd.fix_server import EtcdCluster
 from tests.etcd.guarded import Direct
 from tests.helpers import wait_until
-from tests.private_server import give
 
 
 def restored(cluster: EtcdCluster) -> None:
@@ -20,7 +20,7 @@ def restored(cluster: EtcdCluster) -> None:
     server.data.rename(server.folder / f"old-{len(list(server.folder.iterdir()))}")
     cluster.ctl(
         "snapshot", "restore", server.folder / "snapshot", f"--data-dir={server.data}", f"--name={server.name}",
-        f"--initial-cluster={server.name}={server.peer_url()}", f"--initial-advertise-peer-urls={server.peer_url()}",
+        f"--initial-cluster={server.name}={server.peer_url}", f"--initial-advertise-peer-urls={server.peer_url}",
     )  # fmt: skip
     for path in [server.data, *server.data.rglob("*")]:
         give(path)
@@ -157,7 +157,7 @@ def test_all_members_restarted_forget_neither_tokens_nor_holders(own_etcd_three:
     client = installed(own_etcd_three.url())
     claim = draw_claim()
     token = client.token("lock", claim)
-    own_etcd_three.restart()
+    own_etcd_three.crash()
     wait_until(lambda: is_answered(client))
     fresh = Client(own_etcd_three.url())
     info = wait_until(lambda: fresh.ask(ask.Inspect("lock")))

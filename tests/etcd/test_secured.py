@@ -10,8 +10,8 @@ from fencelock.errors import ConfigError, SourceError, SourceUnavailableError
 from fencelock.model import draw_claim
 from fencelock.protocol import source_requests as ask
 from fencelock.stores.etcd.connection import client as etcd_client
+from fencelock_lab.servers.etcd import EtcdCluster
 from tests.etcd.clients import Client, installed
-from tests.etcd.fix_server import EtcdCluster
 from tests.etcd.fix_tls import ROOT, TlsMember
 from tests.helpers import wait_until
 
@@ -91,7 +91,7 @@ def test_a_token_that_etcd_has_forgotten_is_renewed(guarded_etcd: EtcdCluster):
     """A member keeps tokens in memory: after a restart it knows none."""
     client = installed(app_url(guarded_etcd))
     token = client.one_token()
-    guarded_etcd.restart()
+    guarded_etcd.crash()
     for _ in range(3):  # The connection's end comes first.
         try:
             client.describe()

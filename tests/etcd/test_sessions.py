@@ -17,10 +17,12 @@ from fencelock.protocol import source_requests as ask
 from fencelock.stores.etcd.connection import wire
 from fencelock.stores.etcd.connection.client import _CLIENTS as CLIENTS
 from fencelock.stores.etcd.connection.client import LEASE_KEEP_ALIVE
+from fencelock_lab.servers.etcd import MIN_TTL_S, EtcdCluster
 from tests.etcd.clients import Client, installed
 from tests.etcd.fix_etcd import Corner
-from tests.etcd.fix_server import MIN_TTL_S, EtcdCluster
 from tests.helpers import DEADLINE_S, wait_until
+
+pytestmark = pytest.mark.server_wide
 
 LONG_MS = 600_000
 MANY = 10_000

@@ -9,9 +9,9 @@ import fencelock
 from fencelock.clock import boottime_us
 from fencelock.model import draw_claim
 from fencelock.protocol import source_requests as ask
+from fencelock_lab.servers.etcd import EtcdCluster
 from tests.etcd.clients import Client, installed
 from tests.etcd.fix_etcd import Corner
-from tests.etcd.fix_server import EtcdCluster
 from tests.etcd.wire import Wire
 from tests.helpers import DEADLINE_S, wait_until
 

@@ -5,13 +5,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import fencelock
 from tests.guards import LOCK, RESOURCE
 from tests.sql.mysql.fix_mysql import Database as MySQLDatabase
 from tests.sql.mysql.fix_mysql import fresh_mysql_database
-from tests.sql.postgres.fix_postgres import Database, Fleet, fresh_database
+from tests.sql.postgres.fix_postgres import Database, fresh_database
+
+if TYPE_CHECKING:
+    from fencelock_lab.servers.postgres import PostgresFleet
 
 KINDS = ("sqlite", "postgres", "mysql")
 POSTGRES = "15"
@@ -72,7 +75,7 @@ def place_of(kind: str, folder: Path, fleet: Any) -> Iterator[Where]:
         with fresh_mysql_database(fleet("mysql_fleet").shared()) as there:
             yield _mysql(there)
         return
-    the_fleet: Fleet = fleet("postgres_fleet")
+    the_fleet: PostgresFleet = fleet("postgres_fleet")
     with fresh_database(the_fleet.shared(POSTGRES)) as database:
         yield _postgres(database)
 

@@ -16,6 +16,8 @@ from tests.integrations.places import Where, make_tables, place_of
 from tests.sql.mysql.proxy import MySQLProxy
 from tests.sql.postgres.proxy import Proxy
 
+pytestmark = pytest.mark.server_wide
+
 
 class FrameworksProxy(MySQLProxy):
     """COMMIT is a request of the framework's; our own connections send it when they open, and never again."""

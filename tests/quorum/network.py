@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.private_server import Wrap
+from fencelock_lab.servers.programs import Wrap
 from tests.servers import need, refuse
 
 _PREFIX = "fencelock-test-"

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 import fencelock
+from fencelock_lab.servers.mariadb import MariaDBFleet
+from fencelock_lab.servers.postgres import PostgresFleet
 from tests.guards import LOCK, RESOURCE
 from tests.sql.clients import SqlClient
 from tests.sql.dialect import SqlDialect, install
 from tests.sql.guarded import TABLE, Guarded
 from tests.sql.mysql.dialect import MySQLDialect
-from tests.sql.mysql.fix_mysql import Fleet as MySQLFleet
 from tests.sql.postgres.dialect import PostgresDialect
-from tests.sql.postgres.fix_postgres import Fleet as PostgresFleet
 from tests.sql.stage import SqlStage
 
 VERSIONS = {"postgres15": "15", "postgres18": "18"}
@@ -32,7 +32,7 @@ def sql_server(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def sql(sql_server: str, postgres_fleet: PostgresFleet, mysql_fleet: MySQLFleet) -> SqlDialect:
+def sql(sql_server: str, postgres_fleet: PostgresFleet, mysql_fleet: MariaDBFleet) -> SqlDialect:
     """Return the server that the test runs on."""
     if sql_server in VERSIONS:
         return PostgresDialect(postgres_fleet, VERSIONS[sql_server])

@@ -11,8 +11,8 @@ from typing import Any, Self
 
 import pytest
 
+from fencelock_lab.servers.postgres import ADMIN
 from tests.helpers import ROOT
-from tests.sql.postgres.fix_server import ADMIN
 from tests.structure.doc_blocks import (
     Block,
     Command,
@@ -57,8 +57,8 @@ def servers(document: Path, request: pytest.FixtureRequest, monkeypatch: pytest.
         if needs_etcd(text):
             cluster = running.enter_context(request.getfixturevalue("etcd_fleet").new_cluster(1))
             (member,) = cluster.servers
-            monkeypatch.setenv("ETCD_SERVERS", member.endpoint())
-            monkeypatch.setenv("ETCDCTL_ENDPOINTS", member.endpoint())
+            monkeypatch.setenv("ETCD_SERVERS", member.address)
+            monkeypatch.setenv("ETCDCTL_ENDPOINTS", member.address)
             monkeypatch.setenv("ETCDCTL_API", "3")
         if needs_zookeeper(text):
             fleet = request.getfixturevalue("zookeeper_fleet")

@@ -7,8 +7,8 @@ import pytest
 from kazoo.client import KazooClient
 
 from fencelock.protocol import source_requests as ask
+from fencelock_lab.servers.zookeeper import ZooKeeperServer
 from tests.zookeeper.fix_client import Client
-from tests.zookeeper.fix_server import ZooKeeperServer
 from tests.zookeeper.proxy import ZooKeeperProxy
 
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
-from tests.private_server import reserve_port
+from fencelock_lab.servers.server import reserve_port
 
 CREATE, DELETE, EXISTS, GET, SET, CHILDREN, SYNC, MULTI, CREATE2 = 1, 2, 3, 4, 5, 8, 9, 14, 15
 AUTH, CLOSE = 100, -11

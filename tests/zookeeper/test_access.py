@@ -10,7 +10,7 @@ import fencelock
 from fencelock import ConfigError, SourceError
 from fencelock.stores.zookeeper.connection.url import parse_url
 from fencelock.stores.zookeeper.source.store import ZooKeeperSource
-from tests.zookeeper.fix_server import ZooKeeperServer
+from fencelock_lab.servers.zookeeper import ZooKeeperServer
 from tests.zookeeper.fix_zookeeper import fresh_base
 
 USER, PASSWORD = "worker", "s3cr:et@/?"

@@ -9,8 +9,8 @@ from itertools import pairwise
 import pytest
 
 import fencelock
+from fencelock_lab.servers.zookeeper import ZooKeeperServer
 from tests.helpers import DEADLINE_S, wait_until
-from tests.zookeeper.fix_server import ZooKeeperServer
 from tests.zookeeper.proxy import ZooKeeperProxy
 
 STORM_S = 8.0

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 import fencelock
+from fencelock_lab.servers.zookeeper import ZooKeeperServer
 from tests.cli.program import Program, program
-from tests.zookeeper.fix_server import ZooKeeperServer
 from tests.zookeeper.fix_zookeeper import fresh_base
 
 __all__ = ["program"]

@@ -8,8 +8,8 @@ import fencelock
 from fencelock.stores.zookeeper.source.store import ZooKeeperSource
 from fencelock.testing import AsyncSourceConformance, SourceConformance
 from fencelock.testing.conformance import source_rig
+from fencelock_lab.servers.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
 from tests.helpers import wait_until
-from tests.zookeeper.fix_server import Ensemble, ZooKeeperServer
 from tests.zookeeper.fix_zookeeper import fresh_base
 
 TTL = 4.0
@@ -26,7 +26,7 @@ class OnEnsemble:
         """The servers come first, by the fixture."""
 
     @pytest.fixture(autouse=True)
-    def _on_ensemble(self, zookeeper_ensemble: Ensemble) -> None:
+    def _on_ensemble(self, zookeeper_ensemble: ZooKeeperEnsemble) -> None:
         self.servers = zookeeper_ensemble
         super().setup_method()
 
@@ -51,7 +51,7 @@ TestAsyncOnThree = type(
 
 
 @pytest.fixture
-def source(own_ensemble: Ensemble) -> Iterator[fencelock.Source]:
+def source(own_ensemble: ZooKeeperEnsemble) -> Iterator[fencelock.Source]:
     url = own_ensemble.url()
     ZooKeeperSource(url).install()
     with fencelock.connect(url) as made:
@@ -64,7 +64,7 @@ def acquired(source: fencelock.Source, name: str = "lock", *, timeout: float = 3
     return lease
 
 
-def serving(ensemble: Ensemble, source: fencelock.Source) -> ZooKeeperServer:
+def serving(ensemble: ZooKeeperEnsemble, source: fencelock.Source) -> ZooKeeperServer:
     """Return the server that the source's session is connected to."""
     (session,) = source._store.sessions.all()  # type: ignore[attr-defined]
     port = session.client._connection._socket.getpeername()[1]
@@ -74,7 +74,9 @@ def serving(ensemble: Ensemble, source: fencelock.Source) -> ZooKeeperServer:
 @pytest.mark.campaign
 @pytest.mark.process
 @pytest.mark.slow
-def test_a_lease_outlives_the_server_that_it_is_connected_to(own_ensemble: Ensemble, source: fencelock.Source) -> None:
+def test_a_lease_outlives_the_server_that_it_is_connected_to(
+    own_ensemble: ZooKeeperEnsemble, source: fencelock.Source
+) -> None:
     """Killed, and frozen, which nobody tells of: the client leaves it within a fifth of the ttl."""
     lease = source.lock("lock", ttl=10.0).acquire()
     assert lease is not None
@@ -91,7 +93,9 @@ def test_a_lease_outlives_the_server_that_it_is_connected_to(own_ensemble: Ensem
 
 @pytest.mark.process
 @pytest.mark.slow
-def test_all_servers_killed_and_started_again_forget_no_token(own_ensemble: Ensemble, source: fencelock.Source) -> None:
+def test_all_servers_killed_and_started_again_forget_no_token(
+    own_ensemble: ZooKeeperEnsemble, source: fencelock.Source
+) -> None:
     tokens = []
     for _ in range(2):
         lease = acquired(source)
@@ -116,7 +120,7 @@ def _tried(source: fencelock.Source) -> fencelock.Lease | None:
 @pytest.mark.process
 @pytest.mark.slow
 def test_without_a_quorum_leases_end_in_time_and_nothing_is_granted(
-    own_ensemble: Ensemble, source: fencelock.Source
+    own_ensemble: ZooKeeperEnsemble, source: fencelock.Source
 ) -> None:
     lease = acquired(source)
     first, second, _ = own_ensemble.servers

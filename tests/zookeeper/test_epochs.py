@@ -12,10 +12,10 @@ from fencelock.model import EPOCH_STRIDE
 from fencelock.stores import source_clock as identity
 from fencelock.stores.zookeeper.source.record import SCHEMA_NUMBER, new_record
 from fencelock.stores.zookeeper.source.store import ZooKeeperSource
+from fencelock_lab.servers.programs import copy_folder
+from fencelock_lab.servers.zookeeper import ZooKeeperFleet, ZooKeeperServer
 from tests.helpers import wait_until
-from tests.private_server import copy_folder
-from tests.zookeeper.fix_server import ZooKeeperServer
-from tests.zookeeper.fix_zookeeper import Fleet, fresh_base
+from tests.zookeeper.fix_zookeeper import fresh_base
 
 TTL = 2.0
 
@@ -129,7 +129,7 @@ def _require_refused(zookeeper: ZooKeeperServer, value: bytes, remedy: str) -> N
 
 
 def test_t7_data_that_went_back_is_refused_by_who_knows_better_until_the_epoch_is_raised(
-    zookeeper_fleet: Fleet,
+    zookeeper_fleet: ZooKeeperFleet,
 ) -> None:
     """A real server, stopped, and started again over the data folder that it had before."""
     with zookeeper_fleet.new_server() as server:
@@ -159,7 +159,7 @@ def test_t7_data_that_went_back_is_refused_by_who_knows_better_until_the_epoch_i
 
 
 def test_t7_a_backup_from_before_a_raise_does_not_begin_that_history_again(
-    zookeeper_fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+    zookeeper_fleet: ZooKeeperFleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It knows nothing of the raise, and nobody is left who does, but for the clock, once 17 minutes have passed."""
     with zookeeper_fleet.new_server() as server:

@@ -17,14 +17,14 @@ import fencelock.aio
 from fencelock import ConfigError, GuardError, Hooks, SealLostError, SourceUnavailableError, StaleTokenError
 from fencelock.stores.zookeeper.guard.block import MAX_REQUEST_BYTES
 from fencelock.stores.zookeeper.guard.codec import ZooKeeperGuardCodec
+from fencelock_lab.servers.zookeeper import ZooKeeperFleet, ZooKeeperServer
 from tests.guards import LOCK, RESOURCE, HandmadeLease
 from tests.helpers import wait_until
-from tests.zookeeper.fix_server import ZooKeeperServer
-from tests.zookeeper.fix_zookeeper import Fleet, fresh_base
+from tests.zookeeper.fix_zookeeper import fresh_base
 
 
 @pytest.fixture(scope="module")
-def direct(zookeeper_fleet: Fleet) -> Iterator[KazooClient]:
+def direct(zookeeper_fleet: ZooKeeperFleet) -> Iterator[KazooClient]:
     """Yield a client that knows no guard."""
     client = zookeeper_fleet.shared().client()
     yield client

@@ -8,12 +8,12 @@ from kazoo.client import KazooClient
 
 from fencelock.stores.zookeeper.guard.block import ZooKeeperTransaction
 from fencelock.testing import AsyncGuardConformance, GuardConformance
-from tests.zookeeper.fix_server import Ensemble, ZooKeeperServer
-from tests.zookeeper.fix_zookeeper import Fleet, fresh_base
+from fencelock_lab.servers.zookeeper import ZooKeeperEnsemble, ZooKeeperFleet, ZooKeeperServer
+from tests.zookeeper.fix_zookeeper import fresh_base
 
 
 @pytest.fixture(scope="module")
-def direct(zookeeper_fleet: Fleet) -> Iterator[KazooClient]:
+def direct(zookeeper_fleet: ZooKeeperFleet) -> Iterator[KazooClient]:
     """Yield a client that knows no guard."""
     client = zookeeper_fleet.shared().client()
     yield client
@@ -68,7 +68,7 @@ class TestAsyncZooKeeperGuard(InSubtree, AsyncGuardConformance):
 
 class TestZooKeeperGuardOnThree(InSubtree, GuardConformance):
     @pytest.fixture(autouse=True)
-    def _in_subtree(self, zookeeper_ensemble: Ensemble) -> Iterator[None]:
+    def _in_subtree(self, zookeeper_ensemble: ZooKeeperEnsemble) -> Iterator[None]:
         self.direct, self.server, self.base = zookeeper_ensemble.client(), zookeeper_ensemble, fresh_base()
         super(InSubtree, self).setup_method()
         yield

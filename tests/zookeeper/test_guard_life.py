@@ -12,19 +12,19 @@ from kazoo.exceptions import NoAuthError
 import fencelock
 from fencelock.errors import ConfigError, OutcomeUnknownError, SourceError, SourceUnavailableError
 from fencelock.stores.registry import guard_store
+from fencelock_lab.servers.zookeeper import ZooKeeperFleet, ZooKeeperServer
 from tests.cli.program import program
 from tests.guard_beside_locks import BesideLocks
 from tests.guard_life import GuardLife, outlive_an_outage
 from tests.guarded_keys import Face, Loss
 from tests.guards import LOCK, RESOURCE, HandmadeLease
-from tests.zookeeper.fix_server import ZooKeeperServer
-from tests.zookeeper.fix_zookeeper import Fleet, fresh_base
+from tests.zookeeper.fix_zookeeper import fresh_base
 
 __all__ = ["program"]
 
 
 @pytest.fixture(scope="module")
-def direct(zookeeper_fleet: Fleet) -> Iterator[KazooClient]:
+def direct(zookeeper_fleet: ZooKeeperFleet) -> Iterator[KazooClient]:
     """Yield a client that knows no guard."""
     client = zookeeper_fleet.shared().client()
     yield client

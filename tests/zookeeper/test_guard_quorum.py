@@ -4,14 +4,14 @@ import gc
 
 import pytest
 
+from fencelock_lab.servers.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
 from tests.guard_quorum import race_through
-from tests.zookeeper.fix_server import Ensemble, ZooKeeperServer
 from tests.zookeeper.test_guard_life import ZooKeeperFace
 
 
 @pytest.mark.campaign
 @pytest.mark.process
-def test_no_update_is_lost_while_leaders_change(own_ensemble: Ensemble) -> None:
+def test_no_update_is_lost_while_leaders_change(own_ensemble: ZooKeeperEnsemble) -> None:
     ensemble = own_ensemble
     direct = ensemble.client()
 

@@ -10,9 +10,9 @@ import pytest
 
 import fencelock
 from fencelock import SealLostError, SourceUnavailableError, StaleTokenError
+from fencelock_lab.servers.programs import copy_folder
+from fencelock_lab.servers.zookeeper import ZooKeeperServer
 from tests.guards import LOCK, HandmadeLease, HandmadeSource
-from tests.private_server import copy_folder
-from tests.zookeeper.fix_server import ZooKeeperServer
 
 NODE = "/app/r"
 

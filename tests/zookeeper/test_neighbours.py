@@ -8,9 +8,9 @@ from fencelock import SourceError, StaleTokenError
 from fencelock.model import draw_claim
 from fencelock.protocol import source_requests as ask
 from fencelock.stores.zookeeper.source.store import ZooKeeperSource
+from fencelock_lab.servers.zookeeper import ZooKeeperServer
 from tests.guards import LOCK, RESOURCE, HandmadeLease
 from tests.zookeeper.fix_client import Client
-from tests.zookeeper.fix_server import ZooKeeperServer
 from tests.zookeeper.fix_zookeeper import fresh_base
 
 STRANGER = "data__lock__0000000000"

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 import fencelock
+from fencelock_lab.servers.zookeeper import ZooKeeperServer
 from tests.guards import make_file
 from tests.helpers import wait_until
 from tests.process.actors import Actor, Stage
 from tests.process.test_fork import FORKING
 from tests.sql import test_processes as shared
-from tests.zookeeper.fix_server import ZooKeeperServer
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.server_wide]
 
 
 class ZooKeeperStage(Stage):

@@ -13,10 +13,12 @@ from fencelock.clock import boottime_us
 from fencelock.model import draw_claim
 from fencelock.protocol import source_requests as ask
 from fencelock.stores.zookeeper.source.session import ZooKeeperSession
+from fencelock_lab.servers.zookeeper import ZooKeeperServer
 from tests.helpers import wait_until
 from tests.zookeeper.fix_client import TTL_MS, Client
-from tests.zookeeper.fix_server import ZooKeeperServer
 from tests.zookeeper.proxy import ZooKeeperProxy
+
+pytestmark = pytest.mark.server_wide
 
 MANY = 10_000
 

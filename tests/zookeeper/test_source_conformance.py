@@ -4,7 +4,7 @@ import pytest
 
 from fencelock.stores.zookeeper.source.store import ZooKeeperSource
 from fencelock.testing import AsyncSourceConformance, SourceConformance
-from tests.zookeeper.fix_server import ZooKeeperServer
+from fencelock_lab.servers.zookeeper import ZooKeeperServer
 from tests.zookeeper.fix_zookeeper import fresh_base
 
 

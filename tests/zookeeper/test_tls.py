@@ -18,8 +18,8 @@ import fencelock
 from fencelock import SourceUnavailableError
 from fencelock.protocol.source_requests import ReadSource
 from fencelock.stores.zookeeper.source.store import ZooKeeperSource
-from tests.sql.postgres.fix_tls import certify_server, make_authority
-from tests.zookeeper.fix_server import ZooKeeperServer
+from fencelock_lab.servers.zookeeper import ZooKeeperServer
+from tests.certificates import certify_server, make_authority
 from tests.zookeeper.fix_zookeeper import fresh_base
 
 # kazoo leaves a socket whose handshake failed to the collector.

@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Any
 
 import fencelock
+from fencelock_lab.servers.etcd import EtcdFleet
+from fencelock_lab.servers.fleet import fleet_of
+from fencelock_lab.servers.mariadb import MariaDBFleet
+from fencelock_lab.servers.postgres import PostgresFleet
 from fencelock_lab.servers.setups import SETUPS
-from tests.etcd.fix_etcd import EtcdFleet
-from tests.fleet import fleet_of
+from fencelock_lab.servers.zookeeper import ZooKeeperFleet
 from tests.helpers import ROOT
-from tests.sql.mysql.fix_mysql import Fleet as MySQLFleet
-from tests.sql.postgres.fix_postgres import Fleet as PostgresFleet
-from tests.zookeeper.fix_zookeeper import Fleet as ZooKeeperFleet
 
 PAGE = ROOT / "docs" / "explanation" / "verified.md"
 POSTGRES = "15"
@@ -92,7 +92,7 @@ def postgres_place() -> Iterator[tuple[str, str, str]]:
 @contextmanager
 def mariadb_place() -> Iterator[tuple[str, str, str]]:
     """Yield the same for a database on a private server."""
-    with fleet_of(MySQLFleet, PREFIX) as fleet:
+    with fleet_of(MariaDBFleet, PREFIX) as fleet:
         server = fleet.shared()
         server.rows("CREATE DATABASE app")
         ((version,),) = server.rows("SELECT VERSION()")
@@ -114,7 +114,7 @@ def zookeeper_place() -> Iterator[tuple[str, str, str]]:
     """Yield the same for two bases on a private server."""
     with fleet_of(ZooKeeperFleet, PREFIX) as fleet:
         server = fleet.shared()
-        version = server.report()["Zookeeper version"].partition("-")[0]
+        version = server.version()
         yield server.url("/locks"), server.url("/data"), f"ZooKeeper {version}"
 
 

@@ -9,7 +9,7 @@ import pytest
 from fencelock.cli.commands import execute
 from fencelock_lab.campaigns import clocks
 from fencelock_lab.campaigns.verdict import CLEAN
-from fencelock_lab.servers import programs
+from fencelock_lab.servers import faketime, programs
 from tests.cli.program import Program, program
 from tests.lab.campaigns.test_campaign import attack_until, file_at
 from tests.servers import need
@@ -32,22 +32,22 @@ for seconds in (7200, -7200, 0):
 
 
 @pytest.fixture
-def faketime() -> None:
+def libfaketime() -> None:
     need(programs.FAKETIME)
 
 
-@pytest.mark.usefixtures("faketime")
+@pytest.mark.usefixtures("libfaketime")
 def test_a_jump_moves_the_time_of_day_alone(tmp_path: Path) -> None:
-    variables = programs.environment(**clocks.variables(tmp_path / "clock"))
+    variables = programs.environment(**faketime.variables(tmp_path / "clock"))
     command = [sys.executable, "-P", "-c", JUMPS]
     process = subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, text=True)
     told, _ = process.communicate(timeout=30)
     assert told.splitlines() == ["2 0 0", "-2 0 0", "0 0 0"]
 
 
-@pytest.mark.usefixtures("faketime")
+@pytest.mark.usefixtures("libfaketime")
 def test_what_a_killed_process_shares_is_removed(tmp_path: Path) -> None:
-    variables = programs.environment(**clocks.variables(tmp_path / "clock"))
+    variables = programs.environment(**faketime.variables(tmp_path / "clock"))
     command = [sys.executable, "-P", "-c", "import time; time.time(); print(flush=True); input()"]
     with subprocess.Popen(command, env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -61,7 +61,7 @@ def test_what_a_killed_process_shares_is_removed(tmp_path: Path) -> None:
 @pytest.mark.campaign
 @pytest.mark.process
 @pytest.mark.slow
-@pytest.mark.usefixtures("faketime")
+@pytest.mark.usefixtures("libfaketime")
 def test_a_set_up_whose_clocks_jump_stands(program: Program) -> None:
     words = ("--guard", file_at(program.folder), "--faults", "freeze,kill,jump", "--ttl", "0.3", "--duration", "6")
     code, verdict = attack_until(CLEAN, program, *words)

@@ -9,13 +9,13 @@ import fencelock
 from fencelock import inspect_resources
 from fencelock_lab.campaigns.plan import OWN_NAMES
 from fencelock_lab.campaigns.verdict import CLEAN, NOT_ENOUGH
+from fencelock_lab.servers.etcd import EtcdCluster, EtcdFleet
+from fencelock_lab.servers.zookeeper import ZooKeeperServer
 from tests.cli.program import Program, program
-from tests.etcd.fix_etcd import Corner, EtcdFleet
-from tests.etcd.fix_server import EtcdCluster
+from tests.etcd.fix_etcd import Corner
 from tests.lab.campaigns.test_campaign import attack_until
 from tests.sql.mysql.fix_mysql import Database as MySQLDatabase
 from tests.sql.postgres.fix_postgres import Database, only
-from tests.zookeeper.fix_server import ZooKeeperServer
 from tests.zookeeper.fix_zookeeper import fresh_base
 
 __all__ = ["program"]

@@ -5,16 +5,17 @@ from collections.abc import Iterator
 import pytest
 
 import fencelock
+from fencelock_lab.servers.mariadb import MariaDBFleet
 from tests.guards import LOCK, RESOURCE
 from tests.sql.mysql.dialect import MySQLDialect
-from tests.sql.mysql.fix_mysql import Database, Fleet
+from tests.sql.mysql.fix_mysql import Database
 from tests.sql.mysql.guarded import TABLE, Guarded
 
 LEVELS = ["read committed", "repeatable read", "serializable"]
 
 
 @pytest.fixture
-def sql(mysql_fleet: Fleet) -> MySQLDialect:
+def sql(mysql_fleet: MariaDBFleet) -> MySQLDialect:
     """Return the server that the test runs on, for the fixtures that both servers share."""
     return MySQLDialect(mysql_fleet)
 

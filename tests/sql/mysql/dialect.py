@@ -12,10 +12,10 @@ from fencelock.stores.mysql.connection.client import open_connection
 from fencelock.stores.mysql.connection.forks import FORKS
 from fencelock.stores.mysql.connection.url import parse_url
 from fencelock.stores.mysql.source.codec import SQL
+from fencelock_lab.servers.mariadb import MariaDBFleet, MariaDBServer
 from tests.sql.clients import SqlClient
 from tests.sql.dialect import SqlDialect, run
-from tests.sql.mysql.fix_mysql import Database, Fleet, fresh_mysql_database
-from tests.sql.mysql.fix_server import MySQLServer
+from tests.sql.mysql.fix_mysql import Database, fresh_mysql_database
 from tests.sql.mysql.proxy import MySQLProxy
 
 SIGNALLED = 1644
@@ -52,18 +52,18 @@ class MySQLDialect(SqlDialect):
     denied = r"does not permit it .*denied"
     row_is_gone = "not whole"
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: MariaDBFleet) -> None:
         self.fleet = fleet
 
     # Servers and databases
 
-    def shared(self) -> MySQLServer:
+    def shared(self) -> MariaDBServer:
         return self.fleet.shared()
 
-    def new_server(self) -> MySQLServer:
+    def new_server(self) -> MariaDBServer:
         return self.fleet.new_server()
 
-    def new_database(self, server: MySQLServer, name: str) -> Database:
+    def new_database(self, server: MariaDBServer, name: str) -> Database:
         server.rows(f"CREATE DATABASE {name}")
         return Database(server, name)
 

@@ -3,18 +3,15 @@
 Every server begins as a copy of one template, which is made once per session.
 """
 
-import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from fencelock.stores.mysql.source.store import MySQLSource
-from tests.fleet import BaseFleet, fleet_of
-from tests.private_server import copy_folder
-from tests.sql.mysql.fix_server import ADMIN, LOCK_FILE, MySQLServer, initialise
+from fencelock_lab.servers.mariadb import ADMIN, MariaDBFleet, MariaDBServer
+from tests.fix_servers import fresh_name
 from tests.sql.mysql.proxy import MySQLProxy
 
 if TYPE_CHECKING:
@@ -25,7 +22,7 @@ if TYPE_CHECKING:
 class Database:
     """A database of one test, on a server that it may share with other tests."""
 
-    def __init__(self, server: MySQLServer, name: str) -> None:
+    def __init__(self, server: MariaDBServer, name: str) -> None:
         self.server = server
         self.name = name
 
@@ -43,80 +40,37 @@ class Database:
         return self.server.value(statement, *params, database=self.name)
 
 
-class Fleet(BaseFleet):
-    """All servers of a test session."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder, LOCK_FILE)
-        self._template: Path | None = None
-        self._shared: MySQLServer | None = None
-
-    def new_server(self) -> MySQLServer:
-        """Return a server, not started yet."""
-        if self._template is None:
-            template = self.new_folder("template")
-            initialise(template)
-            self._template = template / "data"
-        return self.copy_of(self._template)
-
-    def copy_of(self, data: Path) -> MySQLServer:
-        """Return a server over a copy of a data folder, not started yet."""
-        server = MySQLServer(self.new_folder("server"))
-        self._owned.append(server)
-        copy_folder(data, server.data)
-        (server.data / LOCK_FILE).unlink(missing_ok=True)
-        return server
-
-    def shared(self) -> MySQLServer:
-        """Return the running server that the tests of this session share."""
-        if self._shared is None:
-            self._shared = self.new_server()
-            self._shared.start()
-        assert self._shared.is_running(), "a test has ended the server that all share"
-        return self._shared
-
-
-@pytest.fixture(scope="session")
-def mysql_fleet() -> Iterator[Fleet]:
-    """Yield what makes servers."""
-    with fleet_of(Fleet, "fl-my-") as fleet:
-        yield fleet
-
-
 @pytest.fixture
-def mysql_server(mysql_fleet: Fleet) -> MySQLServer:
+def mysql_server(mysql_fleet: MariaDBFleet) -> MariaDBServer:
     """Return the running server that all tests share: a test may neither end nor freeze it."""
     return mysql_fleet.shared()
 
 
-_numbers = itertools.count(1)
-
-
 @contextmanager
-def fresh_mysql_database(server: MySQLServer) -> Iterator[Database]:
+def fresh_mysql_database(server: MariaDBServer) -> Iterator[Database]:
     """Have a new database on a server that others use too."""
-    name = f"test_{next(_numbers)}"
+    name = fresh_name()
     server.rows(f"create database {name}")
     yield Database(server, name)
     server.rows(f"drop database if exists {name}")
 
 
 @pytest.fixture
-def mysql_database(mysql_server: MySQLServer) -> Iterator[Database]:
+def mysql_database(mysql_server: MariaDBServer) -> Iterator[Database]:
     """Yield a database of the test's own on the shared server."""
     with fresh_mysql_database(mysql_server) as database:
         yield database
 
 
 @pytest.fixture
-def own_mysql(mysql_fleet: Fleet) -> Iterator[MySQLServer]:
+def own_mysql(mysql_fleet: MariaDBFleet) -> Iterator[MariaDBServer]:
     """Yield a running server of the test's own, which may do with it what it likes."""
     with mysql_fleet.new_server() as server:
         yield server
 
 
 @pytest.fixture
-def mysql_proxy(mysql_server: MySQLServer) -> Iterator[MySQLProxy]:
+def mysql_proxy(mysql_server: MariaDBServer) -> Iterator[MySQLProxy]:
     """Yield a proxy before the shared server."""
     with MySQLProxy(mysql_server.port) as the_proxy:
         yield the_proxy

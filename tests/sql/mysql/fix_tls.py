@@ -6,16 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.sql.mysql.fix_mysql import Fleet
-from tests.sql.mysql.fix_server import MySQLServer
-from tests.sql.postgres.fix_tls import certify_server, make_authority
+from fencelock_lab.servers.mariadb import MariaDBFleet, MariaDBServer
+from tests.certificates import certify_server, make_authority
 
 
 @dataclass(frozen=True, slots=True)
 class TlsServer:
     """A running server that offers TLS, under the names 127.0.0.1 and localhost."""
 
-    server: MySQLServer
+    server: MariaDBServer
     authority: Path
     """The certificate to trust: `ssl_ca`."""
     other_authority: Path
@@ -23,7 +22,7 @@ class TlsServer:
 
 
 @pytest.fixture
-def tls_mysql(mysql_fleet: Fleet) -> Iterator[TlsServer]:
+def tls_mysql(mysql_fleet: MariaDBFleet) -> Iterator[TlsServer]:
     """Yield a server of the test's own that takes connections with and without TLS."""
     folder = mysql_fleet.new_folder("tls")
     authority, other = make_authority(folder, "authority"), make_authority(folder, "other")

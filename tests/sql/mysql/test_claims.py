@@ -24,8 +24,8 @@ from fencelock.stores.mysql.source.store import MySQLSource
 from tests.helpers import wait_until
 from tests.rules.test_claims import ENDS
 from tests.sources import LONG_MS
+from tests.sql.fix_faketime import ClockedServer
 from tests.sql.mysql.clients import Client
-from tests.sql.mysql.fix_faketime import ClockedServer
 from tests.sql.mysql.fix_mysql import Database
 from tests.sql.mysql.proxy import MySQLProxy as Proxy
 from tests.sql.postgres.test_claims import SHORT_MS, YEAR_US, Asked, check_ended, end_claim

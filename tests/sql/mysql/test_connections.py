@@ -16,8 +16,10 @@ from fencelock.stores.mysql.connection.client import (
     open_connection,
 )
 from fencelock.stores.mysql.connection.url import parse_url
+from fencelock_lab.servers.mariadb import MariaDBServer
 from tests.helpers import wait_until
-from tests.sql.mysql.fix_server import MySQLServer
+
+pytestmark = pytest.mark.server_wide
 
 SETTINGS = (
     "select @@tx_isolation, @@time_zone, @@autocommit, @@character_set_client, @@completion_type, "
@@ -27,7 +29,7 @@ MODES = "STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION"
 WANTED = ("READ-COMMITTED", "+00:00", 1, "utf8mb4", "NO_CHAIN", MODES, 0, 4)
 
 
-def test_each_connection_begins_with_the_settings_that_decisions_need(mysql_server: MySQLServer) -> None:
+def test_each_connection_begins_with_the_settings_that_decisions_need(mysql_server: MariaDBServer) -> None:
     place = parse_url(mysql_server.url())
     native = open_connection(place, 5.0)
     with native.cursor() as cursor:
@@ -46,7 +48,7 @@ def test_each_connection_begins_with_the_settings_that_decisions_need(mysql_serv
     assert asyncio.run(look()) == (WANTED,)
 
 
-def test_an_account_whose_login_needs_another_package_says_which(own_mysql: MySQLServer) -> None:
+def test_an_account_whose_login_needs_another_package_says_which(own_mysql: MariaDBServer) -> None:
     """So it is with accounts of MySQL 8 without TLS; MariaDB has one such method of its own."""
     own_mysql.rows("install soname 'auth_ed25519'")
     own_mysql.rows("create user 'edwards' identified via ed25519 using password('secret')")
@@ -54,11 +56,11 @@ def test_an_account_whose_login_needs_another_package_says_which(own_mysql: MySQ
         open_connection(parse_url(own_mysql.url().replace("root", "edwards:secret")), 5.0)
 
 
-def _ids(server: MySQLServer) -> set[int]:
+def _ids(server: MariaDBServer) -> set[int]:
     return {row[0] for row in server.rows("select id from information_schema.processlist")}
 
 
-def test_a_closed_connection_says_goodbye(own_mysql: MySQLServer) -> None:
+def test_a_closed_connection_says_goodbye(own_mysql: MariaDBServer) -> None:
     place = parse_url(own_mysql.url())
     FORKS.close(open_connection(place, 5.0))
 
@@ -69,7 +71,7 @@ def test_a_closed_connection_says_goodbye(own_mysql: MySQLServer) -> None:
     assert own_mysql.rows("show global status like 'Aborted_clients'") == [("Aborted_clients", "0")]
 
 
-def test_an_idle_connection_that_was_killed_is_not_alive(mysql_server: MySQLServer) -> None:
+def test_an_idle_connection_that_was_killed_is_not_alive(mysql_server: MariaDBServer) -> None:
     native = open_connection(parse_url(mysql_server.url()), 5.0)
     assert is_alive(native)
     mysql_server.rows(f"kill {native.thread_id()}")
@@ -78,7 +80,7 @@ def test_an_idle_connection_that_was_killed_is_not_alive(mysql_server: MySQLServ
 
 
 @pytest.mark.asyncio
-async def test_an_idle_connection_of_a_loop_that_was_killed_is_not_alive(mysql_server: MySQLServer) -> None:
+async def test_an_idle_connection_of_a_loop_that_was_killed_is_not_alive(mysql_server: MariaDBServer) -> None:
     native = await open_async_connection(parse_url(mysql_server.url()), 5.0)
     assert is_alive(native)
     # Whether or not the loop has looked since.
@@ -89,7 +91,7 @@ async def test_an_idle_connection_of_a_loop_that_was_killed_is_not_alive(mysql_s
     FORKS.close(native)
 
 
-def test_a_connection_of_a_loop_that_is_closed_is_closed_without_it(mysql_server: MySQLServer) -> None:
+def test_a_connection_of_a_loop_that_is_closed_is_closed_without_it(mysql_server: MariaDBServer) -> None:
     async def come() -> AsyncMySQLConnection:
         return await open_async_connection(parse_url(mysql_server.url()), 5.0)
 
@@ -117,7 +119,7 @@ def _child_lets_go(native: MySQLConnection | AsyncMySQLConnection, descriptor: i
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_a_forked_child_lets_go_of_its_parents_connection(mysql_server: MySQLServer) -> None:
+def test_a_forked_child_lets_go_of_its_parents_connection(mysql_server: MariaDBServer) -> None:
     native = open_connection(parse_url(mysql_server.url()), 5.0)
     assert _child_lets_go(native, native.descriptor)
     with native.cursor() as cursor:
@@ -128,7 +130,7 @@ def test_a_forked_child_lets_go_of_its_parents_connection(mysql_server: MySQLSer
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 @pytest.mark.asyncio
-async def test_a_forked_child_lets_go_of_its_parents_connection_of_a_loop(mysql_server: MySQLServer) -> None:
+async def test_a_forked_child_lets_go_of_its_parents_connection_of_a_loop(mysql_server: MariaDBServer) -> None:
     native = await open_async_connection(parse_url(mysql_server.url()), 5.0)
     assert _child_lets_go(native, native.descriptor)
     async with native.cursor() as cursor:
@@ -137,7 +139,7 @@ async def test_a_forked_child_lets_go_of_its_parents_connection_of_a_loop(mysql_
     FORKS.close(native)
 
 
-def test_a_frozen_server_is_waited_for_no_longer_than_the_patience(own_mysql: MySQLServer) -> None:
+def test_a_frozen_server_is_waited_for_no_longer_than_the_patience(own_mysql: MariaDBServer) -> None:
     own_mysql.freeze()
     began = time.monotonic()
     with pytest.raises(SourceUnavailableError, match="cannot be reached"):
@@ -149,7 +151,7 @@ def test_a_frozen_server_is_waited_for_no_longer_than_the_patience(own_mysql: My
 
 
 def test_of_several_servers_the_first_that_takes_writes_is_used(
-    mysql_server: MySQLServer, own_mysql: MySQLServer
+    mysql_server: MariaDBServer, own_mysql: MariaDBServer
 ) -> None:
     own_mysql.rows("set global read_only = on")
     hosts = f"127.0.0.1:1,127.0.0.1:{own_mysql.port},127.0.0.1:{mysql_server.port}"
@@ -166,7 +168,7 @@ def test_of_several_servers_the_first_that_takes_writes_is_used(
 
 @pytest.mark.asyncio
 async def test_of_several_servers_a_loop_too_uses_the_first_that_takes_writes(
-    mysql_server: MySQLServer, own_mysql: MySQLServer
+    mysql_server: MariaDBServer, own_mysql: MariaDBServer
 ) -> None:
     own_mysql.rows("set global read_only = on")
     hosts = f"127.0.0.1:1,127.0.0.1:{own_mysql.port},127.0.0.1:{mysql_server.port}"
@@ -177,7 +179,7 @@ async def test_of_several_servers_a_loop_too_uses_the_first_that_takes_writes(
     FORKS.close(native)
 
 
-def test_a_socket_is_connected_to(mysql_server: MySQLServer) -> None:
+def test_a_socket_is_connected_to(mysql_server: MariaDBServer) -> None:
     place = parse_url(f"mysql://root@/mysql?unix_socket={mysql_server.socket}")
     native = open_connection(place, 5.0)
     assert "UNIX socket" in native.host_info
@@ -191,7 +193,7 @@ def test_a_socket_is_connected_to(mysql_server: MySQLServer) -> None:
     assert "UNIX socket" in asyncio.run(look())
 
 
-def test_a_password_of_any_letters_is_taken(mysql_server: MySQLServer) -> None:
+def test_a_password_of_any_letters_is_taken(mysql_server: MariaDBServer) -> None:
     password = "a/b@c:d?é€#%"
     mysql_server.rows("set names utf8mb4")
     mysql_server.rows("create or replace user 'guest'@'%%' identified by %s", password)
@@ -265,7 +267,7 @@ def test_a_certificate_that_is_no_file_is_refused() -> None:
         parse_url("mysql://h/db?ssl_ca=/nowhere").tls()
 
 
-def test_a_server_without_tls_is_told_nothing_by_who_asks_for_it(mysql_server: MySQLServer) -> None:
+def test_a_server_without_tls_is_told_nothing_by_who_asks_for_it(mysql_server: MariaDBServer) -> None:
     before = mysql_server.rows("show global status like 'Aborted_connects'")
     place = parse_url(mysql_server.url(ssl_mode="REQUIRED", user="nobody_at_all"))
     with pytest.raises(SourceUnavailableError, match="the server offers none"):

@@ -19,6 +19,8 @@ from tests.guards import LOCK, RESOURCE, HandmadeLease
 from tests.sql.mysql.guarded import Guarded, run
 from tests.sql.postgres.guarded import Step
 
+pytestmark = pytest.mark.server_wide
+
 BRIEFLY_S = 0.2
 """Servers count whole seconds: it is one of theirs."""
 

@@ -14,6 +14,8 @@ from tests.guards import LOCK, RESOURCE, HandmadeLease, sequencer
 from tests.sql.mysql.fix_mysql import Database
 from tests.sql.mysql.guarded import UNFENCED, Guarded, code_of, run
 
+pytestmark = pytest.mark.server_wide
+
 LOCK_ENCODED = base64.urlsafe_b64encode(LOCK.encode()).rstrip(b"=").decode()
 SET_UP = (
     "CREATE TABLE other (id int PRIMARY KEY, value varchar(64))",

@@ -18,6 +18,8 @@ from tests.sql.mysql.fix_mysql import Database
 from tests.sql.mysql.guarded import DEADLOCK, ENDED, UNFENCED, Guarded, code_of, run
 from tests.sql.postgres.guarded import Step
 
+pytestmark = pytest.mark.server_wide
+
 LOOKS_BACK = "repeatable read"
 """The level at which InnoDB shows the database as it was: at the third it locks what it reads instead."""
 

@@ -17,11 +17,13 @@ from fencelock.stores.mysql.guard import connection as guard_connection
 from fencelock.stores.mysql.guard import install as guard_install
 from fencelock.stores.mysql.guard.codec import SeparateConnection
 from fencelock.stores.mysql.guard.store import MySQLGuard
+from fencelock_lab.servers.mariadb import MariaDBServer
 from tests.guards import LOCK, RESOURCE, HandmadeLease, sequencer
 from tests.sql.mysql.fix_mysql import Database
-from tests.sql.mysql.fix_server import MySQLServer
 from tests.sql.mysql.guarded import TABLE, UNFENCED, Guarded, run
 from tests.sql.postgres.guarded import Step
+
+pytestmark = pytest.mark.server_wide
 
 SOURCE = SourceInfo("source", 1, "history", 7, 7)
 UNFENCED_WRITE = "UPDATE reports SET value = 'unfenced'"
@@ -244,7 +246,7 @@ def test_unprotecting_takes_every_trigger_off(guarded: Guarded) -> None:
         guarded.guard().unprotect(reason="again")
 
 
-def test_with_the_binary_log_on_who_may_make_no_trigger_is_told_why(own_mysql: MySQLServer) -> None:
+def test_with_the_binary_log_on_who_may_make_no_trigger_is_told_why(own_mysql: MariaDBServer) -> None:
     own_mysql.stop()
     own_mysql.settings |= {"log_bin": str(own_mysql.folder / "log"), "server_id": 7}
     own_mysql.start()

@@ -20,10 +20,10 @@ from fencelock._drivers import aio as aio_driver
 from fencelock._drivers import sync as sync_driver
 from fencelock.protocol import source_requests as ask
 from fencelock.stores.mysql.source.store import MySQLSource
+from fencelock_lab.servers.mariadb import MariaDBFleet, MariaDBServer
 from tests.helpers import wait_until, wait_until_async
 from tests.sql.mysql.clients import Client
-from tests.sql.mysql.fix_mysql import Database, Fleet
-from tests.sql.mysql.fix_server import MySQLServer
+from tests.sql.mysql.fix_mysql import Database
 from tests.sql.mysql.fix_tls import TlsServer
 from tests.sql.mysql.proxy import MySQLProxy
 from tests.sql.mysql.test_claims import ROWS_WAITED_FOR
@@ -36,7 +36,7 @@ kinds = pytest.mark.parametrize("kind", ["sync", "async"])
 
 
 @pytest.fixture
-def own_url(own_mysql: MySQLServer) -> str:
+def own_url(own_mysql: MariaDBServer) -> str:
     own_mysql.rows("create database shop")
     url = own_mysql.url(database="shop")
     MySQLSource(url).install()
@@ -45,7 +45,7 @@ def own_url(own_mysql: MySQLServer) -> str:
 
 # --- the server restarts --------------------------------------------------------------------------
 @pytest.mark.parametrize("how", ["restart", "crash"])
-def test_a_lease_and_a_waiter_outlive_a_restart_of_the_server(own_mysql: MySQLServer, own_url: str, how: str) -> None:
+def test_a_lease_and_a_waiter_outlive_a_restart_of_the_server(own_mysql: MariaDBServer, own_url: str, how: str) -> None:
     losses: list[str] = []
     with fencelock.connect(own_url) as source, fencelock.connect(own_url) as other:
         lease = source.lock("lock", ttl=9.0, on_lost=losses.append).acquire()
@@ -63,7 +63,7 @@ def test_a_lease_and_a_waiter_outlive_a_restart_of_the_server(own_mysql: MySQLSe
         assert waiter.token > lease.token
 
 
-def test_a_waiter_outlasts_a_server_that_is_away_for_a_while(own_mysql: MySQLServer, own_url: str) -> None:
+def test_a_waiter_outlasts_a_server_that_is_away_for_a_while(own_mysql: MariaDBServer, own_url: str) -> None:
     """It is told at once that the source cannot be had, tries again, and leaves nothing of the first attempt behind."""
     with fencelock.connect(own_url) as source:
         lock = source.lock("lock", ttl=TTL)
@@ -112,7 +112,7 @@ def test_a_connection_that_the_server_killed_is_made_anew(mysql_url: str, mysql_
 
 @kinds
 def test_a_frozen_server_is_noticed_by_the_end_of_patience(
-    own_mysql: MySQLServer, own_url: str, kind: str, monkeypatch: pytest.MonkeyPatch
+    own_mysql: MariaDBServer, own_url: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sync_driver, "REQUEST_TIMEOUT_S", 0.3)
     monkeypatch.setattr(aio_driver, "REQUEST_TIMEOUT_S", 0.3)
@@ -161,7 +161,7 @@ def test_a_statement_that_the_server_broke_off_may_have_happened(mysql_url: str,
 
 
 # --- several servers ------------------------------------------------------------------------------
-def _follow(primary: MySQLServer, replica: MySQLServer) -> None:
+def _follow(primary: MariaDBServer, replica: MariaDBServer) -> None:
     """Have one server follow another one, from its beginning."""
     primary.rows("create or replace user follower identified by 'follow'")
     primary.rows("grant replication slave on *.* to follower")
@@ -173,7 +173,7 @@ def _follow(primary: MySQLServer, replica: MySQLServer) -> None:
 
 
 @pytest.fixture
-def pair(mysql_fleet: Fleet) -> Iterator[tuple[MySQLServer, MySQLServer]]:
+def pair(mysql_fleet: MariaDBFleet) -> Iterator[tuple[MariaDBServer, MariaDBServer]]:
     """Yield a primary that writes a binary log, and a replica that follows it."""
     primary, replica = mysql_fleet.new_server(), mysql_fleet.new_server()
     for number, server in enumerate((primary, replica), 1):
@@ -186,11 +186,11 @@ def pair(mysql_fleet: Fleet) -> Iterator[tuple[MySQLServer, MySQLServer]]:
         yield primary, replica
 
 
-def _has_caught_up(primary: MySQLServer, replica: MySQLServer) -> bool:
+def _has_caught_up(primary: MariaDBServer, replica: MariaDBServer) -> bool:
     return bool(replica.value("select @@gtid_slave_pos") == primary.value("select @@gtid_binlog_pos"))
 
 
-def test_a_lease_fails_over_to_a_replica_that_has_it(pair: tuple[MySQLServer, MySQLServer]) -> None:
+def test_a_lease_fails_over_to_a_replica_that_has_it(pair: tuple[MariaDBServer, MariaDBServer]) -> None:
     primary, replica = pair
     losses: list[str] = []
     url = f"mysql://root@127.0.0.1:{primary.port},127.0.0.1:{replica.port}/shop"
@@ -215,7 +215,7 @@ def test_a_lease_fails_over_to_a_replica_that_has_it(pair: tuple[MySQLServer, My
 
 @kinds
 def test_a_read_only_server_grants_nothing_though_the_routines_owner_might_write(
-    pair: tuple[MySQLServer, MySQLServer], kind: str
+    pair: tuple[MariaDBServer, MariaDBServer], kind: str
 ) -> None:
     """Whoever owns the routines is a superuser here, whom `read_only` does not stop."""
     primary, replica = pair
@@ -237,7 +237,9 @@ def test_a_read_only_server_grants_nothing_though_the_routines_owner_might_write
     assert replica.rows("select * from shop.fencelock_lock") == []
 
 
-def test_t7_a_failover_that_lost_grants_is_refused_by_whoever_saw_them(pair: tuple[MySQLServer, MySQLServer]) -> None:
+def test_t7_a_failover_that_lost_grants_is_refused_by_whoever_saw_them(
+    pair: tuple[MariaDBServer, MariaDBServer],
+) -> None:
     """The replica is behind when it is promoted: what the primary had acknowledged is gone."""
     primary, replica = pair
     url = f"mysql://root@127.0.0.1:{primary.port},127.0.0.1:{replica.port}/shop"
@@ -260,7 +262,7 @@ def test_t7_a_failover_that_lost_grants_is_refused_by_whoever_saw_them(pair: tup
 
 # --- a full server, TLS ---------------------------------------------------------------------------
 @kinds
-def test_a_server_with_no_connection_left_says_so(own_mysql: MySQLServer, own_url: str, kind: str) -> None:
+def test_a_server_with_no_connection_left_says_so(own_mysql: MariaDBServer, own_url: str, kind: str) -> None:
     own_mysql.settings["max_connections"] = 10
     own_mysql.restart()
     own_mysql.rows("create or replace user worker")

@@ -18,11 +18,10 @@ import pytest
 
 import fencelock
 from fencelock.stores.mysql.source.store import MySQLSource
+from fencelock_lab.servers.mariadb import MariaDBFleet, MariaDBServer
 from tests.helpers import wait_until
 from tests.servers import need
 from tests.sql.mysql.clients import Client, one_token
-from tests.sql.mysql.fix_mysql import Fleet
-from tests.sql.mysql.fix_server import MySQLServer
 from tests.sql.postgres.test_power_cut import Granter
 
 pytestmark = pytest.mark.process
@@ -32,18 +31,18 @@ NEVER_S = 2700
 
 
 @pytest.fixture(scope="module")
-def disk_fleet() -> Iterator[Fleet]:
+def disk_fleet() -> Iterator[MariaDBFleet]:
     """Yield what makes servers on a disk."""
     folder = Path(tempfile.mkdtemp(prefix="fl-my-disk-"))
     folder.chmod(0o755)
-    fleet = Fleet(folder)
+    fleet = MariaDBFleet(folder)
     yield fleet
     fleet.close()
     shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(params=["no binary log", "binary log"])
-def server(disk_fleet: Fleet, request: pytest.FixtureRequest) -> Iterator[MySQLServer]:
+def server(disk_fleet: MariaDBFleet, request: pytest.FixtureRequest) -> Iterator[MariaDBServer]:
     """Yield a server that flushes each commit, and nothing by itself."""
     server = disk_fleet.new_server()
     server.settings |= {"innodb_flush_log_at_timeout": NEVER_S}
@@ -56,7 +55,7 @@ def server(disk_fleet: Fleet, request: pytest.FixtureRequest) -> Iterator[MySQLS
 
 
 @pytest.mark.campaign
-def test_t1_no_token_comes_twice_over_kills_in_the_middle_of_load(server: MySQLServer) -> None:
+def test_t1_no_token_comes_twice_over_kills_in_the_middle_of_load(server: MariaDBServer) -> None:
     url = server.url(database="shop")
     granters = [Granter(url, number) for number in range(3)]
     moments = random.Random("kill")
@@ -81,7 +80,7 @@ class ToldTooLateError(AssertionError):
     """A token was told after one that is as high or higher."""
 
 
-def _grant(server: MySQLServer, told: list[int], count: int, *, locks: str = "lock") -> None:
+def _grant(server: MariaDBServer, told: list[int], count: int, *, locks: str = "lock") -> None:
     """Grant and release so many times, and note what was told."""
     client = Client(server.url(database="shop"))
     for number in range(count):
@@ -92,7 +91,7 @@ def _grant(server: MySQLServer, told: list[int], count: int, *, locks: str = "lo
     client.close()
 
 
-def _survivor(fleet: Fleet, server: MySQLServer) -> MySQLServer:
+def _survivor(fleet: MariaDBFleet, server: MariaDBServer) -> MariaDBServer:
     """Return a server, not started yet, over what the files of a running one hold at this moment."""
     server.freeze()
     try:
@@ -103,7 +102,7 @@ def _survivor(fleet: Fleet, server: MySQLServer) -> MySQLServer:
     return left
 
 
-def test_t1_what_was_told_is_in_the_files_at_that_moment(disk_fleet: Fleet, server: MySQLServer) -> None:
+def test_t1_what_was_told_is_in_the_files_at_that_moment(disk_fleet: MariaDBFleet, server: MariaDBServer) -> None:
     told: list[int] = []
     moments = random.Random("cut")
     for _ in range(3):
@@ -113,7 +112,9 @@ def test_t1_what_was_told_is_in_the_files_at_that_moment(disk_fleet: Fleet, serv
             _grant(left, one_more, 3)
 
 
-def test_t1_a_server_that_keeps_commits_to_itself_tells_a_token_again(disk_fleet: Fleet, server: MySQLServer) -> None:
+def test_t1_a_server_that_keeps_commits_to_itself_tells_a_token_again(
+    disk_fleet: MariaDBFleet, server: MariaDBServer
+) -> None:
     """The same check must see what it is for; doctor names the setting."""
     if server.settings.get("log_bin"):
         server.rows("set global sync_binlog = 0")
@@ -139,7 +140,7 @@ def test_t1_a_server_that_keeps_commits_to_itself_tells_a_token_again(disk_fleet
 
 
 @contextmanager
-def _flushes(server: MySQLServer, file: Path) -> Iterator[Callable[[], int]]:
+def _flushes(server: MariaDBServer, file: Path) -> Iterator[Callable[[], int]]:
     """Yield what returns how many times the server has told the kernel to write a file down."""
     command = [need("strace"), "-f", "-qq", "-e", "trace=fsync,fdatasync", "-o", str(file), "-p", str(server.pid)]
     with subprocess.Popen(command, start_new_session=True) as tracing:
@@ -153,7 +154,7 @@ def _flushes(server: MySQLServer, file: Path) -> Iterator[Callable[[], int]]:
 
 @pytest.mark.parametrize("setting", [1, 2])
 def test_t1_each_grant_and_each_release_is_flushed_before_it_is_told(
-    server: MySQLServer, tmp_path: Path, setting: int
+    server: MariaDBServer, tmp_path: Path, setting: int
 ) -> None:
     """And with 2 they are not, which only a power cut would show."""
     server.rows(f"set global innodb_flush_log_at_trx_commit = {setting}")

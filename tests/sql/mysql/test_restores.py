@@ -9,15 +9,15 @@ import fencelock
 from fencelock import SourceError
 from fencelock.protocol import source_requests as ask
 from fencelock.stores.mysql.source.store import MySQLSource
+from fencelock_lab.servers.mariadb import MariaDBFleet, MariaDBServer
 from tests.servers import need
 from tests.sql.mysql.clients import Client, one_token
-from tests.sql.mysql.fix_mysql import Database, Fleet
-from tests.sql.mysql.fix_server import MySQLServer
+from tests.sql.mysql.fix_mysql import Database
 
 DUMP, RUN = "/usr/bin/mariadb-dump", "/usr/bin/mariadb"
 
 
-def _run(program: str, server: MySQLServer, *arguments: str, said: bytes = b"") -> bytes:
+def _run(program: str, server: MariaDBServer, *arguments: str, said: bytes = b"") -> bytes:
     login = ["--no-defaults", "--host=127.0.0.1", f"--port={server.port}", "--user=root"]
     done = subprocess.run([need(program), *login, *arguments], input=said, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode()
@@ -102,7 +102,7 @@ def test_t7_of_two_who_raise_at_once_one_does(mysql_url: str) -> None:
 
 
 def test_t7_a_cold_copy_needs_the_operators_step_too(
-    mysql_fleet: Fleet, own_mysql: MySQLServer, tmp_path: Path
+    mysql_fleet: MariaDBFleet, own_mysql: MariaDBServer, tmp_path: Path
 ) -> None:
     url = own_mysql.url()
     MySQLSource(url).install()

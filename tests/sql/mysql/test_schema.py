@@ -14,13 +14,15 @@ from fencelock.protocol import source_requests as ask
 from fencelock.stores.mysql.connection import install as mysql_install
 from fencelock.stores.mysql.source import inspection
 from fencelock.stores.mysql.source.store import ROUTINES, MySQLSource
+from fencelock_lab.servers.mariadb import MariaDBFleet, MariaDBServer
 from tests.helpers import wait_until
 from tests.sql.dialect import SqlDialect
 from tests.sql.mysql.clients import Client, one_token
-from tests.sql.mysql.fix_mysql import Database, Fleet
-from tests.sql.mysql.fix_server import MySQLServer
+from tests.sql.mysql.fix_mysql import Database
 from tests.sql.postgres.clients import Voice
 from tests.sql.stage import SqlStage
+
+pytestmark = pytest.mark.server_wide
 
 kinds = pytest.mark.parametrize("kind", ["sync", "async"])
 
@@ -105,7 +107,7 @@ def test_ten_processes_install_at_once_and_agree(sql: SqlDialect, mysql_database
     assert one_token(mysql_database.url()) == 1
 
 
-def test_two_databases_of_one_server_are_two_sources(mysql_server: MySQLServer, mysql_url: str) -> None:
+def test_two_databases_of_one_server_are_two_sources(mysql_server: MariaDBServer, mysql_url: str) -> None:
     mysql_server.rows("create database the_other")
     other = Database(mysql_server, "the_other")
     MySQLSource(other.url()).install()
@@ -317,7 +319,7 @@ def test_an_installation_is_not_done_where_a_table_is_somebody_elses(mysql_datab
         ("read_only = on", "standby"),
     ],
 )
-def test_doctor_names_a_setting_that_would_break_the_promise(own_mysql: MySQLServer, setting: str, code: str) -> None:
+def test_doctor_names_a_setting_that_would_break_the_promise(own_mysql: MariaDBServer, setting: str, code: str) -> None:
     MySQLSource(own_mysql.url()).install()
     with fencelock.connect(own_mysql.url()) as source:
         before = {finding.code for finding in source.examine()}
@@ -326,7 +328,7 @@ def test_doctor_names_a_setting_that_would_break_the_promise(own_mysql: MySQLSer
         assert {finding.code for finding in source.examine()} == before | {code}
 
 
-def test_doctor_names_what_a_server_was_started_with(mysql_fleet: Fleet) -> None:
+def test_doctor_names_what_a_server_was_started_with(mysql_fleet: MariaDBFleet) -> None:
     server = mysql_fleet.new_server()
     server.settings |= {
         "log_bin": "on", "sync_binlog": 0, "skip_innodb_doublewrite": 1,
@@ -356,7 +358,9 @@ def test_what_doctor_cannot_see_is_no_finding(mysql_url: str) -> None:
     ],
     ids=["isolation", "modes", "characters", "binary log", "limits", "other modes", "wide characters"],
 )
-def test_what_a_server_has_set_by_default_changes_nothing(mysql_fleet: Fleet, settings: dict[str, str | int]) -> None:
+def test_what_a_server_has_set_by_default_changes_nothing(
+    mysql_fleet: MariaDBFleet, settings: dict[str, str | int]
+) -> None:
     server = mysql_fleet.new_server()
     server.settings |= settings
     with server:
@@ -405,7 +409,7 @@ def test_a_session_that_would_decide_wrongly_is_refused_by_the_routines(
                     cursor.execute(call)
 
 
-def test_h1_a_clock_that_stands_still_in_a_statement_moves_between_them(mysql_fleet: Fleet) -> None:
+def test_h1_a_clock_that_stands_still_in_a_statement_moves_between_them(mysql_fleet: MariaDBFleet) -> None:
     """With sysdate-is-now the time is read when a routine's statement begins: doctor names it."""
     server = mysql_fleet.new_server()
     server.settings["sysdate_is_now"] = 1

@@ -3,14 +3,15 @@
 import pytest
 
 import fencelock
+from fencelock_lab.servers.postgres import PostgresFleet
 from tests.guards import LOCK, RESOURCE
 from tests.sql.postgres.dialect import PostgresDialect
-from tests.sql.postgres.fix_postgres import Database, Fleet
+from tests.sql.postgres.fix_postgres import Database
 from tests.sql.postgres.guarded import TABLE, Guarded
 
 
 @pytest.fixture
-def sql(postgres_fleet: Fleet, postgres_kind: str) -> PostgresDialect:
+def sql(postgres_fleet: PostgresFleet, postgres_kind: str) -> PostgresDialect:
     """Return the server that the test runs on, for the fixtures that both servers share."""
     return PostgresDialect(postgres_fleet, postgres_kind)
 

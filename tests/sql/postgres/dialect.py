@@ -8,10 +8,10 @@ import psycopg
 
 from fencelock import Sequencer
 from fencelock.stores.postgres.source.codec import SQL
+from fencelock_lab.servers.postgres import PostgresFleet, PostgresServer
 from tests.sql.clients import SqlClient
 from tests.sql.dialect import SqlDialect, run
-from tests.sql.postgres.fix_postgres import Database, Fleet, fresh_database
-from tests.sql.postgres.fix_server import PostgresServer
+from tests.sql.postgres.fix_postgres import Database, fresh_database
 from tests.sql.postgres.proxy import Proxy
 
 
@@ -42,7 +42,7 @@ class PostgresDialect(SqlDialect):
     denied = r"does not permit it \(permission denied for function \w+\)"
     row_is_gone = "row was deleted; restore it from a backup"
 
-    def __init__(self, fleet: Fleet, version: str) -> None:
+    def __init__(self, fleet: PostgresFleet, version: str) -> None:
         self.fleet = fleet
         self.version = version
 

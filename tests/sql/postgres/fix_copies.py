@@ -10,15 +10,14 @@ from urllib.parse import quote, urlencode
 
 import pytest
 
+from fencelock_lab.servers.postgres import ADMIN, PostgresFleet, PostgresServer
 from tests.helpers import wait_until
-from tests.sql.postgres.fix_postgres import Fleet
-from tests.sql.postgres.fix_server import ADMIN, PostgresServer
 
 
 class Copies:
     """Makes copies of servers, and ends those that it has started."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: PostgresFleet) -> None:
         self._fleet = fleet
         self._servers: list[PostgresServer] = []
 
@@ -155,7 +154,7 @@ def failover_url(
 
 
 @pytest.fixture
-def copies(postgres_fleet: Fleet) -> Iterator[Copies]:
+def copies(postgres_fleet: PostgresFleet) -> Iterator[Copies]:
     """Yield what copies servers; what it has started ends with the test."""
     the_copies = Copies(postgres_fleet)
     yield the_copies

@@ -20,8 +20,8 @@ from types import TracebackType
 from typing import Literal, Self, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
+from fencelock_lab.servers.server import reserve_port
 from tests.helpers import DEADLINE_S
-from tests.private_server import reserve_port
 
 CANCEL, ENCRYPT_TLS, ENCRYPT_GSS = 80877102, 80877103, 80877104
 """What the first packet of a connection may hold in the place of a protocol's version."""

@@ -23,8 +23,8 @@ from fencelock.stores.postgres.source.store import PostgresSource
 from tests.helpers import wait_until
 from tests.rules.test_claims import ENDS
 from tests.sources import LONG_MS
+from tests.sql.fix_faketime import ClockedServer
 from tests.sql.postgres.clients import Client
-from tests.sql.postgres.fix_faketime import ClockedServer
 from tests.sql.postgres.fix_postgres import Database, only
 from tests.sql.postgres.proxy import Proxy
 

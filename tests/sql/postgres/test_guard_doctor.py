@@ -5,11 +5,13 @@ import pytest
 
 import fencelock
 from fencelock.stores.registry import guard_store
+from fencelock_lab.servers.postgres import PostgresServer
 from tests.guards import LOCK, RESOURCE, HandmadeLease
 from tests.helpers import wait_until
 from tests.sql.postgres.fix_postgres import Database, only
-from tests.sql.postgres.fix_server import PostgresServer
 from tests.sql.postgres.guarded import TABLE, Guarded, Step
+
+pytestmark = pytest.mark.server_wide
 
 
 def codes(url: str) -> list[str]:

@@ -8,6 +8,8 @@ from fencelock import GuardError, StaleTokenError, inspect_resources
 from tests.guards import LOCK, RESOURCE, HandmadeLease, HandmadeSource
 from tests.sql.postgres.guarded import REFUSED, Guarded
 
+pytestmark = pytest.mark.server_wide
+
 LEVELS = ["read committed", "repeatable read", "serializable"]
 
 

@@ -12,10 +12,12 @@ from fencelock.stores.postgres.guard.store import FUNCTIONS, PROTECTION, SCHEMA
 from fencelock.stores.postgres.source import store as source
 from fencelock.stores.postgres.source.store import PostgresSource
 from fencelock.stores.registry import guard_store
+from fencelock_lab.servers.postgres import PostgresServer
 from tests.guards import LOCK, RESOURCE, HandmadeLease, sequencer
 from tests.sql.postgres.fix_postgres import Database
-from tests.sql.postgres.fix_server import PostgresServer
 from tests.sql.postgres.guarded import REFUSED, TABLE, Guarded
+
+pytestmark = pytest.mark.server_wide
 
 APPLICATION = "application"
 

@@ -22,12 +22,12 @@ from fencelock._drivers import aio as aio_driver
 from fencelock._drivers import sync as sync_driver
 from fencelock.protocol import source_requests as ask
 from fencelock.stores.postgres.source.store import PostgresSource
+from fencelock_lab.servers.postgres import PostgresServer
 from tests.helpers import wait_until, wait_until_async
 from tests.sql.postgres.clients import Client, Voice
 from tests.sql.postgres.fix_copies import Copies, failover_url, promote, wait_until_replayed
 from tests.sql.postgres.fix_pgbouncer import PgBouncer
 from tests.sql.postgres.fix_postgres import Database, only
-from tests.sql.postgres.fix_server import PostgresServer
 from tests.sql.postgres.fix_tls import TlsServer
 from tests.sql.postgres.proxy import Proxy
 

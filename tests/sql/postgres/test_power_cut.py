@@ -20,11 +20,11 @@ import pytest
 import fencelock
 from fencelock import SourceError
 from fencelock.stores.postgres.source.store import PostgresSource
+from fencelock_lab.servers.postgres import PostgresFleet, PostgresServer
 from tests.helpers import wait_until
 from tests.sql.postgres.clients import Client, one_token
 from tests.sql.postgres.fix_copies import Copies
-from tests.sql.postgres.fix_postgres import Fleet, only
-from tests.sql.postgres.fix_server import PostgresServer
+from tests.sql.postgres.fix_postgres import only
 
 pytestmark = [pytest.mark.process, only("18")]
 
@@ -94,7 +94,7 @@ def test_t1_no_token_comes_twice_over_stops_in_the_middle_of_load(
 class Machine:
     """A server whose disk is known."""
 
-    fleet: Fleet
+    fleet: PostgresFleet
     copies: Copies
     server: PostgresServer
     told: list[int] = field(default_factory=list)
@@ -151,7 +151,7 @@ def cut_log(log: Path, timeline: int, flushed: int) -> None:
 
 
 @pytest.fixture
-def machine(own_postgres: PostgresServer, postgres_fleet: Fleet, copies: Copies) -> Machine:
+def machine(own_postgres: PostgresServer, postgres_fleet: PostgresFleet, copies: Copies) -> Machine:
     own_postgres.settings |= LAZY
     own_postgres.restart()
     PostgresSource(own_postgres.url()).install()

@@ -7,12 +7,12 @@ import psycopg
 import pytest
 from psycopg import generators
 
+from fencelock_lab.servers.postgres import PostgresServer
 from tests.helpers import wait_until
 from tests.sql.postgres.fix_postgres import Database
-from tests.sql.postgres.fix_server import PostgresServer
 from tests.sql.postgres.proxy import Proxy
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.server_wide]
 
 
 @pytest.fixture

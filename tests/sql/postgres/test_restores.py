@@ -17,7 +17,9 @@ from fencelock import SourceError
 from fencelock.model import EPOCH_STRIDE
 from fencelock.protocol import source_requests as ask
 from fencelock.stores.postgres.source.store import PostgresSource
+from fencelock_lab.servers.postgres import ADMIN, PostgresFleet, PostgresServer
 from tests.helpers import wait_until
+from tests.sql.fix_faketime import ClockedServer
 from tests.sql.postgres.clients import Client, one_token
 from tests.sql.postgres.fix_copies import (
     Copies,
@@ -27,9 +29,7 @@ from tests.sql.postgres.fix_copies import (
     promote,
     wait_until_replayed,
 )
-from tests.sql.postgres.fix_faketime import ClockedServer
-from tests.sql.postgres.fix_postgres import Database, Fleet, only
-from tests.sql.postgres.fix_server import ADMIN, PostgresServer
+from tests.sql.postgres.fix_postgres import Database, only
 
 pytestmark = pytest.mark.process
 
@@ -423,7 +423,7 @@ def data_of(database: Database, copies: Copies, *options: str) -> Path:
 
 @only("18")
 def test_t7_data_of_another_source_is_refused_by_who_knew_the_first(
-    dumped: Database, ledger: Ledger, copies: Copies, clients: Clients, postgres_fleet: Fleet
+    dumped: Database, ledger: Ledger, copies: Copies, clients: Clients, postgres_fleet: PostgresFleet
 ) -> None:
     dump = data_of(dumped, copies)
     other = Database(dumped.server, f"{dumped.name}_other")
@@ -462,7 +462,7 @@ def test_t7_a_schema_made_anew_is_another_source(dumped: Database, ledger: Ledge
 
 # --- migrations ---------------------------------------------------------------------------------
 @pytest.mark.slow
-def test_t7_a_cluster_that_pg_upgrade_has_made(postgres_fleet: Fleet, ledger: Ledger, clients: Clients) -> None:
+def test_t7_a_cluster_that_pg_upgrade_has_made(postgres_fleet: PostgresFleet, ledger: Ledger, clients: Clients) -> None:
     """Everything is carried over, what is not logged too; only the cluster's own identity says that it is another."""
     old = postgres_fleet.copied_server("15")
     with old:
@@ -481,7 +481,7 @@ def test_t7_a_cluster_that_pg_upgrade_has_made(postgres_fleet: Fleet, ledger: Le
             assert epoch(new.url()) == 2
 
 
-def upgraded(fleet: Fleet, old: PostgresServer) -> PostgresServer:
+def upgraded(fleet: PostgresFleet, old: PostgresServer) -> PostgresServer:
     """Return a server of the newer version, not started yet, with all that a stopped one holds."""
     new = PostgresServer(fleet.programs("18"), fleet.new_folder("upgraded"))
     options = ("--auth=trust", f"--username={ADMIN}", "--encoding=UTF8", "--locale=C", "--no-sync")

@@ -14,12 +14,14 @@ from fencelock import SchemaError, SourceError, SourceUnavailableError
 from fencelock.protocol import source_requests as ask
 from fencelock.stores.postgres.source.store import PostgresSource
 from fencelock.stores.registry import guard_store
+from fencelock_lab.servers.postgres import PostgresServer
 from tests.helpers import wait_until
 from tests.sql.dialect import SqlDialect
 from tests.sql.postgres.clients import Client, Voice, one_token
 from tests.sql.postgres.fix_postgres import Database, only
-from tests.sql.postgres.fix_server import PostgresServer
 from tests.sql.stage import SqlStage
+
+pytestmark = pytest.mark.server_wide
 
 kinds = pytest.mark.parametrize("kind", ["sync", "async"])
 

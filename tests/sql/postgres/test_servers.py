@@ -4,10 +4,12 @@ import os
 import signal
 from typing import Literal
 
-import psutil
 import psycopg
 import pytest
 
+from fencelock import SourceError
+from fencelock_lab.servers.postgres import PostgresFleet, PostgresServer
+from fencelock_lab.servers.processes import GONE, STOPPED, state_of
 from tests.helpers import wait_until
 from tests.sql.postgres.fix_copies import (
     Copies,
@@ -18,8 +20,7 @@ from tests.sql.postgres.fix_copies import (
     promote,
     wait_until_replayed,
 )
-from tests.sql.postgres.fix_postgres import Database, Fleet, only
-from tests.sql.postgres.fix_server import PostgresServer
+from tests.sql.postgres.fix_postgres import Database, only
 
 pytestmark = pytest.mark.process
 
@@ -57,7 +58,9 @@ def test_each_test_has_a_database_of_its_own(database: Database, time: str) -> N
 
 
 @only("18")
-def test_servers_of_their_own_have_identities_of_their_own(postgres_fleet: Fleet, postgres: PostgresServer) -> None:
+def test_servers_of_their_own_have_identities_of_their_own(
+    postgres_fleet: PostgresFleet, postgres: PostgresServer
+) -> None:
     identity = "select system_identifier from pg_control_system()"
     with postgres_fleet.new_server("18") as other, postgres_fleet.copied_server("18") as copied:
         identities = {server.value(identity) for server in (postgres, other, copied)}
@@ -88,20 +91,16 @@ def test_what_is_committed_survives_a_kill(own_postgres: PostgresServer) -> None
             connection.execute("select 1")
     with pytest.raises(psycopg.OperationalError, match="refused"):
         own_postgres.admin()
-    assert not [process for process in processes if is_alive(process)]
+    assert not [pid for pid in processes if state_of(pid) not in GONE]
     own_postgres.start()
     assert noted(own_postgres) == [1]
     assert "automatic recovery in progress" in own_postgres.log
 
 
-def is_alive(process: psutil.Process) -> bool:
-    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-
-
 def test_a_server_that_cannot_start_says_why(own_postgres: PostgresServer) -> None:
     own_postgres.stop()
     own_postgres.settings["max_connections"] = "many"
-    with pytest.raises(AssertionError, match='invalid value for parameter "max_connections": "many"'):
+    with pytest.raises(SourceError, match='invalid value for parameter "max_connections": "many"'):
         own_postgres.start()
 
 
@@ -120,7 +119,7 @@ def test_a_frozen_server_answers_nobody_until_it_is_thawed(own_postgres: Postgre
         own_postgres.freeze()
         with pytest.raises(psycopg.errors.ConnectionTimeout):
             own_postgres.connect(connect_timeout=2)
-        assert {process.status() for process in own_postgres.processes()} == {psutil.STATUS_STOPPED}
+        assert all(state_of(pid) in STOPPED for pid in own_postgres.processes())
         # The backend of an open connection has a session of its own, and stands still as well.
         connection.pgconn.send_query(b"insert into noted values (1)")
         assert not connection.pgconn.flush()
@@ -243,5 +242,5 @@ def test_a_dump_that_does_not_fit_is_refused(database: Database, copies: Copies)
     database.rows("create table kept as select 7 as value")
     for form in ("plain", "custom"):
         dump = copies.dump(database.server, database.name, form)
-        with pytest.raises(AssertionError, match='relation "kept" already exists'):
+        with pytest.raises(SourceError, match='relation "kept" already exists'):
             copies.restore(dump, database.server, database.name)

@@ -3,12 +3,12 @@
 import psycopg
 import pytest
 
-from tests.sql.postgres.fix_faketime import NEAR_S, ClockedServer
+from tests.sql.fix_faketime import NEAR_S, ClockedServer
 from tests.sql.postgres.fix_pgbouncer import PgBouncer
 from tests.sql.postgres.fix_postgres import Database
 from tests.sql.postgres.fix_tls import TlsServer
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.server_wide]
 
 HOUR_S = 3600
 

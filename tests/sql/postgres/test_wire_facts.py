@@ -13,6 +13,7 @@ from typing import Literal
 import psycopg
 import pytest
 
+from fencelock_lab.servers.postgres import PostgresFleet, PostgresServer
 from tests.helpers import DEADLINE_S, wait_until
 from tests.sql.postgres.fix_copies import (
     Copies,
@@ -22,10 +23,9 @@ from tests.sql.postgres.fix_copies import (
     promote,
     wait_until_replayed,
 )
-from tests.sql.postgres.fix_postgres import Database, Fleet
-from tests.sql.postgres.fix_server import PostgresServer
+from tests.sql.postgres.fix_postgres import Database
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.server_wide]
 
 TIMELINE = "select substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8)"
 SYSTEM = "select system_identifier from pg_control_system()"
@@ -225,7 +225,7 @@ def test_the_system_identifier_is_new_with_initdb_and_kept_by_copies(
 
 
 def test_a_dump_restored_into_a_new_cluster_is_in_another_system(
-    server: PostgresServer, copies: Copies, postgres_fleet: Fleet, postgres_kind: str
+    server: PostgresServer, copies: Copies, postgres_fleet: PostgresFleet, postgres_kind: str
 ) -> None:
     dump = copies.dump(server, "postgres")
     with postgres_fleet.new_server(postgres_kind) as other:

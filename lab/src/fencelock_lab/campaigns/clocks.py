@@ -10,26 +10,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fencelock_lab.servers.programs import FAKETIME, need
+from fencelock_lab.servers.faketime import OFFSET, write_offset
 
-_OFFSET = "FAKETIME_TIMESTAMP_FILE"
 _NEAR_S = 1.0
-
-
-def variables(offset: Path) -> dict[str, str]:
-    """Return what a process needs in its environment for a clock that is as far off as the file says."""
-    offset.write_text("+0s\n")
-    return {
-        "LD_PRELOAD": need(FAKETIME),
-        _OFFSET: str(offset),
-        "FAKETIME_NO_CACHE": "1",
-        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-    }
 
 
 def prepare() -> None:
     """Have this process sleep as it does without libfaketime, which refuses the call by which Python sleeps."""
-    if _OFFSET in os.environ:
+    if OFFSET in os.environ:
         time.sleep = _sleep
 
 
@@ -40,11 +28,9 @@ def _sleep(seconds: Any, /) -> None:
 def jump(seconds: float) -> None:
     """Set this process's clock so far apart from the true one; RuntimeError if it does not show that."""
     before = time.time() - time.monotonic()
-    offset = Path(os.environ[_OFFSET])
+    offset = Path(os.environ[OFFSET])
     moved = seconds - float(offset.read_text().rstrip("s\n"))
-    fresh = offset.with_suffix(".new")
-    fresh.write_text(f"{seconds:+.3f}s\n")
-    fresh.replace(offset)
+    write_offset(offset, seconds)
     if abs(time.time() - time.monotonic() - before - moved) > _NEAR_S:
         raise RuntimeError(f"the clock did not jump by {moved:g} s")
 

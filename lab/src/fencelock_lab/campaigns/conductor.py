@@ -24,6 +24,7 @@ from fencelock_lab.campaigns.plan import NAP, CampaignSettings
 from fencelock_lab.campaigns.recorder import Recorder
 from fencelock_lab.campaigns.signals import held_back
 from fencelock_lab.campaigns.worker import ENDED, FREEZING, NAPPING, READY, WORKED, orders_for
+from fencelock_lab.servers import faketime
 
 if TYPE_CHECKING:
     from fencelock_lab.campaigns.nemesis import Nemesis
@@ -64,7 +65,7 @@ class Life:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                env=os.environ | (clocks.variables(folder / f"{self.process}.clock") if self._has_clock else {}),
+                env=os.environ | (faketime.variables(folder / f"{self.process}.clock") if self._has_clock else {}),
                 # Unbuffered: an order that one who has just died did not take is not tried again at the end.
                 bufsize=0,
                 process_group=0,

@@ -192,12 +192,12 @@ class EtcdFleet(Fleet[EtcdServer]):
             for number, (host, wrap) in enumerate(where, start=1)
         )
 
-    def shared(self, size: int, worker: str = "") -> EtcdCluster:
-        """Return the running cluster that all processes share, or that all users in one worker process share."""
+    def shared(self, size: int) -> EtcdCluster:
+        """Return the running cluster of this size that all users of the folder share."""
 
         def find(folders: list[Path]) -> EtcdCluster:
             return EtcdCluster(EtcdServer(folder, f"n{number}") for number, folder in enumerate(folders, start=1))
 
-        cluster = self.shared_cluster(f"{size}{worker}", lambda: self._cluster(size), find)
+        cluster = self.shared_cluster(str(size), lambda: self._cluster(size), find)
         assert isinstance(cluster, EtcdCluster)
         return cluster

@@ -62,6 +62,8 @@ class Fleet(Generic[AnyServer]):
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.owner = ""
+        """Fleets of one owner share servers. A user of a whole server names itself, and shares with nobody else."""
         self._owned: list[Server] = []
         self._shared: dict[str, Cluster[AnyServer]] = {}
 
@@ -96,6 +98,7 @@ class Fleet(Generic[AnyServer]):
 
         `make` returns new ones, not started yet; `find` returns objects for servers whose folders are given.
         """
+        name += self.owner
         if name not in self._shared:
             state = self.folder / f"shared-{self.kind}{name}.json"
             with _locked(state.with_suffix(".lock")):

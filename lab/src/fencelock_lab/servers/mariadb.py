@@ -131,13 +131,13 @@ class MariaDBFleet(Fleet[MariaDBServer]):
         copied(data, server.data, _LOCK_FILE)
         return server
 
-    def shared(self, worker: str = "") -> MariaDBServer:
-        """Return the running server that all processes share, or that all users in one worker process share."""
+    def shared(self) -> MariaDBServer:
+        """Return the running server that all users of the folder share."""
 
         def find(folders: list[Path]) -> Cluster[MariaDBServer]:
             return Cluster(MariaDBServer(folder) for folder in folders)
 
-        return self.shared_cluster(worker, lambda: Cluster([self._server()]), find).servers[0]
+        return self.shared_cluster("", lambda: Cluster([self._server()]), find).servers[0]
 
     def _server(self) -> MariaDBServer:
         server = MariaDBServer(self.new_folder("server"))

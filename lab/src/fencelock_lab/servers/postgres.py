@@ -217,8 +217,8 @@ class PostgresFleet(Fleet[PostgresServer]):
         copied(data, server.data, _LOCK_FILE)
         return server
 
-    def shared(self, version: str, worker: str = "") -> PostgresServer:
-        """Return the running server that all processes share, or that all users in one worker process share."""
+    def shared(self, version: str) -> PostgresServer:
+        """Return the running server that all users of the folder share."""
 
         def make() -> Cluster[PostgresServer]:
             server = self._server(self.programs(version))
@@ -228,7 +228,7 @@ class PostgresFleet(Fleet[PostgresServer]):
         def find(folders: list[Path]) -> Cluster[PostgresServer]:
             return Cluster(PostgresServer(self.programs(version), folder) for folder in folders)
 
-        return self.shared_cluster(f"{version}{worker}", make, find).servers[0]
+        return self.shared_cluster(version, make, find).servers[0]
 
     def _server(self, programs: PostgresPrograms) -> PostgresServer:
         server = PostgresServer(programs, self.new_folder(f"server{programs.version}"))

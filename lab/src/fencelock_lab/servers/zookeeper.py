@@ -208,8 +208,8 @@ class ZooKeeperFleet(Fleet[ZooKeeperServer]):
             ZooKeeperServer(self.new_folder("member"), tick_ms=tick_ms, host=host, wrap=wrap) for host, wrap in where
         )
 
-    def shared(self, worker: str = "") -> ZooKeeperServer:
-        """Return the running server that all processes share, or that all users in one worker process share."""
+    def shared(self) -> ZooKeeperServer:
+        """Return the running server that all users of the folder share."""
 
         def make() -> Cluster[ZooKeeperServer]:
             return Cluster([ZooKeeperServer(self.new_folder("server"))])
@@ -217,14 +217,14 @@ class ZooKeeperFleet(Fleet[ZooKeeperServer]):
         def find(folders: list[Path]) -> Cluster[ZooKeeperServer]:
             return Cluster(ZooKeeperServer(folder) for folder in folders)
 
-        return self.shared_cluster(f"1{worker}", make, find).servers[0]
+        return self.shared_cluster("1", make, find).servers[0]
 
-    def shared_ensemble(self, worker: str = "") -> ZooKeeperEnsemble:
-        """Return the running ensemble of three that all processes share, or all users in one worker process."""
+    def shared_ensemble(self) -> ZooKeeperEnsemble:
+        """Return the running ensemble of three that all users of the folder share."""
 
         def find(folders: list[Path]) -> ZooKeeperEnsemble:
             return ZooKeeperEnsemble(ZooKeeperServer(folder, tick_ms=ENSEMBLE_TICK_MS) for folder in folders)
 
-        ensemble = self.shared_cluster(f"3{worker}", lambda: self._ensemble(3, ENSEMBLE_TICK_MS), find)
+        ensemble = self.shared_cluster("3", lambda: self._ensemble(3, ENSEMBLE_TICK_MS), find)
         assert isinstance(ensemble, ZooKeeperEnsemble)
         return ensemble

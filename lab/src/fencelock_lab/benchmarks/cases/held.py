@@ -13,17 +13,16 @@ from contextlib import closing
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-import psutil  # type: ignore[import-untyped]
-
 import fencelock
 from fencelock_lab.benchmarks.child import Child, serve
 from fencelock_lab.benchmarks.measure import US_PER_S, Result, amount, resident_bytes, seconds_each, summarise
 from fencelock_lab.benchmarks.stores import Site
+from fencelock_lab.servers.processes import cpu_s
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-    from tests.private_server import PrivateServer
+    from fencelock_lab.servers.server import Server
 
 RENEWAL, SERVING, MEMORY, BESIDE = (
     "renewal",
@@ -84,17 +83,9 @@ def _measure(site: Site, child: Child, held: int, wanted: int, until: float, byt
     return [*results, summarise(BESIDE, name, "us", child.ask("cycles", TURNS, request_timeout_s=_SLACK_S))]
 
 
-def _cpu_s(server: "PrivateServer | None") -> float:
+def _cpu_s(server: "Server | None") -> float:
     """Return the processor time that the processes of a server have used."""
-    return sum(sum(_times(process)) for process in server.processes()) if server else 0.0
-
-
-def _times(process: psutil.Process) -> tuple[float, float]:
-    try:
-        user, system, *_ = process.cpu_times()
-    except psutil.NoSuchProcess:
-        return (0.0, 0.0)
-    return user, system
+    return sum(map(cpu_s, server.processes())) if server else 0.0
 
 
 class Holder:

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from fencelock_lab.benchmarks.measure import MS_PER_S, NO_AIMS, Aims, Result, compare, seconds_each, turns
 from fencelock_lab.benchmarks.stores import Site
-from tests.etcd.fix_server import ctl_environment
+from fencelock_lab.servers.etcd import ctl_environment
 
 IMPORT, RUN = "import", "hold a lock around `true`"
 FLOOR = "python -c pass"

@@ -5,22 +5,19 @@ and release is compared with, the least work first; and, where a store knows loc
 count)`, which makes it know so many and returns the source's URL.
 """
 
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib import import_module
-from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tests.fleet import Closable
-    from tests.private_server import PrivateServer
+    from fencelock_lab.servers.server import Server
 
 CONNECTIONS = 500
 """A server takes so many: 64 processes have several each, and it may not have missed those measured before yet."""
+PREFIX = "fl-bench-"
 Operation = Callable[[], object]
-AnyFleet = TypeVar("AnyFleet", bound="Closable")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +30,7 @@ class Site:
     store: str
     title: str
     url: str
-    server: "PrivateServer | None" = None
+    server: "Server | None" = None
     asked: Callable[[], int] | None = None
 
 
@@ -49,12 +46,3 @@ def by_hand(site: Site) -> AbstractContextManager[dict[str, Operation]]:
         f"fencelock_lab.benchmarks.stores.{site.store}"
     ).by_hand(site)
     return block
-
-
-@contextmanager
-def fleet_on_disk(kind: Callable[[Path], AnyFleet]) -> Iterator[AnyFleet]:
-    """Yield a fleet of servers in a folder on a disk, where a flush takes what it takes."""
-    with tempfile.TemporaryDirectory(prefix="fl-bench-", ignore_cleanup_errors=True) as folder:
-        Path(folder).chmod(0o755)  # Servers reach it that run as another user.
-        with closing(kind(Path(folder))) as fleet:
-            yield fleet

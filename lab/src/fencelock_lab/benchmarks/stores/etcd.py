@@ -12,8 +12,9 @@ from fencelock.stores.etcd.connection import wire
 from fencelock.stores.etcd.connection.client import LEASE_GRANT, TXN, Method
 from fencelock.stores.etcd.connection.url import parse_url
 from fencelock.stores.etcd.source.store import EtcdSource
-from fencelock_lab.benchmarks.stores import Operation, Site, fleet_on_disk
-from tests.etcd.fix_etcd import EtcdFleet
+from fencelock_lab.benchmarks.stores import PREFIX, Operation, Site
+from fencelock_lab.servers.etcd import EtcdFleet
+from fencelock_lab.servers.fleet import fleet_of
 
 REQUEST_TIMEOUT_S = 10.0
 LEASE_S = 3600
@@ -23,13 +24,12 @@ KEY = b"by-hand/lock"
 @contextmanager
 def site() -> Iterator[Site]:
     """Yield a member that is gone afterwards."""
-    with fleet_on_disk(EtcdFleet) as fleet:
+    with fleet_of(EtcdFleet, PREFIX, on_disk=True) as fleet:
         cluster = fleet.shared(1)
         (server,) = cluster.servers
         url = cluster.url("bench")
         EtcdSource(url).install()
-        (version,) = (name.split('"')[1] for name in server.metrics() if name.startswith("etcd_server_version{"))
-        yield Site("etcd", f"etcd {version}", url, server, lambda: sum(server.calls().values()))
+        yield Site("etcd", f"etcd {server.version()}", url, server, lambda: sum(server.calls().values()))
 
 
 @contextmanager

@@ -18,8 +18,9 @@ from fencelock.stores.mysql.connection.url import parse_url
 from fencelock.stores.mysql.source.codec import SQL
 from fencelock.stores.mysql.source.store import MySQLSource
 from fencelock.stores.sql.source_codec import GRANTED, MAX_WAITERS
-from fencelock_lab.benchmarks.stores import CONNECTIONS, Operation, Site, fleet_on_disk
-from tests.sql.mysql.fix_mysql import Fleet
+from fencelock_lab.benchmarks.stores import CONNECTIONS, PREFIX, Operation, Site
+from fencelock_lab.servers.fleet import fleet_of
+from fencelock_lab.servers.mariadb import MariaDBFleet
 
 TTL_US = 30_000_000
 _BY_HAND = (
@@ -42,7 +43,7 @@ _FREE = "UPDATE by_hand SET claim = NULL, holder = NULL WHERE name = %s AND clai
 @contextmanager
 def site() -> Iterator[Site]:
     """Yield a database with fencelock's schema, on a server on a disk that is gone afterwards."""
-    with fleet_on_disk(Fleet) as fleet:
+    with fleet_of(MariaDBFleet, PREFIX, on_disk=True) as fleet:
         server = fleet.new_server()
         server.settings["max_connections"] = CONNECTIONS
         server.start()

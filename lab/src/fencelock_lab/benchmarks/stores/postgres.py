@@ -18,8 +18,9 @@ from fencelock.protocol.source_requests import Acquire, ReserveBlock
 from fencelock.stores.postgres.source.codec import HEAD_WAIT_MS, SQL
 from fencelock.stores.postgres.source.store import PostgresSource
 from fencelock.stores.sql.source_codec import GRANTED, MAX_WAITERS
-from fencelock_lab.benchmarks.stores import CONNECTIONS, Operation, Site, fleet_on_disk
-from tests.sql.postgres.fix_postgres import Fleet
+from fencelock_lab.benchmarks.stores import CONNECTIONS, PREFIX, Operation, Site
+from fencelock_lab.servers.fleet import fleet_of
+from fencelock_lab.servers.postgres import PostgresFleet
 
 VERSION = os.environ.get("BENCH_POSTGRES", "15")
 TTL_MS = 30_000
@@ -54,7 +55,7 @@ SELECT setval('fencelock.token', {count} + 2);
 @contextmanager
 def site() -> Iterator[Site]:
     """Yield a database with fencelock's schema, on a server that is gone afterwards."""
-    with fleet_on_disk(Fleet) as fleet:
+    with fleet_of(PostgresFleet, PREFIX, on_disk=True) as fleet:
         server = fleet.new_server(VERSION)
         server.settings["max_connections"] = CONNECTIONS
         server.start()

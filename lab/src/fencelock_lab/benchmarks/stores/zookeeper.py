@@ -13,8 +13,9 @@ from urllib.parse import urlsplit
 from kazoo.client import KazooClient
 
 from fencelock.stores.zookeeper.source.store import ZooKeeperSource
-from fencelock_lab.benchmarks.stores import Operation, Site, fleet_on_disk
-from tests.zookeeper.fix_zookeeper import Fleet
+from fencelock_lab.benchmarks.stores import PREFIX, Operation, Site
+from fencelock_lab.servers.fleet import fleet_of
+from fencelock_lab.servers.zookeeper import ZooKeeperFleet
 
 _PATH = "/by-hand/lock"
 
@@ -25,11 +26,12 @@ SESSION_S = 30.0
 @contextmanager
 def site() -> Iterator[Site]:
     """Yield a server on a disk that is gone afterwards."""
-    with fleet_on_disk(Fleet) as fleet:
+    with fleet_of(ZooKeeperFleet, PREFIX, on_disk=True) as fleet:
         server = fleet.shared()
         ZooKeeperSource(server.url()).install()
-        version = server.report()["Zookeeper version"].partition("-")[0]
-        yield Site("zookeeper", f"ZooKeeper {version}", server.url(), server, lambda: int(server.report()["Received"]))
+        yield Site(
+            "zookeeper", f"ZooKeeper {server.version()}", server.url(), server, lambda: int(server.report()["Received"])
+        )
 
 
 def client_of(url: str) -> Any:
