@@ -8,8 +8,7 @@ from typing import Any
 
 import pymysql
 
-from fencelock.stores.mysql.connection.client import open_connection
-from fencelock.stores.mysql.connection.forks import FORKS
+from fencelock.stores.mysql.connection.client import FORKS, open_connection
 from fencelock.stores.mysql.connection.url import parse_url
 from fencelock.stores.mysql.source.codec import SQL
 from fencelock_lab.servers.mariadb import MariaDBFleet, MariaDBServer
