@@ -137,7 +137,7 @@ def test_a_guard_of_another_file_is_refused(file: Where, lease: HandmadeLease, t
     sqlite3.connect(other).close()
     guard = fencelock.guard(f"sqlite:///{other}", resource="reports", lock=LOCK)
     stack = Stack("session", file)
-    with pytest.raises(GuardError, match="this guard watches over"):
+    with pytest.raises(GuardError, match="this guard is for"):
         stack.fenced(lease, write("new"), guard=guard)
     stack.close()
 

@@ -101,7 +101,7 @@ def test_a_connection_to_another_file_is_refused(open_guard: Opener, file: Path,
     for other in (make_file(tmp_path / "other.db"), Path(":memory:")):
         with plain(other) as connection:
             connection.execute("BEGIN IMMEDIATE")
-            with pytest.raises(GuardError, match="this guard watches over"):
+            with pytest.raises(GuardError, match="this guard is for"):
                 verb(guard, lease, connection)
 
 
@@ -125,7 +125,7 @@ def test_a_transaction_that_looks_at_a_state_from_before_the_seal_is_refused(
     own.execute("SELECT * FROM reports").fetchall()
     guard.seal(lease)
     for one in (old, lease):
-        with pytest.raises(GuardError, match="begin it anew"):
+        with pytest.raises(GuardError, match="begin it again"):
             verb(guard, one, own)
 
 

@@ -1,1 +1,1 @@
-"""Connections to SQLite: opening them, URLs, errors, and forks."""
+"""Connections to SQLite files: opening them, URLs, errors, and forks."""

@@ -1,1 +1,1 @@
-"""The guard at SQLite: the store, its statements, and the three ways of using a connection."""
+"""The guard of a SQLite file: its store, its statements, and the three kinds of connection."""

@@ -1,10 +1,10 @@
-"""The connection that a guard lends to its user: foreign keys on, and nobody but the guard ends its transaction.
+"""The block connection: what `guard.transaction` yields. Foreign keys are on, and only the guard ends its transaction.
 
-Promise: while a user's block runs, every COMMIT, ROLLBACK, `commit()`, `executescript()` and `with
-connection:` fails and is remembered, so that the end of the block can say what happened; savepoints
-work. A commit waits for readers in rollback-journal mode. A file that is not there is not created.
-Safety does not rest on the watch: a seal that the user's code tries to commit is stopped by the file
-itself (`guard_schema.sql`). The watch makes the reason known.
+Promise: while a user's block runs, every COMMIT, ROLLBACK, `commit()`, `executescript()` and `with connection:` fails
+and is remembered, so that the end of the block can say what happened; savepoints work. A commit waits for readers in
+rollback-journal mode. A missing file is not created.
+Safety does not depend on the authorizer here: the file itself refuses to commit a presented seal (`schema.sql`). The
+authorizer exists so that the error can name the cause.
 """
 
 import os
@@ -21,8 +21,8 @@ from fencelock.stores.sqlite.connection.errors import BUSY, FAULTS, Fault, code_
 
 Result = TypeVar("Result")
 
-# Texts of their own: sqlite3 keeps prepared statements by their text, and the user's COMMIT must be
-# prepared, and refused, each time.
+# Distinct texts: sqlite3 caches prepared statements by text, and the authorizer runs only when a statement is prepared.
+# With a cached plain COMMIT, the user's own COMMIT would run without being refused.
 _COMMIT = "COMMIT -- by fencelock"
 _ROLLBACK = "ROLLBACK -- by fencelock"
 _LEGACY = getattr(sqlite3, "LEGACY_TRANSACTION_CONTROL", -1)
@@ -37,14 +37,13 @@ _LASTING = {
     sqlite3.SQLITE_CREATE_TEMP_TRIGGER,
     sqlite3.SQLITE_CREATE_TEMP_VIEW,
 }
-"""What changes the connection for longer than the transaction."""
+"""Actions whose effect on the connection outlasts the transaction."""
 
 
 class TransactionWatch:
-    """Refuses, while `is_on`, to let anybody end the transaction, and remembers who tried by what.
+    """The authorizer of a block connection. While `is_on`, it refuses to end the transaction and remembers the attempt.
 
-    `is_changed`: the connection is not any more what it was when it was opened, or who kept it used it while it was
-    `is_idle`.
+    `is_changed` becomes true if a block changed the connection, or if a kept reference used it while it `is_idle`.
     """
 
     def __init__(self) -> None:
@@ -54,20 +53,21 @@ class TransactionWatch:
         self.attempt: str | None = None
 
     def begin(self) -> None:
-        """Hand the transaction over to the user."""
+        """Refuse the end of the transaction from now on: the user's block has it."""
         self.attempt = None
         self.is_on = True
 
     def attach(self, native: sqlite3.Connection) -> None:
-        """Watch a connection that was just opened."""
+        """Become the authorizer of a connection that was just opened."""
         native.execute("PRAGMA foreign_keys = ON")
-        # The file's own triggers ask pragma_foreign_keys, which a hardened build would not let them.
+        # The file's own triggers read pragma_foreign_keys, which SQLite builds with an untrusted schema refuse.
         native.execute("PRAGMA trusted_schema = ON")
         native.set_authorizer(self._authorize)
         self.is_changed = False
 
     def _authorize(self, action: int, name: str | None, value: str | None, *_: str | None) -> int:
         if not self.is_on:
+            # Preparing any statement on an idle connection means that somebody kept a reference to it.
             self.is_changed |= self.is_idle
             return sqlite3.SQLITE_OK
         if action == sqlite3.SQLITE_TRANSACTION and name != "BEGIN":
@@ -79,7 +79,7 @@ class TransactionWatch:
 
 
 class SQLiteBlockConnection(Database):
-    """A connection to a guarded file. One thread at a time; any thread may be the next."""
+    """A connection to a guarded file. One thread at a time may use it, and any thread."""
 
     def __init__(self, path: Path) -> None:
         self.watch = TransactionWatch()
@@ -92,16 +92,16 @@ class SQLiteBlockConnection(Database):
             os.stat(self.path)
         except (FileNotFoundError, NotADirectoryError):
             raise SourceUnavailableError(
-                f"{self.path} does not exist: a guard watches over a database that is there. Create it "
-                f"with its tables first, or correct the URL"
+                f"{self.path} does not exist, and a guard protects an existing database: create it with "
+                f"its tables first, or correct the URL"
             ) from None
         except OSError:
-            pass  # Opening it says more.
-        self._own_references = sys.maxsize  # Nobody else has ever had the new one.
+            pass  # Opening the file gives the better error.
+        self._own_references = sys.maxsize  # No block has used the new connection yet.
         return super()._open()
 
     def map_error(self, error: Fault, *, is_commit: bool = False) -> FencelockError:
-        """Return the error of the tree that tells what sqlite3's error means for this file."""
+        """Return the FencelockError for sqlite3's error on this file."""
         if code_of(error) == sqlite3.SQLITE_CORRUPT:
             return SourceUnavailableError(
                 f"{self.path}: it is corrupted: restore it from a backup, then run `fencelock marks URL --raise-to "
@@ -110,8 +110,8 @@ class SQLiteBlockConnection(Database):
         return super().map_error(error, is_commit=is_commit)
 
     def flush_commits(self, *, is_flushed: bool) -> None:
-        """Have the next commits reach the disk in every journal mode, the folder's entry included (EXTRA), or be as
-        SQLite makes the user's own.
+        """Make the next commits durable in every journal mode, the directory entry included (EXTRA); or set the level
+        that the file's own users have.
         """
         if self._default_level is None:
             self._default_level = str(self.run_alone("PRAGMA synchronous"))
@@ -120,14 +120,14 @@ class SQLiteBlockConnection(Database):
             self._set_synchronous(level)
 
     def begin_briefly(self) -> None:
-        """Begin a write transaction that a fork waits for, until it is committed or rolled back."""
+        """Begin a short write transaction: a fork waits until it is committed or rolled back."""
         self._execute_waiting("BEGIN IMMEDIATE")
 
     def commit(self) -> None:
         """Commit, and wait for the readers of a file in rollback-journal mode.
 
-        OutcomeUnknownError if the system did not confirm it; sqlite3.IntegrityError if a deferred
-        constraint of the user's own is violated.
+        OutcomeUnknownError if the system did not confirm it; sqlite3.IntegrityError if a deferred constraint of the
+        user's tables is violated.
         """
         self.watch.is_on = False
         give_up = 0.0
@@ -146,7 +146,7 @@ class SQLiteBlockConnection(Database):
         self.is_inside = False
 
     def rollback(self) -> None:
-        """Undo the open transaction, if there is one, whatever the user made of the connection; never raises."""
+        """Roll back the open transaction, if there is one, whatever the user did to the connection; never raises."""
         self.watch.is_on = False
         try:
             if self._native is not None and self._native.in_transaction:
@@ -157,8 +157,8 @@ class SQLiteBlockConnection(Database):
             self.is_inside = False
 
     def native_on_current_file(self) -> sqlite3.Connection | None:
-        """Return the connection, in the transaction just begun, if it is to the file that has the name now; else None,
-        and the transaction is over.
+        """Return the connection, in the transaction just begun, if the path still names its file; else roll back and
+        return None.
         """
         self.drop_if_replaced()
         if self._native is None:
@@ -166,17 +166,17 @@ class SQLiteBlockConnection(Database):
         return self._native
 
     def is_in_transaction(self) -> bool:
-        """Return whether a transaction is open, whatever the user made of the connection."""
+        """Return whether a transaction is open, whatever the user did to the connection."""
         try:
             return self._native is not None and self._native.in_transaction
         except sqlite3.ProgrammingError:
             return False
 
     def read(self, body: Callable[[], Result]) -> Result:
-        """Run `body` in a read transaction, once other processes' locks allow it."""
+        """Run `body` in a read transaction, as soon as other processes' locks allow it."""
 
         def begun() -> Result:
-            # BEGIN alone takes no lock: the first statement does, and may have to wait for a commit.
+            # BEGIN alone takes no lock. The first statement does, and may have to wait for a commit.
             self._execute_waiting("SELECT count(*) FROM main.sqlite_schema").fetchone()
             return body()
 
@@ -188,9 +188,10 @@ class SQLiteBlockConnection(Database):
         self.watch.begin()
 
     def is_ready(self) -> bool:
-        """Return whether an idle connection may be used now: nobody refers to it who could write through it. One that
-        somebody used meanwhile is closed, and opens anew.
+        """Return whether an idle connection may be given to a block: no user still refers to it (G11). A connection
+        that was used meanwhile is closed, and opens again at its next use.
         """
+        # More references than when the block got it: the user has kept one, and could write through it.
         if self._native is not None and self._references() > self._own_references:
             return False
         if not self.is_unchanged():
@@ -202,7 +203,7 @@ class SQLiteBlockConnection(Database):
         return sys.getrefcount(self._native)
 
     def is_unchanged(self) -> bool:
-        """Return whether the user left the connection as it was, so that the next one may have it."""
+        """Return whether the user left the connection as it was, so that another block may use it."""
         native = self._native
         try:
             return native is None or (
@@ -213,5 +214,5 @@ class SQLiteBlockConnection(Database):
                 and native.text_factory is str
                 and getattr(native, "autocommit", _LEGACY) == _LEGACY
             )
-        except sqlite3.ProgrammingError:  # It was closed.
+        except sqlite3.ProgrammingError:  # The user closed it.
             return False

@@ -1,8 +1,8 @@
-"""A guard's requests answered inside the caller's own sqlite3 transaction.
+"""The caller connection: answers a guard's requests inside the caller's own sqlite3 transaction.
 
-Promise: the caller's transaction is only used: never begun, committed or rolled back. The marks it
-reads stay true until it ends, since it holds the write lock of the file from `Join` on. A transaction
-that looks at an older state of the file is refused, as is a connection to another file.
+Promise: the marks that it reads stay valid until the transaction ends, because it holds the file's write lock from
+`Join` on. A transaction with an older snapshot of the file is refused, and so is a connection to another file.
+Never: begins, commits or rolls back the caller's transaction.
 """
 
 import os
@@ -16,13 +16,12 @@ from fencelock.model import Mark
 from fencelock.protocol import guard_requests as ask
 from fencelock.stores.sqlite.connection.errors import FAULTS
 from fencelock.stores.sqlite.guard.block import SQLiteBlockConnection
-from fencelock.stores.sqlite.guard.connection import trigger_message
-from fencelock.stores.sqlite.guard.marks import SQL, SQLiteMarks
+from fencelock.stores.sqlite.guard.marks import SQL, SQLiteMarks, trigger_message
 from fencelock.stores.sqlite.guard.protection import read_protections
 
 
 class SQLiteCallerBase:
-    """What holds of every connection that is not the guard's own."""
+    """The common part of caller and framework connections, which are not the guard's own."""
 
     def __init__(self, native: Any, marks: SQLiteMarks, path: Path) -> None:
         self.native = native
@@ -36,8 +35,8 @@ class SQLiteCallerBase:
         main = files["main"]
         if not (main and os.path.exists(path) and os.path.samefile(main, path)):
             raise GuardError(
-                f"the connection's main file is {main or 'none'}, and this guard watches over {path}: pass one "
-                f"to that file"
+                f"the connection's main file is {main or 'none'}, and this guard is for {path}: pass a "
+                f"connection to that file"
             )
 
     def perform(self, request: Any) -> Any:
@@ -47,8 +46,8 @@ class SQLiteCallerBase:
         except FAULTS as error:
             if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_BUSY_SNAPSHOT:
                 raise GuardError(
-                    "the transaction looks at a state of the file from before its last change, perhaps from before the "
-                    "seal: begin it anew, by BEGIN IMMEDIATE and after guard.seal(lease)"
+                    "the transaction's snapshot of the file is older than its last change, and perhaps older than the "
+                    "seal: begin it again, with BEGIN IMMEDIATE and after guard.seal(lease)"
                 ) from error
             message = trigger_message(error)
             raise GuardError(message) if message else self._database.map_error(error) from error
@@ -60,7 +59,7 @@ class SQLiteCallerBase:
         """Leave the connection to its owner."""
 
     def map_error(self, error: BaseException) -> GuardError | None:
-        """Add what a COMMIT among the guarded writes runs into; the caller's errors stay their own."""
+        """Return the guard's error if a trigger refused a write; add a note if a COMMIT ran inside the block."""
         if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY:
             error.add_note("fencelock: if this was your COMMIT, leave the block of guard.check() first, then commit")
         message = trigger_message(error)
@@ -83,8 +82,8 @@ class SQLiteCallerBase:
     def _present(self, request: ask.Present) -> tuple[str, ...]:
         if not self._marks.ask("PRAGMA foreign_keys")[0][0]:
             raise GuardError(
-                "foreign keys are off on this connection, and they keep the seal from being committed: execute PRAGMA "
-                "foreign_keys = ON before you begin, or use guard.transaction(lease)"
+                "foreign keys are off on this connection, and only they keep a seal from being committed: execute "
+                "PRAGMA foreign_keys = ON before you begin, or use guard.transaction(lease)"
             )
         return self._marks.present(request.resources, request.sequencer)
 
@@ -106,7 +105,7 @@ class SQLiteCallerBase:
 
 
 class SQLiteCallerConnection(SQLiteCallerBase):
-    """The caller's connection, inside a transaction that they have begun."""
+    """The caller's connection, inside a transaction that the caller has begun."""
 
     def __init__(self, native: Any, path: Path) -> None:
         if not isinstance(native, sqlite3.Connection):
@@ -115,7 +114,7 @@ class SQLiteCallerConnection(SQLiteCallerBase):
             )
         if not native.in_transaction:
             raise GuardError(
-                "the connection is in no transaction, so a check would be worth nothing a moment later: execute "
+                "the connection is in no transaction, so a check would mean nothing a moment later: execute "
                 "BEGIN IMMEDIATE first, or use guard.transaction(lease)"
             )
         super().__init__(native, SQLiteMarks(native, path), path)

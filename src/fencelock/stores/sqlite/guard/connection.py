@@ -1,8 +1,7 @@
-"""A guard's requests answered by a SQLite file, over the guard's own connection or over the caller's.
+"""Answers a guard's requests over the guard's own connection to a SQLite file.
 
-Promise: on its own connection a transaction is begun on the file that the path names at that moment,
-with the write lock, and with the disk flush that was asked for; what goes wrong leaves no transaction
-open. On the caller's connection nothing is begun, committed or rolled back.
+Promise: a transaction begins on the file that the path names at that moment, with the write lock and with the required
+disk flush. A failed request leaves no transaction open.
 """
 
 import sqlite3
@@ -14,24 +13,12 @@ from fencelock.model import Mark
 from fencelock.protocol import guard_requests as ask
 from fencelock.stores.sqlite.connection.errors import FAULTS
 from fencelock.stores.sqlite.guard.block import SQLiteBlockConnection
-from fencelock.stores.sqlite.guard.marks import SQLiteMarks
+from fencelock.stores.sqlite.guard.marks import SQLiteMarks, trigger_message
 from fencelock.stores.sqlite.guard.protection import protect, read_protections, unprotect
-
-_TRIGGER_PREFIX = "fencelock: "
-
-
-def trigger_message(error: BaseException) -> str | None:
-    """Return what a trigger of the guard's own said; None for any other error."""
-    is_trigger = (
-        isinstance(error, sqlite3.IntegrityError)
-        and getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_CONSTRAINT_TRIGGER
-    )
-    text = str(error)
-    return text.removeprefix(_TRIGGER_PREFIX) if is_trigger and text.startswith(_TRIGGER_PREFIX) else None
 
 
 class SQLiteGuardConnection:
-    """The guard's own connection. One thread at a time; any thread may be the next."""
+    """The guard's own connection. One thread at a time may use it, and any thread."""
 
     def __init__(self, database: SQLiteBlockConnection, give_back: Callable[["SQLiteGuardConnection"], None]) -> None:
         self.database = database
@@ -45,13 +32,13 @@ class SQLiteGuardConnection:
         return self.database.native
 
     def perform(self, request: Any) -> Any:
-        """Answer one request; anything but success leaves no transaction open."""
+        """Answer one request; a failure leaves no transaction open."""
         try:
             return self._ANSWERS[type(request)](self, request)
         except FAULTS as error:
             self.rollback()
             if isinstance(error, sqlite3.IntegrityError) and isinstance(request, ask.Finish):
-                # A deferred constraint of the user's own tables: sqlite3's error says it best.
+                # A deferred constraint of the user's own tables: sqlite3's error describes it best.
                 raise
             message = trigger_message(error)
             raise GuardError(message) if message else self.database.map_error(error) from error
@@ -60,15 +47,15 @@ class SQLiteGuardConnection:
             raise
 
     def rollback(self) -> None:
-        """Undo the open transaction, if there is one; never raises."""
+        """Roll back the open transaction, if there is one; never raises."""
         was_in_block, self._is_in_block = self._is_in_block, False
         if was_in_block and not self.database.is_in_transaction():
-            # The block got around the watch. Who knows what else it did to the connection: nobody gets it again.
+            # The block ended the transaction past the authorizer. What else it did is unknown: no block gets it again.
             self.database.close()
         self.database.rollback()
 
     def close(self) -> None:
-        """Undo what is open, and give the connection back for somebody else; never raises."""
+        """Roll back an open transaction and give the connection back for reuse; never raises."""
         self.rollback()
         self._give_back(self)
 
@@ -98,7 +85,7 @@ class SQLiteGuardConnection:
         return not_ours
 
     def _is_begun(self) -> bool:
-        """Return whether the transaction is on the file that has the name now; a restore may have replaced it."""
+        """Return whether the transaction is on the file that the path names now; a restore may have replaced it."""
         native = self.database.native_on_current_file()
         if native is None:
             return False
@@ -112,12 +99,12 @@ class SQLiteGuardConnection:
         if watch.attempt is not None:
             raise ended_inside_error(watch.attempt)
         try:
-            # In a child that was forked inside the block there is no connection any more, and none to be had.
+            # In a child that was forked inside the block, the connection is closed and cannot be opened.
             is_whole = self.native.in_transaction and self.marks.unpresent(request.resources)
         except sqlite3.ProgrammingError as error:
             raise GuardError(
                 "the block closed the connection of its guarded transaction: nothing of it was written. Leave "
-                "the connection open; the end of the block sees to it"
+                "the connection open; the end of the block closes or keeps it"
             ) from error
         if not is_whole:
             raise GuardError(
@@ -171,7 +158,7 @@ class SQLiteGuardConnection:
         )
 
     def map_error(self, error: BaseException) -> GuardError | None:
-        """Return the error of the tree that says what an error in the user's block was; None: it is theirs."""
+        """Return the GuardError for an error in the user's block; None if it is the user's own."""
         attempt = self.database.watch.attempt
         if attempt is not None and getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_AUTH:
             return ended_inside_error(attempt)
@@ -196,7 +183,7 @@ class SQLiteGuardConnection:
 
 
 def read_everything(marks: SQLiteMarks, resource: str | None) -> ask.Seen:
-    """Return all about one resource, or about every one."""
+    """Return everything about one resource, or about all."""
     if not marks.has_schema():
         return ask.Seen((), (), ())
     return ask.Seen(marks.read_all(resource), read_protections(marks, resource), marks.read_observed(resource))

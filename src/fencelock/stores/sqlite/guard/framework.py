@@ -1,8 +1,8 @@
-"""A guard's requests answered inside a framework's transaction, over whichever driver speaks SQLite there.
+"""The framework connection: answers a guard's requests inside a framework's transaction, over any SQLite driver.
 
-Promise: the transaction holds the write lock of the file before anything is read in it, and foreign keys are enforced,
-which keep what was presented from being committed; whether they are enforced afterwards is as it was before. Never: a
-transaction of the framework's committed or rolled back.
+Promise: the transaction takes the file's write lock before anything is read in it, and enforces foreign keys, which
+keep a presented seal from being committed. Afterwards the setting of foreign keys is restored.
+Never: commits or rolls back a transaction of the framework.
 """
 
 from pathlib import Path
@@ -17,13 +17,13 @@ _FOREIGN_KEYS = "PRAGMA foreign_keys"
 
 
 class CursorAdapter:
-    """A DB-API connection behind what `SQLiteMarks` asks of sqlite3's."""
+    """Gives a DB-API connection the `execute` of sqlite3's, which `SQLiteMarks` uses."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
 
     def execute(self, statement: str, parameters: Any = ()) -> Any:
-        """Execute a statement on a cursor of its own, and return the cursor."""
+        """Execute a statement on a new cursor, and return the cursor."""
         cursor = self._connection.cursor()
         try:
             cursor.execute(statement, parameters)
@@ -34,7 +34,7 @@ class CursorAdapter:
 
 
 class SQLiteFrameworkMarks(SQLiteMarks):
-    """What a guard keeps in a file, through a framework's connection."""
+    """`SQLiteMarks` over a framework's connection."""
 
     def ask(self, statement: str, parameters: Any = ()) -> list[Any]:
         """Run a query and return its rows as tuples."""
@@ -56,23 +56,22 @@ class SQLiteFrameworkConnection(SQLiteCallerBase):
         self._was_idle = False
 
     def prepare(self) -> None:
-        """Enforce foreign keys from now on; inside a transaction SQLite would ignore it."""
+        """Enforce foreign keys from now on. Call it outside a transaction, inside which SQLite ignores the PRAGMA."""
         self._was_idle = not self.native.in_transaction
         if not self._has_foreign_keys():
             self._is_to_restore = True
             self._cursors.execute(f"{_FOREIGN_KEYS} = ON").close()
 
     def restore(self) -> None:
-        """Enforce foreign keys as before. A transaction that is still there is one that the framework did not know of,
-        since its driver commits each statement by itself: it ends.
-        """
+        """Restore the setting of foreign keys; end a transaction that the framework does not know of."""
+        # A driver in autocommit mode: `_present` has begun the transaction, so no COMMIT of the framework ends it.
         if self._was_idle and self.native.in_transaction:
             self._cursors.execute("ROLLBACK").close()
         if self._is_to_restore:
             self._cursors.execute(f"{_FOREIGN_KEYS} = OFF").close()
 
     def map_commit_error(self, error: BaseException) -> GuardError | None:
-        """Return None: what was presented is withdrawn by then, so a failed COMMIT is about the caller's own rows."""
+        """Return None: the seal is withdrawn before COMMIT, so a failed COMMIT concerns the caller's own rows."""
         return None
 
     def _has_foreign_keys(self) -> bool:
@@ -81,12 +80,12 @@ class SQLiteFrameworkConnection(SQLiteCallerBase):
     def _present(self, request: ask.Present) -> tuple[str, ...]:
         if not self._has_foreign_keys():
             raise GuardError(
-                "foreign keys are off on this connection, and they keep the seal from being committed. They cannot be "
-                "switched on inside a transaction, which this driver keeps open all the time: execute PRAGMA "
+                "foreign keys are off on this connection, and only they keep a seal from being committed. They cannot "
+                "be switched on inside a transaction, and this driver always keeps one open: execute PRAGMA "
                 "foreign_keys = ON when a connection is made, before its first transaction"
             )
         if not self.native.in_transaction:
-            # Drivers of Python begin with the first INSERT or UPDATE: what is read before would be in no transaction.
+            # Python's drivers begin at the first INSERT or UPDATE; a read before that would be in no transaction.
             self._cursors.execute("BEGIN IMMEDIATE").close()
         self._check_file()
         return self._marks.present(request.resources, request.sequencer)

@@ -1,7 +1,7 @@
 """Marks, seals and audit entries in one SQLite file: the statements of `guard.sql`, over any connection to it.
 
-Promise: a file without our schema reads as one whose resources were never sealed; the schema is made
-when the first mark is written; a schema of another number is refused. Never: a decision about a token.
+Promise: a file without the guard's schema reads as one whose resources were never sealed. The first mark creates the
+schema; a schema with another number is refused. Never: a decision about a token.
 """
 
 import sqlite3
@@ -16,17 +16,18 @@ from fencelock.stores.statements import statements
 SQL = statements(__package__, "guard.sql")
 SCHEMA = statements(__package__, "schema.sql")
 SCHEMA_NUMBER = 1
+_TRIGGER_PREFIX = "fencelock: "
 
 
 class SQLiteMarks:
-    """What a guard keeps in a file, through one sqlite3 connection whose transactions are somebody else's."""
+    """Reads and writes what a guard stores in a file, over one sqlite3 connection; its caller controls transactions."""
 
     def __init__(self, native: sqlite3.Connection, path: Path) -> None:
         self.native = native
         self._path = path
 
     def ask(self, statement: str, parameters: Any = ()) -> list[Any]:
-        """Run a query and return its rows as tuples, whatever the user made of the connection."""
+        """Run a query and return its rows as tuples, whatever factories the user set on the connection."""
         native = self.native
         text_factory, native.text_factory = native.text_factory, str
         try:
@@ -37,7 +38,7 @@ class SQLiteMarks:
             native.text_factory = text_factory
 
     def has_schema(self) -> bool:
-        """Return whether the file holds marks; SchemaError if they are of another version."""
+        """Return whether the file has the guard's schema; SchemaError if it has another version of it."""
         if not self.ask(SQL.has_schema)[0][0]:
             return False
         found = [row[0] for row in self.ask(SQL.read_schema_number)]
@@ -50,13 +51,13 @@ class SQLiteMarks:
         return True
 
     def ensure_schema(self) -> None:
-        """Make the tables and triggers of the guard's own, if they are not there."""
+        """Create the guard's own tables and triggers if they do not exist."""
         if not self.has_schema():
             for name in SCHEMA:
                 self.native.execute(SCHEMA[name])
 
     def read(self, resources: tuple[str, ...]) -> dict[str, Mark]:
-        """Return the marks that are known of these resources."""
+        """Return the marks of those of these resources that have one."""
         if not self.has_schema():
             return {}
         rows = (self.ask(SQL.read_mark, {"resource": resource}) for resource in resources)
@@ -67,7 +68,7 @@ class SQLiteMarks:
         return tuple(map(_mark, self.ask(SQL.read_marks, {"resource": resource})))
 
     def write(self, mark: Mark, audit_id: int | None = None) -> None:
-        """Write a mark; the file itself refuses a change that nothing entitles to."""
+        """Write a mark; a trigger in the file refuses an illegal change."""
         self.ensure_schema()
         row = {
             "resource": mark.resource,
@@ -96,18 +97,19 @@ class SQLiteMarks:
             try:
                 self.native.execute(SQL.present, row)
             except sqlite3.IntegrityError as error:
+                # The statement writes NULL as the token if the mark is not the lease's.
                 if error.sqlite_errorcode != sqlite3.SQLITE_CONSTRAINT_NOTNULL:
                     raise
                 not_ours += (resource,)
             except sqlite3.OperationalError:
-                # The file was replaced in place by one without our tables.
+                # No table: the file was overwritten in place by one that is not guarded.
                 if self.has_schema():
                     raise
                 return resources
         return not_ours
 
     def unpresent(self, resources: tuple[str, ...]) -> bool:
-        """Take back what was presented; return whether all of it was still there."""
+        """Withdraw what was presented; return whether all of it was still there."""
         is_whole = True
         for resource in resources:
             if self.native.execute(SQL.unpresent, (resource,)).rowcount != 1:
@@ -127,3 +129,13 @@ class SQLiteMarks:
 def _mark(row: tuple[Any, ...]) -> Mark:
     resource, lock, token, source_id, history_id, claim, is_closed = row
     return Mark(resource, lock, token, source_id, history_id, claim, bool(is_closed))
+
+
+def trigger_message(error: BaseException) -> str | None:
+    """Return the message that a trigger of the guard raised; None for any other error."""
+    is_trigger = (
+        isinstance(error, sqlite3.IntegrityError)
+        and getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_CONSTRAINT_TRIGGER
+    )
+    text = str(error)
+    return text.removeprefix(_TRIGGER_PREFIX) if is_trigger and text.startswith(_TRIGGER_PREFIX) else None

@@ -1,9 +1,8 @@
 """Protected tables: the triggers by which a SQLite file itself refuses, or counts, writes that present no token.
 
-Promise: which table belongs to which resource, and in which mode, is read from the triggers that are
-there, so that a table which was renamed stays protected under its new name, and one that was dropped
-counts as unprotected. Names and literals are quoted. Never: a trigger put on a table of another
-resource, or on what cannot be protected.
+Promise: the existing triggers are the only record of a table's resource and mode. So a renamed table stays protected
+under its new name, and a dropped one counts as unprotected. Names and literals are quoted.
+Never: a trigger on a table of another resource, or on an object that cannot be protected.
 """
 
 from typing import NamedTuple
@@ -26,7 +25,7 @@ _WHY_NOT = {
 
 
 class SQLiteProtectionEntry(NamedTuple):
-    """One table that was protected, and the triggers that are there now. `table`: None if it has none."""
+    """A table that was protected, with its current triggers; `table` is None if it has none."""
 
     id: int
     resource: str
@@ -37,16 +36,16 @@ class SQLiteProtectionEntry(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """True while every kind of write meets a trigger."""
+        """True if there is a trigger for every kind of write."""
         return len(self.kinds) == len(KINDS)
 
     def shown(self) -> Protection:
-        """Return what users see of it."""
+        """Return the public view of the entry."""
         return Protection(self.table or self.name, self.resource, self.mode)
 
 
 def read_entries(marks: SQLiteMarks) -> list[SQLiteProtectionEntry]:
-    """Return every table that was protected and not unprotected."""
+    """Return every table that was protected and not unprotected since."""
     made: dict[int, list[tuple[str, str, str]]] = {}
     for entry_id, _, table, trigger in marks.ask(SQL.read_triggers):
         _, mode, kind, _ = trigger.split("_")
@@ -91,14 +90,14 @@ def protect(marks: SQLiteMarks, resource: str, tables: tuple[str, ...], mode: st
                 changed.append(entry.shown())
         for gone in entries:
             if gone.table is None and gone.name == table:
-                # The table was dropped with its triggers, and made again without them.
+                # The table was dropped with its triggers, and created again without them.
                 _remove(marks, gone)
         _install(marks, resource, table, mode)
     return Protected(tuple(changed))
 
 
 def unprotect(marks: SQLiteMarks, resource: str, tables: tuple[str, ...]) -> tuple[Protection, ...]:
-    """Take the triggers off these tables of the resource, or off all of them."""
+    """Drop the triggers of these tables of the resource, or of all its tables."""
     if not marks.has_schema():
         raise nothing_protected(resource)
     entries = [entry for entry in read_entries(marks) if entry.resource == resource]
@@ -120,7 +119,7 @@ def unprotect(marks: SQLiteMarks, resource: str, tables: tuple[str, ...]) -> tup
 
 
 def find_table(marks: SQLiteMarks, name: str) -> str:
-    """Return the table in the schema's own spelling; GuardError says why it cannot be protected."""
+    """Return the table's name as the schema spells it; GuardError if the table cannot be protected."""
     found = marks.ask(SQL.find_table, {"name": name})
     schema, dot, bare = name.partition(".")
     if not found and dot:
@@ -136,9 +135,7 @@ def find_table(marks: SQLiteMarks, name: str) -> str:
     if kind in _WHY_NOT:
         raise GuardError(f"{table!r} cannot be protected: it is {_WHY_NOT[kind]}")
     if table.lower().startswith((_OUR_PREFIX, "sqlite_")):
-        raise GuardError(
-            f"{table!r} cannot be protected: names that begin with fencelock_ or sqlite_ are not yours to write"
-        )
+        raise GuardError(f"{table!r} cannot be protected: names that begin with fencelock_ or sqlite_ are reserved")
     return str(table)
 
 

@@ -1,10 +1,9 @@
--- What a guard keeps in a file that it protects. The statements run in this order, in one transaction.
+-- The guard's tables in a file that it protects. The statements run in this order, in one transaction.
 --
--- How a file can know which transaction holds a token: a transaction presents its token as a row of
--- fencelock_seal, and that table has a deferred foreign key that nothing can satisfy. The row can be
--- seen by the triggers of its own transaction and by nobody else, because no COMMIT succeeds while it
--- is there; the guard deletes it just before its own COMMIT. This needs `PRAGMA foreign_keys = ON`
--- before BEGIN.
+-- How a file knows which transaction holds a token: a transaction presents its token as a row of fencelock_seal, and
+-- that table has a deferred foreign key that no row can satisfy. Only the triggers of the same transaction can see the
+-- row, because no COMMIT succeeds while it exists; the guard deletes it just before its own COMMIT. This needs `PRAGMA
+-- foreign_keys = ON` before BEGIN.
 
 -- name: guard
 -- The number of this schema; any other number is refused.
@@ -14,11 +13,11 @@ CREATE TABLE main.fencelock_guard (
 ) STRICT;
 
 -- name: guard_row
--- Say which schema this is.
+-- Record the schema number.
 INSERT INTO main.fencelock_guard (id, schema) VALUES (1, 1);
 
 -- name: audit
--- What operators did to resources, when (UTC), and why. Rows are only ever added.
+-- Operators' actions on resources, with time (UTC) and reason. Append-only.
 CREATE TABLE main.fencelock_audit (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')),
@@ -31,8 +30,8 @@ CREATE TABLE main.fencelock_audit (
 ) STRICT;
 
 -- name: mark
--- The highest token that each resource has promised (NULL: none yet), and the lease that it belongs to
--- (NULL: an operator's). `audit_id` names the entry by which an operator changed the mark last.
+-- The highest token that each resource has promised (NULL: none yet), and the lease that the mark belongs to (NULL: an
+-- operator's). `audit_id` is the entry of the last change by an operator.
 CREATE TABLE main.fencelock_mark (
     resource TEXT PRIMARY KEY,
     lock TEXT NOT NULL,
@@ -45,11 +44,11 @@ CREATE TABLE main.fencelock_mark (
 ) STRICT, WITHOUT ROWID;
 
 -- name: never
--- The table that has no row, and can have none.
+-- A table that can have no row.
 CREATE TABLE main.fencelock_never (id INTEGER PRIMARY KEY CHECK (0)) STRICT;
 
 -- name: seal
--- What the open transaction presents; never committed. `client` is who checked that foreign keys are on.
+-- The tokens that the open transaction presents; never committed. `client` says who checked that foreign keys are on.
 CREATE TABLE main.fencelock_seal (
     resource TEXT PRIMARY KEY,
     token INTEGER NOT NULL,
@@ -60,7 +59,7 @@ CREATE TABLE main.fencelock_seal (
 ) STRICT, WITHOUT ROWID;
 
 -- name: protected
--- The tables that triggers protect, by the number in the triggers' names; `name` is as of `protect`.
+-- Protected tables; the id is part of their triggers' names, and `name` is the name at the time of `protect`.
 CREATE TABLE main.fencelock_protected (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     resource TEXT NOT NULL,
@@ -68,7 +67,7 @@ CREATE TABLE main.fencelock_protected (
 ) STRICT;
 
 -- name: observed
--- What observe mode let pass; the table is empty where a lease, not a row, would have been refused.
+-- What observe mode counted; `table_name` is empty for a lease that would have been refused.
 CREATE TABLE main.fencelock_observed (
     resource TEXT NOT NULL,
     table_name TEXT NOT NULL,
@@ -80,9 +79,9 @@ CREATE TABLE main.fencelock_observed (
 ) STRICT, WITHOUT ROWID;
 
 -- name: check_seal
--- Refuse to present what is not the mark, from any language, and without the foreign keys that keep the seal from being
--- committed. The guard itself sees to both; what a client gains by saying that it is the guard is nothing, since the
--- triggers of the tables compare the seal with the mark once more. (FAIL: nothing has been written that ABORT would undo.)
+-- For clients in any language: refuse to present a token that is not the mark, or without the foreign keys that keep the
+-- seal from being committed. The guard checks both itself. A client that pretends to be the guard gains nothing, because
+-- the triggers of the tables compare the seal with the mark again. (FAIL suffices: there is nothing for ABORT to undo.)
 CREATE TRIGGER main.fencelock_check_seal BEFORE INSERT ON fencelock_seal
 WHEN NEW.client <> 'fencelock'
 BEGIN
@@ -96,8 +95,8 @@ BEGIN
 END;
 
 -- name: keep_mark
--- Let a mark change as a lease may change it (raised under the same lock and source, or closed), and in
--- any other way only by a new audit entry for exactly that change.
+-- Allow the changes that a lease may make (raise the mark under the same lock and source, or close it); any other change
+-- needs a new audit entry for exactly that change.
 CREATE TRIGGER main.fencelock_keep_mark BEFORE UPDATE ON fencelock_mark
 WHEN NOT (
     NEW.resource = OLD.resource
@@ -122,7 +121,7 @@ BEGIN
 END;
 
 -- name: keep_mark_row
--- A mark that is there is not written anew, as INSERT OR REPLACE would.
+-- Refuse to replace an existing mark, as INSERT OR REPLACE would.
 CREATE TRIGGER main.fencelock_keep_mark_row BEFORE INSERT ON fencelock_mark
 WHEN EXISTS (SELECT 1 FROM fencelock_mark WHERE resource = NEW.resource)
 BEGIN
@@ -130,21 +129,21 @@ BEGIN
 END;
 
 -- name: keep_mark_forever
--- A mark never vanishes: without it every old token would be welcome again.
+-- Refuse to delete a mark: without it every old token would be admitted again.
 CREATE TRIGGER main.fencelock_keep_mark_forever BEFORE DELETE ON fencelock_mark
 BEGIN
     SELECT RAISE(ABORT, 'fencelock: a mark is never deleted. To stop enforcing it, run fencelock unprotect');
 END;
 
 -- name: keep_audit
--- An audit entry is not changed.
+-- Refuse to change an audit entry.
 CREATE TRIGGER main.fencelock_keep_audit BEFORE UPDATE ON fencelock_audit
 BEGIN
     SELECT RAISE(ABORT, 'fencelock: audit entries are only ever added');
 END;
 
 -- name: keep_audit_row
--- An audit entry is not replaced.
+-- Refuse to replace an audit entry.
 CREATE TRIGGER main.fencelock_keep_audit_row BEFORE INSERT ON fencelock_audit
 WHEN EXISTS (SELECT 1 FROM fencelock_audit WHERE id = NEW.id)
 BEGIN
@@ -152,7 +151,7 @@ BEGIN
 END;
 
 -- name: keep_audit_forever
--- An audit entry is not deleted.
+-- Refuse to delete an audit entry.
 CREATE TRIGGER main.fencelock_keep_audit_forever BEFORE DELETE ON fencelock_audit
 BEGIN
     SELECT RAISE(ABORT, 'fencelock: audit entries are only ever added');

@@ -1,9 +1,10 @@
 """The guard of a SQLite file: marks beside the data, and triggers by which the file itself refuses stale writers.
 
-Promise: making one opens nothing and creates no file; connections are kept for reuse, a few. One that a user changed
-is closed instead, and one that a user still refers to is nobody else's: what was kept of it writes in no later block.
-What SQLite cannot give is said: a holder frozen *inside* a write transaction keeps everybody else out of the file until
-it is ended, so keep other work out of it.
+Promise: constructing a guard opens nothing and creates no file. A few connections are kept for reuse. A connection that
+a user changed is closed instead, and one that a user still refers to is given to no other block (G11), so that a kept
+reference cannot write in a later block.
+Limit: a holder that is frozen *inside* a write transaction blocks the file for all others until its process ends, so
+keep slow work out of guarded blocks.
 """
 
 import os
@@ -15,21 +16,20 @@ from typing import Any
 
 from fencelock.errors import SourceError
 from fencelock.model import Finding
-from fencelock.protocol.guard_requests import OBSERVE
 from fencelock.stores.sqlite.connection.database import path_of
+from fencelock.stores.sqlite.guard import inspection
 from fencelock.stores.sqlite.guard.block import SQLiteBlockConnection
 from fencelock.stores.sqlite.guard.caller import SQLiteCallerConnection
 from fencelock.stores.sqlite.guard.connection import SQLiteGuardConnection
 from fencelock.stores.sqlite.guard.framework import SQLiteFrameworkConnection
-from fencelock.stores.sqlite.guard.marks import SQL, SQLiteMarks
-from fencelock.stores.sqlite.guard.protection import SQLiteProtectionEntry, read_entries
+from fencelock.stores.sqlite.guard.marks import SQLiteMarks
 
 MAX_IDLE_CONNECTIONS = 8
-"""Two for each of a few threads: the variable of a `with` block refers to one until the next block has the other."""
+"""Two per thread for a few threads: the variable of a `with` block refers to one until the next block gets another."""
 
 
 class SQLiteIdleConnections:
-    """The connections to one file that no block uses at the moment, the one that was used last on the right."""
+    """The connections to one file that no block uses at the moment; the most recently used one is on the right."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -37,10 +37,11 @@ class SQLiteIdleConnections:
         self._is_closed = False
 
     def take(self) -> SQLiteGuardConnection:
-        """Return a connection that is nobody else's, which opens when it is first used."""
+        """Return a connection that no other block uses; it opens at its first use."""
         for _ in range(len(self._idle)):
-            with suppress(IndexError):  # Another thread was faster.
-                # The last one has its cache filled. One that is kept goes where it is closed first.
+            with suppress(IndexError):  # Another thread took the last one.
+                # The rightmost has the warmest cache. One that a user still refers to goes to the left, where
+                # connections are closed first.
                 connection = self._idle.pop()
                 if connection.database.is_ready():
                     return connection
@@ -48,7 +49,7 @@ class SQLiteIdleConnections:
         return SQLiteGuardConnection(SQLiteBlockConnection(self._path), self.give_back)
 
     def give_back(self, connection: SQLiteGuardConnection) -> None:
-        """Keep the connection for the next one, unless its user has changed it; of too many, close the leftmost."""
+        """Keep the connection for reuse, unless its user has changed it; close the leftmost if there are too many."""
         watch = connection.database.watch
         if self._is_closed or watch.is_changed:
             connection.database.close()
@@ -59,11 +60,11 @@ class SQLiteIdleConnections:
             self._close_leftmost()
 
     def _close_leftmost(self) -> None:
-        with suppress(IndexError):  # Another thread was faster.
+        with suppress(IndexError):  # Another thread took it.
             self._idle.popleft().database.close()
 
     def close(self) -> None:
-        """Close what is idle, and each other connection when it is given back."""
+        """Close the idle connections now, and each other one when it is given back."""
         self._is_closed = True
         while self._idle:
             self._close_leftmost()
@@ -81,62 +82,26 @@ class SQLiteGuard:
         weakref.finalize(self, self._idle.close)
 
     def connect(self) -> SQLiteGuardConnection:
-        """Return a connection of the guard's own, which opens when it is first used."""
+        """Return a connection of the guard's own; it opens at its first use."""
         return self._idle.take()
 
     def caller_connection(self, native: Any) -> SQLiteCallerConnection:
-        """Speak over the caller's sqlite3 connection, which is inside a transaction; GuardError if it is not."""
+        """Return a guard connection over the caller's sqlite3 connection; GuardError if it is in no transaction."""
         return SQLiteCallerConnection(native, self.path)
 
     def framework_connection(self, connection: Any, driver: Any, paramstyle: str) -> SQLiteFrameworkConnection:
-        """Speak through a framework's connection; every driver of SQLite understands SQLite's own parameters."""
+        """Return a guard connection over a framework's; all drivers of SQLite accept SQLite's own parameter style."""
         return SQLiteFrameworkConnection(connection, driver, self.path)
 
     def install(self) -> None:
-        """Do nothing: the schema is made when the first mark is written."""
+        """Do nothing: the schema is created with the first mark."""
 
     def examine(self) -> list[Finding]:
-        """Return what in this file's set-up would break the promise."""
+        """Return the findings about this file's setup."""
         database = SQLiteBlockConnection(self.path)
         try:
-            return database.read(lambda: _findings(SQLiteMarks(database.native, self.path), self.url))
+            return database.read(lambda: inspection.examine(SQLiteMarks(database.native, self.path), self.url))
         except SourceError as error:
             return [Finding("guard-refused", str(error), "do what the message says, then run doctor again")]
         finally:
             database.close()
-
-
-def _findings(marks: SQLiteMarks, url: str) -> list[Finding]:
-    if not marks.has_schema():
-        message = f"{url} holds no marks: nothing in it is guarded yet"
-        return [Finding("no-marks", message, f"run `fencelock protect {url} --resource R --lock L --table T`")]
-    entries = read_entries(marks)
-    findings = [finding for entry in entries for finding in _entry_findings(entry, url)]
-    guarded = {entry.resource for entry in entries}
-    for mark in marks.read_all(None):
-        if mark.resource not in guarded:
-            message = f"resource {mark.resource!r} protects no table: only code that uses the guard is checked"
-            remedy = f"run `fencelock protect {url} --resource … --lock … --table …`, unless all its data is elsewhere"
-            findings.append(Finding("unprotected", message, remedy, mark.resource))
-    if marks.ask(SQL.count_seals)[0][0]:
-        message = f"{url} holds a committed seal: some client presented a token without PRAGMA foreign_keys = ON"
-        remedy = "find that client; the next guarded transaction of the resource removes the seal"
-        findings.append(Finding("committed-seal", message, remedy))
-    return findings
-
-
-def _entry_findings(entry: SQLiteProtectionEntry, url: str) -> list[Finding]:
-    name = entry.table or entry.name
-    if not entry.is_whole:
-        message = (
-            f"table {name!r} of resource {entry.resource!r} was protected, and its triggers are gone: it was dropped"
-        )
-        remedy = f"run `fencelock protect {url} …` again, as the last step of every migration that remakes a table"
-        return [Finding("lost-protection", f"{message} or remade", remedy, entry.resource)]
-    if entry.mode == OBSERVE:
-        message = (
-            f"table {name!r} of resource {entry.resource!r} is only observed: stale writes are counted and let through"
-        )
-        remedy = f"see `fencelock marks {url}`, then protect it with --mode enforce"
-        return [Finding("only-observed", message, remedy, entry.resource)]
-    return []

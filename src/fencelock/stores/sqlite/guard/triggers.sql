@@ -1,5 +1,5 @@
--- The triggers of one protected table, one of each for insert, update and delete. What stands in braces
--- is filled in, quoted, when the table is protected; the mode is in the trigger and nowhere else.
+-- The triggers of one protected table: one each for insert, update and delete. `protect` fills in the quoted values in
+-- braces. The trigger is the only record of the mode.
 
 -- name: enforce
 -- Refuse a change of a row unless this transaction presents the open mark of the resource.
@@ -13,8 +13,8 @@ BEGIN
 END;
 
 -- name: observe
--- Count a change of a row that enforcement would refuse. Two statements instead of an upsert: inside a
--- trigger, the conflict clause of the user's own statement would take the upsert's place.
+-- Count a change of a row that enforcement would refuse. Two statements instead of an upsert: inside a trigger, the
+-- conflict clause of the user's own statement would replace the upsert's.
 CREATE TRIGGER main.{trigger} BEFORE {kind} ON {table}
 WHEN NOT EXISTS (
     SELECT 1 FROM fencelock_seal AS seal JOIN fencelock_mark AS mark USING (resource, token, claim)

@@ -1,1 +1,1 @@
-"""The source of tokens at SQLite: the store, its statements, and what waiting needs."""
+"""The source of tokens in a SQLite file: its store, its queue, its statements, and wakeups."""

@@ -1,0 +1,47 @@
+"""Inspects a guarded file for `fencelock doctor`: whether each mark is enforced, and whether a seal was committed.
+
+Promise: reads only, in one transaction that its caller has begun.
+"""
+
+from fencelock.model import Finding
+from fencelock.protocol.guard_requests import OBSERVE
+from fencelock.stores.sqlite.guard.marks import SQL, SQLiteMarks
+from fencelock.stores.sqlite.guard.protection import SQLiteProtectionEntry, read_entries
+
+
+def examine(marks: SQLiteMarks, url: str) -> list[Finding]:
+    """Return the findings about the setup of the file that the marks are in."""
+    if not marks.has_schema():
+        message = f"{url} holds no marks: nothing in it is guarded yet"
+        return [Finding("no-marks", message, f"run `fencelock protect {url} --resource R --lock L --table T`")]
+    entries = read_entries(marks)
+    findings = [finding for entry in entries for finding in _examine_entry(entry, url)]
+    guarded = {entry.resource for entry in entries}
+    for mark in marks.read_all(None):
+        if mark.resource not in guarded:
+            message = f"resource {mark.resource!r} protects no table: only code that uses the guard is checked"
+            remedy = f"run `fencelock protect {url} --resource … --lock … --table …`, unless all its data is elsewhere"
+            findings.append(Finding("unprotected", message, remedy, mark.resource))
+    if marks.ask(SQL.count_seals)[0][0]:
+        message = f"{url} holds a committed seal: some client presented a token without PRAGMA foreign_keys = ON"
+        remedy = "find that client; the next guarded transaction of the resource removes the seal"
+        findings.append(Finding("committed-seal", message, remedy))
+    return findings
+
+
+def _examine_entry(entry: SQLiteProtectionEntry, url: str) -> list[Finding]:
+    name = entry.table or entry.name
+    if not entry.is_whole:
+        message = (
+            f"table {name!r} of resource {entry.resource!r} was protected, and its triggers are gone: it was dropped "
+            f"or recreated"
+        )
+        remedy = f"run `fencelock protect {url} …` again, as the last step of every migration that recreates a table"
+        return [Finding("lost-protection", message, remedy, entry.resource)]
+    if entry.mode == OBSERVE:
+        message = (
+            f"table {name!r} of resource {entry.resource!r} is only observed: stale writes are counted and let through"
+        )
+        remedy = f"see `fencelock marks {url}`, then protect it with --mode enforce"
+        return [Finding("only-observed", message, remedy, entry.resource)]
+    return []
