@@ -6,6 +6,7 @@ import sqlite3
 import pytest
 
 import fencelock
+from fencelock.cli.extensions import LAB_COMMANDS
 from fencelock.cli.output import printable, table
 from tests.cli.program import Program, program
 from tests.helpers import wait_until
@@ -255,8 +256,9 @@ def test_help_lists_every_command(program: Program) -> None:
     done = program("--help")
     listed = done.stdout.partition("Commands:\n")[2].split("\n")
     assert [line.split()[0] for line in listed if line] == [
-        *("demo", "run", "locks", "show", "break", "purge", "install", "epoch"),
-        *("protect", "unprotect", "rebind", "marks", "verify", "doctor"),
+        *("run", "locks", "show", "break", "purge", "install", "epoch"),
+        *("protect", "unprotect", "rebind", "marks", "doctor"),
+        *LAB_COMMANDS,
     ]
     assert all(len(line.split()) > 3 for line in listed if line)
     assert not [line for line in listed if line.endswith("...")], "each fits into its line"
