@@ -1,59 +1,74 @@
-"""A guard's own connection to a server, whichever client it has: what the stores' connections do alike.
+"""What the two SQL guards share of their connections: those of their own, and those of callers and frameworks.
 
-Promise: a connection is opened, or taken from the idle ones, by its first request; anything but success of a request
-leaves no transaction open; a block has the connection until its end is asked for. Never: a transaction ended by another
-process than the one that began it.
+Promise: the guard opens a connection of its own, or takes an idle one, with the first request. A failed request leaves
+no transaction open, and a block has the connection until its end is requested. The transaction of a caller or a
+framework is only used: never begun, committed or rolled back.
+Never ends a transaction in another process than the one that began it.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from fencelock.errors import FencelockError, GuardError, UnsupportedError
 from fencelock.protocol.generators import run_generator, run_generator_async
 from fencelock.protocol.guard_requests import Finish, Open
 from fencelock.stores.errors import raise_mapped
+from fencelock.stores.sql.guard_codec import GuardCodecBase
 
 
-class BlockConnection(Protocol):
-    """A connection that is lent to blocks."""
+class BlockState(ABC):
+    """Part of a client library's connection that a guard gives to blocks: which of them has it now."""
 
-    @property
-    def closed(self) -> bool:
-        """Whether it is none any more."""
+    is_in_block = False
+    attempt: GuardError | None = None
+    """The block's attempt to end its own transaction: remembered, since the block may catch the error."""
+    savepoint_hint = "use SAVEPOINT"
 
     def give_to_block(self) -> None:
-        """Hand the open transaction over to a block."""
+        """Hand the open transaction to a block."""
+        self.is_in_block = True
+        self.attempt = None
 
     def take_back(self) -> None:
-        """Have it back."""
+        """Take the connection back from the block."""
+        self.is_in_block = False
 
+    def refuse(self, how: str) -> None:
+        """Raise GuardError if a block tries to end its own transaction."""
+        if self.is_in_block:
+            self.attempt = GuardError(
+                f"the block tried to end its own guarded transaction ({how}): nothing of the block was written. The "
+                f"end of the block commits, and an exception out of it rolls back; inside it {self.savepoint_hint}"
+            )
+            raise self.attempt
+
+    if TYPE_CHECKING:
+
+        @property
+        def closed(self) -> bool:
+            """Whether the connection is closed: the client library's own attribute."""
+
+    @abstractmethod
     def problem(self) -> GuardError | None:
-        """Return why the block, which ended well, cannot be committed."""
+        """Return why a block that ended without an exception cannot be committed."""
 
 
-class GuardCodec(Protocol):
-    """What is said for each request."""
-
-    def operations(self, request: Any) -> Generator[Any, Any, Any]:
-        """Yield what goes in one trip each, and return the reply."""
-
-
-Native = TypeVar("Native", bound=BlockConnection)
-AnyCodec = TypeVar("AnyCodec", bound=GuardCodec)
+Native = TypeVar("Native", bound=BlockState)
+AnyCodec = TypeVar("AnyCodec", bound=GuardCodecBase)
 
 
 class GuardConnectionBase(ABC, Generic[Native, AnyCodec]):
-    """What both kinds of connection know of their state."""
+    """The state of a connection of the guard's own."""
 
     def __init__(
         self,
-        speech: AnyCodec,
+        codec: AnyCodec,
         take: Callable[[], Any],
         give_back: Callable[[Native], None],
         is_ours: Callable[[Any], bool],
     ) -> None:
-        self._codec = speech
+        self._codec = codec
         self._take = take
         self._give_back = give_back
         self._is_ours = is_ours
@@ -65,8 +80,8 @@ class GuardConnectionBase(ABC, Generic[Native, AnyCodec]):
         assert self._native is not None, "a request comes first"
         return self._native
 
-    def _check(self, request: Any) -> None:
-        """Take the connection back before a block's end, and raise what keeps it from being committed."""
+    def _before(self, request: Any) -> None:
+        """Before a block's end take the connection back, and raise the reason not to commit."""
         native = self._native
         if not isinstance(request, Finish) or native is None:
             return
@@ -82,53 +97,60 @@ class GuardConnectionBase(ABC, Generic[Native, AnyCodec]):
         if isinstance(request, Open):
             self.native.give_to_block()
 
+    def _map(self, error: BaseException, request: Any) -> FencelockError | None:
+        return None if isinstance(error, FencelockError) else self._map_request_error(error, request)
+
     @abstractmethod
-    def _meaning(self, error: BaseException, request: Any) -> FencelockError | None:
-        """Return what the error of a request means; None: it is as it should be."""
+    def _map_request_error(self, error: BaseException, request: Any) -> FencelockError | None:
+        """Map an error of a request; None leaves it as it is."""
+
+    @abstractmethod
+    def map_error(self, error: BaseException) -> GuardError | None:
+        """Map an error in the user's block; None leaves the user's error as it is."""
 
 
 class BlockingGuardConnection(GuardConnectionBase[Native, AnyCodec]):
-    """A synchronous connection. One thread at a time; any thread may be the next."""
+    """A synchronous connection. It serves one thread at a time; any thread may be the next."""
 
     def perform(self, request: Any) -> Any:
-        """Answer one request; anything but success leaves no transaction open."""
+        """Answer one request; a failure leaves no transaction open."""
         try:
-            self._check(request)
-            reply = run_generator(self._codec.operations(request), self._exchanged)
+            self._before(request)
+            reply = run_generator(self._codec.operations(request), self._exchange)
             self._after(request)
         except BaseException as error:
             self.rollback()
-            raise_mapped(self._meaning(error, request), error)
+            raise_mapped(self._map(error, request), error)
             raise
         return reply
 
     @abstractmethod
-    def _exchanged(self, said: Any) -> Any:
-        """Say one thing, and return what was answered."""
+    def _exchange(self, trip: Any) -> Any:
+        """Make one round trip, and return its answer."""
 
     @abstractmethod
     def rollback(self) -> None:
-        """Undo the open transaction, if there is one; never raises."""
+        """Roll back the open transaction, if there is one; never raises."""
 
 
 class AsyncioGuardConnection(GuardConnectionBase[Native, AnyCodec]):
     """An asynchronous connection, for one task at a time."""
 
     async def perform(self, request: Any) -> Any:
-        """Answer one request; anything but success leaves no transaction open."""
+        """Answer one request; a failure leaves no transaction open."""
         try:
-            self._check(request)
-            reply = await run_generator_async(self._codec.operations(request), self._exchanged)
+            self._before(request)
+            reply = await run_generator_async(self._codec.operations(request), self._exchange)
             self._after(request)
         except BaseException as error:
             await self._undo(error)
-            raise_mapped(self._meaning(error, request), error)
+            raise_mapped(self._map(error, request), error)
             raise
         return reply
 
     @abstractmethod
-    async def _exchanged(self, said: Any) -> Any:
-        """Say one thing, and return what was answered."""
+    async def _exchange(self, trip: Any) -> Any:
+        """Make one round trip, and return its answer."""
 
     async def _undo(self, _: BaseException) -> None:
         """Leave no transaction open after an error."""
@@ -136,4 +158,64 @@ class AsyncioGuardConnection(GuardConnectionBase[Native, AnyCodec]):
 
     @abstractmethod
     async def rollback(self) -> None:
-        """Undo the open transaction, if there is one; never raises an Exception."""
+        """Roll back the open transaction, if there is one; never raises an Exception."""
+
+
+class CallerConnectionBase(ABC):
+    """A connection whose transaction belongs to a caller or a framework."""
+
+    def __init__(self, native: Any, codec: GuardCodecBase) -> None:
+        self.native = native
+        self._codec = codec
+
+    def _map(self, error: BaseException) -> FencelockError | None:
+        return None if isinstance(error, FencelockError) else self._map_request_error(error)
+
+    @abstractmethod
+    def _map_request_error(self, error: BaseException) -> FencelockError | None:
+        """Map an error of a request; None leaves it as it is."""
+
+    @abstractmethod
+    def map_error(self, error: BaseException) -> GuardError | None:
+        """Map an error that the guard's triggers raised; None leaves the caller's error as it is."""
+
+    def close(self) -> None:  # noqa: B027 - doing nothing is its meaning
+        """Do nothing: the connection is its owner's."""
+
+
+class BlockingCallerConnection(CallerConnectionBase):
+    """A synchronous connection of a caller or a framework."""
+
+    def perform(self, request: Any) -> Any:
+        """Answer one request; the owner's transaction stays open in any case."""
+        try:
+            return run_generator(self._codec.operations(request), self._exchange)
+        except BaseException as error:
+            raise_mapped(self._map(error), error)
+            raise
+
+    @abstractmethod
+    def _exchange(self, trip: Any) -> Any:
+        """Make one round trip, and return its answer."""
+
+    def rollback(self) -> None:
+        """Do nothing: the transaction is its owner's."""
+
+
+class AsyncioCallerConnection(CallerConnectionBase):
+    """An asynchronous connection of a caller."""
+
+    async def perform(self, request: Any) -> Any:
+        """Answer one request; the owner's transaction stays open in any case."""
+        try:
+            return await run_generator_async(self._codec.operations(request), self._exchange)
+        except BaseException as error:
+            raise_mapped(self._map(error), error)
+            raise
+
+    @abstractmethod
+    async def _exchange(self, trip: Any) -> Any:
+        """Make one round trip, and return its answer."""
+
+    async def rollback(self) -> None:
+        """Do nothing: the transaction is its owner's."""

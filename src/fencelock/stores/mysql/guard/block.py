@@ -1,14 +1,17 @@
-"""The PyMySQL and aiomysql connections that a guard lends to its users: nobody but the guard ends their transaction.
+"""The guard's own PyMySQL and aiomysql connections: guarded blocks run on them, and the guard begins and ends their
+transactions.
 
-Promise: while a block runs, `commit()`, `rollback()`, `begin()`, `autocommit()`, the same in plain SQL, and connecting
-anew are GuardError before anything is sent, and the error is remembered, so that the block's end can say what happened.
-A statement may take its time. What slips past, in a routine or behind a comment, is found at the end of the block, and
-what is written after it is refused by the server, or compared with the mark.
+Promise: while a block runs, `commit()`, `rollback()`, `begin()`, `autocommit()`, the same in plain SQL, and
+reconnecting raise GuardError before anything is sent, and the error is remembered, so that the block's end reports it.
+The block's statements have no time limit. The end of the block detects what this check misses, in a routine or behind a
+comment; what is written after it, the server refuses, or compares with the mark. A failed request leaves no transaction
+open and nothing presented, and a connection in doubt is closed. The block's own errors stay the client's.
 """
 
 import re
 import select
-from typing import Any, ClassVar
+from contextlib import suppress
+from typing import Any, ClassVar, cast
 
 import aiomysql
 import pymysql
@@ -16,91 +19,106 @@ from pymysql.constants import ER
 from pymysql.constants.SERVER_STATUS import SERVER_STATUS_IN_TRANS
 from pymysql.cursors import Cursor
 
-from fencelock.errors import GuardError
-from fencelock.stores.mysql.connection.client import AsyncMySQLConnection, MySQLConnection
+from fencelock.errors import FencelockError, GuardError
+from fencelock.protocol import guard_requests as ask
+from fencelock.stores.mysql.connection.client import (
+    FORKS,
+    AsyncMySQLConnection,
+    MySQLConnection,
+    open_async_connection,
+    open_connection,
+)
 from fencelock.stores.mysql.connection.errors import error_number
-from fencelock.stores.mysql.guard.errors import RECORD_CHANGED, cut_off, ended_inside
+from fencelock.stores.mysql.connection.url import MySQLConnectionInfo
+from fencelock.stores.mysql.connection.wire import Rows, results, results_async
+from fencelock.stores.mysql.guard.codec import SQL, MySQLBlockCodec, SeparateConnection
+from fencelock.stores.mysql.guard.errors import (
+    RECORD_CHANGED,
+    closed_inside,
+    ended_inside,
+    map_block_error,
+    map_request_error,
+)
+from fencelock.stores.sql.guard_connection import (
+    AsyncioGuardConnection,
+    BlockingGuardConnection,
+    BlockState,
+    GuardConnectionBase,
+)
+from fencelock.stores.sql.guard_store import AsyncIdleConnections, IdleConnections
 
 REQUEST_TIMEOUT_S = 60.0
 """How long the guard waits for an answer of its own: longer than any lock that its routines wait for."""
+DDL_WAIT_S = 5
+"""How long `protect` waits for open writers of a table."""
+SETTLE_SEPARATE = SQL.settle_separate.format(limit_s=DDL_WAIT_S)
 _ENDS = re.compile(
     r"\s*(?:(commit|begin(?!\s+not)|start\s+transaction|rollback(?!(?:\s+work)?\s+to)|xa)|set\b.*\b(autocommit))\b",
     re.IGNORECASE | re.DOTALL,
 )
-_UNDOING = {ER.LOCK_DEADLOCK, RECORD_CHANGED}
+_ROLLED_BACK = {ER.LOCK_DEADLOCK, RECORD_CHANGED}
 
 
-class MySQLBlockState:
-    """Who has the connection: the guard, or a block."""
+class MySQLBlockState(BlockState):
+    """What the synchronous and the asynchronous connection share."""
 
-    is_in_block = False
-    attempt: GuardError | None = None
-    is_undone = False
+    is_rolled_back = False
     _usual_cursor: ClassVar[type]
 
     def give_to_block(self: Any) -> None:
-        """Hand the open transaction over to the block."""
-        self.is_in_block = True
-        self.attempt = None
-        self.is_undone = False
-        self.wait_for(None)
+        """Hand the open transaction to a block."""
+        BlockState.give_to_block(self)
+        self.is_rolled_back = False
+        self.limit_wait(None)
 
     def take_back(self: Any) -> None:
-        """Have it back."""
-        self.is_in_block = False
-        self.wait_for(REQUEST_TIMEOUT_S)
+        """Take the connection back from the block."""
+        BlockState.take_back(self)
+        self.limit_wait(REQUEST_TIMEOUT_S)
 
-    def refuse(self, how: str) -> None:
-        """Raise GuardError if the block tries to end its own transaction."""
+    def refuse_reconnect(self) -> None:
+        """Raise GuardError if a block would replace its connection by a new one, which is in no transaction."""
         if self.is_in_block:
-            self.attempt = GuardError(
-                f"the block tried to end its own guarded transaction ({how}): nothing of the block was written. The "
-                f"end of the block commits, and an exception out of it rolls back; inside it use SAVEPOINT"
-            )
+            self.attempt = closed_inside()
             raise self.attempt
 
-    def refuse_another(self) -> None:
-        """Raise GuardError if the block would have another connection in the place of its own, in no transaction."""
+    def check_statement(self, statement: str | bytes) -> None:
+        """Raise GuardError if a block's statement ends its transaction, or comes after its end."""
         if self.is_in_block:
-            self.attempt = cut_off()
-            raise self.attempt
-
-    def look_at(self, statement: str | bytes) -> None:
-        """Raise GuardError if a statement of the block's is an end of its transaction, or comes after one."""
-        if self.is_in_block:
-            if self.is_undone:
+            if self.is_rolled_back:
                 raise ended_inside()
             text = statement.decode(errors="replace") if isinstance(statement, (bytes, bytearray)) else str(statement)
             if (found := _ENDS.match(text)) is not None:
                 self.refuse(found[found.lastindex or 0].upper())
 
-    def learn_from(self, error: pymysql.Error) -> None:
-        """Remember that the server has undone the transaction: it would take what follows for the next one."""
-        self.is_undone = self.is_undone or error_number(error) in _UNDOING
+    def note_error(self, error: pymysql.Error) -> None:
+        """Remember that the server rolled back the transaction: it would run later statements in the next one."""
+        self.is_rolled_back = self.is_rolled_back or error_number(error) in _ROLLED_BACK
 
     def problem(self: Any) -> GuardError | None:
-        """Return why the block, which ended well, cannot be committed."""
+        """Return why a block that ended without an exception cannot be committed."""
         if self.attempt is not None:
             return self.attempt  # type: ignore[no-any-return]
         if self.descriptor < 0 or self.is_cut_off():
-            return cut_off()
-        return None if self.is_in_transaction and not self.is_undone else ended_inside()
+            return closed_inside()
+        return None if self.is_in_transaction and not self.is_rolled_back else ended_inside()
 
     def is_cut_off(self: Any) -> bool:
-        """Tell whether the server has ended the connection while nothing was asked: then no COMMIT has to be sent to
-        find out, whose outcome would be unknown.
+        """Return whether the server has closed the idle connection.
+
+        Then the guard need not send COMMIT to find out, whose outcome would be unknown.
         """
-        looking = select.poll()
-        looking.register(self.descriptor, select.POLLIN)
-        return bool(looking.poll(0))
+        readable = select.poll()
+        readable.register(self.descriptor, select.POLLIN)
+        return bool(readable.poll(0))
 
     @property
     def is_in_transaction(self: Any) -> bool:
-        """Whether the server said, with its last answer, that a transaction is open."""
+        """Whether the server reported an open transaction with its last answer."""
         return bool(self.server_status & SERVER_STATUS_IN_TRANS)
 
-    def is_as_lent(self: Any) -> bool:
-        """Tell whether the user left the client's side of it as it was, so that the next block may have it."""
+    def is_unchanged(self: Any) -> bool:
+        """Return whether the user left the client's settings as they were, so that the next block may use it."""
         return (
             self.descriptor >= 0
             and not self.is_in_transaction
@@ -110,84 +128,240 @@ class MySQLBlockState:
 
 
 class MySQLBlockConnection(MySQLBlockState, MySQLConnection):
-    """A synchronous connection of a guard's own."""
+    """A synchronous PyMySQL connection for blocks."""
 
     _usual_cursor = Cursor
 
     def connect(self, sock: Any = None) -> None:
-        """Refuse, while it is lent; `ping(reconnect=True)` comes here too."""
-        self.refuse_another()
+        """Connect; GuardError while a block runs, which reaches this by `ping(reconnect=True)` too."""
+        self.refuse_reconnect()
         super().connect(sock)
 
     def query(self, sql: str | bytes, unbuffered: bool = False) -> Any:
         """Run a statement, unless it would end the block's transaction."""
-        self.look_at(sql)
+        self.check_statement(sql)
         try:
             return super().query(sql, unbuffered)
         except pymysql.Error as error:
-            self.learn_from(error)
+            self.note_error(error)
             raise
 
     def commit(self) -> None:
-        """Refuse, while it is lent."""
+        """Commit; GuardError while a block runs."""
         self.refuse("commit()")
         super().commit()
 
     def rollback(self) -> None:
-        """Refuse, while it is lent."""
+        """Roll back; GuardError while a block runs."""
         self.refuse("rollback()")
         super().rollback()
 
     def begin(self) -> None:
-        """Refuse, while it is lent."""
+        """Begin; GuardError while a block runs."""
         self.refuse("begin()")
         super().begin()
 
     def autocommit(self, value: bool) -> None:
-        """Refuse, while it is lent."""
+        """Set the mode; GuardError while a block runs."""
         self.refuse("autocommit()")
         super().autocommit(value)
 
 
 class AsyncMySQLBlockConnection(MySQLBlockState, AsyncMySQLConnection):
-    """An asynchronous connection of a guard's own."""
+    """An asynchronous aiomysql connection for blocks."""
 
     _usual_cursor = aiomysql.Cursor
 
     async def _connect(self) -> None:
-        """Refuse, while it is lent; `ping()` comes here too."""
-        self.refuse_another()
+        # `ping()` reconnects by this method too.
+        self.refuse_reconnect()
         await super()._connect()
 
     def is_cut_off(self) -> bool:
-        """Tell the same, also where the loop has read the end already."""
+        """Return whether the server has closed the idle connection; the loop may have read the end already."""
         return self.has_something_to_read or super().is_cut_off()
 
     async def query(self, sql: str | bytes, unbuffered: bool = False) -> Any:
         """Run a statement, unless it would end the block's transaction."""
-        self.look_at(sql)
+        self.check_statement(sql)
         try:
             return await super().query(sql, unbuffered)
         except pymysql.Error as error:
-            self.learn_from(error)
+            self.note_error(error)
             raise
 
     async def commit(self) -> None:
-        """Refuse, while it is lent."""
+        """Commit; GuardError while a block runs."""
         self.refuse("commit()")
         await super().commit()
 
     async def rollback(self) -> None:
-        """Refuse, while it is lent."""
+        """Roll back; GuardError while a block runs."""
         self.refuse("rollback()")
         await super().rollback()
 
     async def begin(self) -> None:
-        """Refuse, while it is lent."""
+        """Begin; GuardError while a block runs."""
         self.refuse("begin()")
         await super().begin()
 
     async def autocommit(self, value: bool) -> None:
-        """Refuse, while it is lent."""
+        """Set the mode; GuardError while a block runs."""
         self.refuse("autocommit()")
         await super().autocommit(value)
+
+
+def open_block_connection(info: MySQLConnectionInfo) -> MySQLBlockConnection:
+    """Return a new connection for blocks, with the server's own defaults except autocommit."""
+    native = cast("MySQLBlockConnection", open_connection(info, REQUEST_TIMEOUT_S, MySQLBlockConnection))
+    results(native, SQL.settle_block)
+    return native
+
+
+async def open_async_block_connection(info: MySQLConnectionInfo) -> AsyncMySQLBlockConnection:
+    """Return a new connection of the running loop for blocks, with the server's own defaults except autocommit."""
+    native = cast(
+        "AsyncMySQLBlockConnection", await open_async_connection(info, REQUEST_TIMEOUT_S, AsyncMySQLBlockConnection)
+    )
+    await results_async(native, SQL.settle_block)
+    return native
+
+
+class _ErrorMapping(GuardConnectionBase[Any, MySQLBlockCodec]):
+    """Error mapping, and the decision whether to roll back."""
+
+    _info: MySQLConnectionInfo
+    _is_begun = False
+    """Whether a statement was sent since the last end of a transaction. A server that reports an error does not report
+    whether a transaction is open.
+    """
+
+    def _after(self, request: Any) -> None:
+        super()._after(request)
+        if isinstance(request, (ask.Commit, ask.Finish, ask.Look)):
+            self._is_begun = False
+
+    def _map_request_error(self, error: BaseException, request: Any) -> FencelockError | None:
+        return map_request_error(error, self._info, is_commit=isinstance(request, (ask.Commit, ask.Finish)))
+
+    def map_error(self, error: BaseException) -> GuardError | None:
+        """Map an error in the user's block; None leaves the user's error as it is."""
+        return map_block_error(error)
+
+    def _needs_rollback(self) -> bool:
+        """Return whether a transaction may be open that ROLLBACK would end; close a connection in doubt instead."""
+        native = self._native
+        if native is None or not self._is_begun:
+            return False
+        self._is_begun = False
+        was_in_block = native.is_in_block
+        native.take_back()
+        if FORKS.is_ours(native) and (native.is_in_transaction or not was_in_block):
+            return True
+        FORKS.close(native)
+        return False
+
+
+class MySQLGuardConnection(_ErrorMapping, BlockingGuardConnection[MySQLBlockConnection, MySQLBlockCodec]):
+    """Answers the guard's requests over a synchronous connection of its own."""
+
+    def __init__(self, info: MySQLConnectionInfo, idle: IdleConnections[MySQLBlockConnection]) -> None:
+        super().__init__(MySQLBlockCodec(info.database), idle.take, idle.give_back, FORKS.is_ours)
+        self._info = info
+        self._separate: MySQLConnection | None = None
+
+    def _exchange(self, trip: str | SeparateConnection) -> list[Rows]:
+        if isinstance(trip, SeparateConnection):
+            return results(self._open_separate(), trip.text)
+        if self._native is None:
+            self._native = self._take()
+        self._is_begun = True
+        return results(self._native, trip)
+
+    def _open_separate(self) -> MySQLConnection:
+        """Return the connection for DDL, which commits."""
+        if self._separate is None:
+            self._separate = open_connection(self._info, REQUEST_TIMEOUT_S)
+            results(self._separate, SETTLE_SEPARATE)
+        return self._separate
+
+    def rollback(self) -> None:
+        """Roll back the open transaction, if there is one; never raises."""
+        with suppress(Exception):
+            for statement in self._codec.forget():
+                self._exchange(SeparateConnection(statement))
+        if self._needs_rollback() and self._native is not None:
+            try:
+                results(self._native, SQL.rollback)
+                results(self._native, self._codec.fill(SQL.unbind))
+            except BaseException:
+                FORKS.close(self._native)
+
+    def close(self) -> None:
+        """Roll back the open transaction, and give the connection back to the store; never raises."""
+        self.rollback()
+        native, self._native = self._native, None
+        separate, self._separate = self._separate, None
+        if native is not None:
+            self._give_back(native)
+        if separate is not None:
+            FORKS.close(separate)
+
+
+class AsyncMySQLGuardConnection(_ErrorMapping, AsyncioGuardConnection[AsyncMySQLBlockConnection, MySQLBlockCodec]):
+    """Answers the guard's requests over an asynchronous connection of its own."""
+
+    def __init__(self, info: MySQLConnectionInfo, idle: AsyncIdleConnections[AsyncMySQLBlockConnection]) -> None:
+        super().__init__(MySQLBlockCodec(info.database), idle.take, idle.give_back, FORKS.is_ours)
+        self._info = info
+        self._separate: AsyncMySQLConnection | None = None
+
+    async def _exchange(self, trip: str | SeparateConnection) -> list[Rows]:
+        if isinstance(trip, SeparateConnection):
+            return await results_async(await self._open_separate(), trip.text)
+        if self._native is None:
+            self._native = await self._take()
+        self._is_begun = True
+        return await results_async(self._native, trip)
+
+    async def _open_separate(self) -> AsyncMySQLConnection:
+        """Return the connection for DDL, which commits."""
+        if self._separate is None:
+            self._separate = await open_async_connection(self._info, REQUEST_TIMEOUT_S)
+            await results_async(self._separate, SETTLE_SEPARATE)
+        return self._separate
+
+    async def _undo(self, error: BaseException) -> None:
+        """Roll back; after an interruption close the connection instead, whose answer is still to come."""
+        if isinstance(error, Exception) or self._native is None:
+            await self.rollback()
+        else:
+            self._codec.forget()
+            FORKS.close(self._native)
+
+    async def rollback(self) -> None:
+        """Roll back the open transaction, if there is one; never raises an Exception."""
+        with suppress(Exception):
+            for statement in self._codec.forget():
+                await self._exchange(SeparateConnection(statement))
+        if self._needs_rollback() and self._native is not None:
+            try:
+                await results_async(self._native, SQL.rollback)
+                await results_async(self._native, self._codec.fill(SQL.unbind))
+            except BaseException as error:
+                FORKS.close(self._native)
+                if not isinstance(error, Exception):
+                    raise
+
+    def close(self) -> None:
+        """Give the connection back to the store, which closes one that is in a transaction; never raises."""
+        native, self._native = self._native, None
+        separate, self._separate = self._separate, None
+        if native is not None:
+            native.take_back()
+            if self._is_begun:
+                FORKS.close(native)
+            else:
+                self._give_back(native)
+        if separate is not None:
+            FORKS.close(separate)

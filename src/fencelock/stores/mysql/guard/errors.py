@@ -1,8 +1,7 @@
-"""What an error of a MySQL client means for a guard: refusals of the database's routines and triggers, and the rest.
+"""Errors of a MySQL guard: refusals by the database's routines and triggers, and all others.
 
-Promise: a refusal carries the numbers that the database has named, whichever client of Python brought it; whether
-something may have happened is told as it is: before COMMIT was sent, a broken connection has done nothing. Never: a
-claim in a message.
+Promise: a refusal carries the numbers that the database named, with any Python client. An error is definite before
+COMMIT was sent, also if the connection broke. Never shows a claim.
 """
 
 import re
@@ -10,52 +9,68 @@ from typing import NamedTuple
 
 import pymysql
 
-from fencelock.errors import (
-    FencelockError,
-    GuardError,
-    SchemaError,
-    SourceUnavailableError,
-    StaleTokenError,
-    TokenCollisionError,
-    UnfencedWriteError,
-    WrongLockError,
-)
+from fencelock.errors import FencelockError, GuardError, SchemaError, SourceUnavailableError, StaleTokenError
 from fencelock.stores.mysql.connection.errors import error_number, map_error
 from fencelock.stores.mysql.connection.url import MySQLConnectionInfo
+from fencelock.stores.sql.errors import (
+    ENDED_INSIDE,
+    REFUSALS,
+    STALE,
+    DefiniteError,
+    find_definite,
+    without_commit,
+)
 
 _OURS = re.compile(r"(FL0\d\d) .*", re.DOTALL)
 _NUMBERS = re.compile(r"token (\d+) at mark (\d+) of resource (.*?): ")
-_STALE, _ENDED, _LOOKS_BACK = "FL002", "FL007", "FL008"
-_KINDS: dict[str, type[GuardError]] = {
-    "FL001": UnfencedWriteError,
-    "FL003": TokenCollisionError,
-    "FL004": WrongLockError,
-}
+_OLD_SNAPSHOT = "FL008"
 READ_ONLY = 1792
-"""A write in a transaction of a session that was bound: another transaction than the one that presented."""
+"""A write in a session that is bound, but in another transaction than the one that presented the lease."""
 RECORD_CHANGED = 1020
-"""What MariaDB says, with innodb_snapshot_isolation, of a row to be locked that is younger than the snapshot: it has
-undone the transaction.
+"""MariaDB's error, with innodb_snapshot_isolation, for locking a row that is younger than the snapshot: it has rolled
+back the transaction.
 """
-CUT_OFF = {1053, 1927, 2006, 2013, 4031}
-"""The connection ended: by the server, which ends an idle one, by an operator, or on its way."""
-_NO_RIGHTS = {1044, 1142, 1143, 1227, 1370}
-_BINARY_LOG = 1419
-_NO_ACCOUNT = 1449
-_READ_ONLY_SERVER = {1290, 1836}
-_NUMBER_AND_TEXT = 2
+CONNECTION_ENDED = {1053, 1927, 2006, 2013, 4031}
+"""The server ended an idle connection, an operator killed it, or the network cut it."""
 _NO_ROUTINE = {1305, 1146, 1318, 1054}
+_NUMBER_AND_TEXT = 2
+_DEFINITE = (
+    DefiniteError(
+        {1419},
+        GuardError,
+        "{url} has its binary log on, and lets this account create no triggers ({message}): grant it SUPER, or have an "
+        "administrator SET GLOBAL log_bin_trust_function_creators = 1",
+    ),
+    DefiniteError(
+        {1449},
+        SchemaError,
+        "{url} runs the guard's routines and triggers with the rights of an account that is gone ({message}): "
+        "have it made again, with the rights that it had",
+    ),
+    DefiniteError(
+        {1290, 1836},
+        SourceUnavailableError,
+        "{url} is read-only here, and a guarded transaction writes ({message}): it is a replica, or was made read-only",
+    ),
+    DefiniteError(
+        {1044, 1142, 1143, 1227, 1370},
+        GuardError,
+        "{url} does not permit it ({message}): a holder needs EXECUTE on the routines fencelock_…; to protect tables "
+        "and move marks, an account needs the rights of the one that installed them",
+    ),
+)
+"""Errors after which the server has done nothing, and for which a guard has a remedy of its own."""
 
 
 class MySQLReport(NamedTuple):
-    """What a server, or a client, says in an error."""
+    """The number and the text of a server's or a client's error."""
 
     number: int
     text: str
 
 
-def report_of(error: BaseException) -> MySQLReport | None:
-    """Return what the error of a client says; None if it is none of a MySQL client's."""
+def read_report(error: BaseException) -> MySQLReport | None:
+    """Return the number and the text in a client's exception; None if no MySQL client raised it."""
     arguments = error.args
     if isinstance(error, pymysql.Error):
         return MySQLReport(error_number(error), str(arguments[-1]) if arguments else "")
@@ -65,27 +80,56 @@ def report_of(error: BaseException) -> MySQLReport | None:
     return MySQLReport(number, text) if isinstance(number, int) and isinstance(text, str) else None
 
 
-def refusal(error: BaseException) -> GuardError | None:
-    """Return what the guard's own routines and triggers mean; None for any other error."""
-    report = report_of(error)
+def map_refusal(error: BaseException) -> GuardError | None:
+    """Map an error of the guard's routines and triggers; None for any other error."""
+    report = read_report(error)
     found = None if report is None else _OURS.match(report.text)
     if found is None:
         return None
-    said, code = found.group(0), found.group(1)
-    if code == _ENDED:
+    message, code = found.group(0), found.group(1)
+    if code == ENDED_INSIDE:
         return ended_inside()
-    if code == _LOOKS_BACK:
-        return looks_back(said)
-    if code == _STALE and (numbers := _NUMBERS.search(said)):
+    if code == _OLD_SNAPSHOT:
+        return old_snapshot(message)
+    if code == STALE and (numbers := _NUMBERS.search(message)):
         token, mark, resource = numbers.groups()
-        return StaleTokenError(said, token=int(token), mark=int(mark), resource=resource)
-    return _KINDS.get(code, GuardError)(said)
+        return StaleTokenError(message, token=int(token), mark=int(mark), resource=resource)
+    return REFUSALS.get(code, GuardError)(message)
 
 
-def looks_back(said: str) -> GuardError:
+def map_block_error(error: BaseException) -> GuardError | None:
+    """Map an error in the user's block; None leaves the user's error as it is."""
+    if (refused := map_refusal(error)) is not None:
+        return refused
+    report = read_report(error)
+    if report is None:
+        return None
+    if report.number == READ_ONLY:
+        return ended_inside()
+    return closed_inside() if report.number in CONNECTION_ENDED else None
+
+
+def map_request_error(error: BaseException, info: MySQLConnectionInfo, *, is_commit: bool) -> FencelockError | None:
+    """Map an error of a guard's request; None if no MySQL client raised it."""
+    if (refused := map_refusal(error)) is not None:
+        return refused
+    report = read_report(error)
+    if report is None:
+        return None
+    if report.number in _NO_ROUTINE:
+        return no_schema(info)
+    if report.number == RECORD_CHANGED:
+        return old_snapshot(report.text)
+    if (known := find_definite(_DEFINITE, report.number, info.url, report.text)) is not None:
+        return known
+    mapped = map_error(error if isinstance(error, pymysql.Error) else pymysql.OperationalError(*report), info)
+    return mapped if is_commit else without_commit(mapped, info.url, report.text or type(error).__name__)
+
+
+def old_snapshot(message: str) -> GuardError:
     """Return the error for a transaction that does not see a mark as it is."""
     return GuardError(
-        f"{said}. The transaction looks at the database as it was before the mark was raised, perhaps by this very "
+        f"{message}. The transaction looks at the database as it was before the mark was raised, perhaps by this very "
         f"lease: roll it back, and begin it anew after guard.seal(lease)"
     )
 
@@ -93,30 +137,18 @@ def looks_back(said: str) -> GuardError:
 def ended_inside() -> GuardError:
     """Return the error for a block that ended its own transaction by plain SQL, or lost it."""
     return GuardError(
-        "the guarded transaction ended inside its block (COMMIT, ROLLBACK, DDL, a deadlock, of which MySQL makes a "
-        "rollback of everything): what the block has committed is written, under the mark as it should be; the rest is "
-        "not. Leave the end to the block, and use SAVEPOINT inside it"
+        "the guarded transaction ended inside its block (COMMIT, ROLLBACK, DDL, or a deadlock, after which MySQL rolls "
+        "back everything): what the block has committed is written, under the right mark; the rest is not. Leave the "
+        "end to the block, and use SAVEPOINT inside it"
     )
 
 
-def cut_off() -> GuardError:
-    """Return the error for a block whose connection ended before it."""
+def closed_inside() -> GuardError:
+    """Return the error for a block whose connection was closed before its end."""
     return GuardError(
         "the connection of the guarded transaction was closed inside its block: by the block itself, by the network, "
         "or by the server, which ends one that is idle for longer than its lease has left. Nothing of it was written"
     )
-
-
-def explained(error: BaseException) -> GuardError | None:
-    """Return what an error in the user's block means in the guard's words; None: it is the user's own."""
-    if (said := refusal(error)) is not None:
-        return said
-    report = report_of(error)
-    if report is None:
-        return None
-    if report.number == READ_ONLY:
-        return ended_inside()
-    return cut_off() if report.number in CUT_OFF else None
 
 
 def no_schema(info: MySQLConnectionInfo) -> SchemaError:
@@ -125,50 +157,3 @@ def no_schema(info: MySQLConnectionInfo) -> SchemaError:
         f"{info.url} holds no guard's schema, or one of another version: run `fencelock protect {info.url} "
         f"--resource … --lock … --table …` as an account that may create tables, routines and triggers there"
     )
-
-
-def map_guard_error(error: BaseException, info: MySQLConnectionInfo, *, is_commit: bool) -> FencelockError | None:
-    """Return the error of the tree for one that a request ran into; None: it is none of a client's."""
-    if (said := refusal(error)) is not None:
-        return said
-    report = report_of(error)
-    if report is None:
-        return None
-    if report.number in _NO_ROUTINE:
-        return no_schema(info)
-    if (told := _told(report, info)) is not None:
-        return told
-    known = map_error(error if isinstance(error, pymysql.Error) else pymysql.OperationalError(*report), info)
-    if known is not None and not known.definite and not is_commit:
-        return SourceUnavailableError(
-            f"{info.url} broke off ({report.text or type(error).__name__}): COMMIT was not sent, so nothing of this "
-            f"transaction was written: try again"
-        )
-    return known
-
-
-def _told(report: MySQLReport, info: MySQLConnectionInfo) -> FencelockError | None:
-    """Return what the server says where it has done nothing, and a guard has a remedy of its own."""
-    number, said = report
-    if number == RECORD_CHANGED:
-        return looks_back(said)
-    if number == _BINARY_LOG:
-        return GuardError(
-            f"{info.url} has its binary log on, and lets this account make no triggers ({said}): grant it SUPER, or "
-            f"have an administrator SET GLOBAL log_bin_trust_function_creators = 1"
-        )
-    if number == _NO_ACCOUNT:
-        return SchemaError(
-            f"{info.url} runs the guard's routines and triggers with the rights of an account that is gone ({said}): "
-            f"have it made again, with the rights that it had"
-        )
-    if number in _READ_ONLY_SERVER:
-        return SourceUnavailableError(
-            f"{info.url} is read-only here, and a guarded transaction writes ({said}): it is a replica, or was made so"
-        )
-    if number in _NO_RIGHTS:
-        return GuardError(
-            f"{info.url} does not permit it ({said}): a holder needs EXECUTE on the routines fencelock_…; whoever "
-            f"protects tables and moves marks needs to be the one that made them, or its like"
-        )
-    return None

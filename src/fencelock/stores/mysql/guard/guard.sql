@@ -113,11 +113,11 @@ DELETE FROM {here}.fencelock_protection WHERE id = {id};
 -- Take one trigger off.
 DROP TRIGGER IF EXISTS {here}.{trigger};
 
--- name: prepare_aside
+-- name: settle_separate
 -- Wait for open writers no longer than this.
 SET SESSION lock_wait_timeout = {limit_s};
 
--- name: settle_lent
+-- name: settle_block
 -- What the user's statements meet is as the server's defaults have it, but for autocommit.
 SET SESSION autocommit = 0, time_zone = @@global.time_zone, sql_mode = @@global.sql_mode,
     sql_safe_updates = @@global.sql_safe_updates, innodb_lock_wait_timeout = @@global.innodb_lock_wait_timeout,

@@ -13,7 +13,7 @@ from fencelock.model import Finding
 from fencelock.stores.mysql.connection.client import MySQLConnection
 from fencelock.stores.mysql.connection.url import MySQLConnectionInfo
 from fencelock.stores.mysql.connection.wire import Rows, literals, quoted, results
-from fencelock.stores.mysql.guard.errors import report_of
+from fencelock.stores.mysql.guard.errors import read_report
 from fencelock.stores.mysql.guard.protection import KINDS, MySQLProtectionEntry, entries_in
 from fencelock.stores.statements import statements
 
@@ -35,7 +35,7 @@ def findings(native: MySQLConnection, info: MySQLConnectionInfo) -> list[Finding
         rows = ask(SHOWN.show_triggers)
         marks = ask(SHOWN.show_marks)
     except pymysql.Error as error:
-        report = report_of(error)
+        report = read_report(error)
         if report is None or report.number not in _NO_ROUTINE:
             raise
         message = f"{info.url} holds no marks that this account can see: nothing in it is guarded yet"

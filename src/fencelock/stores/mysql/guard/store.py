@@ -1,88 +1,89 @@
 """The guard of a MySQL or MariaDB database: marks beside the data, and triggers by which the database refuses stale
 writers.
 
-Promise: making one opens nothing; connections are kept for reuse, a few, and one whose user changed it is closed
-instead. Whoever is frozen inside a guarded transaction holds nobody up for longer than their lease: the server ends it.
-What an account with rights on the tables' definitions can do is said, and not prevented.
+Promise: making one opens nothing; a few connections are kept for reuse, and one that its user has changed is closed
+instead. A holder that is frozen inside a guarded transaction delays others no longer than its lease: the server ends
+its connection. `examine` reports an account with rights on the tables' definitions; nothing can prevent what it does.
+`install` is safe to run concurrently, and again after an interruption: each DDL statement commits by itself and can be
+repeated, and the schema's number, without which nothing is called, is written last.
 """
 
-import weakref
-from typing import Any, cast
+import hashlib
+from typing import Any
 
 import pymysql
 
-from fencelock.errors import FencelockError
+from fencelock.errors import FencelockError, SchemaError, SourceUnavailableError
 from fencelock.model import Finding
-from fencelock.stores.mysql.connection.client import FORKS, is_alive, open_async_connection, open_connection
+from fencelock.stores.mysql.connection.client import FORKS, MySQLConnection, is_alive, open_connection
+from fencelock.stores.mysql.connection.install import check_tables
 from fencelock.stores.mysql.connection.url import MySQLConnectionInfo, parse_url
-from fencelock.stores.mysql.connection.wire import results, results_async
-from fencelock.stores.mysql.guard import install as guard_install
-from fencelock.stores.mysql.guard.block import REQUEST_TIMEOUT_S, AsyncMySQLBlockConnection, MySQLBlockConnection
+from fencelock.stores.mysql.connection.wire import results
+from fencelock.stores.mysql.guard.block import (
+    REQUEST_TIMEOUT_S,
+    SETTLE_SEPARATE,
+    AsyncMySQLBlockConnection,
+    AsyncMySQLGuardConnection,
+    MySQLBlockConnection,
+    MySQLGuardConnection,
+    open_async_block_connection,
+    open_block_connection,
+)
 from fencelock.stores.mysql.guard.caller import AsyncMySQLCallerConnection, MySQLCallerConnection
-from fencelock.stores.mysql.guard.codec import SQL
-from fencelock.stores.mysql.guard.connection import AsyncMySQLGuardConnection, MySQLGuardConnection
-from fencelock.stores.mysql.guard.errors import map_guard_error
+from fencelock.stores.mysql.guard.codec import check_schema
+from fencelock.stores.mysql.guard.errors import map_request_error, read_report
 from fencelock.stores.mysql.guard.framework import MySQLFrameworkConnection
 from fencelock.stores.mysql.guard.inspection import findings
-from fencelock.stores.sql.idle import AsyncIdleConnections, IdleConnections
+from fencelock.stores.sql.guard_codec import SCHEMA_NUMBER
+from fencelock.stores.sql.guard_store import AsyncIdleConnections, GuardStoreBase, IdleConnections
+from fencelock.stores.sql.inspection import guard_refused
+from fencelock.stores.statements import statements
+
+SCHEMA = statements(__package__, "schema.sql")
+ROUTINES = (statements(__package__, "routines.sql"),)
+INSTALL = statements(__package__, "install.sql")
+INSTALL_WAIT_S = 30
+"""How long one installation waits for another to end."""
+_NO_TABLE = 1146
 
 
-def open_block_connection(info: MySQLConnectionInfo) -> MySQLBlockConnection:
-    """Return a connection that meets the server's own defaults, but for autocommit."""
-    native = cast("MySQLBlockConnection", open_connection(info, REQUEST_TIMEOUT_S, MySQLBlockConnection))
-    results(native, SQL.settle_lent)
-    return native
-
-
-async def open_async_block_connection(info: MySQLConnectionInfo) -> AsyncMySQLBlockConnection:
-    """The same for an event loop."""
-    native = cast(
-        "AsyncMySQLBlockConnection", await open_async_connection(info, REQUEST_TIMEOUT_S, AsyncMySQLBlockConnection)
-    )
-    await results_async(native, SQL.settle_lent)
-    return native
-
-
-class MySQLGuard:
+class MySQLGuard(GuardStoreBase[MySQLBlockConnection, AsyncMySQLBlockConnection]):
     """A database that keeps marks and enforces them."""
 
-    speaks_asyncio = True
-
     def __init__(self, url: str) -> None:
-        self.info = parse_url(url)
-        self.url = self.info.url
-        info = self.info
-        self._idle = IdleConnections(lambda: open_block_connection(info), is_alive, FORKS.close)
-        self._async_idle = AsyncIdleConnections(lambda: open_async_block_connection(info), is_alive, FORKS.close)
-        weakref.finalize(self, self._idle.close)
-        weakref.finalize(self, self._async_idle.close)
+        info = self.info = parse_url(url)
+        super().__init__(
+            info.url,
+            IdleConnections(lambda: open_block_connection(info), is_alive, FORKS.close),
+            AsyncIdleConnections(lambda: open_async_block_connection(info), is_alive, FORKS.close),
+        )
 
     def connect(self) -> MySQLGuardConnection:
         """Return a connection of the guard's own, which opens with its first request."""
-        return MySQLGuardConnection(self.info, self._idle.take, self._idle.give_back)
+        return MySQLGuardConnection(self.info, self._idle)
 
     def connect_async(self) -> AsyncMySQLGuardConnection:
         """Return a connection for the running loop, which opens with its first request."""
-        return AsyncMySQLGuardConnection(self.info, self._async_idle.take, self._async_idle.give_back)
+        return AsyncMySQLGuardConnection(self.info, self._async_idle)
 
     def caller_connection(self, native: Any) -> MySQLCallerConnection:
-        """Speak over the caller's connection, which is inside a transaction; GuardError if it is not."""
+        """Use the caller's connection, which is inside a transaction; GuardError if it is not."""
         return MySQLCallerConnection(native, self.info)
 
     def async_caller_connection(self, native: Any) -> AsyncMySQLCallerConnection:
-        """Speak over the caller's aiomysql connection, which is inside a transaction; GuardError if it is not."""
+        """Use the caller's aiomysql connection, which is inside a transaction; GuardError if it is not."""
         return AsyncMySQLCallerConnection(native, self.info)
 
     def framework_connection(self, connection: Any, driver: Any, paramstyle: str) -> MySQLFrameworkConnection:
-        """Speak through a framework's connection, whichever driver it has."""
+        """Use a framework's connection, with any driver."""
         return MySQLFrameworkConnection(connection, self.info)
 
     def install(self) -> None:
-        """Make the schema if there is none; safe when run concurrently."""
-        guard_install.install(self.info)
+        """Create the schema if there is none; safe to run concurrently."""
+        install(self.info)
 
     def examine(self) -> list[Finding]:
-        """Return what in this database's set-up would break the promise."""
+        """Return what in this database's setup breaks the guard's guarantees."""
         try:
             native = open_connection(self.info, REQUEST_TIMEOUT_S)
             try:
@@ -90,5 +91,52 @@ class MySQLGuard:
             finally:
                 FORKS.close(native)
         except (FencelockError, pymysql.Error) as error:
-            said = map_guard_error(error, self.info, is_commit=False) or error
-            return [Finding("guard-refused", str(said), "do what the message says, then run doctor again")]
+            return guard_refused(map_request_error(error, self.info, is_commit=False) or error)
+
+
+def install(info: MySQLConnectionInfo) -> None:
+    """Create the schema, unless it is installed."""
+    try:
+        native = open_connection(info, REQUEST_TIMEOUT_S)
+        try:
+            results(native, SETTLE_SEPARATE)
+            if not _is_installed(native):
+                _install(native, info)
+        finally:
+            FORKS.close(native)
+    except pymysql.Error as error:
+        known = map_request_error(error, info, is_commit=False)
+        raise (known or SchemaError(f"{info.url}: the schema could not be created ({error})")) from error
+
+
+def _is_installed(native: MySQLConnection) -> bool:
+    """Return whether the schema is installed; SchemaError if it is another version's."""
+    try:
+        (rows,) = results(native, INSTALL.read_schema)
+    except pymysql.Error as error:
+        report = read_report(error)
+        if report is None or report.number != _NO_TABLE:
+            raise
+        return False
+    if rows:
+        check_schema(rows)
+    return bool(rows)
+
+
+def _install(native: MySQLConnection, info: MySQLConnectionInfo) -> None:
+    lock = "fencelock_guard_" + hashlib.sha256(info.database.encode()).hexdigest()[:32]
+    ((is_ours,),) = results(native, INSTALL.lock.format(lock=lock, limit_s=INSTALL_WAIT_S))[0]
+    if not is_ours:
+        raise SourceUnavailableError(
+            f"{info.url}: another installation has been running for {INSTALL_WAIT_S} s: try again"
+        )
+    if _is_installed(native):
+        return
+    for name in SCHEMA:
+        results(native, SCHEMA[name])
+    check_tables(native, info, SCHEMA)
+    for file in ROUTINES:
+        for name in file:
+            results(native, INSTALL.drop_routine.format(routine=name))
+            results(native, file[name])
+    results(native, INSTALL.write_schema.format(number=SCHEMA_NUMBER))

@@ -1,14 +1,15 @@
-"""The psycopg connections that a guard lends to its users: nobody but the guard ends their transaction.
+"""The guard's own psycopg connections: guarded blocks run on them, and the guard begins and ends their transactions.
 
-Promise: while a block runs, `commit()`, `rollback()` and `with connection:` are GuardError, and the error is
-remembered, so that the block's end can say what happened; `connection.transaction()` is a savepoint. A statement may
-take its time. COMMIT in plain SQL is found at the end of the block; a transaction that was begun after it is not
-committed. psycopg may prepare what the block says, and throw it away again.
+Promise: while a block runs, `commit()`, `rollback()` and `with connection:` raise GuardError, and the error is
+remembered, so that the block's end reports it; `connection.transaction()` is a savepoint. The block's statements have
+no time limit. The end of the block detects a COMMIT in plain SQL, and does not commit a transaction that was begun
+after it. psycopg may prepare the block's statements, and discard them again. A failed request leaves no transaction
+open, and a connection in doubt is closed. The block's own psycopg errors stay psycopg's.
 """
 
 import select
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import psycopg
 from psycopg import AsyncCursor, Cursor, OperationalError
@@ -17,29 +18,54 @@ from psycopg.errors import InvalidSqlStatementName
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
-from fencelock.errors import GuardError
-from fencelock.stores.postgres.connection.client import AsyncPostgresConnection, PostgresConnection, is_pooled
+from fencelock.errors import FencelockError, GuardError
+from fencelock.protocol import guard_requests as ask
+from fencelock.stores.postgres.connection.client import (
+    FORKS,
+    AsyncPostgresConnection,
+    PostgresConnection,
+    is_pooled,
+    open_async_connection,
+    open_connection,
+)
+from fencelock.stores.postgres.connection.url import PostgresConnectionInfo
 from fencelock.stores.postgres.connection.wire import PostgresAnswer, Statement, Trip, exchange, prepare
-from fencelock.stores.postgres.guard.codec import OF_EACH_BLOCK, failed_inside
-from fencelock.stores.postgres.guard.errors import ended_inside
+from fencelock.stores.postgres.guard.codec import OF_EACH_BLOCK, SQL, PostgresBlockCodec
+from fencelock.stores.postgres.guard.errors import (
+    closed_inside,
+    ended_inside,
+    failed_inside,
+    is_users_error,
+    map_refusal,
+    map_request_error,
+)
+from fencelock.stores.sql.guard_connection import (
+    AsyncioGuardConnection,
+    BlockingGuardConnection,
+    BlockState,
+    GuardConnectionBase,
+)
+from fencelock.stores.sql.guard_store import AsyncIdleConnections, IdleConnections
 
 _WHICH_BACKEND = (Statement("SELECT pg_catalog.pg_backend_pid()"),)
+_IN_TRANSACTION = (TransactionStatus.INTRANS, TransactionStatus.INERROR)
+_ROLLBACK = (Statement(SQL.rollback),)
 REQUEST_TIMEOUT_S = 60.0
 """How long the guard waits for an answer of its own: longer than any lock that its functions wait for."""
 
 
-class PostgresBlockState:
-    """Who has the connection: the guard, or a block."""
+class PostgresBlockState(BlockState):
+    """What the synchronous and the asynchronous connection share."""
 
-    is_in_block = False
+    savepoint_hint = "use `with connection.transaction():`"
     may_prepare = True
-    attempt: GuardError | None = None
     _usual_cursor: ClassVar[type]
 
     def exchange(self: Any, statements: Sequence[Statement]) -> Trip[list[PostgresAnswer]]:
-        """Say statements of the guard's own in one round trip; those of each block are prepared at the first one."""
+        """Send the guard's own statements in one round trip; the first block prepares those that each block sends."""
         encoding = self.info.encoding
         if self.may_prepare and not self.prepared and statements[-1].text == OF_EACH_BLOCK[0]:
+            # Behind a pooler the next transaction may get a server session without the prepared statements.
             ((which, _),) = yield from exchange(self.pgconn, _WHICH_BACKEND, encoding)
             self.may_prepare = not is_pooled(self, which[0][0])
             for text in OF_EACH_BLOCK if self.may_prepare else ():
@@ -47,46 +73,24 @@ class PostgresBlockState:
         try:
             return (yield from exchange(self.pgconn, statements, encoding, self.prepared))
         except InvalidSqlStatementName:
-            self.prepared.clear()  # The block's own code has thrown them away.
+            self.prepared.clear()  # The block's own code has deallocated them.
             raise
 
     def note_deallocation(self: Any, name: bytes | None) -> None:
-        """Say everything by its text from now on if psycopg throws away all that the session has prepared.
+        """Stop preparing if psycopg deallocates all statements of the session (`name` is None).
 
-        It does so after ROLLBACK TO, DROP and ALTER when it has prepared anything of the block's, and means its own.
+        psycopg does so after ROLLBACK TO, DROP and ALTER, to discard those that it has prepared for the block.
         """
         if name is None:
             self.may_prepare = False
             self.prepared.clear()
 
-    def give_to_block(self) -> None:
-        """Hand the open transaction over to the block."""
-        self.is_in_block = True
-        self.attempt = None
-
-    def take_back(self) -> None:
-        """Have it back."""
-        self.is_in_block = False
-
-    def refuse(self, how: str) -> None:
-        """Raise GuardError if the block tries to end its own transaction."""
-        if self.is_in_block:
-            self.attempt = GuardError(
-                f"the block tried to end its own guarded transaction ({how}): nothing of the block was written. The "
-                f"end of the block commits, and an exception out of it rolls back; inside it use `with "
-                f"connection.transaction():`"
-            )
-            raise self.attempt
-
     def problem(self: Any) -> GuardError | None:
-        """Return why the block, which ended well, cannot be committed."""
+        """Return why a block that ended without an exception cannot be committed."""
         if self.attempt is not None:
             return self.attempt  # type: ignore[no-any-return]
         if self.closed or self.is_cut_off():
-            return GuardError(
-                "the connection of the guarded transaction was closed inside its block: by the block itself, or by the "
-                "server, which ends one that is idle for longer than its lease has left. Nothing of it was written"
-            )
+            return closed_inside()
         status = self.info.transaction_status
         if status == TransactionStatus.ACTIVE:
             return GuardError(
@@ -98,20 +102,21 @@ class PostgresBlockState:
         return ended_inside() if status == TransactionStatus.IDLE else None
 
     def is_cut_off(self: Any) -> bool:
-        """Tell whether the server has ended the connection while nothing was asked: then no COMMIT has to be sent to
-        find out, whose outcome would be unknown.
+        """Return whether the server has closed the idle connection.
+
+        Then the guard need not send COMMIT to find out, whose outcome would be unknown.
         """
-        looking = select.poll()
-        looking.register(self.pgconn.socket, select.POLLIN)
+        readable = select.poll()
+        readable.register(self.pgconn.socket, select.POLLIN)
         try:
-            while looking.poll(0):  # First its last words, then the end.
+            while readable.poll(0):  # First the server's last message, then the end of the stream.
                 self.pgconn.consume_input()
         except OperationalError:
             return True
         return False
 
-    def is_as_lent(self: Any) -> bool:
-        """Tell whether the user left the client's side of it as it was, so that the next block may have it."""
+    def is_unchanged(self: Any) -> bool:
+        """Return whether the user left the client's settings as they were, so that the next block may use it."""
         return (
             self.info.transaction_status == TransactionStatus.IDLE
             and self.autocommit
@@ -121,54 +126,160 @@ class PostgresBlockState:
 
 
 class PostgresBlockConnection(PostgresBlockState, PostgresConnection):
-    """A synchronous connection of a guard's own."""
+    """A synchronous psycopg connection for blocks."""
 
     _usual_cursor = Cursor
 
     def wait(self, gen: Any, *limits: Any, **named_limits: Any) -> Any:
-        """Wait as psycopg does while it is lent, without a look at the clock, and else with an end to the patience."""
+        """Wait without a limit while a block runs, and with one otherwise."""
         if self.is_in_block:
             return psycopg.Connection.wait(self, gen, *limits, **named_limits)
         return super().wait(gen, *limits, **named_limits)
 
     def _deallocate(self, name: bytes | None) -> PQGen[None]:
-        """Throw away one of psycopg's prepared statements, or all that the session has."""
         self.note_deallocation(name)
         return super()._deallocate(name)
 
     def commit(self) -> None:
-        """Refuse, while it is lent."""
+        """Commit; GuardError while a block runs."""
         self.refuse("commit(), `with connection:`")
         super().commit()
 
     def rollback(self) -> None:
-        """Refuse, while it is lent."""
+        """Roll back; GuardError while a block runs."""
         self.refuse("rollback(), an exception out of `with connection:`")
         super().rollback()
 
 
 class AsyncPostgresBlockConnection(PostgresBlockState, AsyncPostgresConnection):
-    """An asynchronous connection of a guard's own."""
+    """An asynchronous psycopg connection for blocks."""
 
     _usual_cursor = AsyncCursor
 
     async def wait(self, gen: Any, *limits: Any, **named_limits: Any) -> Any:
-        """Wait as psycopg does while it is lent, without a look at the clock, and else with an end to the patience."""
+        """Wait without a limit while a block runs, and with one otherwise."""
         if self.is_in_block:
             return await psycopg.AsyncConnection.wait(self, gen, *limits, **named_limits)
         return await super().wait(gen, *limits, **named_limits)
 
     def _deallocate(self, name: bytes | None) -> PQGen[None]:
-        """Throw away one of psycopg's prepared statements, or all that the session has."""
         self.note_deallocation(name)
         return super()._deallocate(name)
 
     async def commit(self) -> None:
-        """Refuse, while it is lent."""
+        """Commit; GuardError while a block runs."""
         self.refuse("commit(), `async with connection:`")
         await super().commit()
 
     async def rollback(self) -> None:
-        """Refuse, while it is lent."""
+        """Roll back; GuardError while a block runs."""
         self.refuse("rollback(), an exception out of `async with connection:`")
         await super().rollback()
+
+
+def open_block_connection(info: PostgresConnectionInfo) -> PostgresBlockConnection:
+    """Return a new connection for blocks."""
+    return cast("PostgresBlockConnection", open_connection(info, REQUEST_TIMEOUT_S, PostgresBlockConnection))
+
+
+async def open_async_block_connection(info: PostgresConnectionInfo) -> AsyncPostgresBlockConnection:
+    """Return a new connection of the running loop for blocks."""
+    return cast(
+        "AsyncPostgresBlockConnection",
+        await open_async_connection(info, REQUEST_TIMEOUT_S, AsyncPostgresBlockConnection),
+    )
+
+
+class _ErrorMapping(GuardConnectionBase[Any, PostgresBlockCodec]):
+    """Error mapping, and the decision whether to roll back."""
+
+    _info: PostgresConnectionInfo
+
+    def _map_request_error(self, error: BaseException, request: Any) -> FencelockError | None:
+        if isinstance(request, ask.Finish) and is_users_error(error, self._native):
+            return None
+        return map_request_error(error, self._info, is_commit=isinstance(request, (ask.Commit, ask.Finish)))
+
+    def map_error(self, error: BaseException) -> GuardError | None:
+        """Map an error in the user's block; None leaves the user's error as it is."""
+        return map_refusal(error)
+
+    def _needs_rollback(self) -> bool:
+        """Return whether a transaction is open that ROLLBACK would end; close a connection in doubt instead."""
+        self._codec.forget()
+        native = self._native
+        if native is None:
+            return False
+        was_in_block, status = native.is_in_block, native.info.transaction_status
+        native.take_back()
+        if status in _IN_TRANSACTION and FORKS.is_ours(native):
+            return True
+        if was_in_block or status != TransactionStatus.IDLE:
+            FORKS.close(native)
+        return False
+
+
+class PostgresGuardConnection(_ErrorMapping, BlockingGuardConnection[PostgresBlockConnection, PostgresBlockCodec]):
+    """Answers the guard's requests over a synchronous connection of its own."""
+
+    def __init__(self, info: PostgresConnectionInfo, idle: IdleConnections[PostgresBlockConnection]) -> None:
+        super().__init__(PostgresBlockCodec(), idle.take, idle.give_back, FORKS.is_ours)
+        self._info = info
+
+    def _exchange(self, trip: Sequence[Statement]) -> list[PostgresAnswer]:
+        if self._native is None:
+            self._native = self._take()
+        native = self._native
+        with native.lock:
+            answers: list[PostgresAnswer] = native.wait(native.exchange(trip))
+        return answers
+
+    def rollback(self) -> None:
+        """Roll back the open transaction, if there is one; never raises."""
+        if self._needs_rollback() and self._native is not None:
+            try:
+                self._exchange(_ROLLBACK)
+            except BaseException:
+                FORKS.close(self._native)
+
+    def close(self) -> None:
+        """Roll back the open transaction, and give the connection back to the store; never raises."""
+        self.rollback()
+        native, self._native = self._native, None
+        if native is not None:
+            self._give_back(native)
+
+
+class AsyncPostgresGuardConnection(
+    _ErrorMapping, AsyncioGuardConnection[AsyncPostgresBlockConnection, PostgresBlockCodec]
+):
+    """Answers the guard's requests over an asynchronous connection of its own."""
+
+    def __init__(self, info: PostgresConnectionInfo, idle: AsyncIdleConnections[AsyncPostgresBlockConnection]) -> None:
+        super().__init__(PostgresBlockCodec(), idle.take, idle.give_back, FORKS.is_ours)
+        self._info = info
+
+    async def _exchange(self, trip: Sequence[Statement]) -> list[PostgresAnswer]:
+        if self._native is None:
+            self._native = await self._take()
+        native = self._native
+        async with native.lock:
+            answers: list[PostgresAnswer] = await native.wait(native.exchange(trip))
+        return answers
+
+    async def rollback(self) -> None:
+        """Roll back the open transaction, if there is one; never raises an Exception."""
+        if self._needs_rollback() and self._native is not None:
+            try:
+                await self._exchange(_ROLLBACK)
+            except BaseException as error:
+                FORKS.close(self._native)
+                if not isinstance(error, Exception):
+                    raise
+
+    def close(self) -> None:
+        """Give the connection back to the store, which closes one that is in a transaction; never raises."""
+        native, self._native = self._native, None
+        if native is not None:
+            native.take_back()
+            self._give_back(native)

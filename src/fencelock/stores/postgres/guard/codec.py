@@ -1,12 +1,12 @@
-"""What is said to a PostgreSQL guard for each request, and what its answers mean: pure.
+"""Encodes each request to a PostgreSQL guard as round trips of one or more statements, and decodes their answers.
 
-Promise: the same for synchronous and asynchronous connections, and for the guard's own and the caller's. A talk
-yields statements that go in one round trip, is sent their answers, and returns the reply. Statements whose answer
-nobody needs wait for the next trip: a seal takes two, opening a guarded transaction takes one, ending it one. Never: a
-decision about a token.
+Promise: pure, and the same for synchronous and asynchronous connections, the guard's own and the caller's. An encoder
+is a generator: it yields the statements of one round trip, is sent their answers, and returns the reply. A statement
+whose answer is not needed waits for the next round trip: a seal takes two trips, opening a guarded transaction one,
+ending it one. Never makes a decision about a token.
 """
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from typing import Any, ClassVar
 
 from psycopg.errors import (  # PostgreSQL's SyntaxError, not Python's.
@@ -16,86 +16,81 @@ from psycopg.errors import (  # PostgreSQL's SyntaxError, not Python's.
     SyntaxError,  # noqa: A004
 )
 
-from fencelock.errors import GuardError, SchemaError
+from fencelock.errors import GuardError
 from fencelock.model import Mark, Protection, Sequencer
 from fencelock.protocol import guard_requests as ask
 from fencelock.stores.errors import not_protected, nothing_protected
 from fencelock.stores.postgres.connection.wire import PostgresAnswer, Row, Statement
+from fencelock.stores.postgres.guard.errors import failed_inside
+from fencelock.stores.sql.guard_codec import UNKNOWN_MS, GuardCodecBase, check_guard_schema
 from fencelock.stores.statements import statements
 
 SQL = statements(__package__, "guard.sql")
-SCHEMA_NUMBER = 1
 BRIEF_MS = 5_000
-"""How long the guard's own transaction may be idle: whoever is frozen inside it must not keep others from the marks."""
+"""The idle limit of the guard's own transaction: a process that freezes inside it must not block the marks."""
 WAITING_MS = 50_000
-"""How long the guard's own transaction waits for a mark: less than the patience of its connections, so that the session
-does not go on waiting when its client has gone.
+"""How long the guard's own transaction waits for a mark: less than its client waits for the answer, so that the session
+does not keep waiting after its client has gone.
 """
-UNKNOWN_MS = 30_000
-"""How long a guarded transaction may be idle whose lease is somewhere else: as long as a lease is by default."""
 MAX_OPENS = 5
-"""Attempts to begin on a snapshot that no seal has overtaken meanwhile."""
+"""Attempts to begin with a snapshot that is not older than a concurrent seal."""
 OF_EACH_BLOCK = (SQL.offer, SQL.confirm)
-"""Statements that are worth preparing, the one that opens a block first."""
+"""The statements of each block, which are worth preparing; the one that opens the block is first."""
 _WHICH_SCHEMA = Statement(SQL.read_schema_number)
-Talk = Generator[Sequence[Statement], list[PostgresAnswer], Any]
+Trips = Generator[Sequence[Statement], list[PostgresAnswer], Any]
 
 
-class PostgresGuardCodec:
-    """What both kinds of connection say alike."""
+class PostgresGuardCodec(GuardCodecBase):
+    """The requests that are the same on every connection."""
 
-    def operations(self, request: Any) -> Talk:
-        """Return the talk for a request."""
-        return self._TALKS[type(request)](self, request)  # type: ignore[no-any-return]
-
-    def _read_protections(self, request: ask.ReadProtections) -> Talk:
+    def _read_protections(self, request: ask.ReadProtections) -> Trips:
         answers = yield (Statement(SQL.read_protections, (request.resource,)),)
         return tuple(Protection(*row) for row in answers[-1].rows)
 
-    def _record_refusal(self, request: ask.RecordRefusal) -> Talk:
+    def _record_refusal(self, request: ask.RecordRefusal) -> Trips:
         yield (Statement(SQL.record_refusal, (request.resource, request.kind)),)
 
-    _TALKS: ClassVar[dict[type, Callable[[Any, Any], Any]]] = {
+    ENCODERS: ClassVar = {
         ask.ReadProtections: _read_protections,
         ask.RecordRefusal: _record_refusal,
     }
 
 
 class PostgresBlockCodec(PostgresGuardCodec):
-    """Over the guard's own connection, which begins and ends its transactions."""
+    """Requests over the guard's own connection, which begins and ends its transactions."""
 
     def __init__(self) -> None:
         self._unsent: list[Statement] = []
         self._is_brief = False
 
     def forget(self) -> None:
-        """Leave unsaid what was to be said: the transaction is over."""
+        """Drop the unsent statements: the transaction is over."""
         self._unsent = []
         self._is_brief = False
 
-    def _now(self, *more: Statement) -> tuple[Statement, ...]:
-        """Return what was to be said, and this."""
+    def _flush(self, *more: Statement) -> tuple[Statement, ...]:
+        """Return the unsent statements, followed by these."""
         unsent, self._unsent = self._unsent, []
         return (*unsent, *more)
 
     # --- transactions ---
-    def _begin(self, _: ask.Begin) -> Talk:
+    def _begin(self, _: ask.Begin) -> Trips:
         self._unsent = [Statement(SQL.begin_briefly), _WHICH_SCHEMA, Statement(SQL.limit_waiting, (WAITING_MS,))]
         self._is_brief = True
         yield from ()
 
-    def _commit(self, _: ask.Commit) -> Talk:
+    def _commit(self, _: ask.Commit) -> Trips:
         self._is_brief = False
-        yield self._now(Statement(SQL.commit))
+        yield self._flush(Statement(SQL.commit))
 
-    def _open(self, request: ask.Open) -> Talk:
+    def _open(self, request: ask.Open) -> Trips:
         offer = _offer(request.resources, request.sequencer, _limit_ms(request))
         for tries_left in reversed(range(MAX_OPENS)):
             try:
                 answers = yield (Statement(SQL.begin), offer)
             except (SerializationFailure, InvalidSqlStatementName):
-                # At REPEATABLE READ and SERIALIZABLE a seal came between the snapshot and the look at the mark; or the
-                # block before has thrown away what was prepared.
+                # At REPEATABLE READ and SERIALIZABLE another seal committed between the snapshot and the check of the
+                # mark; or the block before has deallocated the prepared statements.
                 if not tries_left:
                     raise
                 yield (Statement(SQL.rollback),)
@@ -103,54 +98,54 @@ class PostgresBlockCodec(PostgresGuardCodec):
                 return _others(request.resources, answers[-1])
         raise AssertionError("the loop ends by its return or its raise")
 
-    def _finish(self, request: ask.Finish) -> Talk:
-        # One speaks for all: they were presented together, and the end of the transaction takes them away together.
+    def _finish(self, request: ask.Finish) -> Trips:
+        # One resource stands for all: they were presented together, and end together with the transaction.
         confirm = [Statement(SQL.confirm, (resource,)) for resource in request.resources[:1]]
         try:
             answers = yield (*confirm, Statement(SQL.commit))
         except InvalidSqlStatementName as error:
             raise GuardError(
-                "the guarded block has thrown away the session's prepared statements (DEALLOCATE ALL), the guard's own "
-                "among them, so its end could not be confirmed: nothing of it was written. Name those of your own"
+                "the guarded block has discarded the session's prepared statements (DEALLOCATE ALL), including the "
+                "guard's, so its end could not be confirmed: nothing of it was written. Deallocate your own by name"
             ) from error
         if answers[-1].tag != "COMMIT":
             raise failed_inside()
 
     # --- marks ---
-    def _read_marks(self, request: ask.ReadMarks) -> Talk:
+    def _read_marks(self, request: ask.ReadMarks) -> Trips:
         limit_ms = BRIEF_MS if self._is_brief else None
-        hold = _hold(request, is_alone=self._is_brief)
+        hold = _hold(request, is_exclusive=self._is_brief)
         parameters = (ordered(request.resources), request.claim, hold, limit_ms)
-        answers = yield self._now(Statement(SQL.read_marks, parameters))
+        answers = yield self._flush(Statement(SQL.read_marks, parameters))
         if self._is_brief:
             _check_schema(answers[1])
         return marks_in(answers[-1].rows)
 
-    def _write_marks(self, request: ask.WriteMarks) -> Talk:
-        self._unsent += written(request.marks)
+    def _write_marks(self, request: ask.WriteMarks) -> Trips:
+        self._unsent += _write_marks(request.marks)
         yield from ()
 
-    def _change_mark(self, request: ask.ChangeMark) -> Talk:
+    def _change_mark(self, request: ask.ChangeMark) -> Trips:
         self._unsent.append(Statement(SQL.change_mark, (*_columns(request.mark), *_entry(request.entry))))
         yield from ()
 
-    def _write_audit(self, request: ask.WriteAudit) -> Talk:
+    def _write_audit(self, request: ask.WriteAudit) -> Trips:
         self._unsent.append(Statement(SQL.write_audit, _entry(request.entry)))
         yield from ()
 
     # --- protection ---
-    def _protect(self, request: ask.Protect) -> Talk:
+    def _protect(self, request: ask.Protect) -> Trips:
         tables = yield from self._tables(request.tables)
         making = [Statement(SQL.make_mark, (request.resource, request.lock.encode()))]
         making += [Statement(SQL.protect_table, (table, request.resource, request.mode)) for table in tables]
-        answers = yield self._now(*making)
+        answers = yield self._flush(*making)
         rows = [answer.rows[0] for answer in answers[-len(tables) :]]
         changed = [Protection(name, request.resource, mode) for mode, name in rows if mode not in (None, request.mode)]
         return ask.Protected(tuple(changed))
 
-    def _unprotect(self, request: ask.Unprotect) -> Talk:
+    def _unprotect(self, request: ask.Unprotect) -> Trips:
         wanted = yield from self._tables(request.tables)
-        answers = yield self._now(Statement(SQL.read_protected, (request.resource,)))
+        answers = yield self._flush(Statement(SQL.read_protected, (request.resource,)))
         known = {table: Protection(name, request.resource, mode) for table, name, mode in answers[-1].rows}
         if not known:
             raise nothing_protected(request.resource)
@@ -158,15 +153,15 @@ class PostgresBlockCodec(PostgresGuardCodec):
             if table not in known:
                 raise not_protected(name, request.resource)
         chosen = {table: known[table] for table in wanted or known}
-        yield self._now(*(Statement(SQL.unprotect_table, (table,)) for table in chosen))
+        yield self._flush(*(Statement(SQL.unprotect_table, (table,)) for table in chosen))
         return tuple(chosen.values())
 
     def _tables(self, names: Sequence[str]) -> Generator[Sequence[Statement], list[PostgresAnswer], dict[int, str]]:
-        """Find the tables that the names mean to this session."""
+        """Return the tables that the names mean in this session, by their OIDs."""
         if not names:
             return {}
         try:
-            answers = yield self._now(Statement(SQL.find_tables, (list(names),)))
+            answers = yield self._flush(Statement(SQL.find_tables, (list(names),)))
         except (InvalidName, SyntaxError) as error:
             raise _no_table(" or ".join(map(repr, names))) from error
         found = {}
@@ -176,7 +171,7 @@ class PostgresBlockCodec(PostgresGuardCodec):
             found[table] = name
         return found
 
-    def _look(self, request: ask.Look) -> Talk:
+    def _look(self, request: ask.Look) -> Trips:
         wanted = (request.resource,)
         looks = (SQL.show_marks, SQL.read_protections, SQL.show_observations)
         answers = yield (_WHICH_SCHEMA, *(Statement(look, wanted) for look in looks))
@@ -188,8 +183,8 @@ class PostgresBlockCodec(PostgresGuardCodec):
             tuple(ask.Observation(*row) for row in observations),
         )
 
-    _TALKS: ClassVar[dict[type, Callable[[Any, Any], Any]]] = {
-        **PostgresGuardCodec._TALKS,  # noqa: SLF001 - the base class's own.
+    ENCODERS: ClassVar = {
+        **PostgresGuardCodec.ENCODERS,
         ask.Begin: _begin,
         ask.Commit: _commit,
         ask.Open: _open,
@@ -205,53 +200,45 @@ class PostgresBlockCodec(PostgresGuardCodec):
 
 
 class PostgresCallerCodec(PostgresGuardCodec):
-    """Inside the caller's own transaction, which is neither begun nor ended here."""
+    """Requests inside the caller's own transaction, which is neither begun nor ended here."""
 
     def __init__(self) -> None:
-        self._is_alone = False
+        self._is_exclusive = False
         self._limit_ms: int | None = None
 
-    def _join(self, request: ask.Join) -> Talk:
-        """The marks are held by the statement that reads them next."""
+    def _join(self, request: ask.Join) -> Trips:
+        """Take note of the limit: the next statement, which reads the marks, locks them."""
         self._limit_ms = _limit_ms(request)
         if request.is_to_raise:
             answers = yield (Statement(SQL.isolation),)
-            self._is_alone = answers[-1].rows[0][0] in ("read committed", "read uncommitted")
-        return self._is_alone
+            self._is_exclusive = answers[-1].rows[0][0] in ("read committed", "read uncommitted")
+        return self._is_exclusive
 
-    def _read_marks(self, request: ask.ReadMarks) -> Talk:
-        hold = _hold(request, is_alone=self._is_alone)
+    def _read_marks(self, request: ask.ReadMarks) -> Trips:
+        hold = _hold(request, is_exclusive=self._is_exclusive)
         parameters = (ordered(request.resources), request.claim, hold, self._limit_ms)
         answers = yield (Statement(SQL.read_marks, parameters),)
         return marks_in(answers[-1].rows)
 
-    def _write_marks(self, request: ask.WriteMarks) -> Talk:
-        yield tuple(written(request.marks))
+    def _write_marks(self, request: ask.WriteMarks) -> Trips:
+        yield tuple(_write_marks(request.marks))
 
-    def _present(self, request: ask.Present) -> Talk:
+    def _present(self, request: ask.Present) -> Trips:
         answers = yield (_offer(request.resources, request.sequencer, _limit_ms(request)),)
         return _others(request.resources, answers[-1])
 
-    def _withdraw(self, request: ask.Unpresent) -> Talk:
+    def _unpresent(self, request: ask.Unpresent) -> Trips:
         if request.resources:
             yield (Statement(SQL.withdraw, (ordered(request.resources),)),)
 
-    _TALKS: ClassVar[dict[type, Callable[[Any, Any], Any]]] = {
-        **PostgresGuardCodec._TALKS,  # noqa: SLF001 - the base class's own.
+    ENCODERS: ClassVar = {
+        **PostgresGuardCodec.ENCODERS,
         ask.Join: _join,
         ask.ReadMarks: _read_marks,
         ask.WriteMarks: _write_marks,
         ask.Present: _present,
-        ask.Unpresent: _withdraw,
+        ask.Unpresent: _unpresent,
     }
-
-
-def failed_inside() -> GuardError:
-    """Return the error for a block whose transaction had failed before its end."""
-    return GuardError(
-        "a statement of the guarded block failed and its error was caught, but PostgreSQL had ended the transaction "
-        "with it: nothing of the block was written. What may fail goes into `with connection.transaction():`"
-    )
 
 
 def _no_table(named: str) -> GuardError:
@@ -262,23 +249,17 @@ def _no_table(named: str) -> GuardError:
 
 
 def _check_schema(answer: PostgresAnswer) -> None:
-    """Raise SchemaError unless the database holds the schema that this version speaks to."""
-    found = answer.rows[0][0] if answer.rows else None
-    if found != SCHEMA_NUMBER:
-        raise SchemaError(
-            f"the database holds guard schema {found}, and this fencelock knows schema {SCHEMA_NUMBER} only: use the "
-            f"version of fencelock that made it"
-        )
+    check_guard_schema(answer.rows[0][0] if answer.rows else None)
 
 
 def ordered(resources: Iterable[str]) -> list[str]:
-    """Return the resources in the order of their bytes, in which everybody waits for them."""
+    """Return the resources in the order in which every connection locks them, so that none wait in a circle."""
     return sorted(resources)
 
 
-def _hold(request: ask.ReadMarks, *, is_alone: bool) -> str:
-    """Return how the marks are to be held: together with all who present them, or alone, to be written."""
-    if not is_alone:
+def _hold(request: ask.ReadMarks, *, is_exclusive: bool) -> str:
+    """Return how to lock the marks: shared with all who present them, or alone, to write them."""
+    if not is_exclusive:
         return "shared"
     return "alone unless ours" if request.may_share else "alone"
 
@@ -288,14 +269,14 @@ def _limit_ms(request: ask.Open | ask.Join | ask.Present) -> int:
 
 
 def _offer(resources: Iterable[str], sequencer: Sequencer, limit_ms: int) -> Statement:
-    proof = (sequencer.token, sequencer.claim, sequencer.source_id, sequencer.history_id)
-    return Statement(SQL.offer, (ordered(resources), sequencer.lock.encode(), *proof, limit_ms))
+    identity = (sequencer.token, sequencer.claim, sequencer.source_id, sequencer.history_id)
+    return Statement(SQL.offer, (ordered(resources), sequencer.lock.encode(), *identity, limit_ms))
 
 
 def _others(resources: Iterable[str], answer: PostgresAnswer) -> tuple[str, ...]:
     """Return the resources that `offer` did not admit."""
     offered = ordered(resources)
-    return tuple(offered[place - 1] for place in answer.rows[0][0])
+    return tuple(offered[position - 1] for position in answer.rows[0][0])
 
 
 def marks_in(rows: Iterable[Row]) -> dict[str, Mark]:
@@ -306,8 +287,8 @@ def marks_in(rows: Iterable[Row]) -> dict[str, Mark]:
     }
 
 
-def written(marks: Iterable[Mark]) -> list[Statement]:
-    """Return the statements that write marks, in the order in which everybody waits for them."""
+def _write_marks(marks: Iterable[Mark]) -> list[Statement]:
+    """Return the statements that write marks, in the order in which every connection locks them."""
     return [Statement(SQL.write_mark, _columns(mark)) for mark in sorted(marks, key=lambda mark: mark.resource)]
 
 

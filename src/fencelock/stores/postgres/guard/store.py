@@ -1,32 +1,35 @@
 """The guard of a PostgreSQL database: marks beside the data, and triggers by which the database refuses stale writers.
 
-Promise: making one opens nothing; connections are kept for reuse, a few, and one whose user changed it is closed
-instead. Whoever is frozen inside a guarded transaction holds nobody up for longer than their lease: the server ends it.
-What a role with the rights of the tables' owner can do is said, and not prevented.
+Promise: making one opens nothing; a few connections are kept for reuse, and one that its user has changed is closed
+instead. A holder that is frozen inside a guarded transaction delays others no longer than its lease: the server ends
+its transaction. `examine` reports a role with the rights of the tables' owner; nothing can prevent what it does.
 """
 
-import weakref
-from typing import Any, cast
+from typing import Any
 
 import psycopg
 
 from fencelock.errors import FencelockError
 from fencelock.model import Finding
-from fencelock.stores.postgres.connection import install
-from fencelock.stores.postgres.connection.client import FORKS, is_alive, open_async_connection, open_connection
-from fencelock.stores.postgres.connection.url import PostgresConnectionInfo, parse_url
+from fencelock.stores.postgres.connection.client import FORKS, is_alive, open_connection
+from fencelock.stores.postgres.connection.install import install
+from fencelock.stores.postgres.connection.url import parse_url
 from fencelock.stores.postgres.guard.block import (
     REQUEST_TIMEOUT_S,
     AsyncPostgresBlockConnection,
+    AsyncPostgresGuardConnection,
     PostgresBlockConnection,
+    PostgresGuardConnection,
+    open_async_block_connection,
+    open_block_connection,
 )
 from fencelock.stores.postgres.guard.caller import AsyncPostgresCallerConnection, PostgresCallerConnection
-from fencelock.stores.postgres.guard.codec import SCHEMA_NUMBER
-from fencelock.stores.postgres.guard.connection import AsyncPostgresGuardConnection, PostgresGuardConnection
-from fencelock.stores.postgres.guard.errors import map_guard_error
+from fencelock.stores.postgres.guard.errors import map_request_error
 from fencelock.stores.postgres.guard.framework import PostgresFrameworkConnection
 from fencelock.stores.postgres.guard.inspection import findings
-from fencelock.stores.sql.idle import AsyncIdleConnections, IdleConnections
+from fencelock.stores.sql.guard_codec import SCHEMA_NUMBER
+from fencelock.stores.sql.guard_store import AsyncIdleConnections, GuardStoreBase, IdleConnections
+from fencelock.stores.sql.inspection import guard_refused
 from fencelock.stores.statements import statements
 
 SCHEMA = statements(__package__, "schema.sql")
@@ -35,63 +38,46 @@ PROTECTION = statements(__package__, "protection.sql")
 PART = "guard"
 
 
-def open_block_connection(info: PostgresConnectionInfo) -> PostgresBlockConnection:
-    """Return a connection for blocks."""
-    return cast("PostgresBlockConnection", open_connection(info, REQUEST_TIMEOUT_S, PostgresBlockConnection))
-
-
-async def open_async_block_connection(info: PostgresConnectionInfo) -> AsyncPostgresBlockConnection:
-    """The same for an event loop."""
-    return cast(
-        "AsyncPostgresBlockConnection",
-        await open_async_connection(info, REQUEST_TIMEOUT_S, AsyncPostgresBlockConnection),
-    )
-
-
-class PostgresGuard:
+class PostgresGuard(GuardStoreBase[PostgresBlockConnection, AsyncPostgresBlockConnection]):
     """A database that keeps marks and enforces them."""
 
-    speaks_asyncio = True
-
     def __init__(self, url: str) -> None:
-        self.info = parse_url(url)
-        self.url = self.info.url
-        info = self.info
-        self._idle = IdleConnections(lambda: open_block_connection(info), is_alive, FORKS.close)
-        self._async_idle = AsyncIdleConnections(lambda: open_async_block_connection(info), is_alive, FORKS.close)
-        weakref.finalize(self, self._idle.close)
-        weakref.finalize(self, self._async_idle.close)
+        info = self.info = parse_url(url)
+        super().__init__(
+            info.url,
+            IdleConnections(lambda: open_block_connection(info), is_alive, FORKS.close),
+            AsyncIdleConnections(lambda: open_async_block_connection(info), is_alive, FORKS.close),
+        )
 
     def connect(self) -> PostgresGuardConnection:
         """Return a connection of the guard's own, which opens with its first request."""
-        return PostgresGuardConnection(self.info, self._idle.take, self._idle.give_back)
+        return PostgresGuardConnection(self.info, self._idle)
 
     def connect_async(self) -> AsyncPostgresGuardConnection:
         """Return a connection for the running loop, which opens with its first request."""
-        return AsyncPostgresGuardConnection(self.info, self._async_idle.take, self._async_idle.give_back)
+        return AsyncPostgresGuardConnection(self.info, self._async_idle)
 
     def caller_connection(self, native: Any) -> PostgresCallerConnection:
-        """Speak over the caller's psycopg.Connection, which is inside a transaction; GuardError if it is not."""
+        """Use the caller's psycopg.Connection, which is inside a transaction; GuardError if it is not."""
         return PostgresCallerConnection(native, self.info)
 
     def async_caller_connection(self, native: Any) -> AsyncPostgresCallerConnection:
-        """Speak over the caller's psycopg.AsyncConnection, which is inside a transaction; GuardError if it is not."""
+        """Use the caller's psycopg.AsyncConnection, which is inside a transaction; GuardError if it is not."""
         return AsyncPostgresCallerConnection(native, self.info)
 
     def framework_connection(self, connection: Any, driver: Any, paramstyle: str) -> PostgresFrameworkConnection:
-        """Speak through a framework's connection, whichever driver it has."""
+        """Use a framework's connection, with any driver."""
         return PostgresFrameworkConnection(connection, driver, self.info, paramstyle)
 
     def install(self) -> None:
-        """Make the schema if there is none; safe when run concurrently."""
+        """Create the schema if there is none; safe to run concurrently."""
         files = (SCHEMA, FUNCTIONS, PROTECTION)
-        install.install(self.info, part=PART, table="guard", number=SCHEMA_NUMBER, files=files)
+        install(self.info, part=PART, table="guard", number=SCHEMA_NUMBER, files=files)
 
     def examine(self) -> list[Finding]:
-        """Return what in this database's set-up would break the promise."""
+        """Return what in this database's setup breaks the guard's guarantees."""
         try:
             with open_connection(self.info, REQUEST_TIMEOUT_S) as native:
                 return findings(native, self.info)
         except (FencelockError, psycopg.Error) as error:
-            said = map_guard_error(error, self.info, is_commit=False) or error
-            return [Finding("guard-refused", str(said), "do what the message says, then run doctor again")]
+            return guard_refused(map_request_error(error, self.info, is_commit=False) or error)

@@ -1,7 +1,8 @@
-"""The connections of a guard that nobody uses at the moment, kept for its next transactions.
+"""What the two SQL guards share of a store: the idle connections that it keeps for its next transactions.
 
-Promise: a connection is nobody else's while it is taken; one of another process, one that its server has ended, and one
-that its user has changed is closed instead of kept. Never more than a few are kept.
+Promise: a connection serves one user at a time. A connection of another process, one that its server has closed, and
+one that its user has changed is closed instead of reused. A guard keeps a few idle connections at most, and closes them
+when it is garbage collected.
 """
 
 import asyncio
@@ -14,14 +15,15 @@ MAX_IDLE_CONNECTIONS = 16
 """Connections that one guard keeps open for its next transactions."""
 
 
-class Keepable(Protocol):
-    """A connection that knows whether it may be kept."""
+class Reusable(Protocol):
+    """A connection that knows whether another block may use it."""
 
-    def is_as_lent(self) -> bool:
-        """Tell whether its last user left it as it was."""
+    def is_unchanged(self) -> bool:
+        """Return whether its last user left it as it was."""
 
 
-Native = TypeVar("Native", bound=Keepable)
+Native = TypeVar("Native", bound=Reusable)
+AsyncNative = TypeVar("AsyncNative", bound=Reusable)
 
 
 class IdleConnections(Generic[Native]):
@@ -37,7 +39,7 @@ class IdleConnections(Generic[Native]):
         self._is_closed = False
 
     def take(self) -> Native:
-        """Return a connection that is nobody else's."""
+        """Return an idle connection, or a new one, for the caller alone."""
         while self._idle:
             native = self._idle.pop()
             if self._is_alive(native):
@@ -46,21 +48,21 @@ class IdleConnections(Generic[Native]):
         return self._open_one()
 
     def give_back(self, native: Native) -> None:
-        """Keep the connection for the next one, unless there are enough, or its user has changed it."""
-        if not self._is_closed and len(self._idle) < MAX_IDLE_CONNECTIONS and native.is_as_lent():
+        """Keep the connection for the next user, unless there are enough or its user has changed it."""
+        if not self._is_closed and len(self._idle) < MAX_IDLE_CONNECTIONS and native.is_unchanged():
             self._idle.append(native)
         else:
             self._close_one(native)
 
     def close(self) -> None:
-        """Close what is idle, and each other connection when it is given back."""
+        """Close the idle connections, and each other one when it is given back."""
         self._is_closed = True
         while self._idle:
             self._close_one(self._idle.pop())
 
 
 class AsyncIdleConnections(Generic[Native]):
-    """The same for event loops; a connection stays with its loop."""
+    """The idle connections of one guard for event loops; a connection stays with its loop."""
 
     def __init__(
         self,
@@ -75,7 +77,7 @@ class AsyncIdleConnections(Generic[Native]):
         self._is_closed = False
 
     async def take(self) -> Native:
-        """Return a connection that is nobody else's."""
+        """Return an idle connection, or a new one, for the caller alone."""
         idle = self._of_this_loop()
         while idle:
             native = idle.pop()
@@ -85,9 +87,9 @@ class AsyncIdleConnections(Generic[Native]):
         return await self._open_one()
 
     def give_back(self, native: Native) -> None:
-        """Keep the connection for the next one, unless there are enough, or its user has changed it."""
+        """Keep the connection for the next user, unless there are enough or its user has changed it."""
         idle = self._of_this_loop()
-        if not self._is_closed and len(idle) < MAX_IDLE_CONNECTIONS and native.is_as_lent():
+        if not self._is_closed and len(idle) < MAX_IDLE_CONNECTIONS and native.is_unchanged():
             idle.append(native)
         else:
             self._close_one(native)
@@ -96,8 +98,21 @@ class AsyncIdleConnections(Generic[Native]):
         return self._idle.setdefault(asyncio.get_running_loop(), deque())
 
     def close(self) -> None:
-        """Close what is idle, and each other connection when it is given back."""
+        """Close the idle connections, and each other one when it is given back."""
         self._is_closed = True
         for idle in self._idle.values():
             while idle:
                 self._close_one(idle.pop())
+
+
+class GuardStoreBase(Generic[Native, AsyncNative]):
+    """A database that keeps marks and enforces them: its URL, and its idle connections. Making it opens nothing."""
+
+    speaks_asyncio = True
+
+    def __init__(self, url: str, idle: IdleConnections[Native], async_idle: AsyncIdleConnections[AsyncNative]) -> None:
+        self.url = url
+        self._idle = idle
+        self._async_idle = async_idle
+        weakref.finalize(self, idle.close)
+        weakref.finalize(self, async_idle.close)
