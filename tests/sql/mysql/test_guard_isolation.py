@@ -12,7 +12,7 @@ import pytest
 
 import fencelock
 from fencelock import GuardError, StaleTokenError
-from fencelock.stores.mysql.guard import connection as guard_connection
+from fencelock.stores.mysql.guard import block as guard_block
 from tests.guards import LOCK, RESOURCE, HandmadeLease, sequencer
 from tests.sql.mysql.fix_mysql import Database
 from tests.sql.mysql.guarded import DEADLOCK, ENDED, UNFENCED, Guarded, code_of, run
@@ -448,13 +448,13 @@ def test_a_guarded_transaction_costs_no_round_trip_more_than_an_unguarded_one(
     guarded: Guarded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trips: list[Any] = []
-    exchanged = guard_connection.MySQLGuardConnection._exchanged
+    exchanged = guard_block.MySQLGuardConnection._exchange
 
     def counted(connection: Any, said: Any) -> Any:
         trips.append(said)
         return exchanged(connection, said)
 
-    monkeypatch.setattr(guard_connection.MySQLGuardConnection, "_exchanged", counted)
+    monkeypatch.setattr(guard_block.MySQLGuardConnection, "_exchange", counted)
     guard, lease = guarded.guard(), HandmadeLease(5)
     guard.seal(lease)
     assert len(trips) == 2

@@ -13,8 +13,8 @@ import fencelock
 from fencelock import GuardError, SchemaError, SourceInfo, SourceUnavailableError
 from fencelock.model import Finding
 from fencelock.stores.mysql.connection.url import parse_url
-from fencelock.stores.mysql.guard import connection as guard_connection
-from fencelock.stores.mysql.guard import install as guard_install
+from fencelock.stores.mysql.guard import block as guard_block
+from fencelock.stores.mysql.guard import store as guard_store
 from fencelock.stores.mysql.guard.codec import SeparateConnection
 from fencelock.stores.mysql.guard.store import MySQLGuard
 from fencelock_lab.servers.mariadb import MariaDBServer
@@ -54,7 +54,7 @@ def test_an_installation_that_is_broken_off_anywhere_is_completed_by_the_next(
     unprotected: Guarded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = parse_url(unprotected.database.url())
-    performed = guard_install.results
+    performed = guard_store.results
 
     class BrokenOffError(Exception):
         pass
@@ -70,8 +70,8 @@ def test_an_installation_that_is_broken_off_anywhere_is_completed_by_the_next(
             return performed(native, statement)
 
         with monkeypatch.context() as patch:
-            patch.setattr(guard_install, "results", counted)
-            guard_install.install(place)
+            patch.setattr(guard_store, "results", counted)
+            guard_store.install(place)
         return count
 
     for last in (4, 9, 15, 30, 60):
@@ -79,7 +79,7 @@ def test_an_installation_that_is_broken_off_anywhere_is_completed_by_the_next(
             install_until(last)
         with pytest.raises(SchemaError):
             unprotected.guard().seal(HandmadeLease(5))
-    guard_install.install(place)
+    guard_store.install(place)
     assert install_until(2) == 2, "and one that is there is left as it is"
     unprotected.guard().seal(HandmadeLease(5))
 
@@ -129,7 +129,7 @@ def test_a_database_without_a_schema_says_what_to_run(unprotected: Guarded) -> N
 def protect_until(guarded: Guarded, last: int, monkeypatch: pytest.MonkeyPatch, **named: Any) -> int:
     """Protect, and have the process end before one more than so many statements of the DDL's connection."""
     count = 0
-    aside = guard_connection.MySQLGuardConnection._exchanged
+    aside = guard_block.MySQLGuardConnection._exchange
 
     def counted(connection: Any, said: Any) -> Any:
         nonlocal count
@@ -140,7 +140,7 @@ def protect_until(guarded: Guarded, last: int, monkeypatch: pytest.MonkeyPatch, 
         return aside(connection, said)
 
     with monkeypatch.context() as patch:
-        patch.setattr(guard_connection.MySQLGuardConnection, "_exchanged", counted)
+        patch.setattr(guard_block.MySQLGuardConnection, "_exchange", counted)
         guarded.guard().protect("reports", **named)
     return count
 
@@ -180,8 +180,8 @@ def test_a_switch_without_its_source_changes_nothing(unprotected: Guarded) -> No
 
 
 def test_protecting_waits_a_few_seconds_for_open_writers(unprotected: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
-    prepared = guard_connection.SQL.prepare_aside.format(limit_s=1)
-    monkeypatch.setattr(guard_connection, "PREPARE_ASIDE", prepared)
+    prepared = guard_block.SQL.settle_separate.format(limit_s=1)
+    monkeypatch.setattr(guard_block, "SETTLE_SEPARATE", prepared)
     with unprotected.database.connect(autocommit=False) as native:
         run(native, UNFENCED_WRITE)
         with pytest.raises(SourceUnavailableError, match="try again"):

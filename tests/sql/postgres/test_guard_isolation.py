@@ -12,8 +12,8 @@ from psycopg.errors import SerializationFailure
 
 import fencelock
 from fencelock import Guard, GuardError, SourceUnavailableError, StaleTokenError
-from fencelock.stores.postgres.guard import codec as guard_speech
-from fencelock.stores.postgres.guard import connection as guard_connection
+from fencelock.stores.postgres.guard import block as guard_block
+from fencelock.stores.postgres.guard import codec as guard_codec
 from tests.guards import LOCK, RESOURCE, HandmadeLease, sequencer
 from tests.sql.postgres.guarded import Guarded, Step
 
@@ -325,7 +325,7 @@ def test_g3_a_seal_that_gives_up_leaves_no_session_that_waits(
     guarded: Guarded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server does not see that a client has gone whose session waits; each attempt would leave one more."""
-    monkeypatch.setattr(guard_speech, "WAITING_MS", 50)
+    monkeypatch.setattr(guard_codec, "WAITING_MS", 50)
     guarded.sealed(5)
     with guarded.client() as native, native.transaction():
         guarded.present(native, 5)
@@ -343,13 +343,13 @@ def test_a_guarded_transaction_costs_no_round_trip_more_than_an_unguarded_one(
     guarded: Guarded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trips: list[int] = []
-    exchanged = guard_connection.PostgresGuardConnection._exchanged
+    exchanged = guard_block.PostgresGuardConnection._exchange
 
     def counted(connection: Any, statements: Any) -> Any:
         trips.append(len(statements))
         return exchanged(connection, statements)
 
-    monkeypatch.setattr(guard_connection.PostgresGuardConnection, "_exchanged", counted)
+    monkeypatch.setattr(guard_block.PostgresGuardConnection, "_exchange", counted)
     guard, lease = guarded.guard(), HandmadeLease(5)
     guard.seal(lease)
     assert len(trips) == 2
