@@ -126,7 +126,7 @@ class MySQLDialect(SqlDialect):
     def impatient(self, url: str) -> SqlClient:
         client = SqlClient(url, request_timeout_s=30.0)
         client.describe()
-        client.connection._patience_s = 0.1  # The server waits for a row for longer.
+        client.connection._request_timeout_s = 0.1  # The server waits for a row for longer.
         return client
 
     def arrivals(self, database: Database, proxy: MySQLProxy) -> int:

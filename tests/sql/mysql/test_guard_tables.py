@@ -222,7 +222,7 @@ def test_any_name_of_a_table_is_quoted(unprotected: Guarded, name: str) -> None:
 
 CANNOT = {
     "a view": ("CREATE VIEW other AS SELECT 1", "other", "it is a view"),
-    "another engine": ("CREATE TABLE other (id int) ENGINE = MyISAM", "other", "of the engine MyISAM"),
+    "another engine": ("CREATE TABLE other (id int) ENGINE = MyISAM", "other", "has the engine MyISAM"),
     "none": ("SELECT 1", "nowhere", "there is no table 'nowhere'"),
     "another database": ("SELECT 1", "mysql.user", "is not in database"),
     "no name": ("SELECT 1", "a.b.c", "is no name of a table"),
@@ -444,14 +444,17 @@ def test_doctor_names_who_may_empty_the_table_of_marks(guarded: Guarded, clerk: 
 
 
 BROKEN = {
-    "lost-protection": (("DROP TRIGGER fencelock_1_delete_enforce",), "insert, update writes meet a trigger of ours"),
+    "lost-protection": (
+        ("DROP TRIGGER fencelock_1_delete_enforce",),
+        "only insert, update writes meet a trigger of fencelock",
+    ),
     "open-cascade": (
         (
             "CREATE TABLE parent (id int PRIMARY KEY)",
             "CREATE TABLE child (id int PRIMARY KEY, FOREIGN KEY (id) REFERENCES parent (id) ON DELETE CASCADE)",
             "protect child",
         ),
-        "whoever writes parent writes here",
+        "any writer of parent writes here",
     ),
     "open-reference": (
         ("CREATE TABLE child (id int PRIMARY KEY, FOREIGN KEY (id) REFERENCES reports (id) ON DELETE CASCADE)",),
@@ -461,7 +464,7 @@ BROKEN = {
         ("CREATE TRIGGER early BEFORE INSERT ON reports FOR EACH ROW PRECEDES fencelock_1_insert_enforce SET @x = 1",),
         "another trigger",
     ),
-    "not-transactional": (("ALTER TABLE reports ENGINE = MyISAM",), "of the engine MyISAM"),
+    "not-transactional": (("ALTER TABLE reports ENGINE = MyISAM",), "has the engine MyISAM"),
     "unflushed": (("SET GLOBAL innodb_flush_log_at_trx_commit = 2",), "innodb_flush_log_at_trx_commit is 2"),
     "only-observed": (("observe reports",), "only observed"),
 }

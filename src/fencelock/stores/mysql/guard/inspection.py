@@ -1,8 +1,8 @@
-"""What `fencelock doctor` finds at a guarded database: whatever lets a write past the marks, as far as it can be seen.
+"""What `fencelock doctor` finds at a guarded MySQL database: every visible way to write past the marks.
 
-Promise: nothing is changed. Run it with the application's own URL for what its account may do, and with an
-administrator's for what every account may: a server shows each account no more than its own. Not to be seen are what an
-administrator has done and undone since, and rows written while a table was not protected.
+Promise: nothing is changed. Run it with the application's own URL for its account's rights, and with an administrator's
+for every account's: a server shows each account only its own. Not visible are what an administrator has done and undone
+since, and rows written while a table was not protected.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,116 +15,107 @@ from fencelock.stores.mysql.connection.url import MySQLConnectionInfo
 from fencelock.stores.mysql.connection.wire import Rows, literals, quoted, results
 from fencelock.stores.mysql.guard.errors import read_report
 from fencelock.stores.mysql.guard.protection import KINDS, MySQLProtectionEntry, entries_in
+from fencelock.stores.sql.inspection import no_marks, only_observed, open_reference, unprotected
 from fencelock.stores.statements import statements
 
 SQL = statements(__package__, "inspection.sql")
-SHOWN = statements(__package__, "guard.sql")
-Said = list[tuple[str, str]]
+GUARD = statements(__package__, "guard.sql")
 _NO_ROUTINE = {1305, 1146}
-_STARTS_ALL = "1"
+_IS_FIRST = "1"
 
 
 def findings(native: MySQLConnection, info: MySQLConnectionInfo) -> list[Finding]:
-    """Return what in this database's set-up would break the promise."""
+    """Return what in this database's setup breaks the guard's guarantees."""
     values = {"here": quoted(info.database), **literals({"database": info.database, "resource": None})}
 
     def ask(statement: str) -> Rows:
         return results(native, statement.format(**values))[0]
 
     try:
-        rows = ask(SHOWN.show_triggers)
-        marks = ask(SHOWN.show_marks)
+        rows = ask(GUARD.show_triggers)
+        marks = ask(GUARD.show_marks)
     except pymysql.Error as error:
         report = read_report(error)
         if report is None or report.number not in _NO_ROUTINE:
             raise
-        message = f"{info.url} holds no marks that this account can see: nothing in it is guarded yet"
-        return [Finding("no-marks", message, f"run `fencelock protect {info.url} --resource R --lock L --table T`")]
+        return no_marks(info.url, hint=" that this account can see")
     entries = entries_in(rows)
-    return [*_of_tables(entries, marks, rows, info), *_of_the_rest(ask, entries, info)]
+    return [
+        *_about_tables(entries, rows, info.url),
+        *_about_marks(entries, marks, info.url),
+        *_about_side_doors(ask, entries, info.url),
+    ]
 
 
-def _of_tables(
-    entries: list[MySQLProtectionEntry], marks: Rows, rows: Rows, info: MySQLConnectionInfo
-) -> Iterator[Finding]:
-    """Tell what is wrong with the triggers."""
+def _about_tables(entries: list[MySQLProtectionEntry], rows: Rows, url: str) -> Iterator[Finding]:
+    """Yield what is wrong with the triggers."""
+    again = f"run `fencelock protect {url} …` again, as the last step of every migration that remakes a table"
     for entry in entries:
-        named = f"table {entry.table or entry.name} of resource {entry.resource!r}"
-        again = f"run `fencelock protect {info.url} …` again, as the last step of every migration that remakes a table"
+        table = entry.table or entry.name
+        named = f"table {table} of resource {entry.resource!r}"
         if not entry.mode:
-            there = ", ".join(sorted(kind for kind in KINDS if entry.is_met(kind))) or "no"
+            left = ", ".join(sorted(kind for kind in KINDS if entry.is_covered(kind))) or "no"
             message = (
-                f"{named} was protected, and {there} writes meet a trigger of ours now: it was dropped, made anew, or "
-                f"its triggers were"
+                f"{named} was protected, and only {left} writes meet a trigger of fencelock now: the table or its "
+                f"triggers were dropped or made anew"
             )
             yield Finding("lost-protection", message, again, entry.resource)
         elif entry.mode == "observe":
-            message = f"{named} is only observed: stale writes are counted and let through"
-            remedy = f"see `fencelock marks {info.url}`, then protect it with --mode enforce"
-            yield Finding("only-observed", message, remedy, entry.resource)
+            yield only_observed(url, table, entry.resource)
         elif entry.other_than(entry.mode) is not None:
-            message = f"{named} is between two modes: a switch was broken off, and enforcing is in force"
-            remedy = f"run `fencelock protect {info.url} …` again, in the mode that you want"
+            message = f"{named} is between two modes: a switch was interrupted, and enforcing is in force"
+            remedy = f"run `fencelock protect {url} …` again, in the mode that you want"
             yield Finding("broken-off", message, remedy, entry.resource)
-        if any(row[0] == entry.id and str(row[6]) != _STARTS_ALL for row in rows if row[4] is not None and entry.mode):
-            message = f"another trigger of {named} sees a row before ours: what it does in other engines is not undone"
+        if any(row[0] == entry.id and str(row[6]) != _IS_FIRST for row in rows if row[4] is not None and entry.mode):
+            message = f"another trigger of {named} runs before fencelock's: what it does in other engines stays done"
             yield Finding("late-trigger", message, again, entry.resource)
-    known = {entry.resource for entry in entries}
+
+
+def _about_marks(entries: list[MySQLProtectionEntry], marks: Rows, url: str) -> Iterator[Finding]:
+    """Yield the resources without tables."""
+    protected = {entry.resource for entry in entries}
     for resource in (bytes(mark[0]).decode() for mark in marks):
-        if resource not in known:
-            message = f"resource {resource!r} protects no table: only code that uses the guard is checked"
-            remedy = f"run `fencelock protect {info.url} --resource … --lock … --table …`, unless its data is elsewhere"
-            yield Finding("unprotected", message, remedy, resource)
+        if resource not in protected:
+            yield unprotected(url, resource)
 
 
-def _of_the_rest(
-    ask: Callable[[str], Rows], entries: list[MySQLProtectionEntry], info: MySQLConnectionInfo
-) -> Iterator[Finding]:
-    """Tell what goes past triggers: cascades, engines, rights, settings."""
+def _about_side_doors(ask: Callable[[str], Rows], entries: list[MySQLProtectionEntry], url: str) -> Iterator[Finding]:
+    """Yield what passes the triggers: cascades, engines, rights, settings."""
     resources = {entry.table: entry.resource for entry in entries if entry.mode and entry.table is not None}
     for table, parent, rule in ask(SQL.cascades):
         if table in resources and resources.get(parent) != resources[table]:
             yield _cascade(table, parent, rule, resources[table])
         elif parent in resources and table not in resources:
-            yield _reference(table, parent, resources[parent], info)
+            yield open_reference(url, table, parent, resources[parent])
     for table, engine in ask(SQL.engines):
         if table in resources:
             message = (
-                f"table {table} of resource {resources[table]!r} is of the engine {engine} now, which undoes nothing"
+                f"table {table} of resource {resources[table]!r} has the engine {engine} now, which cannot roll back"
             )
             yield Finding("not-transactional", message, "ALTER TABLE … ENGINE = InnoDB", resources[table])
     yield from _rights(ask, resources)
     for name, value, why in ask(SQL.settings):
-        yield Finding("unflushed" if "flush" in name else "replication", f"{name} is {value}: {why}", f"see to {name}")
+        yield Finding("unflushed" if "flush" in name else "replication", f"{name} is {value}: {why}", f"change {name}")
 
 
 def _cascade(table: str, parent: str, rule: str, resource: str) -> Finding:
     message = (
         f"a foreign key of table {table} of resource {resource!r} changes its rows ({rule}) when {parent} changes, and "
-        f"cascades meet no trigger: whoever writes {parent} writes here"
+        f"cascades meet no trigger: any writer of {parent} writes here"
     )
     remedy = f"protect {parent} by the same resource, or make the key RESTRICT"
     return Finding("open-cascade", message, remedy, resource)
 
 
-def _reference(table: str, parent: str, resource: str, info: MySQLConnectionInfo) -> Finding:
-    message = (
-        f"table {table} is not protected and has a foreign key to {parent} of resource {resource!r}: whoever writes it "
-        f"can keep the holder from deleting there, and its rows follow the holder's"
-    )
-    remedy = f"protect it too: `fencelock protect {info.url} --table {table} …`"
-    return Finding("open-reference", message, remedy, resource)
-
-
 def _rights(ask: Callable[[str], Rows], resources: dict[str, str]) -> Iterator[Finding]:
-    """Tell which accounts can go past the triggers, as far as this one is shown them."""
+    """Yield the accounts that can pass the triggers, as far as this account may see them."""
     if not resources:
         return
     for (account, rights), tables in _powers(ask(SQL.powers), set(resources)).items():
         named = ", ".join(sorted(tables))
         message = (
-            f"{account} can go past the triggers of {named}, by {rights}: TRUNCATE, DROP, ALTER and DELETE HISTORY "
-            f"meet none, and a temporary table fencelock_mark of a session's own hides the marks from it"
+            f"{account} can pass the triggers of {named}, by {rights}: TRUNCATE, DROP, ALTER and DELETE HISTORY meet "
+            f"none, and a session's own temporary table fencelock_mark hides the marks from them"
         )
         remedy = (
             "let the application use an account with no more than SELECT, INSERT, UPDATE and DELETE on its own tables "

@@ -45,7 +45,7 @@ class MySQLProtectionEntry(NamedTuple):
         """Tell whether each kind of write meets a trigger of this mode."""
         return all(self.sound.get((mode, kind)) for kind in KINDS)
 
-    def is_met(self, kind: str) -> bool:
+    def is_covered(self, kind: str) -> bool:
         """Tell whether this kind of write meets a trigger of ours, in whichever mode."""
         return any(self.sound.get((mode, kind)) for mode in MODES)
 
