@@ -31,7 +31,7 @@ class Client:
 
     @property
     def session(self) -> ZooKeeperSession:
-        (session,) = self.store.sessions.all()
+        (session,) = self.store.sessions.open_sessions()
         return session
 
     def poll(self, lock: str, claim: str) -> Any:
@@ -39,5 +39,5 @@ class Client:
 
     def close(self) -> None:
         """End its sessions."""
-        for session in self.store.sessions.all():
+        for session in self.store.sessions.open_sessions():
             session.close()

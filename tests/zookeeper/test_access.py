@@ -70,7 +70,7 @@ def test_no_secret_is_shown_or_logged(zookeeper: ZooKeeperServer, caplog: pytest
         with source.lock("lock", ttl=2.0) as lease:
             claim = lease.sequencer.claim
         store = ZooKeeperSource(url)
-        shown = " ".join([repr(source), source.url, repr(store.place), store.url, caplog.text])
+        shown = " ".join([repr(source), source.url, repr(store.info), store.url, caplog.text])
         for secret in (PASSWORD, "s3cr", "hidden", USER, claim):
             assert secret not in shown
     assert "digest" not in caplog.text
@@ -86,10 +86,10 @@ def test_no_secret_is_shown_or_logged(zookeeper: ZooKeeperServer, caplog: pytest
     ],
 )
 def test_a_url_is_understood(url: str, hosts: str, base: str) -> None:
-    place = parse_url(url)
-    assert (place.hosts, place.base) == (hosts, base)
-    assert "@" not in place.url
-    KazooClient(place.hosts)
+    info = parse_url(url)
+    assert (info.hosts, info.base) == (hosts, base)
+    assert "@" not in info.url
+    KazooClient(info.hosts)
 
 
 @pytest.mark.parametrize(

@@ -87,5 +87,5 @@ def test_doctor_names_what_is_open_to_all_and_a_tick_that_is_another(
     assert commands("install")[0] == 0
     code, output = commands("doctor")
     assert code == 1
-    assert "whoever reaches the servers" in output
+    assert "everybody who reaches the servers" in output
     assert "tickTime is 100 ms, and the URL says 200" in output

@@ -66,7 +66,7 @@ def acquired(source: fencelock.Source, name: str = "lock", *, timeout: float = 3
 
 def serving(ensemble: ZooKeeperEnsemble, source: fencelock.Source) -> ZooKeeperServer:
     """Return the server that the source's session is connected to."""
-    (session,) = source._store.sessions.all()  # type: ignore[attr-defined]
+    (session,) = source._store.sessions.open_sessions()  # type: ignore[attr-defined]
     port = session.client._connection._socket.getpeername()[1]
     return next(server for server in ensemble.servers if server.port == port)
 

@@ -10,7 +10,7 @@ import fencelock
 from fencelock import SchemaError, SourceError
 from fencelock.model import EPOCH_STRIDE
 from fencelock.stores import source_clock as identity
-from fencelock.stores.zookeeper.source.record import SCHEMA_NUMBER, new_record
+from fencelock.stores.zookeeper.source.layout import SCHEMA_NUMBER, new_record
 from fencelock.stores.zookeeper.source.store import ZooKeeperSource
 from fencelock_lab.servers.programs import copy_folder
 from fencelock_lab.servers.zookeeper import ZooKeeperFleet, ZooKeeperServer

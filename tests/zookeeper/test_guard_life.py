@@ -59,13 +59,13 @@ class ZooKeeperFace(Face):
 
     def watch(self, guard: Any, loss: Loss) -> Loss:
         client = guard._core.store._client
-        asked = client._asked
+        send = client._send
 
-        def ask(requests: Any, *, is_write: bool = False) -> Any:
+        def lossy_send(requests: Any, *, is_write: bool = False) -> Any:
             error = OutcomeUnknownError if is_write else SourceUnavailableError
-            return loss(lambda: asked(requests, is_write=is_write), error("lost on purpose"))
+            return loss(lambda: send(requests, is_write=is_write), error("lost on purpose"))
 
-        client._asked = ask
+        client._send = lossy_send
         return loss
 
     def entries(self) -> list[dict[str, Any]]:
@@ -121,7 +121,7 @@ def test_a_user_of_its_own_leaves_nothing_to_find(zookeeper: ZooKeeperServer, di
 
 
 def test_a_guard_outlives_an_outage(own_zookeeper: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fencelock.stores.zookeeper.guard.client.REQUEST_TIMEOUT_S", 2.0)
+    monkeypatch.setattr("fencelock.stores.zookeeper.guard.connection.REQUEST_TIMEOUT_S", 2.0)
     direct = own_zookeeper.client()
     outlive_an_outage(ZooKeeperFace(own_zookeeper, direct), own_zookeeper.kill, own_zookeeper.start)
     gc.collect()
@@ -132,5 +132,5 @@ def test_a_guard_outlives_an_outage(own_zookeeper: ZooKeeperServer, monkeypatch:
 def test_a_session_that_the_servers_would_change_leads_to_their_tick(zookeeper: ZooKeeperServer) -> None:
     """Whoever uses a guard asked for no ttl that could be another."""
     guard = fencelock.guard(zookeeper.url(fresh_base(), tick_ms=10), resource=RESOURCE, lock=LOCK)
-    with pytest.raises(ConfigError, match=r"0.1 s was asked for.*0.2 s instead.*tick_ms=…: it is taken for 10 ms"):
+    with pytest.raises(ConfigError, match=r"0.1 s was asked for.*0.2 s instead.*tick_ms=…: fencelock assumes 10 ms"):
         guard.seal(HandmadeLease(5))

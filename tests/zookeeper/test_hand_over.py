@@ -7,8 +7,8 @@ from kazoo.client import KazooClient
 
 from fencelock.model import draw_claim
 from fencelock.protocol import source_requests as ask
+from fencelock.stores.zookeeper.source.layout import decode_record_node
 from fencelock.stores.zookeeper.source.queue_entry import ZooKeeperQueueEntry
-from fencelock.stores.zookeeper.source.record import record_in
 from fencelock.stores.zookeeper.source.session import ZooKeeperSession
 from tests.helpers import wait_until
 from tests.zookeeper.fix_client import Client
@@ -30,16 +30,16 @@ def queue_up(holder: Client, waiter: Client, *, before: int = 1, ttl_ms: int = L
     return claims, claim
 
 
-def place_of(waiter: Client, claim: str) -> tuple[ZooKeeperSession, ZooKeeperQueueEntry]:
-    found = waiter.store.sessions.of_claim(claim)
+def entry_of(waiter: Client, claim: str) -> tuple[ZooKeeperSession, ZooKeeperQueueEntry]:
+    found = waiter.store.sessions.find_claim(claim)
     assert found is not None
     return found
 
 
 def wait_until_told(waiter: Client, claim: str) -> None:
     """Wait until the waiter knows that its predecessor is gone."""
-    _, standing = place_of(waiter, claim)
-    wait_until(lambda: standing.predecessor is None)
+    _, entry = entry_of(waiter, claim)
+    wait_until(lambda: entry.predecessor is None)
 
 
 def test_h7_who_is_next_has_the_lock_once_the_holder_is_seen_to_go(
@@ -64,11 +64,11 @@ def test_h7_who_stands_further_back_watches_its_predecessor_alone_and_reads_the_
     zookeeper_proxy.sent.clear()
     for first in claims[:3]:
         client.perform(ask.Release("lock", first))
-    ear = select.poll()
-    ear.register(channel, select.POLLIN)
-    assert not ear.poll(0)
+    wakeup = select.poll()
+    wakeup.register(channel, select.POLLIN)
+    assert not wakeup.poll(0)
     client.perform(ask.Release("lock", claims[3]))
-    assert ear.poll(HEARD_MS)
+    assert wakeup.poll(HEARD_MS)
     assert isinstance(proxied.poll("lock", claim), ask.Granted)
     assert zookeeper_proxy.sent == {"get_children": 1}
     channel.close()
@@ -112,8 +112,8 @@ def test_a_break_tells_a_waiter_of_its_own_end_before_its_predecessors(
 
     monkeypatch.setattr(ZooKeeperQueueEntry, "on_event", on_event)
     _, claim = queue_up(client, proxied)
-    _, standing = place_of(proxied, claim)
-    expected = [standing.path, standing.predecessor]
+    _, entry = entry_of(proxied, claim)
+    expected = [entry.path, entry.predecessor]
     client.perform(ask.Break("lock", draw_claim(), "tester", "a test"))
     wait_until_told(proxied, claim)
     assert told == expected
@@ -126,13 +126,13 @@ def test_a_waiter_whose_node_went_before_its_predecessors_is_not_granted(
 ) -> None:
     """Its end is told first; or not at all, since a watch tells one thing, and is gone."""
     _, claim = queue_up(client, proxied)
-    _, standing = place_of(proxied, claim)
+    _, entry = entry_of(proxied, claim)
     if is_written_to:
-        kazoo.set(standing.path, b"somebody was here")
-        wait_until(lambda: not standing.watched_over)
+        kazoo.set(entry.path, b"somebody was here")
+        wait_until(lambda: not entry.watched_connection)
     removal = kazoo.transaction()
-    removal.delete(standing.path)
-    removal.delete(standing.predecessor)
+    removal.delete(entry.path)
+    removal.delete(entry.predecessor)
     assert removal.commit() == [True, True]
     wait_until_told(proxied, claim)
     assert proxied.poll("lock", claim) == ask.ClaimEnded()
@@ -144,9 +144,9 @@ def test_t7_a_waiter_whose_turn_comes_after_the_epoch_was_raised_is_not_granted(
 ) -> None:
     """The contenders of the old history are removed after the raise, one by one: here the waiter's is left."""
     _, claim = queue_up(client, proxied)
-    session, standing = place_of(proxied, claim)
-    path, predecessor = proxied.store.layout.source, standing.predecessor
-    record = record_in(*kazoo.get(path), "here")
+    session, entry = entry_of(proxied, claim)
+    path, predecessor = proxied.store.layout.source, entry.predecessor
+    record = decode_record_node(*kazoo.get(path), "here")
     kazoo.set(path, record.raised(kazoo.last_zxid, 0, "a test").value())
     wait_until(lambda: session.record is None)
     if is_known:
@@ -155,15 +155,15 @@ def test_t7_a_waiter_whose_turn_comes_after_the_epoch_was_raised_is_not_granted(
     kazoo.delete(predecessor)
     wait_until_told(proxied, claim)
     assert proxied.poll("lock", claim) == ask.ClaimEnded()
-    assert kazoo.exists(standing.path) is None
+    assert kazoo.exists(entry.path) is None
 
 
 def test_h8_the_leader_is_asked_before_a_grant_once_a_quarter_of_the_ttl_has_passed(
     client: Client, proxied: Client, zookeeper_proxy: ZooKeeperProxy
 ) -> None:
     (held,), claim = queue_up(client, proxied, ttl_ms=ENDING_MS)
-    session, _ = place_of(proxied, claim)
-    wait_until(lambda: not session.is_sure(session.sending()))
+    session, _ = entry_of(proxied, claim)
+    wait_until(lambda: not session.is_surely_alive(session.request_start()))
     client.perform(ask.Release("lock", held))
     wait_until_told(proxied, claim)
     zookeeper_proxy.sent.clear()
@@ -175,7 +175,7 @@ def test_what_was_told_over_a_connection_that_is_lost_is_looked_at_again(
     client: Client, proxied: Client, zookeeper_proxy: ZooKeeperProxy
 ) -> None:
     (held,), claim = queue_up(client, proxied)
-    session, _ = place_of(proxied, claim)
+    session, _ = entry_of(proxied, claim)
     client.perform(ask.Release("lock", held))
     wait_until_told(proxied, claim)
     zookeeper_proxy.cut()
@@ -188,13 +188,13 @@ def test_what_was_told_over_a_connection_that_is_lost_is_looked_at_again(
 def test_h2_a_node_that_somebody_wrote_to_is_watched_anew(client: Client, kazoo: KazooClient) -> None:
     """A watch tells one thing and is gone: what comes after it would not be heard."""
     lease = ("lock", client.acquire("lock", ttl_ms=LONG_MS))
-    _, standing = place_of(client, lease[1])
+    _, entry = entry_of(client, lease[1])
     assert client.renew(lease).lost == {}
-    kazoo.set(standing.path, b"somebody was here")
-    wait_until(lambda: not standing.watched_over)
+    kazoo.set(entry.path, b"somebody was here")
+    wait_until(lambda: not entry.watched_connection)
     assert client.renew(lease).lost == {}
-    kazoo.delete(standing.path)
-    wait_until(lambda: standing.is_gone)
+    kazoo.delete(entry.path)
+    wait_until(lambda: entry.is_gone)
     assert list(client.renew(lease).lost) == [lease[1]]
 
 

@@ -216,11 +216,11 @@ def test_near_the_end_of_the_counter_nobody_is_queued(
 
 
 def test_names_that_the_counter_has_turned_negative_are_refused() -> None:
-    queue = layout.contenders(["a__lock__-2147483640", "b__lock__2147483647", "no contender"])
+    queue = layout.parse_queue(["a__lock__-2147483640", "b__lock__2147483647", "no contender"])
     assert [one.number for one in queue] == [-2147483640, 2147483647]
     with pytest.raises(SourceError, match="32 bits"):
         layout.check_numbers(NAME, queue)
-    layout.check_numbers(NAME, layout.contenders(["a__lock__0000000001"]))
+    layout.check_numbers(NAME, layout.parse_queue(["a__lock__0000000001"]))
     layout.check_numbers(NAME, [])
 
 

@@ -122,7 +122,7 @@ if not child:
     with source.lock("c", ttl=600.0) as own:
         assert source.lock("a", ttl=600.0).acquire(timeout=0.1) is None
         assert own.token > lease.token
-    assert len(source._store.sessions.all()) == 1, "it is kept for the next lease"
+    assert len(source._store.sessions.open_sessions()) == 1, "it is kept for the next lease"
     gc.collect()
     {ending}
     os._exit(0)

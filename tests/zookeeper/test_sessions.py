@@ -78,9 +78,9 @@ def test_ten_thousand_held_locks_cost_one_beat(client: Client, zookeeper: ZooKee
 def test_all_locks_of_one_ttl_share_a_session(client: Client, zookeeper: ZooKeeperServer) -> None:
     for number in range(20):
         client.acquire(f"lock-{number}")
-    assert len(client.store.sessions.all()) == 1
+    assert len(client.store.sessions.open_sessions()) == 1
     client.acquire("other", ttl_ms=TTL_MS + 1)
-    assert len(client.store.sessions.all()) == 2
+    assert len(client.store.sessions.open_sessions()) == 2
 
 
 # --- the ttl ----------------------------------------------------------------------------------------------------------
@@ -100,24 +100,24 @@ def test_h1_the_time_left_is_counted_from_what_the_leader_surely_knows(client: C
     touched_ms = session.client.touched_ms(boottime_us() // 1000)
     for _ in range(5):
         before_ms = boottime_us() // 1000
-        sending = session.sending()
-        assert sending.lives_until_ms <= before_ms + 10_000
-        assert sending.lives_until_ms - 10_000 <= sending.sent_ms - session.place.tick_ms // 2
-        assert sending.lives_until_ms - 10_000 >= touched_ms
+        request_start = session.request_start()
+        assert request_start.lives_until_ms <= before_ms + 10_000
+        assert request_start.lives_until_ms - 10_000 <= request_start.sent_ms - session.info.tick_ms // 2
+        assert request_start.lives_until_ms - 10_000 >= touched_ms
     wait_until(lambda: session.client.touched_ms(boottime_us() // 1000) > touched_ms)
 
 
 def test_h1_what_was_sent_after_a_request_does_not_lengthen_its_time(client: Client) -> None:
     client.acquire("lock", ttl_ms=10_000)
     session = client.session
-    sending = session.sending()
-    wait_until(lambda: session.client.touched_ms(boottime_us() // 1000) > sending.sent_ms)
-    assert sending.lives_until_ms <= sending.sent_ms + 10_000
+    request_start = session.request_start()
+    wait_until(lambda: session.client.touched_ms(boottime_us() // 1000) > request_start.sent_ms)
+    assert request_start.lives_until_ms <= request_start.sent_ms + 10_000
 
 
 # --- loss -------------------------------------------------------------------------------------------------------------
 def node_of(client: Client, claim: str) -> str:
-    path = client.session.standing[claim].path
+    path = client.session.entries[claim].path
     assert path is not None
     return path
 
@@ -141,8 +141,8 @@ def test_h2_a_node_removed_while_the_watch_was_gone_is_a_loss(
 ) -> None:
     claim = proxied.acquire("lock", ttl_ms=60_000)
     proxied.renew(("lock", claim))
-    session = next(one for one in proxied.store.sessions.all() if one.ttl_ms == 60_000)
-    path = session.standing[claim].path
+    session = next(one for one in proxied.store.sessions.open_sessions() if one.ttl_ms == 60_000)
+    path = session.entries[claim].path
     zookeeper_proxy.freeze()
     zookeeper_proxy.cut()
     kazoo.delete(path)
@@ -172,7 +172,7 @@ def test_the_end_of_the_session_is_the_end_of_every_claim(client: Client, zookee
     held, other = client.acquire("lock"), client.acquire("other")
     waiting = client.acquire("lock")
     end_session(zookeeper, client.session)
-    wait_until(lambda: not client.session.standing)
+    wait_until(lambda: not client.session.entries)
     reply = client.renew(("lock", held), ("other", other))
     assert all("session ended" in reply.lost[claim] for claim in (held, other))
     assert client.perform(ask.Poll("lock", waiting)) == ask.ClaimEnded(), "H8"
@@ -183,7 +183,7 @@ def test_the_end_of_the_session_is_the_end_of_every_claim(client: Client, zookee
 
 def test_h8_a_waiter_whose_session_ended_while_it_slept_asks_anew(client: Client, zookeeper: ZooKeeperServer) -> None:
     """Its lock was free by then, as its place was gone (etcd#11456, CURATOR-604)."""
-    holder = Client(client.store.place.url + "?tick_ms=100")
+    holder = Client(client.store.info.url + "?tick_ms=100")
     claim = holder.acquire("lock", ttl_ms=60_000)
     attempt = Attempt("lock", "waiter", TTL_MS)
     flow = acquire(attempt, may_wait=True, timeout_ms=None)
@@ -200,7 +200,7 @@ def test_h8_a_waiter_whose_session_ended_while_it_slept_asks_anew(client: Client
         request = flow.send(reply)
     end_session(zookeeper, client.session)
     holder.perform(ask.Release("lock", claim))
-    wait_until(lambda: not client.session.standing)
+    wait_until(lambda: not client.session.entries)
     request = flow.send(None)
     assert isinstance(request, ask.Now)
     assert isinstance(flow.send(boottime_us() // 1000), ask.Poll)
@@ -214,9 +214,9 @@ def test_a_waiter_that_gives_up_while_suspended_leaves_no_node(
 ) -> None:
     """kazoo#760: it would block everybody behind it for as long as its process lives."""
     proxied.acquire("lock", ttl_ms=60_000)
-    session = next(one for one in proxied.store.sessions.all() if one.ttl_ms == 60_000)
+    session = next(one for one in proxied.store.sessions.open_sessions() if one.ttl_ms == 60_000)
     waiting = proxied.acquire("lock", ttl_ms=60_000)
-    path = session.standing[waiting].queue_path
+    path = session.entries[waiting].queue_path
     assert len(kazoo.get_children(path)) == 2
     zookeeper_proxy.freeze()
     zookeeper_proxy.cut()
@@ -234,7 +234,7 @@ def test_a_waiter_that_gave_up_leaves_no_watcher(client: Client) -> None:
     for _ in range(3):
         waiting = client.acquire("lock")
         client.poll("lock", waiting)
-        (predecessor,) = (one.predecessor for one in client.session.standing.values() if one.predecessor is not None)
+        (predecessor,) = (one.predecessor for one in client.session.entries.values() if one.predecessor is not None)
         assert len(client.session.client._data_watchers[predecessor]) == 1
         client.perform(ask.Release("lock", waiting))
     assert not client.session.client._data_watchers[predecessor]
@@ -252,7 +252,7 @@ def test_a_node_that_is_made_after_its_claim_was_given_up_is_removed(
     with pytest.raises(fencelock.SourceError):
         impatient.perform(ask.Release("lock", claim))
     zookeeper_proxy.thaw()
-    wait_until(lambda: not proxied.session.standing)
+    wait_until(lambda: not proxied.session.entries)
     assert kazoo.get_children(proxied.store.layout.lock("lock")) == []
     assert proxied.perform(ask.Acquire("lock", claim, "tester", TTL_MS, boottime_us(), False)) == ask.ClaimEnded()
 
@@ -264,9 +264,9 @@ def test_h3_a_loss_is_told(zookeeper_url: str, kazoo: KazooClient) -> None:
         lease = source.lock("lock", ttl=1.0, on_lost=reasons.append).acquire()
         assert lease is not None
         store = source._store
-        (session,) = store.sessions.all()  # type: ignore[attr-defined]
-        (standing,) = session.standing.values()
-        kazoo.delete(standing.path)
+        (session,) = store.sessions.open_sessions()  # type: ignore[attr-defined]
+        (entry,) = session.entries.values()
+        kazoo.delete(entry.path)
         assert lease.lost.wait(5)
         wait_until(lambda: reasons)
         assert "removed" in reasons[0]
@@ -280,6 +280,6 @@ def test_a_closed_source_keeps_its_session_until_the_last_lease_is_gone(zookeepe
     source.close()
     time.sleep(0.8)
     assert lease.is_valid
-    assert len(sessions.all()) == 1
+    assert len(sessions.open_sessions()) == 1
     lease.release()  # In the background, since the source is closed.
-    wait_until(lambda: sessions.all() == [])
+    wait_until(lambda: sessions.open_sessions() == [])

@@ -129,7 +129,7 @@ def _etcd(url: str) -> Iterator[Any]:
 def _zookeeper(url: str) -> Iterator[Any]:
     from fencelock.stores.zookeeper.connection.client import open_client
     from fencelock.stores.zookeeper.connection.url import parse_url
-    from fencelock.stores.zookeeper.guard.client import SESSION_TICKS
+    from fencelock.stores.zookeeper.guard.connection import SESSION_TICKS
 
     info = parse_url(url)
     client = open_client(info, SESSION_TICKS * info.tick_ms, REQUEST_TIMEOUT_S)

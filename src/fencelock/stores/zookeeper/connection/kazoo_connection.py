@@ -1,8 +1,8 @@
-"""kazoo's connection and what it waits with: every reply and every word of a change in one thread, in their order.
+"""kazoo's connection and handler: one thread handles every reply and every event, in order.
 
-Promise: requests that are handed over together leave in one piece, and whatever has arrived is taken in at once: each
-call of the system lets another thread go first, and a wake costs as much as a request. What is sent is noted, since the
-time left rests on it. A server that falls silent is left within a fifth of the timeout.
+Promise: requests that are handed over together are sent in one piece, and everything that has arrived is read at once:
+each system call lets another thread run first, and a wake costs as much as a request. Every send is noted, because the
+time left is counted from it. A silent server is left within a fifth of the timeout.
 Never: a password, a session's or a user's, in a log.
 """
 
@@ -12,7 +12,7 @@ import select
 import socket
 import ssl
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.connection import ConnectionHandler
@@ -21,49 +21,60 @@ from kazoo.protocol.serialization import Connect
 from fencelock.clock import boottime_ms
 from fencelock.stores.zookeeper.connection.url import ZooKeeperConnectionInfo
 
-if TYPE_CHECKING:
-    from fencelock.stores.zookeeper.connection.client import ZooKeeperClient
-
 PINGS_PER_TIMEOUT = 10
-"""A session that is not used is touched this often, and one touch that stays without an answer ends the connection."""
+"""An unused session is touched this often, and one touch without an answer ends the connection."""
 SHORTEST_WAIT_S = 0.25
-"""kazoo draws its waits around a ping at random; in one that is shorter a busy server may not answer."""
+"""kazoo draws its waits around a ping at random; a busy server may not answer within a shorter one."""
 MAX_HELD = 500
-"""Requests that are handed over in one go."""
+"""Requests that are handed over together at most."""
 READ_AHEAD = 16_384
-"""Bytes that are taken from a socket at once: a whole record of TLS."""
+"""Bytes that are read from a socket at once: a whole TLS record."""
 NOT_YET = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
-"""A socket has nothing to be read, or takes nothing more, at this moment."""
+"""The socket has nothing to read, or accepts nothing more, at this moment."""
 _MS_PER_S = 1000
 LOG = logging.getLogger("fencelock.kazoo")
-# Below that, kazoo logs requests with all that is in them, credentials and passwords of sessions included.
+# Below this level kazoo logs whole requests, credentials and passwords of sessions included.
 LOG.setLevel(logging.WARNING)
-# Who has configured no logging is not to find each lost connection on the standard error.
+# A program that has not configured logging must not find each lost connection on its standard error.
 LOG.addHandler(logging.NullHandler())
 
 
+class SessionClient(Protocol):
+    """What the connection needs of its client."""
+
+    timeout_ms: int
+    attempt_s: float
+    connection_retry: Any
+
+    def on_connected(self, sent_ms: int, granted_ms: int) -> None:
+        """Note a session that was made, or found again."""
+
+    def touch(self, now_ms: int) -> None:
+        """Note that something is sent."""
+
+
 class KazooHandler(SequentialThreadingHandler):
-    """Runs every callback where it arises, so that nothing is told late or out of order."""
+    """Runs every callback in the thread in which it arises, so that nothing is told late or out of order."""
 
     def __init__(self, attempt_s: float) -> None:
         super().__init__()
         self._attempt_s = attempt_s
 
     def start(self) -> None:
-        """No thread is needed."""
+        """Start nothing: no thread is needed."""
 
     def stop(self) -> None:
-        """No thread was started."""
+        """Stop nothing: no thread was started."""
 
     def dispatch_callback(self, callback: Any) -> None:
-        """Tell a watcher, at once."""
+        """Call a watcher, at once."""
         try:
             callback.func(*callback.args)
         except Exception:
-            LOG.exception("a watcher of ZooKeeper's failed")
+            LOG.exception("a ZooKeeper watcher failed")
 
     def select(self, *args: Any) -> Any:
-        """Wait for the sockets. kazoo's own way makes an epoll and drops it again, several times for each request."""
+        """Wait for the sockets. kazoo's own `select` makes and drops an epoll object several times for each request."""
         reading, writing, _, wait_s = args
         if reading and wait_s is not None:
             wait_s = max(wait_s, SHORTEST_WAIT_S)
@@ -84,23 +95,23 @@ class KazooHandler(SequentialThreadingHandler):
 class KazooConnection(ConnectionHandler):
     """kazoo's connection, which notes when it touched its session, and does so more often."""
 
-    def __init__(self, client: "ZooKeeperClient", place: ZooKeeperConnectionInfo) -> None:
-        self._place = place
-        # A dictionary of kazoo's own, which completes it.
-        sasl = dict(place.sasl) if place.sasl is not None else None
+    def __init__(self, client: SessionClient, info: ZooKeeperConnectionInfo) -> None:
+        self._info = info
+        # A copy, because kazoo adds to the dictionary.
+        sasl = dict(info.sasl) if info.sasl is not None else None
         super().__init__(client, client.connection_retry, logger=LOG, sasl_options=sasl)
-        self._arrived = b""
-        self._leaving: bytearray | None = None
+        self._received = b""
+        self._outgoing: bytearray | None = None
 
     def zk_loop(self) -> None:
-        """Run until the client is stopped. kazoo leaves it to whoever has stopped it, and waited, to close the pipe."""
+        """Run until the client is stopped, then close the pipe; kazoo leaves that to its `stop`, which nobody calls."""
         try:
             super().zk_loop()
         finally:
             self.close()
 
     def wake(self, requests: int) -> None:
-        """Have the thread take so many requests; OSError once it is closed."""
+        """Make the thread take so many requests; OSError once the connection is closed."""
         writing = self._write_sock
         if writing is None:
             raise ConnectionAbortedError
@@ -114,38 +125,38 @@ class KazooConnection(ConnectionHandler):
         return reply
 
     def _connect(self, *where: Any) -> tuple[float, float]:
-        self._arrived, self._leaving = b"", None
+        self._received, self._outgoing = b"", None
         _, connect_timeout = super()._connect(*where)
         # kazoo pings after half of this, and leaves the server if the next ping finds the last one unanswered.
         return 2 * self.client.timeout_ms / PINGS_PER_TIMEOUT, connect_timeout
 
     def _read_socket(self, read_timeout: float) -> Any:
-        """Take in whatever has arrived, which may be more than one message."""
+        """Read everything that has arrived, which may be more than one message."""
         told = super()._read_socket(read_timeout)
-        while self._arrived and told is None:
+        while self._received and told is None:
             told = super()._read_socket(read_timeout)
         return told
 
     def _read(self, length: int, timeout: float) -> bytes:
-        if len(self._arrived) < length:
+        if len(self._received) < length:
             with self._socket_error_handling(), suppress(*NOT_YET):
-                self._arrived += self._socket.recv(READ_AHEAD)
-        taken, self._arrived = self._arrived[:length], self._arrived[length:]
-        # What is missing is waited for.
+                self._received += self._socket.recv(READ_AHEAD)
+        taken, self._received = self._received[:length], self._received[length:]
+        # kazoo waits for the missing bytes.
         return taken + bytes(super()._read(length - len(taken), timeout))
 
     def _send_request(self, read_timeout: float, connect_timeout: float) -> None:
-        """Send all that was handed over in one piece."""
-        self._leaving = bytearray()
+        """Send everything that was handed over in one piece."""
+        self._outgoing = bytearray()
         for _ in self._read_sock.recv(MAX_HELD, socket.MSG_PEEK):
             super()._send_request(read_timeout, connect_timeout)
-        leaving, self._leaving = self._leaving, None
-        if leaving:
-            self._write(bytes(leaving), connect_timeout)
+        outgoing, self._outgoing = self._outgoing, None
+        if outgoing:
+            self._write(bytes(outgoing), connect_timeout)
 
     def _write(self, msg: bytes, timeout: float) -> None:
-        if self._leaving is not None:
-            self._leaving += msg
+        if self._outgoing is not None:
+            self._outgoing += msg
             return
         sent = 0
         with self._socket_error_handling(), suppress(*NOT_YET):

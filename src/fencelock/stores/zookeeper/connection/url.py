@@ -156,15 +156,15 @@ def _tick_ms(given: Mapping[str, str]) -> int:
 
 
 def _has_tls(given: Mapping[str, str]) -> bool:
-    said = given.get("tls", "").lower()
-    if said not in {"", "true", "false"}:
+    value = given.get("tls", "").lower()
+    if value not in {"", "true", "false"}:
         raise ConfigError(_FORM.format(reason="tls is true or false"))
     needs_it = any(name in given for name in ("ca", "cert", "key"))
-    if said == "false" and needs_it:
+    if value == "false" and needs_it:
         raise ConfigError(_FORM.format(reason="ca, cert and key need TLS, which tls=false forbids"))
     if "key" in given and "cert" not in given:
         raise ConfigError(_FORM.format(reason="key needs cert"))
-    return said == "true" or needs_it
+    return value == "true" or needs_it
 
 
 def _sasl(given: Mapping[str, str], user: str, password: str) -> Mapping[str, str] | None:
@@ -176,10 +176,10 @@ def _sasl(given: Mapping[str, str], user: str, password: str) -> Mapping[str, st
         raise ConfigError(_FORM.format(reason=f"sasl is {' or '.join(_MECHANISMS)}"))
     if find_spec("puresasl") is None:
         raise MissingDependencyError("sasl=… needs pure-sasl, which is not installed: pip install pure-sasl")
-    told = {"mechanism": mechanism}
+    fields = {"mechanism": mechanism}
     if user:
-        told |= {"username": user, "password": password}
-    return told | {name.removeprefix("sasl_"): given[name] for name in given if name.startswith("sasl_")}
+        fields |= {"username": user, "password": password}
+    return fields | {name.removeprefix("sasl_"): given[name] for name in given if name.startswith("sasl_")}
 
 
 def _acl(entries: list[str], *, is_known: bool) -> tuple[ACL, ...]:

@@ -17,9 +17,8 @@ from kazoo.security import ACL
 from fencelock.errors import ConfigError, SourceUnavailableError
 from fencelock.protocol.guard_requests import ConflictError
 from fencelock.stores.quorum.write_buffer import WriteBuffer, outside_error, too_large_error, unstored_error
+from fencelock.stores.zookeeper.connection.client import MAX_REQUEST_BYTES
 
-MAX_REQUEST_BYTES = 1_000_000
-"""A server drops the connection of whoever sends it more than its jute.maxbuffer, which is 1 048 575 by default."""
 ANY_VERSION = -1
 
 
@@ -62,13 +61,13 @@ class ZooKeeperTransaction(WriteBuffer):
     """
 
     def __init__(
-        self, client: BlockClient, session: object, roots: Mapping[str, str], relied: Iterable[ZooKeeperCondition]
+        self, client: BlockClient, session: object, roots: Mapping[str, str], conditions: Iterable[ZooKeeperCondition]
     ) -> None:
         super().__init__()
         self._client = client
         self._session = session
         self._roots = roots
-        self._relied = list(relied)
+        self._guard_conditions = list(conditions)
         self._read: dict[str, ZooKeeperCondition] = {}
         self._written: set[str] = set()
         self._writes: list[Any] = []
@@ -175,7 +174,7 @@ class ZooKeeperTransaction(WriteBuffer):
                 raise result
 
     def _conditions(self) -> list[ZooKeeperCondition]:
-        return [*self._relied, *self._read.values()]
+        return [*self._guard_conditions, *self._read.values()]
 
 
 def is_cause(result: Any) -> bool:

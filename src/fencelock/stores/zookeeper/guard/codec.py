@@ -56,7 +56,7 @@ class ZooKeeperGuardLayout(NamedTuple):
         """Return the node of a mark."""
         return f"{self.marks}/{escape_name(resource)}"
 
-    def called_after(self, resource: str, value: bytes) -> str:
+    def digest_node(self, resource: str, value: bytes) -> str:
         """Return the node that says which mark is stored."""
         return f"{self.mark(resource)}/{sha256(value).hexdigest()[:_DIGEST_CHARACTERS]}"
 
@@ -72,7 +72,7 @@ class ZooKeeperGuardCodec(OptimisticGuardCodec):
         super().__init__(url)
         self._layout = layout
         self._locks = locks
-        self._below: dict[str, list[str]] = {}
+        self._digest_nodes: dict[str, list[str]] = {}
         """The nodes below marks, by their resources, as they were read last."""
         self._session: object = None
         """In which that was."""
@@ -81,12 +81,12 @@ class ZooKeeperGuardCodec(OptimisticGuardCodec):
         names = tuple(resources)
         paths = [self._layout.mark(name) for name in names]
         found, below, self._session = yield lambda client: (*client.read_with_children(paths), client.session)
-        self._below.update(zip(names, below, strict=True))
+        self._digest_nodes.update(zip(names, below, strict=True))
         return dict(zip(names, found, strict=True))
 
     def _read_all(self) -> Operations:
         parent = self._layout.marks
-        children: list[str] = yield lambda client: client.names_below(parent)
+        children: list[str] = yield lambda client: client.child_names(parent)
         return (yield from self._read(filter(None, map(unescape_name, children))))
 
     def _find_conflict(self) -> Operations:
@@ -113,7 +113,7 @@ class ZooKeeperGuardCodec(OptimisticGuardCodec):
         marks = [self._operation(name, changes.seen[name], changes, acl) for name in compared]
         audit = f"{self._layout.audit}/"
         entries = [Create(audit, encode_entry(entry), acl, _SEQUENTIAL) for entry in changes.entries]
-        return [*marks, *self._exchanges(changes, acl), *entries]
+        return [*marks, *self._replace_digest_nodes(changes, acl), *entries]
 
     def _operation(self, name: str, stored: StoredValue, changes: PendingChanges, acl: Any) -> Any:
         path = self._layout.mark(name)
@@ -124,28 +124,28 @@ class ZooKeeperGuardCodec(OptimisticGuardCodec):
             return Create(path, encode_mark(mark), acl, 0)
         return SetData(path, encode_mark(mark), stored.version)
 
-    def _exchanges(self, changes: PendingChanges, acl: Any) -> Iterator[Any]:
+    def _replace_digest_nodes(self, changes: PendingChanges, acl: Any) -> Iterator[Any]:
         """Yield the operations after which only the nodes called after the new marks are below them."""
         for name, mark in changes.marks.items():
-            for old in self._below[name]:
+            for old in self._digest_nodes[name]:
                 yield Delete(old, ANY_VERSION)
-            yield Create(self._layout.called_after(name, encode_mark(mark)), b"", acl, 0)
+            yield Create(self._layout.digest_node(name, encode_mark(mark)), b"", acl, 0)
 
     def _open_work(self, request: ask.Open, seen: Mapping[str, StoredValue]) -> Operations:
-        relied = [one for name, stored in seen.items() for one in self._unchanged(name, stored)]
+        conditions = [one for name, stored in seen.items() for one in self._unchanged(name, stored)]
         if self._locks is not None:
-            relied += yield from self._locks.conditions(request.sequencer)
+            conditions += yield from self._locks.conditions(request.sequencer)
         roots = {name: self._layout.root(name) for name in request.resources}
-        return (yield lambda client: ZooKeeperTransaction(client, self._session, roots, relied))
+        return (yield lambda client: ZooKeeperTransaction(client, self._session, roots, conditions))
 
     def _unchanged(self, name: str, stored: StoredValue) -> Iterator[ZooKeeperCondition]:
         """Yield what is as it was as long as a mark is the one that was read."""
         what = f"the mark of resource {name!r}"
         yield ZooKeeperCondition(self._layout.mark(name), stored.version, what)
-        called_after = self._layout.called_after(name, stored.value or b"")
+        digest_node = self._layout.digest_node(name, stored.value or b"")
         # Whoever has written a mark by hand has made no such node; the next seal does.
-        if called_after in self._below[name]:
-            yield ZooKeeperCondition(called_after, ANY_VERSION, what)
+        if digest_node in self._digest_nodes[name]:
+            yield ZooKeeperCondition(digest_node, ANY_VERSION, what)
 
     def _write_work(self, work: ZooKeeperTransaction) -> Operations:
         request = work.request()

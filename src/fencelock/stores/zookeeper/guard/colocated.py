@@ -9,8 +9,12 @@ from fencelock.model import Sequencer
 from fencelock.stores.quorum.colocated import RememberedKeys, check_source, lease_is_over
 from fencelock.stores.quorum.guard_codec import Operations
 from fencelock.stores.zookeeper.guard.block import ZooKeeperCondition
-from fencelock.stores.zookeeper.source.layout import ZooKeeperLayout, node_prefix
-from fencelock.stores.zookeeper.source.record import not_installed, record_in
+from fencelock.stores.zookeeper.source.layout import (
+    ZooKeeperLayout,
+    decode_record_node,
+    node_prefix,
+    not_installed_error,
+)
 
 
 class ZooKeeperColocatedLocks:
@@ -25,11 +29,11 @@ class ZooKeeperColocatedLocks:
         where = self._layout.base
         node = self._found.of(sequencer) or (yield from self._search(sequencer))
         paths = [self._layout.source, node] if node else [self._layout.source]
-        stored, *stats = yield lambda client: client.look(paths)
+        stored, *stats = yield lambda client: client.get_many(paths)
         if stored is None:
-            raise not_installed(where)
+            raise not_installed_error(where)
         value, found = stored
-        record = record_in(value, found, where)
+        record = decode_record_node(value, found, where)
         check_source(sequencer, record.source_id, where)
         stat = stats[0][1] if stats and stats[0] else None
         if stat is None or record.history_id != sequencer.history_id or record.token(stat.czxid) != sequencer.token:
@@ -44,5 +48,5 @@ class ZooKeeperColocatedLocks:
     def _search(self, sequencer: Sequencer) -> Operations:
         """Return the path of the lease's node, None if there is none."""
         parent, prefix = self._layout.lock(sequencer.lock), node_prefix(sequencer.claim)
-        names: list[str] = yield lambda client: client.names_below(parent)
+        names: list[str] = yield lambda client: client.child_names(parent)
         return next((f"{parent}/{name}" for name in names if name.startswith(prefix)), None)

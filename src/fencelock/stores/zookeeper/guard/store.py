@@ -12,15 +12,12 @@ from kazoo.security import Permissions
 
 from fencelock.errors import FencelockError, GuardError
 from fencelock.model import Finding
-from fencelock.protocol.generators import run_generator
-from fencelock.protocol.guard_requests import Finish, Look
+from fencelock.protocol.guard_requests import Look
 from fencelock.stores.quorum.colocated import split_locks
-from fencelock.stores.zookeeper.connection.client import refused
 from fencelock.stores.zookeeper.connection.url import base_of, parse_url
-from fencelock.stores.zookeeper.guard.block import ZooKeeperTransaction
-from fencelock.stores.zookeeper.guard.client import ZooKeeperGuardClient
-from fencelock.stores.zookeeper.guard.codec import ZooKeeperGuardCodec, ZooKeeperGuardLayout
+from fencelock.stores.zookeeper.guard.codec import ZooKeeperGuardLayout
 from fencelock.stores.zookeeper.guard.colocated import ZooKeeperColocatedLocks
+from fencelock.stores.zookeeper.guard.connection import ZooKeeperGuardClient, ZooKeeperGuardConnection
 
 _WRITING = Permissions.CREATE | Permissions.DELETE | Permissions.WRITE | Permissions.ADMIN
 
@@ -32,18 +29,18 @@ class ZooKeeperGuard:
 
     def __init__(self, url: str) -> None:
         url, locks = split_locks(url)
-        self.place = parse_url(url)
-        self.url = self.place.url
-        self.layout = ZooKeeperGuardLayout(self.place.base)
+        self.info = parse_url(url)
+        self.url = self.info.url
+        self.layout = ZooKeeperGuardLayout(self.info.base)
         self.locks = None if locks is None else ZooKeeperColocatedLocks(base_of(locks))
-        self._client = ZooKeeperGuardClient(self.place)
+        self._client = ZooKeeperGuardClient(self.info)
         weakref.finalize(self, self._client.close)
 
-    def connect(self) -> "ZooKeeperGuardConnection":
+    def connect(self) -> ZooKeeperGuardConnection:
         """Return a connection of the guard's own, over the session that all of them share."""
-        return ZooKeeperGuardConnection(self, self._client)
+        return ZooKeeperGuardConnection(self.info, self.layout, self.locks, self._client, self)
 
-    def caller_connection(self, native: Any) -> "ZooKeeperGuardConnection":
+    def caller_connection(self, native: Any) -> ZooKeeperGuardConnection:
         """Raise GuardError: ZooKeeper has no transaction that is open."""
         raise GuardError(
             f"ZooKeeper has no transaction that stays open, so nothing can be checked inside {type(native).__name__}: "
@@ -82,40 +79,3 @@ class ZooKeeperGuard:
                 resource,
             )
         ]
-
-
-class ZooKeeperGuardConnection:
-    """What one thread at a time asks of the guard."""
-
-    def __init__(self, guard: ZooKeeperGuard, client: ZooKeeperGuardClient) -> None:
-        # The guard itself: the session lasts as long as somebody uses it.
-        self._guard = guard
-        self._client = client
-        self._codec = ZooKeeperGuardCodec(guard.url, guard.layout, guard.locks)
-
-    @property
-    def native(self) -> ZooKeeperTransaction:
-        """What `guard.transaction` yields."""
-        return self._codec.work  # type: ignore[no-any-return]
-
-    def perform(self, request: Any) -> Any:
-        """Answer one request; anything but success leaves nothing to be written."""
-        try:
-            return run_generator(self._codec.operations(request), lambda call: call(self._client))
-        except BaseException as error:
-            self.rollback()
-            if isinstance(error, ZookeeperError) and not isinstance(request, Finish):
-                raise refused(error, self._guard.place) from error
-            raise
-
-    def rollback(self) -> None:
-        """Write nothing of what was to be written."""
-        self._codec.forget()
-
-    def map_error(self, error: BaseException) -> GuardError | None:
-        """What leaves a block is of the tree already, or the user's own, or kazoo's about a node."""
-        return None
-
-    def close(self) -> None:
-        """Write nothing more."""
-        self.rollback()

@@ -1,84 +1,156 @@
-"""What ZooKeeper tells of locks: who holds them, who waits, and why a lease was lost.
+"""Read a source in ZooKeeper: its record, its locks and their queues, why a lease was lost, and what `doctor` reports.
 
-Promise: what is shown is as new as the leader, by `sync`. A lock that nobody holds shows no token: its nodes are gone,
-and their czxids with them. The time left is exact for this process's own leases; of another's only its ttl is known,
-and that its session lives.
+Promise: the result is as new as the leader's state, because each read follows a `sync`. A lock that nobody holds shows
+no token: its nodes are gone, and their czxids with them. The time left is exact for this process's own leases; of
+another process's lease only the ttl is known, and that its session lives.
 """
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from kazoo.exceptions import KazooException, NoNodeError
 from kazoo.security import Permissions
 
 from fencelock.clock import boottime_ms
 from fencelock.errors import FencelockError, SourceError
-from fencelock.model import Finding, LockInfo
-from fencelock.protocol.source_requests import ReadSource
-from fencelock.stores.zookeeper.source.layout import ZooKeeperContender, break_in, contenders, holder_in, is_queue
+from fencelock.model import Finding, LockInfo, SourceInfo
+from fencelock.protocol import source_requests as ask
+from fencelock.stores.source_clock import SourceIdentity
+from fencelock.stores.zookeeper.source.layout import (
+    SourceRecord,
+    ZooKeeperContender,
+    decode_break,
+    decode_holder,
+    is_queue_node,
+    lock_names,
+    parse_queue,
+)
 from fencelock.stores.zookeeper.source.queue_entry import ZooKeeperQueueEntry
-from fencelock.stores.zookeeper.source.record import SourceRecord
 from fencelock.stores.zookeeper.source.session import ZooKeeperSession
 from fencelock.stores.zookeeper.source.sessions import ZooKeeperSessions
 
-if TYPE_CHECKING:
-    from fencelock.stores.zookeeper.source.store import ZooKeeperSource
-
 _MS_PER_S = 1000
 EXAMINE_S = 5.0
+PAGE_LOCKS = 200
 
 
-class Queue(NamedTuple):
-    """A lock's contenders in their order, each with its node's value and stat."""
+class OperatorContext(NamedTuple):
+    """What a request needs that concerns no claim of this process."""
+
+    sessions: ZooKeeperSessions
+    identity: SourceIdentity
+    session: ZooKeeperSession
+    """The one of the sessions over which the request is sent."""
+    request_timeout_s: float
+
+    def read_record(self) -> SourceRecord:
+        """Return the record as the leader has it; SourceError if it is another source's, or went back."""
+        before = self.identity.seen
+        path = self.session.layout.source
+        requests = [self.session.client.sync_async(path), self.session.request_record()]
+        _, found = self.session.answers(requests, self.request_timeout_s)
+        record = self.session.decode_record(found)
+        self.identity.check(record.seen, before)
+        return record
+
+    def read_queues(self, locks: Sequence[str]) -> "list[LockQueue]":
+        """Return the queues of these locks, in two round trips for all of them together."""
+        return read_queues(self.session, locks, self.request_timeout_s)
+
+    def lock_names(self) -> list[str]:
+        """Return the names that the nodes under the base stand for, in order."""
+        base, client = self.session.layout.base, self.session.client
+        requests = [client.sync_async(base), client.get_children_async(base)]
+        _, children = self.session.answers(requests, self.request_timeout_s)
+        return lock_names(self.session.value_of(children))
+
+
+class LockQueue(NamedTuple):
+    """The contenders of a lock in order, each with its node's value and stat."""
 
     lock: str
     found: tuple[tuple[ZooKeeperContender, bytes, Any], ...]
     is_kept: bool = False
-    """Whether its node says that it is a lock's, though nobody may be there."""
+    """Whether the queue's own node says that it belongs to a lock, even if the queue is empty."""
 
     @property
     def holder(self) -> str | None:
-        """Who holds the lock."""
-        return holder_in(self.found[0][1])[0] if self.found else None
+        """The holder of the lock, for people."""
+        return decode_holder(self.found[0][1])[0] if self.found else None
 
 
-def read_queues(session: ZooKeeperSession, locks: Sequence[str], request_timeout_s: float) -> list[Queue]:
-    """Return the queues of locks, in two round trips for all of them together."""
+def read_queues(session: ZooKeeperSession, locks: Sequence[str], request_timeout_s: float) -> list[LockQueue]:
+    """Return the queues of these locks, in two round trips for all of them together."""
     client, layout = session.client, session.layout
     with client:
-        asked = [client.sync_async(layout.base), *(client.get_children_async(layout.lock(lock)) for lock in locks)]
-        asked += [client.get_async(layout.lock(lock)) for lock in locks]
-    _, *found = session.answers(asked, request_timeout_s)
+        requests = [client.sync_async(layout.base), *(client.get_children_async(layout.lock(lock)) for lock in locks)]
+        requests += [client.get_async(layout.lock(lock)) for lock in locks]
+    _, *found = session.answers(requests, request_timeout_s)
     nodes, parents = found[: len(locks)], found[len(locks) :]
-    queues = [[] if isinstance(one, NoNodeError) else contenders(session.expect_value(one)) for one in nodes]
-    kept = [not isinstance(one, NoNodeError) and is_queue(session.expect_value(one)[0]) for one in parents]
+    queues = [[] if isinstance(one, NoNodeError) else parse_queue(session.value_of(one)) for one in nodes]
+    kept = [not isinstance(one, NoNodeError) and is_queue_node(session.value_of(one)[0]) for one in parents]
     paired = list(zip(locks, queues, kept, strict=True))
     with client:
-        reading = [client.get_async(f"{layout.lock(lock)}/{one.name}") for lock, queue, _ in paired for one in queue]
-    values = iter(session.answers(reading, request_timeout_s))
+        reads = [client.get_async(f"{layout.lock(lock)}/{one.name}") for lock, queue, _ in paired for one in queue]
+    values = iter(session.answers(reads, request_timeout_s))
     return [
-        Queue(
-            lock, tuple((one, *value) for one in queue if not isinstance(value := next(values), NoNodeError)), is_kept
+        LockQueue(
+            # A contender that left between the two round trips is left out.
+            lock,
+            tuple((one, *value) for one in queue if not isinstance(value := next(values), NoNodeError)),
+            is_kept,
         )
         for lock, queue, is_kept in paired
     ]
 
 
+# --- requests ---------------------------------------------------------------------------------------------------------
+def read_source(context: OperatorContext, _: ask.ReadSource) -> SourceInfo:
+    """Return the source's identity, with the last transaction as the last token that it can have issued."""
+    highest = context.identity.highest_token
+    record = context.read_record()
+    info = record.info(context.session.client.last_zxid)
+    if highest > info.last_token:
+        context.identity.check_token(info.last_token, highest)
+    return info
+
+
+def inspect(context: OperatorContext, request: ask.Inspect) -> LockInfo:
+    """Return what is known of one lock."""
+    record = context.read_record()
+    (queue,) = context.read_queues([request.lock])
+    return lock_info(record, queue, own_nodes(context.sessions))
+
+
+def list_locks(context: OperatorContext, request: ask.ListLocks) -> tuple[LockInfo, ...]:
+    """Return the first page of locks after a name that holds at least one lock."""
+    record = context.read_record()
+    names = [name for name in context.lock_names() if request.after is None or name > request.after]
+    own = own_nodes(context.sessions)
+    for first in range(0, len(names), PAGE_LOCKS):
+        queues = context.read_queues(names[first : first + PAGE_LOCKS])
+        # Other programs may keep nodes of their own beside the locks: those are no queues.
+        found = [lock_info(record, queue, own) for queue in queues if queue.found or queue.is_kept]
+        if found:
+            return tuple(found)
+    return ()
+
+
 def own_nodes(sessions: ZooKeeperSessions) -> dict[str, ZooKeeperQueueEntry]:
-    """Return the claims of this process by the names of their nodes."""
-    standing = (one for session in sessions.all() for one in list(session.standing.values()))
-    return {one.path.rpartition("/")[2]: one for one in standing if one.path is not None}
+    """Return the queue entries of this process by the names of their nodes."""
+    entries = (one for session in sessions.open_sessions() for one in list(session.entries.values()))
+    return {one.path.rpartition("/")[2]: one for one in entries if one.path is not None}
 
 
-def lock_info(record: SourceRecord, queue: Queue, own: Mapping[str, ZooKeeperQueueEntry]) -> LockInfo:
+def lock_info(record: SourceRecord, queue: LockQueue, own: Mapping[str, ZooKeeperQueueEntry]) -> LockInfo:
     """Return a queue as people see it."""
     if not queue.found:
         return LockInfo(queue.lock, token=None, holder=None, remaining=0.0, ttl=None, waiters=(), is_kept=queue.is_kept)
-    holders = [holder_in(value) for _, value, _ in queue.found]
+    holders = [decode_holder(value) for _, value, _ in queue.found]
     (first, _, stat), (holder, ttl_ms) = queue.found[0], holders[0]
-    standing = own.get(first.name)
-    remaining_ms = (ttl_ms or 0) if standing is None else max(0, standing.deadline_ms - boottime_ms())
+    entry = own.get(first.name)
+    remaining_ms = (ttl_ms or 0) if entry is None else max(0, entry.deadline_ms - boottime_ms())
     return LockInfo(
         queue.lock,
         token=record.token(stat.czxid),
@@ -90,8 +162,8 @@ def lock_info(record: SourceRecord, queue: Queue, own: Mapping[str, ZooKeeperQue
 
 
 def why_lost(sessions: ZooKeeperSessions, lock: str, claim: str, request_timeout_s: float) -> str:
-    """Return why a claim holds the lock no more, and who does, as far as ZooKeeper can be asked."""
-    reason, session = sessions.ended.reason(claim), sessions.connected()
+    """Return why a claim no longer holds the lock, and who does, as far as ZooKeeper can be asked."""
+    reason, session = sessions.ended.reason(claim), sessions.connected_session()
     if session is None:
         return reason
     try:
@@ -100,53 +172,55 @@ def why_lost(sessions: ZooKeeperSessions, lock: str, claim: str, request_timeout
         record = session.record
     except FencelockError:
         return reason
-    if not isinstance(broken, Exception) and (told := break_in(broken[0])) is not None and told.ended(claim):
-        return told.reason()
+    if not isinstance(broken, Exception) and (done := decode_break(broken[0])) is not None and done.ended(claim):
+        return done.reason()
     if record is not None and queue.found:
         return f"{reason}; {queue.holder} holds the lock now, with token {record.token(queue.found[0][2].czxid)}"
     return reason
 
 
-def examine(store: "ZooKeeperSource") -> list[Finding]:
-    """Return what in the ensemble's set-up would break the promise."""
-    connection = store.connect(request_timeout_s=EXAMINE_S)
+# --- doctor -----------------------------------------------------------------------------------------------------------
+def examine(sessions: ZooKeeperSessions, identity: SourceIdentity) -> list[Finding]:
+    """Return what in the ensemble's setup breaks the source's guarantees."""
+    remove_user = sessions.add_user()
     try:
-        connection.perform(ReadSource())
-        session = store.sessions.any(EXAMINE_S)
+        session = sessions.any_session(EXAMINE_S)
+        read_source(OperatorContext(sessions, identity, session, EXAMINE_S), ask.ReadSource())
         return [*_open_to_all(session), *_wrong_tick(session)]
     except SourceError as error:
         return [Finding("source-refused", str(error), "do what the message says, then run doctor again")]
     finally:
-        connection.close()
+        remove_user()
 
 
 def _open_to_all(session: ZooKeeperSession) -> list[Finding]:
-    """Tell whether anybody may change the source's record."""
-    (found,) = session.expect([session.client.get_acls_async(session.layout.source)], EXAMINE_S)
+    """Return a finding if everybody may change the source's record."""
+    (found,) = session.values_of([session.client.get_acls_async(session.layout.source)], EXAMINE_S)
     if all(entry.id.scheme != "world" or not entry.perms & ~Permissions.READ for entry in found[0]):
         return []
     return [
         Finding(
             "open-to-all",
-            f"whoever reaches the servers may change {session.place.url}: end leases, and give himself any token",
+            f"everybody who reaches the servers may change {session.info.url}: end leases, and issue themselves any "
+            f"token",
             "name a user in the URL and install the source under another base, or have the access lists changed",
         )
     ]
 
 
 def _wrong_tick(session: ZooKeeperSession) -> list[Finding]:
-    """Tell whether the servers' tick is another than the URL says, where they tell it."""
+    """Return a finding if the servers report another tick than the URL's."""
     try:
-        told = re.search(r"^tickTime=(\d+)$", session.client.command(b"conf"), re.MULTILINE)
+        reported = re.search(r"^tickTime=(\d+)$", session.client.command(b"conf"), re.MULTILINE)
     except (OSError, KazooException):
         return []
-    if told is None or int(told[1]) == session.place.tick_ms:
+    if reported is None or int(reported[1]) == session.info.tick_ms:
         return []
     return [
         Finding(
             "wrong-tick",
-            f"{session.place.url}: the servers' tickTime is {told[1]} ms, and the URL says {session.place.tick_ms}, so "
-            f"the time left to leases is miscounted",
-            f"say tick_ms={told[1]} in the URL",
+            f"{session.info.url}: the servers' tickTime is {reported[1]} ms, and the URL says {session.info.tick_ms}, "
+            f"so the time left to leases is miscounted",
+            f"write tick_ms={reported[1]} into the URL",
         )
     ]

@@ -14,10 +14,12 @@ where numbers turn negative and the queue with them (kazoo#606, #730); a node ta
 import hashlib
 import json
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from fencelock.errors import SourceError
+from fencelock.errors import SchemaError, SourceError
+from fencelock.model import MAX_TOKEN, SourceInfo, default_holder, draw_claim
 from fencelock.stores.quorum.encoding import RESERVED, decode_object, escape_name, has_members, shorten, unescape_name
+from fencelock.stores.source_clock import Seen, next_beginning
 
 NODE_NAME = "__lock__"
 _CONTENDER = re.compile(r"(?:__lock__|__rlock__)(-?\d{10})$")
@@ -86,7 +88,7 @@ def lock_names(children: list[str]) -> list[str]:
     return sorted(name for child in children if (name := unescape_name(child)) is not None)
 
 
-def contenders(children: list[str]) -> list[ZooKeeperContender]:
+def parse_queue(children: list[str]) -> list[ZooKeeperContender]:
     """Return the contenders among a lock's children, first the one whose turn it is."""
     found = ((match[1], match.string) for child in children if (match := _CONTENDER.search(child)))
     return sorted(ZooKeeperContender(int(number), name) for number, name in found)
@@ -103,22 +105,22 @@ def check_numbers(lock: str, queue: list[ZooKeeperContender]) -> None:
         )
 
 
-def is_queue(value: bytes) -> bool:
+def is_queue_node(value: bytes) -> bool:
     """Tell whether a node says that it is the parent of a lock's contenders; one that kazoo made says nothing."""
-    return value == QUEUE_VALUE or break_in(value) is not None
+    return value == QUEUE_VALUE or decode_break(value) is not None
 
 
-def node_value(holder: str, ttl_ms: int) -> bytes:
+def encode_node(holder: str, ttl_ms: int) -> bytes:
     """Return what a contender's node says of it."""
     return json.dumps({"holder": holder, "ttl_ms": ttl_ms}).encode()
 
 
-def holder_in(value: bytes) -> tuple[str, int | None]:
+def decode_holder(value: bytes) -> tuple[str, int | None]:
     """Return the holder and the ttl that a node tells of; what another program wrote is shown as it is."""
-    told = decode_object(value)
-    if not has_members(told, {"holder": str, "ttl_ms": int}) or not 0 < told["ttl_ms"] <= _MAX_TTL_MS:
+    fields = decode_object(value)
+    if not has_members(fields, {"holder": str, "ttl_ms": int}) or not 0 < fields["ttl_ms"] <= _MAX_TTL_MS:
         return shorten(value.decode(errors="replace")) or "somebody", None
-    return shorten(told["holder"]) or "somebody", told["ttl_ms"]
+    return shorten(fields["holder"]) or "somebody", fields["ttl_ms"]
 
 
 _BREAK = {"by": str, "why": str, "lock": str, "holder": str | None, "nodes": list, "at": str}
@@ -147,11 +149,97 @@ class BreakNode(NamedTuple):
         return json.dumps(self._asdict()).encode()
 
 
-def break_in(value: bytes) -> BreakNode | None:
+def decode_break(value: bytes) -> BreakNode | None:
     """Return the break that a node tells of; None if it tells of none."""
-    told = decode_object(value)
-    if told.keys() != set(BreakNode._fields) or not has_members(told, _BREAK):
+    fields = decode_object(value)
+    if fields.keys() != set(BreakNode._fields) or not has_members(fields, _BREAK):
         return None
-    if not all(isinstance(name, str) for name in told["nodes"]):
+    if not all(isinstance(name, str) for name in fields["nodes"]):
         return None
-    return BreakNode(**{**told, "nodes": tuple(told["nodes"])})
+    return BreakNode(**{**fields, "nodes": tuple(fields["nodes"])})
+
+
+# --- the record ---
+SCHEMA_NUMBER = 1
+_HISTORY_CHARACTERS = 16
+_KINDS = {"schema": int, "source_id": str, "epoch": int, "history_id": str, "offset": str, "reason": str}
+_OFFSET = re.compile(r"-?[0-9]{1,19}")
+
+
+class SourceRecord(NamedTuple):
+    """What the record's node says; `version` and `zxid` are the node's own, of its last change."""
+
+    source_id: str
+    epoch: int
+    history_id: str
+    offset: int
+    reason: str
+    version: int = 0
+    zxid: int = 0
+
+    @property
+    def seen(self) -> Seen:
+        """Which state of which source this is."""
+        return Seen(self.source_id, self.epoch, self.history_id)
+
+    def token(self, zxid: int) -> int:
+        """Return the token of what was made by a transaction; SourceError past the end of the range."""
+        token = self.offset + zxid
+        if token > MAX_TOKEN:
+            raise SourceError(f"source {self.source_id} has no token left: {token} would be 2**63 or more")
+        return token
+
+    def why_ended(self) -> str:
+        """Return why a claim is over that is older than this history."""
+        return f"the source's epoch was raised: {self.reason}"
+
+    def info(self, zxid: int) -> SourceInfo:
+        """Return the source as people see it, when this transaction was its last."""
+        last_token = self.token(zxid)
+        return SourceInfo(self.source_id, self.epoch, self.history_id, last_token, last_token)
+
+    def raised(self, zxid: int, highest_token: int, reason: str) -> "SourceRecord":
+        """Return the next history, whose tokens begin at a multiple of 2**40 above all that were ever seen."""
+        beginning = next_beginning(max(self.token(zxid), highest_token))
+        return self._replace(epoch=self.epoch + 1, history_id=_draw(), offset=beginning - zxid, reason=reason)
+
+    def audit(self, when: str) -> bytes:
+        """Return what a raise leaves behind for whoever asks why."""
+        return json.dumps({"at": when, "by": default_holder(), **self._asdict(), "offset": str(self.offset)}).encode()
+
+    def value(self) -> bytes:
+        """Return the record as its node has it."""
+        fields = {"schema": SCHEMA_NUMBER, **self._asdict(), "offset": str(self.offset)}
+        del fields["version"], fields["zxid"]
+        return json.dumps(fields).encode()
+
+
+def _draw() -> str:
+    return draw_claim()[:_HISTORY_CHARACTERS]
+
+
+def new_record() -> SourceRecord:
+    """Return the record of a source that is just made."""
+    return SourceRecord(draw_claim(), 1, _draw(), 0, "")
+
+
+def decode_record_node(value: bytes, stat: Any, url: str) -> SourceRecord:
+    """Return the record that a node's value says; SchemaError if it is none of this version's."""
+    fields = decode_object(value)
+    if (number := fields.get("schema")) != SCHEMA_NUMBER and isinstance(number, int):
+        raise SchemaError(
+            f"{url} holds fencelock's source with schema {number}, and this version of fencelock has schema "
+            f"{SCHEMA_NUMBER}: use the version that made it"
+        )
+    if not has_members(fields, _KINDS) or not _OFFSET.fullmatch(fields["offset"]):
+        raise SchemaError(
+            f"{url} holds something that is not a record of fencelock's: name another base, or find out who wrote "
+            f"there, and put the record back from a backup"
+        )
+    fields = {name: fields[name] for name in _KINDS if name != "schema"}
+    return SourceRecord(**{**fields, "offset": int(fields["offset"]), "version": stat.version, "zxid": stat.mzxid})
+
+
+def not_installed_error(url: str) -> SchemaError:
+    """Return the error for a base without a record."""
+    return SchemaError(f"{url} holds no source of fencelock's: run `fencelock install` on it")

@@ -1,37 +1,43 @@
-"""Take a place in a lock's queue, and learn whose turn it is.
+"""Enter a lock's queue, learn whose turn it is, and leave the queue: Acquire, Poll and Release.
 
-Promise: an uncontended acquire waits for one round trip: the node is made and the queue is read behind it, on one
-connection, whose order ZooKeeper keeps. A waiter watches its predecessor's node, its own too once it is next, and no
-other. Whoever is next is granted the lock by what it is told, without a question, as long as its session surely lives:
-`docs/decisions/zookeeper-queue.md` says why that suffices. A claim whose reply was lost finds its own node instead of
-making another (CURATOR-604); one that is over is not granted.
-Never: a claim granted under a history that is not the record's at that transaction: the change of the record is told
-before the reply to whatever came after it.
+Promise: an uncontended acquire waits for one round trip: it sends the creation of the node and the read of the queue
+together, on one connection, whose order ZooKeeper keeps. A waiter watches its predecessor's node, its own node too once
+it is second, and no other. The second in the queue is granted the lock by what its watches tell, without a question, as
+long as its session surely lives: `docs/decisions/zookeeper-queue.md` says why that suffices. A claim whose reply was
+lost finds its own node instead of making another (CURATOR-604); a claim that is over is not granted.
+Never: a claim granted under a history that was not the record's at that transaction: ZooKeeper tells the change of the
+record before the reply to any later request.
 """
 
 from typing import Any
 
 from kazoo.exceptions import NoNodeError
 
-from fencelock.clock import boottime_ms
+from fencelock.clock import boottime_ms, boottime_us
 from fencelock.errors import SourceError, SourceUnavailableError
 from fencelock.protocol import source_requests as ask
 from fencelock.stores.source_clock import SourceIdentity
-from fencelock.stores.zookeeper.source.layout import ZooKeeperLayout, check_numbers, contenders, node_value
+from fencelock.stores.zookeeper.source.layout import (
+    SourceRecord,
+    ZooKeeperLayout,
+    check_numbers,
+    encode_node,
+    parse_queue,
+)
 from fencelock.stores.zookeeper.source.queue_entry import ZooKeeperQueueEntry
-from fencelock.stores.zookeeper.source.record import SourceRecord
-from fencelock.stores.zookeeper.source.session import Sending, ZooKeeperSession
+from fencelock.stores.zookeeper.source.session import RequestStart, ZooKeeperSession
 from fencelock.stores.zookeeper.source.sessions import ZooKeeperSessions
 
 MAX_TRIES = 20
-"""How often a request begins anew because others change what it looks at, before it gives up."""
+"""How often a request starts again because others change what it reads, before it gives up."""
 MAX_WAITERS = 10_000
-LOOKS_PER_TTL = 3
-"""A waiter looks so often within its ttl, even when it is told nothing."""
+POLLS_PER_TTL = 3
+"""How often a waiter polls within its ttl, even if nothing notifies it."""
+RELEASED = "it was released"
 
 
 class ZooKeeperQueue:
-    """Answers Acquire and Poll for one connection."""
+    """Answers Acquire, Poll and Release for one connection."""
 
     def __init__(
         self, sessions: ZooKeeperSessions, identity: SourceIdentity, layout: ZooKeeperLayout, request_timeout_s: float
@@ -39,236 +45,263 @@ class ZooKeeperQueue:
         self._sessions = sessions
         self._identity = identity
         self._layout = layout
-        self._patience_s = request_timeout_s
+        self._request_timeout_s = request_timeout_s
 
     # --- requests -----------------------------------------------------------------------------------------------------
     def acquire(self, request: ask.Acquire) -> ask.SourceReply:
         """Grant the lock to a claim, or queue it if it may wait."""
-        found = self._sessions.of_claim(request.claim)
+        found = self._sessions.find_claim(request.claim)
         if found is not None:
-            session, standing = found
-            session.wait_connected(self._patience_s)
+            session, entry = found
+            session.wait_connected(self._request_timeout_s)
         else:
-            session = self._sessions.for_ttl(request.ttl_ms, self._patience_s)
+            session = self._sessions.for_ttl(request.ttl_ms, self._request_timeout_s)
             path = self._layout.lock(request.lock)
-            standing = ZooKeeperQueueEntry(
+            entry = ZooKeeperQueueEntry(
                 request.lock, request.claim, path, request.ttl_ms, boottime_ms() + request.ttl_ms
             )
-            session.enter(standing)
+            # Entered before `ended` is read, as `release` writes `ended` before it searches: one of the two threads
+            # sees the other, so a claim that is released at this moment leaves no node behind (H4).
+            session.enter(entry)
             if self._sessions.ended.is_over(request.claim, request.born_us):
-                session.end(standing, "it was over before it arrived")
-                return self._ended(session, standing)
-        reply = self._take_place(session, standing, request)
+                session.end(entry, "it was over before it arrived")
+                return self._remove_ended(session, entry)
+        reply = self._enqueue(session, entry, request)
         if isinstance(reply, ask.Queued) and not request.may_wait:
-            session.end(standing, "the lock was busy")
-            session.remove([standing], self._patience_s)
+            session.end(entry, "the lock was busy")
+            session.remove([entry], self._request_timeout_s)
             return ask.Busy()
         return reply
 
     def poll(self, request: ask.Poll) -> ask.SourceReply:
-        """Grant the lock to a claim that is in the queue, if its turn has come."""
-        found = self._sessions.of_claim(request.claim)
+        """Grant the lock to a claim in the queue, if its turn has come."""
+        found = self._sessions.find_claim(request.claim)
         if found is None:
             return ask.ClaimEnded()
-        session, standing = found
-        session.wait_connected(self._patience_s)
-        return self._look(session, standing)
+        session, entry = found
+        session.wait_connected(self._request_timeout_s)
+        return self._check_position(session, entry)
 
-    # --- a place ------------------------------------------------------------------------------------------------------
-    def _take_place(
-        self, session: ZooKeeperSession, standing: ZooKeeperQueueEntry, request: ask.Acquire
-    ) -> ask.SourceReply:
-        """Make the claim's node unless it is there already, and tell whose turn it is."""
-        if standing.path is None and standing.was_asked_for:
-            session.find(standing, self._patience_s)
-        if standing.path is not None:
-            return self._look(session, standing)
-        value = node_value(request.holder, request.ttl_ms)
+    def release(self, request: ask.Release) -> ask.Released:
+        """End a claim for good, and remove its node, which notifies the next waiter."""
+        # Before the search: see `acquire`.
+        self._sessions.ended.remember(request.claim, boottime_us(), RELEASED)
+        found = self._sessions.find_claim(request.claim)
+        if found is None:
+            return ask.Released(was_held=False)
+        session, entry = found
+        was_held = entry.is_granted and entry.end_reason is None
+        session.end(entry, RELEASED)
+        was_there = session.remove([entry], self._request_timeout_s)
+        self._sessions.close_if_idle()
+        return ask.Released(was_held and was_there)
+
+    # --- enter the queue ----------------------------------------------------------------------------------------------
+    def _enqueue(self, session: ZooKeeperSession, entry: ZooKeeperQueueEntry, request: ask.Acquire) -> ask.SourceReply:
+        """Create the claim's node unless it exists, and decide whose turn it is."""
+        if entry.path is None and entry.was_requested:
+            # An earlier request may have created the node without its reply arriving.
+            session.find(entry, self._request_timeout_s)
+        if entry.path is not None:
+            return self._check_position(session, entry)
+        value = encode_node(request.holder, request.ttl_ms)
         for _ in range(MAX_TRIES):
-            if standing.over is not None:
-                return self._ended(session, standing)
-            reply = self._make(session, standing, value)
+            if entry.end_reason is not None:
+                return self._remove_ended(session, entry)
+            reply = self._create_entry(session, entry, value)
             if reply is not None:
                 return reply
-            session.make_queue(standing.queue_path, self._patience_s)
-        raise SourceUnavailableError(f"lock {standing.lock!r}: its queue was removed {MAX_TRIES} times: try again")
+            session.ensure_queue(entry.queue_path, self._request_timeout_s)
+        raise SourceUnavailableError(f"lock {entry.lock!r}: its queue was removed {MAX_TRIES} times: try again")
 
-    def _make(self, session: ZooKeeperSession, standing: ZooKeeperQueueEntry, value: bytes) -> ask.SourceReply | None:
-        """Make the node and read the queue in one go; None if the queue itself is not there."""
-        highest, sending = self._identity.highest_token, session.sending()
+    def _create_entry(
+        self, session: ZooKeeperSession, entry: ZooKeeperQueueEntry, value: bytes
+    ) -> ask.SourceReply | None:
+        """Create the node and read the queue in one round trip; None if the queue's own node does not exist."""
+        # Both before the requests are sent: the reply is compared with what was known then.
+        highest, start = self._identity.highest_token, session.request_start()
         client = session.client
         with client:
-            asked = [*session.missing_record(), session.create(standing, value)]
-            asked.append(client.get_children_async(standing.queue_path))
-        *record, made, children = session.answers(asked, self._patience_s)
+            requests = [*session.request_missing_record(), session.create(entry, value)]
+            requests.append(client.get_children_async(entry.queue_path))
+        *record, made, children = session.answers(requests, self._request_timeout_s)
         if record:
             self._check_record(session, record[0])
         if isinstance(made, NoNodeError):
             return None
-        session.expect_value(made)
-        session.confirm(sending)
-        if standing.over is not None:
-            return self._ended(session, standing)
-        session.extend(standing, sending)
+        session.value_of(made)
+        session.confirm(start)
+        if entry.end_reason is not None:
+            return self._remove_ended(session, entry)
+        session.extend(entry, start)
         if isinstance(children, NoNodeError):
-            return self._vanished(session, standing)
-        self._check_token(session, standing, highest)
-        return self._turn(session, standing, session.expect_value(children), sending)
+            return self._end_removed(session, entry)
+        self._check_token(session, entry, highest)
+        return self._decide(session, entry, session.value_of(children), start)
 
     def _check_record(self, session: ZooKeeperSession, found: object) -> SourceRecord:
         before = self._identity.seen
-        record = session.heard_record(found)
+        record = session.decode_record(found)
         self._identity.check(record.seen, before)
         return record
 
-    def _check_token(self, session: ZooKeeperSession, standing: ZooKeeperQueueEntry, highest: int) -> None:
-        """Refuse a node that is older than one that was made before it was asked for."""
+    def _check_token(self, session: ZooKeeperSession, entry: ZooKeeperQueueEntry, highest: int) -> None:
+        """Raise SourceError if the node's token is not above all tokens known before it was requested."""
         record = session.record
-        if record is None or standing.zxid < record.zxid:
-            return  # It has just changed: `_turn` sees to that.
+        if record is None or entry.zxid < record.zxid:
+            return  # The record has just changed: `_decide` handles that.
         try:
-            self._identity.check_token(record.token(standing.zxid), highest)
+            self._identity.check_token(record.token(entry.zxid), highest)
         except SourceError:
-            self._leave(session, standing, "the source went back")
+            self._end_with(session, entry, "the source went back")
             raise
 
     # --- whose turn it is ---------------------------------------------------------------------------------------------
-    def _look(self, session: ZooKeeperSession, standing: ZooKeeperQueueEntry) -> ask.SourceReply:
-        """Tell whether the turn of a claim whose node was made has come; what it waits for is watched from now on."""
+    def _check_position(self, session: ZooKeeperSession, entry: ZooKeeperQueueEntry) -> ask.SourceReply:
+        """Decide whether the turn of a claim in the queue has come, and watch what it waits for."""
         for _ in range(MAX_TRIES):
-            if standing.over is not None or standing.path is None:
-                return self._ended(session, standing)
-            sending = session.sending()
-            reply = self._told(session, standing, sending) or self._ask(session, standing, sending)
+            if entry.end_reason is not None or entry.path is None:
+                return self._remove_ended(session, entry)
+            start = session.request_start()
+            reply = self._decide_from_watches(session, entry, start) or self._query(session, entry, start)
             if reply is not None:
                 return reply
-        raise SourceUnavailableError(f"lock {standing.lock!r}: its queue changed {MAX_TRIES} times: try again")
+        raise SourceUnavailableError(f"lock {entry.lock!r}: its queue changed {MAX_TRIES} times: try again")
 
-    def _told(
-        self, session: ZooKeeperSession, standing: ZooKeeperQueueEntry, sending: Sending
+    def _decide_from_watches(
+        self, session: ZooKeeperSession, entry: ZooKeeperQueueEntry, start: RequestStart
     ) -> ask.SourceReply | None:
-        """Decide by what ZooKeeper has told, without asking; None if that does not suffice."""
-        # Looked at first: what befell its own node or the record before its turn came has been noted by then.
-        is_first = standing.is_next and standing.predecessor is None
-        if standing.is_gone:
-            return self._vanished(session, standing)
+        """Decide by what the watches have told, without a question; None if that does not suffice."""
+        # The order of these reads matters. The client's thread notes events in ZooKeeper's order, so whatever happened
+        # to the own node or to the record before the predecessor's deletion is noted by the time that this is read.
+        is_first = entry.is_second and entry.predecessor is None
+        if entry.is_gone:
+            return self._end_removed(session, entry)
         record = session.record
-        is_told = is_first and standing.watched_over == sending.connection and session.is_sure(sending)
-        return self._granted(session, standing, record, sending) if is_told and record is not None else None
+        # The watch of the own node counts only over the present connection: a reconnection may have lost an event.
+        is_watched = entry.watched_connection == start.connection
+        if not (is_first and is_watched and session.is_surely_alive(start)) or record is None:
+            return None
+        return self._granted(session, entry, record, start)
 
-    def _ask(
-        self, session: ZooKeeperSession, standing: ZooKeeperQueueEntry, sending: Sending
+    def _query(
+        self, session: ZooKeeperSession, entry: ZooKeeperQueueEntry, start: RequestStart
     ) -> ask.SourceReply | None:
-        """Look at the predecessor's node or at the queue; None if there is more to be looked at."""
-        asked = self._questions(session, standing, sending)
-        found = dict(zip(asked, session.answers(list(asked.values()), self._patience_s), strict=True))
+        """Read the predecessor's node, or the queue; None if more has to be read."""
+        requests = self._send_queries(session, entry, start)
+        answers = session.answers(list(requests.values()), self._request_timeout_s)
+        found = dict(zip(requests, answers, strict=True))
         if "sync" in found:
-            session.expect_value(found["sync"])
-            session.confirm(sending)
+            session.value_of(found["sync"])
+            session.confirm(start)
         if "record" in found:
             self._check_record(session, found["record"])
         if "queue" in found:
-            return self._read(session, standing, found["queue"], sending)
-        return self._heard(session, standing, found, sending)
+            return self._decide_from_queue(session, entry, found["queue"], start)
+        return self._decide_from_nodes(session, entry, found, start)
 
-    def _questions(self, session: ZooKeeperSession, standing: ZooKeeperQueueEntry, sending: Sending) -> dict[str, Any]:
-        client, asked = session.client, dict[str, Any]()
+    def _send_queries(
+        self, session: ZooKeeperSession, entry: ZooKeeperQueueEntry, start: RequestStart
+    ) -> dict[str, Any]:
+        client, requests = session.client, dict[str, Any]()
         with client:
-            if not session.is_sure(sending):
-                asked["sync"] = client.sync_async(standing.queue_path)
+            # First, so that the reads behind it are as new as the leader's state.
+            if not session.is_surely_alive(start):
+                requests["sync"] = client.sync_async(entry.queue_path)
             if session.record is None:
-                asked["record"] = session.ask_record()
-            if standing.predecessor is None:
-                asked["queue"] = client.get_children_async(standing.queue_path)
-                return asked
-            if standing.is_next or not standing.was_seen:
-                asked["own"] = session.watch(standing)
-            standing.was_seen = False
-            asked["predecessor"] = client.exists_async(standing.predecessor, watch=standing.on_event)
-        return asked
+                requests["record"] = session.request_record()
+            if entry.predecessor is None:
+                requests["queue"] = client.get_children_async(entry.queue_path)
+                return requests
+            # A read of the queue has just shown the own node; otherwise it may be gone, so it is read and watched.
+            if entry.is_second or not entry.is_in_last_queue:
+                requests["own"] = session.watch(entry)
+            entry.is_in_last_queue = False
+            requests["predecessor"] = client.exists_async(entry.predecessor, watch=entry.on_event)
+        return requests
 
-    def _read(
-        self, session: ZooKeeperSession, standing: ZooKeeperQueueEntry, queue: object, sending: Sending
+    def _decide_from_queue(
+        self, session: ZooKeeperSession, entry: ZooKeeperQueueEntry, queue: object, start: RequestStart
     ) -> ask.SourceReply | None:
         if isinstance(queue, NoNodeError):
-            return self._vanished(session, standing)
-        reply = self._turn(session, standing, session.expect_value(queue), sending)
-        # Its predecessor is to be watched before the claim may sleep.
+            return self._end_removed(session, entry)
+        reply = self._decide(session, entry, session.value_of(queue), start)
+        # The predecessor has to be watched before the claim may sleep: the caller asks again.
         return None if isinstance(reply, ask.Queued) else reply
 
-    def _heard(
-        self, session: ZooKeeperSession, standing: ZooKeeperQueueEntry, found: dict[str, Any], sending: Sending
+    def _decide_from_nodes(
+        self, session: ZooKeeperSession, entry: ZooKeeperQueueEntry, found: dict[str, Any], start: RequestStart
     ) -> ask.SourceReply | None:
-        """Take in what was found of its own node and of its predecessor's."""
-        own, other = session.expect_value(found.get("own")), session.expect_value(found["predecessor"])
-        if standing.is_gone:
-            return self._vanished(session, standing)
+        """Decide by the claim's own node and its predecessor's."""
+        own, other = session.value_of(found.get("own")), session.value_of(found["predecessor"])
+        if entry.is_gone:
+            return self._end_removed(session, entry)
         if other is None:
-            standing.predecessor = None
+            entry.predecessor = None
             return None
-        if standing.is_next and own.ephemeralOwner == other.ephemeralOwner:
-            # The end of their session would remove both in one step, in whichever order it tells that.
-            standing.is_next = False
-        session.extend(standing, sending)
-        return self._queued(standing)
+        if entry.is_second and own.ephemeralOwner == other.ephemeralOwner:
+            # The end of their common session would remove both nodes in one step and tell it in any order.
+            entry.is_second = False
+        session.extend(entry, start)
+        return self._queued(entry)
 
-    def _turn(
-        self, session: ZooKeeperSession, standing: ZooKeeperQueueEntry, children: list[str], sending: Sending
+    def _decide(
+        self, session: ZooKeeperSession, entry: ZooKeeperQueueEntry, children: list[str], start: RequestStart
     ) -> ask.SourceReply:
-        """Decide by the queue as it is read: the first one holds the lock."""
+        """Decide by the queue as it was read: the first contender holds the lock."""
         record = session.record
         if record is None:
-            record = self._check_record(session, *session.answers([session.ask_record()], self._patience_s))
-        if standing.zxid < record.zxid:
-            return self._leave(session, standing, record.why_ended())
-        queue = contenders(children)
-        own = (standing.path or "").rpartition("/")[2]
-        place = next((number for number, one in enumerate(queue) if one.name == own), None)
-        if place is None:
-            return self._vanished(session, standing)
+            record = self._check_record(session, *session.answers([session.request_record()], self._request_timeout_s))
+        if entry.zxid < record.zxid:
+            return self._end_with(session, entry, record.why_ended())
+        queue = parse_queue(children)
+        own = (entry.path or "").rpartition("/")[2]
+        position = next((number for number, one in enumerate(queue) if one.name == own), None)
+        if position is None:
+            return self._end_removed(session, entry)
         try:
-            check_numbers(standing.lock, queue)
-            _check_length(standing.lock, place)
+            check_numbers(entry.lock, queue)
+            _check_length(entry.lock, position)
         except SourceError:
-            self._leave(session, standing, "it was refused a place")
+            self._end_with(session, entry, "it was refused a place")
             raise
-        if place:
-            standing.was_seen, standing.is_next = True, place == 1
-            standing.predecessor = f"{standing.queue_path}/{queue[place - 1].name}"
-            return self._queued(standing)
-        return self._granted(session, standing, record, sending)
+        if position:
+            entry.is_in_last_queue, entry.is_second = True, position == 1
+            entry.predecessor = f"{entry.queue_path}/{queue[position - 1].name}"
+            return self._queued(entry)
+        return self._granted(session, entry, record, start)
 
     def _granted(
-        self, session: ZooKeeperSession, standing: ZooKeeperQueueEntry, record: SourceRecord, sending: Sending
+        self, session: ZooKeeperSession, entry: ZooKeeperQueueEntry, record: SourceRecord, start: RequestStart
     ) -> ask.SourceReply:
-        if standing.zxid < record.zxid:
-            return self._leave(session, standing, record.why_ended())
-        if not standing.is_granted:
-            session.extend(standing, sending)
-            standing.is_granted = True
-        remaining_ms = max(0, min(session.lives_until_ms, standing.deadline_ms) - sending.sent_ms)
-        return ask.Granted(record.token(standing.zxid), remaining_ms, record.source_id, record.history_id)
+        if entry.zxid < record.zxid:
+            return self._end_with(session, entry, record.why_ended())
+        if not entry.is_granted:
+            session.extend(entry, start)
+            entry.is_granted = True
+        remaining_ms = max(0, min(session.lives_until_ms, entry.deadline_ms) - start.sent_ms)
+        return ask.Granted(record.token(entry.zxid), remaining_ms, record.source_id, record.history_id)
 
-    def _queued(self, standing: ZooKeeperQueueEntry) -> ask.Queued:
-        return ask.Queued(standing.ttl_ms // LOOKS_PER_TTL)
+    def _queued(self, entry: ZooKeeperQueueEntry) -> ask.Queued:
+        return ask.Queued(entry.ttl_ms // POLLS_PER_TTL)
 
     # --- ends ---------------------------------------------------------------------------------------------------------
-    def _vanished(self, session: ZooKeeperSession, standing: ZooKeeperQueueEntry) -> ask.ClaimEnded:
+    def _end_removed(self, session: ZooKeeperSession, entry: ZooKeeperQueueEntry) -> ask.ClaimEnded:
         """End a claim whose node somebody has removed, or whose session has ended."""
-        session.end(standing, "its node was removed")
-        session.strike_out(standing)
+        session.end(entry, "its node was removed")
+        session.discard(entry)
         return ask.ClaimEnded()
 
-    def _leave(self, session: ZooKeeperSession, standing: ZooKeeperQueueEntry, reason: str) -> ask.ClaimEnded:
-        session.end(standing, reason)
-        return self._ended(session, standing)
+    def _end_with(self, session: ZooKeeperSession, entry: ZooKeeperQueueEntry, reason: str) -> ask.ClaimEnded:
+        session.end(entry, reason)
+        return self._remove_ended(session, entry)
 
-    def _ended(self, session: ZooKeeperSession, standing: ZooKeeperQueueEntry) -> ask.ClaimEnded:
-        """Remove what a claim that is over may have left."""
-        session.remove([standing], self._patience_s)
+    def _remove_ended(self, session: ZooKeeperSession, entry: ZooKeeperQueueEntry) -> ask.ClaimEnded:
+        """Remove what an ended claim may have left."""
+        session.remove([entry], self._request_timeout_s)
         return ask.ClaimEnded()
 
 
-def _check_length(lock: str, place: int) -> None:
-    if place > MAX_WAITERS:
+def _check_length(lock: str, position: int) -> None:
+    if position > MAX_WAITERS:
         raise SourceError(f"lock {lock!r} has {MAX_WAITERS} waiters, the most that it may have: try again later")

@@ -1,6 +1,7 @@
-"""Where one claim of this process stands in ZooKeeper.
+"""The queue entry of one claim of this process in ZooKeeper: its node, its predecessor, and what ZooKeeper has told.
 
-Promise: what is told of its node, or of its predecessor's, is noted and wakes who waits. Nothing is asked for here.
+Promise: an event about the entry's own node or its predecessor's is noted here and wakes the waiter. Nothing is sent
+from here.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -12,11 +13,15 @@ if TYPE_CHECKING:
 
 
 class ZooKeeperQueueEntry:
-    """One claim that stands, or may stand, in ZooKeeper. Times are on this process's clock."""
+    """One claim that is, or may be, in a queue. Times are on this process's clock.
+
+    The client's thread writes `path`, `zxid`, `is_gone`, `predecessor` and `watched_connection` from watches and
+    replies; the thread that serves the claim's requests writes the rest. A single assignment needs no lock.
+    """
 
     __slots__ = (
-        "claim", "deadline_ms", "ear", "is_gone", "is_granted", "is_next", "lock", "over", "path", "predecessor",
-        "queue_path", "ttl_ms", "was_asked_for", "was_seen", "watched_over", "zxid",
+        "claim", "deadline_ms", "end_reason", "is_gone", "is_granted", "is_in_last_queue", "is_second", "lock", "path",
+        "predecessor", "queue_path", "ttl_ms", "wakeup", "was_requested", "watched_connection", "zxid",
     )  # fmt: skip
 
     def __init__(self, lock: str, claim: str, queue_path: str, ttl_ms: int, deadline_ms: int) -> None:
@@ -25,43 +30,46 @@ class ZooKeeperQueueEntry:
         self.queue_path = queue_path
         self.ttl_ms = ttl_ms
         self.deadline_ms = deadline_ms
-        """When it ends for want of renewal, though its session lives."""
+        """When it ends unless it is renewed, even though its session lives."""
         self.path: str | None = None
-        """Its node; None as long as no reply has told it."""
+        """Its node; None until a reply names it."""
         self.zxid = 0
-        """The transaction that made its node."""
-        self.was_asked_for = False
-        """Whether its node was asked for, with whatever outcome."""
+        """The transaction that created its node."""
+        self.was_requested = False
+        """Whether the creation of its node was requested, with whatever outcome."""
         self.predecessor: str | None = None
-        """The node of whoever is next before it in the queue; None: the queue is to be read."""
-        self.is_next = False
-        """Whether its turn has come once the deletion of `predecessor` is told: nobody stood before that one, and both
-        nodes cannot go in one step. Nobody can come to stand before it later.
+        """The node directly before it in the queue; None: the queue has to be read."""
+        self.is_second = False
+        """Whether it holds the lock once the deletion of `predecessor` is told.
+
+        Nobody was before the predecessor when the queue was read, nobody can get before it later, and the two nodes
+        cannot disappear in one step.
         """
-        self.was_seen = False
-        """Whether its own node stood in the queue when that was read, and neither was asked about since."""
+        self.is_in_last_queue = False
+        """Whether the queue contained its own node when it was last read, with no other look at either since."""
         self.is_granted = False
-        self.watched_over = 0
-        """The number of the connection over which the deletion of its node would be told."""
+        self.watched_connection = 0
+        """The number of the connection over which ZooKeeper would tell the deletion of its node; 0: none."""
         self.is_gone = False
-        """Whether that was told."""
-        self.over: str | None = None
-        """Why it has ended; its node is still to be removed."""
-        self.ear: EventWakeup | None = None
+        """Whether ZooKeeper told that deletion."""
+        self.end_reason: str | None = None
+        """Why the claim has ended, while its node still has to be removed; None: it has not ended."""
+        self.wakeup: EventWakeup | None = None
 
     def on_event(self, event: Any) -> None:
-        """Hear what ZooKeeper tells of its own node, or of its predecessor's; called in the client's thread."""
+        """Note an event of its own node or of its predecessor's; called in the client's thread."""
         if event.type == EventType.DELETED:
             if event.path == self.path:
                 self.is_gone = True
             elif event.path == self.predecessor:
                 self.predecessor = None
         elif event.path == self.path:
-            self.watched_over = 0  # ZooKeeper tells one thing of a node, and then no more.
+            # A watch fires once: after any other event, the deletion would go unnoticed.
+            self.watched_connection = 0
         self.wake()
 
     def wake(self) -> None:
-        """Have its waiter look, if it sleeps."""
-        ear = self.ear
-        if ear is not None:
-            ear.notify()
+        """Notify the waiter, if it sleeps."""
+        wakeup = self.wakeup  # Read once: its owner may set it to None at any moment.
+        if wakeup is not None:
+            wakeup.notify()

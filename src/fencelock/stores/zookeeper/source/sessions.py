@@ -1,15 +1,14 @@
 """The sessions of one source in this process: one for each ttl, shared by all locks of that ttl.
 
-Promise: a session is made when it is first needed, and closed when its source is closed and its last claim is gone, or
-at the interpreter's end; in a forked child there are none, and the parent's are left alone. What is remembered of ended
-claims outlives every session.
+Promise: a session is opened when it is first needed. It is closed when its source is closed and its last claim is gone,
+or at the interpreter's end. A forked child has none of its parent's sessions, and leaves them alone. The memory of
+ended claims outlives every session.
 """
 
 import os
 import threading
 import weakref
 from collections.abc import Callable
-from typing import TypeVar
 
 from fencelock.errors import SourceUnavailableError
 from fencelock.stores.quorum.tombstones import EndedClaims
@@ -17,51 +16,53 @@ from fencelock.stores.zookeeper.connection.url import ZooKeeperConnectionInfo
 from fencelock.stores.zookeeper.source.queue_entry import ZooKeeperQueueEntry
 from fencelock.stores.zookeeper.source.session import ZooKeeperSession
 
-OPERATORS_TICKS = 10
-"""The timeout of a session that is made for a request without a ttl; the servers' limits are 2 and 20 by default."""
-MIN_OPERATORS_MS = 1000
-Result = TypeVar("Result")
+OPERATOR_TICKS = 10
+"""The timeout of a session that is opened for a request without a ttl; the servers' limits are 2 and 20 by default."""
+MIN_OPERATOR_MS = 1000
 
 
-class _World:
-    """What one process has; a forked child begins with another."""
+class _ProcessSessions:
+    """The sessions of one process; a forked child begins with a new object."""
 
     def __init__(self) -> None:
         self.process_id = os.getpid()
+        # Guards the fields below, for moments only. Reentrant: a finalizer may close the sessions in a thread that
+        # holds it.
         self.mutex = threading.RLock()
-        # Held while a connection is waited for, unlike the other.
+        # Held while a connection is awaited, so that two threads do not open two sessions of one ttl; a lock of its
+        # own, so that requests over open sessions need not wait for it.
         self.opening = threading.RLock()
-        self.of_ttl: dict[int, ZooKeeperSession] = {}
+        self.by_ttl: dict[int, ZooKeeperSession] = {}
         self.ended = EndedClaims()
         self.users = 0
         self.is_over = False
 
     def check_open(self) -> None:
-        """Raise SourceUnavailableError if the interpreter ends."""
+        """Raise SourceUnavailableError if the interpreter is ending."""
         if self.is_over:
-            raise SourceUnavailableError("the interpreter is ending: no lock can be asked for any more")
+            raise SourceUnavailableError("the interpreter is ending: no lock can be acquired any more")
 
-    def enter(self, session: ZooKeeperSession) -> None:
-        """Keep a session that was made, unless the interpreter ends by now: it would be left behind."""
+    def add(self, session: ZooKeeperSession) -> None:
+        """Keep a new session, unless the interpreter has begun to end: nobody would close it."""
         with self.mutex:
             if not self.is_over:
-                self.of_ttl[session.ttl_ms] = session
+                self.by_ttl[session.ttl_ms] = session
                 return
         session.close()
         self.check_open()
 
     def close(self) -> None:
-        """Close every session; whoever makes another is refused."""
+        """Close every session, and refuse new ones."""
         if self.process_id == os.getpid():
             with self.mutex:
                 self.is_over = True
             self.close_sessions()
 
     def close_sessions(self) -> None:
-        """Close every session; whoever needs one again makes it anew."""
+        """Close every session; a later request opens a new one."""
         with self.mutex:
-            sessions = list(self.of_ttl.values())
-            self.of_ttl.clear()
+            sessions = list(self.by_ttl.values())
+            self.by_ttl.clear()
         for session in sessions:
             session.close()
 
@@ -69,89 +70,89 @@ class _World:
 class ZooKeeperSessions:
     """Hands out the sessions of one source."""
 
-    def __init__(self, place: ZooKeeperConnectionInfo) -> None:
-        self._place = place
-        self._begin_anew()
+    def __init__(self, info: ZooKeeperConnectionInfo) -> None:
+        self._info = info
+        self._reset()
 
-    def _begin_anew(self) -> None:
-        self._of_process = _World()
-        # Without the source itself, so that a source that nobody has any more ends its sessions.
+    def _reset(self) -> None:
+        self._of_process = _ProcessSessions()
+        # The finalizer does not refer to this object, so the sessions end when nobody has the source any more.
         weakref.finalize(self, self._of_process.close)
 
     @property
-    def _world(self) -> _World:
+    def _current(self) -> _ProcessSessions:
         if self._of_process.process_id != os.getpid():
-            self._begin_anew()
+            self._reset()
         return self._of_process
 
     @property
     def ended(self) -> EndedClaims:
-        """The claims of this process that are over."""
-        return self._world.ended
+        """The ended claims of this process."""
+        return self._current.ended
 
     def for_ttl(self, ttl_ms: int, request_timeout_s: float) -> ZooKeeperSession:
-        """Return the session of a ttl, connected; SourceUnavailableError if no connection can be had in time."""
-        session = self._world.of_ttl.get(ttl_ms)
+        """Return the session of a ttl, connected; SourceUnavailableError if that takes too long."""
+        session = self._current.by_ttl.get(ttl_ms)
         if session is None or not session.is_usable():
-            session = self._opened(ttl_ms, request_timeout_s)
+            session = self._open(ttl_ms, request_timeout_s)
         session.wait_connected(request_timeout_s)
         return session
 
-    def _opened(self, ttl_ms: int, request_timeout_s: float) -> ZooKeeperSession:
-        """Make the session of a ttl, instead of the one that there is if that is of no use any more."""
-        world = self._world
-        with world.opening:
-            session = world.of_ttl.get(ttl_ms)
+    def _open(self, ttl_ms: int, request_timeout_s: float) -> ZooKeeperSession:
+        """Open the session of a ttl, in place of an existing one that is not usable."""
+        current = self._current
+        with current.opening:
+            session = current.by_ttl.get(ttl_ms)
             if session is not None and session.is_usable():
-                return session  # Somebody else was faster.
-            world.check_open()
-            fresh = ZooKeeperSession(self._place, world.ended, ttl_ms, request_timeout_s)
-            world.enter(fresh)
+                return session  # Another thread was faster.
+            current.check_open()
+            new = ZooKeeperSession(self._info, current.ended, ttl_ms, request_timeout_s)
+            current.add(new)
             if session is not None:
                 session.close()
-            return fresh
+            return new
 
-    def any(self, request_timeout_s: float) -> ZooKeeperSession:
-        """Return a session for what needs none in particular."""
-        for session in self.all():
+    def any_session(self, request_timeout_s: float) -> ZooKeeperSession:
+        """Return a session for a request without a ttl."""
+        for session in self.open_sessions():
             if session.is_usable():
                 return self.for_ttl(session.ttl_ms, request_timeout_s)
-        return self.for_ttl(max(OPERATORS_TICKS * self._place.tick_ms, MIN_OPERATORS_MS), request_timeout_s)
+        return self.for_ttl(max(OPERATOR_TICKS * self._info.tick_ms, MIN_OPERATOR_MS), request_timeout_s)
 
-    def connected(self) -> ZooKeeperSession | None:
+    def connected_session(self) -> ZooKeeperSession | None:
         """Return a session that can be asked without waiting for a connection, if there is one."""
-        return next((session for session in self.all() if session.client.connected), None)
+        return next((session for session in self.open_sessions() if session.client.connected), None)
 
-    def all(self) -> list[ZooKeeperSession]:
-        """Return the sessions that there are."""
-        return list(self._world.of_ttl.values())
+    def open_sessions(self) -> list[ZooKeeperSession]:
+        """Return the open sessions."""
+        return list(self._current.by_ttl.values())
 
-    def of_claim(self, claim: str) -> tuple[ZooKeeperSession, ZooKeeperQueueEntry] | None:
-        """Return where a claim stands, and on which session; None if it stands nowhere."""
-        for session in self.all():
-            standing = session.standing.get(claim)
-            if standing is not None:
-                return session, standing
+    def find_claim(self, claim: str) -> tuple[ZooKeeperSession, ZooKeeperQueueEntry] | None:
+        """Return the session and the queue entry of a claim; None if it has none."""
+        for session in self.open_sessions():
+            entry = session.entries.get(claim)
+            if entry is not None:
+                return session, entry
         return None
 
-    def use(self) -> Callable[[], None]:
-        """Take note of a connection that may acquire, and return what takes note of its end."""
-        world = self._world
-        with world.mutex:
-            world.users += 1
+    def add_user(self) -> Callable[[], None]:
+        """Count a connection that may acquire; return the function that ends its use."""
+        current = self._current
+        with current.mutex:
+            current.users += 1
 
-        def leave() -> None:
-            with world.mutex:
-                world.users -= 1
+        def remove_user() -> None:
+            with current.mutex:
+                current.users -= 1
             self.close_if_idle()
 
-        return leave
+        return remove_user
 
     def close_if_idle(self) -> None:
-        """Close the sessions, if no connection is open that may acquire, and no claim stands."""
-        world = self._world
-        if not world.users:
-            with world.mutex:
-                is_idle = not any(session.standing for session in world.of_ttl.values())
+        """Close the sessions, if no connection uses them and no claim is left."""
+        current = self._current
+        if not current.users:
+            with current.mutex:
+                is_idle = not any(session.entries for session in current.by_ttl.values())
             if is_idle:
-                world.close_sessions()
+                current.close_sessions()
