@@ -1,9 +1,9 @@
 """The async guard among tasks: cancellation at every await, waiting for oneself, many tasks and few threads."""
 
 import asyncio
-import contextlib
 import sqlite3
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,16 @@ import pytest
 import fencelock.aio
 from fencelock import GuardError, StaleTokenError
 from fencelock.stores.sqlite.guard.block import SQLiteBlockConnection
+from fencelock.stores.sqlite.guard.connection import SQLiteGuardConnection
 from tests.guards import LOCK, RESOURCE, HandmadeLease, plain, url_of, value_in
-from tests.helpers import DEADLINE_S
+from tests.helpers import DEADLINE_S, wait_until_async
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.reduced]
+
+LEAST_MOMENTS = 10
+"""A write that seals has more requests than half of it."""
+BLOCK_OPEN_S = 0.3
+"""How long a block stays open while a release has to wait for it: one that did not wait would take milliseconds."""
 
 
 @pytest.fixture
@@ -60,6 +66,53 @@ def gated(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, *, is_after: 
 
     monkeypatch.setattr(owner, name, through)
     return gate
+
+
+class Moments:
+    """The moments of one guarded write at which its task may be cancelled: before and after each request to the store,
+    which threads make, and around the statement in its body. At the one chosen, it is.
+    """
+
+    def __init__(self, chosen: int | None = None) -> None:
+        self.count = 0
+        self._chosen = chosen
+        self._loop = asyncio.get_running_loop()
+        self._task: asyncio.Task[None] | None = None
+
+    async def write(self, guard: fencelock.aio.AsyncGuard, lease: Any) -> bool:
+        """Write, and return whether the task was cancelled."""
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            monkeypatch.setattr(SQLiteGuardConnection, "perform", self._around(SQLiteGuardConnection.perform))
+            self._task = asyncio.create_task(self._write(guard, lease))
+            await asyncio.wait([self._task])
+        if not self._task.cancelled():
+            await self._task
+        return self._task.cancelled()
+
+    async def _write(self, guard: fencelock.aio.AsyncGuard, lease: Any) -> None:
+        async with guard.transaction(lease) as connection:
+            await asyncio.to_thread(self._pass)
+            connection.execute("UPDATE reports SET value = 'perhaps'")
+            await asyncio.to_thread(self._pass)
+
+    def _around(self, perform: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(connection: Any, request: Any) -> Any:
+            self._pass()
+            reply = perform(connection, request)
+            self._pass()
+            return reply
+
+        return counted
+
+    def _pass(self) -> None:
+        """Count a moment, in a thread. At the chosen one go on when the loop has cancelled the task."""
+        if self.count == self._chosen:
+            assert self._task is not None
+            is_cancelled = threading.Event()
+            self._loop.call_soon_threadsafe(self._task.cancel)
+            self._loop.call_soon_threadsafe(is_cancelled.set)
+            assert is_cancelled.wait(DEADLINE_S)
+        self.count += 1
 
 
 @pytest.mark.parametrize("is_after", [False, True])
@@ -117,20 +170,47 @@ async def test_a_task_cancelled_inside_its_block_writes_nothing(guard: fencelock
     await write(guard, lease, "next")
 
 
-@pytest.mark.parametrize("delay", range(30))
-async def test_wherever_a_task_is_cancelled_the_guard_goes_on(
-    guard: fencelock.aio.AsyncGuard, file: Path, delay: int
+async def test_wherever_a_task_is_cancelled_the_guard_goes_on(guard: fencelock.aio.AsyncGuard, file: Path) -> None:
+    whole = Moments()
+    assert not await whole.write(guard, HandmadeLease(5))
+    assert whole.count > LEAST_MOMENTS
+    for chosen in range(whole.count):
+        lease = HandmadeLease(chosen + 6)  # A higher one each time, so that each write seals first.
+        assert await Moments(chosen).write(guard, lease), f"not cancelled at moment {chosen} of {whole.count}"
+        assert lease.open_transactions == 0
+        await write(guard, lease, f"next {chosen}")
+        assert value_in(file) == f"next {chosen}"
+
+
+async def test_a_release_waits_for_the_blocks_that_other_tasks_have_open(
+    guard: fencelock.aio.AsyncGuard, file: Path, tmp_path: Path
 ) -> None:
-    lease = HandmadeLease(5)
-    task = asyncio.create_task(write(guard, lease, "perhaps"))
-    for _ in range(delay):
-        await asyncio.sleep(0.000_1 * (delay % 7))
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
-    assert lease.open_transactions == 0
-    await write(guard, lease, "next")
-    assert value_in(file) == "next"
+    """Else a successor would be granted the lock, and could seal, in the middle of the block."""
+    async with fencelock.aio.connect(url_of(tmp_path / "locks.db")) as source:
+        lock = source.lock(LOCK, ttl=60)
+        lease = await lock.acquire()
+        assert lease is not None
+        is_open, may_end = asyncio.Event(), asyncio.Event()
+
+        async def hang() -> None:
+            async with guard.transaction(lease) as connection:
+                connection.execute("UPDATE reports SET value = 'written'")
+                is_open.set()
+                await may_end.wait()
+
+        async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as group:
+            writing = group.create_task(hang())
+            await is_open.wait()
+            releasing = group.create_task(lease.release())
+            await wait_until_async(lambda: not lease.is_valid)  # The release has begun.
+            await asyncio.wait([releasing], timeout=BLOCK_OPEN_S)
+            assert not releasing.done()
+            assert await lock.locked()
+            may_end.set()
+            await writing
+            assert await releasing
+        assert not await lock.locked()
+    assert value_in(file) == "written"
 
 
 async def test_many_tasks_write_one_after_the_other(guard: fencelock.aio.AsyncGuard, file: Path) -> None:

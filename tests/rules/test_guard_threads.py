@@ -13,9 +13,12 @@ import pytest
 
 import fencelock.aio
 from tests.guards import LOCK, RESOURCE, HandmadeLease, plain, sequencer, url_of, value_in
+from tests.helpers import DEADLINE_S, wait_until
 
 THREADS = 4
 TIMES = 20
+BLOCK_OPEN_S = 0.3
+"""How long a block stays open while a release has to wait for it: one that did not wait would take milliseconds."""
 
 
 def in_threads(work: Callable[[], Any]) -> None:
@@ -166,6 +169,37 @@ def test_a_guard_that_nobody_holds_any_more_leaves_no_connection_open(file: Path
             connection.execute("SELECT 1")
     with plain(file, timeout=0) as other:
         assert other.execute("PRAGMA journal_mode = delete").fetchone() == ("delete",)
+
+
+def test_a_release_waits_for_the_blocks_that_other_threads_have_open(file: Path, source: fencelock.Source) -> None:
+    """Else a successor would be granted the lock, and could seal, in the middle of the block."""
+    guard = fencelock.guard(url_of(file), resource=RESOURCE, lock=LOCK)
+    lock = source.lock(LOCK, ttl=60)
+    lease = lock.acquire()
+    assert lease is not None
+    is_open, may_end = threading.Event(), threading.Event()
+
+    def write() -> None:
+        with guard.transaction(lease) as connection:
+            connection.execute("UPDATE reports SET value = 'written'")
+            is_open.set()
+            assert may_end.wait(DEADLINE_S)
+
+    with ThreadPoolExecutor(2) as threads:
+        writing = threads.submit(write)
+        assert is_open.wait(DEADLINE_S)
+        releasing = threads.submit(lease.release)
+        try:
+            wait_until(lambda: not lease.is_valid)  # The release has begun.
+            with pytest.raises(TimeoutError):
+                releasing.result(BLOCK_OPEN_S)
+            assert lock.locked()
+        finally:
+            may_end.set()
+        writing.result(DEADLINE_S)
+        assert releasing.result(DEADLINE_S)
+    assert not lock.locked()
+    assert value_in(file) == "written"
 
 
 class Shot(BaseException):
