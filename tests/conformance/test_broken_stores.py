@@ -4,6 +4,8 @@ import pytest
 
 from fencelock.errors import SourceError
 from fencelock.model import draw_claim
+from fencelock.protocol import ClaimEnded
+from fencelock.stores.memory.reference_model import ReferenceModel
 from fencelock.stores.memory.source import MemorySource
 from fencelock.testing.conformance import GuardConformance, SourceConformance, failure, failures
 from fencelock.testing.conformance.rig import Rig
@@ -42,6 +44,26 @@ def short_patience(monkeypatch):
 def test_a_broken_source_is_rejected(broken, check):
     error = failure(kit_of(broken), check)
     assert isinstance(error, AssertionError), f"{broken.__name__} passed {check}: {error!r}"
+
+
+class WaryAfterPurge(ReferenceModel):
+    """Refuses the first claim after a purge, as a source does that cannot tell it from one that it has forgotten."""
+
+    is_wary = False
+
+    def _purge(self, request, now_us):
+        self.is_wary = True
+        return super()._purge(request, now_us)
+
+    def _acquire(self, request, now_us):
+        if self.is_wary:
+            self.is_wary = False
+            return ClaimEnded()
+        return super()._acquire(request, now_us)
+
+
+def test_a_source_that_asks_for_a_fresh_claim_after_a_purge_passes():
+    assert failure(kit_of(WaryAfterPurge), "test_purge_keeps_the_counter") is None
 
 
 def test_a_source_that_does_not_ring_is_rejected(monkeypatch):

@@ -205,8 +205,6 @@ def test_a_block_inside_a_block_of_the_same_place_is_refused(stack: Stack, where
         with pytest.raises(GuardError, match="guarded transaction open"), where.guard().transaction(lease):
             pass
 
-    if stack.is_async:
-        pytest.skip("another task may have one: that is a wait, not a mistake")
     stack.fenced(lease, again)
 
 

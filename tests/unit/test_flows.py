@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from fencelock._flows import renewal
 from fencelock._flows.acquire import MAX_CLAIMS, MIN_CLAIMS, RETRY_MS, Attempt, Grant, acquire, deadline_ms, margin_ms
-from fencelock._flows.retry import MAX_TRIES
 from fencelock.errors import OutcomeUnknownError, SourceError, SourceUnavailableError
 from fencelock.model import SourceInfo
 from fencelock.protocol.source_requests import (
@@ -40,6 +39,9 @@ from fencelock.protocol.source_requests import (
 from tests.unit.hand import Hand, kinds
 
 pytestmark = pytest.mark.reduced
+
+TRIES = 3
+"""How often a request is made whose reply is lost each time, as docs/reference/errors.md promises."""
 
 TTL_MS = 10_000
 MARGIN_MS = 1_000
@@ -335,7 +337,7 @@ def test_a_lost_reply_is_asked_for_again_by_the_same_request(path: str, index: i
         with pytest.raises(OutcomeUnknownError):
             hand.throw(lost)
         return
-    for _ in range(MAX_TRIES - 1):
+    for _ in range(TRIES - 1):
         assert hand.throw(lost) == request
     hand.reply(*PATHS[path][1][index:])
     assert hand.is_done
@@ -345,7 +347,7 @@ def test_a_lost_reply_is_asked_for_again_by_the_same_request(path: str, index: i
 def test_a_reply_that_is_lost_too_often_is_told(path: str, index: int) -> None:
     hand = at(path, index)
     lost = OutcomeUnknownError("the reply never came")
-    tries = 1 if isinstance(hand.request, DRIVER_REQUESTS) else MAX_TRIES
+    tries = 1 if isinstance(hand.request, DRIVER_REQUESTS) else TRIES
     for _ in range(tries - 1):
         hand.throw(lost)
     with pytest.raises(OutcomeUnknownError):
@@ -363,7 +365,7 @@ def in_line(timeout_ms: int | None = None) -> Hand:
 def test_h7_a_waiter_outlives_an_outage_in_which_its_place_is_kept(lost: Exception) -> None:
     hand = in_line()
     for now_ms in (2_000, 5_000, 1_500 + TTL_MS - 1):
-        for _ in range(1 if isinstance(lost, SourceUnavailableError) else MAX_TRIES):
+        for _ in range(1 if isinstance(lost, SourceUnavailableError) else TRIES):
             request = hand.throw(lost)
         assert request == NOW
         assert hand.reply(now_ms) == Wait(min(RETRY_MS, 1_500 + TTL_MS - now_ms))
@@ -388,10 +390,10 @@ def test_a_waiter_is_told_of_an_outage_once_its_place_or_its_time_is_over(
 def test_a_reserved_block_gives_its_request_as_many_tries_anew() -> None:
     hand = begun()
     request, lost = hand.request, OutcomeUnknownError("the reply never came")
-    for _ in range(MAX_TRIES - 1):
+    for _ in range(TRIES - 1):
         assert hand.throw(lost) == request
     assert hand.reply(BlockSpent(), None) == request
-    for _ in range(MAX_TRIES - 1):
+    for _ in range(TRIES - 1):
         assert hand.throw(lost) == request
     with pytest.raises(OutcomeUnknownError):
         hand.throw(lost)

@@ -2,7 +2,7 @@
 
 Promise: a forked child starts without leases: those of its parent are marked inherited (H6), every lock of ours is
 made anew, and the child's first acquire starts a keeper of its own. At the interpreter's end waiters get SourceError,
-and leases are released within EXIT_PATIENCE_S.
+and leases are released within EXIT_TIMEOUT_S.
 """
 
 import atexit

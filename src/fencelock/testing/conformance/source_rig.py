@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from fencelock import LockInfo, SourceInfo
 from fencelock import protocol as requests
+from fencelock._flows.acquire import MIN_CLAIMS
 from fencelock.protocol import Flow, SourceStore
 from fencelock.testing.conformance.rig import Rig, require
 from fencelock.testing.runners import AsyncRunner, SyncRunner, source_store
@@ -37,10 +38,13 @@ class Contender:
         self.rig = rig
         self.lock = lock
         self.ttl_ms = ttl_ms
-        rig.tick()
-        self.claim, self.born_us = rig.run(draw_flow())
         rig.contenders += 1
         self.holder = f"contender-{rig.contenders}"
+        self._draw()
+
+    def _draw(self) -> None:
+        self.rig.tick()
+        self.claim, self.born_us = self.rig.run(draw_flow())
 
     def request(self, *, may_wait: bool = False) -> requests.Acquire:
         """Return this claim's request for the lock, the same each time."""
@@ -59,8 +63,16 @@ class Contender:
         return reply  # type: ignore[no-any-return]
 
     def hold(self) -> requests.Granted:
-        """Acquire the lock, which must be free."""
-        return self.granted(self.acquire(), f"lock {self.lock!r} is free, so acquire is granted")
+        """Acquire the lock, which must be free. A source may refuse a claim that it cannot tell from one that it has
+        forgotten, after a purge for example: then draw a new one, as every acquire does, MIN_CLAIMS in all.
+        """
+        reply = self.acquire()
+        for _ in range(MIN_CLAIMS - 1):
+            if not isinstance(reply, requests.ClaimEnded):
+                break
+            self._draw()
+            reply = self.acquire()
+        return self.granted(reply, f"lock {self.lock!r} is free, so acquire is granted")
 
     def granted(self, reply: Any, rule: str) -> requests.Granted:
         """Return the reply if it is a grant; fail with the rule if not."""
