@@ -36,7 +36,9 @@ class Proxy:
         self._held_until = 0.0
         self._delayed_until = 0.0
         self._delay_s = 0.0
-        self._is_to_drop = False
+        self._is_reply_to_drop = self._is_request_to_drop = False
+        self._age = 0
+        """How often all connections were cut."""
         self._start(self._accept)
 
     def partition(self, seconds: float) -> None:
@@ -48,9 +50,16 @@ class Proxy:
         self._delay_s = seconds / 10
         self._delayed_until = time.monotonic() + seconds
 
-    def drop(self) -> None:
-        """Lose the next reply, and its connection."""
-        self._is_to_drop = True
+    def drop(self, *, is_request: bool = False) -> None:
+        """Lose the next reply, or the next request, and its connection."""
+        if is_request:
+            self._is_request_to_drop = True
+        else:
+            self._is_reply_to_drop = True
+
+    def cut(self) -> None:
+        """End each connection with its next piece of data, which still arrives."""
+        self._age += 1
 
     def _accept(self) -> None:
         while True:
@@ -71,19 +80,29 @@ class Proxy:
 
     def _pass(self, origin: socket.socket, goal: socket.socket, is_reply: bool) -> None:
         """Pass on what comes from one side, until a side ends; then end both."""
+        age = self._age
         with suppress(OSError):
             while data := origin.recv(_CHUNK_BYTES):
                 self._wait()
-                if is_reply and self._is_to_drop:
-                    self._is_to_drop = False
+                if self._drops(is_reply):
                     for one in (origin, goal):
                         one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
                     break
                 goal.sendall(data)
+                if age != self._age:
+                    break
         for one in (origin, goal):
             with suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
             one.close()
+
+    def _drops(self, is_reply: bool) -> bool:
+        """Return whether this piece is to be lost; the order is spent then."""
+        if is_reply:
+            is_dropped, self._is_reply_to_drop = self._is_reply_to_drop, False
+        else:
+            is_dropped, self._is_request_to_drop = self._is_request_to_drop, False
+        return is_dropped
 
     def _wait(self) -> None:
         """Wait for as long as the network is cut, or as it is slow."""

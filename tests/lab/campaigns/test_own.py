@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fencelock_lab.campaigns.command import OWN
-from fencelock_lab.campaigns.plan import USUAL_TTL_S
+from fencelock_lab.campaigns.settings import USUAL_TTL_S
 from fencelock_lab.campaigns.verdict import CLEAN, NOT_ENOUGH
 from fencelock_lab.servers import programs
 from fencelock_lab.servers.setups import SETUPS

@@ -7,7 +7,7 @@ import pytest
 
 import fencelock
 from fencelock import inspect_resources
-from fencelock_lab.campaigns.plan import OWN_NAMES
+from fencelock_lab.campaigns.settings import OWN_NAMES
 from fencelock_lab.campaigns.verdict import CLEAN, NOT_ENOUGH
 from fencelock_lab.servers.etcd import EtcdCluster, EtcdFleet
 from fencelock_lab.servers.zookeeper import ZooKeeperServer

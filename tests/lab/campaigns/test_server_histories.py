@@ -6,8 +6,8 @@ import pytest
 
 from fencelock_lab.campaigns.page import page_data
 from fencelock_lab.campaigns.report import story
-from fencelock_lab.campaigns.verdict import NOT_ENOUGH, judge
-from tests.lab.campaigns.planted import RESOURCE, Script, two_tenures
+from fencelock_lab.campaigns.verdict import NOT_ENOUGH, Expectations, judge
+from tests.lab.campaigns.planted import NS, RESOURCE, Script, two_tenures
 
 SERVERS = ["postgres"]
 
@@ -103,3 +103,63 @@ def test_faults_of_servers_and_jumps_of_clocks_are_counted_and_shown() -> None:
 def test_an_explanation_tells_of_the_servers_too() -> None:
     verdict = judge(overlap(1.5, "server-freeze").history())
     assert any(step.process == "postgres" and step.text == "server-freeze" for step in verdict.steps)
+
+
+def woken(at: float, overlap: float | None, told: float = 2.4) -> Script:
+    """Return a history in which a leader that wakes has ended the lease of process 1, which learns of it late."""
+    facts = {} if overlap is None else {"overlap": overlap}
+    script = Script(ttl=4.0).acquire("1", 1.0, 1.1, 10, until=5.0)
+    script.event(at, "server-freeze", servers=["etcd-1"], **facts).event(1.9, "server-back", servers=["etcd-1"])
+    script.call("1", "read", told - 0.1, told, token="10", position=0, until=round((told + 3) * NS))
+    return script.acquire("2", 1.9, 2.0, 11, until=5.9).final()
+
+
+def test_a_lease_that_a_waking_leader_ended_is_excused_for_as_long_as_its_store_is_known_for() -> None:
+    assert rules(woken(1.5, overlap=1.0)) == set()
+    assert rules(woken(1.5, overlap=None)) == {"lock-not-exclusive"}
+    assert rules(woken(1.5, overlap=0.3)) == {"lock-not-exclusive"}
+    assert rules(woken(1.5, overlap=1.0, told=3.5)) == {"lock-not-exclusive"}
+
+
+def after_a_fault(*, patience: float, following: float, worked: float) -> Script:
+    """Return a history with a fault of servers that is over at 3 s, the next one, and a tenure that begins again."""
+    script = two_tenures().final(("a", 1, 10), ("b", 2, 11), ("c", 3, 12))
+    script.event(2.5, "server-kill", servers=SERVERS).event(3.0, "server-back", servers=SERVERS, patience=patience)
+    script.event(following, "server-kill", servers=SERVERS)
+    script.acquire("3", worked, worked + 0.1, 12, until=worked + 1).read("3", worked + 0.1, worked + 0.2, 12, 2)
+    return script.write("3", worked + 0.2, worked + 0.3, 12, "c", 3)
+
+
+@pytest.mark.parametrize(
+    ("patience", "following", "worked", "found"),
+    [
+        (2.0, 9.0, 4.0, set()),  # It went on in time.
+        (2.0, 4.0, 6.0, set()),  # The next fault came before the patience was over.
+        (2.0, 9.0, 6.0, {"no-progress"}),
+    ],
+)
+def test_a_lock_that_stands_still_after_a_fault_of_servers_is_a_violation(
+    patience: float, following: float, worked: float, found: set[str]
+) -> None:
+    assert rules(after_a_fault(patience=patience, following=following, worked=worked)) == found
+
+
+@pytest.mark.parametrize(("left", "found"), [(0, set()), (2, {"left-in-queue"})])
+def test_a_queue_that_is_not_empty_in_the_end_is_a_violation(left: int, found: set[str]) -> None:
+    script = two_tenures().final(("a", 1, 10), ("b", 2, 11))
+    assert rules(script.event(80.0, "rest", lock="l", left=left)) == found
+
+
+def test_an_error_that_a_campaign_does_not_expect_is_a_violation() -> None:
+    script = two_tenures().final(("a", 1, 10), ("b", 2, 11))
+    script.write("1", 2.5, 2.6, 10, "c", 2, outcome="info", error="KeyError")
+    expected = Expectations({}, frozenset({"StaleTokenError"}))
+    found = {violation.rule for violation in judge(script.history(), expected).findings.violations}
+    assert found == {"unexpected-error"}
+    assert judge(script.history(), Expectations({})).findings.violations == []
+
+
+def test_a_campaign_may_expect_other_amounts() -> None:
+    script = two_tenures().final(("a", 1, 10), ("b", 2, 11)).event(80.0, "quiet", patience=5.0)
+    assert judge(script.history(), Expectations({"writes": 2})).shortfalls == ()
+    assert judge(script.history(), Expectations({"writes": 3})).shortfalls == ("2 writes, and 3 are the least",)

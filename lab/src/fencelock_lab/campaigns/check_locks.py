@@ -132,6 +132,15 @@ def check_alarms(history: History, findings: Findings) -> None:
                 findings.blame("seal-lost", resource, message, one)
 
 
+def check_errors(history: History, findings: Findings, allowed: frozenset[str]) -> None:
+    """No read or write ended with another error than these."""
+    for resource, operations in history.by_place(READ, WRITE).items():
+        for one in operations:
+            if one.error is not None and one.error not in allowed:
+                findings.blame("unexpected-error", resource, f"a {one.kind} ended with {one.error}", one)
+                break
+
+
 class Ceiling:
     """When the first of the grants above each token was asked for.
 

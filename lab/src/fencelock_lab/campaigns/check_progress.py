@@ -1,27 +1,28 @@
 """Whether enough happened to prove anything, and everything went on once the faults had ended.
 
 Promise: what is counted is what was done and told, not what was planned. A freeze counts if it lasted past the ttl and
-hit a process that held a lock: only that one can wake up stale.
+hit a process that held a lock: only that process can wake up stale.
 """
 
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 
 from fencelock_lab.campaigns.findings import Findings
 from fencelock_lab.campaigns.history import (
     ACQUIRE,
-    DELAY,
-    DROP,
+    DISTURBANCES,
     FAIL,
     FREEZE,
     JUMP,
     KILL,
     NS_PER_S,
     OK,
-    PARTITION,
     QUIET,
     READ,
     RELEASE,
+    REST,
+    SERVER_BACK,
     SERVER_FAULTS,
     STRAY,
     THAW,
@@ -31,9 +32,8 @@ from fencelock_lab.campaigns.history import (
     Operation,
 )
 
-MIN_HANDOFFS = 20
-MIN_FREEZES = 5
-MIN_REFUSALS = 3
+USUAL_LEAST = {"handoffs": 20, "freezes": 5, "refusals": 3}
+"""What must have happened, by the names of amounts, for a history to prove something."""
 
 
 @dataclass(slots=True)
@@ -58,11 +58,12 @@ class Amounts:
     server_faults: int = 0
     duration: float = 0.0
 
-    def shortfalls(self) -> list[str]:
+    def shortfalls(self, minimums: Mapping[str, int]) -> list[str]:
         """Return what was too little for a verdict, each with its minimum."""
-        minimums = (("handoffs", MIN_HANDOFFS), ("freezes", MIN_FREEZES), ("refusals", MIN_REFUSALS))
         have = asdict(self)
-        return [f"{have[what]} {what}, and {least} are the least" for what, least in minimums if have[what] < least]
+        return [
+            f"{have[what]} {what}, and {least} are the least" for what, least in minimums.items() if have[what] < least
+        ]
 
 
 def amounts_of(history: History) -> Amounts:
@@ -81,7 +82,7 @@ def amounts_of(history: History) -> Amounts:
         granted = sorted((one for one in operations if one.outcome == OK), key=lambda one: one.token or 0)
         amounts.handoffs += sum(a.process != b.process for a, b in pairwise(granted))
     amounts.kills = sum(event.kind == KILL for event in history.events)
-    amounts.disturbances = sum(event.kind in {PARTITION, DELAY, DROP} for event in history.events)
+    amounts.disturbances = sum(event.kind in DISTURBANCES for event in history.events)
     amounts.jumps = sum(event.kind == JUMP for event in history.events)
     amounts.server_faults = sum(event.kind in SERVER_FAULTS for event in history.events)
     amounts.freezes = _freezes(history)
@@ -132,10 +133,33 @@ def check_progress(history: History, findings: Findings) -> None:
     for kind, places in ((ACQUIRE, history.locks), (WRITE, history.resources)):
         asked = history.by_place(kind)
         for place in dict.fromkeys((*places, *asked)):
+            operations = asked.get(place, [])
+            for begin, end_ns in _pauses(history):
+                _check_within(kind, place, operations, begin, end_ns, findings)
             if quiet is None:
                 findings.doubt("no-progress", place, "the history does not tell when the faults had ended")
             else:
-                _check_again(kind, place, asked.get(place, []), quiet, history.end_ns, findings)
+                _check_again(kind, place, operations, quiet, history.end_ns, findings)
+
+
+def _pauses(history: History) -> Iterator[tuple[HistoryEvent, int]]:
+    """Yield each moment at which servers were back that had a patience, and when the next fault of servers came."""
+    of_servers = [one for one in history.events if one.kind in {*SERVER_FAULTS, SERVER_BACK}]
+    for event, following in zip_longest(of_servers, of_servers[1:]):
+        if event.kind == SERVER_BACK and "patience" in event.facts:
+            yield event, history.end_ns if following is None else following.time_ns
+
+
+def _check_within(
+    kind: str, place: str, operations: list[Operation], begin: HistoryEvent, end_ns: int, findings: Findings
+) -> None:
+    """Blame a place that stood still for its whole patience after servers were back; less says nothing."""
+    until_ns = begin.time_ns + int(begin.facts["patience"] * NS_PER_S)
+    has_gone_on = any(one.outcome == OK and begin.time_ns < one.ended_ns <= until_ns for one in operations)
+    if until_ns <= end_ns and not has_gone_on:
+        servers = ", ".join(begin.facts["servers"])
+        message = f"{begin.facts['patience']:.1f} s after {servers} were back there was no {kind} yet"
+        findings.blame("no-progress", place, message, *operations[-1:])
 
 
 def _check_again(
@@ -149,3 +173,11 @@ def _check_again(
         findings.blame("no-progress", place, message, *operations[-1:])
     elif not ends:
         findings.doubt("no-progress", place, f"the history ends before a {kind} after the last fault")
+
+
+def check_rest(history: History, findings: Findings) -> None:
+    """No lock has a holder or a waiter left when all processes have ended."""
+    for event in history.events:
+        if event.kind == REST and event.facts["left"]:
+            message = f"{event.facts['left']} still hold the lock or wait for it, and all processes have ended"
+            findings.blame("left-in-queue", event.facts["lock"], message)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from fencelock_lab.campaigns.history import History
-    from fencelock_lab.campaigns.plan import CampaignSettings
+    from fencelock_lab.campaigns.settings import CampaignSettings
     from fencelock_lab.servers.setup import Setup
 
 MIN_TTL_S = 0.2
@@ -114,7 +114,7 @@ def verify(  # noqa: PLR0913 - each is an option of its own
     if checked_file is not None:
         code, is_whole = _tell(_read(checked_file), page_file, as_json)
         return _exit_code(code, is_whole=is_whole)
-    from fencelock_lab.campaigns.plan import CampaignSettings, possible_faults
+    from fencelock_lab.campaigns.settings import CampaignSettings, possible_faults
     from fencelock_lab.campaigns.targets import make_target
 
     kind = _own_kind(own, source, control, ttl)
@@ -225,7 +225,7 @@ def _own_servers(kind: "type[Setup]", guard: str | None, *, is_dry: bool) -> "It
 
 def _chosen_ttl(asked: float | None, own: "type[Setup] | None", source_url: str | None) -> float:
     """Return the length of the leases; BadParameter if it is known that the source grants none of that length."""
-    from fencelock_lab.campaigns.plan import OWN_NAMES, usual_ttl
+    from fencelock_lab.campaigns.settings import OWN_NAMES, usual_ttl
 
     if own is not None:
         return asked or own.ttl
@@ -265,14 +265,14 @@ def _attack(
     servers: "Setup | None",
 ) -> int:
     """Run the campaign; the history is kept where the user wants it, and else only if it shows a violation."""
-    from fencelock_lab.campaigns.campaign import run_campaign
+    from fencelock_lab.campaigns.campaign import Campaign
     from fencelock_lab.campaigns.verdict import VIOLATION
 
     _hear_endings()
     with tempfile.TemporaryDirectory(prefix="fencelock-verify-") as folder:
         made = Path(folder, "history.jsonl")
         with _progress(settings.seed) as tell:
-            history = run_campaign(settings, made, tell, complain, servers)
+            history = Campaign(settings, servers).run(made, tell, complain)
         kept = history_file if history_file is not None and is_copied(made, history_file) else None
         code, is_whole = _tell(history, page_file, as_json)
         is_whole = is_whole and kept == history_file

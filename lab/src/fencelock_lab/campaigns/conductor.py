@@ -1,16 +1,19 @@
 """The conductor of a campaign: starts the workers, wakes those that freeze, replaces those that die.
 
-Promise: it waits for what workers tell it, and looks at no clock but for when to wake somebody. No worker outlives it:
-the kernel kills them when it dies, frozen ones too. Each is in a process group of its own, which Ctrl-C does not reach.
+Promise: it waits for what workers tell it, and reads the clock only to know when to wake or strike one. No worker
+outlives it: the kernel kills them when it dies, frozen ones too. Each is in a process group of its own, which Ctrl-C
+does not reach.
 """
 
 import heapq
 import os
+import random
 import selectors
 import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -19,11 +22,13 @@ from typing import TYPE_CHECKING, Self
 
 from fencelock.errors import SourceError
 from fencelock_lab.campaigns import clocks
-from fencelock_lab.campaigns.history import JUMP, QUIET, THAW
-from fencelock_lab.campaigns.plan import NAP, CampaignSettings
+from fencelock_lab.campaigns.competitor import ENDED, FREEZING, NAPPING, WORKED
+from fencelock_lab.campaigns.faults import NAP
+from fencelock_lab.campaigns.history import FREEZE, JUMP, KILL, QUIET, THAW
 from fencelock_lab.campaigns.recorder import Recorder
+from fencelock_lab.campaigns.settings import ANYWHERE_FREEZE, ANYWHERE_KILL, CampaignSettings
 from fencelock_lab.campaigns.signals import held_back
-from fencelock_lab.campaigns.worker import ENDED, FREEZING, NAPPING, READY, WORKED, orders_for
+from fencelock_lab.campaigns.worker import READY, orders_for
 from fencelock_lab.servers import faketime
 
 if TYPE_CHECKING:
@@ -33,11 +38,18 @@ _READ_BYTES = 65536
 _STDERR_TAIL_CHARACTERS = 2000
 _TELL_EVERY_S = 0.5
 _HOPELESS_TENURES = 5
-"""After so many tenures of each worker in which nothing was accepted it is not waited for any longer."""
+"""After so many tenures of each competitor in which nothing was accepted, the conductor waits no longer."""
+ANYWHERE = "anywhere"
+"""The point of a freeze or kill that came from outside, at any instruction."""
+_ANYWHERE_PAUSES_S = (0.01, 0.1)
+_ANYWHERE_FREEZE_TTLS = (0.08, 2.5)
+_ANYWHERE_KILL_SHARE = 0.15
+_MAX_FROZEN_PART = 4
+"""At most a quarter of the processes is frozen from outside at one time."""
 _START_PATIENCE_S = 60.0
 """How long processes may take to start: on a loaded machine that is seconds, which are no part of the attack."""
 _SERVERS_PATIENCE_S = 180.0
-"""How long our own servers may take to be well again after a fault: each has a deadline that is shorter."""
+"""How long our own servers may take to serve again after a fault: each has a deadline that is shorter."""
 
 
 class CampaignError(SourceError):
@@ -52,8 +64,6 @@ class Life:
         self.number = number
         self.process = f"{worker}.{number}"
         self.is_ready = False
-        self.ended = 0
-        self.worked = 0
         self.frozen_at = 0.0
         self.unread = b""
         self._errors = folder / f"{self.process}.stderr"
@@ -66,7 +76,7 @@ class Life:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 env=os.environ | (faketime.variables(folder / f"{self.process}.clock") if self._has_clock else {}),
-                # Unbuffered: an order that one who has just died did not take is not tried again at the end.
+                # Unbuffered: an order for a process that has just died is not tried again when the pipe closes.
                 bufsize=0,
                 process_group=0,
             )
@@ -131,6 +141,10 @@ class Conductor:
         self._frozen: list[tuple[float, int, Life]] = []
         self._is_quiet = False
         self._is_stopping = False
+        self._worked: Counter[int] = Counter()
+        self._ended: Counter[int] = Counter()
+        self._chance = random.Random(f"{settings.seed}/anywhere")  # noqa: S311 - drawn again from its seed
+        self._next_anywhere_at: float | None = None
         self._counts = {"tenures": 0, "freezes": 0, "kills": 0}
         self._told_at = 0.0
 
@@ -149,6 +163,7 @@ class Conductor:
             self._start(worker, 0)
         self._go_on(_START_PATIENCE_S, lambda: all(life.is_ready for life in self._lives.values()))
         if self._nemesis is None:
+            self._begin_anywhere()
             self._go_on(self.settings.duration, lambda: False)
         else:
             self._go_on_beside(self._nemesis)
@@ -160,8 +175,8 @@ class Conductor:
         self._go_on(self.settings.patience, lambda: not self._selector.get_map())
 
     def _go_on_beside(self, nemesis: "Nemesis") -> None:
-        """Attack while something is done to the servers, too: until each fault has come, and the last to its end."""
-        nemesis.begin()
+        """Attack while the servers are struck, too, until each fault has come to its end."""
+        nemesis.begin(lambda: dict(self._worked))
         self._go_on(self.settings.duration, lambda: nemesis.is_over)
         self._go_on(_SERVERS_PATIENCE_S, lambda: nemesis.is_over or nemesis.has_struck_all)
         nemesis.end()
@@ -169,8 +184,9 @@ class Conductor:
         nemesis.check()
 
     def _calm(self) -> None:
-        """End the faults, and wait until every worker has worked again: first those that may still be in one."""
+        """End the faults, and wait until every competitor has worked again: first those that may still be in one."""
         self._is_quiet = True
+        self._next_anywhere_at = None
         for life in self._lives.values():
             life.send(QUIET)
         while self._frozen:
@@ -178,16 +194,15 @@ class Conductor:
         for is_announced in (False, True):
             if is_announced:
                 self._recorder.note(QUIET, patience=self.settings.patience)
-            before = {worker: life.worked for worker, life in self._lives.items()}
-            for life in self._lives.values():
-                life.ended = 0
+            before = Counter(self._worked)
+            self._ended.clear()
             self._go_on(self.settings.patience, partial(self._have_worked, before))
 
-    def _have_worked(self, before: dict[int, int]) -> bool:
-        """Tell whether all have, or whether none ever will, since everybody is refused again and again."""
-        lives = self._lives.values()
-        return all(life.worked > before[life.worker] for life in lives) or all(
-            life.ended >= _HOPELESS_TENURES for life in lives
+    def _have_worked(self, before: Counter[int]) -> bool:
+        """Return whether all have worked, or whether none ever will, since each is refused again and again."""
+        competitors = range(self.settings.workers * self.settings.threads)
+        return all(self._worked[one] > before[one] for one in competitors) or all(
+            self._ended[one] >= _HOPELESS_TENURES for one in competitors
         )
 
     # --- what workers tell --------------------------------------------------------------------------------------------
@@ -197,7 +212,10 @@ class Conductor:
         while (now := time.monotonic()) < end and not is_enough():
             while self._frozen and self._frozen[0][0] <= now:
                 self._thaw()
+            self._strike_anywhere(now)
             due = min([end, now + _TELL_EVERY_S, *(at for at, _, _ in self._frozen[:1])])
+            if self._next_anywhere_at is not None:
+                due = min(due, self._next_anywhere_at)
             for key, _ in self._selector.select(max(0.0, due - now)):
                 self._hear(key.data)
             self._report(now)
@@ -213,9 +231,9 @@ class Conductor:
             if word == READY:
                 life.is_ready = True
             elif word == ENDED:
-                life.ended += 1
+                self._ended[int(rest)] += 1
             elif word == WORKED:
-                life.worked += 1
+                self._worked[int(rest)] += 1
                 self._counts["tenures"] += 1
             elif word == FREEZING:
                 self._expect_freeze(life, float(rest))
@@ -224,19 +242,48 @@ class Conductor:
 
     def _expect_freeze(self, life: Life, seconds: float) -> None:
         if not life.wait_until_stopped():
-            return  # Its end is heard of next.
-        self._counts["freezes"] += 1
-        life.frozen_at = time.monotonic()
-        wake_at = life.frozen_at + (0.0 if self._is_quiet else seconds)
-        heapq.heappush(self._frozen, (wake_at, life.worker, life))
+            return  # The end of its output comes next.
+        self._note_frozen(life, seconds)
         if seconds >= self.settings.ttl:
             for other in self._lives.values():
                 if other is not life and self._has_same_lock(other, life):
                     other.send(NAP)
 
+    def _note_frozen(self, life: Life, seconds: float) -> None:
+        self._counts["freezes"] += 1
+        life.frozen_at = time.monotonic()
+        wake_at = life.frozen_at + (0.0 if self._is_quiet else seconds)
+        heapq.heappush(self._frozen, (wake_at, life.worker, life))
+
+    # --- from outside -------------------------------------------------------------------------------------------------
+    def _begin_anywhere(self) -> None:
+        if {ANYWHERE_FREEZE, ANYWHERE_KILL} & set(self.settings.faults):
+            self._next_anywhere_at = time.monotonic()
+
+    def _strike_anywhere(self, now: float) -> None:
+        """Freeze or kill a process, at whatever instruction it is, if it is time for that."""
+        if self._next_anywhere_at is None or now < self._next_anywhere_at:
+            return
+        self._next_anywhere_at = now + self._chance.uniform(*_ANYWHERE_PAUSES_S)
+        frozen = [life for _, _, life in self._frozen]
+        awake = [life for life in self._lives.values() if life.is_ready and life not in frozen]
+        if not awake:
+            return
+        victim = self._chance.choice(awake)
+        if ANYWHERE_KILL in self.settings.faults and self._chance.random() < _ANYWHERE_KILL_SHARE:
+            self._recorder.note(KILL, victim=victim.process, point=ANYWHERE)
+            victim.is_ready = False
+            victim.popen.kill()
+        elif ANYWHERE_FREEZE in self.settings.faults and len(frozen) < self.settings.workers // _MAX_FROZEN_PART:
+            victim.popen.send_signal(signal.SIGSTOP)
+            if victim.wait_until_stopped():
+                self._recorder.note(FREEZE, victim=victim.process, point=ANYWHERE)
+                self._note_frozen(victim, self.settings.ttl * self._chance.uniform(*_ANYWHERE_FREEZE_TTLS))
+
     def _wake_predecessors(self, life: Life) -> None:
-        """Wake whoever is frozen on the same lock as soon as that was for a ttl: now a successor is between its read
-        and its write, which is the worst moment at which a stale write can come.
+        """Wake each process that is frozen on the same lock, as soon as it was for a ttl.
+
+        A successor is between its read and its write now, which is the worst moment for a stale write.
         """
         for at, (wake_at, worker, other) in enumerate(self._frozen):
             if self._has_same_lock(other, life):
@@ -254,8 +301,6 @@ class Conductor:
     # --- lives --------------------------------------------------------------------------------------------------------
     def _start(self, worker: int, number: int) -> None:
         life = Life(self.settings, worker, number, self._folder)
-        if worker in self._lives:
-            life.worked = self._lives[worker].worked
         self._lives[worker] = life
         self._selector.register(life.output, selectors.EVENT_READ, life)
         if self._is_quiet:

@@ -24,7 +24,11 @@ ACQUIRE, RELEASE, READ, WRITE, STRAY = "acquire", "release", "read", "write", "s
 OPERATIONS = (ACQUIRE, RELEASE, READ, WRITE, STRAY)
 BEGIN, FINAL, QUIET = "begin", "final", "quiet"
 FREEZE, THAW, KILL = "freeze", "thaw", "kill"
-PARTITION, DELAY, DROP = "partition", "delay", "drop"
+PARTITION, DELAY, DROP, CUT, LOSE = "partition", "delay", "drop", "cut", "lose"
+DISTURBANCES = (PARTITION, DELAY, DROP, CUT, LOSE)
+"""What is done to the network of a process: held back, slow, a reply lost, connections cut, a request lost."""
+REST = "rest"
+"""What a lock looks like in the end: it has nobody left who holds it or waits for it."""
 RESTORE = "restore"
 JUMP = "jump"
 SERVER_KILL, SERVER_FREEZE, SERVER_RESTART = "server-kill", "server-freeze", "server-restart"
@@ -35,7 +39,8 @@ SERVER_EVENTS = (*SERVER_FAULTS, SERVER_BACK)
 NEMESIS = "nemesis"
 NS_PER_S = 1_000_000_000
 _NEEDED: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys((FREEZE, THAW, KILL, PARTITION, DELAY, DROP), ("victim",)),
+    **dict.fromkeys((FREEZE, THAW, KILL, *DISTURBANCES), ("victim",)),
+    REST: ("lock", "left"),
     JUMP: ("victim", "seconds"),
     RESTORE: ("resource", "position"),
     QUIET: ("patience",),

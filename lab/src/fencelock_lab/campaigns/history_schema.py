@@ -73,6 +73,9 @@ _KINDS: dict[str, Callable[[str, Any], object]] = {
     "seconds": seconds,
     "patience": length,
     "forgets": length,
+    "overlap": length,
+    "lock": text,
+    "left": whole,
     "servers": texts,
 }
 

@@ -1,16 +1,37 @@
-"""Which leases a server may have ended early: those that it forgot when it crashed, or that a restore has ended.
+"""Which leases a server may have ended early: by a crash that lost them, by a restore, or as a frozen leader woke.
 
-Promise: only what the store's own reference allows is taken from a lease, and only from one that was granted before.
-Checkers then know of such a lease only that it was held until the server was gone.
+Promise: a lease loses only what the store's own reference allows, and only if it was granted before. Checkers then know
+of such a lease only that it was held until the server was gone.
 """
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
-from fencelock_lab.campaigns.history import ACQUIRE, NS_PER_S, OK, SERVER_KILL, SERVER_RESTORE, History
+from fencelock_lab.campaigns.history import (
+    ACQUIRE,
+    NS_PER_S,
+    OK,
+    SERVER_BACK,
+    SERVER_FREEZE,
+    SERVER_KILL,
+    SERVER_RESTORE,
+    History,
+)
+
+
+class Ending(NamedTuple):
+    """A moment at which leases may have ended early: those begun before `begun_ns`, of which something was told from
+    `told_ns` until `unaware_ns`, may be over since `gone_ns`.
+    """
+
+    gone_ns: int
+    begun_ns: int
+    told_ns: int = 0
+    unaware_ns: float = float("inf")
 
 
 def shorten_leases(history: History) -> None:
-    """Let no lease be relied on beyond the moment at which its server may have forgotten it."""
+    """Limit each lease that a server may have ended early to the moment at which it may have done so."""
     endings = list(_endings(history))
     if not endings:
         return
@@ -19,17 +40,26 @@ def shorten_leases(history: History) -> None:
         if one.kind == ACQUIRE and one.outcome == OK:
             begun.setdefault((one.process, one.token), one.invoked_ns)  # One that enters again has it already.
     for one in history.operations:
-        for gone_ns, kept_ns in endings:
-            if one.until_ns is None or one.completed_ns is None or one.completed_ns < kept_ns:
+        for ending in endings:
+            if one.until_ns is None or one.completed_ns is None:
                 continue
-            if begun.get((one.process, one.token), one.invoked_ns) < gone_ns:
-                one.until_ns = min(one.until_ns, gone_ns)
+            is_told = ending.told_ns <= one.completed_ns <= ending.unaware_ns
+            if is_told and begun.get((one.process, one.token), one.invoked_ns) < ending.begun_ns:
+                one.until_ns = min(one.until_ns, ending.gone_ns)
 
 
-def _endings(history: History) -> Iterator[tuple[int, int]]:
-    """Yield when a server was gone, and before which moment what it had confirmed by then outlives it."""
-    for event in history.events:
+def _endings(history: History) -> Iterator[Ending]:
+    """Yield the moments at which servers may have ended leases early."""
+    for number, event in enumerate(history.events):
         if event.kind == SERVER_RESTORE:
-            yield event.time_ns, 0
+            yield Ending(event.time_ns, event.time_ns)
         elif event.kind == SERVER_KILL and "forgets" in event.facts:
-            yield event.time_ns, event.time_ns - int(float(event.facts["forgets"]) * NS_PER_S)
+            # What was confirmed earlier outlives the crash.
+            forgets_ns = int(float(event.facts["forgets"]) * NS_PER_S)
+            yield Ending(event.time_ns, event.time_ns, told_ns=event.time_ns - forgets_ns)
+        elif event.kind == SERVER_FREEZE and "overlap" in event.facts:
+            # Leases that the other servers granted or renewed meanwhile may end as it wakes, too.
+            backs = (one.time_ns for one in history.events[number:] if one.kind == SERVER_BACK)
+            back_ns = next(backs, history.end_ns)
+            overlap_ns = int(float(event.facts["overlap"]) * NS_PER_S)
+            yield Ending(event.time_ns, back_ns, unaware_ns=back_ns + overlap_ns)

@@ -19,7 +19,7 @@ from typing import Any
 
 import fencelock
 from fencelock.testing import unfenced
-from fencelock_lab.campaigns.plan import CampaignSettings
+from fencelock_lab.campaigns.settings import CampaignSettings
 from fencelock_lab.campaigns.table_target import TableTarget
 from fencelock_lab.campaigns.target import TargetState
 

@@ -1,11 +1,13 @@
-"""Carries out what the schedule says, in a thread of its own, while processes attack the resources.
+"""The nemesis strikes a campaign's own servers, in a thread of its own, while processes attack the resources.
 
 Promise: a fault that has begun is brought to its end, also when the campaign is over: afterwards every server runs and
 takes requests. What is noted was done, at that moment or just before. What a restore demands of an operator is done
-before anybody finds the servers again.
+before a client can reach the servers again.
 """
 
 import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Self
 
@@ -20,21 +22,35 @@ from fencelock_lab.campaigns.history import (
     SERVER_RESTART,
     SERVER_RESTORE,
 )
-from fencelock_lab.campaigns.plan import CampaignSettings
 from fencelock_lab.campaigns.recorder import Recorder
-from fencelock_lab.campaigns.schedule import Strike, strikes
+from fencelock_lab.campaigns.settings import CampaignSettings
+from fencelock_lab.campaigns.strikes import Strike, strikes
 from fencelock_lab.campaigns.target import Target
 from fencelock_lab.campaigns.targets import make_target
 from fencelock_lab.servers.server import Server
 from fencelock_lab.servers.setup import Setup
 
 REASON = "fencelock verify has restored a backup"
+LATE_REVOKERS = ("etcd3",)
+"""Servers whose leader ends leases as it wakes that others have renewed meanwhile (docs/reference/stores/etcd.md)."""
+MIN_TURNS = 2
+"""After a strike a lock has gone on when so many competitors have worked under it."""
+_LOOK_S = 0.05
+_SLACK_S = 1.0
+"""It waits so much longer than what it waits for may take, so that the history shows a lock that does not go on."""
 
 
 class Nemesis:
-    """Does to the servers what the schedule says. A context manager: in the end all is well again."""
+    """Strikes the servers: by a script, waiting each time until all locks go on, or as drawn, without waiting.
 
-    def __init__(self, setup: Setup, settings: CampaignSettings, recorder: Recorder) -> None:
+    A context manager: in the end all servers take requests again.
+    """
+
+    def __init__(
+        self, setup: Setup, settings: CampaignSettings, recorder: Recorder, script: Sequence[Strike] = ()
+    ) -> None:
+        self._script = script
+        self._turns: Callable[[], Mapping[int, int]] = dict
         self._setup = setup
         self._settings = settings
         self._recorder = recorder
@@ -54,23 +70,24 @@ class Nemesis:
         if self._thread.ident is not None:
             self._thread.join()
 
-    def begin(self) -> None:
-        """Begin to strike."""
+    def begin(self, turns: Callable[[], Mapping[int, int]]) -> None:
+        """Begin to strike. `turns` returns how often each competitor has worked until now."""
+        self._turns = turns
         self._thread.start()
 
     def end(self) -> None:
-        """Strike no more; what has begun comes to its end."""
+        """Strike no more; a strike that has begun comes to its end."""
         self._is_ending.set()
 
     @property
     def is_over(self) -> bool:
-        """Tell whether it strikes no more: it was told to end, or a server did not come back."""
+        """Whether it strikes no more: it was told to end, its script is over, or a server did not come back."""
         return not self._thread.is_alive()
 
     @property
     def has_struck_all(self) -> bool:
-        """Tell whether each fault that was to come has come to its end."""
-        return self.count >= len(self._faults)
+        """Whether each fault that was to come has come to its end."""
+        return self.count >= len(self._script or self._faults)
 
     def check(self) -> None:
         """Raise what went wrong, if something did."""
@@ -81,16 +98,20 @@ class Nemesis:
         try:
             if SERVER_RESTORE in self._faults:
                 self._setup.back_up()
-            for strike in strikes(self._settings.seed, self._faults, self._settings.ttl):
+            self._await_turns()
+            for strike in self._script or strikes(self._settings.seed, self._faults, self._settings.ttl):
                 if self._is_ending.wait(strike.pause):
                     return
                 self._strike(strike)
+                self._await_turns()
                 self.count += 1
         except Exception as error:
             self._error = error
 
     def _strike(self, strike: Strike) -> None:
-        victims = [self._setup.servers[number] for number in strike.victims(self._setup.size)]
+        servers = self._setup.servers
+        leader = self._setup.leader()
+        victims = [servers[one] for one in strike.victims(len(servers), servers.index(leader) if leader else 0)]
         {
             SERVER_KILL: self._kill,
             SERVER_FREEZE: self._freeze,
@@ -99,11 +120,27 @@ class Nemesis:
             SERVER_RESTORE: self._restore,
         }[strike.kind](victims, strike.seconds)
 
+    def _await_turns(self) -> None:
+        """If there is a script, wait until every lock goes on: two of its competitors have worked since now."""
+        if not self._script:
+            return
+        before = self._turns()
+        deadline = time.monotonic() + self._settings.patience + _SLACK_S
+        while not self._has_gone_on(before) and time.monotonic() < deadline:
+            if self._is_ending.wait(_LOOK_S):
+                return
+
+    def _has_gone_on(self, before: Mapping[int, int]) -> bool:
+        turns = self._turns()
+        fresh = [number for number, count in turns.items() if count > before.get(number, 0)]
+        locks = [self._settings.lock_of_worker(number) for number in fresh]
+        return all(locks.count(lock) >= MIN_TURNS for lock in range(self._settings.locks))
+
     # --- the faults ---------------------------------------------------------------------------------------------------
     def _kill(self, victims: list[Server], seconds: float) -> None:
         for server in victims:
             server.kill()
-        # Noted when none runs any more: whatever was granted until now, was granted by those that are dead.
+        # Noted when none of them runs: what was granted until now, they have granted.
         forgets = {"forgets": self._setup.forgets_s} if self._setup.forgets_s else {}
         self._note(SERVER_KILL, victims, **forgets)
         self._is_ending.wait(seconds)
@@ -111,9 +148,11 @@ class Nemesis:
         self._note(SERVER_BACK, victims)
 
     def _freeze(self, victims: list[Server], seconds: float) -> None:
+        leader = self._setup.leader()
+        is_late = self._setup.name in LATE_REVOKERS and leader in victims and seconds > self._settings.ttl
         for server in victims:
             server.freeze()
-        self._note(SERVER_FREEZE, victims)
+        self._note(SERVER_FREEZE, victims, **({"overlap": self._settings.ttl} if is_late else {}))
         self._is_ending.wait(seconds)
         for server in victims:
             server.thaw()
@@ -130,7 +169,7 @@ class Nemesis:
             self._note(SERVER_BACK, [server])
 
     def _isolate(self, _victims: list[Server], seconds: float) -> None:
-        """Cut the leader off from the others, at least until one of them leads."""
+        """Isolate the leader from the others, at least until one of them leads."""
         leader = self._setup.leader()
         if leader is None:
             return
@@ -154,8 +193,9 @@ class Nemesis:
         self._setup.back_up()
 
     def _remedy(self, url: str, lost: int) -> None:
-        """Do what docs/how-to/restore-a-backup.md demands of an operator whose processes run on: they know the epoch
-        that is lost, and refuse one that is not above it.
+        """Do what docs/how-to/restore-a-backup.md demands of an operator whose processes run on.
+
+        They know the epoch that is lost, and refuse one that is not above it.
         """
         with fencelock.connect(url) as source:
             # A source notices by itself at its next grant, which is too late to raise a mark to its last token.
@@ -170,13 +210,15 @@ class Nemesis:
                     make_target(replace(self._settings, guard=self._setup.guard_url), number), source
                 )
 
-    def _remedy_resources(self, place: Target, source: fencelock.Source) -> None:
-        guard = fencelock.guard(place.url, resources=place.resources, lock=place.lock)
+    def _remedy_resources(self, target: Target, source: fencelock.Source) -> None:
+        guard = fencelock.guard(target.url, resources=target.resources, lock=target.lock)
         guard.raise_to(source, reason=REASON)
-        for resource in place.resources:
-            rows, _ = place.final(resource)
-            mark = fencelock.guard(place.url, resource=resource, lock=place.lock).mark().token
+        for resource in target.resources:
+            rows, _ = target.final(resource)
+            mark = fencelock.guard(target.url, resource=resource, lock=target.lock).mark().token
             self._recorder.note(RESTORE, resource=resource, position=len(rows), mark=str(mark))
 
     def _note(self, kind: str, servers: list[Server], **facts: object) -> None:
+        if kind == SERVER_BACK:
+            facts["patience"] = self._settings.patience
         self._recorder.note(kind, servers=[server.name for server in servers], **facts)

@@ -13,7 +13,7 @@ from typing import Any
 from fencelock_lab.campaigns.history import (
     ACQUIRE,
     DELAY,
-    DROP,
+    DISTURBANCES,
     FAIL,
     FREEZE,
     JUMP,
@@ -91,8 +91,10 @@ class Scale:
 
 
 def lane_of(process: str) -> str:
-    """Return the worker of which a process is one life."""
-    return process.partition(".")[0]
+    """Return the worker of which a process is one life, with the number of the thread if it has several."""
+    worker, _, life = process.partition(".")
+    _, slash, thread = life.partition("/")
+    return f"{worker}{slash}{thread}"
 
 
 def _leases(history: History, scale: Scale) -> Iterator[tuple[int, float, float, str, int]]:
@@ -140,7 +142,7 @@ def _struck(history: History, scale: Scale) -> Iterator[tuple[int, float, float,
 
 
 def _disturbed(event: HistoryEvent, scale: Scale) -> tuple[int, float, float, str] | None:
-    if event.kind not in {KILL, PARTITION, DELAY, DROP, JUMP, RESTORE}:
+    if event.kind not in {KILL, *DISTURBANCES, JUMP, RESTORE}:
         return None
     lasts = float(event.facts.get("seconds", 0)) if event.kind in {PARTITION, DELAY} else 0.0
     began = scale.at(event.time_ns)

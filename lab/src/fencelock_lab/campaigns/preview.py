@@ -5,7 +5,7 @@ Promise: what is listed is all that a campaign writes to. A source's id, which i
 
 from typing import Any
 
-from fencelock_lab.campaigns.plan import CampaignSettings
+from fencelock_lab.campaigns.settings import CampaignSettings
 from fencelock_lab.campaigns.targets import make_target
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import fencelock
 from fencelock.testing import unfenced
 from fencelock_lab.campaigns.dialects import Dialect, dialect_of
-from fencelock_lab.campaigns.plan import CampaignSettings
+from fencelock_lab.campaigns.settings import CampaignSettings
 from fencelock_lab.campaigns.target import ROWS, Row, Target, TargetState
 
 REASON = "fencelock verify has ended"

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import fencelock
-from fencelock_lab.campaigns.plan import CampaignSettings
+from fencelock_lab.campaigns.settings import CampaignSettings
 
 ROWS = 4
 """Counters among which the writes take turns: a mark on each row, instead of the resource, must not be enough."""

@@ -7,7 +7,7 @@ from importlib import import_module
 
 from fencelock.errors import UnsupportedError
 from fencelock_lab.campaigns.dialects import DIALECTS
-from fencelock_lab.campaigns.plan import CampaignSettings
+from fencelock_lab.campaigns.settings import CampaignSettings
 from fencelock_lab.campaigns.target import Target
 
 TARGETS = dict.fromkeys(DIALECTS, "table_target:TableTarget") | {

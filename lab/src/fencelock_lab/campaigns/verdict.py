@@ -7,19 +7,27 @@
 Promise: a violation outranks everything, and a run in which little happened never passes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from fencelock_lab.campaigns.check_accepted import check_accepted_tokens
 from fencelock_lab.campaigns.check_locks import (
     check_alarms,
+    check_errors,
     check_exclusion,
     check_refusals,
     check_strays,
     check_tokens,
 )
-from fencelock_lab.campaigns.check_progress import Amounts, amounts_of, check_progress, missing_faults
+from fencelock_lab.campaigns.check_progress import (
+    USUAL_LEAST,
+    Amounts,
+    amounts_of,
+    check_progress,
+    check_rest,
+    missing_faults,
+)
 from fencelock_lab.campaigns.check_reads import check_reads
 from fencelock_lab.campaigns.check_writes import check_writes
 from fencelock_lab.campaigns.evidence import Step, explain
@@ -42,7 +50,20 @@ CHECKERS: tuple[Callable[[History, Findings], None], ...] = (
     check_alarms,
     check_strays,
     check_progress,
+    check_rest,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Expectations:
+    """What a campaign must show: at `least` so much of each amount, and no `errors` but these, if they are given."""
+
+    least: Mapping[str, int]
+    errors: frozenset[str] | None = None
+
+
+USUAL = Expectations(USUAL_LEAST)
+"""What every history must show whose campaign expects nothing else: `fencelock verify` knows no other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +99,17 @@ class CampaignVerdict:
         }
 
 
-def judge(history: History) -> CampaignVerdict:
+def judge(history: History, expected: Expectations = USUAL) -> CampaignVerdict:
     """Return the verdict on a history."""
     shorten_leases(history)
     findings = Findings()
     for check in CHECKERS:
         check(history, findings)
+    if expected.errors is not None:
+        check_errors(history, findings, expected.errors)
     findings.violations.sort(key=_rank)
     amounts = amounts_of(history)
-    shortfalls = (*amounts.shortfalls(), *missing_faults(history))
+    shortfalls = (*amounts.shortfalls(expected.least), *missing_faults(history))
     first = findings.violations[0] if findings.violations else None
     code = VIOLATION if first else NOT_ENOUGH if shortfalls or findings.undecided else CLEAN
     return CampaignVerdict(code, findings, amounts, shortfalls, tuple(explain(history, first)) if first else ())

@@ -5,18 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from fencelock_lab.campaigns.faults import ACQUIRED, BETWEEN, LEAVING, WRITTEN, Fault, fault_of
 from fencelock_lab.campaigns.history import FREEZE, KILL, RESTORE, STRAY
-from fencelock_lab.campaigns.plan import (
-    ACQUIRED,
-    BETWEEN,
-    CONTROL_FAULTS,
-    LEAVING,
-    WRITTEN,
-    CampaignSettings,
-    Fault,
-    fault_of,
-    usual_ttl,
-)
+from fencelock_lab.campaigns.settings import CONTROL_FAULTS, CampaignSettings, usual_ttl
 
 SETTINGS = CampaignSettings(source=None, guard="sqlite:///app.db", run="run", of="source", seed=7)
 

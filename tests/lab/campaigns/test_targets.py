@@ -11,7 +11,7 @@ import pytest
 
 import fencelock
 from fencelock_lab.campaigns.dialects import Dialect
-from fencelock_lab.campaigns.plan import CampaignSettings
+from fencelock_lab.campaigns.settings import CampaignSettings
 from fencelock_lab.campaigns.table_target import TableTarget
 
 SETTINGS = CampaignSettings(source=None, guard="", run="run", of="source")

@@ -3,7 +3,7 @@
 from itertools import islice
 
 from fencelock_lab.campaigns.history import SERVER_FAULTS, SERVER_KILL
-from fencelock_lab.campaigns.schedule import Strike, strikes
+from fencelock_lab.campaigns.strikes import ALL, LEADER, MAJORITY, Strike, strikes
 
 COUNT = 60
 
@@ -42,3 +42,9 @@ def test_some_are_away_for_longer_than_a_lease_and_some_are_not() -> None:
 
 def test_without_a_fault_there_is_no_strike() -> None:
     assert drawn(7, ()) == []
+
+
+def test_a_strike_may_aim_at_the_leader_at_a_majority_or_at_all() -> None:
+    assert Strike(0.0, SERVER_KILL, aim=LEADER).victims(3, leader=2) == [2]
+    assert Strike(0.0, SERVER_KILL, aim=MAJORITY).victims(3, leader=2) == [2, 0]
+    assert sorted(Strike(0.0, SERVER_KILL, aim=ALL).victims(3, leader=2)) == [0, 1, 2]

@@ -1,0 +1,263 @@
+"""The schedules: every campaign that this project runs against itself, each with its servers, processes and faults.
+
+Promise: a schedule and a seed give the same faults. It runs on private servers that it starts itself, and expects a
+clean verdict: what its processes are told must keep every rule of docs/reference/history.md, and enough must happen.
+"""
+
+import os
+import sqlite3
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import fencelock
+from fencelock_lab.campaigns.campaign import Campaign, Tell
+from fencelock_lab.campaigns.check_progress import USUAL_LEAST
+from fencelock_lab.campaigns.history import (
+    CUT,
+    DROP,
+    JUMP,
+    LOSE,
+    PARTITION,
+    SERVER_FREEZE,
+    SERVER_ISOLATE,
+    SERVER_KILL,
+    SERVER_RESTART,
+    History,
+)
+from fencelock_lab.campaigns.settings import (
+    ANYWHERE_FREEZE,
+    ANYWHERE_KILL,
+    USUAL_TTL_S,
+    CampaignSettings,
+    possible_faults,
+)
+from fencelock_lab.campaigns.strikes import ALL, LEADER, MAJORITY, Strike
+from fencelock_lab.campaigns.verdict import CampaignVerdict, Expectations, judge
+from fencelock_lab.servers.programs import FAKETIME, find
+from fencelock_lab.servers.registry import SETUPS
+from fencelock_lab.servers.setup import Setup
+
+STORES, OWN, FAULTS = "stores", "own", "faults"
+"""The groups: stores as a user has them, the same with drawn attacks on the servers, and one fault after the other."""
+FILE = "file"
+"""As the guard of a schedule: a SQLite file, beside the servers that hold the locks."""
+QUORUM_TTL_S = 2.0
+WRONG_RATES = (1.0, 1.0, 1.1, 0.9)
+"""How fast each worker's clock goes: a lease's margin, a tenth of its ttl, is for clocks that are so wrong."""
+_SOURCE_ID_CHARACTERS = 8
+_REFUSALS = frozenset(
+    {"OutcomeUnknownError", "StaleTokenError", "SourceUnavailableError", "not obtained"},
+)
+"""What a guard may answer while leaders change: nothing else, not even a client's own error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """One campaign that can be repeated. Times are seconds.
+
+    `setup` names the servers of the source, None for a SQLite file; `guard` those of the resources, if they are others.
+    `duration` is the shortest that proves something on a free machine. The servers of a schedule with a `script`, or of
+    the group `own`, are struck.
+    """
+
+    name: str
+    group: str
+    setup: str | None = None
+    guard: str | None = None
+    faults: tuple[str, ...] | None = None
+    script: tuple[Strike, ...] = ()
+    workers: int = 12
+    locks: int = 4
+    threads: int = 1
+    ttl: float | None = None
+    duration: float = 10.0
+    mix: str = "usual"
+    rates: tuple[float, ...] = (1.0,)
+    is_one_host: bool = False
+    least: Mapping[str, int] = field(default_factory=lambda: USUAL_LEAST)
+    errors: frozenset[str] | None = None
+
+    @property
+    def is_struck(self) -> bool:
+        """Whether the servers are struck, too."""
+        return bool(self.script) or self.group == OWN
+
+    @property
+    def expected(self) -> Expectations:
+        """What the campaign must show."""
+        return Expectations(self.least, self.errors)
+
+
+def _quorum(kind: str, what: str, *script: Strike, **others: object) -> Schedule:
+    """Return a schedule of takeovers: few workers whose clocks are wrong hold long while three servers are struck."""
+    least = {"handoffs": 6, "server_faults": len(script)}
+    usual: dict[str, object] = {"guard": FILE, "workers": 4, "locks": 1, "mix": "holders", "rates": WRONG_RATES}
+    usual |= {"ttl": QUORUM_TTL_S, "duration": 20.0, "least": least, "faults": ()}
+    return Schedule(f"{kind}-{what}", FAULTS, kind, script=script, **usual | others)  # type: ignore[arg-type]
+
+
+def _for_quorum(kind: str) -> tuple[Schedule, ...]:
+    """Return the schedules of one kind of three servers."""
+    ttl = QUORUM_TTL_S
+    kill = Strike(0.0, SERVER_KILL, seconds=ttl, aim=LEADER)
+    freeze = Strike(0.0, SERVER_FREEZE, seconds=2 * ttl, aim=LEADER)
+    race = {"guard": None, "mix": "race", "rates": (1.0,), "errors": _REFUSALS, "workers": 6}
+    return (
+        _quorum(
+            kind,
+            "takeovers",
+            kill,
+            freeze,
+            Strike(0.0, SERVER_FREEZE, seconds=ttl / 4, aim=LEADER),
+            Strike(0.0, SERVER_KILL, aim=ALL),
+            Strike(0.0, SERVER_ISOLATE, seconds=3 * ttl, aim=LEADER),
+        ),
+        _quorum(kind, "elsewhere", Strike(0.0, SERVER_KILL, seconds=2 * ttl, aim=MAJORITY), guard="postgres"),
+        _quorum(kind, "race", kill, freeze, Strike(0.0, SERVER_RESTART), Strike(0.0, SERVER_KILL, aim=ALL), **race),
+    )
+
+
+SCHEDULES: dict[str, Schedule] = {
+    one.name: one
+    for one in (
+        Schedule("sqlite", STORES),
+        Schedule("postgres", STORES, "postgres"),
+        Schedule("mariadb", STORES, "mariadb"),
+        Schedule("etcd", STORES, "etcd", ttl=1.0, duration=15.0),
+        Schedule("zookeeper", STORES, "zookeeper3", ttl=1.0, duration=20.0, is_one_host=True),
+        # 32 processes at one lock, frozen and killed from outside at any instruction.
+        Schedule(
+            "sqlite-anywhere",
+            FAULTS,
+            faults=(ANYWHERE_FREEZE, ANYWHERE_KILL),
+            mix="plain",
+            workers=32,
+            locks=1,
+            ttl=0.6,
+            duration=20.0,
+            least={"handoffs": 20, "writes": 50, "kills": 5},
+        ),
+        # Threads that share a source, with leases of two lengths, while the network is bad all the time.
+        Schedule(
+            "zookeeper-weather",
+            FAULTS,
+            "zookeeper3",
+            guard=FILE,
+            faults=(CUT, DROP, LOSE, PARTITION),
+            mix="weather",
+            workers=3,
+            threads=3,
+            locks=2,
+            ttl=1.5,
+            duration=15.0,
+            is_one_host=True,
+            least={"handoffs": 10, "disturbances": 10},
+        ),
+        *(Schedule(f"own-{kind}", OWN, kind, duration=20.0) for kind in SETUPS),
+        *_for_quorum("etcd3"),
+        *_for_quorum("zookeeper3"),
+    )
+}
+
+
+class Outcome(NamedTuple):
+    """How a schedule ended: with which seed, verdict and history."""
+
+    schedule: Schedule
+    seed: int
+    verdict: CampaignVerdict
+    history: History
+
+
+class _Place(NamedTuple):
+    source: str
+    guard: str
+    servers: Setup | None
+
+
+def run_schedule(
+    schedule: Schedule,
+    history_file: Path,
+    *,
+    seed: int | None = None,
+    duration: float | None = None,
+    tell: Tell = lambda _: None,
+    warn: Tell = lambda _: None,
+    started: Callable[[str], object] = lambda _: None,
+) -> Outcome:
+    """Run a schedule on servers of its own, leave the history in the file, and judge it.
+
+    `started` is told the URL of the guard as soon as its servers run.
+    """
+    seed = int.from_bytes(os.urandom(4)) if seed is None else seed
+    with _placed(schedule) as place:
+        started(place.guard)
+        settings = _settings(schedule, place, seed, schedule.duration if duration is None else duration)
+        servers = place.servers if schedule.is_struck else None
+        history = Campaign(settings, servers, schedule.script).run(history_file, tell, warn)
+    return Outcome(schedule, seed, judge(history, schedule.expected), history)
+
+
+@contextmanager
+def _placed(schedule: Schedule) -> Iterator[_Place]:
+    """Start the servers of a schedule, and yield where its locks and resources are."""
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="fencelock-schedule-"))
+        servers = None if schedule.setup is None else stack.enter_context(SETUPS[schedule.setup]())
+        source = f"sqlite:///{folder}/locks.db" if servers is None else servers.url
+        if schedule.guard in {None, schedule.setup} and servers is not None:
+            guard = servers.guard_url
+        elif schedule.guard in {None, FILE}:
+            guard = _new_file(Path(folder, "app.db"))
+        else:
+            guard = stack.enter_context(SETUPS[schedule.guard]()).guard_url
+        if schedule.is_one_host:
+            source, guard = _one_host(source), _one_host(guard)
+        yield _Place(source, guard, servers)
+
+
+def _new_file(path: Path) -> str:
+    """Make a database, as a user has one, and return its URL."""
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE users_own (value)")
+    return f"sqlite:///{path}"
+
+
+def _one_host(url: str) -> str:
+    """Return the URL of the first of several servers alone: its network can be disturbed then."""
+    scheme, _, rest = url.partition("://")
+    hosts, slash, path = rest.partition("/")
+    return url if scheme == "sqlite" else f"{scheme}://{hosts.partition(',')[0]}{slash}{path}"
+
+
+def _settings(schedule: Schedule, place: _Place, seed: int, duration: float) -> CampaignSettings:
+    with fencelock.connect(place.source) as source:
+        of = source.describe().source_id[:_SOURCE_ID_CHARACTERS]
+    faults = schedule.faults
+    if faults is None:
+        faults = possible_faults(place.source, place.guard, None)
+        if find(FAKETIME) is None:
+            faults = tuple(one for one in faults if one != JUMP)
+        if schedule.group == OWN and place.servers is not None:
+            faults += place.servers.faults
+    struck = tuple(dict.fromkeys(strike.kind for strike in schedule.script))
+    usual_ttl = place.servers.ttl if place.servers is not None else USUAL_TTL_S
+    return CampaignSettings(
+        source=place.source,
+        guard=place.guard,
+        run=os.urandom(3).hex(),
+        of=of,
+        workers=schedule.workers,
+        locks=schedule.locks,
+        threads=schedule.threads,
+        ttl=usual_ttl if schedule.ttl is None else schedule.ttl,
+        duration=duration,
+        seed=seed,
+        faults=(*faults, *struck),
+        mix=schedule.mix,
+        rates=schedule.rates,
+    )

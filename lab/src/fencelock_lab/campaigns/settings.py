@@ -1,0 +1,138 @@
+"""The settings of a campaign: what it attacks, with how many processes, for how long, and by which faults.
+
+Promise: what is named here was made for this run, and has names that no other program uses.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import fencelock
+from fencelock_lab.campaigns.history import (
+    CUT,
+    DELAY,
+    DROP,
+    FREEZE,
+    JUMP,
+    KILL,
+    LOSE,
+    PARTITION,
+    RESTORE,
+    STRAY,
+)
+from fencelock_lab.proxy import address_of
+
+OWN_NAMES = "fencelock-verify-"
+"""What the names of a campaign's locks and resources begin with, and no others."""
+NETWORK_FAULTS = (PARTITION, DELAY, DROP, CUT, LOSE)
+FAULTS = (FREEZE, KILL, STRAY, JUMP, PARTITION, DELAY, DROP)
+CONTROL_FAULTS = (FREEZE, KILL, RESTORE)
+ANYWHERE_FREEZE, ANYWHERE_KILL = "freeze-anywhere", "kill-anywhere"
+"""A freeze and a kill from outside, at any instruction, where the others hit a process at a point of its tenure."""
+TRUSTING = ("etcd", "zookeeper")
+"""Stores that have no triggers."""
+MS_PER_S = 1000
+USUAL_TTL_S = 0.5
+"""The length of the leases unless a source has reasons for another."""
+_USUAL_TTLS_S = {"etcd": 2.0, "zookeeper": 2.0}
+"""etcd's shortest lease is one and a half of its election timeout, which is a second by default."""
+
+
+@dataclass(frozen=True, slots=True)
+class CampaignSettings:
+    """One campaign. Times are seconds.
+
+    `run` tells this run's tables from those of every other. Locks and resources keep their names from run to run, since
+    a mark is never deleted: `of` is the beginning of the source's id. `mix` names how often each fault comes. Each
+    process has so many `threads`, which share its source and compete as processes do. `rates` are how fast the clocks
+    go by which the processes judge their leases, one process after the other.
+    """
+
+    source: str | None
+    guard: str
+    run: str
+    of: str
+    workers: int = 12
+    locks: int = 4
+    ttl: float = USUAL_TTL_S
+    duration: float = 60.0
+    seed: int = 0
+    faults: tuple[str, ...] = (FREEZE, KILL, STRAY)
+    control: str | None = None
+    mix: str = "usual"
+    threads: int = 1
+    rates: tuple[float, ...] = (1.0,)
+
+    @property
+    def patience(self) -> float:
+        """How long everything may stand still after the faults have ended: long enough for a loaded machine, and for a
+        client that waits for the answer of a server that was hit, and then looks for another.
+        """
+        return 3 * self.ttl + 30.0
+
+    def lock(self, number: int) -> str:
+        """Return the name of a lock."""
+        return f"{OWN_NAMES}{self.of}-{number}"
+
+    def resources(self, number: int) -> list[str]:
+        """Return the names of what a lock protects: one resource, or two for every other lock."""
+        return [f"{self.lock(number)}-{letter}" for letter in "ab"[: 1 + number % 2]]
+
+    def stems(self, number: int) -> dict[str, str]:
+        """Return for each resource of a lock the part of names that is this run's own."""
+        return {resource: f"verify_{self.run}_{number}_{resource[-1]}" for resource in self.resources(number)}
+
+    def is_reentrant(self, number: int) -> bool:
+        """Return whether the lock's holders enter it again: every third lock."""
+        return number % 3 == 2  # noqa: PLR2004 - the third of each three
+
+    def lock_of_worker(self, worker: int) -> int:
+        """Return the number of the lock for which a worker competes."""
+        return worker % self.locks
+
+    def competitors(self, worker: int) -> range:
+        """Return the numbers of a worker's threads: the first ones have those of their workers."""
+        return range(worker, self.workers * self.threads, self.workers)
+
+    def rate(self, worker: int) -> float:
+        """Return how fast the clock of a worker goes."""
+        return self.rates[worker % len(self.rates)]
+
+    def shown_urls(self) -> dict[str, str]:
+        """Return the URLs of the source and the guard as they may be shown: without users and passwords."""
+        with fencelock.connect(self.source) as source:
+            return {"source": source.url, "guard": self.guard_of(0).url}
+
+    def guard_of(self, number: int) -> fencelock.Guard:
+        """Return the guard of what a lock protects; ConfigError if the guard's URL is not understood."""
+        return fencelock.guard(self.guard, resources=self.resources(number), lock=self.lock(number))
+
+    def bindings(self) -> dict[str, str]:
+        """Return the lock of each resource."""
+        return {resource: self.lock(number) for number in range(self.locks) for resource in self.resources(number)}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "CampaignSettings":
+        """Return the settings that were written as JSON."""
+        return cls(**data | {"faults": tuple(data["faults"]), "rates": tuple(data["rates"])})
+
+
+def usual_ttl(source: str | None) -> float:
+    """Return how many seconds leases of this source last unless the user says otherwise."""
+    with fencelock.connect(source) as opened:
+        return max(
+            opened.capabilities.ttl_min_ms / MS_PER_S,
+            _USUAL_TTLS_S.get(opened.url.partition("://")[0].lower(), USUAL_TTL_S),
+        )
+
+
+def possible_faults(source: str | None, guard: str, control: str | None) -> tuple[str, ...]:
+    """Return the faults that can hit this set-up.
+
+    Those of the network need a URL that names one host. A resource is restored only where a control's own data is
+    behind it. A write without a token is no fault where nothing but access rights would refuse it.
+    """
+    if control is not None:
+        return CONTROL_FAULTS
+    has_network = address_of(source) is not None or address_of(guard) is not None
+    faults = FAULTS if has_network else (FREEZE, KILL, STRAY, JUMP)
+    return faults if guard.partition("://")[0].lower() not in TRUSTING else tuple(one for one in faults if one != STRAY)
