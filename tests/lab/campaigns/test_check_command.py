@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fencelock_lab.campaigns.check_progress import MIN_FREEZES, MIN_HANDOFFS, MIN_REFUSALS
+from fencelock_lab.campaigns.check_progress import USUAL_LEAST
 from fencelock_lab.campaigns.verdict import judge
 from tests.cli.program import Program, program
 from tests.lab.campaigns.planted import Script, two_tenures
@@ -14,11 +14,11 @@ from tests.lab.campaigns.planted import Script, two_tenures
 __all__ = ["program"]
 
 
-def busy(freezes: int = MIN_FREEZES) -> Script:
+def busy(freezes: int = USUAL_LEAST["freezes"]) -> Script:
     """Return a clean history with as many rounds as are the least; in some, a process is frozen, and then refused."""
     script = Script(ttl=0.5)
     rows: list[tuple[str, int, int]] = []
-    for number in range(1, MIN_HANDOFFS + 2):
+    for number in range(1, USUAL_LEAST["handoffs"] + 2):
         process, at, token = str(number % 2), float(number), number * 10
         script.acquire(process, at, at + 0.1, token, until=at + 0.2)
         if number <= freezes:
@@ -31,7 +31,7 @@ def busy(freezes: int = MIN_FREEZES) -> Script:
             rows.append((f"w{number}", len(rows) + 1, token))
             script.write(process, at + 0.3, at + 0.4, token, f"w{number}", len(rows))
         script.release(process, at + 0.91, at + 0.95, token)
-    return script.event(MIN_HANDOFFS + 0.99, "quiet", patience=5.0).final(*rows)
+    return script.event(USUAL_LEAST["handoffs"] + 0.99, "quiet", patience=5.0).final(*rows)
 
 
 def file_of(script: Script, folder: Path) -> str:
@@ -45,7 +45,7 @@ def file_of(script: Script, folder: Path) -> str:
     [
         (busy(), 0, "clean", "CLEAN: no promise was broken"),
         (two_tenures().final(("b", 1, 11)), 1, "violation", "lost-write at r: write a was acknowledged with token 10"),
-        (busy(MIN_REFUSALS - 1), 2, "not enough", "too little: 2 freezes, and 5 are the least"),
+        (busy(USUAL_LEAST["refusals"] - 1), 2, "not enough", "too little: 2 freezes, and 5 are the least"),
     ],
 )
 def test_a_verdict_is_told_three_ways(program: Program, script: Script, code: int, verdict: str, text: str) -> None:
@@ -58,10 +58,10 @@ def test_a_verdict_is_told_three_ways(program: Program, script: Script, code: in
     assert (told.returncode, data["exit_code"], data["verdict"]) == (code, code, verdict)
 
 
-@pytest.mark.parametrize("freezes", [MIN_REFUSALS, MIN_FREEZES - 1])
+@pytest.mark.parametrize("freezes", [USUAL_LEAST["refusals"], USUAL_LEAST["freezes"] - 1])
 def test_each_minimum_counts_by_itself(freezes: int) -> None:
     shortfalls = judge(busy(freezes).history()).shortfalls
-    assert shortfalls == (f"{freezes} freezes, and {MIN_FREEZES} are the least",)
+    assert shortfalls == (f"{freezes} freezes, and {USUAL_LEAST['freezes']} are the least",)
 
 
 def test_a_file_that_is_no_history_is_a_usage_error(program: Program) -> None:

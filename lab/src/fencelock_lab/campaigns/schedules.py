@@ -38,8 +38,8 @@ from fencelock_lab.campaigns.settings import (
 from fencelock_lab.campaigns.strikes import ALL, LEADER, MAJORITY, Strike
 from fencelock_lab.campaigns.verdict import CampaignVerdict, Expectations, judge
 from fencelock_lab.servers.programs import FAKETIME, find
-from fencelock_lab.servers.registry import SETUPS
 from fencelock_lab.servers.setup import Setup
+from fencelock_lab.servers.setups import SETUPS
 
 STORES, OWN, FAULTS = "stores", "own", "faults"
 """The groups: stores as a user has them, the same with drawn attacks on the servers, and one fault after the other."""
