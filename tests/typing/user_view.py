@@ -6,6 +6,7 @@ from typing import Any, assert_type
 
 import fencelock
 import fencelock.aio
+from fencelock import protocol
 
 
 def with_a_lock() -> None:
@@ -127,6 +128,30 @@ def errors() -> None:
         raise
     except fencelock.FencelockError as error:
         assert_type(error.definite, bool)
+
+
+class TallyConnection:
+    """A source's connection as its author writes it."""
+
+    def perform(self, request: protocol.SourceRequest) -> protocol.SourceReply:
+        if isinstance(request, protocol.ReadSource):
+            return fencelock.SourceInfo("source", 1, "history", 0, 0)
+        return protocol.Busy()
+
+    def close(self) -> None:
+        pass
+
+
+def write_a_store(connection: TallyConnection) -> protocol.SourceConnection:
+    def read() -> protocol.SourceFlow[int]:
+        info = yield from protocol.ask(protocol.ReadSource())
+        assert_type(info, fencelock.SourceInfo)
+        renewed = yield from protocol.ask(protocol.Renew((("lock", "claim"),)))
+        assert_type(renewed, protocol.Renewed)
+        return info.last_token
+
+    assert_type(protocol.run_generator(read(), connection.perform), int)
+    return connection
 
 
 def hooks() -> fencelock.Source:

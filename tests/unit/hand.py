@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
-from fencelock.protocol.source_requests import Flow
+from fencelock.protocol.source_requests import SourceFlow
 
 
 class Hand:
     """A driver that does nothing by itself. `request` is what the flow waits for; at its end there is `result`."""
 
-    def __init__(self, flow: Flow[Any]) -> None:
+    def __init__(self, flow: SourceFlow[Any]) -> None:
         self._flow = flow
         self.asked: list[Any] = []
         self.request: Any = None

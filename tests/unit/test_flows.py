@@ -21,7 +21,6 @@ from fencelock.protocol.source_requests import (
     Busy,
     ClaimEnded,
     Draw,
-    Flow,
     Granted,
     Listen,
     Now,
@@ -34,6 +33,7 @@ from fencelock.protocol.source_requests import (
     Renew,
     Renewed,
     ReserveBlock,
+    SourceFlow,
     Wait,
 )
 from tests.unit.hand import Hand, kinds
@@ -252,7 +252,7 @@ LONG_AFTER_MS = 10**9
 
 
 # --- lost replies and errors ----------------------------------------------------------------------
-PATHS: dict[str, tuple[Callable[[], Flow[Any]], list[Any]]] = {
+PATHS: dict[str, tuple[Callable[[], SourceFlow[Any]], list[Any]]] = {
     "acquire at once": (
         lambda: acquire(attempt(), may_wait=True, timeout_ms=None),
         [("c1", 1_000_000), BlockSpent(), None, GRANTED, 1_001],
@@ -455,7 +455,7 @@ class Whimsical:
         self._lost: set[str] = set()
         self._drawn = 0
 
-    def drive(self, flow: Flow[Any]) -> Any:
+    def drive(self, flow: SourceFlow[Any]) -> Any:
         reply: Any = None
         try:
             while True:

@@ -28,8 +28,7 @@ from fencelock._flows.tenure import Scope
 from fencelock.errors import FencelockError
 from fencelock.hooks import NO_HOOKS, Hooks
 from fencelock.model import Mark, SourceInfo, check_lock_name, check_reason, check_token, default_holder
-from fencelock.protocol.guard_requests import ENFORCE, Unpresent
-from fencelock.protocol.source_requests import Flow
+from fencelock.protocol.guard_requests import ENFORCE, GuardFlow, Unpresent
 from fencelock.protocol.stores import AsyncGuardConnection, GuardStore
 from fencelock.stores.registry import guard_store
 
@@ -158,7 +157,7 @@ class AsyncGuard(BaseGuard):
         sequencer = credential_of(lease).sequencer
         await self._operate(admin.outrank(self._core.scope, sequencer, default_holder(), check_reason(reason)))
 
-    async def _operate(self, flow: Flow[None]) -> None:
+    async def _operate(self, flow: GuardFlow[None]) -> None:
         self._check_free()
         await self._executor.run(flow)
 

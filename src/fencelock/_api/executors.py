@@ -16,7 +16,7 @@ from fencelock._drivers.uncancelled import UncancelledThreads, wait_to_the_end
 from fencelock._flows import admin
 from fencelock.errors import GuardError
 from fencelock.model import SourceInfo, default_holder
-from fencelock.protocol.source_requests import Flow
+from fencelock.protocol.guard_requests import GuardFlow
 from fencelock.protocol.stores import AsyncGuardConnection, AsyncGuardStore, GuardConnection
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class AsyncWork(Protocol):
 class Executor(Protocol):
     """How a guard's work is done for tasks."""
 
-    async def run(self, flow: Flow[Result]) -> Result:
+    async def run(self, flow: GuardFlow[Result]) -> Result:
         """Run a flow on a connection of the guard's own."""
 
     async def seal(self, credential: Credential) -> None:
@@ -69,7 +69,7 @@ class AsyncioExecutor:
         self._core = core
         self._store = cast("AsyncGuardStore", core.store)
 
-    async def run(self, flow: Flow[Result]) -> Result:
+    async def run(self, flow: GuardFlow[Result]) -> Result:
         """Run a flow on a connection of the guard's own."""
         connection = self._store.connect_async()
         try:
@@ -155,7 +155,7 @@ class ThreadExecutor:
         self._beginnings = UncancelledThreads()
         self._ends = UncancelledThreads()
 
-    async def run(self, flow: Flow[Result]) -> Result:
+    async def run(self, flow: GuardFlow[Result]) -> Result:
         """Run a flow on a connection of the guard's own."""
         return await self._beginnings.run(self._core.run, flow)
 

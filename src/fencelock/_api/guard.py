@@ -24,8 +24,8 @@ from fencelock._flows.tenure import Scope
 from fencelock.errors import ConfigError, FencelockError
 from fencelock.hooks import NO_HOOKS, Hooks
 from fencelock.model import Mark, SourceInfo, check_lock_name, check_reason, check_token, default_holder
-from fencelock.protocol.guard_requests import ENFORCE, Look, Seen, Unpresent
-from fencelock.protocol.source_requests import Flow
+from fencelock.protocol.generators import ask
+from fencelock.protocol.guard_requests import ENFORCE, GuardFlow, Look, Seen, Unpresent
 from fencelock.protocol.stores import GuardStore
 from fencelock.stores.registry import guard_store
 
@@ -203,7 +203,7 @@ class Guard(BaseGuard):
         sequencer = credential_of(lease).sequencer
         self._operate(admin.outrank(self._core.scope, sequencer, default_holder(), check_reason(reason)))
 
-    def _operate(self, flow: Flow[None]) -> None:
+    def _operate(self, flow: GuardFlow[None]) -> None:
         check_free(self.url)
         self._core.run(flow)
 
@@ -316,8 +316,7 @@ def inspect_resources(url: str, resource: str | None = None) -> Seen:
     """
     connection = guard_store(url).connect()
     try:
-        seen: Seen = connection.perform(Look(resource))
-        return seen
+        return run(ask(Look(resource)), connection)
     finally:
         connection.close()
 

@@ -20,8 +20,8 @@ from fencelock._flows.tenure import Scope
 from fencelock.errors import GuardError
 from fencelock.hooks import Event, Hooks, emit
 from fencelock.model import Mark, SourceInfo, default_holder
-from fencelock.protocol.guard_requests import Look, Seen
-from fencelock.protocol.source_requests import Flow
+from fencelock.protocol.generators import ask
+from fencelock.protocol.guard_requests import GuardFlow, Look
 from fencelock.protocol.stores import GuardConnection, GuardStore
 
 
@@ -87,7 +87,7 @@ class GuardCore:
         self.scope = scope
         self.hooks = hooks
 
-    def run(self, flow: Flow[Result]) -> Result:
+    def run(self, flow: GuardFlow[Result]) -> Result:
         """Run a flow on a connection of the guard's own."""
         connection = self.store.connect()
         try:
@@ -125,41 +125,41 @@ class GuardCore:
         self.scope = self.scope.bound_to(lock)
 
     # --- the flows ----------------------------------------------------------------------------------------------------
-    def marks_flow(self) -> Flow[dict[str, Mark]]:
+    def marks_flow(self) -> GuardFlow[dict[str, Mark]]:
         """Read the mark of every resource."""
         found: dict[str, Mark] = {}
         for resource in self.scope.resources:
-            seen: Seen = yield Look(resource)
+            seen = yield from ask(Look(resource))
             found[resource] = seen.marks[0] if seen.marks else Mark(resource, self.scope.lock)
         return found
 
-    def seal_flow(self, credential: Credential) -> Flow[Sealed]:
+    def seal_flow(self, credential: Credential) -> GuardFlow[Sealed]:
         """Seal every resource."""
         return guarding.seal(self.scope, credential.sequencer, credential.tenure)
 
-    def open_flow(self, credential: Credential) -> Flow[Opened]:
+    def open_flow(self, credential: Credential) -> GuardFlow[Opened]:
         """Begin a guarded transaction."""
         return guarding.open_transaction(self.scope, credential.sequencer, credential.tenure, _left_ms(credential))
 
-    def finish_flow(self, credential: Credential, presented: tuple[str, ...]) -> Flow[None]:
+    def finish_flow(self, credential: Credential, presented: tuple[str, ...]) -> GuardFlow[None]:
         """Commit a guarded transaction."""
         return guarding.finish(self.scope, credential.sequencer, credential.tenure, presented)
 
-    def check_flow(self, credential: Credential, *, may_raise: bool) -> Flow[Sealed]:
+    def check_flow(self, credential: Credential, *, may_raise: bool) -> GuardFlow[Sealed]:
         """Check the marks inside the caller's transaction."""
         return guarding.check(
             self.scope, credential.sequencer, credential.tenure, _left_ms(credential), may_raise=may_raise
         )
 
-    def present_flow(self, credential: Credential) -> Flow[tuple[str, ...]]:
+    def present_flow(self, credential: Credential) -> GuardFlow[tuple[str, ...]]:
         """Have the caller's writes admitted; return the resources to which the lease was presented."""
         return guarding.present(self.scope, credential.sequencer, credential.tenure, _left_ms(credential))
 
-    def present_first_flow(self, credential: Credential) -> Flow[Opened]:
+    def present_first_flow(self, credential: Credential) -> GuardFlow[Opened]:
         """Have the caller's writes admitted from the beginning of their transaction on."""
         return guarding.present_first(self.scope, credential.sequencer, credential.tenure, _left_ms(credential))
 
-    def close_flow(self, credential: Credential) -> Flow[None]:
+    def close_flow(self, credential: Credential) -> GuardFlow[None]:
         """Make the lease's own token stale."""
         return guarding.close(self.scope, credential.sequencer, credential.tenure)
 

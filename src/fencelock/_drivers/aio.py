@@ -20,7 +20,16 @@ from fencelock._flows.acquire import US_PER_MS
 from fencelock.clock import boottime_us
 from fencelock.model import draw_claim
 from fencelock.protocol.generators import run_generator_async
-from fencelock.protocol.source_requests import Draw, Flow, Listen, Now, Wait
+from fencelock.protocol.source_requests import (
+    Draw,
+    DriverRequest,
+    Listen,
+    Now,
+    SourceFlow,
+    SourceReply,
+    SourceRequest,
+    Wait,
+)
 from fencelock.protocol.stores import AsyncSourceStore, Channel, SourceStore
 
 MAX_THREADS = 4
@@ -59,7 +68,7 @@ class AsyncDriver:
         self._store = store
         self._threads = Threads()
         self._pool: Pool | AsyncPool
-        self._perform: Callable[[Any], Awaitable[Any]]
+        self._perform: Callable[[SourceRequest], Awaitable[SourceReply]]
         if store.capabilities.speaks_asyncio:
             self._pool = AsyncPool(cast("AsyncSourceStore", store), REQUEST_TIMEOUT_S)
             self._perform = self._pool.perform
@@ -68,7 +77,7 @@ class AsyncDriver:
             self._perform = partial(self._threads.run, self._pool.perform)
         self._now_us = now_us
 
-    async def run(self, flow: Flow[Result]) -> Result:
+    async def run(self, flow: SourceFlow[Result]) -> Result:
         """Run the flow to its end and return its result."""
         channels: list[Channel] = []
         try:
@@ -77,7 +86,7 @@ class AsyncDriver:
             for channel in channels:
                 channel.close()
 
-    async def _answer(self, request: Any, channels: list[Channel]) -> Any:
+    async def _answer(self, request: SourceRequest | DriverRequest, channels: list[Channel]) -> object:
         match request:
             case Now():
                 return self._now_us() // US_PER_MS
@@ -87,7 +96,8 @@ class AsyncDriver:
                 channels.append(self._store.listen(request.lock, request.claim))
                 return None
             case Wait():
-                return await _wait_for_channels(channels, request.timeout_ms)
+                await _wait_for_channels(channels, request.timeout_ms)
+                return None
             case _:
                 return await self._perform(request)
 

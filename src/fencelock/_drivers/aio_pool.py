@@ -7,11 +7,10 @@ finds none free in time is told so.
 
 import asyncio
 from collections import deque
-from typing import Any
 
 from fencelock._drivers.pool import MAX_IDLE_CONNECTIONS, no_free_connection
 from fencelock.errors import ConfigError
-from fencelock.protocol.source_requests import SourceReply
+from fencelock.protocol.source_requests import SourceReply, SourceRequest
 from fencelock.protocol.stores import AsyncSourceConnection, AsyncSourceStore
 
 
@@ -33,7 +32,7 @@ class AsyncPool:
         self._of_loop: dict[asyncio.AbstractEventLoop, _Connections] = {}
         self._is_closed = False
 
-    async def perform(self, request: Any) -> SourceReply:
+    async def perform(self, request: SourceRequest) -> SourceReply:
         """Answer one request of a source, on a connection of its own for that time."""
         connections = self._of_loop.get(asyncio.get_running_loop()) or self._on_a_new_loop()
         try:
@@ -51,7 +50,7 @@ class AsyncPool:
             _close(self._of_loop.pop(loop))
         return self._of_loop.setdefault(asyncio.get_running_loop(), _Connections(self._limit))
 
-    async def _perform(self, request: Any, idle: deque[AsyncSourceConnection]) -> SourceReply:
+    async def _perform(self, request: SourceRequest, idle: deque[AsyncSourceConnection]) -> SourceReply:
         connection = idle.pop() if idle else self._connect()
         try:
             reply = await connection.perform(request)

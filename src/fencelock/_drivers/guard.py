@@ -7,13 +7,13 @@ exception leaves no transaction open. A flow that ends well may leave one open, 
 from typing import TypeVar
 
 from fencelock.protocol.generators import run_generator, run_generator_async
-from fencelock.protocol.source_requests import Flow
+from fencelock.protocol.guard_requests import GuardFlow
 from fencelock.protocol.stores import AsyncGuardConnection, GuardConnection
 
 Result = TypeVar("Result")
 
 
-def run(flow: Flow[Result], connection: GuardConnection) -> Result:
+def run(flow: GuardFlow[Result], connection: GuardConnection) -> Result:
     """Run the flow to its end and return its result."""
     try:
         return run_generator(flow, connection.perform)
@@ -22,7 +22,7 @@ def run(flow: Flow[Result], connection: GuardConnection) -> Result:
         raise
 
 
-async def run_async(flow: Flow[Result], connection: AsyncGuardConnection) -> Result:
+async def run_async(flow: GuardFlow[Result], connection: AsyncGuardConnection) -> Result:
     """Run the flow to its end and return its result, waiting on the loop for each reply."""
     try:
         return await run_generator_async(flow, connection.perform)

@@ -9,10 +9,9 @@ import os
 import weakref
 from collections import deque
 from queue import Empty, SimpleQueue
-from typing import Any
 
 from fencelock.errors import ConfigError, SourceUnavailableError
-from fencelock.protocol.source_requests import SourceReply
+from fencelock.protocol.source_requests import SourceReply, SourceRequest
 from fencelock.protocol.stores import SourceConnection, SourceStore
 
 MAX_IDLE_CONNECTIONS = 4
@@ -28,7 +27,7 @@ class Pool:
         self._is_closed = False
         self._max_idle = store.capabilities.max_connections or MAX_IDLE_CONNECTIONS
 
-    def perform(self, request: Any) -> SourceReply:
+    def perform(self, request: SourceRequest) -> SourceReply:
         """Answer one request of a source, on a connection of its own for that time."""
         try:
             connection = self._idle.pop()
@@ -73,7 +72,7 @@ class BoundedPool(Pool):
         for _ in range(self._limit):
             self._turns.put(_Turn(weakref.ref(self._turns)))
 
-    def perform(self, request: Any) -> SourceReply:
+    def perform(self, request: SourceRequest) -> SourceReply:
         """Answer one request, once a connection is free; SourceUnavailableError if none is in time."""
         if self._process_id != os.getpid():
             self._begin_anew()

@@ -8,18 +8,22 @@ interpreter's end.
 import select
 import threading
 from collections.abc import Callable
-from typing import Any, TypeVar
+from functools import partial
+from typing import TypeVar
 
 from fencelock._drivers.pool import pool_for
 from fencelock._drivers.shutdown import SHUTDOWN
 from fencelock._flows.acquire import US_PER_MS
 from fencelock.clock import boottime_us
 from fencelock.model import draw_claim
-from fencelock.protocol.source_requests import Draw, Flow, Listen, Now, Wait
+from fencelock.protocol.generators import run_generator
+from fencelock.protocol.source_requests import Draw, DriverRequest, Listen, Now, SourceFlow, SourceRequest, Wait
 from fencelock.protocol.stores import Channel, SourceStore
 
 REQUEST_TIMEOUT_S = 5.0
 """How long a caller's request waits for a store that is busy before it is unavailable."""
+DRIVER_REQUESTS = (Draw, Now, Listen, Wait)
+"""What the driver answers itself."""
 Result = TypeVar("Result")
 
 
@@ -35,43 +39,31 @@ class SyncDriver:
     ) -> None:
         self._store = store
         self._pool = pool_for(store, request_timeout_s)
+        self._perform = self._pool.perform
         self._now_us = now_us
 
-    def run(self, flow: Flow[Result]) -> Result:
+    def run(self, flow: SourceFlow[Result]) -> Result:
         """Run the flow to its end and return its result."""
         channels: list[Channel] = []
-        perform = self._pool.perform
-        step: Callable[[Any], Any] = flow.send
-        value: Any = None
         try:
-            while True:
-                request = step(value)
-                try:
-                    # Compared by type, not matched by pattern: this runs for every request of every flow.
-                    kind = type(request)
-                    if kind is Draw:
-                        value = draw_claim(), self._now_us()
-                    elif kind is Now:
-                        value = self._now_us() // US_PER_MS
-                    elif kind is Listen:
-                        value = None
-                        channels.append(self._store.listen(request.lock, request.claim))
-                    elif kind is Wait:
-                        value = None
-                        wait_for_channels(channels, request.timeout_ms)
-                    else:
-                        value = perform(request)
-                    step = flow.send
-                except BaseException as error:
-                    value = error
-                    step = flow.throw
-        except StopIteration as done:
-            return done.value  # type: ignore[no-any-return]
+            return run_generator(flow, partial(self._answer, channels))
         finally:
-            # An exception refers to this frame: together they would keep all that it came through for the collector.
-            value = None
             for channel in channels:
                 channel.close()
+
+    def _answer(self, channels: list[Channel], request: SourceRequest | DriverRequest) -> object:
+        # Tests of type, not patterns: this runs for every request of every flow.
+        if not isinstance(request, DRIVER_REQUESTS):
+            return self._perform(request)
+        if isinstance(request, Draw):
+            return draw_claim(), self._now_us()
+        if isinstance(request, Now):
+            return self._now_us() // US_PER_MS
+        if isinstance(request, Listen):
+            channels.append(self._store.listen(request.lock, request.claim))
+        else:
+            wait_for_channels(channels, request.timeout_ms)
+        return None
 
     def close(self) -> None:
         """Close the connections."""

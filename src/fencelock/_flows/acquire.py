@@ -11,18 +11,19 @@ from typing import NamedTuple
 
 from fencelock._flows.retry import ask_source
 from fencelock.errors import OutcomeUnknownError, SourceError, SourceUnavailableError
+from fencelock.protocol.generators import ask
 from fencelock.protocol.source_requests import (
     DRAW,
     NOW,
     Acquire,
     Busy,
     ClaimEnded,
-    Flow,
     Granted,
     Listen,
     Poll,
     Queued,
     Release,
+    SourceFlow,
     Wait,
 )
 
@@ -74,11 +75,11 @@ def deadline_ms(sent_ms: int, remaining_ms: int, ttl_ms: int) -> int:
     return sent_ms + min(remaining_ms, ttl_ms) - margin_ms(ttl_ms)
 
 
-def acquire(attempt: Attempt, *, may_wait: bool, timeout_ms: int | None) -> Flow[Grant | None]:
+def acquire(attempt: Attempt, *, may_wait: bool, timeout_ms: int | None) -> SourceFlow[Grant | None]:
     """Return the grant, or None when the lock was busy or the timeout passed. `timeout_ms` None: wait for ever."""
     started_ms: int | None = None
     for number in range(MAX_CLAIMS):
-        claim, born_us = yield DRAW
+        claim, born_us = yield from ask(DRAW)
         born_ms = born_us // US_PER_MS
         if started_ms is None:
             started_ms = born_ms
@@ -98,7 +99,7 @@ def acquire(attempt: Attempt, *, may_wait: bool, timeout_ms: int | None) -> Flow
     )
 
 
-def _try_one_claim(request: Acquire, started_ms: int, timeout_ms: int | None) -> Flow[Grant | Busy | ClaimEnded]:
+def _try_one_claim(request: Acquire, started_ms: int, timeout_ms: int | None) -> SourceFlow[Grant | Busy | ClaimEnded]:
     sent_ms = request.born_us // US_PER_MS
     reply = yield from ask_source(request)
     if was_queued := isinstance(reply, Queued):
@@ -107,8 +108,8 @@ def _try_one_claim(request: Acquire, started_ms: int, timeout_ms: int | None) ->
         give_up_ms = None if timeout_ms is None else started_ms + timeout_ms
         sent_ms, reply = yield from _wait_in_queue(request, give_up_ms)
     if not isinstance(reply, Granted):
-        return reply  # type: ignore[return-value]
-    now_ms = yield NOW
+        return reply
+    now_ms = yield from ask(NOW)
     until_ms = deadline_ms(sent_ms, reply.remaining_ms, request.ttl_ms)
     if now_ms >= until_ms:
         # The grant was over before it arrived here (a freeze between two lines): it is given back, never used.
@@ -118,27 +119,27 @@ def _try_one_claim(request: Acquire, started_ms: int, timeout_ms: int | None) ->
     return Grant(reply.token, until_ms, reply.source_id, reply.history_id, waited_ms)
 
 
-def _wait_in_queue(request: Acquire, give_up_ms: int | None) -> Flow[tuple[int, Granted | Busy | ClaimEnded]]:
+def _wait_in_queue(request: Acquire, give_up_ms: int | None) -> SourceFlow[tuple[int, Granted | Busy | ClaimEnded]]:
     """Poll and wait until the claim is granted, ended, or out of time; return when the last poll was sent, and its
     reply.
     """
     kept_until_ms = request.born_us // US_PER_MS + request.ttl_ms
     while True:
-        sent_ms = yield NOW
+        sent_ms = yield from ask(NOW)
         try:
             reply = yield from ask_source(Poll(request.lock, request.claim))
         except (SourceUnavailableError, OutcomeUnknownError):
             # The source keeps the claim's place for its ttl: if it restarts, or another takes over, that is waited for.
             last_ms = kept_until_ms if give_up_ms is None else min(kept_until_ms, give_up_ms)
-            now_ms = yield NOW
+            now_ms = yield from ask(NOW)
             if now_ms >= last_ms:
                 raise
             yield Wait(min(RETRY_MS, last_ms - now_ms))
             continue
         kept_until_ms = sent_ms + request.ttl_ms
         if not isinstance(reply, Queued):
-            return sent_ms, reply  # type: ignore[return-value]
-        now_ms = yield NOW
+            return sent_ms, reply
+        now_ms = yield from ask(NOW)
         if give_up_ms is not None and now_ms >= give_up_ms:
             yield from ask_source(Release(request.lock, request.claim))
             return sent_ms, Busy()

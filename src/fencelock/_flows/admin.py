@@ -12,22 +12,22 @@ from fencelock._flows.retry import retry_on_conflict
 from fencelock._flows.tenure import Scope
 from fencelock.errors import GuardError, WrongLockError
 from fencelock.model import Mark, Protection, Sequencer, SourceInfo
+from fencelock.protocol.generators import ask
 from fencelock.protocol.guard_requests import (
     OBSERVE,
     AuditEntry,
     Begin,
     ChangeMark,
     Commit,
+    GuardFlow,
     Protect,
-    Protected,
     Unprotect,
     WriteAudit,
 )
-from fencelock.protocol.source_requests import Flow
 
 
 @retry_on_conflict
-def protect(scope: Scope, tables: tuple[str, ...], mode: str, source: SourceInfo | None, who: str) -> Flow[None]:
+def protect(scope: Scope, tables: tuple[str, ...], mode: str, source: SourceInfo | None, who: str) -> GuardFlow[None]:
     """Have the store enforce, or observe, writes to these tables of the guard's one resource.
 
     Going from observe to enforce raises the mark to the source's last token: none of the writers that
@@ -38,13 +38,15 @@ def protect(scope: Scope, tables: tuple[str, ...], mode: str, source: SourceInfo
     yield Begin()
     (mark,) = yield from read_marks(scope)
     check_bound(mark, scope.lock)
-    done: Protected = yield Protect(mark.resource, scope.lock, tables, mode)
+    done = yield from ask(Protect(mark.resource, scope.lock, tables, mode))
     if done.changed:
         yield from _switch(mark, done.changed, mode, source, who)
     yield Commit()
 
 
-def _switch(mark: Mark, changed: tuple[Protection, ...], mode: str, source: SourceInfo | None, who: str) -> Flow[None]:
+def _switch(
+    mark: Mark, changed: tuple[Protection, ...], mode: str, source: SourceInfo | None, who: str
+) -> GuardFlow[None]:
     reason = ", ".join(f"{table.table}: {table.mode} to {mode}" for table in changed)
     if mode == OBSERVE:
         yield WriteAudit(_entry("mode", mark, mark.token, who, reason))
@@ -58,12 +60,12 @@ def _switch(mark: Mark, changed: tuple[Protection, ...], mode: str, source: Sour
 
 
 @retry_on_conflict
-def unprotect(scope: Scope, tables: tuple[str, ...], who: str, reason: str) -> Flow[None]:
+def unprotect(scope: Scope, tables: tuple[str, ...], who: str, reason: str) -> GuardFlow[None]:
     """Let anybody write to these tables again; none named: to all of the guard's one resource."""
     yield Begin()
     (mark,) = yield from read_marks(scope)
     check_bound(mark, scope.lock)
-    removed = yield Unprotect(mark.resource, tables)
+    removed = yield from ask(Unprotect(mark.resource, tables))
     if removed:
         named = ", ".join(protection.table for protection in removed)
         yield WriteAudit(_entry("unprotect", mark, mark.token, who, f"{reason} ({named})"))
@@ -71,7 +73,7 @@ def unprotect(scope: Scope, tables: tuple[str, ...], who: str, reason: str) -> F
 
 
 @retry_on_conflict
-def lower(scope: Scope, token: int, who: str, reason: str) -> Flow[None]:
+def lower(scope: Scope, token: int, who: str, reason: str) -> GuardFlow[None]:
     """Set the mark of the guard's one resource to a lower token: the remedy for a poisoned mark."""
     yield Begin()
     (mark,) = yield from read_marks(scope)
@@ -85,7 +87,7 @@ def lower(scope: Scope, token: int, who: str, reason: str) -> Flow[None]:
 
 
 @retry_on_conflict
-def raise_to(scope: Scope, to: SourceInfo | int, who: str, reason: str) -> Flow[None]:
+def raise_to(scope: Scope, to: SourceInfo | int, who: str, reason: str) -> GuardFlow[None]:
     """Raise every mark of the guard to a token, or to the last one of the source.
 
     The step after a restore (G9). A lease that holds just this token is refused as well: what it has
@@ -106,7 +108,7 @@ def raise_to(scope: Scope, to: SourceInfo | int, who: str, reason: str) -> Flow[
 
 
 @retry_on_conflict
-def rebind(scope: Scope, lock: str, source: SourceInfo, who: str, reason: str) -> Flow[None]:
+def rebind(scope: Scope, lock: str, source: SourceInfo, who: str, reason: str) -> GuardFlow[None]:
     """Bind every resource of the guard to another lock or source, whose next token its mark admits (G5)."""
     check_lasts(scope, source.source_id)
     yield Begin()
@@ -120,7 +122,7 @@ def rebind(scope: Scope, lock: str, source: SourceInfo, who: str, reason: str) -
 
 
 @retry_on_conflict
-def outrank(scope: Scope, sequencer: Sequencer, who: str, reason: str) -> Flow[None]:
+def outrank(scope: Scope, sequencer: Sequencer, who: str, reason: str) -> GuardFlow[None]:
     """Raise every mark of the guard to a token that was minted by breaking its lock (G10).
 
     The broken lease is stale then; the mark belongs to no lease, and the next holder gets a higher token.
@@ -146,7 +148,7 @@ def outrank(scope: Scope, sequencer: Sequencer, who: str, reason: str) -> Flow[N
     yield Commit()
 
 
-def _raise(mark: Mark, source: SourceInfo, action: str, who: str, reason: str) -> Flow[None]:
+def _raise(mark: Mark, source: SourceInfo, action: str, who: str, reason: str) -> GuardFlow[None]:
     """Raise a mark over every token that its source has issued."""
     _check_source(mark, source.source_id)
     # The source was asked before this transaction began: a newer holder may have sealed the resource in between.

@@ -22,12 +22,14 @@ from fencelock.errors import (
     WrongLockError,
 )
 from fencelock.model import MEMORY_SOURCE_PREFIX, Mark, Sequencer
+from fencelock.protocol.generators import ask
 from fencelock.protocol.guard_requests import (
     ENFORCE,
     Begin,
     Commit,
     ConflictError,
     Finish,
+    GuardFlow,
     Join,
     Open,
     Present,
@@ -36,7 +38,6 @@ from fencelock.protocol.guard_requests import (
     RecordRefusal,
     WriteMarks,
 )
-from fencelock.protocol.source_requests import Flow
 
 MAX_COMMIT_TRIES = 3
 KINDS: dict[type[GuardError], str] = {
@@ -97,7 +98,7 @@ def check_lasts(scope: Scope, source_id: str) -> None:
         )
 
 
-def seal(scope: Scope, sequencer: Sequencer, tenure: Tenure) -> Flow[Sealed]:
+def seal(scope: Scope, sequencer: Sequencer, tenure: Tenure) -> GuardFlow[Sealed]:
     """Raise the marks of all resources of the guard to the lease's token, durably, in one transaction."""
     check_lock(scope, sequencer)
     tenure.check_may_open(scope.keys, is_independent=scope.is_independent)
@@ -109,7 +110,7 @@ def seal(scope: Scope, sequencer: Sequencer, tenure: Tenure) -> Flow[Sealed]:
 
 
 @retry_on_conflict
-def _seal_durably(scope: Scope, sequencer: Sequencer, tenure: Tenure) -> Flow[Sealed]:
+def _seal_durably(scope: Scope, sequencer: Sequencer, tenure: Tenure) -> GuardFlow[Sealed]:
     """Seal; where the commit was not confirmed, look again, and write again what may not be on the disk."""
     raised: tuple[str, ...] = ()
     for tries_left in reversed(range(MAX_COMMIT_TRIES)):
@@ -125,7 +126,7 @@ def _seal_durably(scope: Scope, sequencer: Sequencer, tenure: Tenure) -> Flow[Se
     raise AssertionError("the loop ends by its return or its raise")
 
 
-def _seal_once(scope: Scope, sequencer: Sequencer, tenure: Tenure, *, rewritten: tuple[str, ...]) -> Flow[Sealed]:
+def _seal_once(scope: Scope, sequencer: Sequencer, tenure: Tenure, *, rewritten: tuple[str, ...]) -> GuardFlow[Sealed]:
     yield Begin()
     raised, refused = [], []
     for mark in (yield from read_marks(scope, sequencer.claim, may_share=not rewritten)):
@@ -158,13 +159,13 @@ def sealed_mark(resource: str, sequencer: Sequencer, *, is_closed: bool = False)
 
 def read_marks(
     scope: Scope, claim: str | None = None, resources: tuple[str, ...] | None = None, *, may_share: bool = False
-) -> Flow[tuple[Mark, ...]]:
+) -> GuardFlow[tuple[Mark, ...]]:
     """Return the marks of all resources of the guard, or of these; token 0 for one that was never sealed.
 
     `claim`: the one to compare with, where there is one; `may_share`: marks that are its own will not be written.
     """
     wanted = scope.resources if resources is None else resources
-    known = yield ReadMarks(wanted, claim, may_share)
+    known = yield from ask(ReadMarks(wanted, claim, may_share))
     return tuple(known.get(resource) or Mark(resource, scope.lock) for resource in wanted)
 
 
@@ -177,20 +178,22 @@ def check_bound(mark: Mark, lock: str) -> None:
         )
 
 
-def _judge(mark: Mark, scope: Scope, sequencer: Sequencer, tenure: Tenure) -> Flow[Verdict | Refused]:
+def _judge(mark: Mark, scope: Scope, sequencer: Sequencer, tenure: Tenure) -> GuardFlow[Verdict | Refused]:
     """Ask `admit`; where the resource is only observed, count the refusal and go on (G6)."""
     try:
         check_bound(mark, scope.lock)
         return admit(mark, sequencer, was_sealed=(scope.url, mark.resource) in tenure.sealed)
     except GuardError as error:
-        protections = yield ReadProtections(mark.resource)
+        protections = yield from ask(ReadProtections(mark.resource))
         if not protections or any(protection.mode == ENFORCE for protection in protections):
             raise
         yield RecordRefusal(mark.resource, KINDS[type(error)])
         return Refused(mark.resource, error)
 
 
-def open_transaction(scope: Scope, sequencer: Sequencer, tenure: Tenure, limit_ms: int | None = None) -> Flow[Opened]:
+def open_transaction(
+    scope: Scope, sequencer: Sequencer, tenure: Tenure, limit_ms: int | None = None
+) -> GuardFlow[Opened]:
     """Seal what this tenure has not sealed, then begin a transaction in which its writes are admitted.
 
     `limit_ms` is the lease's time left, if it is known.
@@ -200,7 +203,7 @@ def open_transaction(scope: Scope, sequencer: Sequencer, tenure: Tenure, limit_m
         sealed = yield from seal(scope, sequencer, tenure)
     presented: tuple[str, ...] = scope.resources
     refused: tuple[Refused, ...] = ()
-    if refused_resources := (yield Open(presented, sequencer, limit_ms)):
+    if refused_resources := (yield from ask(Open(presented, sequencer, limit_ms))):
         refused = yield from _refusals(scope, sequencer, tenure, refused_resources)
         presented = _without(presented, refused_resources)
     tenure.has_read = True
@@ -209,7 +212,7 @@ def open_transaction(scope: Scope, sequencer: Sequencer, tenure: Tenure, limit_m
 
 def _refusals(
     scope: Scope, sequencer: Sequencer, tenure: Tenure, refused_resources: tuple[str, ...]
-) -> Flow[tuple[Refused, ...]]:
+) -> GuardFlow[tuple[Refused, ...]]:
     """Raise what `admit` says of marks that are not the sequencer's; return those that are only observed."""
     refused = []
     for mark in (yield from read_marks(scope, sequencer.claim, refused_resources)):
@@ -226,7 +229,7 @@ def _without(resources: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, 
     return tuple(resource for resource in resources if resource not in others)
 
 
-def finish(scope: Scope, sequencer: Sequencer, tenure: Tenure, presented: tuple[str, ...]) -> Flow[None]:
+def finish(scope: Scope, sequencer: Sequencer, tenure: Tenure, presented: tuple[str, ...]) -> GuardFlow[None]:
     """Commit the open transaction, in which the lease was presented to these resources."""
     try:
         yield Finish(presented)
@@ -241,15 +244,17 @@ def finish(scope: Scope, sequencer: Sequencer, tenure: Tenure, presented: tuple[
         ) from conflict
 
 
-def present(scope: Scope, sequencer: Sequencer, tenure: Tenure, limit_ms: int | None = None) -> Flow[tuple[str, ...]]:
+def present(
+    scope: Scope, sequencer: Sequencer, tenure: Tenure, limit_ms: int | None = None
+) -> GuardFlow[tuple[str, ...]]:
     """Have the caller's writes admitted from here on; return the resources to which the lease was presented."""
     return (yield from present_first(scope, sequencer, tenure, limit_ms)).presented
 
 
-def present_first(scope: Scope, sequencer: Sequencer, tenure: Tenure, limit_ms: int | None = None) -> Flow[Opened]:
+def present_first(scope: Scope, sequencer: Sequencer, tenure: Tenure, limit_ms: int | None = None) -> GuardFlow[Opened]:
     """Present the lease as the first thing in a transaction of the caller's, which was begun after all was sealed."""
     refused: tuple[Refused, ...] = ()
-    if refused_resources := (yield Present(scope.resources, sequencer, limit_ms)):
+    if refused_resources := (yield from ask(Present(scope.resources, sequencer, limit_ms))):
         refused = yield from _refusals(scope, sequencer, tenure, refused_resources)
     tenure.has_read = True
     return Opened(None, _without(scope.resources, refused_resources), refused)
@@ -257,7 +262,7 @@ def present_first(scope: Scope, sequencer: Sequencer, tenure: Tenure, limit_ms: 
 
 def check(
     scope: Scope, sequencer: Sequencer, tenure: Tenure, limit_ms: int | None = None, *, may_raise: bool = False
-) -> Flow[Sealed]:
+) -> GuardFlow[Sealed]:
     """Check inside the caller's transaction that every mark is this lease's, and hold the marks there.
 
     With `may_raise` a mark that is lower is raised in it, where that is safe. Such a seal is not remembered, since
@@ -266,7 +271,7 @@ def check(
     check_lock(scope, sequencer)
     tenure.check_may_open(scope.keys, is_independent=scope.is_independent)
     is_to_raise = may_raise and not tenure.sealed.issuperset(scope.keys)
-    can_raise = yield Join(scope.resources, is_to_raise, limit_ms)
+    can_raise = yield from ask(Join(scope.resources, is_to_raise, limit_ms))
     raised, refused = [], []
     for mark in (yield from read_marks(scope, sequencer.claim, may_share=True)):
         verdict = yield from _judge(mark, scope, sequencer, tenure)
@@ -295,7 +300,7 @@ def _not_sealed(mark: Mark, sequencer: Sequencer) -> GuardError:
 
 
 @retry_on_conflict
-def close(scope: Scope, sequencer: Sequencer, tenure: Tenure) -> Flow[None]:
+def close(scope: Scope, sequencer: Sequencer, tenure: Tenure) -> GuardFlow[None]:
     """Make the lease's own token stale at every resource of the guard (G10). Idempotent.
 
     A resource that a newer holder has sealed is left alone: the token is stale there already.
@@ -320,7 +325,7 @@ def close(scope: Scope, sequencer: Sequencer, tenure: Tenure) -> Flow[None]:
             return
 
 
-def _may_close(mark: Mark, scope: Scope, sequencer: Sequencer, tenure: Tenure) -> Flow[bool]:
+def _may_close(mark: Mark, scope: Scope, sequencer: Sequencer, tenure: Tenure) -> GuardFlow[bool]:
     if mark.token > sequencer.token or (mark.token == sequencer.token and mark.claim is None):
         return False
     if mark.is_closed and (mark.token, mark.claim) == (sequencer.token, sequencer.claim):

@@ -8,17 +8,18 @@ from typing import NamedTuple
 
 from fencelock._flows.retry import ask_source
 from fencelock.model import SourceInfo
+from fencelock.protocol.generators import ask
 from fencelock.protocol.source_requests import (
     NOW,
     Break,
     Broken,
-    Flow,
     RaiseEpoch,
     ReadSource,
     Release,
     Released,
     Renew,
     Renewed,
+    SourceFlow,
 )
 
 
@@ -29,26 +30,24 @@ class Beat(NamedTuple):
     reply: Renewed
 
 
-def renew(leases: tuple[tuple[str, str], ...]) -> Flow[Beat]:
+def renew(leases: tuple[tuple[str, str], ...]) -> SourceFlow[Beat]:
     """Renew a batch of (lock, claim) pairs in one request. An unknown outcome is left to the next beat (H2)."""
-    sent_ms = yield NOW
-    reply = yield Renew(leases)
+    sent_ms = yield from ask(NOW)
+    reply = yield from ask(Renew(leases))
     return Beat(sent_ms, reply)
 
 
-def release(lock: str, claim: str) -> Flow[Released]:
+def release(lock: str, claim: str) -> SourceFlow[Released]:
     """End the claim wherever it is, and tell whether it held the lock."""
-    return ask_source(Release(lock, claim))  # type: ignore[return-value]
+    return ask_source(Release(lock, claim))
 
 
-def break_lock(lock: str, claim: str, holder: str, reason: str) -> Flow[Broken]:
+def break_lock(lock: str, claim: str, holder: str, reason: str) -> SourceFlow[Broken]:
     """End the lock's lease, whoever has it, and mint a token for the breaker."""
-    return ask_source(Break(lock, claim, holder, reason))  # type: ignore[return-value]
+    return ask_source(Break(lock, claim, holder, reason))
 
 
-def raise_epoch(reason: str) -> Flow[SourceInfo | None]:
+def raise_epoch(reason: str) -> SourceFlow[SourceInfo | None]:
     """Begin a new history above every token of the present one; None if somebody else did so at the same time."""
     before = yield from ask_source(ReadSource())
-    assert isinstance(before, SourceInfo)
-    after = yield RaiseEpoch(before.history_id, reason)
-    return after  # type: ignore[no-any-return]
+    return (yield from ask(RaiseEpoch(before.history_id, reason)))

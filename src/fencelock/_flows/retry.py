@@ -9,18 +9,56 @@ begins again with the present state. Never: repeated after a definite error, or 
 
 from collections.abc import Callable
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar, overload
 
 from fencelock.errors import OutcomeUnknownError, SourceUnavailableError
-from fencelock.protocol.guard_requests import ConflictError
-from fencelock.protocol.source_requests import Acquire, BlockSpent, Busy, Flow, Release, ReserveBlock, SourceReply
+from fencelock.model import LockInfo, SourceInfo
+from fencelock.protocol.guard_requests import ConflictError, GuardFlow
+from fencelock.protocol.source_requests import (
+    Acquire,
+    BlockSpent,
+    Break,
+    Broken,
+    Busy,
+    ClaimEnded,
+    Granted,
+    Inspect,
+    ListLocks,
+    Poll,
+    Purge,
+    Queued,
+    ReadSource,
+    Release,
+    Released,
+    ReserveBlock,
+    SourceFlow,
+    SourceReply,
+    SourceRequest,
+)
 
 MAX_TRIES = 3
 
 
-def ask_source(request: object) -> Flow[SourceReply]:
-    """Yield the request until it is answered, and return the reply, which is never BlockSpent. The OutcomeUnknownError
-    of the MAX_TRIES-th try is passed on.
+@overload
+def ask_source(request: Acquire | Poll) -> SourceFlow[Granted | Queued | Busy | ClaimEnded]: ...
+@overload
+def ask_source(request: Release) -> SourceFlow[Released]: ...
+@overload
+def ask_source(request: Break) -> SourceFlow[Broken]: ...
+@overload
+def ask_source(request: Inspect) -> SourceFlow[LockInfo]: ...
+@overload
+def ask_source(request: ListLocks) -> SourceFlow[tuple[LockInfo, ...]]: ...
+@overload
+def ask_source(request: Purge) -> SourceFlow[int]: ...
+@overload
+def ask_source(request: ReadSource) -> SourceFlow[SourceInfo]: ...
+@overload
+def ask_source(request: ReserveBlock) -> SourceFlow[None]: ...
+def ask_source(request: SourceRequest) -> SourceFlow[SourceReply]:
+    """Yield the request until it is answered, and return the reply, which is never BlockSpent.
+
+    The OutcomeUnknownError of the MAX_TRIES-th try is passed on.
     """
     tries_left = MAX_TRIES
     is_in_doubt = False
@@ -42,17 +80,17 @@ def ask_source(request: object) -> Flow[SourceReply]:
 
 
 MAX_CONFLICTS = 16
-"""Each refusal means that somebody else's write succeeded: so many in a row are no accident."""
+"""Each conflict means that another client's write succeeded: so many in a row are no accident."""
 
 Result = TypeVar("Result")
 Parameters = ParamSpec("Parameters")
 
 
-def retry_on_conflict(flow: Callable[Parameters, Flow[Result]]) -> Callable[Parameters, Flow[Result]]:
-    """Have a flow of brief transactions begin anew when one is refused; SourceUnavailableError if that goes on."""
+def retry_on_conflict(flow: Callable[Parameters, GuardFlow[Result]]) -> Callable[Parameters, GuardFlow[Result]]:
+    """Run a flow of brief transactions again when it meets a conflict; SourceUnavailableError after MAX_CONFLICTS."""
 
     @wraps(flow)
-    def retried(*arguments: Parameters.args, **named: Parameters.kwargs) -> Flow[Result]:
+    def retried(*arguments: Parameters.args, **named: Parameters.kwargs) -> GuardFlow[Result]:
         for tries_left in reversed(range(MAX_CONFLICTS)):
             try:
                 return (yield from flow(*arguments, **named))

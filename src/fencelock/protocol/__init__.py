@@ -15,7 +15,8 @@ write transaction. Each request's docstring names the replies that it may get.
   the connection.
 - **Decisions**: a source decides who holds a lock. A guard decides nothing: it compares, reads and writes marks.
 
-A **flow** is a generator that yields requests and is sent replies; `run_generator` runs one.
+A **flow** is a generator that yields requests and is sent replies; `ask` gives each reply its type, `run_generator`
+runs a flow.
 `docs/reference/protocol.md` tells when each request is sent, `docs/how-to/write-a-store.md` builds a store, and the
 kits of `fencelock.testing` prove one.
 
@@ -28,7 +29,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from fencelock.clock import boottime_ms, boottime_us
     from fencelock.model import EPOCH_STRIDE, MAX_LOCK_NAME_BYTES, MAX_TOKEN, MIN_TOKEN, draw_claim
-    from fencelock.protocol.generators import run_generator, run_generator_async
+    from fencelock.protocol.generators import ask, run_generator, run_generator_async
     from fencelock.protocol.guard_requests import (
         ENFORCE,
         OBSERVE,
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
         Commit,
         ConflictError,
         Finish,
+        GuardFlow,
+        GuardReply,
+        GuardRequest,
         Join,
         Look,
         Observation,
@@ -58,13 +62,14 @@ if TYPE_CHECKING:
         DRAW,
         NOW,
         Acquire,
+        AcquireReply,
         BlockSpent,
         Break,
         Broken,
         Busy,
         ClaimEnded,
         Draw,
-        Flow,
+        DriverRequest,
         Granted,
         Inspect,
         Listen,
@@ -80,7 +85,9 @@ if TYPE_CHECKING:
         Renew,
         Renewed,
         ReserveBlock,
+        SourceFlow,
         SourceReply,
+        SourceRequest,
         Wait,
     )
     from fencelock.protocol.stores import (
@@ -108,6 +115,7 @@ __all__ = [
     "NOW",
     "OBSERVE",
     "Acquire",
+    "AcquireReply",
     "AsyncGuardConnection",
     "AsyncGuardStore",
     "AsyncSourceConnection",
@@ -125,11 +133,14 @@ __all__ = [
     "Commit",
     "ConflictError",
     "Draw",
+    "DriverRequest",
     "Finish",
-    "Flow",
     "FrameworkConnection",
     "Granted",
     "GuardConnection",
+    "GuardFlow",
+    "GuardReply",
+    "GuardRequest",
     "GuardStore",
     "Inspect",
     "Join",
@@ -158,13 +169,16 @@ __all__ = [
     "SQLGuardStore",
     "Seen",
     "SourceConnection",
+    "SourceFlow",
     "SourceReply",
+    "SourceRequest",
     "SourceStore",
     "Unpresent",
     "Unprotect",
     "Wait",
     "WriteAudit",
     "WriteMarks",
+    "ask",
     "boottime_ms",
     "boottime_us",
     "draw_claim",

@@ -1,17 +1,73 @@
-"""Run a generator of requests to its end: the loop that drivers and stores share, once for threads and once for loops.
+"""Run a generator of requests to its end, and ask for one reply: what flows, drivers and stores share.
 
-Promise: each request is answered by `answer`, and whatever that raises is thrown into the generator, so that the
-generator decides what an error means. Nothing is kept of it: an exception refers to the frames that it came through.
+Promise: `answer` answers each request, and whatever it raises is thrown into the generator, so that the generator
+decides what an error means. Nothing is kept of an exception, which refers to the frames that it came through.
 Never: a request answered twice, or an error swallowed here.
 """
 
 from collections.abc import Awaitable, Callable, Generator
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+if TYPE_CHECKING:
+    from fencelock.model import LockInfo, Mark, Protection, SourceInfo
+    from fencelock.protocol import guard_requests as guard
+    from fencelock.protocol import source_requests as source
 
 Result = TypeVar("Result")
+Reply = TypeVar("Reply")
+# What asking is, for a source, for its driver and for a guard.
+_Asked = Generator["source.SourceRequest", Any, Result]
+_Driven = Generator["source.DriverRequest", Any, Result]
+_Guarded = Generator["guard.GuardRequest", Any, Result]
 
 
-def run_generator(flow: Generator[Any, Any, Result], answer: Callable[[Any], Any]) -> Result:
+@overload
+def ask(request: "source.Now") -> _Driven[int]: ...
+@overload
+def ask(request: "source.Draw") -> _Driven[tuple[str, int]]: ...
+@overload
+def ask(request: "source.Listen | source.Wait") -> _Driven[None]: ...
+@overload
+def ask(request: "source.Acquire | source.Poll") -> "_Asked[source.AcquireReply]": ...
+@overload
+def ask(request: "source.Renew") -> "_Asked[source.Renewed]": ...
+@overload
+def ask(request: "source.Release") -> "_Asked[source.Released]": ...
+@overload
+def ask(request: "source.Break") -> "_Asked[source.Broken | source.BlockSpent]": ...
+@overload
+def ask(request: "source.Inspect") -> "_Asked[LockInfo]": ...
+@overload
+def ask(request: "source.ListLocks") -> "_Asked[tuple[LockInfo, ...]]": ...
+@overload
+def ask(request: "source.Purge") -> _Asked[int]: ...
+@overload
+def ask(request: "source.ReadSource") -> "_Asked[SourceInfo]": ...
+@overload
+def ask(request: "source.RaiseEpoch") -> "_Asked[SourceInfo | None]": ...
+@overload
+def ask(request: "source.ReserveBlock") -> _Asked[None]: ...
+@overload
+def ask(request: "guard.Open | guard.Present") -> _Guarded[tuple[str, ...]]: ...
+@overload
+def ask(request: "guard.ReadMarks") -> "_Guarded[dict[str, Mark]]": ...
+@overload
+def ask(request: "guard.Join") -> _Guarded[bool]: ...
+@overload
+def ask(request: "guard.ReadProtections | guard.Unprotect") -> "_Guarded[tuple[Protection, ...]]": ...
+@overload
+def ask(request: "guard.Protect") -> "_Guarded[guard.Protected]": ...
+@overload
+def ask(request: "guard.Look") -> "_Guarded[guard.Seen]": ...
+def ask(request: Any) -> Generator[Any, Any, Any]:
+    """Yield one request, and return its reply with the type that belongs to the request.
+
+    In a flow: `reply = yield from ask(Inspect("lock"))`. A request whose reply is None may be yielded as it is.
+    """
+    return (yield request)
+
+
+def run_generator(flow: Generator[Any, Reply, Result], answer: Callable[[Any], Reply]) -> Result:
     """Run the generator to its end and return its result."""
     step: Callable[[Any], Any] = flow.send
     value: Any = None
@@ -30,7 +86,7 @@ def run_generator(flow: Generator[Any, Any, Result], answer: Callable[[Any], Any
         value = None
 
 
-async def run_generator_async(flow: Generator[Any, Any, Result], answer: Callable[[Any], Awaitable[Any]]) -> Result:
+async def run_generator_async(flow: Generator[Any, Reply, Result], answer: Callable[[Any], Awaitable[Reply]]) -> Result:
     """Run the generator to its end, waiting on the loop for each answer, and return its result."""
     step: Callable[[Any], Any] = flow.send
     value: Any = None

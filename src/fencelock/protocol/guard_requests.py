@@ -6,7 +6,8 @@ by an exception is undone. A store decides nothing here: it compares, reads and 
 server what presents no seal.
 """
 
-from typing import NamedTuple
+from collections.abc import Generator
+from typing import Any, NamedTuple, TypeVar
 
 from fencelock.model import Mark, Protection, Sequencer
 
@@ -203,3 +204,17 @@ class Seen(NamedTuple):
     marks: tuple[Mark, ...]
     protections: tuple[Protection, ...]
     observations: tuple[Observation, ...]
+
+
+Result = TypeVar("Result")
+GuardRequest = (
+    Begin | Commit | Open | Finish | ReadMarks | WriteMarks | ChangeMark | WriteAudit | Join | Present | Unpresent
+    | ReadProtections | Protect | Unprotect | RecordRefusal | Look
+)  # fmt: skip
+"""What a guard's connection answers."""
+
+GuardReply = tuple[str, ...] | dict[str, Mark] | bool | tuple[Protection, ...] | Protected | Seen | None
+"""What a guard's connection replies; each request's docstring names which of these it gets."""
+
+GuardFlow = Generator[GuardRequest, Any, Result]
+"""Yields requests to a guarded resource, is sent the replies, and returns a Result. `ask` gives each reply its type."""

@@ -176,10 +176,21 @@ class Broken(NamedTuple):
 
 
 Result = TypeVar("Result")
-Flow = Generator[Any, Any, Result]
-"""Yields requests, is sent the reply that each request's docstring names, and returns a Result."""
+DriverRequest = Now | Draw | Listen | Wait
+"""What the driver answers; a store never sees these."""
 
+SourceRequest = (
+    Acquire | Poll | ReserveBlock | Renew | Release | Inspect | ListLocks | Break | Purge | ReadSource | RaiseEpoch
+)
+"""What a source's connection answers."""
+
+AcquireReply = Granted | Queued | Busy | ClaimEnded | BlockSpent
 SourceReply = (
-    Granted | Queued | Busy | ClaimEnded | BlockSpent | Released | Renewed | Broken | LockInfo | SourceInfo
-    | tuple[LockInfo, ...] | int | None
+    AcquireReply | Released | Renewed | Broken | LockInfo | SourceInfo | tuple[LockInfo, ...] | int | None
 )  # fmt: skip
+"""What a source's connection replies; each request's docstring names which of these it may get."""
+
+SourceFlow = Generator[SourceRequest | DriverRequest, Any, Result]
+"""Yields requests to a source and to its driver, is sent the replies, and returns a Result. `ask` gives each reply its
+type.
+"""

@@ -7,11 +7,14 @@ discovered by an error.
 """
 
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from fencelock.errors import GuardError
 from fencelock.model import Finding
-from fencelock.protocol.source_requests import SourceReply
+from fencelock.protocol.source_requests import SourceReply, SourceRequest
+
+if TYPE_CHECKING:
+    from fencelock.protocol.guard_requests import GuardReply, GuardRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +35,7 @@ class Capabilities:
 class SourceConnection(Protocol):
     """One client connection, used by one thread at a time; any thread may be the next."""
 
-    def perform(self, request: Any) -> SourceReply:
+    def perform(self, request: SourceRequest) -> SourceReply:
         """Answer one request, or raise. After an exception the caller discards the connection."""
 
     def close(self) -> None:
@@ -95,8 +98,8 @@ class GuardConnection(Protocol):
     def native(self) -> Any:
         """The client's own object, which `guard.transaction` yields."""
 
-    def perform(self, request: Any) -> Any:
-        """Run one request of `protocol/guard_requests.py`; anything but success leaves no transaction open."""
+    def perform(self, request: "GuardRequest") -> "GuardReply":
+        """Answer one request; anything but success leaves no transaction open."""
 
     def rollback(self) -> None:
         """Undo the open transaction, if there is one that is not the caller's own; never raises."""
@@ -115,8 +118,8 @@ class AsyncGuardConnection(Protocol):
     def native(self) -> Any:
         """The client's own object, which `guard.transaction` yields."""
 
-    async def perform(self, request: Any) -> Any:
-        """Run one request; anything but success, a cancellation included, leaves no transaction open."""
+    async def perform(self, request: "GuardRequest") -> "GuardReply":
+        """Answer one request; anything but success, a cancellation included, leaves no transaction open."""
 
     async def rollback(self) -> None:
         """Undo the open transaction, if there is one that is not the caller's own; never raises an Exception."""

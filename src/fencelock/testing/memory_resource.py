@@ -66,13 +66,14 @@ class MemoryResourceSession:
             raise SourceUnavailableError("the place has ended this transaction, and undone what it wrote")
         return self.work
 
-    def perform(self, request: Any) -> Any:
+    def perform(self, request: ask.GuardRequest) -> ask.GuardReply:
         """Answer one request; anything but success leaves no transaction open."""
         try:
-            return getattr(self, self.ANSWERS[type(request)])(request)
+            reply: ask.GuardReply = getattr(self, self.ANSWERS[type(request)])(request)
         except BaseException:
             self.rollback()
             raise
+        return reply
 
     def enter(self) -> None:
         """Begin a write transaction; SourceUnavailableError while another session is inside one."""

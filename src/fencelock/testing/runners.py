@@ -15,13 +15,13 @@ from fencelock._api.guard import Guard
 from fencelock._api.validation import scope_of
 from fencelock._drivers.aio import AsyncDriver
 from fencelock._drivers.sync import SyncDriver
-from fencelock._flows.acquire import Attempt, acquire
+from fencelock._flows.acquire import MIN_CLAIMS, Attempt, acquire
 from fencelock._flows.renewal import release
 from fencelock.hooks import NO_HOOKS
-from fencelock.protocol import Flow, GuardStore, SourceStore
+from fencelock.protocol import GuardStore, SourceFlow, SourceStore
 from fencelock.stores.registry import guard_store, source_store
 
-__all__ = ["Attempt", "acquire", "guard_store", "release", "source_store"]
+__all__ = ["MIN_CLAIMS", "Attempt", "acquire", "guard_store", "release", "source_store"]
 
 REQUEST_TIMEOUT_S = 30.0
 """How long a check waits for threads and tasks that should end at once."""
@@ -35,20 +35,20 @@ class SyncRunner:
         self._now_us = now_us
         self._drivers: dict[int, SyncDriver] = {}
 
-    def run(self, store: SourceStore, flow: Flow[Result]) -> Result:
+    def run(self, store: SourceStore, flow: SourceFlow[Result]) -> Result:
         """Run one flow to its end."""
         driver = self._drivers.get(id(store))
         if driver is None:
             driver = self._drivers[id(store)] = SyncDriver(store, now_us=self._now_us)
         return driver.run(flow)
 
-    def together(self, store: SourceStore, flows: Sequence[Flow[Any]]) -> list[Any]:
+    def together(self, store: SourceStore, flows: Sequence[SourceFlow[Any]]) -> list[Any]:
         """Run the flows at the same time, and return their results in order; the first error is raised."""
         driver = SyncDriver(store, now_us=self._now_us)
         results: list[Any] = [None] * len(flows)
         errors: list[BaseException] = []
 
-        def work(number: int, flow: Flow[Any]) -> None:
+        def work(number: int, flow: SourceFlow[Any]) -> None:
             try:
                 results[number] = driver.run(flow)
             except BaseException as error:
@@ -81,11 +81,11 @@ class AsyncRunner:
         self._loop = asyncio.Runner()
         self._drivers: dict[int, AsyncDriver] = {}
 
-    def run(self, store: SourceStore, flow: Flow[Result]) -> Result:
+    def run(self, store: SourceStore, flow: SourceFlow[Result]) -> Result:
         """Run one flow to its end."""
         return self._loop.run(self._driver(store).run(flow))
 
-    def together(self, store: SourceStore, flows: Sequence[Flow[Any]]) -> list[Any]:
+    def together(self, store: SourceStore, flows: Sequence[SourceFlow[Any]]) -> list[Any]:
         """Run the flows at the same time, and return their results in order; the first error is raised."""
         driver = self._driver(store)
 

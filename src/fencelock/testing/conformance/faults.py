@@ -2,11 +2,18 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 from fencelock import Finding
 from fencelock.errors import OutcomeUnknownError
-from fencelock.protocol import BlockSpent, Capabilities, Channel, SourceConnection, SourceReply, SourceStore
+from fencelock.protocol import (
+    BlockSpent,
+    Capabilities,
+    Channel,
+    SourceConnection,
+    SourceReply,
+    SourceRequest,
+    SourceStore,
+)
 
 
 class LostReplies:
@@ -44,7 +51,7 @@ class _Connection:
         self._store = store
         self._connection = connection
 
-    def perform(self, request: Any) -> SourceReply:
+    def perform(self, request: SourceRequest) -> SourceReply:
         """Have the request done, and lose the reply if it is the first of its kind."""
         reply = self._connection.perform(request)
         if type(request) in self._store.to_lose and not isinstance(reply, BlockSpent):

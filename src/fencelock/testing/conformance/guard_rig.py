@@ -8,7 +8,7 @@ import inspect
 from typing import Any
 
 from fencelock import Mark, Sequencer, SourceInfo
-from fencelock.protocol import GuardStore, Look, Seen, draw_claim
+from fencelock.protocol import GuardStore, Look, Seen, ask, draw_claim, run_generator
 from fencelock.testing.conformance.rig import Rig
 from fencelock.testing.runners import AsyncRunner, async_guard, guard_store, sync_guard
 
@@ -141,6 +141,6 @@ class GuardRig(Rig):
         """Return all that is known of resource `r`."""
         connection = self.make_store(self.url).connect()
         try:
-            return connection.perform(Look("r"))  # type: ignore[no-any-return]
+            return run_generator(ask(Look("r")), connection.perform)
         finally:
             connection.close()

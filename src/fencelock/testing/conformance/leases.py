@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from fencelock import protocol as ask
-from fencelock.protocol import Flow
+from fencelock.protocol import SourceFlow
 from fencelock.testing.conformance.faults import LostReplies
 from fencelock.testing.conformance.rig import require
 from fencelock.testing.conformance.source_rig import Contender, SourceRig, ask_flow, draw_flow
@@ -277,7 +277,7 @@ class LeaseChecks(SourceRig):
         """H9: what a process shares may not make two of its claims look like one."""
         inside: list[str] = []
 
-        def work(number: int) -> Flow[None]:
+        def work(number: int) -> SourceFlow[None]:
             for _ in range(ROUNDS):
                 attempt = Attempt("lock", f"worker-{number}", self.long_ttl_ms)
                 yield from acquire(attempt, may_wait=True, timeout_ms=None)

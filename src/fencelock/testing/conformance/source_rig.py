@@ -9,26 +9,25 @@ from typing import Any, TypeVar
 
 from fencelock import LockInfo, SourceInfo
 from fencelock import protocol as requests
-from fencelock._flows.acquire import MIN_CLAIMS
-from fencelock.protocol import Flow, SourceStore
+from fencelock.protocol import DriverRequest, SourceFlow, SourceRequest, SourceStore, ask
 from fencelock.testing.conformance.rig import Rig, require
-from fencelock.testing.runners import AsyncRunner, SyncRunner, source_store
+from fencelock.testing.runners import MIN_CLAIMS, AsyncRunner, SyncRunner, source_store
 
 Reply = TypeVar("Reply")
 SHORT_TTL_MS = 100
 LONG_TTL_MS = 30_000
 
 
-def ask_flow(request: Any) -> Flow[Any]:
+def ask_flow(request: SourceRequest | DriverRequest) -> SourceFlow[Any]:
     """Ask for a reply, reserving a block of tokens where the last one is spent."""
     while isinstance(reply := (yield request), requests.BlockSpent):
         yield requests.ReserveBlock()
     return reply
 
 
-def draw_flow() -> Flow[tuple[str, int]]:
+def draw_flow() -> SourceFlow[tuple[str, int]]:
     """Draw a claim."""
-    return (yield requests.Draw())  # type: ignore[no-any-return]
+    return (yield from ask(requests.DRAW))
 
 
 class Contender:
@@ -150,11 +149,11 @@ class SourceRig(Rig):
         super().teardown_method()
 
     # --- the words of the checks --------------------------------------------------------------------------------------
-    def run(self, flow: Flow[Reply]) -> Reply:
+    def run(self, flow: SourceFlow[Reply]) -> Reply:
         """Run a flow over the source."""
         return self.runner.run(self.store, flow)
 
-    def ask(self, request: Any) -> Any:
+    def ask(self, request: SourceRequest) -> Any:
         """Ask the source one thing."""
         return self.run(ask_flow(request))
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 from fencelock import Sequencer
 from fencelock import protocol as ask
-from fencelock.protocol import EPOCH_STRIDE, MAX_TOKEN, Flow
+from fencelock.protocol import EPOCH_STRIDE, MAX_TOKEN, SourceFlow
 from fencelock.testing.conformance.rig import require
 from fencelock.testing.conformance.source_rig import SourceRig
 from fencelock.testing.runners import Attempt, acquire, release
@@ -146,7 +146,7 @@ class TokenChecks(SourceRig):
         """T1: a token drawn after the grant is inverted by a pause (portalocker): it is the holder's while it holds."""
         seen: list[int] = []
 
-        def hammer(number: int) -> Flow[None]:
+        def hammer(number: int) -> SourceFlow[None]:
             for _ in range(BLOWS):
                 attempt = Attempt("lock", f"hammer-{number}", self.long_ttl_ms)
                 grant = yield from acquire(attempt, may_wait=True, timeout_ms=None)
