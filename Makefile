@@ -9,7 +9,7 @@
 #   make bench BENCH='--help'       hand arguments to the harness
 #   make bench STORE=all            measure everything, and write what the documents show
 #   make mutants MUTANTS='--help'   hand arguments to the mutants' runner
-#   make verify VERIFY='--help'     hand arguments to `fencelock verify`
+#   make verify VERIFY='--help'     hand arguments to fencelock_lab.campaigns
 #   make demo DEMO='--svg out.svg'  hand arguments to `fencelock demo`
 
 MAKEFLAGS += --no-print-directory

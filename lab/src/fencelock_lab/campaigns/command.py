@@ -8,19 +8,19 @@ campaign that could not be carried out is 69. What was made is taken away again,
 
 import math
 import os
-import signal
 import sys
 import tempfile
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import click
 
 import fencelock
-from fencelock.cli.plugin import SIGNALLED, UNAVAILABLE, complain, emit, json_option, source_option
+from fencelock.cli.plugin import UNAVAILABLE, complain, emit, json_option, source_option
 from fencelock_lab.campaigns.files import is_copied, is_drawn, set_aside, try_files
+from fencelock_lab.campaigns.signals import exit_by_cleaning_up
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -217,7 +217,7 @@ def _own_servers(kind: "type[Setup]", guard: str | None, *, is_dry: bool) -> "It
     if is_dry:
         yield kind.shown[0], guard or kind.shown[1], None
         return
-    _hear_endings()
+    exit_by_cleaning_up()
     complain(f"starting {kind.name}")
     with kind() as servers:
         yield servers.url, guard or servers.guard_url, servers
@@ -268,7 +268,7 @@ def _attack(
     from fencelock_lab.campaigns.campaign import Campaign
     from fencelock_lab.campaigns.verdict import VIOLATION
 
-    _hear_endings()
+    exit_by_cleaning_up()
     with tempfile.TemporaryDirectory(prefix="fencelock-verify-") as folder:
         made = Path(folder, "history.jsonl")
         with _progress(settings.seed) as tell:
@@ -281,24 +281,6 @@ def _attack(
     if kept is not None:
         complain(f"the history is in {kept}")
     return _exit_code(code, is_whole=is_whole)
-
-
-def _hear_endings() -> None:
-    """Have the signals that end a command end it by way of everything that cleans up."""
-    from fencelock_lab.campaigns.signals import ENDING
-
-    for number in ENDING:
-        if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, _leave)
-
-
-def _leave(number: int, _frame: object) -> NoReturn:
-    """End by way of everything that cleans up, which nothing that comes later is to interrupt."""
-    from fencelock_lab.campaigns.signals import ENDING
-
-    for each in ENDING:
-        signal.signal(each, signal.SIG_IGN)
-    sys.exit(SIGNALLED + number)
 
 
 @contextmanager

@@ -1,19 +1,37 @@
-"""The signals that end a campaign, and how what must not be interrupted is kept from them.
+"""The signals that end a campaign, and how a cleanup is kept from being interrupted by them.
 
 Promise: what was ignored from the beginning, as under nohup, stays ignored.
 """
 
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NoReturn
+
+from fencelock.cli.plugin import SIGNALLED
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """What people, systems and terminals that close send to have a command end."""
 
 
+def exit_by_cleaning_up() -> None:
+    """Have these signals end the command as an exception, so that everything is cleaned up."""
+    for number in ENDING:
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, _exit)
+
+
+def _exit(number: int, _frame: object) -> NoReturn:
+    """End the command; no later signal interrupts its cleanup."""
+    for each in ENDING:
+        signal.signal(each, signal.SIG_IGN)
+    sys.exit(SIGNALLED + number)
+
+
 @contextmanager
 def held_back() -> Iterator[None]:
-    """Let none of them interrupt the block; the first that came is heard when it is over. For the main thread."""
+    """Hold these signals back during the block; the first that came is raised after it. For the main thread."""
     came: list[int] = []
     hearing = [number for number in ENDING if signal.getsignal(number) != signal.SIG_IGN]
     before = {number: signal.signal(number, lambda number, _: came.append(number)) for number in hearing}

@@ -1,0 +1,137 @@
+"""The page of what campaigns have found: a table for each group of schedules, with how much happened in each.
+
+Promise: it says what these very runs have shown, when, on which machine and with which versions. It is written even if
+a campaign found a violation.
+"""
+
+import os
+import platform
+import socket
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from fencelock.testing import unfenced
+from fencelock_lab.campaigns.schedules import FAULTS, OWN, STORES, Outcome
+
+_LOOK_S = 5.0
+_HEAD = """# What `fencelock verify` found
+
+`make verify` wrote this page, last on {date} ({machine}). Real processes compete for locks and write to guarded
+resources on private servers ([how](../how-to/verify-a-set-up.md), [by which rules](../reference/history.md)).
+
+**In all {freezes:,} freezes of a holder past its ttl, {kills:,} kills, {disturbances:,} disturbances of the network and
+{server_faults:,} faults of servers: {violations}.** The counts say how much happened; they are no measure of speed.
+"""
+_GROUPS = {
+    STORES: """
+## Stores as they are
+
+Locks and guarded data are in one place. Processes are frozen and killed, their networks and clocks disturbed.
+
+""",
+    OWN: """
+## With attacks on the servers
+
+The same by `fencelock verify --own`, which starts the servers itself. They are killed, frozen and restarted, a backup
+of them is restored while processes run on, and in a cluster of three the leader is isolated from the others.
+
+""",
+    FAULTS: """
+## One fault after the other
+
+After each fault of a server every lock must go on before the next one comes. `takeovers`: the leader is killed, frozen
+for long and for a moment, all are killed, the leader is isolated; clocks of processes go a tenth too fast or too slow,
+and the guarded table is in a SQLite file. `elsewhere`: the quorum is lost, and the table is in PostgreSQL. `race`: each
+process releases the lock before it writes, so that only the guard keeps them apart. `sqlite-anywhere`: 32 processes are
+frozen and killed at any instruction. `zookeeper-weather`: threads share connections that are cut, held up and lose
+requests and replies.
+
+""",
+}
+_ROWS: tuple[tuple[str, Callable[[dict[str, Any]], object]], ...] = (
+    ("verdict", lambda told: told["verdict"]),
+    ("violations", lambda told: told["violations_in_all"]),
+    ("events", lambda told: told["amounts"]["events"]),
+    ("hand-offs to another process", lambda told: told["amounts"]["handoffs"]),
+    ("writes accepted", lambda told: told["amounts"]["writes"]),
+    ("refused as stale", lambda told: told["amounts"]["refusals"]),
+    ("refused without a token", lambda told: told["amounts"]["strays"]),
+    ("outcome unknown", lambda told: told["amounts"]["unknown"]),
+    ("freezes of a holder past its ttl", lambda told: told["amounts"]["freezes"]),
+    ("kills", lambda told: told["amounts"]["kills"]),
+    ("disturbances of the network", lambda told: told["amounts"]["disturbances"]),
+    ("jumps of a clock", lambda told: told["amounts"]["jumps"]),
+    ("faults of the servers", lambda told: told["amounts"]["server_faults"]),
+    (
+        "overlaps that an expired lease explains",
+        lambda told: told["information"].get("overlaps that an expired lease explains", 0),
+    ),
+)
+
+
+class Finding(NamedTuple):
+    """How a schedule ended, and the version of the store that held the resources."""
+
+    outcome: Outcome
+    version: str
+
+
+def page(findings: Iterable[Finding]) -> str:
+    """Return the page of these runs, as Markdown."""
+    found = list(findings)
+    amounts = [one.outcome.verdict.amounts for one in found]
+    broken = sum(len(one.outcome.verdict.findings.violations) for one in found)
+    text = _HEAD.format(
+        date=time.strftime("%Y-%m-%d"),
+        machine=f"Linux {platform.release().split('-')[0]}, {os.cpu_count()} cores, Python {platform.python_version()}",
+        violations=f"{broken:,} violations" if broken else "no promise was broken",
+        **{
+            what: sum(getattr(one, what) for one in amounts)
+            for what in ("freezes", "kills", "disturbances", "server_faults")
+        },
+    )
+    for group, head in _GROUPS.items():
+        if members := [one for one in found if one.outcome.schedule.group == group]:
+            text += head + _table(members)
+    return text
+
+
+def _table(findings: list[Finding]) -> str:
+    """Return a table with a column for each campaign."""
+    told = [one.outcome.verdict.to_json() for one in findings]
+    names = [one.version if one.outcome.schedule.group == STORES else one.outcome.schedule.name for one in findings]
+    lines = [f"| | {' | '.join(names)} |", f"|---{'|---' * len(names)}|"]
+    for label, value in _ROWS:
+        cells = (f"{cell:,}" if isinstance(cell := value(one), int) else str(cell) for one in told)
+        lines.append(f"| {label} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def version_of(url: str) -> str:
+    """Return the name and version of the store at the URL of a guard."""
+    scheme = url.partition("://")[0]
+    if scheme == "etcd":
+        return f"etcd {_etcd_version(url)}"
+    with unfenced(url) as connection:
+        if scheme == "zookeeper":
+            return f"ZooKeeper {'.'.join(map(str, connection.server_version()))}"
+        cursor = connection.cursor()
+        cursor.execute({"sqlite": "SELECT sqlite_version()", "postgresql": "SHOW server_version"}.get(scheme, _SQL))
+        version = str(cursor.fetchone()[0])
+    names = {"sqlite": "SQLite", "postgresql": "PostgreSQL"}
+    return f"{names.get(scheme, 'MariaDB')} {version.split(maxsplit=1)[0].partition('-')[0]}"
+
+
+_SQL = "SELECT VERSION()"
+
+
+def _etcd_version(url: str) -> str:
+    """Ask the first member over HTTP, which needs no client."""
+    import json
+
+    host, _, port = url.partition("://")[2].partition("/")[0].partition(",")[0].rpartition(":")
+    with socket.create_connection((host, int(port)), _LOOK_S) as talking:
+        talking.sendall(f"GET /version HTTP/1.0\r\nHost: {host}\r\n\r\n".encode())
+        answer = b"".join(iter(lambda: talking.recv(65536), b""))
+    return str(json.loads(answer.partition(b"\r\n\r\n")[2])["etcdserver"])
