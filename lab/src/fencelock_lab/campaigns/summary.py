@@ -18,7 +18,7 @@ _LOOK_S = 5.0
 _HEAD = """# What `fencelock verify` found
 
 `make verify` wrote this page, last on {date} ({machine}). Real processes compete for locks and write to guarded
-resources on private servers ([how](../how-to/verify-a-set-up.md), [by which rules](../reference/history.md)).
+resources on private servers ([how](../how-to/verify-a-setup.md), [by which rules](../reference/history.md)).
 
 **In all {freezes:,} freezes of a holder past its ttl, {kills:,} kills, {disturbances:,} disturbances of the network and
 {server_faults:,} faults of servers: {violations}.** The counts say how much happened; they are no measure of speed.
