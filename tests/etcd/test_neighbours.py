@@ -121,7 +121,7 @@ def test_a_break_ends_a_holder_who_came_before_what_is_no_place(etcd: Corner) ->
     Direct(etcd.url).put(f"{etcd.prefix}/billing/data", "1")
     Direct(etcd.url).put(f"{etcd.prefix}/billing/deep/data", "2")
     assert broken(client, "billing").token > token
-    with pytest.raises(SourceError, match="billing/data, which is not a place"):
+    with pytest.raises(SourceError, match="billing/data, which is not a queue entry"):
         broken(client, "billing")
     assert [key for key in sorted(etcd.keys()) if key.startswith("billing/")] == ["billing/data", "billing/deep/data"]
 

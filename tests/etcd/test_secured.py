@@ -137,7 +137,7 @@ def test_h2_a_place_that_is_watched_after_the_login_of_the_stream_ended_is_watch
     client.ask(ask.Renew((first, second)))
     guarded_etcd.ctl("del", "--prefix", "app/second/", user=ROOT)
     lost = wait_until(lambda: client.ask(ask.Renew((first, second))).lost)
-    assert lost == {second[1]: "its place in etcd was deleted"}
+    assert lost == {second[1]: "its key in etcd was deleted"}
 
 
 def test_neither_claims_nor_passwords_are_shown(guarded_etcd: EtcdCluster, caplog: pytest.LogCaptureFixture):

@@ -152,14 +152,14 @@ def test_a_held_place_that_is_deleted_by_hand_is_lost(etcd: Corner, client: Clie
     assert client.ask(beat).remaining_ms
     etcd.cluster.ctl("del", "--prefix", f"{etcd.prefix}/lock/")
     wait_until(lambda: not client.state.entries[claim].is_watched)
-    assert client.ask(beat).lost == {claim: "its place in etcd was deleted"}
+    assert client.ask(beat).lost == {claim: "its key in etcd was deleted"}
 
 
 def test_a_place_deleted_before_its_first_beat_is_lost_with_it(etcd: Corner, client: Client):
     claim = draw_claim()
     client.token("lock", claim)
     etcd.cluster.ctl("del", "--prefix", f"{etcd.prefix}/lock/")
-    assert client.ask(ask.Renew((("lock", claim),))).lost == {claim: "its place in etcd was deleted"}
+    assert client.ask(ask.Renew((("lock", claim),))).lost == {claim: "its key in etcd was deleted"}
 
 
 def test_a_place_deleted_while_the_stream_is_down_is_lost(etcd: Corner):
@@ -182,7 +182,7 @@ def test_a_place_deleted_while_the_stream_is_down_is_lost(etcd: Corner):
             except fencelock.SourceError:
                 return {}
 
-        assert wait_until(lost) == {claim: "its place in etcd was deleted"}
+        assert wait_until(lost) == {claim: "its key in etcd was deleted"}
     assert not other.ask(ask.Inspect("lock")).is_held
 
 

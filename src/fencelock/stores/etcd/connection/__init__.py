@@ -1,1 +1,1 @@
-"""Connections to etcd: opening them, URLs, errors, and forks."""
+"""Connections to etcd: the client, URLs, messages, errors, and forks."""

@@ -1,12 +1,12 @@
 """A small gRPC client for etcd: single calls in the caller's thread or on its loop, and the stream of watches.
 
-Promise: a call waits `request_timeout_s` at most. One member is spoken to at a time; when it fails, the next call goes
-to the next one of the URL, and at once where the request was certainly not sent. The token of a user is renewed when
-etcd asks for it. Errors become those of the tree, with `definite` true to the fact. A forked child uses channels of its
-own, and never touches its parent's, which it keeps for that reason. Never: a request repeated that may have been done;
-a password or a token shown.
+Promise: a call waits `request_timeout_s` at most. The client uses one member at a time; when a call fails, the next
+call goes to the next member of the URL, and the same call does so at once if the request was certainly not sent. The
+login's token is renewed when etcd asks for it. Errors become FencelockErrors, with `definite` as the facts are. A
+forked child uses its own channels and never touches its parent's, which it keeps for that reason.
+Never: a request repeated that may have been executed; a password or a token shown.
 
-Loops wait for gRPC's futures, not for its asyncio, which does not live through a fork.
+Loops wait for gRPC's futures. They do not use gRPC's asyncio API, which does not survive a fork.
 """
 
 import asyncio
@@ -32,28 +32,28 @@ _OPTIONS = (
     ("grpc.enable_retries", 0),
     ("grpc.enable_http_proxy", 0),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    # A member that is back is found soon; gRPC would wait for up to two minutes.
+    # A member that is back is found soon; by default gRPC waits for up to two minutes.
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 2_000),
     ("grpc.max_reconnect_backoff_ms", 200),
-    # A stream on which nothing is told learns of a cut network. etcd ends connections that ping more often than each
-    # 5 s, or without a call.
+    # With pings, an idle stream notices a cut network. etcd closes connections that ping more often than every 5 s, or
+    # without a call.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 3_000),
     ("grpc.keepalive_permit_without_calls", 0),
     ("grpc.http2.max_pings_without_data", 0),
 )
 _NEEDS_LEADER = ("hasleader", "true")
-"""etcd ends a stream that says so when its member has lost the leader, and with it sight of what happens."""
+"""etcd ends a stream with this header when its member has lost the leader, and so no longer sees all changes."""
 
 
 MAX_RENEWED_LOGINS = 3
-"""For one call: each change of users or roles may make a login old, and operators make several at once."""
+"""In one call. Each change of users or roles may invalidate a login, and operators make several changes at once."""
 Metadata = tuple[tuple[str, str], ...]
 
 
 class Method(NamedTuple):
-    """One method of etcd's API: its path, and what it answers with."""
+    """One method of etcd's API: its path, and the type of its reply."""
 
     path: str
     reply: Any
@@ -63,7 +63,7 @@ RANGE = Method("/etcdserverpb.KV/Range", wire.RangeResponse)
 TXN = Method("/etcdserverpb.KV/Txn", wire.TxnResponse)
 LEASE_GRANT = Method("/etcdserverpb.Lease/LeaseGrant", wire.LeaseGrantResponse)
 LEASE_REVOKE = Method("/etcdserverpb.Lease/LeaseRevoke", wire.LeaseRevokeResponse)
-# A stream to etcd; said once and ended, it is one round trip like any other.
+# A stream in etcd's API; with one request it is one round trip like any other.
 LEASE_KEEP_ALIVE = Method("/etcdserverpb.Lease/LeaseKeepAlive", wire.LeaseKeepAliveResponse)
 LEASE_TIME_TO_LIVE = Method("/etcdserverpb.Lease/LeaseTimeToLive", wire.LeaseTimeToLiveResponse)
 WATCH = Method("/etcdserverpb.Watch/Watch", wire.WatchResponse)
@@ -72,7 +72,7 @@ _AUTHENTICATE = Method("/etcdserverpb.Auth/Authenticate", wire.AuthenticateRespo
 
 
 class EtcdAttempt(NamedTuple):
-    """One call to one member, the `member`-th of the URL."""
+    """One call to one member, which is its position in the URL."""
 
     member: int
     method: Method
@@ -82,12 +82,13 @@ class EtcdAttempt(NamedTuple):
 
 
 Attempts = Generator[EtcdAttempt, Any, Any]
-"""Yields calls, is sent what each answered, or has its error thrown in, and returns the last answer."""
+"""Yields calls, is sent the answer of each or has its error thrown in, and returns the last answer."""
 
 
 class _Channels:
-    """The channels to all members; each opens with its first call, and all close when nobody has them any more: gRPC
-    keeps every channel that was not closed, for the sake of forks.
+    """The channels to all members. Each opens with its first call; all are closed when nobody has this object any more.
+
+    gRPC keeps every channel that was not closed, because of forks.
     """
 
     def __init__(self, info: EtcdConnectionInfo) -> None:
@@ -97,7 +98,7 @@ class _Channels:
         self._callables: dict[tuple[int, Method], Any] = {}
 
     def callable(self, member: int, method: Method) -> Any:
-        """Return what calls the method at the member."""
+        """Return gRPC's callable for the method at the member."""
         known = self._callables.get((member, method))
         if known is None:
             channel = self.channel(member)
@@ -124,8 +125,10 @@ def _discard(channels: dict[int, Any]) -> None:
 
 
 def _close_discarded() -> None:
-    """Close what nobody has any more, unless a fork is under way: a child would find the lock taken that closing takes,
-    and a finalizer, which may run within a call, must not wait for the fork either.
+    """Close the channels that nobody has any more, unless a fork is under way.
+
+    Closing takes a lock, which a forked child would find taken. A finalizer, which may run inside a call, must not wait
+    for the fork either.
     """
     if (call := GATE.enter_unless_forking()) is None:
         return
@@ -138,7 +141,7 @@ def _close_discarded() -> None:
 
 
 class EtcdClient:
-    """One process's way to one cluster, for any number of threads and loops."""
+    """One process's connection to one cluster, for any number of threads and loops."""
 
     def __init__(self, info: EtcdConnectionInfo) -> None:
         self.info = info
@@ -152,18 +155,20 @@ class EtcdClient:
         self._member_listener: weakref.WeakMethod[Callable[[], None]] | None = None
 
     def after_fork_in_child(self) -> None:
-        """Use channels of this process's own."""
+        """Use new channels, and keep the parent's untouched."""
         _INHERITED.append(self._channels)
         self._reset()
 
     def set_member_listener(self, listener: Callable[[], None]) -> None:
-        """Have a method called whenever another member is spoken to, for as long as its object lives: it is not kept
-        alive from here, since that object has this client, and neither would go before the collector runs.
+        """Call a method whenever the client changes to another member.
+
+        Only a weak reference is kept: the method's object refers to this client, and the cycle would keep both alive
+        until the garbage collector runs.
         """
         self._member_listener = weakref.WeakMethod(listener)
 
     def call(self, method: Method, request: Any, request_timeout_s: float) -> Any:
-        """Call a method and return its answer; an error of the tree if there is none."""
+        """Call a method and return its answer; raise a FencelockError if there is none."""
         return run_generator(self._attempts(method, request, request_timeout_s), self._try)
 
     async def call_async(self, method: Method, request: Any, request_timeout_s: float) -> Any:
@@ -171,11 +176,11 @@ class EtcdClient:
         return await run_generator_async(self._attempts(method, request, request_timeout_s), self._try_async)
 
     def begin(self, method: Method, request: Any, request_timeout_s: float) -> Any:
-        """Begin a call in the background, and return gRPC's future of it: at the member in use, whatever it answers."""
+        """Begin a call to the present member in the background, and return gRPC's future."""
         return self._begin(EtcdAttempt(self._member, method, request, request_timeout_s, self._metadata))
 
     def watch(self, requests: Iterator[Any]) -> Any:
-        """Open a stream of watches at the member in use, and return gRPC's call: iterate over it, or cancel it."""
+        """Open a stream of watches to the present member, and return gRPC's call: iterate over it, or cancel it."""
         channel = self._channels.channel(self._member)
         call = channel.stream_stream(WATCH.path, **_codec(WATCH))
         return call(requests, metadata=(*self._metadata, _NEEDS_LEADER))
@@ -224,7 +229,7 @@ class EtcdClient:
             except grpc.RpcError as error:
                 if renewals_left and is_stale_login(error):
                     renewals_left -= 1
-                    if self._metadata is login:  # Else another thread has renewed it.
+                    if self._metadata is login:  # Otherwise another thread has renewed it.
                         self._metadata = ()
                     continue
                 untried -= 1
@@ -241,7 +246,7 @@ class EtcdClient:
         return login
 
     def _switch_member(self, member: int) -> None:
-        """Speak to the next member from now on."""
+        """Use the next member from now on, unless another thread has switched already."""
         if self._member == member and len(self.info.endpoints) > 1:
             self._member = (member + 1) % len(self.info.endpoints)
             tell = self._member_listener() if self._member_listener is not None else None
@@ -250,7 +255,7 @@ class EtcdClient:
 
 
 def _set_answered(loop: asyncio.AbstractEventLoop, answered: asyncio.Event) -> None:
-    """Tell a loop of an answer; one that was closed meanwhile waits for none."""
+    """Wake a loop that waits for an answer; a loop that was closed meanwhile does not wait."""
     with suppress(RuntimeError):
         loop.call_soon_threadsafe(answered.set)
 
@@ -285,8 +290,8 @@ def _after_fork_in_child() -> None:
 
 
 _DISCARDED: list[Any] = []
-"""Channels of this process that nobody has any more, and that are to be closed."""
+"""Channels of this process that nobody has any more, still to be closed."""
 _INHERITED: list[Any] = []
-"""What a forked child has of its parent's: to let go of it would be to use it."""
+"""The parent's objects in a forked child, kept because destroying them would use them."""
 _CLIENTS: "weakref.WeakSet[EtcdClient]" = weakref.WeakSet()
 os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,7 +1,7 @@
 """What gRPC's errors mean when they come from etcd: which of them say that nothing was done.
 
-Promise: `definite` is true only where the server itself refused, or was never reached. Any other error, a deadline and
-a broken connection above all, leaves the outcome unknown. Messages name the members, never a key's value or a password.
+Promise: `definite` is true only where the server itself refused, or was never reached. After any other error, above all
+a timeout or a broken connection, the outcome is unknown. Messages name the members, never a key's value or a password.
 """
 
 from typing import Any
@@ -12,8 +12,9 @@ from fencelock.errors import OutcomeUnknownError, SourceError, SourceUnavailable
 from fencelock.stores.etcd.connection.url import EtcdConnectionInfo
 
 _UNREACHED = ("failed to connect to all addresses", "DNS resolution failed", "errors resolving", "empty address list")
-"""How gRPC's details begin when it had no connection to send a request over. Of a name that cannot be resolved older
-versions say `DNS resolution failed`, and 1.85 says `errors resolving`.
+"""How gRPC's details begin when it had no connection to send a request over.
+
+For a name that cannot be resolved, older versions write `DNS resolution failed` and 1.85 writes `errors resolving`.
 """
 _STALE_LOGIN = ("invalid auth token", "revision of auth store is old")
 _ELSEWHERE = {
@@ -26,15 +27,15 @@ _ELSEWHERE = {
 
 
 class LeaseGoneError(SourceError):
-    """etcd knows no such lease (any more); nothing was done. Never leaves this package."""
+    """etcd does not know the lease, or no longer; nothing was done. Never leaves this package."""
 
 
 class LeaseExistsError(SourceError):
-    """etcd has a lease of this id already. Never leaves this package."""
+    """etcd has a lease with this id already. Never leaves this package."""
 
 
 class CompactedError(SourceError):
-    """The revision that was asked for is not kept any more. Never leaves this package."""
+    """etcd no longer keeps the requested revision. Never leaves this package."""
 
 
 _DEFINITE: tuple[tuple[grpc.StatusCode, str, type[SourceError], str], ...] = (
@@ -77,7 +78,7 @@ _DEFINITE: tuple[tuple[grpc.StatusCode, str, type[SourceError], str], ...] = (
     (grpc.StatusCode.OUT_OF_RANGE, "", SourceError, "{url} refused: {details}"),
     (grpc.StatusCode.NOT_FOUND, "", SourceError, "{url} refused: {details}"),
 )
-"""What a status means when etcd itself says that nothing was done; the first that fits holds."""
+"""What a status means when etcd itself reports that nothing was done; the first match applies."""
 
 
 def _details(error: Any) -> str:
@@ -85,28 +86,28 @@ def _details(error: Any) -> str:
 
 
 def was_never_sent(error: Any) -> bool:
-    """Tell whether the request was never sent."""
+    """Return whether the request was never sent."""
     return error.code() is grpc.StatusCode.UNAVAILABLE and _details(error).startswith(_UNREACHED)
 
 
 def is_stale_login(error: Any) -> bool:
-    """Tell whether etcd wants a newer token for the URL's user; nothing was done."""
+    """Return whether etcd wants a newer token for the URL's user; nothing was done."""
     return _details(error).endswith(_STALE_LOGIN)
 
 
 def is_not_permitted(error: SourceError) -> bool:
-    """Tell whether an error of the tree means that etcd's roles forbid it to the URL's user."""
+    """Return whether a FencelockError means that etcd's roles forbid the request to the URL's user."""
     cause = error.__cause__
     return isinstance(cause, grpc.RpcError) and cause.code() is grpc.StatusCode.PERMISSION_DENIED
 
 
 def may_succeed_elsewhere(error: Any) -> bool:
-    """Tell whether another member may answer."""
+    """Return whether another member may answer."""
     return error.code() in _ELSEWHERE
 
 
 def map_error(error: Any, info: EtcdConnectionInfo) -> SourceError:
-    """Return what a failed call means."""
+    """Return the error that a failed call means."""
     code, details = error.code(), _details(error)
     if was_never_sent(error):
         return SourceUnavailableError(f"{info.url} cannot be reached: {details}")

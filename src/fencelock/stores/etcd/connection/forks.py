@@ -1,11 +1,12 @@
-"""Let gRPC live through a fork: a process that has called it forks between two calls, never within one.
+"""Keep gRPC alive across forks: a process that uses it forks between two calls, never during one.
 
-gRPC gets ready for a fork by itself, but gives that up, and leaves a child in which every call waits for ever, if some
-thread is within it at that moment. So a fork waits here until no call of ours is under way, and calls wait until it is
-done. Streams of watches are ended for it, and begin anew.
+gRPC prepares for a fork by itself. But if a thread is inside gRPC at that moment, it gives up, and leaves a child in
+which every call waits for ever. So a fork waits here until no call is under way, and calls wait until the fork is done.
+Streams of watches are ended for the fork, and start again.
 
-Promise: a call costs a set's `add` and `discard` for it. If calls do not end in time the fork goes on, and the child is
-told instead of left waiting. Never: a lock taken, which a child would find taken.
+Promise: a call costs a set's `add` and `discard` for it. If calls do not end in time, the fork goes on, and a call in
+the child raises an error instead of waiting for ever.
+Never: a lock taken: the child might find it taken by a thread that the child does not have.
 """
 
 import os
@@ -17,7 +18,7 @@ from fencelock.errors import UnsupportedError
 from fencelock.stores.etcd import FOR_GRPC
 
 WAIT_S = 6.0
-"""A fork waits for so long at most: longer than any call's patience."""
+"""The longest time that a fork waits: longer than any call's timeout."""
 _PAUSE_S = 0.001
 
 
@@ -32,7 +33,10 @@ class EtcdForkGate:
         self._is_broken = False
 
     def register(self) -> None:
-        """Heed forks from now on; once gRPC has begun and its own handlers are there, so that ours come before them."""
+        """Handle forks from now on.
+
+        Call it once gRPC has started and registered its own handlers, so that these run before them.
+        """
         if not self._is_registered:
             self._is_registered = True
             for name in FOR_GRPC:
@@ -42,7 +46,7 @@ class EtcdForkGate:
             )
 
     def enter(self) -> object:
-        """Begin a call; return what `leave` wants."""
+        """Begin a call; return the argument for `leave`."""
         if self._is_broken:
             raise UnsupportedError(
                 "this process was forked while its parent was in the middle of a call to etcd that did not end: gRPC "
@@ -53,7 +57,11 @@ class EtcdForkGate:
         return call
 
     def enter_unless_forking(self) -> object | None:
-        """Begin a call; None, without waiting, if another thread is forking, or calls do not work in this process."""
+        """Begin a call without waiting; return None if another thread is forking or calls do not work in this
+        process.
+        """
+        # Added first and the forker read second, as `_before` sets the forker first and reads the set second: at least
+        # one of two threads sees the other. Each step is atomic in the interpreter, so no lock is needed.
         call = object()
         self._under_way.add(call)
         if self._forker in (None, threading.get_ident()) and not self._is_broken:
@@ -62,7 +70,10 @@ class EtcdForkGate:
         return None
 
     def enter_stream(self, end: Callable[[], None]) -> object:
-        """Begin a stream, which a fork has `end`, again and again until it has ended; return what `leave` wants."""
+        """Begin a stream, and return the argument for `leave`.
+
+        A fork calls `end` repeatedly until the stream has ended.
+        """
         stream = self.enter()
         self._streams[stream] = end
         return stream
@@ -76,6 +87,7 @@ class EtcdForkGate:
         self._forker = threading.get_ident()
         give_up_s = time.monotonic() + WAIT_S
         while self._under_way and time.monotonic() < give_up_s:
+            # Repeatedly: a stream that was just being opened may miss the first call.
             for end in list(self._streams.values()):
                 end()
             time.sleep(_PAUSE_S)

@@ -1,12 +1,12 @@
-"""An etcd URL: where the cluster is, how it is spoken to, and below which prefix a source's keys are.
+"""An etcd URL: the members of the cluster, the login, TLS, and the prefix of the keys.
 
     etcd://[user:password@]host[:port][,host[:port]…][/prefix][?tls=on&ca=FILE&cert=FILE&key=FILE]
 
-`prefix` is put before every key, with a slash after it. TLS is used if any of its parameters is given: `tls=on` trusts
-the system's authorities, `ca` the one in the file, and `cert` with `key` are the client's own certificate. Special
-characters are written as %XX.
+Every key begins with `prefix` and a slash. TLS is used if any of its parameters is given: `tls=on` trusts the system's
+authorities, `ca` the authority in the file, and `cert` with `key` are the client's own certificate. Special characters
+are written as %XX.
 
-Promise: the spelling that is shown names the members and the prefix, never a user, a password or a file.
+Promise: the displayed URL names the members and the prefix, never a user, a password or a file.
 Never: a connection made, or a file read.
 """
 
@@ -32,7 +32,7 @@ class Tls(NamedTuple):
 
 
 class EtcdConnectionInfo(NamedTuple):
-    """Where a URL leads. `url` is the one spelling for all that lead there."""
+    """A parsed URL. `url` is the one spelling for all URLs with the same members and prefix."""
 
     endpoints: tuple[str, ...]
     prefix: bytes
@@ -42,17 +42,17 @@ class EtcdConnectionInfo(NamedTuple):
     url: str
 
     def __repr__(self) -> str:
-        return f"Place({self.url!r})"
+        return f"EtcdConnectionInfo({self.url!r})"
 
 
 def parse_url(url: str) -> EtcdConnectionInfo:
-    """Return where an etcd:// URL leads; ConfigError if it is not understood."""
+    """Return the connection info of an etcd:// URL; ConfigError if the URL is not understood."""
     rest, _, query = url.partition("://")[2].partition("?")
     hosts, _, path = rest.partition("/")
     login, at, hosts = hosts.rpartition("@")
     user, colon, password = login.partition(":")
     if bool(at) != bool(colon and user):
-        # Without the URL itself: it may hold a password.
+        # Without the URL itself, which may contain a password.
         raise ConfigError(f"an etcd URL names a user without a password, or the other way round: {_FORM}")
     endpoints = tuple(_endpoint(host) for host in hosts.split(","))
     if len(endpoints) > MAX_MEMBERS:
@@ -69,7 +69,7 @@ def parse_url(url: str) -> EtcdConnectionInfo:
 
 
 def prefix_of(path: str) -> bytes:
-    """Return what every key begins with whose place a URL's path names."""
+    """Return the key prefix that the path of a URL names."""
     prefix = unquote(path.strip("/")).encode()
     return prefix + b"/" if prefix else b""
 

@@ -1,8 +1,11 @@
-"""The messages of etcd's v3 API that fencelock sends and hears: only their field numbers and types matter on the wire.
+"""The messages of etcd's v3 API that fencelock sends and receives, and short functions for the parts of a transaction.
 
-Promise: each class here is an ordinary protobuf message. The table is made into classes when this is imported, in a
-pool of its own, so that neither another package's messages nor any version of protobuf is in the way.
-Never: a general client's messages; what no lock and no guard needs is left out, and is skipped when a server sends it.
+Promise: each class here is an ordinary protobuf message; only field numbers and types matter on the wire. The table
+becomes classes at import, in a descriptor pool of its own, so neither another package's messages nor any version of
+protobuf conflicts with them. Each function returns one message and does nothing else. Comparisons are of one key,
+except `is_empty`, which is of a range.
+Never: a general client's messages; what neither locks nor guards need is left out, and is skipped when a server sends
+it.
 """
 
 from collections.abc import Iterable
@@ -51,7 +54,7 @@ _TABLE = {
     "StatusRequest": "",
     "StatusResponse": "1 header ResponseHeader, 2 version string, 3 db_size int64, 4 leader uint64",
 }
-"""Each message with its fields: number, name, type, and a star where it is repeated."""
+"""The fields of each message: number, name, type, and a star if the field is repeated."""
 _Field = descriptor_pb2.FieldDescriptorProto
 _SCALARS = {
     "bool": _Field.TYPE_BOOL,
@@ -124,7 +127,7 @@ def prefix_end(prefix: bytes) -> bytes:
 
 
 def is_absent(key: bytes) -> Any:
-    """Compare: there is no such key."""
+    """Compare: the key does not exist."""
     return Compare(target=_CREATE, key=key)
 
 
@@ -134,17 +137,17 @@ def is_empty(prefix: bytes) -> Any:
 
 
 def was_created(key: bytes, revision: int) -> Any:
-    """Compare: the key was created at this revision, and is still there."""
+    """Compare: the key was created at this revision, and still exists."""
     return Compare(target=_CREATE, key=key, create_revision=revision)
 
 
 def was_modified(key: bytes, revision: int) -> Any:
-    """Compare: the key was last written at this revision; 0: there is no such key."""
+    """Compare: the key was last written at this revision; 0: it does not exist."""
     return Compare(target=_MOD, key=key, mod_revision=revision)
 
 
 def has_value(key: bytes, value: bytes) -> Any:
-    """Compare: the key is there, with this value."""
+    """Compare: the key exists, with this value."""
     return Compare(target=_VALUE, key=key, value=value)
 
 
@@ -154,12 +157,12 @@ def get(key: bytes) -> Any:
 
 
 def count(key: bytes) -> Any:
-    """Tell whether there is such a key, by a count."""
+    """Count one key: 1 if it exists."""
     return RequestOp(request_range=RangeRequest(key=key, count_only=True))
 
 
 def count_prefix(prefix: bytes) -> Any:
-    """Tell how many keys begin with the prefix, without reading them."""
+    """Count the keys that begin with the prefix, without reading them."""
     return RequestOp(
         request_range=RangeRequest(key=prefix, range_end=prefix_end(prefix), count_only=True),
     )
@@ -168,7 +171,7 @@ def count_prefix(prefix: bytes) -> Any:
 def get_prefix(prefix: bytes, *, limit: int = 0, is_oldest_first: bool = False, created_by: int = 0) -> Any:
     """Read the keys that begin with the prefix, in the order of their names or of their creation.
 
-    `created_by`: none that was created after this revision. etcd reads the whole range unless neither is asked for.
+    `created_by` leaves out keys that were created after this revision. With either option etcd reads the whole range.
     """
     return RequestOp(
         request_range=RangeRequest(
@@ -183,7 +186,7 @@ def get_prefix(prefix: bytes, *, limit: int = 0, is_oldest_first: bool = False, 
 
 
 def get_newest(prefix: bytes, *, created_by: int) -> Any:
-    """Read of the keys that begin with the prefix the last that was created, not after this revision."""
+    """Read the key with this prefix that was created last, but not after this revision."""
     return RequestOp(
         request_range=RangeRequest(
             key=prefix,
@@ -197,7 +200,7 @@ def get_newest(prefix: bytes, *, created_by: int) -> Any:
 
 
 def put(key: bytes, value: bytes, lease: int = 0) -> Any:
-    """Write one key, which ends with the lease if there is one."""
+    """Write one key; it ends with the lease if there is one."""
     return RequestOp(request_put=PutRequest(key=key, value=value, lease=lease))
 
 
@@ -207,7 +210,7 @@ def delete(key: bytes, range_end: bytes = b"") -> Any:
 
 
 def nested(transaction: Any) -> Any:
-    """Do a transaction as one step of another."""
+    """Run a transaction as one step of another."""
     return RequestOp(request_txn=transaction)
 
 

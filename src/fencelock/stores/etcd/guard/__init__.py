@@ -1,1 +1,1 @@
-"""The guard at etcd: the store, its statements, and the three ways of using a connection."""
+"""The guard at etcd: `store` and `connection`, the marks in `codec`, and what a block yields in `block`."""

@@ -1,1 +1,1 @@
-"""The source of tokens at etcd: the store, its statements, and what waiting needs."""
+"""The source at etcd: `store` dispatches, `codec` answers claims, `cluster_state` remembers, `watcher` listens."""

@@ -1,9 +1,9 @@
-"""What one process has at one etcd cluster: the source's record as it knows it, its sessions, its claims, its watches.
+"""The state of one process at one etcd cluster: the source's record, its sessions, its queue entries, its watches.
 
-Promise: every answer is held against what was known before it was asked for: a revision that went back, another cluster
-and another history are noticed, and no lock is granted by them (T7). A session is made when it is first needed, its
-lease is never left behind, and a keepalive costs a request no trip of its own. A claim that nobody asks for any more
-ends by its ttl though its session lives on. A forked child has nothing of its parent's.
+Promise: every answer is compared with what was known before its request was sent. A revision that went back, another
+cluster or another history is noticed, and no lock is granted because of it (T7). A session is made when it is first
+needed, its lease is never left behind, and a keepalive needs no round trip of its own. A claim that nobody asks for any
+more ends by its ttl though its session lives on. A forked child has nothing of its parent's.
 """
 
 import os
@@ -26,29 +26,36 @@ from fencelock.stores.source_clock import Seen, SourceIdentity
 
 MS_PER_S = 1000
 MAX_OPERATIONS = 100
-"""Of one transaction; etcd takes 128 unless it was told otherwise."""
+"""In one transaction; etcd takes 128 unless it is configured otherwise."""
 EXPIRED = "it expired at the source before it was renewed"
 
 
 class Call(NamedTuple):
-    """Say this, and be sent the answer."""
+    """Send this request, and return the answer."""
 
     method: Method
     request: Any
 
 
 class CallPair(NamedTuple):
-    """Say both at once, and be sent both answers; None for the second if there is none."""
+    """Send both requests at once, and return both answers; None for the second if it failed."""
 
     main: Call
     concurrent: Call
 
 
 Operations = Generator[Call | CallPair, Any, Any]
+"""Yields requests to etcd, is sent their answers, and returns the result."""
 
 
 class ClusterState:
-    """One process at one cluster. Its talks say things to etcd, and are sent the answers."""
+    """One process at one cluster. Any thread may use it.
+
+    Threads share it without one great lock, because a lock would be held across round trips. Each field is changed by a
+    single assignment or dictionary operation, which the interpreter makes atomic, and the code compares what it reads
+    with what it remembered before its request. The mutex guards only what takes several steps: the creation of a
+    session, and the numbers of queue entries.
+    """
 
     def __init__(self, info: EtcdConnectionInfo) -> None:
         self.url = info.url
@@ -57,13 +64,19 @@ class ClusterState:
         self.identity = SourceIdentity(info.url)
         self._cluster_id: int | None = None
         self.highest = 0
-        """The highest revision that was seen."""
+        """The highest revision that this process has seen."""
         self._has_regressed = False
-        """Whether a lower one was seen since: it would soon be past that one, and its tokens old all the same."""
+        """Whether a lower revision was seen since.
+
+        The cluster would soon be past `highest` again, and its tokens would still have been issued before: so this
+        stays until the epoch is raised.
+        """
         self._reset()
         _STATES.add(self)
 
     def _reset(self) -> None:
+        # What a forked child must not share with its parent: a lock that another thread may hold, the leases and queue
+        # entries, which stay the parent's, the watcher's thread, which the child does not have.
         self._mutex = threading.Lock()
         self.record: EtcdRecord | None = None
         self.sessions: dict[int, EtcdSession] = {}
@@ -73,23 +86,26 @@ class ClusterState:
         self.pending_revocations = PendingRevocations(self.client)
 
     def after_fork_in_child(self) -> None:
-        """Forget what is the parent's."""
+        """Forget the parent's sessions and claims."""
+        # Kept, because destroying them would use the parent's channels.
         _INHERITED.append((self.watcher, self.pending_revocations))
         self._reset()
 
-    # --- what is heard ------------------------------------------------------------------------------------------------
+    # --- answers ------------------------------------------------------------------------------------------------------
     def execute(self, txn: Any) -> Operations:
         """Run a transaction, and return its answer."""
+        # Before the request: other threads may see later revisions while this answer is on its way.
         before = self.highest
         answer = yield Call(TXN, txn)
         self.check_header(answer.header, before)
         return answer
 
     def execute_with_keepalive(self, txn: Any, session: EtcdSession) -> Operations:
-        """Run a transaction, with the session's keepalive beside it if that is due; return its answer."""
+        """Run a transaction, together with the session's keepalive if that is due; return the transaction's answer."""
         if not session.is_due():
             return (yield from self.execute(txn))
         before, sent_ms = self.highest, boottime_ms()
+        # Set before the request is sent, so that no other thread sends a keepalive as well.
         session.keepalive_sent_ms = sent_ms
         answer, kept = yield CallPair(Call(TXN, txn), _keepalive(session))
         self.check_header(answer.header, before)
@@ -98,11 +114,11 @@ class ClusterState:
         return answer
 
     def check_minted(self, header: Any, before: int) -> None:
-        """The same for an answer whose revision is a token: it is above all that was known before it was asked for."""
+        """Check an answer whose revision is a token: it must be above everything known before the request."""
         self.check_header(header, before + 1)
 
     def check_header(self, header: Any, before: int) -> None:
-        """Refuse the answer of another cluster, or of one that went back behind what was known before it was asked."""
+        """Raise SourceError if an answer is another cluster's, or older than what was known before the request."""
         if header.revision < before or self._cluster_id not in (None, header.cluster_id):
             self._has_regressed = True
         if self._has_regressed:
@@ -118,11 +134,11 @@ class ClusterState:
 
     # --- the record ---------------------------------------------------------------------------------------------------
     def known_record(self) -> Operations:
-        """Return the source's record, read now if it is not known."""
+        """Return the source's record; read it if it is not known."""
         return self.record or (yield from self.read_record())[0]
 
     def read_record(self, *, allow_regressed: bool = False) -> Operations:
-        """Return the record, and the revision at which it was read.
+        """Read the record, and return it with the revision at which it was read.
 
         `allow_regressed` also accepts a source that went back, without remembering anything of it.
         """
@@ -138,9 +154,9 @@ class ClusterState:
         return record, revision
 
     def _accept_record(self, record: EtcdRecord, header: Any, before: int, seen: Seen | None) -> None:
-        """Know the record from now on, unless it is an older one than was known before it was asked for."""
+        """Remember the record, unless it is older than the one known before the request."""
         if seen is not None and record.source_id == seen.source_id and record.epoch > seen.epoch:
-            # A new epoch is what makes an older state good again.
+            # A new epoch makes an older state valid again: its tokens begin above every token ever issued.
             self._cluster_id, self.highest, self._has_regressed = header.cluster_id, header.revision, False
         else:
             self.check_header(header, before)
@@ -150,6 +166,8 @@ class ClusterState:
     # --- sessions -----------------------------------------------------------------------------------------------------
     def open_session(self, ttl_ms: int) -> Operations:
         """Return the session of this ttl, with a lease that etcd has granted."""
+        # Under the mutex only the object is made, which draws the lease's id. The grant is a round trip and needs no
+        # lock: if two threads send it, etcd refuses the second grant of the same id.
         with self._mutex:
             session = self.sessions.get(ttl_ms)
             if session is None or session.is_lost:
@@ -163,7 +181,7 @@ class ClusterState:
         try:
             granted = yield Call(LEASE_GRANT, wire.LeaseGrantRequest(id=session.lease, ttl=ttl_s))
         except LeaseExistsError:
-            # Another thread was quicker, or the first grant's answer was lost.
+            # Another thread was faster, or the first grant's answer was lost. A keepalive tells how long it lives.
             self.apply_keepalive(session, (yield _keepalive(session)), sent_ms)
             return
         if granted.ttl != ttl_s:
@@ -176,7 +194,7 @@ class ClusterState:
         session.confirm(sent_ms)
 
     def keepalive_with(self, session: EtcdSession, txn: Any) -> Operations:
-        """Say the session's keepalive, and a transaction beside it; return that one's answer."""
+        """Send the session's keepalive together with a transaction; return the transaction's answer, None if lost."""
         before, sent_ms = self.highest, boottime_ms()
         session.keepalive_sent_ms = sent_ms
         kept, answer = yield CallPair(_keepalive(session), Call(TXN, txn))
@@ -186,20 +204,19 @@ class ClusterState:
         return answer
 
     def apply_keepalive(self, session: EtcdSession, answer: Any, sent_ms: int) -> None:
-        """Know of a session what etcd says of it: a lease without time left is gone, and so is one whose answer came
-        too late.
-        """
+        """Confirm the session, or lose it: etcd granted no time, or the answer came too late."""
         if answer is None:
             return
+        # Checked when the answer arrives: etcd may have begun to end a lease whose time is over, and still confirm it.
         if answer.ttl <= 0 or session.is_overdue():
             self.lose_session(session)
         else:
             session.confirm(sent_ms)
 
     def lose_session(self, session: EtcdSession) -> None:
-        """Use a session no more, and have it end with every place that hangs on it.
+        """Stop using a session, and revoke its lease with every queue entry that is attached to it.
 
-        Also one that etcd said to be gone: a member may say so before it has heard of the session.
+        This includes a lease that etcd reported as gone: a member may report that before it has heard of the lease.
         """
         if not session.is_lost:
             session.is_lost = True
@@ -208,44 +225,47 @@ class ClusterState:
 
     # --- claims -------------------------------------------------------------------------------------------------------
     def assign_key(self, entry: EtcdQueueEntry, session: EtcdSession, holder: str) -> None:
-        """Give a claim the key and the value of a place of this session."""
+        """Give a claim the key and the value of a queue entry of this session."""
         if entry.session is session:
             return
+        # Two threads that enqueue at one lock must not take the same number: they would be one queue entry (H9).
         with self._mutex:
             number = session.take_number(entry.lock)
         entry.session, entry.number = session, number
         entry.key = self.layout.queue_entry(entry.lock, session.lease, number)
         entry.value = encode_queue_entry(entry.claim, holder)
 
-    def forget(self, entry: EtcdQueueEntry) -> None:
-        """Know no more of a claim that has no place; its number is free."""
+    def discard(self, entry: EtcdQueueEntry) -> None:
+        """Forget a claim that has no queue entry in etcd; its number is free again."""
+        # `pop` decides which of two threads gives the number back.
         if self.entries.pop(entry.claim, None) is not None and entry.session is not None:
             with self._mutex:
                 entry.session.release_number(entry.lock, entry.number)
 
     def end(self, entry: EtcdQueueEntry, reason: str) -> None:
-        """Take note that a claim is over."""
+        """Note that a claim is over."""
         self.watcher.forget(entry.watch_id)
-        self.forget(entry)
+        self.discard(entry)
         self.ended.remember(entry.claim, boottime_us(), reason)
 
     def watch(
         self, entry: EtcdQueueEntry, key: bytes, revision: int, notify: Callable[[], None], *, is_urgent: bool = False
     ) -> None:
-        """Have a claim told when a key is gone, instead of what it watched before."""
+        """Notify a claim when a key is deleted, instead of what it watched before."""
         self.watcher.forget(entry.watch_id)
         entry.watch_id = self.watcher.watch(key, revision, notify, is_urgent=is_urgent)
 
     def delete_entries(self, entries: list[EtcdQueueEntry]) -> Operations:
-        """Take the places of claims away, as far as their sessions have not done so."""
+        """Delete the queue entries of claims, unless the end of their sessions has done so."""
         for one in entries:
-            # First, so that a request to place it that is sent from now on sees this, and one that was is in doubt.
+            # First: a request to enqueue that starts after this sees it, and one that was sent before is in doubt.
             one.is_over = True
-        placed = [one for one in entries if one.session is not None and not one.session.is_lost]
-        for batch in batches(placed):
+        enqueued = [one for one in entries if one.session is not None and not one.session.is_lost]
+        for batch in batches(enqueued):
             try:
                 yield from self.execute(wire.txn([], [wire.nested(self.delete_entry(one)) for one in batch]))
             except LeaseGoneError:
+                # One of the leases is gone, and the transaction did nothing: find out which one.
                 for one in batch:
                     yield from self._delete_alone(one)
 
@@ -257,22 +277,23 @@ class ClusterState:
             entry.session.is_lost = True
 
     def delete_entry(self, entry: EtcdQueueEntry, *more: Any) -> Any:
-        """Take a claim's place away, and do what else is to be done if it was there.
+        """Return the transaction that deletes a claim's queue entry, and does `more` if the entry existed.
 
-        The place is known by its value: its key may be another claim's by the time a slow request arrives. A request
-        under way that would bring it back is refused (H4).
+        It compares the value: by the time that a slow request arrives, the key may be another claim's. It also refuses
+        the claim by name if a request under way could bring the entry back (H4).
         """
         assert entry.session is not None
         refusal = []
         if entry.is_in_doubt:
             refusal.append(wire.put(self.layout.refusal(entry.claim), b"", entry.session.lease))
-        is_there = wire.has_value(entry.key, entry.value)
-        return wire.txn([is_there], [wire.delete(entry.key), *more, *refusal], refusal)
+        exists = wire.has_value(entry.key, entry.value)
+        return wire.txn([exists], [wire.delete(entry.key), *more, *refusal], refusal)
 
     def end_overdue(self) -> Operations:
         """End the claims that nobody has asked for during a whole ttl: their threads are gone."""
         self.pending_revocations.retry_failed()
         now_ms = boottime_ms()
+        # A copy: other threads add and remove entries meanwhile. An entry without a session has just been made.
         overdue = [one for one in list(self.entries.values()) if one.session and one.deadline_ms < now_ms]
         yield from self.delete_entries(overdue)
         for entry in overdue:
@@ -280,7 +301,7 @@ class ClusterState:
 
     # --- the end ------------------------------------------------------------------------------------------------------
     def revoke_unused_sessions(self) -> None:
-        """End the sessions on which no claim hangs, without waiting for etcd."""
+        """Revoke the sessions without claims, without waiting for etcd."""
         used = {entry.session for entry in list(self.entries.values())}
         for ttl_ms, session in list(self.sessions.items()):
             if session not in used:
@@ -289,13 +310,13 @@ class ClusterState:
         self.watcher.close()
 
     def revoke_all_sessions(self) -> None:
-        """End all sessions, without waiting for etcd."""
+        """Revoke all sessions, without waiting for etcd."""
         for session in list(self.sessions.values()):
             self.lose_session(session)
 
 
 def batches(entries: list[EtcdQueueEntry]) -> list[list[EtcdQueueEntry]]:
-    """Return the claims in batches, each for one transaction."""
+    """Return the entries in batches, each for one transaction."""
     return [entries[begin : begin + MAX_OPERATIONS] for begin in range(0, len(entries), MAX_OPERATIONS)]
 
 
@@ -309,13 +330,13 @@ def _after_fork_in_child() -> None:
 
 
 def revoke_all_at_exit() -> None:
-    """End the sessions of this process at the interpreter's end, with all that hangs on them."""
+    """Revoke the sessions of this process at the interpreter's end, with all queue entries attached to them."""
     for state in list(_STATES):
         state.revoke_all_sessions()
     wait_for_all()
 
 
 _INHERITED: list[Any] = []
-"""What a forked child has of its parent's: to let go of it would be to use it."""
+"""The parent's objects in a forked child, kept because destroying them would use them."""
 _STATES: "weakref.WeakSet[ClusterState]" = weakref.WeakSet()
 os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,13 +1,13 @@
-"""How locks are acquired, waited for, kept and released in etcd: a talk for each request, for threads and loops alike.
+"""Acquire, Poll, Renew and Release in etcd: the operations of each request, for threads and loops alike.
 
-A place in the queue is a key; who was created first holds the lock, and the revision of the creation is the token (T1:
-minted with the place, and right because the queue is strictly first in, first out).
+A queue entry is a key. The entry that was created first holds the lock, and the revision of its creation is the token
+(T1: minted at enqueue, which is right because the queue is strictly first in, first out).
 
-Promise: an acquire is one transaction: the history unchanged, the claim not refused, the place made, and whether it is
-alone. A repeated request finds what it did before. A release is one transaction too, and leaves word for the next in
-line that its predecessor held the lock, so that handing over costs the same however many wait. A claim that may still
-be placed by a request under way is refused by name when it ends (H4).
-Never: a token taken from the revision of an answer that did not make the place.
+Promise: an acquire is one transaction. It checks that the history is unchanged and that the claim is not refused,
+creates the queue entry, and tells whether the entry is alone. A repeated request finds what it did before. A release is
+one transaction too, and records for the next waiter that its predecessor held the lock, so a hand-over costs the same
+however many wait. A claim that a request under way may still enqueue is refused by name when it ends (H4).
+Never: a token taken from the revision of an answer whose transaction did not create the entry.
 """
 
 from typing import Any
@@ -25,19 +25,19 @@ from fencelock.stores.etcd.source.session import BEATS_PER_TTL, EtcdQueueEntry, 
 from fencelock.stores.quorum.encoding import decode_object, shorten
 
 MAX_ROUNDS = 5
-"""How often an acquire begins anew because the source's history or its own session has ended meanwhile."""
+"""How often an acquire starts again because the source's history or its own session has ended meanwhile."""
 MAX_WAIT_MS = 10_000
 MAX_EXPLAINED = 50
-"""Lost leases of one beat whose reasons are looked up; the others are told no more than that they are lost."""
+"""Lost leases of one beat whose reasons are looked up; the others get the general reason."""
 RELEASED = "it was released"
 _LOST_SESSION = "its session with etcd has ended"
 _NEW_EPOCH = "the source's epoch was raised"
-_DELETED = "its place in etcd was deleted"
+_DELETED = "its key in etcd was deleted"
 
 
 # --- acquire ----------------------------------------------------------------------------------------------------------
 def acquire(state: ClusterState, request: ask.Acquire) -> Operations:
-    """Grant or queue a claim, which may have been asked for before."""
+    """Grant or queue a claim, which may have been requested before."""
     entry = state.entries.get(request.claim)
     if entry is None:
         if state.ended.is_over(request.claim, request.born_us):
@@ -64,10 +64,13 @@ def acquire(state: ClusterState, request: ask.Acquire) -> Operations:
 def _enqueue(
     state: ClusterState, entry: EtcdQueueEntry, session: EtcdSession, request: ask.Acquire, record: EtcdRecord
 ) -> Operations:
-    """Make the claim's place in the queue; return the reply, or None if that is to be tried anew."""
-    # Before it has a session: whoever ends the claims that nobody asks for looks at both.
+    """Create the claim's queue entry; return the reply, or None if the caller has to try again."""
+    # Before the entry gets a session: `end_overdue`, in another thread, ends entries that have a session and an old
+    # deadline.
     entry.extend(boottime_ms())
     state.assign_key(entry, session, request.holder)
+    # Counted before `is_over` is read. A release sets `is_over` first and reads the count afterwards: so either the
+    # release is seen here, or the release sees this request and refuses the claim by name.
     entry.sent += 1
     if entry.is_over:
         entry.answered += 1
@@ -94,6 +97,7 @@ def _enqueue(
 
 
 def _enqueue_txn(layout: EtcdLayout, entry: EtcdQueueEntry, request: ask.Acquire, record: EtcdRecord) -> Any:
+    """Return the transaction that creates the queue entry if nothing speaks against it."""
     assert entry.session is not None
     queue, refusal = layout.queue(request.lock), layout.refusal(request.claim)
     conditions = [
@@ -112,7 +116,7 @@ def _enqueue_txn(layout: EtcdLayout, entry: EtcdQueueEntry, request: ask.Acquire
 
 
 def _decode_refusal(state: ClusterState, entry: EtcdQueueEntry, record: EtcdRecord, answer: Any) -> ask.SourceReply:
-    """Return why no place was made; None if it is there already, or is to be tried for anew."""
+    """Return why no queue entry was created; None if it exists already, or the caller has to try again."""
     known, own, refusal = (response.response_range.kvs for response in answer.responses)
     if refusal:
         state.end(entry, RELEASED)
@@ -124,11 +128,12 @@ def _decode_refusal(state: ClusterState, entry: EtcdQueueEntry, record: EtcdReco
         state.record = None
         return None
     if not entry.is_in_doubt:
-        state.forget(entry)
+        state.discard(entry)
     return ask.Busy()
 
 
 def _granted(entry: EtcdQueueEntry, record: EtcdRecord) -> ask.Granted:
+    """Return the grant of a claim that is first in its queue."""
     token = record.token(entry.revision)
     if token > MAX_TOKEN:
         raise SourceError(f"lock {entry.lock!r}: no token is left in this source: make a new one")
@@ -142,7 +147,7 @@ def _queued(entry: EtcdQueueEntry) -> ask.Queued:
 
 # --- wait -------------------------------------------------------------------------------------------------------------
 def poll(state: ClusterState, request: ask.Poll) -> Operations:
-    """Grant a claim that has a place, if it is the first in its queue; its place is kept either way."""
+    """Grant a claim that is in a queue, if it is the first; its entry stays either way."""
     entry = state.entries.get(request.claim)
     if entry is None or not entry.revision or entry.is_over:
         return ask.ClaimEnded()
@@ -150,12 +155,14 @@ def poll(state: ClusterState, request: ask.Poll) -> Operations:
 
 
 def _check_position(state: ClusterState, entry: EtcdQueueEntry) -> Operations:
-    """Look where a placed claim stands."""
+    """Read the position of a claim in its queue."""
     sent_ms = boottime_ms()
     if entry.session is None or entry.session.is_lost or entry.deadline_ms < sent_ms:
         return (yield from _end_claim(state, entry, EXPIRED))
-    is_heard_of = entry.wakeup is None or state.watcher.is_watching(entry.watch_id)
-    if entry.predecessor is not None and is_heard_of:
+    is_notified = entry.wakeup is None or state.watcher.is_watching(entry.watch_id)
+    # As long as the known predecessor exists, this claim is not the first: one comparison suffices, and no range is
+    # read.
+    if entry.predecessor is not None and is_notified:
         answer = yield from state.execute_with_keepalive(_unchanged_txn(state, entry), entry.session)
         if answer.succeeded:
             return (yield from _decode_position(state, entry, answer, is_first=False, sent_ms=sent_ms))
@@ -168,30 +175,34 @@ def _check_position(state: ClusterState, entry: EtcdQueueEntry) -> Operations:
 
 
 def _common_reads(state: ClusterState, entry: EtcdQueueEntry) -> list[Any]:
+    """Return the reads that every look at a position needs: the record, the last break, the claim's own key."""
     return [wire.get(state.layout.record), wire.get(state.layout.last_break(entry.lock)), wire.get(entry.key)]
 
 
 def _unchanged_txn(state: ClusterState, entry: EtcdQueueEntry) -> Any:
+    """Return the transaction that succeeds if the predecessor still exists."""
     assert entry.predecessor is not None
-    facts = _common_reads(state, entry)
-    return wire.txn([wire.was_created(*entry.predecessor)], facts, facts)
+    reads = _common_reads(state, entry)
+    return wire.txn([wire.was_created(*entry.predecessor)], reads, reads)
 
 
 def _predecessor_txn(state: ClusterState, entry: EtcdQueueEntry) -> Any:
-    """Ask for the last one that came before. etcd reads the whole queue for that, so it is not asked if the one who was
-    next before has left word that it held the lock.
+    """Return the transaction that reads the queue entry directly before the claim's.
+
+    etcd reads the whole queue for that. So the transaction does not ask if the former predecessor has recorded that it
+    held the lock: then this claim is the first.
     """
-    facts = _common_reads(state, entry)
+    reads = _common_reads(state, entry)
     newest = wire.get_newest(state.layout.queue(entry.lock), created_by=entry.revision - 1)
     if entry.predecessor is None:
-        # A comparison that never holds: every source has a record.
-        return wire.txn([wire.is_absent(state.layout.record)], facts, [*facts, newest])
+        # This comparison never holds, because every source has a record: the second branch always runs.
+        return wire.txn([wire.is_absent(state.layout.record)], reads, [*reads, newest])
     _, revision = entry.predecessor
-    return wire.txn([wire.has_value(state.layout.last_release(entry.lock), b"%d" % revision)], facts, [*facts, newest])
+    return wire.txn([wire.has_value(state.layout.last_release(entry.lock), b"%d" % revision)], reads, [*reads, newest])
 
 
 def _watch_predecessor(state: ClusterState, entry: EtcdQueueEntry, predecessor: Any, revision: int) -> None:
-    """Watch the one that is next before a waiter, if it listens."""
+    """Watch the queue entry directly before a waiter's, if the waiter sleeps."""
     was_predecessor, entry.predecessor = entry.predecessor, (predecessor.key, predecessor.create_revision)
     if entry.wakeup is None or (
         was_predecessor == entry.predecessor and state.watcher.has_seen(entry.watch_id, revision)
@@ -203,6 +214,7 @@ def _watch_predecessor(state: ClusterState, entry: EtcdQueueEntry, predecessor: 
 def _decode_position(
     state: ClusterState, entry: EtcdQueueEntry, answer: Any, *, is_first: bool, sent_ms: int
 ) -> Operations:
+    """Return the reply for a claim whose position was read."""
     known, last_break, own = (response.response_range.kvs for response in answer.responses[:3])
     record = state.record
     if not own or own[0].create_revision != entry.revision:
@@ -222,7 +234,7 @@ def _decode_position(
 
 
 def _end_claim(state: ClusterState, entry: EtcdQueueEntry, reason: str) -> Operations:
-    """End a claim, and take its place away if it is there still."""
+    """End a claim, and delete its queue entry if it still exists."""
     yield from state.delete_entries([entry])
     state.end(entry, reason)
     return ask.ClaimEnded()
@@ -235,11 +247,12 @@ def _decode_break_reason(kv: Any) -> str:
 
 # --- release ----------------------------------------------------------------------------------------------------------
 def release(state: ClusterState, request: ask.Release) -> Operations:
-    """End a claim for good. One that was never asked for here has no place: only this process knows it."""
+    """End a claim for good. A claim that this process never requested has no queue entry."""
     entry = state.entries.get(request.claim)
     if entry is None or entry.lock != request.lock:
         state.ended.remember(request.claim, boottime_us(), RELEASED)
         return ask.Released(was_held=False)
+    # First, for the same reason as in `_enqueue`: a request to enqueue that starts now sees it.
     entry.is_over = True
     was_held = False
     if entry.session is not None and not entry.session.is_lost:
@@ -247,7 +260,7 @@ def release(state: ClusterState, request: ask.Release) -> Operations:
             [wire.put(state.layout.last_release(entry.lock), b"%d" % entry.revision)] if entry.is_granted else []
         )
         try:
-            # Whatever has become of the source: its own place a claim may take away.
+            # Not by `state.execute`: whatever has become of the source, a claim may delete its own entry.
             answer = yield Call(TXN, state.delete_entry(entry, *last_release))
         except LeaseGoneError:
             entry.session.is_lost = True
@@ -260,7 +273,7 @@ def release(state: ClusterState, request: ask.Release) -> Operations:
 
 # --- keep -------------------------------------------------------------------------------------------------------------
 def renew(state: ClusterState, request: ask.Renew) -> Operations:
-    """Keep every session of the batch by one keepalive, and look at the leases whose places are not watched yet."""
+    """Renew every session of the batch by one keepalive, and look at the leases whose keys are not watched yet."""
     lost: dict[str, str] = {}
     of_session: dict[EtcdSession, list[EtcdQueueEntry]] = {}
     for lock, claim in request.leases:
@@ -284,7 +297,7 @@ def renew(state: ClusterState, request: ask.Renew) -> Operations:
 
 
 def _renew_session(state: ClusterState, session: EtcdSession, leases: list[EtcdQueueEntry]) -> Operations:
-    """Keep one session, and return why those of its leases are lost that are."""
+    """Renew one session; return the reasons of those leases that are lost."""
     sent_ms = boottime_ms()
     reasons = {one.claim: EXPIRED for one in leases if one.deadline_ms < sent_ms}
     first, *more = batches([one for one in leases if not one.is_watched]) or [[]]
@@ -306,14 +319,14 @@ def _renew_session(state: ClusterState, session: EtcdSession, leases: list[EtcdQ
 
 
 def _existence_txn(state: ClusterState, batch: list[EtcdQueueEntry]) -> Any:
-    """Ask for the source's record, and which of these places are there."""
+    """Return the transaction that reads the source's record, and which of these queue entries exist."""
     return wire.txn([], [wire.get(state.layout.record), *(wire.count(entry.key) for entry in batch)])
 
 
 def _decode_existence(
     state: ClusterState, leases: list[EtcdQueueEntry], batch: list[EtcdQueueEntry], answer: Any
 ) -> Operations:
-    """Watch the places that are there, and return why the others' leases are lost."""
+    """Watch the queue entries that exist, and return why the others' leases are lost."""
     known, *places = (response.response_range for response in answer.responses)
     record = state.record
     if record is None or not known.kvs or known.kvs[0].mod_revision != record.revision:

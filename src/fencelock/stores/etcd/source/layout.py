@@ -1,18 +1,18 @@
-"""Which keys a source has in etcd, and what stands in them.
+"""The keys of a source in etcd, and their values.
 
-    <prefix><name>/<lease>-<number>            a place in the queue of a lock; the one created first holds it
+    <prefix><name>/<lease>-<number>            a queue entry of a lock; the entry created first holds the lock
     <prefix>.fencelock/source/record           the source's id, epoch and history
-    <prefix>.fencelock/source/locks/<name>     written with each place: the lock exists, its last token is the revision
-    <prefix>.fencelock/source/passed/<name>    the revision of the last holder that released the lock
+    <prefix>.fencelock/source/locks/<name>     written with each queue entry: its revision is the lock's last token
+    <prefix>.fencelock/source/passed/<name>    the creation revision of the last holder that released the lock
     <prefix>.fencelock/source/broken/<name>    who broke the lock last, and why
-    <prefix>.fencelock/source/refused/<claim>  a claim that has ended though a request for it may still be under way
+    <prefix>.fencelock/source/refused/<claim>  a claim that ended while a request for it may still be under way
     <prefix>.fencelock/source/audit/<what>     what operators did
 
-Names are escaped; a name that needs no escape is itself, so that `etcdctl lock NAME` and Go's `concurrency.Mutex` queue
-up with ours: they too go by the prefix `NAME/` and the revision of creation. A place ends with its lease. Numbers are
-used again: etcd goes through all keys that a range ever had, until it is compacted.
+Names are escaped. A name that needs no escape is itself, so `etcdctl lock NAME` and Go's `concurrency.Mutex` share the
+queue with fencelock: they too use the prefix `NAME/` and the creation revision. A queue entry ends with its etcd lease.
+Entry numbers are reused, because etcd walks through all keys that a range ever had until it is compacted.
 
-Promise: pure. A key that somebody else made is told from ours, and its holder is still somebody.
+Promise: pure. A key that another program made is recognised, and its holder still has a description.
 """
 
 import json
@@ -30,21 +30,26 @@ _OURS = re.compile(rb"[0-9a-f]{1,16}-[0-9]+")
 
 
 class EtcdRecord(NamedTuple):
-    """The source's identity. A token is the revision that created a place, and `offset`, which grows by epochs."""
+    """The source's identity. A token is the revision that created a queue entry, plus `offset`, which grows with each
+    epoch.
+    """
 
     source_id: str
     epoch: int
     history_id: str
     offset: int
     revision: int
-    """When it was written last: a place that was created before belongs to an older history."""
+    """When it was last written: an older queue entry belongs to an older history."""
 
     def token(self, revision: int) -> int:
-        """Return the token of what was created at this revision."""
+        """Return the token of a queue entry that was created at this revision."""
         return self.offset + revision
 
     def info(self, revision: int) -> SourceInfo:
-        """Return it as people see it, as of this revision: there is no block, so all tokens up to it are spent."""
+        """Return the source as people see it, as of this revision.
+
+        There is no block of reserved tokens, so all tokens up to this revision are spent.
+        """
         last = min(self.token(revision), MAX_TOKEN)
         return SourceInfo(self.source_id, self.epoch, self.history_id, last, last)
 
@@ -59,27 +64,27 @@ class EtcdLayout:
         self.locks = self._own + b"locks/"
 
     def queue(self, lock: str) -> bytes:
-        """Return what the keys of a lock's places begin with."""
+        """Return the prefix of a lock's queue entries."""
         return b"%s%s/" % (self.prefix, escape_name(lock).encode())
 
     def queue_entry(self, lock: str, lease: int, number: int) -> bytes:
-        """Return the key of a place."""
+        """Return the key of a queue entry."""
         return b"%s%x-%d" % (self.queue(lock), lease, number)
 
     def lock(self, lock: str) -> bytes:
-        """Return the key that says that the lock exists."""
+        """Return the key that records that the lock exists."""
         return self.locks + escape_name(lock).encode()
 
     def name(self, key: bytes) -> str | None:
-        """Return the lock that such a key names."""
+        """Return the lock that such a key names; None if the key is not fencelock's."""
         return unescape_name(key.removeprefix(self.locks).decode(errors="replace"))
 
     def last_release(self, lock: str) -> bytes:
-        """Return the key of the last holder that released the lock."""
+        """Return the key that records the last holder that released the lock."""
         return b"%spassed/%s" % (self._own, escape_name(lock).encode())
 
     def last_break(self, lock: str) -> bytes:
-        """Return the key of the last break of the lock."""
+        """Return the key that records the last break of the lock."""
         return b"%sbroken/%s" % (self._own, escape_name(lock).encode())
 
     def refusal(self, claim: str) -> bytes:
@@ -92,12 +97,14 @@ class EtcdLayout:
 
 
 def encode_record(source_id: str, epoch: int, history_id: str, floor: int) -> bytes:
-    """Return what the record says; tokens of the history are above `floor`, or revisions as they are if it is 0."""
+    """Return the value of the record. Tokens of its history are above `floor`; if that is 0, they are the plain
+    revisions.
+    """
     return encode_json(format=FORMAT, source_id=source_id, epoch=epoch, history_id=history_id, floor=str(floor))
 
 
 def decode_record(value: bytes, revision: int, url: str) -> EtcdRecord:
-    """Return the record that was written at this revision; SchemaError if it is none of this version's."""
+    """Return the record that was written at this revision; SchemaError if the value is not a record of this version."""
     fields = decode_object(value)
     if (number := fields.get("format")) != FORMAT and isinstance(number, int):
         raise SchemaError(
@@ -106,8 +113,8 @@ def decode_record(value: bytes, revision: int, url: str) -> EtcdRecord:
         )
     if not has_members(fields, _KINDS) or not _FLOOR.fullmatch(fields["floor"]):
         raise SchemaError(
-            f"{url}: what is kept as the record of a source of tokens is none, so no token can be told: find out who "
-            f"wrote there, and put the record back from a backup"
+            f"{url}: the value of the source's record is not a record, so no token can be computed: find out who wrote "
+            f"there, and put the record back from a backup"
         )
     floor = int(fields["floor"])
     return EtcdRecord(
@@ -116,35 +123,37 @@ def decode_record(value: bytes, revision: int, url: str) -> EtcdRecord:
 
 
 def encode_json(**fields: Any) -> bytes:
-    """Return a value of ours."""
+    """Return these fields as a stored value."""
     return json.dumps(fields, ensure_ascii=False).encode()
 
 
 def is_own_entry(queue: bytes, key: bytes) -> bool:
-    """Tell whether a key that begins as a queue's do is one of our places."""
+    """Return whether a key with a queue's prefix is a queue entry of fencelock."""
     return _OURS.fullmatch(key.removeprefix(queue)) is not None
 
 
 def is_queue_entry(queue: bytes, kv: Any) -> bool:
-    """Tell whether a key that begins as a queue's do is somebody's place: those end with a lease, and nothing is below
-    them. Any other is kept there by somebody who knows of no lock.
+    """Return whether a key with a queue's prefix is a queue entry, fencelock's or another program's.
+
+    Queue entries end with a lease and have no slash in their last part. Another key belongs to a program that knows of
+    no lock.
     """
     return kv.lease != 0 and b"/" not in kv.key.removeprefix(queue)
 
 
 def encode_queue_entry(claim: str, holder: str) -> bytes:
-    """Return what stands in a place."""
+    """Return the value of a queue entry."""
     return encode_json(claim=claim, holder=holder)
 
 
 def decode_claim(kv: Any) -> str | None:
-    """Return the claim whose place it is; None if it is somebody else's."""
+    """Return the claim of a queue entry; None if the entry is another program's."""
     return decode_object(kv.value).get("claim")
 
 
 def describe_holder(queue: bytes, kv: Any) -> str:
-    """Return who has a place, for people; a key that is none is named itself."""
+    """Return who has a queue entry, for people; for another key, return the key."""
     if not is_queue_entry(queue, kv):
-        return f"key {shorten(kv.key.decode(errors='backslashreplace'))}, which is not a place in a queue"
+        return f"key {shorten(kv.key.decode(errors='backslashreplace'))}, which is not a queue entry"
     holder = decode_object(kv.value).get("holder")
     return shorten(holder) if isinstance(holder, str) and holder else f"etcd lease {kv.lease:x}"

@@ -1,10 +1,10 @@
-"""What may be in the way where a guard or a source is to begin: sources and guards at the same prefix, or around it.
+"""Conflicts between prefixes: the sources and guards that a new guard or source would be inside of, or around.
 
-A lock's queue is every key that begins with `<prefix><name>/`, and a resource is every such key too. So whatever is
-kept below a source's prefix may be in the queue of a lock, which nobody gets then, and below a guard's in a resource.
+A lock's queue is every key that begins with `<prefix><name>/`, and so is a resource. So data kept below a source's
+prefix may be in the queue of a lock, which nobody gets then, and a source's keys may be in a resource of a guard above.
 
-Promise: the prefix itself is looked at, and every one that it is below, as far as the URL's user may read there. Never:
-what is below the prefix looked for, which would be to read all of it.
+Promise: checks the prefix itself and every prefix above it, as far as the URL's user may read there.
+Never: checks what is below the prefix, because that would read all of it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -19,19 +19,19 @@ from fencelock.stores.quorum.guard_codec import Operations
 
 
 class PrefixConflict(NamedTuple):
-    """What begins with a key, if it is there, and what it makes of the place that was asked about."""
+    """The key or key prefix that exists if there is a conflict, and how the conflict is described."""
 
     key: bytes
     description: str
 
 
 def conflicts_of_guard(prefix: bytes) -> list[PrefixConflict]:
-    """Return the sources in whose way a guard behind the prefix would be."""
+    """Return the sources that a guard at the prefix would conflict with."""
     return [PrefixConflict(EtcdLayout(prefix).record, "is the place of a source of locks"), *_sources_above(prefix)]
 
 
 def conflicts_of_source(prefix: bytes) -> list[PrefixConflict]:
-    """Return the guards, and other sources, in whose way a source behind the prefix would be."""
+    """Return the guards and sources that a source at the prefix would conflict with."""
     own = PrefixConflict(marks_prefix(prefix), "is the place of a guard's marks and data")
     above = [
         PrefixConflict(marks_prefix(outer) + revoke, f"is within resource {name!r} of the guard at {_shown(outer)}")
@@ -42,7 +42,7 @@ def conflicts_of_source(prefix: bytes) -> list[PrefixConflict]:
 
 
 def marks_prefix(prefix: bytes) -> bytes:
-    """Return what the key of each mark begins with of a guard behind the prefix."""
+    """Return the key prefix of the marks of a guard at this prefix."""
     return prefix + f"{RESERVED}/marks/".encode()
 
 
@@ -59,13 +59,16 @@ def find_conflict(conflicts: Sequence[PrefixConflict], execute: Callable[[Any], 
 
 def _exist(conflicts: Sequence[PrefixConflict], execute: Callable[[Any], Operations]) -> Operations:
     # A mark's own key may go on with another's name, so it is read as one key; the parent of all marks as a range.
-    looks = [wire.count_prefix(one.key) if one.key.endswith(b"/") else wire.count(one.key) for one in conflicts]
-    answer = yield from execute(wire.txn((), looks))
+    """Return for each conflict whether it exists."""
+    reads = [wire.count_prefix(one.key) if one.key.endswith(b"/") else wire.count(one.key) for one in conflicts]
+    answer = yield from execute(wire.txn((), reads))
     return [one.response_range.count > 0 for one in answer.responses]
 
 
 def _exist_one_by_one(conflicts: Sequence[PrefixConflict], execute: Callable[[Any], Operations]) -> Operations:
-    """The same where the user may not read all of them: of what others keep to themselves nothing is known."""
+    """Return the same for a user who may not read all of the keys; a key that the user may not read counts as
+    missing.
+    """
     own, *others = conflicts
     found: list[bool] = yield from _exist([own], execute)
     for one in others:
@@ -90,7 +93,7 @@ def _sources_above(prefix: bytes) -> Iterator[PrefixConflict]:
 
 
 def _above(prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the prefixes that this one is below, the nearest first, each with the part that comes next."""
+    """Yield the prefixes above this one, the nearest first, each with the part that follows it."""
     parts = prefix.split(b"/")[:-1]
     for length in reversed(range(len(parts))):
         yield b"".join(revoke + b"/" for revoke in parts[:length]), parts[length]

@@ -1,8 +1,11 @@
-"""A session: one lease of etcd that all places of one process with one ttl hang on.
+"""What a process has in etcd: sessions, the queue entries attached to them, and revocations that are still pending.
 
-Promise: the time left is counted from when the last confirmed keepalive was sent, so that it is never more than what
-etcd still gives. Its id is drawn here: a grant whose reply was lost is asked for again under the same id, and none is
-left behind. A lease that etcd has ended, or may have begun to end, is never used again.
+Promise: a session's time left is counted from when the last confirmed keepalive was sent, so it is never more than what
+etcd still grants. The process draws the lease's id: after a lost reply it asks for the same id again, and leaves no
+lease behind. A lease that etcd has ended, or may have begun to end, is never used again. A queue entry knows whether a
+request to create it is still unanswered: such a claim may be enqueued later than it seems, and is refused by name when
+it ends (H4). Nobody waits for a revocation; one that failed is repeated when the process next hears from etcd, because
+etcd might keep the lease with all queue entries attached to it.
 """
 
 import itertools
@@ -27,7 +30,10 @@ _RETRIES_PER_TTL = 12
 
 
 class EtcdSession:
-    """One lease, as this process knows it. Times are in milliseconds on its clock, which counts suspend."""
+    """One etcd lease, as this process knows it: all queue entries of one ttl are attached to it.
+
+    Times are in milliseconds on this process's clock, which counts suspend.
+    """
 
     __slots__ = ("_taken_numbers", "confirmed_ms", "is_lost", "keepalive_sent_ms", "lease", "ttl_ms")
 
@@ -35,13 +41,14 @@ class EtcdSession:
         self.lease = secrets.randbits(62) + 1
         self.ttl_ms = ttl_ms
         self.confirmed_ms: int | None = None
-        """When the request was sent by which etcd last confirmed it; None: it was not granted yet."""
+        """When the last request was sent that etcd has confirmed; None: the lease is not granted yet."""
         self.keepalive_sent_ms = 0
         self.is_lost = False
         self._taken_numbers: dict[str, set[int]] = {}
 
     def take_number(self, lock: str) -> int:
         """Return the lowest number that no other claim has at this lock."""
+        # Numbers are reused, because etcd walks through every key that a range ever had until it is compacted.
         taken = self._taken_numbers.setdefault(lock, set())
         number = next(number for number in itertools.count() if number not in taken)
         taken.add(number)
@@ -55,24 +62,26 @@ class EtcdSession:
             self._taken_numbers.pop(lock, None)
 
     def confirm(self, sent_ms: int) -> None:
-        """Take note that etcd has answered what was sent then."""
+        """Note that etcd has answered a request that was sent then."""
+        # Answers may arrive in another order than their requests were sent.
         self.confirmed_ms = max(sent_ms, self.confirmed_ms or sent_ms)
 
     def remaining_ms(self) -> int:
-        """Return for how long etcd keeps it at least."""
+        """Return for how long etcd keeps the lease at least."""
         if self.is_lost or self.confirmed_ms is None:
             return 0
         return max(0, self.confirmed_ms + self.ttl_ms - boottime_ms())
 
     def is_overdue(self) -> bool:
-        """Tell whether all the time is over that etcd has confirmed, so that it may have begun to end the lease.
+        """Return whether all confirmed time is over, so that etcd may have begun to end the lease.
 
-        Until it has ended it, it may say of a keepalive that it came in time (etcd's issues 14758 and 15247).
+        Until etcd has ended it, etcd may still confirm a keepalive as if it came in time (etcd's issues 14758 and
+        15247).
         """
         return self.confirmed_ms is not None and not self.remaining_ms()
 
     def is_due(self) -> bool:
-        """Tell whether it is time for a keepalive which nobody else has just sent."""
+        """Return whether it is time for a keepalive, and no other thread has just sent one."""
         now_ms = boottime_ms()
         if self.remaining_ms() * BEATS_PER_TTL >= self.ttl_ms * (BEATS_PER_TTL - 1):
             return False
@@ -80,7 +89,7 @@ class EtcdSession:
 
 
 class EtcdQueueEntry:
-    """One claim. Times are in milliseconds on this process's clock."""
+    """One claim of this process that is, or may be, in a queue. Times are in milliseconds on this process's clock."""
 
     __slots__ = (
         "answered", "claim", "deadline_ms", "is_granted", "is_over", "is_watched", "key", "lock", "number",
@@ -93,69 +102,72 @@ class EtcdQueueEntry:
         self.ttl_ms = ttl_ms
         self.session: EtcdSession | None = None
         self.number = 0
-        """Of its place, among those of its session at its lock."""
+        """Tells it from the other queue entries of its session at its lock."""
         self.key = b""
         self.value = b""
         self.sent = 0
+        """The number of requests to enqueue it."""
         self.answered = 0
+        """The number of those requests that were answered, or certainly not executed."""
         self.revision = 0
-        """At which its place was created; 0: it has none, as far as is known."""
+        """The revision that created its key; 0: it has no key, as far as is known."""
         self.deadline_ms = 0
-        """When it ends for want of being asked for, though its session lives."""
+        """When it ends unless somebody asks for it, even though its session lives."""
         self.is_granted = False
         self.is_over = False
         """Whether its release has begun."""
         self.is_watched = False
-        """Whether the deletion of its place would be told."""
+        """Whether a watch would tell the deletion of its own key."""
         self.predecessor: tuple[bytes, int] | None = None
-        """The key and the revision of whoever is next before it in the queue."""
+        """The key and the creation revision of the queue entry directly before it."""
         self.wakeup: EventWakeup | None = None
         self.watch_id = 0
+        """The watch of its predecessor's key while it waits, and of its own key once it is held."""
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether a request to place it may still be under way."""
+        """Whether a request to enqueue it may still be under way."""
         return self.sent > self.answered
 
     def extend(self, sent_ms: int) -> None:
-        """Take note that it was asked for then."""
+        """Keep the claim for its ttl from then on."""
         self.deadline_ms = sent_ms + self.ttl_ms
 
     def remaining_ms(self) -> int:
-        """Return for how long it stands at least."""
+        """Return for how long the claim stays in the queue at least."""
         if self.session is None:
             return 0
         return max(0, min(self.deadline_ms - boottime_ms(), self.session.remaining_ms()))
 
     def wake_waiter(self) -> None:
-        """Have its waiter look; called by the watcher."""
-        wakeup = self.wakeup
+        """Notify the waiter; called in the watcher's thread."""
+        wakeup = self.wakeup  # Read once: its owner may set it to None at any moment.
         if wakeup is not None:
             wakeup.notify()
 
     def mark_unwatched(self) -> None:
-        """Have the next beat look for its place; called by the watcher."""
+        """Make the next beat look for its key; called in the watcher's thread."""
         self.is_watched = False
 
 
 class PendingRevocations:
-    """The endings that one process has asked one cluster for."""
+    """The revocations that one process has sent to one cluster, until etcd confirms them."""
 
     def __init__(self, client: EtcdClient) -> None:
         self._client = client
         self._revocations: dict[int, Any] = {}
 
     def revoke(self, lease: int) -> None:
-        """Have etcd end a lease."""
+        """Revoke a lease, without waiting for the answer."""
         with suppress(Exception):
             revocation = self._client.begin(LEASE_REVOKE, wire.LeaseRevokeRequest(id=lease), REVOKE_S)
             self._revocations[lease] = revocation
-            # The client lives until it is done: a source may be forgotten as soon as it is closed.
+            # Keeps the client alive until the answer: a source may be forgotten as soon as it is closed.
             _UNDER_WAY[revocation] = self._client
             revocation.add_done_callback(_UNDER_WAY.pop)
 
     def retry_failed(self) -> None:
-        """Ask again for what was answered by an error."""
+        """Repeat the revocations that failed."""
         for lease, revocation in list(self._revocations.items()):
             if not revocation.done():
                 continue
@@ -169,7 +181,7 @@ class PendingRevocations:
 
 
 def wait_for_all() -> None:
-    """Wait a moment for what is under way, at the interpreter's end."""
+    """Wait a moment for the revocations under way, at the interpreter's end."""
     for revocation in list(_UNDER_WAY):
         with suppress(Exception):
             revocation.result(REVOKE_S)
@@ -181,7 +193,7 @@ def _after_fork_in_child() -> None:
 
 
 _INHERITED: list[Any] = []
-"""What a forked child has of its parent's: to let go of it would be to use it."""
+"""The parent's objects in a forked child, kept because destroying them would use them."""
 _UNDER_WAY: dict[Any, EtcdClient] = {}
-"""Each with what it is said over."""
+"""The revocations under way, each with the client that sends it."""
 os.register_at_fork(after_in_child=_after_fork_in_child)

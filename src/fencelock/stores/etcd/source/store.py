@@ -1,8 +1,9 @@
 """The source of tokens in an etcd cluster: one transaction to acquire, one to release, one keepalive for all leases.
 
-Promise: a token is the revision that created the claim's key, which the cluster has agreed on and flushed before any
-answer tells it (T1, T6). One lease of etcd for each ttl of a process keeps all its places; the time left is what the
-last confirmed keepalive leaves. `etcdctl lock` and Go's `concurrency.Mutex` exclude ours, and ours exclude theirs.
+Promise: a token is the revision that created the claim's key. The cluster has agreed on it and flushed it before any
+answer tells it (T1, T6). One etcd lease for each ttl of a process keeps all its queue entries; the time left is counted
+from the last confirmed keepalive. `etcdctl lock` and Go's `concurrency.Mutex` exclude fencelock's locks, and the
+reverse.
 Never: a record made without `install`; a request repeated here.
 """
 
@@ -28,17 +29,17 @@ OPERATIONS: dict[type, Callable[[ClusterState, Any], Operations]] = {
     ask.Release: codec.release,
     ask.Renew: codec.renew,
     ask.ReserveBlock: admin.reserve,
-    ask.ReadSource: admin.read_source,
+    ask.ReadSource: inspection.read_source,
     ask.RaiseEpoch: admin.raise_epoch,
     ask.Break: admin.break_lock,
-    ask.Inspect: admin.inspect,
-    ask.ListLocks: admin.list_locks,
+    ask.Inspect: inspection.inspect,
+    ask.ListLocks: inspection.list_locks,
     ask.Purge: admin.purge,
 }
 
 
 class EtcdSource:
-    """A source of tokens below one prefix of a cluster. Making it opens nothing."""
+    """A source of tokens below one prefix of a cluster. The constructor opens nothing."""
 
     capabilities = Capabilities(
         ttl_min_ms=1000,
@@ -56,15 +57,15 @@ class EtcdSource:
         self.state = ClusterState(info)
 
     def connect(self, *, request_timeout_s: float) -> "EtcdSourceConnection":
-        """Return what asks in the caller's thread; all share the process's one way to the cluster."""
+        """Return a connection for the caller's thread; all connections share the process's cluster state and client."""
         return EtcdSourceConnection(self.state, request_timeout_s)
 
     def connect_async(self, *, request_timeout_s: float) -> "AsyncEtcdSourceConnection":
-        """Return what asks on the running loop."""
+        """Return a connection for the running loop."""
         return AsyncEtcdSourceConnection(self.state, request_timeout_s)
 
     def listen(self, lock: str, claim: str) -> "EtcdWakeup":
-        """Open the channel of one waiting claim."""
+        """Open the wakeup of one waiting claim."""
         return EtcdWakeup(self.state, claim)
 
     def install(self) -> None:
@@ -73,12 +74,12 @@ class EtcdSource:
         run_generator(admin.install(self.state), connection.send)
 
     def examine(self) -> list[Finding]:
-        """Return what in this source's set-up would break the promise."""
-        return inspection.examine(self)
+        """Return what in this source's setup breaks its guarantees."""
+        return inspection.examine(self.state, self.connect(request_timeout_s=inspection.REQUEST_TIMEOUT_S).send)
 
 
 class EtcdWakeup(EventWakeup):
-    """The ear of a claim that has a place in a queue."""
+    """The wakeup of a claim in a queue; a watch of its predecessor's key notifies it."""
 
     def __init__(self, state: ClusterState, claim: str) -> None:
         super().__init__()
@@ -92,6 +93,7 @@ class EtcdWakeup(EventWakeup):
         entry = self._entry
         if entry is not None and entry.wakeup is self:
             entry.wakeup = None
+            # Once the lease is renewed, the same watch id belongs to the watch of the claim's own key: it stays.
             if not entry.is_watched:
                 self._watcher.forget(entry.watch_id)
                 entry.watch_id = 0
@@ -99,7 +101,7 @@ class EtcdWakeup(EventWakeup):
 
 
 class _Connection:
-    """What both kinds of connection are: a patience, and whether the last request failed."""
+    """What both kinds of connection share: the request timeout, and whether the last request failed."""
 
     def __init__(self, state: ClusterState, request_timeout_s: float) -> None:
         self._state = state
@@ -107,7 +109,7 @@ class _Connection:
         self._has_failed = False
 
     def close(self) -> None:
-        """End the sessions that nobody uses, as the one who closes a source wants; never raises."""
+        """Revoke the sessions without claims; never raises."""
         if not self._has_failed:
             self._state.revoke_unused_sessions()
 

@@ -1,9 +1,9 @@
-"""How a process hears that a key is gone: one stream of watches for all its claims, in one thread.
+"""The watches of a process at one cluster: one stream, served by one thread, tells the deletion of keys.
 
-Promise: whoever watches a key is told when the key is deleted after the given revision, or as soon as that might go
-unheard, because the stream broke or the revision is not kept any more: then everybody looks for himself. The stream
-goes where single calls go, so that it does not stay with a member that they have left.
-Never: a caller kept waiting here; anything concluded from silence.
+Promise: a watch notifies its owner when the key is deleted after the given revision, or as soon as a deletion might be
+missed, because the stream broke or etcd no longer keeps the revision: then every owner reads the key itself. The stream
+uses the same member as single calls, so it does not stay with a member that they have left.
+Never: a caller kept waiting here; a conclusion drawn from silence.
 """
 
 import logging
@@ -31,22 +31,24 @@ _NO_PUTS = 0
 
 @dataclass(slots=True)
 class Watch:
-    """Who is told of which key."""
+    """A watched key, and whom to notify."""
 
     key: bytes
     revision: int
-    """The first one at which a deletion counts."""
+    """The first revision at which a deletion counts."""
     notify: Callable[[], None]
     is_urgent: bool
     since: int | None = None
-    """After which revision deletions are told; None: that is not known yet."""
+    """The revision after which the stream tells deletions; None: not known yet."""
 
 
 class Watcher:
-    """The watches of one process at one cluster, and the thread that serves them once there is one."""
+    """The watches of one process at one cluster, and the thread that serves them while there are any."""
 
     def __init__(self, client: EtcdClient) -> None:
         self._client = client
+        # Guards the watches and the stream's request queue together. Reentrant: `_handle` holds it and calls `forget`.
+        # Owners are notified outside of it, because they may take locks of their own.
         self._mutex = threading.RLock()
         self._watches: dict[int, Watch] = {}
         self._last_id = 0
@@ -56,10 +58,11 @@ class Watcher:
         client.set_member_listener(self.reopen)
 
     def watch(self, key: bytes, revision: int, notify: Callable[[], None], *, is_urgent: bool) -> int:
-        """Have `notify` called once when the key is gone, in the watcher's thread; return a number for `forget`.
+        """Call `notify` once when the key is deleted, in the watcher's thread; return a number for `forget`.
 
-        An urgent watch is told at once, and may be told for nothing when it begins. etcd serves a watch that begins in
-        the past, and be that a moment ago, every 100 ms; an urgent one begins when etcd hears of it.
+        etcd serves a watch that begins in the past, even a moment ago, every 100 ms only. An urgent watch begins when
+        etcd receives it, and is served at once; so it may have missed a deletion, and notifies its owner once for
+        nothing.
         """
         with self._mutex:
             self._last_id += 1
@@ -72,8 +75,9 @@ class Watcher:
             return self._last_id
 
     def has_seen(self, watch_id: int, revision: int) -> bool:
-        """Take note that whoever watches has seen the key at this revision; return whether the watch tells of what
-        comes after.
+        """Note that the owner has seen the key at this revision.
+
+        Return whether the watch tells everything after that revision.
         """
         with self._mutex:
             watch = self._watches.get(watch_id)
@@ -83,23 +87,23 @@ class Watcher:
             return True
 
     def is_watching(self, watch_id: int) -> bool:
-        """Tell whether this watch has neither told that its key is gone, nor that this might go unheard."""
+        """Return whether this watch has told neither a deletion nor that it might miss one."""
         return watch_id in self._watches
 
     def forget(self, watch_id: int) -> None:
-        """Watch this no more."""
+        """Stop watching."""
         with self._mutex:
             if self._watches.pop(watch_id, None) is not None and self._requests is not None:
                 self._requests.put(_cancel_request(watch_id))
 
     def reopen(self) -> None:
-        """Open the stream anew, at the member that is spoken to now."""
+        """Open the stream again, at the member that single calls use now."""
         call = self._call
         if call is not None:
             call.cancel()
 
     def close(self) -> None:
-        """End the stream if nobody watches."""
+        """End the stream if there are no watches."""
         with self._mutex:
             if not self._watches:
                 self.reopen()
@@ -114,8 +118,9 @@ class Watcher:
             except Exception as error:
                 if self._watches:
                     known = map_error(error, self._client.info) if isinstance(error, grpc.RpcError) else error
-                    logger.info("waiters look for themselves now: %s", known)
-                # gRPC raises the call itself: its frames would keep it, and it them, and both all that is here.
+                    logger.info("the stream of watches ended, so waiters poll now: %s", known)
+                # gRPC raises the call object itself as the error: its traceback's frames would keep the call, and the
+                # call the frames.
                 error.with_traceback(None)
             self._notify_all()
             if self._try_stop():
@@ -124,7 +129,7 @@ class Watcher:
             time.sleep(retry_s)
 
     def _read_stream(self) -> None:
-        """Open the stream, and pass on what it tells until it ends."""
+        """Open the stream, and handle its responses until it ends."""
         requests: SimpleQueue[Any] = SimpleQueue()
         with self._mutex:
             self._requests = requests
@@ -145,13 +150,14 @@ class Watcher:
             GATE.leave(under_way)
 
     def _handle(self, response: Any) -> None:
+        """Handle one response of the stream."""
         if response.created and response.canceled:
-            # Refused, as for a login that is over: etcd does not always say which watch it was, and may hear of no
-            # other on this stream.
+            # Refused, for instance because the login has expired. etcd does not always name the watch, and may ignore
+            # every other one on this stream.
             self.reopen()
         elif response.created:
-            self._begin(response)
-        # A watch that was cancelled by etcd, for its revision is not kept any more, has missed something.
+            self._handle_created(response)
+        # etcd cancels a watch when it no longer keeps the watch's revision: then the watch may have missed a deletion.
         if response.canceled or any(event.type == _DELETED for event in response.events):
             with self._mutex:
                 watch = self._watches.get(response.watch_id)
@@ -159,8 +165,8 @@ class Watcher:
             if watch is not None:
                 watch.notify()
 
-    def _begin(self, response: Any) -> None:
-        """Take note of when an urgent watch began; have its owner look once more for what came before that."""
+    def _handle_created(self, response: Any) -> None:
+        """Note when an urgent watch began; notify its owner if it may have missed something before."""
         with self._mutex:
             watch = self._watches.get(response.watch_id)
             if watch is None or not watch.is_urgent:
