@@ -2,8 +2,8 @@
 
 A test belongs to exactly one tier; `--tier test` runs those of `check` as well.
 
-- `campaigns`: marked `campaign`, or one more version of a server: where a test runs over several, only the first one of
-  them (see NEWEST) stays in `test`.
+- `campaigns`: marked `campaign`, or one more version of a server: where a test runs over several, only the newest
+  one (see NEWER) stays in `test`.
 - `check`: in one of the CHECK folders, and without a server, and not marked `slow`.
 - `test`: all others.
 
@@ -31,8 +31,8 @@ CHECK = (
 SERVER_FIXTURES = {"postgres_fleet", "mysql_fleet", "etcd_fleet", "zookeeper_fleet"}
 """A test that uses one of these, directly or not, starts a server: it does not belong to `check`."""
 
-NEWEST = {"postgres_kind": "18"}
-"""Parameter -> the version that stays in `test` where a test runs over several. A test that runs over one stays."""
+NEWER = {"postgres_kind": {"15": "18"}, "sql_server": {"postgres15": "postgres18"}}
+"""Parameter -> older version of a server -> the one that stays in `test`, if the test runs on both."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -53,36 +53,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def tiers_of(items: Sequence[pytest.Item]) -> dict[str, str]:
     """Return the tier of each test, by its node id."""
-    newest = frozenset(_without_version(item) for item in items if _has_newest(item))
-    return {item.nodeid: _tier_of(item, newest) for item in items}
+    names = {item.nodeid for item in items}
+    return {item.nodeid: _tier_of(item, names) for item in items}
 
 
-def _tier_of(item: pytest.Item, newest: Collection[str]) -> str:
-    if item.get_closest_marker("campaign") is not None:
-        return "campaigns"
-    if _versions(item) and not _has_newest(item) and _without_version(item) in newest:
+def _tier_of(item: pytest.Item, names: Collection[str]) -> str:
+    if item.get_closest_marker("campaign") is not None or _newer_twin(item) in names:
         return "campaigns"
     fixtures = SERVER_FIXTURES.intersection(getattr(item, "fixturenames", ()))
     is_light = item.get_closest_marker("slow") is None and not fixtures
     return "check" if is_light and item.nodeid.startswith(CHECK) else "test"
 
 
-def _versions(item: pytest.Item) -> dict[str, str]:
-    """Return the parameters of a test that are versions of a server."""
-    params = getattr(getattr(item, "callspec", None), "params", {})
-    return {name: value for name, value in params.items() if name in NEWEST}
-
-
-def _has_newest(item: pytest.Item) -> bool:
-    versions = _versions(item)
-    return bool(versions) and all(NEWEST[name] == version for name, version in versions.items())
-
-
-def _without_version(item: pytest.Item) -> str:
-    """Return a name that a test has in common with its twins on other versions."""
-    versions = _versions(item)
+def _newer_twin(item: pytest.Item) -> str | None:
+    """Return the node id of the same test on the newer version of its server; None if it runs on no older one."""
     callspec = getattr(item, "callspec", None)
     if callspec is None:
-        return item.nodeid
-    ids = [part for part in callspec.id.split("-") if part not in versions.values()]
-    return f"{item.nodeid.partition('[')[0]}[{'-'.join(ids)}]"
+        return None
+    newer = {old: new for name, versions in NEWER.items() for old, new in versions.items() if name in callspec.params}
+    ids = callspec.id.split("-")
+    if newer.keys().isdisjoint(ids):
+        return None
+    return f"{item.nodeid.partition('[')[0]}[{'-'.join(newer.get(part, part) for part in ids)}]"
