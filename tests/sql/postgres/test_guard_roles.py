@@ -273,7 +273,7 @@ def test_a_setting_made_inside_a_transaction_changes_nothing(guarded: Guarded, s
 
 
 def test_no_function_has_a_backslash_which_settings_could_give_another_meaning() -> None:
-    for texts in (SCHEMA, FUNCTIONS, PROTECTION, source.SCHEMA, source.FUNCTIONS):
+    for texts in (SCHEMA, *FUNCTIONS, PROTECTION, source.SCHEMA, *source.FUNCTIONS):
         assert [name for name in texts if "\\" in texts[name]] == []
 
 
@@ -323,7 +323,7 @@ def test_operators_work_needs_the_owner_and_says_so(application: Guarded) -> Non
         lambda: guard.unprotect(reason="a test"),
         lambda: guard.protect("reports", mode="observe"),
     ):
-        with pytest.raises(GuardError, match="whoever protects tables and moves marks has to be the schema's owner"):
+        with pytest.raises(GuardError, match="to protect tables and move marks, a role has to be the schema's owner"):
             attempt()
 
 

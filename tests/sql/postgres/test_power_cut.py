@@ -216,7 +216,7 @@ def test_t1_without_the_witness_a_token_is_told_again(machine: Machine) -> None:
     """The same check must see what it is for: here the witness is logged, and outlives the cut."""
     machine.server.rows("alter table fencelock.witness set logged")
     machine.server.rows("delete from fencelock.witness")
-    machine.server.rows("insert into fencelock.witness values (1, pg_current_xact_id()::xid, fencelock.place())")
+    machine.server.rows("insert into fencelock.witness values (1, pg_current_xact_id()::xid, fencelock.location())")
     machine.grant(5)
     machine.flush_all()
     machine.grant(200)

@@ -1,9 +1,9 @@
 """A database for simulations: PostgreSQL's own source on a real server, whose clock is told to it.
 
-Promise: the functions are those of `source_functions.sql`; only the clock is a setting, and `begin_history` is told its
-calendar and the id that it draws. Each statement is a transaction, and is watched: whether it changed anything, and
-whether that is flushed. A saved state can be put in the place of the present one in every way in which a server can
-come back. Never: a database with a source that somebody uses.
+Promise: the functions are those of `stores/postgres/source/functions_*.sql`; only the clock is a setting, and
+`begin_history` is told its calendar and the id that it draws. Each statement is a transaction, and is watched: whether
+it changed anything, and whether that is flushed. A saved state can be put in the place of the present one in every way
+in which a server can come back. Never: a database with a source that somebody uses.
 """
 
 from collections.abc import Sequence
@@ -70,7 +70,7 @@ class SimulatedDatabase:
 
     def replace(self, name: str, changes: dict[str, str]) -> None:
         """Replace one of the source's functions by a text that differs in this: all the changes are found in it."""
-        text = FUNCTIONS[name]
+        text = next(file[name] for file in FUNCTIONS if name in file)
         for old, new in {**_ANEW, **_TOLD.get(name, {}), **changes}.items():
             if old not in text:
                 raise ConfigError(f"there is no {old!r} in the statement {name!r} any more")

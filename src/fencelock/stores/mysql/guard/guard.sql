@@ -1,24 +1,25 @@
--- What the guard says to the database. What stands in braces is filled in: the guarded database, and values as literals that
--- need no quoting in any mode of the server (numbers, hexadecimal). Lists of resources are in the order of their bytes.
+-- The statements that a client sends to the guard. Words in braces are filled in: the guarded database, and values as
+-- literals that need no quoting in any SQL mode (numbers, hexadecimal). Lists of resources are in the order of their
+-- bytes.
 
 -- name: begin
--- The guard's own brief transaction, and its marks.
+-- Begin a brief transaction of the guard's own, and lock its marks.
 CALL {here}.fencelock_begin({resources}, {claim}, {hold}, {limit_s});
 
 -- name: commit
--- End the open transaction well, if it is still the one that was begun.
+-- Commit the open transaction, if it is still the one that was begun.
 CALL {here}.fencelock_commit();
 
 -- name: look_without_locks
--- The next transaction waits for nobody, whatever the session's level is.
+-- Let the next transaction wait for nobody, at any isolation level of the session.
 SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 
 -- name: rollback
--- Undo the open transaction.
+-- Roll back the open transaction.
 ROLLBACK;
 
 -- name: unbind
--- Leave nothing of the guard's in the session, after a transaction that was undone.
+-- Remove everything of the guard's from the session, after a transaction that was rolled back.
 CALL {here}.fencelock_unbind();
 
 -- name: open
@@ -26,27 +27,27 @@ CALL {here}.fencelock_unbind();
 CALL {here}.fencelock_open({resources}, {lock}, {token}, {claim}, {source_id}, {history_id}, {limit_s});
 
 -- name: offer
--- Present the lease in a transaction that is open.
+-- Present the lease in an open transaction.
 CALL {here}.fencelock_offer({resources}, {lock}, {token}, {claim}, {source_id}, {history_id}, {limit_s});
 
 -- name: finish
--- End the user's transaction well, if it is still the one that was begun.
+-- Commit the user's transaction, if it is still the one that was begun.
 CALL {here}.fencelock_finish();
 
 -- name: take_back
--- Take back what was presented, in the transaction that has to be the same still.
+-- Take back what was presented; an error if the transaction is not the same any more.
 CALL {here}.fencelock_take_back({resources});
 
 -- name: check_marks
--- The marks of these resources, held still in the caller's transaction.
+-- The marks of these resources, locked in the caller's transaction.
 CALL {here}.fencelock_check_marks({resources}, {claim});
 
 -- name: read_marks
--- The marks of these resources, held still in a transaction of the guard's own.
+-- The marks of these resources, locked in a transaction of the guard's own.
 CALL {here}.fencelock_read_marks({resources}, {claim}, 'shared');
 
 -- name: write_and_commit
--- Marks as a lease leaves them, and the end of the brief transaction.
+-- Write marks of a lease, and commit the brief transaction.
 CALL {here}.fencelock_write_and_commit({resources}, {lock}, {token}, {claim}, {source_id}, {history_id}, {is_closed});
 
 -- name: record_refusal
@@ -58,7 +59,7 @@ CALL {here}.fencelock_record_refusal({resource}, {kind});
 CALL {here}.fencelock_show_marks({resource});
 
 -- name: show_triggers
--- Every table that was protected, with our triggers that are there, of one resource or of all.
+-- Every table that was protected, with fencelock's existing triggers, of one resource or of all.
 CALL {here}.fencelock_show_triggers({resource});
 
 -- name: show_observations
@@ -66,43 +67,43 @@ CALL {here}.fencelock_show_triggers({resource});
 CALL {here}.fencelock_show_observations({resource});
 
 -- name: make_mark
--- A resource knows its lock from now on.
+-- Bind a resource to its lock.
 INSERT INTO {here}.fencelock_mark (resource, lock_name) VALUES ({resource}, {lock})
 ON DUPLICATE KEY UPDATE lock_name = COALESCE(lock_name, {lock});
 
 -- name: write_audit
--- An operator's deed; the database adds when, and as whom.
+-- Record an operator's action; the database adds the time and the account.
 INSERT INTO {here}.fencelock_guard_audit (at, account, who, action, resource, from_token, to_token, reason)
 VALUES (UTC_TIMESTAMP(6), USER(), {who}, {action}, {resource}, {from_token}, {to_token}, {reason});
 
 -- name: change_mark
--- A mark as an operator leaves it, by the audit entry that was written just now.
+-- Change a mark for an operator, by the audit entry that was just written.
 INSERT INTO {here}.fencelock_mark (resource, lock_name, token, source_id, history_id, claim, is_closed, audit_id)
 VALUES ({resource}, {lock}, NULLIF({token}, 0), {source_id}, {history_id}, {claim}, {is_closed}, LAST_INSERT_ID())
 ON DUPLICATE KEY UPDATE lock_name = {lock}, token = NULLIF({token}, 0), source_id = {source_id},
     history_id = {history_id}, claim = {claim}, is_closed = {is_closed}, audit_id = LAST_INSERT_ID();
 
 -- name: find_table
--- What a name means here: the table's own spelling, its type, and its engine.
+-- The table of a name: its own spelling, its type, and its engine.
 SELECT TABLE_NAME, TABLE_TYPE, ENGINE FROM information_schema.TABLES
 WHERE TABLE_SCHEMA = CONVERT({database} USING utf8mb4) AND TABLE_NAME = CONVERT({table} USING utf8mb4);
 
 -- name: first_trigger
--- The trigger that is first to see a kind of change of a table before it happens.
+-- The first trigger that runs before a kind of change of a table.
 SELECT TRIGGER_NAME FROM information_schema.TRIGGERS
 WHERE EVENT_OBJECT_SCHEMA = CONVERT({database} USING utf8mb4) AND EVENT_OBJECT_TABLE = CONVERT({table} USING utf8mb4)
     AND EVENT_MANIPULATION = CONVERT({kind} USING utf8mb4) AND ACTION_TIMING = 'BEFORE' ORDER BY ACTION_ORDER LIMIT 1;
 
 -- name: add_protection
--- Take note of a table, for the number in its triggers' names.
+-- Record a table, and draw the number for its triggers' names.
 INSERT INTO {here}.fencelock_protection (table_name, resource) VALUES ({table}, {resource});
 
 -- name: added_protection
--- The number that it got.
+-- The number that was drawn.
 SELECT LAST_INSERT_ID();
 
 -- name: rename_protection
--- Take note of the name that a table has now.
+-- Record the name that a table has now.
 UPDATE {here}.fencelock_protection SET table_name = {table} WHERE id = {id};
 
 -- name: drop_protection
@@ -110,15 +111,15 @@ UPDATE {here}.fencelock_protection SET table_name = {table} WHERE id = {id};
 DELETE FROM {here}.fencelock_protection WHERE id = {id};
 
 -- name: drop_trigger
--- Take one trigger off.
+-- Drop one trigger.
 DROP TRIGGER IF EXISTS {here}.{trigger};
 
 -- name: settle_separate
--- Wait for open writers no longer than this.
+-- Bound the wait for open writers.
 SET SESSION lock_wait_timeout = {limit_s};
 
 -- name: settle_block
--- What the user's statements meet is as the server's defaults have it, but for autocommit.
+-- Give the user's statements the server's defaults, except autocommit.
 SET SESSION autocommit = 0, time_zone = @@global.time_zone, sql_mode = @@global.sql_mode,
     sql_safe_updates = @@global.sql_safe_updates, innodb_lock_wait_timeout = @@global.innodb_lock_wait_timeout,
     /*M! tx_isolation = @@global.tx_isolation */ /*!80003 transaction_isolation = @@global.transaction_isolation */;

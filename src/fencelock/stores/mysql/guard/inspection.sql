@@ -1,5 +1,5 @@
--- What `fencelock doctor` asks of a guarded database. Nothing of it writes. A server shows rights of other accounts to those
--- only who may read the system's own tables.
+-- The queries of `fencelock doctor` about a guarded database. None of them writes. A server shows the rights of other
+-- accounts only to those that may read its system tables.
 
 -- name: cascades
 -- Foreign keys between tables of this database: child, parent, and what a change of the parent does.
@@ -10,14 +10,14 @@ WHERE CONSTRAINT_SCHEMA = CONVERT({database} USING utf8mb4)
 ORDER BY 1, 2;
 
 -- name: engines
--- Tables of another engine than the one that undoes what is refused.
+-- Tables whose engine cannot roll back a refused statement.
 SELECT TABLE_NAME, ENGINE FROM information_schema.TABLES
 WHERE TABLE_SCHEMA = CONVERT({database} USING utf8mb4) AND ENGINE <> 'InnoDB' ORDER BY 1;
 
 -- name: powers
--- Accounts that can do what meets no trigger, with the rights by which they can, and on which table; NULL: on all.
-SELECT found.GRANTEE, GROUP_CONCAT(DISTINCT found.PRIVILEGE_TYPE ORDER BY found.PRIVILEGE_TYPE SEPARATOR ', '), found.place FROM (
-    SELECT GRANTEE, PRIVILEGE_TYPE, NULL AS place FROM information_schema.USER_PRIVILEGES
+-- Accounts with rights that no trigger stops, and the table that the rights are on; NULL: all tables.
+SELECT found.GRANTEE, GROUP_CONCAT(DISTINCT found.PRIVILEGE_TYPE ORDER BY found.PRIVILEGE_TYPE SEPARATOR ', '), found.scope FROM (
+    SELECT GRANTEE, PRIVILEGE_TYPE, NULL AS scope FROM information_schema.USER_PRIVILEGES
     UNION ALL
     SELECT GRANTEE, PRIVILEGE_TYPE, NULL FROM information_schema.SCHEMA_PRIVILEGES
     WHERE CONVERT({database} USING utf8mb4) COLLATE utf8mb4_bin LIKE CONVERT(TABLE_SCHEMA USING utf8mb4) COLLATE utf8mb4_bin
@@ -29,12 +29,13 @@ WHERE found.PRIVILEGE_TYPE IN (
         'DROP', 'ALTER', 'TRIGGER', 'SUPER', 'BINLOG REPLAY', 'CREATE ROUTINE', 'ALTER ROUTINE', 'CREATE TEMPORARY TABLES',
         'DELETE HISTORY')
     AND found.GRANTEE NOT LIKE '''mysql.%' AND found.GRANTEE NOT LIKE '''mariadb.sys''%'
-GROUP BY found.GRANTEE, found.place ORDER BY 1, 3;
+GROUP BY found.GRANTEE, found.scope ORDER BY 1, 3;
 
 -- name: readers
--- Accounts with rights on our tables, by a grant on each, or on the whole database (where the other rights are `powers`).
-SELECT found.GRANTEE, GROUP_CONCAT(DISTINCT found.PRIVILEGE_TYPE ORDER BY found.PRIVILEGE_TYPE SEPARATOR ', '), found.place FROM (
-    SELECT GRANTEE, PRIVILEGE_TYPE, 'all tables of the database' AS place FROM information_schema.SCHEMA_PRIVILEGES
+-- Accounts with rights on fencelock's tables, by a grant on each or on the whole database (where `powers` shows the other
+-- rights).
+SELECT found.GRANTEE, GROUP_CONCAT(DISTINCT found.PRIVILEGE_TYPE ORDER BY found.PRIVILEGE_TYPE SEPARATOR ', '), found.scope FROM (
+    SELECT GRANTEE, PRIVILEGE_TYPE, 'all tables of the database' AS scope FROM information_schema.SCHEMA_PRIVILEGES
     WHERE CONVERT({database} USING utf8mb4) COLLATE utf8mb4_bin LIKE CONVERT(TABLE_SCHEMA USING utf8mb4) COLLATE utf8mb4_bin
     UNION ALL
     SELECT GRANTEE, PRIVILEGE_TYPE, TABLE_NAME FROM information_schema.TABLE_PRIVILEGES
@@ -42,11 +43,11 @@ SELECT found.GRANTEE, GROUP_CONCAT(DISTINCT found.PRIVILEGE_TYPE ORDER BY found.
         AND TABLE_NAME IN ('fencelock_mark', 'fencelock_guard_audit', 'fencelock_observation')
 ) AS found
 WHERE found.PRIVILEGE_TYPE IN ('SELECT', 'INSERT', 'UPDATE', 'DELETE')
-    OR (found.PRIVILEGE_TYPE IN ('DROP', 'ALTER', 'TRIGGER') AND found.place LIKE 'fencelock\_%')
-GROUP BY found.GRANTEE, found.place ORDER BY 1, 3;
+    OR (found.PRIVILEGE_TYPE IN ('DROP', 'ALTER', 'TRIGGER') AND found.scope LIKE 'fencelock\_%')
+GROUP BY found.GRANTEE, found.scope ORDER BY 1, 3;
 
 -- name: settings
--- Settings of the server without which a commit is not on the disk, or is not what triggers have seen.
+-- Settings of the server without which a commit is not on disk, or reaches a replica without its triggers' consent.
 SELECT 'innodb_flush_log_at_trx_commit', @@global.innodb_flush_log_at_trx_commit,
     'after a power cut marks and data may be older than what was confirmed' FROM DUAL
 WHERE @@global.innodb_flush_log_at_trx_commit <> 1

@@ -1,7 +1,7 @@
--- What a guard keeps in the database that it protects. The statements run in this order, each of them repeatable: DDL
--- commits by itself here, so an installation may end between any two. The number of the schema is written last, by
--- guard_routines.sql, and nothing is spoken to before it is there. Names and claims are bytes, so that no collation takes
--- two of them for one. Nobody but the operator needs rights on the tables: everybody else goes through the routines.
+-- The guard's tables, in the database that it protects. The statements run in this order, and each can be repeated: DDL
+-- commits by itself here, so an installation may end between any two. The number of the schema is written last, by the
+-- statement write_schema of install.sql, and nothing is called before. Names and claims are bytes, so that no collation
+-- makes two of them equal. Only the operator needs rights on the tables: all others use the routines.
 
 -- name: create_guard
 -- The number of this schema; any other number is refused.
@@ -25,10 +25,11 @@ CREATE TABLE IF NOT EXISTS fencelock_guard_audit (
 ) ENGINE = InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- name: create_mark
--- The highest token that each resource has promised (NULL: none yet), and the lease that it belongs to (no claim: an
--- operator's). `audit_id` names the entry by which an operator changed the mark last. A row without a lock is no mark yet:
--- it is what two first seals of one resource wait for. Whoever may seal may send what it likes, and a mark cannot be deleted:
--- so names are such that every client can read them. (This server takes U+D800 to U+DFFF for UTF-8, which they are not.)
+-- The highest token that each resource has promised (NULL: none yet), and the lease that it belongs to (without a claim:
+-- an operator's). `audit_id` names the entry of an operator's last change. A row without a lock is not a mark yet: two
+-- first seals of one resource wait for each other by it. A client that may seal may send any name, and a mark cannot be
+-- deleted, so names must be readable for every client. (The server accepts U+D800 to U+DFFF as UTF-8, which they are
+-- not.)
 CREATE TABLE IF NOT EXISTS fencelock_mark (
     resource   VARBINARY(512)  PRIMARY KEY,
     lock_name  VARBINARY(512),
@@ -50,8 +51,8 @@ CREATE TABLE IF NOT EXISTS fencelock_mark (
 ) ENGINE = InnoDB;
 
 -- name: create_protection
--- The tables that were protected and not unprotected, by the number in their triggers' names; `table_name` is as of then.
--- Which mode is in force is in the triggers and nowhere else.
+-- The tables that were protected and not unprotected, by the number in their triggers' names; `table_name` is the name at
+-- that time. The mode in force is only in the triggers.
 CREATE TABLE IF NOT EXISTS fencelock_protection (
     id         INT UNSIGNED AUTO_INCREMENT PRIMARY KEY,
     table_name VARCHAR(64)    NOT NULL,
@@ -59,8 +60,8 @@ CREATE TABLE IF NOT EXISTS fencelock_protection (
 ) ENGINE = InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- name: create_observation
--- What observe mode let pass: a row for each connection and sort, so that writers neither wait for each other nor conflict.
--- No table: a lease, not a write, would have been refused.
+-- What observe mode let pass: a row for each connection and kind, so that writers neither wait for each other nor
+-- conflict. Without a table: a lease, not a write, would have been refused.
 CREATE TABLE IF NOT EXISTS fencelock_observation (
     connection_id BIGINT UNSIGNED NOT NULL,
     account       VARCHAR(288)    NOT NULL,
@@ -75,12 +76,12 @@ CREATE TABLE IF NOT EXISTS fencelock_observation (
 ) ENGINE = InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- name: drop_keep_mark
--- Make room for the next, which an installation that was broken off may have made.
+-- Remove the trigger that an interrupted installation may have created.
 DROP TRIGGER IF EXISTS fencelock_keep_mark;
 
 -- name: create_keep_mark
--- Let a mark change as a lease may change it (raised under the same lock and source, or closed), and in any other way only
--- by a new audit entry for exactly that change.
+-- Let a mark change as a lease may change it (raised under the same lock and source, or closed), and otherwise only by a
+-- new audit entry for exactly that change.
 CREATE TRIGGER fencelock_keep_mark BEFORE UPDATE ON fencelock_mark FOR EACH ROW
 BEGIN
     DECLARE is_kept BOOLEAN DEFAULT FALSE;
@@ -109,17 +110,17 @@ BEGIN
 END;
 
 -- name: drop_keep_mark_forever
--- Make room for the next.
+-- Remove the trigger that an interrupted installation may have created.
 DROP TRIGGER IF EXISTS fencelock_keep_mark_forever;
 
 -- name: create_keep_mark_forever
--- A mark never vanishes: without it every old token would be welcome again.
+-- A mark is never deleted: without it every old token would be admitted again.
 CREATE TRIGGER fencelock_keep_mark_forever BEFORE DELETE ON fencelock_mark FOR EACH ROW
 SIGNAL SQLSTATE 'FL009' SET MESSAGE_TEXT =
-    'FL009 a mark is never deleted: every old token would be welcome again. To stop enforcing it: fencelock unprotect';
+    'FL009 a mark is never deleted: every old token would be admitted again. To stop enforcing it: fencelock unprotect';
 
 -- name: drop_keep_audit
--- Make room for the next.
+-- Remove the trigger that an interrupted installation may have created.
 DROP TRIGGER IF EXISTS fencelock_keep_audit;
 
 -- name: create_keep_audit
@@ -128,10 +129,10 @@ CREATE TRIGGER fencelock_keep_audit BEFORE UPDATE ON fencelock_guard_audit FOR E
 SIGNAL SQLSTATE 'FL009' SET MESSAGE_TEXT = 'FL009 audit entries are only ever added';
 
 -- name: drop_keep_audit_forever
--- Make room for the next.
+-- Remove the trigger that an interrupted installation may have created.
 DROP TRIGGER IF EXISTS fencelock_keep_audit_forever;
 
 -- name: create_keep_audit_forever
--- Nor is one taken away.
+-- No entry is deleted.
 CREATE TRIGGER fencelock_keep_audit_forever BEFORE DELETE ON fencelock_guard_audit FOR EACH ROW
 SIGNAL SQLSTATE 'FL009' SET MESSAGE_TEXT = 'FL009 audit entries are only ever added';

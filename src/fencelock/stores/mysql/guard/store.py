@@ -40,7 +40,8 @@ from fencelock.stores.sql.inspection import guard_refused
 from fencelock.stores.statements import statements
 
 SCHEMA = statements(__package__, "schema.sql")
-ROUTINES = (statements(__package__, "routines.sql"),)
+ROUTINES = tuple(statements(__package__, f"routines_{name}.sql") for name in ("present", "marks"))
+"""In the order in which they are installed."""
 INSTALL = statements(__package__, "install.sql")
 INSTALL_WAIT_S = 30
 """How long one installation waits for another to end."""

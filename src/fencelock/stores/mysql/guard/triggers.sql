@@ -1,10 +1,10 @@
--- The triggers of one protected table, one of each for insert, update and delete. What stands in braces is filled in, quoted
--- or as hexadecimal digits, when the table is protected; the mode is in the trigger and nowhere else. Each reads the mark
--- itself, as it is now, and holds it until the end of whichever transaction is open: a routine that reads it too would cost
--- every statement the opening of one table more. Whoever has presented nothing waits for no mark.
+-- The triggers of one protected table: one each for insert, update and delete. Words in braces are filled in, quoted or
+-- as hexadecimal digits, when the table is protected; the trigger alone says the mode. Each trigger reads the mark
+-- itself, as it is now, and locks it until the end of the open transaction: a routine that reads it too would make every
+-- statement open one more table. A session that has presented nothing waits for no mark.
 
 -- name: enforce
--- Refuse a change of a row unless the session has presented what is the open mark of the resource now.
+-- Refuse a change of a row, unless the session has presented the resource's current open mark.
 CREATE TRIGGER {trigger} BEFORE {kind} ON {table} FOR EACH ROW {order}
 IF COALESCE(LOCATE(',{resource}.', @fencelock_presented), 0) = 0 OR NOT EXISTS (
     SELECT 1 FROM fencelock_mark AS mark

@@ -1,7 +1,7 @@
 """Encodes each request to a MySQL source as one statement, and decodes its rows.
 
 Promise: pure, and the same for synchronous and asynchronous connections. Lock names travel as their UTF-8 bytes.
-Never decides who holds a lock: the database does, in `decide_routines.sql`.
+Never decides who holds a lock: the database does, in `routines_lease.sql`.
 """
 
 import json

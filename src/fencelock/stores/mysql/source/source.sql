@@ -1,9 +1,11 @@
+-- The statements that a client sends to the source: one for each request.
+
 -- name: describe
 -- The first statement of a connection, and what `fencelock epoch` shows.
 CALL fencelock_describe();
 
 -- name: acquire
--- Take the lock, queue for it, or look again whether its turn has come.
+-- Take the lock, queue for it, or look whether its turn has come.
 CALL fencelock_acquire(%s, %s, %s, %s, %s, %s, %s, %s, %s);
 
 -- name: release
@@ -11,19 +13,19 @@ CALL fencelock_acquire(%s, %s, %s, %s, %s, %s, %s, %s, %s);
 CALL fencelock_release(%s, %s, %s);
 
 -- name: renew
--- Extend every lease of a batch that is still running.
+-- Extend every lease of a batch that has not expired.
 CALL fencelock_renew(%s);
 
 -- name: raise_epoch
--- Begin a new history if the old one is still the one that was read, and tell what it is; no row if it is not.
+-- Begin a new history if the current one is still the one that was read, and describe it; no row if it is not.
 CALL fencelock_raise_epoch(%s, %s, %s, %s, %s);
 
 -- name: break_lease
--- Free a lock, whoever holds it, and mint the breaker's token.
+-- Free a lock, and mint the breaker's token.
 CALL fencelock_break(%s, %s, %s, %s);
 
 -- name: purge
--- Forget locks that nobody holds or waits for.
+-- Forget locks without holder and waiters.
 CALL fencelock_purge();
 
 -- name: inspect
@@ -31,24 +33,24 @@ CALL fencelock_purge();
 CALL fencelock_inspect(%s, NULL, 1);
 
 -- name: inspect_page
--- A page of locks in the order of their names.
+-- A page of locks, ordered by name.
 CALL fencelock_inspect(NULL, %s, %s);
 
 -- name: settings
--- What of the server's settings would break the promise; a server tells those that it knows.
+-- Settings that break the source's guarantees; a server shows those that it has.
 SHOW GLOBAL VARIABLES WHERE Variable_name IN (
     'innodb_flush_log_at_trx_commit', 'innodb_doublewrite', 'log_bin', 'sync_binlog', 'read_only', 'wsrep_on',
     'general_log');
 
 -- name: clock
--- Whether SYSDATE() tells the time of the moment, and not that of the statement's beginning (H1).
+-- Whether SYSDATE() returns the time of the moment, and not that of the statement's beginning (H1).
 SELECT SLEEP(0.01), SYSDATE(6) > NOW(6);
 
 -- name: grants
--- What this role may do.
+-- The rights of this account.
 SHOW GRANTS;
 
 -- name: finish
--- The identity of a new source, whose first history begins at token 1: with it the schema is whole.
+-- The identity of a new source, whose first history begins at token 1. This row marks the schema as whole.
 INSERT INTO fencelock_source (id, schema_number, source_id, epoch, history_id, token, born_after_us, began_because)
 VALUES (1, %s, %s, 1, %s, 0, 0, 'it was installed');

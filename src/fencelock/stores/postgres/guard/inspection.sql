@@ -1,14 +1,14 @@
--- What `fencelock doctor` asks of a guarded database. Nothing of it writes.
+-- The queries of `fencelock doctor` about a guarded database. None of them writes.
 
 -- name: has_schema
--- Whether this database has a guard's schema that this role may use, and which.
+-- Whether this database has a guard's schema, and whether this role may use it.
 SELECT EXISTS (SELECT FROM pg_class WHERE relnamespace = namespace.oid AND relname = 'guard'),
     has_schema_privilege(namespace.oid, 'USAGE')
 FROM pg_namespace AS namespace WHERE nspname = 'fencelock';
 
 -- name: lost
--- Tables that were protected, and are not, or not wholly: dropped, made anew, triggers dropped or disabled; or it was renamed,
--- and another table has its name now.
+-- Tables that were protected, and are not, or not completely: dropped, made anew, triggers dropped or disabled; or
+-- renamed, and another table has the name now.
 SELECT protection.name, protection.resource FROM fencelock.protection
 LEFT JOIN fencelock.protected_table AS protected USING (relation)
 WHERE protected.is_whole IS NOT TRUE OR EXISTS (
@@ -18,11 +18,11 @@ WHERE protected.is_whole IS NOT TRUE OR EXISTS (
 ORDER BY 1;
 
 -- name: observed
--- Tables that are only observed.
+-- Tables in observe mode.
 SELECT name, resource FROM fencelock.protected_table WHERE is_whole AND mode = 'observe' ORDER BY 1;
 
 -- name: truncatable
--- Partitions without a trigger for TRUNCATE: they came after `protect`.
+-- Partitions without a trigger for TRUNCATE: they were created after `protect`.
 SELECT name, resource, array_to_string(truncatable, ', ') FROM fencelock.protected_table
 WHERE truncatable <> '{}' ORDER BY 1;
 
@@ -32,8 +32,8 @@ SELECT resource FROM fencelock.show_marks(NULL) AS mark
 WHERE NOT EXISTS (SELECT FROM fencelock.protection WHERE protection.resource = mark.resource) ORDER BY 1;
 
 -- name: became_unprotectable
--- Protected tables that could not be protected today: in an inheritance tree, fed by a subscription, a partition of a table
--- that is not protected by the same resource.
+-- Protected tables that could not be protected today: in an inheritance tree, fed by a subscription, or a partition of a
+-- table that the same resource does not protect.
 SELECT protected.name, protected.resource, way.reason
 FROM fencelock.protected_table AS protected CROSS JOIN LATERAL (
     SELECT 'it is fed by a subscription' FROM pg_subscription_rel WHERE srrelid = protected.relation
@@ -50,8 +50,8 @@ FROM fencelock.protected_table AS protected CROSS JOIN LATERAL (
 ORDER BY 1, 3;
 
 -- name: references
--- Tables that anybody may write, with a foreign key to a protected one: their rows keep its rows from being deleted, and
--- follow its changes.
+-- Unprotected tables with a foreign key to a protected one: their rows keep its rows from being deleted, and follow its
+-- changes.
 SELECT DISTINCT made.conrelid::regclass::text, protected.name, protected.resource
 FROM pg_constraint AS made JOIN fencelock.protected_table AS protected ON protected.relation = made.confrelid
 WHERE made.contype = 'f' AND made.conparentid = 0
@@ -60,8 +60,8 @@ WHERE made.contype = 'f' AND made.conparentid = 0
 ORDER BY 1, 2;
 
 -- name: powers
--- What this role could do past the triggers: a superuser, the owner of these tables, or one that may read or write the
--- marks, or the secret: the schema's owner, a member of pg_read_all_data or pg_write_all_data.
+-- What this role could do past the triggers: as a superuser, as the owner of these tables, or by rights on the marks or
+-- the secret, such as those of the schema's owner and of members of pg_read_all_data or pg_write_all_data.
 SELECT current_user::text, rolsuper, ARRAY(
     SELECT protected.name FROM fencelock.protected_table AS protected JOIN pg_class ON oid = protected.relation
     WHERE pg_has_role(relowner, 'USAGE') ORDER BY 1),
@@ -72,14 +72,14 @@ SELECT current_user::text, rolsuper, ARRAY(
 FROM pg_roles WHERE rolname = current_user;
 
 -- name: readers
--- Roles besides the owner that were given rights on the marks, by hand or by default privileges.
+-- Roles besides the owner with rights on the marks, granted by hand or by default privileges.
 SELECT DISTINCT coalesce(nullif(granted.grantee, 0)::regrole::text, 'PUBLIC'), class.relname
 FROM pg_class AS class CROSS JOIN LATERAL aclexplode(class.relacl) AS granted
 WHERE class.relnamespace = 'fencelock'::regnamespace AND class.relname IN ('mark', 'guard', 'guard_audit', 'observation')
     AND granted.grantee <> class.relowner ORDER BY 1, 2;
 
 -- name: prepared
--- Prepared transactions that hold a mark: its next seal waits for them.
+-- Prepared transactions that lock a mark: its next seal waits for them.
 SELECT prepared.gid, mark.resource, prepared.prepared::text
 FROM pg_prepared_xacts AS prepared
 JOIN pg_locks AS own ON own.locktype = 'transactionid' AND own.transactionid = prepared.transaction
@@ -89,5 +89,5 @@ JOIN fencelock.show_marks(NULL) AS mark
 WHERE prepared.database = current_database() ORDER BY 1;
 
 -- name: settings
--- Settings of the server without which a commit is not on the disk.
+-- Settings of the server without which a commit is not on disk.
 SELECT name FROM pg_settings WHERE name IN ('fsync', 'full_page_writes') AND setting = 'off' ORDER BY 1;

@@ -1,12 +1,14 @@
--- Protected tables: the triggers by which the database itself refuses, or counts, writes that present no token. Which table
--- belongs to which resource, and in which mode, is read from the triggers that are there.
+-- Protected tables: the triggers by which the database itself refuses, or counts, writes that present no token. The
+-- triggers alone say which table belongs to which resource, and in which mode.
 --
--- An ordinary table has one trigger for statements of every kind. A write to a partition by name passes its parent's
--- statement triggers, so a partitioned table has a row trigger, which the server gives to each new partition by itself, and
--- one for TRUNCATE on every partition, which it does not. All fire whatever session_replication_role is (ENABLE ALWAYS).
+-- An ordinary table has one statement trigger for all kinds of writes. A write to a partition by name does not fire its
+-- parent's statement triggers, so a partitioned table has a row trigger, which the server copies to each new partition,
+-- and one for TRUNCATE on every partition, which it does not copy. All fire for any session_replication_role (ENABLE
+-- ALWAYS).
 
 -- name: create_first_argument
--- The resource that a trigger was made for; NULL for one without arguments, since the planner may ask of others' triggers too.
+-- The resource that a trigger was created for; NULL for a trigger without arguments, since the planner may call this for
+-- other triggers too.
 CREATE FUNCTION fencelock.first_argument(p_tgargs bytea) RETURNS text LANGUAGE sql STABLE AS
 $$
     SELECT pg_catalog.convert_from(
@@ -15,8 +17,8 @@ $$
 $$;
 
 -- name: create_our_trigger
--- Every trigger of ours that is there. `covers`: 62 is statements of all kinds, 31 the rows of a partitioned table, 34
--- TRUNCATE alone.
+-- Every existing trigger of fencelock. `covers` is pg_trigger.tgtype: 62 statements of all kinds, 31 rows of a
+-- partitioned table, 34 TRUNCATE alone.
 CREATE VIEW fencelock.our_trigger AS
 SELECT made.tgrelid AS relation, fencelock.first_argument(made.tgargs) AS resource, function.proname::text AS mode,
     made.tgtype AS covers, made.tgparentid <> 0 AS is_inherited, made.tgenabled = 'A' AS is_on
@@ -25,8 +27,8 @@ WHERE function.pronamespace = (SELECT oid FROM pg_catalog.pg_namespace WHERE nsp
     AND function.proname IN ('enforce', 'observe');
 
 -- name: create_protected_table
--- The tables that are protected now. `is_whole`: every row that is written meets a trigger. `truncatable`: the partitions
--- that can be emptied by name.
+-- The tables that are protected now. `is_whole`: every written row meets a trigger. `truncatable`: the partitions that
+-- TRUNCATE can empty by name.
 CREATE VIEW fencelock.protected_table AS
 SELECT root.relation, pg_catalog.format('%I.%I', namespace.nspname, class.relname) AS name, root.resource, root.mode,
     root.is_on AND NOT EXISTS (
@@ -55,7 +57,7 @@ SET search_path = pg_catalog, pg_temp AS
 $$ SELECT p_table UNION SELECT relid FROM pg_partition_tree(p_table) $$;
 
 -- name: create_why_not
--- Why a table cannot be protected; NULL if it can.
+-- The reason why a table cannot be protected; NULL if it can.
 CREATE FUNCTION fencelock.why_not(p_table regclass) RETURNS text LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp AS
 $$
@@ -63,7 +65,7 @@ $$
         WHEN namespace.nspname IN ('fencelock', 'information_schema') OR starts_with(namespace.nspname, 'pg_')
             THEN 'a table of the system''s own, or a temporary one'
         WHEN class.relkind = 'v' THEN 'a view: protect the tables that it shows'
-        WHEN class.relkind = 'm' THEN 'a materialised view, which nobody writes: protect the tables that it shows'
+        WHEN class.relkind = 'm' THEN 'a materialised view, which is not written directly: protect the tables that it shows'
         WHEN class.relkind = 'f' THEN 'a foreign table, whose rows others may write at their own server'
         WHEN class.relkind NOT IN ('r', 'p') THEN 'no table'
         WHEN class.relispartition THEN 'a partition: protect the table that it is a partition of'
@@ -79,8 +81,8 @@ $$
 $$;
 
 -- name: create_protect_table
--- Give a table its triggers; return the mode that was in force, NULL if none was. It waits a few seconds for writers that
--- are inside the table, and readers go on.
+-- Create the triggers of a table; return the mode that was in force, NULL if none was. It waits a few seconds for writers
+-- inside the table; readers are not affected.
 CREATE FUNCTION fencelock.protect_table(p_table regclass, p_resource text, p_mode text) RETURNS text LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' AS
 $$
@@ -122,7 +124,7 @@ BEGIN
         END IF;
         EXECUTE format('ALTER TABLE ONLY %s ENABLE ALWAYS TRIGGER fencelock', part);
     END LOOP;
-    -- The table may have been dropped, with its triggers, and made again under its old name; a partition, protected alone before.
+    -- Forget a dropped table that had this name, and a partition that was protected by itself before.
     DELETE FROM fencelock.protection WHERE relation IN (SELECT fencelock.tree(p_table)) OR name = p_table::text;
     INSERT INTO fencelock.protection (relation, name, resource) VALUES (p_table, p_table::text, p_resource);
     RETURN before.mode;
@@ -130,7 +132,7 @@ END
 $$;
 
 -- name: create_unprotect_table
--- Take its triggers off a table. It waits a few seconds for everybody who is inside.
+-- Drop the triggers of a table. It waits a few seconds for all transactions inside it.
 CREATE FUNCTION fencelock.unprotect_table(p_table regclass) RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' AS
 $$
@@ -150,9 +152,9 @@ END
 $$;
 
 -- name: revoke_functions
--- Nobody may call any of it, but for what follows.
+-- No function may be called, except those that are granted next.
 REVOKE ALL ON FUNCTION
-    fencelock.mark_key, fencelock.note_name, fencelock.secret, fencelock.looks_back, fencelock.limit_time,
+    fencelock.mark_key, fencelock.note_name, fencelock.secret, fencelock.keeps_snapshot, fencelock.limit_time,
     fencelock.refuse, fencelock.refuse_write, fencelock.check_unmarked, fencelock.is_of, fencelock.hold_mark, fencelock.offer,
     fencelock.withdraw, fencelock.refuse_end, fencelock.confirm, fencelock.is_presented, fencelock.enforce,
     fencelock.count_observed, fencelock.observe, fencelock.record_refusal, fencelock.read_marks, fencelock.show_marks,
@@ -163,8 +165,8 @@ REVOKE ALL ON FUNCTION
 FROM PUBLIC;
 
 -- name: grant_functions
--- What a holder needs, for every role that is given USAGE on the schema. None of it lowers a mark, shows a claim, or admits
--- a transaction that has not shown the mark's own.
+-- What a holder needs, for every role that has USAGE on the schema. None of it lowers a mark, shows a claim, or admits a
+-- transaction that has not presented the mark's own lease.
 GRANT EXECUTE ON FUNCTION
     fencelock.mark_key, fencelock.limit_time, fencelock.offer, fencelock.withdraw, fencelock.confirm, fencelock.record_refusal,
     fencelock.read_marks, fencelock.show_marks, fencelock.show_observations, fencelock.write_mark, fencelock.present,

@@ -1,9 +1,9 @@
--- What a guard keeps in the database that it protects. The statements run in this order, in one transaction, after the
--- schema `fencelock` was made. Nobody but its owner may read a claim or write a row: everybody else goes through the
--- functions of guard_functions.sql.
+-- The guard's tables, in the database that it protects. The statements run in this order, in one transaction, after the
+-- schema `fencelock` was created. Only the owner may read a claim or write a row: all others use the functions of
+-- functions_*.sql.
 
 -- name: create_guard
--- The number of this schema; any other number is refused. The secret is known to the functions alone.
+-- The number of this schema; any other number is refused. Only the functions know the secret.
 CREATE TABLE fencelock.guard (
     id     integer PRIMARY KEY CHECK (id = 1),
     schema integer NOT NULL,
@@ -11,7 +11,7 @@ CREATE TABLE fencelock.guard (
 );
 
 -- name: create_guard_row
--- Say which schema this is, and draw the secret.
+-- Records the number of the schema, and draws the secret.
 INSERT INTO fencelock.guard (id, schema, secret) VALUES (1, 1, concat(gen_random_uuid(), gen_random_uuid()));
 
 -- name: create_guard_audit
@@ -29,8 +29,8 @@ CREATE TABLE fencelock.guard_audit (
 );
 
 -- name: create_mark
--- The highest token that each resource has promised (NULL: none yet), and the lease that it belongs to (no claim: an
--- operator's). `audit_id` names the entry by which an operator changed the mark last.
+-- The highest token that each resource has promised (NULL: none yet), and the lease that it belongs to (without a claim:
+-- an operator's). `audit_id` names the entry of an operator's last change.
 CREATE TABLE fencelock.mark (
     resource   text    PRIMARY KEY COLLATE "C",
     lock       bytea   NOT NULL,
@@ -43,17 +43,17 @@ CREATE TABLE fencelock.mark (
 );
 
 -- name: create_protection
--- Every table that was protected and not unprotected, whether its triggers are still there or not; `name` is as of then.
--- Which resource and mode are in force is in the triggers and nowhere else.
+-- Every table that was protected and not unprotected, whether its triggers still exist or not; `name` is the name at that
+-- time. The resource and the mode in force are only in the triggers.
 CREATE TABLE fencelock.protection (
-    relation regclass PRIMARY KEY,  -- a dump carries it as a name
+    relation regclass PRIMARY KEY,  -- a dump contains it as a name
     name     text     NOT NULL,
     resource text     NOT NULL COLLATE "C"
 );
 
 -- name: create_observation
--- What observe mode let pass: a row a write, so that writers neither wait for each other nor conflict, and now and then
--- many rows are folded into one. No table: a lease, not a write, would have been refused.
+-- What observe mode let pass: a row for each write, so that writers neither wait for each other nor conflict; now and
+-- then many rows are merged into one. Without a table: a lease, not a write, would have been refused.
 CREATE TABLE fencelock.observation (
     id               bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     resource         text        NOT NULL COLLATE "C",
@@ -68,15 +68,15 @@ CREATE TABLE fencelock.observation (
 );
 
 -- name: create_keep_mark
--- Let a mark change as a lease may change it (raised under the same lock and source, or closed), and in any other way only
--- by a new audit entry for exactly that change.
+-- Let a mark change as a lease may change it (raised under the same lock and source, or closed), and otherwise only by a
+-- new audit entry for exactly that change.
 CREATE FUNCTION fencelock.keep_mark() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS
 $$
 DECLARE
     is_kept boolean;
 BEGIN
     IF TG_OP <> 'UPDATE' THEN
-        RAISE 'a mark is never deleted, since every old token would be welcome again'
+        RAISE 'a mark is never deleted, since every old token would be admitted again'
             USING ERRCODE = 'FL009', HINT = 'To stop enforcing it, run fencelock unprotect.';
     END IF;
     IF NEW.resource <> OLD.resource THEN
@@ -104,7 +104,7 @@ END
 $$;
 
 -- name: create_check_name
--- Refuse a name that no client could read. (Conversion to the same encoding is the server's check of it.)
+-- Refuse a name that a client could not read. (Converting text to its own encoding makes the server check it.)
 CREATE FUNCTION fencelock.check_name(p_what text, p_name bytea) RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp AS
 $$
@@ -117,7 +117,7 @@ END
 $$;
 
 -- name: create_check_names
--- Nobody makes a mark, which nobody could take away again, with names that cannot be read.
+-- Refuse a new mark whose names cannot be read, since a mark cannot be deleted.
 CREATE FUNCTION fencelock.check_names() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS
 $$
 BEGIN
@@ -128,17 +128,17 @@ END
 $$;
 
 -- name: create_check_names_row
--- An operator's move is an INSERT ... ON CONFLICT too, and so is looked at.
+-- An operator's change is an INSERT ... ON CONFLICT too, so this checks it as well.
 CREATE TRIGGER check_names BEFORE INSERT ON fencelock.mark
 FOR EACH ROW EXECUTE FUNCTION fencelock.check_names();
 
 -- name: create_keep_mark_row
--- Marks keep themselves, also from their owner's slips.
+-- Protects marks even from mistakes of their owner.
 CREATE TRIGGER keep_mark BEFORE UPDATE OR DELETE ON fencelock.mark
 FOR EACH ROW EXECUTE FUNCTION fencelock.keep_mark();
 
 -- name: create_keep_marks
--- Nor are they all taken away at once.
+-- TRUNCATE is refused as well.
 CREATE TRIGGER keep_marks BEFORE TRUNCATE ON fencelock.mark
 FOR EACH STATEMENT EXECUTE FUNCTION fencelock.keep_mark();
 
@@ -152,12 +152,12 @@ END
 $$;
 
 -- name: create_keep_audit_rows
--- No entry is changed or taken away.
+-- No entry is changed or deleted.
 CREATE TRIGGER keep_audit BEFORE UPDATE OR DELETE OR TRUNCATE ON fencelock.guard_audit
 FOR EACH STATEMENT EXECUTE FUNCTION fencelock.keep_audit();
 
 -- name: revoke_tables
--- Whatever the default privileges of the database are, nobody else reads a claim or writes a row.
+-- Whatever the database's default privileges are, no other role reads a claim or writes a row.
 REVOKE ALL ON fencelock.guard, fencelock.guard_audit, fencelock.mark, fencelock.protection, fencelock.observation FROM PUBLIC;
 
 -- name: grant_tables
@@ -165,5 +165,5 @@ REVOKE ALL ON fencelock.guard, fencelock.guard_audit, fencelock.mark, fencelock.
 GRANT SELECT (id, schema) ON fencelock.guard TO PUBLIC;
 
 -- name: grant_protection
--- Nor is which were.
+-- Nor is it secret which tables were protected.
 GRANT SELECT ON fencelock.protection TO PUBLIC;

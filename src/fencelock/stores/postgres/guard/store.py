@@ -33,7 +33,8 @@ from fencelock.stores.sql.inspection import guard_refused
 from fencelock.stores.statements import statements
 
 SCHEMA = statements(__package__, "schema.sql")
-FUNCTIONS = statements(__package__, "functions.sql")
+FUNCTIONS = tuple(statements(__package__, f"functions_{name}.sql") for name in ("present", "marks"))
+"""In the order in which they are installed."""
 PROTECTION = statements(__package__, "protection.sql")
 PART = "guard"
 
@@ -71,7 +72,7 @@ class PostgresGuard(GuardStoreBase[PostgresBlockConnection, AsyncPostgresBlockCo
 
     def install(self) -> None:
         """Create the schema if there is none; safe to run concurrently."""
-        files = (SCHEMA, FUNCTIONS, PROTECTION)
+        files = (SCHEMA, *FUNCTIONS, PROTECTION)
         install(self.info, part=PART, table="guard", number=SCHEMA_NUMBER, files=files)
 
     def examine(self) -> list[Finding]:

@@ -1,7 +1,7 @@
 """Encodes each request to a PostgreSQL source as one statement, and decodes its rows.
 
 Promise: pure, and the same for synchronous and asynchronous connections. Lock names travel as their UTF-8 bytes.
-Never decides who holds a lock: the database does, in `decide_functions.sql`.
+Never decides who holds a lock: the database does, in `functions_lease.sql`.
 """
 
 from functools import partial

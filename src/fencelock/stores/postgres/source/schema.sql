@@ -1,7 +1,9 @@
+-- The tables of the source. Times are microseconds, and names of locks are the bytes of their UTF-8.
+
 -- name: create_source
--- One row: the source's identity, and the tokens that are reserved for its present history. `place` is where that history
--- is: it differs in a dump that was restored elsewhere, in a copy of the database and on a promoted standby. `xid` is the
--- transaction that wrote the row: one that came out of a dump is known by its xmin, which is another.
+-- One row: the source's identity, and the tokens reserved for its current history. `location` is where that history is:
+-- it differs in a dump that was restored elsewhere, in a copy of the database and on a promoted standby. `xid` is the
+-- transaction that wrote the row: a row from a dump has another xmin.
 CREATE TABLE fencelock.source (
     id            integer PRIMARY KEY CHECK (id = 1),
     schema        integer NOT NULL,
@@ -9,28 +11,30 @@ CREATE TABLE fencelock.source (
     epoch         bigint  NOT NULL CHECK (epoch >= 1),
     history_id    text    NOT NULL,
     bound         bigint  NOT NULL CHECK (bound > 0),
-    born_after_us bigint  NOT NULL,  -- claims drawn until then are refused: what was remembered of them is gone
-    place         text    NOT NULL,
+    born_after_us bigint  NOT NULL,  -- refuse claims drawn until then: purged rows remembered them
+    location      text    NOT NULL,
     xid           xid     NOT NULL
 );
 
 -- name: create_witness
--- One row while the server runs on without a break. It is not logged, so any recovery empties it: after a crash, in a base
--- backup, on a promoted standby. A dump carries it along, and then its xmin is not the transaction that is written in it.
+-- One row while the server runs without interruption. The table is unlogged, so any recovery empties it: after a crash,
+-- in a base backup, on a promoted standby. A dump contains the row, but its xmin is not the transaction that it names.
 CREATE UNLOGGED TABLE fencelock.witness (
     id    integer PRIMARY KEY CHECK (id = 1),
     xid   xid     NOT NULL,
-    place text    NOT NULL
+    location text    NOT NULL
 );
 
 -- name: create_token
--- The counter. What a crash takes from it is never issued again: the next history begins above all of the last one.
+-- The counter. Values that a crash loses are never issued again, since the next history begins above everything that the
+-- last one had reserved.
 CREATE SEQUENCE fencelock.token AS bigint NO CYCLE CACHE 1;
 
 -- name: create_lock
--- One row a lock that was ever taken; no claim: free. Times are microseconds of the server's clock. The row remembers which
--- claim ended last, and until when earlier ones ended: whatever claim was drawn until then may be a late duplicate of one
--- of them, and is refused (H4). A claim ends never before it was drawn, whatever the clock does.
+-- One row for each lock that was ever taken; without a claim it is free. Times are microseconds of the server's clock.
+-- The row remembers which claim ended last (`ended_claim`), and until when earlier ones had ended (`forgotten_us`): a
+-- claim drawn until then may be a late duplicate of one of them, and is refused (H4). A claim never ends before it was
+-- drawn, whatever the clock does.
 CREATE TABLE fencelock.lock (
     name         bytea  PRIMARY KEY,
     token        bigint CHECK (token >= 1),
@@ -39,7 +43,7 @@ CREATE TABLE fencelock.lock (
     ttl_ms       bigint NOT NULL DEFAULT 0,
     deadline_us  bigint NOT NULL DEFAULT 0,
     born_us      bigint NOT NULL DEFAULT 0,
-    ended        text,                         -- why the last lease ended, for the holder that asks too late
+    ended        text,                         -- why the last lease ended, for a holder that asks later
     ended_claim  text,
     ended_us     bigint NOT NULL DEFAULT 0,
     forgotten_us bigint NOT NULL DEFAULT 0,
@@ -47,7 +51,8 @@ CREATE TABLE fencelock.lock (
 ) WITH (fillfactor = 50);
 
 -- name: create_waiter
--- One row a waiting claim; the order of tickets is the order of the queue (H7). `channel` is where its process listens.
+-- One row for each waiting claim; the order of tickets is the order of the queue (H7). `channel` is where its process
+-- listens.
 CREATE TABLE fencelock.waiter (
     ticket      bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     lock        bytea  NOT NULL,
@@ -65,8 +70,8 @@ CREATE TABLE fencelock.waiter (
 CREATE INDEX waiter_order ON fencelock.waiter (lock, ticket);
 
 -- name: create_source_audit
--- What operators did to the source, and the breaks that it noticed itself. The claim of a break is kept, so that the same
--- request asked again, after its reply was lost, breaks nobody else's lease.
+-- What operators did to the source, and the breaks of its history that it noticed itself. The claim of a break is kept,
+-- so that a repeated request, after its reply was lost, breaks no second lease.
 CREATE TABLE fencelock.source_audit (
     id      bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     at      timestamptz NOT NULL DEFAULT clock_timestamp(),
@@ -80,7 +85,8 @@ CREATE TABLE fencelock.source_audit (
 );
 
 -- name: create_answer
--- What `acquire` answers: the outcome, with the token and the time that goes with it, and whose token it is.
+-- The answer of `acquire`: the outcome, with the token and the time that belong to it, and the source that issued the
+-- token.
 CREATE TYPE fencelock.answer AS (
     outcome    text,
     token      bigint,

@@ -43,7 +43,8 @@ from fencelock.stores.sql.source_connection import (
 from fencelock.stores.statements import statements
 
 SCHEMA = statements(__package__, "schema.sql")
-FUNCTIONS = statements(__package__, "functions.sql")
+FUNCTIONS = tuple(statements(__package__, f"functions_{name}.sql") for name in ("queue", "lease", "history"))
+"""In the order in which they are installed."""
 _PREPARED = {SQL.acquire, SQL.release, SQL.renew}
 """The statements of every grant; the others are too rare to be worth preparing."""
 _MINTING = {ask.Acquire, ask.Poll, ask.Break}
@@ -80,7 +81,7 @@ class PostgresSource:
 
     def install(self) -> None:
         """Create the schema if there is none; safe to run concurrently."""
-        install(self.info, part=PART, table="source", number=SCHEMA_NUMBER, files=(SCHEMA, FUNCTIONS))
+        install(self.info, part=PART, table="source", number=SCHEMA_NUMBER, files=(SCHEMA, *FUNCTIONS))
 
     def examine(self) -> list[Finding]:
         """Return what in this source's setup breaks its guarantees."""

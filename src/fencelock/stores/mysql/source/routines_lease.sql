@@ -1,6 +1,9 @@
+-- The source's routines, first file: taking, releasing and renewing a lock. store.py installs the files in this order:
+-- schema, routines_lease, routines_history. Routines run with their owner's rights, and each ends its own transaction.
+
 -- name: create_refuse_session
--- Refuse a session that would decide on a past snapshot or in a time that jumps, and a server that takes no writes: whoever
--- owns the routines may be one whom `read_only` does not stop.
+-- Refuse a session that would decide on an old snapshot or in a time that jumps, and a server that takes no writes:
+-- `read_only` may not stop the account that owns the routines.
 CREATE PROCEDURE fencelock_refuse_session() SQL SECURITY INVOKER NO SQL
 BEGIN
     IF CONCAT(@@global.read_only) NOT IN ('0', 'OFF') THEN
@@ -11,21 +14,21 @@ BEGIN
 END;
 
 -- name: create_refuse_name
--- Refuse what no client of ours sends: a name is text that every client can read.
+-- Refuse what fencelock's clients never send: a name is text that every client can read.
 CREATE PROCEDURE fencelock_refuse_name() SQL SECURITY INVOKER NO SQL
 SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT =
     'fencelock: the name of a lock or of a holder has 1 to 512 bytes of UTF-8, and no U+0000';
 
 -- name: create_refuse_time
--- Refuse a time that no client has heard of: Linux sets no clock past the year 2232. A lock whose claims ended then was spoiled
--- for good, since none is drawn later; a purge spoiled all.
+-- Refuse a time that no client can have: Linux sets no clock past the year 2232. A lock that remembered such a time would
+-- refuse every later claim, and after a purge so would all locks.
 CREATE PROCEDURE fencelock_refuse_time() SQL SECURITY INVOKER NO SQL
 SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT =
     'fencelock: the time that came with the claim is over a thousand years after the server''s: start the process anew';
 
 -- name: create_hold_lock
--- Hold a lock's row still until the end of the transaction; it is made if there is none, and the name is one. (This server
--- takes U+D800 to U+DFFF for UTF-8, which they are not.)
+-- Lock the row of a lock until the end of the transaction, and create the row if there is none and the name is valid.
+-- (The server accepts U+D800 to U+DFFF as UTF-8, which they are not.)
 CREATE PROCEDURE fencelock_hold_lock(IN p_lock VARBINARY(512)) SQL SECURITY DEFINER MODIFIES SQL DATA
 BEGIN
     DECLARE v_waiting BIGINT;
@@ -41,7 +44,7 @@ BEGIN
 END;
 
 -- name: create_remember_ended
--- A claim that does not hold the lock, whose row is held, is over.
+-- Remember that a claim, which does not hold the lock, has ended. The lock's row is locked.
 CREATE PROCEDURE fencelock_remember_ended(
     IN p_lock VARBINARY(512), IN p_claim VARCHAR(64) CHARACTER SET ascii, IN p_ended_us BIGINT)
 SQL SECURITY DEFINER MODIFIES SQL DATA
@@ -52,7 +55,7 @@ BEGIN
 END;
 
 -- name: create_drop_waiter
--- A waiting claim of a lock whose row is held leaves the queue, for good.
+-- Remove a waiting claim of a lock whose row is locked, for good.
 CREATE PROCEDURE fencelock_drop_waiter(IN p_lock VARBINARY(512), IN p_ticket BIGINT, IN p_now_us BIGINT)
 SQL SECURITY DEFINER MODIFIES SQL DATA
 BEGIN
@@ -65,8 +68,9 @@ BEGIN
 END;
 
 -- name: create_live_head
--- Whose turn it is at a lock whose row is held; NULL: nobody's. Waiters in front whose own time is up are passed over (H7),
--- and do not come back (H8); a time left greater than the ttl, after the clock was set back, counts as the ttl.
+-- The head of the queue of a lock whose row is locked; NULL if it is empty. Waiters in front that have expired are
+-- removed (H7), and do not come back (H8). A time left greater than the ttl, after the clock was set back, counts as the
+-- ttl.
 CREATE PROCEDURE fencelock_live_head(
     IN p_lock VARBINARY(512), IN p_epoch BIGINT, IN p_now_us BIGINT, OUT p_ticket BIGINT)
 SQL SECURITY DEFINER MODIFIES SQL DATA
@@ -80,7 +84,7 @@ BEGIN
         FROM fencelock_waiter WHERE lock_name = p_lock ORDER BY ticket LIMIT 1;
         IF p_ticket IS NOT NULL THEN
             IF v_deadline_us > p_now_us + v_ttl_ms * 1000 THEN
-                -- For the whole queue: the dead ones in it are not waited for one after the other.
+                -- For the whole queue at once, so that dead waiters do not delay it one after the other.
                 UPDATE fencelock_waiter SET deadline_us = p_now_us + ttl_ms * 1000
                 WHERE lock_name = p_lock AND deadline_us > p_now_us + ttl_ms * 1000;
                 SET v_deadline_us = p_now_us + v_ttl_ms * 1000;
@@ -94,8 +98,8 @@ BEGIN
 END;
 
 -- name: create_decide
--- Decide who gets a lock, and mint its token, all cases considered; as `fencelock_acquire`, but for its common one. The
--- row of the lock is held first, then those of its queue, and the source's last: as everywhere, so that none waits for two.
+-- Decide who gets a lock, and mint its token: all the cases that `fencelock_acquire` does not handle itself. Rows are
+-- locked in one order everywhere, so that no two transactions wait for each other: the lock's, its queue's, the source's.
 CREATE PROCEDURE fencelock_decide(
     IN p_lock VARBINARY(512), IN p_claim VARCHAR(64) CHARACTER SET ascii, IN p_holder VARCHAR(512) CHARACTER SET utf8mb4,
     IN p_ttl_ms BIGINT, IN p_born_us BIGINT, IN p_mode VARCHAR(8) CHARACTER SET ascii, IN p_queue_limit BIGINT)
@@ -116,14 +120,14 @@ deciding: BEGIN
     END IF;
     START TRANSACTION;
     CALL fencelock_hold_lock(p_lock);
-    -- After the row is held: what the row does not remember any more, the source does (see fencelock_purge).
+    -- Read after the row is locked: what a purged row would remember, the source remembers instead.
     SELECT source_id, epoch, history_id, born_after_us, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))
     INTO v_source_id, v_epoch, v_history_id, v_born_after_us, v_now_us FROM fencelock_source WHERE id = 1;
     SELECT claim, epoch, token, ttl_ms, deadline_us, waiting INTO v_claim, v_lock_epoch, v_lock_token, v_ttl_ms, v_deadline_us, v_waiting
     FROM fencelock_lock WHERE name = p_lock;
     IF v_claim IS NOT NULL AND v_lock_epoch = v_epoch THEN
         IF v_deadline_us > v_now_us + v_ttl_ms * 1000 THEN
-            -- The clock was set back: from now on its ttl counts.
+            -- The clock was set back: from now on the ttl counts.
             SET v_deadline_us = v_now_us + v_ttl_ms * 1000;
             UPDATE fencelock_lock SET deadline_us = v_deadline_us WHERE name = p_lock;
         END IF;
@@ -132,7 +136,7 @@ deciding: BEGIN
 
     decision: BEGIN
         IF v_claim = p_claim THEN
-            -- Asked again: the same token while its lease runs, never a fresh one (T3).
+            -- A repeated request: the same token while its lease runs, never a new one (T3).
             SET v_outcome = IF(v_remaining_us > 0, 'held', 'ended'), v_token = v_lock_token,
                 v_time_ms = v_remaining_us DIV 1000;
             LEAVE decision;
@@ -151,6 +155,7 @@ deciding: BEGIN
         IF v_own IS NULL THEN
             SELECT ended_claim, forgotten_us, waiting INTO v_ended_claim, v_forgotten_us, v_waiting
             FROM fencelock_lock WHERE name = p_lock;
+            -- A claim drawn before the last forgotten one ended may be a late duplicate of it (H4).
             IF p_mode = 'poll' OR p_claim <=> v_ended_claim OR p_born_us <= GREATEST(v_forgotten_us, v_born_after_us) THEN
                 SET v_outcome = 'ended', v_now_us = GREATEST(v_now_us, v_forgotten_us + 1, v_born_after_us + 1);
                 LEAVE decision;
@@ -174,9 +179,9 @@ deciding: BEGIN
                 SET v_headed_us = v_now_us;
                 UPDATE fencelock_waiter SET headed_us = v_now_us WHERE lock_name = p_lock AND ticket = v_own;
             END IF;
-            -- The first looks soon at first, and less and less often; the others so much more seldom as there are before them.
+            -- The head polls often at first, then less and less; each other waiter the less, the more are in front of it.
             IF v_head <> v_own THEN
-                -- Tickets are missing where somebody has left.
+                -- The difference of tickets counts waiters that have left, too.
                 SET v_ahead = LEAST(v_own - v_head, v_waiting);
                 SELECT headed_us INTO v_headed_us FROM fencelock_waiter WHERE lock_name = p_lock AND ticket = v_head;
             END IF;
@@ -186,12 +191,13 @@ deciding: BEGIN
                 SET v_time_ms = LEAST(v_time_ms, v_remaining_us DIV 1000);
             END IF;
             SET v_time_ms = GREATEST(1, LEAST(v_time_ms, v_own_ttl_ms DIV 3));
-            -- Who looks is alive, and keeps its place. That is written, and flushed, no more often than it has to be.
+            -- A waiter that polls is alive, and keeps its place. Each write is flushed, so write only after a third of the ttl.
             IF v_own_deadline_us - v_now_us < v_own_ttl_ms * 667 THEN
                 UPDATE fencelock_waiter SET deadline_us = v_now_us + ttl_ms * 1000 WHERE lock_name = p_lock AND ticket = v_own;
             END IF;
             LEAVE decision;
         END IF;
+        -- The lock is free, and it is this claim's turn. A deadlock's error makes the client repeat the request.
         UPDATE fencelock_source SET token = LAST_INSERT_ID(token + 1) WHERE id = 1 AND history_id = v_history_id;
         IF ROW_COUNT() <> 1 THEN
             SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213, MESSAGE_TEXT = 'the epoch was raised at this moment';
@@ -216,10 +222,13 @@ deciding: BEGIN
 END;
 
 -- name: create_acquire
--- Take a lock, queue for it, or look again. `p_mode`: 'try' (now or never), 'wait' (or be queued), 'poll' (is queued already).
--- Outcomes: granted, held (by this very claim), queued, busy, ended (the claim is over; the time is later than all that
--- ended), full. The common case is one UPDATE that decides, on the row that it holds: the lock was taken before and is free,
--- nobody waits, the claim cannot be a late duplicate, and the history is the one that the caller knows. Nothing else is.
+-- Take a lock, queue for it, or look again. `p_mode`: 'try' (now or never), 'wait' (or queue), 'poll' (queued already).
+-- Outcomes: granted, held (by this claim), queued, busy, ended (the claim is over; the time is later than every claim
+-- that ended), full.
+--
+-- The common case is one UPDATE, which decides on the row that it locks: the lock was taken before and is free, nobody
+-- waits, the claim cannot be a late duplicate, and the history is the one that the caller named. Its answer repeats
+-- nothing of the source.
 CREATE PROCEDURE fencelock_acquire(
     IN p_lock VARBINARY(512), IN p_claim VARCHAR(64) CHARACTER SET ascii, IN p_holder VARCHAR(512) CHARACTER SET utf8mb4,
     IN p_ttl_ms BIGINT, IN p_born_us BIGINT, IN p_mode VARCHAR(8) CHARACTER SET ascii, IN p_queue_limit BIGINT,
@@ -258,8 +267,8 @@ acquiring: BEGIN
 END;
 
 -- name: create_release
--- End a claim for good, wherever it is: holding, queued, ended before, or not yet arrived. It ended no earlier than it was
--- drawn, whatever the clocks do. Of the common case, that it held the lock, nothing is said.
+-- End a claim for good, whether it holds the lock, waits, has ended or has not arrived yet. A claim never ends before it
+-- was drawn, whatever the clocks do. The common case, that it held the lock, returns no row.
 CREATE PROCEDURE fencelock_release(
     IN p_lock VARBINARY(512), IN p_claim VARCHAR(64) CHARACTER SET ascii, IN p_asked_us BIGINT)
 SQL SECURITY DEFINER MODIFIES SQL DATA
@@ -286,7 +295,7 @@ releasing: BEGIN
     SET v_now_us = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6));
     START TRANSACTION;
     CALL fencelock_hold_lock(p_lock);
-    -- Once more: an acquire that was cancelled may have been under way, and granted at this moment.
+    -- Once more: a cancelled acquire of this claim may have been granted between the two.
     UPDATE fencelock_lock SET
         claim = NULL, holder = NULL, deadline_us = 0, ended = 'it was released',
         forgotten_us = GREATEST(forgotten_us, ended_us), ended_claim = p_claim,
@@ -306,9 +315,9 @@ releasing: BEGIN
 END;
 
 -- name: create_renew
--- Extend every lease of a batch that is still running. `p_leases` is a list of [name in hexadecimal, claim] in the order of
--- the names, which all keep to, so that batches do not wait for each other.
--- The clock is read for each row when it is held (H1). A lease that runs at the end is one that was extended.
+-- Extend every lease of a batch that has not expired. `p_leases` is a list of [name in hexadecimal, claim], ordered by
+-- name, so that batches do not deadlock. The clock is read for each row after it is locked (H1). A lease that has time
+-- left at the end was extended.
 CREATE PROCEDURE fencelock_renew(IN p_leases LONGTEXT CHARACTER SET ascii) SQL SECURITY DEFINER MODIFIES SQL DATA
 BEGIN
     DECLARE v_epoch, v_now_us BIGINT;
@@ -336,162 +345,4 @@ BEGIN
         name VARCHAR(1024) CHARACTER SET ascii PATH '$[0]', claim VARCHAR(64) CHARACTER SET ascii PATH '$[1]')) AS asked
     LEFT JOIN fencelock_lock AS l ON l.name = UNHEX(asked.name);
     COMMIT;
-END;
-
--- name: create_describe
--- The source's identity and counter.
-CREATE PROCEDURE fencelock_describe() SQL SECURITY DEFINER READS SQL DATA
-BEGIN
-    SELECT schema_number, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)), source_id, epoch, history_id, token
-    FROM fencelock_source WHERE id = 1;
-END;
-
--- name: create_raise_epoch
--- Begin a history above every token of the old one, if that is still the one that was read; every lease ends with it, since
--- each is of an epoch. It begins at a multiple of 2**40, above all that is known here, and, where the clocks are right, above
--- what others issued who knew more than is known here: 2**30 tokens for each second.
-CREATE PROCEDURE fencelock_raise_epoch(
-    IN p_old VARCHAR(64) CHARACTER SET ascii, IN p_fresh VARCHAR(64) CHARACTER SET ascii, IN p_seen BIGINT,
-    IN p_who VARCHAR(512) CHARACTER SET utf8mb4, IN p_reason TEXT CHARACTER SET utf8mb4)
-SQL SECURITY DEFINER MODIFIES SQL DATA
-raising: BEGIN
-    DECLARE v_now_us, v_highest, v_clock, v_past_us BIGINT;
-    DECLARE v_history_id VARCHAR(64) CHARACTER SET ascii;
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
-    IF @@session.time_zone <> '+00:00' OR /*M! @@session.tx_isolation */ /*!80003 @@session.transaction_isolation */
-       <> 'READ-COMMITTED' OR CONCAT(@@global.read_only) NOT IN ('0', 'OFF') THEN
-        CALL fencelock_refuse_session();
-    END IF;
-    START TRANSACTION;
-    SELECT history_id, token, born_after_us INTO v_history_id, v_highest, v_past_us
-    FROM fencelock_source WHERE id = 1 FOR UPDATE;
-    IF v_history_id <> p_old THEN
-        ROLLBACK;
-        LEAVE raising;
-    END IF;
-    SET v_now_us = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)),
-        v_clock = (v_now_us DIV 1000000 - 1767225600) * 1073741824;
-    SELECT GREATEST(v_highest, p_seen, COALESCE(MAX(token), 0), IF(v_clock > 4611686018427387904, 0, v_clock)),
-           GREATEST(v_now_us, v_past_us, COALESCE(MAX(GREATEST(born_us, ended_us, forgotten_us)), 0))
-    INTO v_highest, v_past_us FROM fencelock_lock;
-    SELECT GREATEST(v_past_us, COALESCE(MAX(born_us), 0)) INTO v_past_us FROM fencelock_waiter;
-    IF v_highest >= 9223372036854775807 - 2 * 1099511627776 THEN
-        SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'fencelock: no token is left above this epoch';
-    END IF;
-    UPDATE fencelock_source SET
-        epoch = epoch + 1, history_id = p_fresh, token = (v_highest DIV 1099511627776 + 1) * 1099511627776,
-        born_after_us = v_past_us, began_because = p_reason
-    WHERE id = 1;
-    INSERT INTO fencelock_source_audit (happened_at, who, what, token, reason)
-    SELECT SYSDATE(6), p_who, 'raise epoch', token, p_reason FROM fencelock_source WHERE id = 1;
-    COMMIT;
-    CALL fencelock_describe();
-END;
-
--- name: create_break
--- Free a lock, whoever holds it, and mint the breaker's token. Asked again under the same claim it ends nobody else's lease.
-CREATE PROCEDURE fencelock_break(
-    IN p_lock VARBINARY(512), IN p_claim VARCHAR(64) CHARACTER SET ascii, IN p_who VARCHAR(512) CHARACTER SET utf8mb4,
-    IN p_reason TEXT CHARACTER SET utf8mb4)
-SQL SECURITY DEFINER MODIFIES SQL DATA
-BEGIN
-    DECLARE v_token, v_epoch, v_now_us BIGINT;
-    DECLARE v_holder VARCHAR(512) CHARACTER SET utf8mb4;
-    DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
-    IF @@session.time_zone <> '+00:00' OR /*M! @@session.tx_isolation */ /*!80003 @@session.transaction_isolation */
-       <> 'READ-COMMITTED' OR CONCAT(@@global.read_only) NOT IN ('0', 'OFF') THEN
-        CALL fencelock_refuse_session();
-    END IF;
-    START TRANSACTION;
-    CALL fencelock_hold_lock(p_lock);
-    SELECT token, holder INTO v_token, v_holder FROM fencelock_source_audit WHERE claim = p_claim;
-    IF v_token IS NULL THEN
-        UPDATE fencelock_source SET token = LAST_INSERT_ID(token + 1) WHERE id = 1;
-        SET v_token = LAST_INSERT_ID(), v_now_us = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6));
-        SELECT epoch INTO v_epoch FROM fencelock_source WHERE id = 1;
-        SELECT holder INTO v_holder FROM fencelock_lock
-        WHERE name = p_lock AND claim IS NOT NULL AND epoch = v_epoch AND deadline_us > v_now_us;
-        -- Its claim ends here, and is remembered before it is forgotten that it held.
-        UPDATE fencelock_lock
-        SET forgotten_us = GREATEST(forgotten_us, ended_us), ended_us = GREATEST(v_now_us, born_us), ended_claim = claim
-        WHERE name = p_lock AND claim IS NOT NULL;
-        UPDATE fencelock_lock
-        SET token = v_token, claim = NULL, holder = NULL, deadline_us = 0, ended = CONCAT(p_who, ' broke it: ', p_reason)
-        WHERE name = p_lock;
-        INSERT INTO fencelock_source_audit (happened_at, who, what, lock_name, token, reason, holder, claim)
-        VALUES (SYSDATE(6), p_who, 'break', p_lock, v_token, p_reason, v_holder, p_claim);
-    END IF;
-    COMMIT;
-    SELECT v_token, source_id, history_id, v_holder FROM fencelock_source WHERE id = 1;
-END;
-
--- name: create_purge
--- Forget locks that nobody holds or waits for; their tokens stay spent (T6), and every claim drawn until now is refused. Each
--- row is held first, if nobody else has it, and the source's last: a claim that ends at this moment, on one of these locks,
--- does so before what is remembered, or after all.
-CREATE PROCEDURE fencelock_purge() SQL SECURITY DEFINER MODIFIES SQL DATA
-BEGIN
-    DECLARE v_name, v_held VARBINARY(512);
-    DECLARE v_epoch, v_now_us, v_past_us, v_gone BIGINT DEFAULT 0;
-    DECLARE v_is_over BOOLEAN DEFAULT FALSE;
-    DECLARE free CURSOR FOR
-        SELECT l.name FROM fencelock_lock AS l
-        WHERE (l.claim IS NULL OR l.epoch <> v_epoch OR l.deadline_us <= v_now_us)
-          AND NOT EXISTS (SELECT 1 FROM fencelock_waiter AS q
-                          WHERE q.lock_name = l.name AND q.epoch = v_epoch AND q.deadline_us > v_now_us);
-    DECLARE CONTINUE HANDLER FOR NOT FOUND SET v_is_over = TRUE;
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
-    IF @@session.time_zone <> '+00:00' OR /*M! @@session.tx_isolation */ /*!80003 @@session.transaction_isolation */
-       <> 'READ-COMMITTED' OR CONCAT(@@global.read_only) NOT IN ('0', 'OFF') THEN
-        CALL fencelock_refuse_session();
-    END IF;
-    START TRANSACTION;
-    SELECT epoch, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) INTO v_epoch, v_now_us FROM fencelock_source WHERE id = 1;
-    OPEN free;
-    going: LOOP
-        SET v_is_over = FALSE;
-        FETCH free INTO v_name;
-        IF v_is_over THEN
-            LEAVE going;
-        END IF;
-        SET v_held = NULL;
-        SELECT l.name INTO v_held FROM fencelock_lock AS l
-        WHERE l.name = v_name AND (l.claim IS NULL OR l.epoch <> v_epoch OR l.deadline_us <= v_now_us)
-        FOR UPDATE SKIP LOCKED;
-        -- Now that the row is held, nobody comes to its queue, and who is there may have come since.
-        IF v_held IS NOT NULL AND NOT EXISTS (
-            SELECT 1 FROM fencelock_waiter
-            WHERE lock_name = v_name AND epoch = v_epoch AND deadline_us > v_now_us) THEN
-            SELECT GREATEST(v_past_us, born_us, ended_us, forgotten_us) INTO v_past_us FROM fencelock_lock WHERE name = v_name;
-            SELECT GREATEST(v_past_us, COALESCE(MAX(born_us), 0)) INTO v_past_us FROM fencelock_waiter WHERE lock_name = v_name;
-            DELETE FROM fencelock_waiter WHERE lock_name = v_name;
-            DELETE FROM fencelock_lock WHERE name = v_name;
-            SET v_gone = v_gone + 1;
-        END IF;
-    END LOOP;
-    CLOSE free;
-    UPDATE fencelock_source
-    SET born_after_us = GREATEST(born_after_us, v_past_us, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)))
-    WHERE id = 1;
-    COMMIT;
-    SELECT v_gone, born_after_us + 1 FROM fencelock_source WHERE id = 1;
-END;
-
--- name: create_inspect
--- Locks as people see them, in the order of their names: one, or a page of those after a name. One row for each lock, and
--- for each of its waiters, in the order of the queue. A time left is rounded up: what has less than a millisecond left is held.
-CREATE PROCEDURE fencelock_inspect(IN p_lock VARBINARY(512), IN p_after VARBINARY(512), IN p_page BIGINT)
-SQL SECURITY DEFINER READS SQL DATA
-BEGIN
-    DECLARE v_epoch, v_now_us BIGINT;
-    SELECT epoch, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) INTO v_epoch, v_now_us FROM fencelock_source WHERE id = 1;
-    SELECT l.name, l.token, l.holder,
-           IF(l.claim IS NULL OR l.epoch <> v_epoch, 0,
-              (GREATEST(0, LEAST(l.deadline_us - v_now_us, l.ttl_ms * 1000)) + 999) DIV 1000),
-           l.ttl_ms, q.holder
-    FROM (SELECT name, token, holder, claim, epoch, deadline_us, ttl_ms FROM fencelock_lock
-          WHERE token IS NOT NULL AND (name = p_lock OR name > p_after) ORDER BY name LIMIT p_page) AS l
-    LEFT JOIN fencelock_waiter AS q ON q.lock_name = l.name AND q.epoch = v_epoch AND q.deadline_us > v_now_us
-    ORDER BY l.name, q.ticket;
 END;

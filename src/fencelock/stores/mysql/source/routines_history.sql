@@ -1,0 +1,159 @@
+-- The source's routines, second file: its histories, and what operators do.
+
+-- name: create_describe
+-- The source's identity and counter.
+CREATE PROCEDURE fencelock_describe() SQL SECURITY DEFINER READS SQL DATA
+BEGIN
+    SELECT schema_number, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)), source_id, epoch, history_id, token
+    FROM fencelock_source WHERE id = 1;
+END;
+
+-- name: create_raise_epoch
+-- Begin a history above every token of the old one, if that is still the one that was read; every lease ends, since each
+-- belongs to an epoch. The new history begins at a multiple of 2**40, above every token that is known here, and, where
+-- the clocks are right, above what another server issued that knew more than this one: 2**30 tokens for each second.
+CREATE PROCEDURE fencelock_raise_epoch(
+    IN p_old VARCHAR(64) CHARACTER SET ascii, IN p_fresh VARCHAR(64) CHARACTER SET ascii, IN p_seen BIGINT,
+    IN p_who VARCHAR(512) CHARACTER SET utf8mb4, IN p_reason TEXT CHARACTER SET utf8mb4)
+SQL SECURITY DEFINER MODIFIES SQL DATA
+raising: BEGIN
+    DECLARE v_now_us, v_highest, v_clock, v_past_us BIGINT;
+    DECLARE v_history_id VARCHAR(64) CHARACTER SET ascii;
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
+    IF @@session.time_zone <> '+00:00' OR /*M! @@session.tx_isolation */ /*!80003 @@session.transaction_isolation */
+       <> 'READ-COMMITTED' OR CONCAT(@@global.read_only) NOT IN ('0', 'OFF') THEN
+        CALL fencelock_refuse_session();
+    END IF;
+    START TRANSACTION;
+    SELECT history_id, token, born_after_us INTO v_history_id, v_highest, v_past_us
+    FROM fencelock_source WHERE id = 1 FOR UPDATE;
+    IF v_history_id <> p_old THEN
+        ROLLBACK;
+        LEAVE raising;
+    END IF;
+    SET v_now_us = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)),
+        v_clock = (v_now_us DIV 1000000 - 1767225600) * 1073741824;
+    SELECT GREATEST(v_highest, p_seen, COALESCE(MAX(token), 0), IF(v_clock > 4611686018427387904, 0, v_clock)),
+           GREATEST(v_now_us, v_past_us, COALESCE(MAX(GREATEST(born_us, ended_us, forgotten_us)), 0))
+    INTO v_highest, v_past_us FROM fencelock_lock;
+    SELECT GREATEST(v_past_us, COALESCE(MAX(born_us), 0)) INTO v_past_us FROM fencelock_waiter;
+    IF v_highest >= 9223372036854775807 - 2 * 1099511627776 THEN
+        SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'fencelock: no token is left above this epoch';
+    END IF;
+    UPDATE fencelock_source SET
+        epoch = epoch + 1, history_id = p_fresh, token = (v_highest DIV 1099511627776 + 1) * 1099511627776,
+        born_after_us = v_past_us, began_because = p_reason
+    WHERE id = 1;
+    INSERT INTO fencelock_source_audit (happened_at, who, what, token, reason)
+    SELECT SYSDATE(6), p_who, 'raise epoch', token, p_reason FROM fencelock_source WHERE id = 1;
+    COMMIT;
+    CALL fencelock_describe();
+END;
+
+-- name: create_break
+-- Free a lock, and mint the breaker's token. Repeated with the same claim it breaks no second lease.
+CREATE PROCEDURE fencelock_break(
+    IN p_lock VARBINARY(512), IN p_claim VARCHAR(64) CHARACTER SET ascii, IN p_who VARCHAR(512) CHARACTER SET utf8mb4,
+    IN p_reason TEXT CHARACTER SET utf8mb4)
+SQL SECURITY DEFINER MODIFIES SQL DATA
+BEGIN
+    DECLARE v_token, v_epoch, v_now_us BIGINT;
+    DECLARE v_holder VARCHAR(512) CHARACTER SET utf8mb4;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
+    IF @@session.time_zone <> '+00:00' OR /*M! @@session.tx_isolation */ /*!80003 @@session.transaction_isolation */
+       <> 'READ-COMMITTED' OR CONCAT(@@global.read_only) NOT IN ('0', 'OFF') THEN
+        CALL fencelock_refuse_session();
+    END IF;
+    START TRANSACTION;
+    CALL fencelock_hold_lock(p_lock);
+    SELECT token, holder INTO v_token, v_holder FROM fencelock_source_audit WHERE claim = p_claim;
+    IF v_token IS NULL THEN
+        UPDATE fencelock_source SET token = LAST_INSERT_ID(token + 1) WHERE id = 1;
+        SET v_token = LAST_INSERT_ID(), v_now_us = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6));
+        SELECT epoch INTO v_epoch FROM fencelock_source WHERE id = 1;
+        SELECT holder INTO v_holder FROM fencelock_lock
+        WHERE name = p_lock AND claim IS NOT NULL AND epoch = v_epoch AND deadline_us > v_now_us;
+        -- The holder's claim ends here: remember it before the row forgets the holder.
+        UPDATE fencelock_lock
+        SET forgotten_us = GREATEST(forgotten_us, ended_us), ended_us = GREATEST(v_now_us, born_us), ended_claim = claim
+        WHERE name = p_lock AND claim IS NOT NULL;
+        UPDATE fencelock_lock
+        SET token = v_token, claim = NULL, holder = NULL, deadline_us = 0, ended = CONCAT(p_who, ' broke it: ', p_reason)
+        WHERE name = p_lock;
+        INSERT INTO fencelock_source_audit (happened_at, who, what, lock_name, token, reason, holder, claim)
+        VALUES (SYSDATE(6), p_who, 'break', p_lock, v_token, p_reason, v_holder, p_claim);
+    END IF;
+    COMMIT;
+    SELECT v_token, source_id, history_id, v_holder FROM fencelock_source WHERE id = 1;
+END;
+
+-- name: create_purge
+-- Forget locks without holder and waiters; their tokens stay spent (T6), and every claim drawn until now is refused. Rows
+-- that another transaction has locked are skipped, and the source's row is locked last: a claim of these locks that ends
+-- now does so before the time is remembered, or after everything.
+CREATE PROCEDURE fencelock_purge() SQL SECURITY DEFINER MODIFIES SQL DATA
+BEGIN
+    DECLARE v_name, v_held VARBINARY(512);
+    DECLARE v_epoch, v_now_us, v_past_us, v_gone BIGINT DEFAULT 0;
+    DECLARE v_is_over BOOLEAN DEFAULT FALSE;
+    DECLARE free CURSOR FOR
+        SELECT l.name FROM fencelock_lock AS l
+        WHERE (l.claim IS NULL OR l.epoch <> v_epoch OR l.deadline_us <= v_now_us)
+          AND NOT EXISTS (SELECT 1 FROM fencelock_waiter AS q
+                          WHERE q.lock_name = l.name AND q.epoch = v_epoch AND q.deadline_us > v_now_us);
+    DECLARE CONTINUE HANDLER FOR NOT FOUND SET v_is_over = TRUE;
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
+    IF @@session.time_zone <> '+00:00' OR /*M! @@session.tx_isolation */ /*!80003 @@session.transaction_isolation */
+       <> 'READ-COMMITTED' OR CONCAT(@@global.read_only) NOT IN ('0', 'OFF') THEN
+        CALL fencelock_refuse_session();
+    END IF;
+    START TRANSACTION;
+    SELECT epoch, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) INTO v_epoch, v_now_us FROM fencelock_source WHERE id = 1;
+    OPEN free;
+    going: LOOP
+        SET v_is_over = FALSE;
+        FETCH free INTO v_name;
+        IF v_is_over THEN
+            LEAVE going;
+        END IF;
+        SET v_held = NULL;
+        SELECT l.name INTO v_held FROM fencelock_lock AS l
+        WHERE l.name = v_name AND (l.claim IS NULL OR l.epoch <> v_epoch OR l.deadline_us <= v_now_us)
+        FOR UPDATE SKIP LOCKED;
+        -- With the row locked, nobody joins its queue; someone may have joined since the cursor read it.
+        IF v_held IS NOT NULL AND NOT EXISTS (
+            SELECT 1 FROM fencelock_waiter
+            WHERE lock_name = v_name AND epoch = v_epoch AND deadline_us > v_now_us) THEN
+            SELECT GREATEST(v_past_us, born_us, ended_us, forgotten_us) INTO v_past_us FROM fencelock_lock WHERE name = v_name;
+            SELECT GREATEST(v_past_us, COALESCE(MAX(born_us), 0)) INTO v_past_us FROM fencelock_waiter WHERE lock_name = v_name;
+            DELETE FROM fencelock_waiter WHERE lock_name = v_name;
+            DELETE FROM fencelock_lock WHERE name = v_name;
+            SET v_gone = v_gone + 1;
+        END IF;
+    END LOOP;
+    CLOSE free;
+    UPDATE fencelock_source
+    SET born_after_us = GREATEST(born_after_us, v_past_us, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)))
+    WHERE id = 1;
+    COMMIT;
+    SELECT v_gone, born_after_us + 1 FROM fencelock_source WHERE id = 1;
+END;
+
+-- name: create_inspect
+-- Locks as people see them, ordered by name: one, or a page of those after a name. One row for each lock and waiter, in
+-- the order of the queue. A time left is rounded up, so that a lock with less than a millisecond left is still held.
+CREATE PROCEDURE fencelock_inspect(IN p_lock VARBINARY(512), IN p_after VARBINARY(512), IN p_page BIGINT)
+SQL SECURITY DEFINER READS SQL DATA
+BEGIN
+    DECLARE v_epoch, v_now_us BIGINT;
+    SELECT epoch, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) INTO v_epoch, v_now_us FROM fencelock_source WHERE id = 1;
+    SELECT l.name, l.token, l.holder,
+           IF(l.claim IS NULL OR l.epoch <> v_epoch, 0,
+              (GREATEST(0, LEAST(l.deadline_us - v_now_us, l.ttl_ms * 1000)) + 999) DIV 1000),
+           l.ttl_ms, q.holder
+    FROM (SELECT name, token, holder, claim, epoch, deadline_us, ttl_ms FROM fencelock_lock
+          WHERE token IS NOT NULL AND (name = p_lock OR name > p_after) ORDER BY name LIMIT p_page) AS l
+    LEFT JOIN fencelock_waiter AS q ON q.lock_name = l.name AND q.epoch = v_epoch AND q.deadline_us > v_now_us
+    ORDER BY l.name, q.ticket;
+END;

@@ -1,0 +1,322 @@
+-- The guard's functions, first file: presenting a lease, and the triggers that require it. store.py installs the files in
+-- this order: schema, functions_present, functions_marks, protection.
+--
+-- A transaction that holds a lease presents it: `offer` takes the resource's advisory lock, shared, compares the mark,
+-- and records the result in a setting that is local to the transaction and whose name only these functions can compute.
+-- Setting and lock end together with the transaction, or at ROLLBACK TO an earlier savepoint. A seal takes the same lock
+-- exclusively, so it waits for all transactions that have presented, and they for it, in order of arrival. A presented
+-- mark therefore stays what it was until the transaction ends, and the triggers of protected tables need not read it.
+--
+-- Functions with their owner's rights schema-qualify every name, or set their own search_path. debug_print_plan is off
+-- where variables hold secrets, since any role may set it on and have plans sent to itself.
+--
+-- Errors: FL001 unfenced write, FL002 stale token, FL003 collision, FL004 wrong lock or source, FL005 not sealed, FL006 a
+-- transaction that cannot do it, FL007 the guarded transaction ended before, FL009 a forbidden change of a mark, FL010 a
+-- table that cannot be protected. Errors about a resource carry in their DETAIL, as JSON, the resource, the token and the
+-- mark.
+
+-- name: create_mark_key
+-- The advisory lock that stands for a resource's mark. Two resources with the same key only wait for each other's seals.
+CREATE FUNCTION fencelock.mark_key(p_resource text) RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
+$$ SELECT pg_catalog.hashtextextended(p_resource COLLATE pg_catalog."C", 7378697628973295216) $$;
+
+-- name: create_secret
+-- A value that only these functions know. It never changes, and is declared immutable so that each session reads it once:
+-- the triggers need not read a table for each statement.
+CREATE FUNCTION fencelock.secret() RETURNS text LANGUAGE sql IMMUTABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET debug_print_plan = off AS
+$$ SELECT secret FROM fencelock.guard $$;
+
+-- name: create_note_name
+-- The name of the setting that records a presented resource. Other roles cannot compute it, and no list of settings shows
+-- it, so nobody can set it by hand. The secret is a constant of this function's plan, which debug_print_plan would print;
+-- the function is volatile so that its result does not become a constant of another plan.
+CREATE FUNCTION fencelock.note_name(p_resource text) RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET debug_print_plan = off AS
+$$
+BEGIN
+    RETURN 'fencelock.n' OPERATOR(pg_catalog.||) pg_catalog.encode(pg_catalog.sha256(pg_catalog.convert_to(
+        fencelock.secret() OPERATOR(pg_catalog.||) p_resource, pg_catalog.getdatabaseencoding())), 'hex');
+END
+$$;
+
+-- name: create_keeps_snapshot
+-- Whether this transaction keeps the snapshot of its first statement. Then reading a mark is not enough: its row is
+-- locked too, which fails (40001) if the mark has changed since.
+CREATE FUNCTION fencelock.keeps_snapshot() RETURNS boolean LANGUAGE sql STABLE AS
+$$ SELECT pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.=) ANY ('{"repeatable read","serializable"}') $$;
+
+-- name: create_limit_time
+-- Let the server end this transaction when it exceeds `p_setting`: a holder that freezes inside it must not block its
+-- successor (G3). A lower limit of the session's own stays.
+CREATE FUNCTION fencelock.limit_time(p_setting text, p_limit_ms integer) RETURNS text LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS
+$$
+DECLARE
+    usual constant text := current_setting(p_setting);
+BEGIN
+    IF usual <> '0' AND usual::interval <= make_interval(secs => p_limit_ms / 1000.0) THEN
+        RETURN usual;
+    END IF;
+    RETURN set_config(p_setting, p_limit_ms::text, true);
+END
+$$;
+
+-- name: create_refuse
+-- Raise the reason why a lease is not admitted to a resource with another mark. Never returns.
+CREATE FUNCTION fencelock.refuse(p_resource text, p_lock bytea, p_token bigint, p_claim text, p_source_id text, p_history_id text)
+RETURNS void LANGUAGE plpgsql AS
+$$
+DECLARE
+    mark fencelock.mark;
+    reason text;
+    code text := 'FL002';
+    remedy text := 'Stop, and acquire the lock again.';
+    numbers text;
+BEGIN
+    SELECT * INTO mark FROM fencelock.mark WHERE resource = p_resource;
+    numbers := json_build_object('resource', p_resource, 'token', p_token::text, 'mark', coalesce(mark.token, 0)::text);
+    IF mark.lock <> p_lock THEN
+        code := 'FL004';
+        reason := 'the resource is bound to another lock';
+        remedy := 'Acquire that lock, or move the resource by fencelock rebind.';
+    ELSIF mark.source_id <> p_source_id THEN
+        code := 'FL004';
+        reason := 'the resource is bound to another source, whose tokens cannot be compared';
+        remedy := 'Use that source, or move the resource by fencelock rebind.';
+    ELSIF mark.token IS NULL OR mark.token < p_token THEN
+        code := 'FL005';
+        reason := 'this token has not sealed the resource';
+        remedy := 'Seal it before anything is read: SELECT fencelock.seal(...). If it was sealed before, the database went '
+            'back in time, and all that was read from it is void.';
+    ELSIF mark.token > p_token THEN
+        reason := 'a newer holder has sealed the resource';
+    ELSIF mark.claim IS NULL THEN
+        reason := 'an operator has raised the mark over every token issued until then';
+    ELSIF (mark.claim, mark.history_id) <> (p_claim, p_history_id) THEN
+        code := 'FL003';
+        reason := 'another lease has sealed the resource with the same token: the source issued it twice';
+        remedy := 'Stop the users of that source, and run fencelock epoch --raise.';
+    ELSE
+        reason := 'its own holder closed it';
+    END IF;
+    RAISE 'token % at mark % of resource %: %', p_token, coalesce(mark.token, 0), p_resource, reason
+        USING ERRCODE = code, DETAIL = numbers, HINT = remedy;
+END
+$$;
+
+-- name: create_check_unmarked
+-- Fail as a changed mark does (40001) if the resource has got a mark that this transaction's snapshot does not show. To
+-- find out, insert one and undo it.
+CREATE FUNCTION fencelock.check_unmarked(p_resource text) RETURNS void LANGUAGE plpgsql AS
+$$
+BEGIN
+    INSERT INTO fencelock.mark (resource, lock) VALUES (p_resource, 'any');
+    RAISE 'undone' USING ERRCODE = 'FL000';
+EXCEPTION
+    WHEN SQLSTATE 'FL000' THEN
+        RETURN;
+    WHEN unique_violation THEN
+        RAISE 'resource % was sealed for the first time after this transaction began', p_resource USING ERRCODE = '40001';
+END
+$$;
+
+-- name: create_hold_mark
+-- Lock a resource's mark until the end of the transaction, shared by all who present its lease, or exclusively. (An IF on
+-- a void function's result costs plpgsql half a microsecond, a PERFORM two.)
+CREATE FUNCTION fencelock.hold_mark(p_resource text, p_is_alone boolean) RETURNS boolean LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS
+$$
+BEGIN
+    IF p_is_alone THEN
+        IF pg_advisory_xact_lock(fencelock.mark_key(p_resource)) IS NULL THEN END IF;
+    ELSE
+        IF pg_advisory_xact_lock_shared(fencelock.mark_key(p_resource)) IS NULL THEN END IF;
+    END IF;
+    IF fencelock.keeps_snapshot() THEN
+        PERFORM FROM fencelock.mark WHERE resource = p_resource FOR SHARE;
+        IF NOT FOUND THEN
+            PERFORM fencelock.check_unmarked(p_resource);
+        END IF;
+    END IF;
+    RETURN true;
+END
+$$;
+
+-- name: create_offer
+-- Admit this transaction's writes to each resource whose open mark is exactly this lease's; return the positions, from 1,
+-- of the other resources. Resources come in the order of their bytes, so that transactions never wait in a circle. Every
+-- guarded transaction runs this, so names are schema-qualified: setting a search_path would take as long as all the rest.
+CREATE FUNCTION fencelock.offer(
+    p_resources text[], p_lock bytea, p_token bigint, p_claim text, p_source_id text, p_history_id text, p_limit_ms integer)
+RETURNS integer[] LANGUAGE plpgsql SECURITY DEFINER AS
+$$
+DECLARE
+    nth pg_catalog.int4 := 0;
+    wanted pg_catalog.text;
+    not_ours pg_catalog.int4[] := '{}';
+    xid constant pg_catalog.xid8 := pg_catalog.pg_current_xact_id();  -- Fails on a standby, which lags behind.
+BEGIN
+    IF p_limit_ms IS NULL THEN
+    ELSIF pg_catalog.current_setting('idle_in_transaction_session_timeout') OPERATOR(pg_catalog.<>) '0' THEN
+        IF fencelock.limit_time('idle_in_transaction_session_timeout', p_limit_ms) IS NULL THEN END IF;
+    ELSIF pg_catalog.set_config('idle_in_transaction_session_timeout', p_limit_ms::pg_catalog.text, true) IS NULL THEN
+    END IF;
+    FOREACH wanted IN ARRAY p_resources LOOP
+        nth := nth OPERATOR(pg_catalog.+) 1;
+        IF fencelock.keeps_snapshot() THEN
+            IF fencelock.hold_mark(wanted, false) THEN END IF;
+        ELSIF pg_catalog.pg_advisory_xact_lock_shared(fencelock.mark_key(wanted)) IS NULL THEN
+        END IF;
+        -- The lock is taken: a seal that was in progress is visible now.
+        PERFORM FROM fencelock.mark AS mark
+        WHERE mark.resource OPERATOR(pg_catalog.=) wanted AND mark.token OPERATOR(pg_catalog.=) p_token
+            AND mark.claim OPERATOR(pg_catalog.=) p_claim AND mark.lock OPERATOR(pg_catalog.=) p_lock
+            AND mark.source_id OPERATOR(pg_catalog.=) p_source_id
+            AND mark.history_id OPERATOR(pg_catalog.=) p_history_id AND NOT mark.is_closed;
+        IF NOT FOUND THEN
+            not_ours := pg_catalog.array_append(not_ours, nth);
+        ELSIF pg_catalog.set_config(fencelock.note_name(wanted), 'presented', true) IS NULL THEN
+        END IF;
+    END LOOP;
+    RETURN not_ours;
+END
+$$;
+
+-- name: create_withdraw
+-- Take back what was presented to these resources; their marks stay locked.
+CREATE FUNCTION fencelock.withdraw(VARIADIC p_resources text[]) RETURNS void LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET debug_print_plan = off AS
+$$
+DECLARE
+    wanted text;
+    ignored text;
+BEGIN
+    FOREACH wanted IN ARRAY p_resources LOOP
+        ignored := set_config(fencelock.note_name(wanted), '', true);
+    END LOOP;
+END
+$$;
+
+-- name: create_refuse_end
+-- Raise the reason why a transaction must not be committed as a guarded one. Never returns.
+CREATE FUNCTION fencelock.refuse_end(p_resource text) RETURNS boolean LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS
+$$
+BEGIN
+    RAISE 'resource % is not presented any more: the guarded transaction ended before', p_resource USING ERRCODE = 'FL007';
+END
+$$;
+
+-- name: create_is_presented
+-- Whether this transaction has presented the resource's mark, and so still has it locked. Triggers call it with any
+-- search_path of their session, so names are schema-qualified: setting a search_path would take longer than all the rest.
+CREATE FUNCTION fencelock.is_presented(p_resource text) RETURNS boolean LANGUAGE sql VOLATILE AS
+$$
+    SELECT pg_catalog.current_setting(fencelock.note_name(p_resource), true) OPERATOR(pg_catalog.=) 'presented' IS TRUE
+$$;
+
+-- name: create_confirm
+-- Check before COMMIT that the resource was presented in this very transaction: if the block's code ended that one and
+-- began another, the second must not be committed as a guarded one. Names are schema-qualified, as in `offer`.
+CREATE FUNCTION fencelock.confirm(p_resource text) RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER AS
+$$
+BEGIN
+    RETURN fencelock.is_presented(p_resource) OR fencelock.refuse_end(p_resource);
+END
+$$;
+
+-- name: create_refuse_write
+-- Raise the reason why a protected table refuses a write. Never returns.
+CREATE FUNCTION fencelock.refuse_write(p_resource text, p_schema text, p_table text) RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS
+$$
+BEGIN
+    RAISE 'table %.% belongs to resource % and takes writes only from the holder of its lock', p_schema, p_table, p_resource
+        USING ERRCODE = 'FL001', SCHEMA = p_schema, TABLE = p_table,
+            HINT = 'Write inside guard.transaction(lease), or present the sequencer in this transaction: SELECT '
+                'fencelock.present(...). fencelock marks tells which lock it is.';
+END
+$$;
+
+-- name: create_enforce
+-- The trigger of a protected table: refuses a write unless its transaction has presented the resource's mark.
+CREATE FUNCTION fencelock.enforce() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS
+$$
+DECLARE
+    resource constant pg_catalog.text := TG_ARGV[0];  -- schema-qualified: the caller's schema may have a type of that name
+BEGIN
+    IF NOT fencelock.is_presented(resource) THEN
+        PERFORM fencelock.refuse_write(resource, TG_TABLE_SCHEMA, TG_TABLE_NAME);
+    END IF;
+    IF TG_OP OPERATOR(pg_catalog.=) 'DELETE' THEN
+        RETURN OLD;
+    END IF;
+    RETURN NEW;
+END
+$$;
+
+-- name: create_count
+-- Count an observed write in a row of its own, so that writers do not wait for each other. One in 64 calls merges
+-- unlocked rows of the same kind; a transaction with an old snapshot does not, since a row that another merged would be a
+-- conflict for it.
+CREATE FUNCTION fencelock.count_observed(p_resource text, p_table text, p_kind text) RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS
+$$
+DECLARE
+    fold_every constant integer := 64;
+    fold_at_once constant integer := 256;
+    own bigint;
+BEGIN
+    INSERT INTO fencelock.observation (
+        resource, table_name, kind, role, application_name, address, times, first_at, last_at)
+    VALUES (p_resource, p_table, p_kind, session_user, current_setting('application_name'), inet_client_addr(), 1,
+            clock_timestamp(), clock_timestamp())
+    RETURNING id INTO own;
+    IF own % fold_every <> 0 OR fencelock.keeps_snapshot() THEN
+        RETURN;
+    END IF;
+    -- SKIP LOCKED: rows of transactions in progress are left for a later call.
+    WITH chosen AS (
+        SELECT id FROM fencelock.observation ORDER BY id LIMIT fold_at_once FOR UPDATE SKIP LOCKED
+    ), taken AS (
+        DELETE FROM fencelock.observation AS observed USING chosen WHERE observed.id = chosen.id RETURNING observed.*
+    )
+    INSERT INTO fencelock.observation (
+        resource, table_name, kind, role, application_name, address, times, first_at, last_at)
+    SELECT resource, table_name, kind, role, application_name, address, sum(times), min(first_at), max(last_at)
+    FROM taken GROUP BY resource, table_name, kind, role, application_name, address;
+END
+$$;
+
+-- name: create_observe
+-- The trigger of an observed table: counts a write that enforcement would refuse, and lets it pass.
+CREATE FUNCTION fencelock.observe() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS
+$$
+DECLARE
+    resource constant pg_catalog.text := TG_ARGV[0];  -- schema-qualified: the caller's schema may have a type of that name
+BEGIN
+    IF NOT fencelock.is_presented(resource) THEN
+        PERFORM fencelock.count_observed(
+            resource, pg_catalog.format('%I.%I', TG_TABLE_SCHEMA, TG_TABLE_NAME), pg_catalog.lower(TG_OP));
+    END IF;
+    IF TG_OP OPERATOR(pg_catalog.=) 'DELETE' THEN
+        RETURN OLD;
+    END IF;
+    RETURN NEW;
+END
+$$;
+
+-- name: create_record_refusal
+-- Count a lease that enforcement would have refused.
+CREATE FUNCTION fencelock.record_refusal(p_resource text, p_kind text) RETURNS void LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET debug_print_plan = off AS
+$$
+BEGIN
+    IF p_kind NOT IN ('stale', 'collision', 'wrong-lock', 'seal-lost') THEN
+        RAISE 'a refusal is stale, collision, wrong-lock or seal-lost, not %', p_kind USING ERRCODE = '22023';
+    END IF;
+    PERFORM fencelock.check_name('resource', convert_to(p_resource, 'UTF8'));
+    PERFORM fencelock.count_observed(p_resource, '', p_kind);
+END
+$$;

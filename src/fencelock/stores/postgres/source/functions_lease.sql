@@ -1,0 +1,258 @@
+-- The source's functions, second file: taking, releasing and renewing a lock.
+
+-- name: create_decide
+-- Decide who gets a lock, and mint its token: all the cases that `acquire` does not handle itself.
+CREATE FUNCTION fencelock.decide(
+    p_lock bytea, p_claim text, p_holder text, p_ttl_ms bigint, p_born_us bigint, p_mode text, p_channel text,
+    p_head_wait_ms bigint, p_queue_limit bigint)
+RETURNS fencelock.answer LANGUAGE plpgsql AS
+$$
+DECLARE
+    held   fencelock.lock;
+    own    fencelock.waiter;
+    head   fencelock.waiter;
+    state  record;
+    answer fencelock.answer;
+    remaining_us bigint := 0;
+BEGIN
+    held := fencelock.hold_lock(p_lock);
+    -- Read after the row is locked: what a purged row would remember, the source remembers instead.
+    SELECT s.source_id, s.epoch, s.history_id, s.bound, s.born_after_us, w.id IS NOT NULL AS is_whole,
+           EXISTS (SELECT FROM fencelock.waiter AS q WHERE q.lock = p_lock) AS has_queue, fencelock.now_us() AS now_us
+    INTO STRICT state FROM fencelock.source AS s
+    LEFT JOIN fencelock.witness AS w ON w.id = 1 AND w.xmin = w.xid AND s.xmin = s.xid WHERE s.id = 1;
+    answer.source_id := state.source_id;
+    answer.epoch := state.epoch;
+    answer.history_id := state.history_id;
+    answer.now_us := state.now_us;
+    IF NOT state.is_whole THEN
+        answer.outcome := 'spent';
+        RETURN answer;
+    END IF;
+    IF held.claim IS NOT NULL THEN
+        remaining_us := fencelock.remaining_us(held, state.now_us);
+    END IF;
+    IF held.claim = p_claim THEN
+        -- A repeated request: the same token while its lease runs, never a new one (T3).
+        answer.outcome := CASE WHEN remaining_us > 0 THEN 'held' ELSE 'ended' END;
+        answer.token := held.token;
+        answer.time_ms := remaining_us / 1000;
+        RETURN answer;
+    END IF;
+    IF state.has_queue THEN
+        head := fencelock.live_head(p_lock, state.now_us);
+        SELECT * INTO own FROM fencelock.waiter WHERE claim = p_claim AND lock = p_lock;
+        held := fencelock.hold_lock(p_lock);  -- live_head may have made it remember other claims.
+        IF own.deadline_us <= state.now_us THEN
+            DELETE FROM fencelock.waiter WHERE ticket = own.ticket;
+            PERFORM fencelock.remember_ended(p_lock, p_claim, greatest(state.now_us, own.born_us));
+            answer.outcome := 'ended';
+            RETURN answer;
+        END IF;
+    END IF;
+    IF own.ticket IS NULL THEN
+        -- A claim drawn before the last forgotten one ended may be a late duplicate of it (H4).
+        IF p_mode = 'poll' OR p_claim = held.ended_claim
+           OR p_born_us <= greatest(held.forgotten_us, state.born_after_us) THEN
+            answer.outcome := 'ended';
+            answer.now_us := greatest(state.now_us, held.forgotten_us + 1, state.born_after_us + 1);
+            RETURN answer;
+        END IF;
+        IF remaining_us > 0 OR head.ticket IS NOT NULL THEN
+            IF p_mode = 'try' THEN
+                answer.outcome := 'busy';
+                RETURN answer;
+            END IF;
+            own := fencelock.enqueue(
+                p_lock, p_claim, p_holder, p_ttl_ms, p_born_us, p_channel, state.now_us, p_queue_limit, head.ticket);
+            IF own.ticket IS NULL THEN
+        -- A claim drawn before the last forgotten one ended may be a late duplicate of it (H4).
+                answer.outcome := 'full';
+                RETURN answer;
+            END IF;
+        END IF;
+    END IF;
+    IF remaining_us > 0 OR head.ticket <> own.ticket THEN
+        answer.outcome := 'queued';
+        answer.time_ms := fencelock.stay_queued(
+            own, coalesce(head.ticket = own.ticket, true), remaining_us, p_channel, state.now_us, p_head_wait_ms);
+        RETURN answer;
+    END IF;
+    -- The lock is free, and it is this claim's turn.
+    answer.token := nextval('fencelock.token');
+    IF answer.token > state.bound THEN
+        -- Beyond the durable bound a crash could issue the token again: it stays unused.
+        answer.outcome := 'spent';
+        RETURN answer;
+    END IF;
+    answer.outcome := 'granted';
+    UPDATE fencelock.lock AS l SET
+        token = answer.token, claim = p_claim, holder = coalesce(own.holder, p_holder), ended = NULL,
+        ttl_ms = coalesce(own.ttl_ms, p_ttl_ms), born_us = coalesce(own.born_us, p_born_us),
+        deadline_us = fencelock.now_us() + coalesce(own.ttl_ms, p_ttl_ms) * 1000,
+        forgotten_us = CASE WHEN l.claim IS NULL THEN l.forgotten_us ELSE greatest(l.forgotten_us, l.ended_us) END,
+        ended_us = CASE WHEN l.claim IS NULL THEN l.ended_us ELSE greatest(state.now_us, l.born_us) END,
+        ended_claim = coalesce(l.claim, l.ended_claim)
+    WHERE l.name = p_lock
+    RETURNING l.ttl_ms INTO answer.time_ms;
+    IF own.ticket IS NOT NULL THEN
+        DELETE FROM fencelock.waiter WHERE ticket = own.ticket;
+    END IF;
+    RETURN answer;
+END
+$$;
+
+-- name: create_acquire
+-- Take a lock, queue for it, or look again. `p_mode`: 'try' (now or never), 'wait' (or queue), 'poll' (queued already).
+-- Outcomes: granted, held (by this claim), queued, busy, ended (the claim is over; now_us is later than every claim that
+-- ended), spent (no token is reserved: begin a history first), full.
+--
+-- The common case is one UPDATE: the lock was taken before and is free, nobody waits, enough tokens are reserved, and the
+-- claim cannot be a late duplicate. If another transaction changed the row since the statement began, the comparison of
+-- its xmin fails, and `decide` considers everything anew.
+CREATE FUNCTION fencelock.acquire(
+    p_lock bytea, p_claim text, p_holder text, p_ttl_ms bigint, p_born_us bigint, p_mode text, p_channel text,
+    p_head_wait_ms bigint, p_queue_limit bigint)
+RETURNS fencelock.answer LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET debug_print_plan = off AS
+$$
+DECLARE
+    answer fencelock.answer;
+    bound  bigint;
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' OR current_setting('synchronous_commit') <> 'off' THEN
+        PERFORM fencelock.settle_in();
+    END IF;
+    answer.now_us := fencelock.now_us();
+    IF p_born_us > answer.now_us + 31556952000000000 THEN
+        PERFORM fencelock.refuse_time(p_born_us, answer.now_us);
+    END IF;
+    UPDATE fencelock.lock AS l SET
+        token = nextval('fencelock.token'), claim = p_claim, holder = p_holder, ended = NULL, ttl_ms = p_ttl_ms,
+        born_us = p_born_us, deadline_us = answer.now_us + p_ttl_ms * 1000
+    FROM fencelock.lock AS before, fencelock.source AS s, fencelock.witness AS w
+    WHERE before.name = p_lock AND l.name = before.name AND l.xmin = before.xmin AND p_mode <> 'poll'
+      AND l.claim IS NULL AND l.ended_claim IS DISTINCT FROM p_claim
+      AND l.forgotten_us < p_born_us AND s.born_after_us < p_born_us
+      AND NOT EXISTS (SELECT FROM fencelock.waiter AS q WHERE q.lock = p_lock)
+      AND s.id = 1 AND s.xmin = s.xid AND w.id = 1 AND w.xmin = w.xid
+      AND s.bound - (SELECT t.last_value FROM fencelock.token AS t) > 100000
+    RETURNING l.token, s.source_id, s.epoch, s.history_id, s.bound
+    INTO answer.token, answer.source_id, answer.epoch, answer.history_id, bound;
+    IF NOT FOUND THEN
+        RETURN fencelock.decide(
+            p_lock, p_claim, p_holder, p_ttl_ms, p_born_us, p_mode, p_channel, p_head_wait_ms, p_queue_limit);
+    ELSIF answer.token > bound THEN
+        RAISE 'a hundred thousand tokens were drawn at once in epoch %: try again', answer.epoch USING ERRCODE = 'FL103';
+    END IF;
+    answer.outcome := 'granted';
+    answer.time_ms := p_ttl_ms;
+    RETURN answer;
+END
+$$;
+
+-- name: create_token_grows
+-- Refuse a token that is not higher than the last one, from any writer of a lock's row (T1).
+CREATE FUNCTION fencelock.token_grows() RETURNS trigger LANGUAGE plpgsql AS
+$$
+BEGIN
+    RAISE 'it had token %, and the counter says %', OLD.token, NEW.token USING ERRCODE = 'FL102';
+END
+$$;
+
+-- name: create_token_grows_trigger
+-- The WHEN clause costs nothing where the rule holds.
+CREATE TRIGGER token_grows BEFORE UPDATE OF token ON fencelock.lock FOR EACH ROW
+WHEN (NEW.token <= OLD.token) EXECUTE FUNCTION fencelock.token_grows();
+
+-- name: create_notify_head
+-- Notify the head of a lock's queue, if there is one, that its turn may have come. The notification carries no claim,
+-- only its digest.
+CREATE FUNCTION fencelock.notify_head(p_lock bytea, p_now_us bigint) RETURNS void LANGUAGE plpgsql AS
+$$
+DECLARE
+    head fencelock.waiter := fencelock.live_head(p_lock, p_now_us);
+BEGIN
+    IF head.channel IS NOT NULL THEN
+        PERFORM pg_notify(head.channel, encode(sha256(convert_to(head.claim, 'UTF8')), 'hex'));
+    END IF;
+END
+$$;
+
+-- name: create_end_lease
+-- Free a lock if this claim holds it, and return whether it did. A claim never ends before it was drawn.
+CREATE FUNCTION fencelock.end_lease(p_lock bytea, p_claim text, p_ended_us bigint) RETURNS boolean LANGUAGE plpgsql AS
+$$
+BEGIN
+    UPDATE fencelock.lock SET
+        claim = NULL, holder = NULL, deadline_us = 0, ended = 'it was released',
+        forgotten_us = greatest(forgotten_us, ended_us), ended_us = greatest(p_ended_us, born_us), ended_claim = p_claim
+    WHERE name = p_lock AND claim = p_claim;
+    RETURN FOUND;
+END
+$$;
+
+-- name: create_release
+-- End a claim for good, whether it holds the lock, waits, has ended or has not arrived yet, and notify the next waiter.
+CREATE FUNCTION fencelock.release(p_lock bytea, p_claim text, p_asked_us bigint, OUT was_held boolean, OUT now_us bigint)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET debug_print_plan = off AS
+$$
+DECLARE
+    held fencelock.lock;
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' OR current_setting('synchronous_commit') <> 'off' THEN
+        PERFORM fencelock.settle_in();
+    END IF;
+    now_us := fencelock.now_us();
+    IF p_asked_us > now_us + 31556952000000000 THEN
+        PERFORM fencelock.refuse_time(p_asked_us, now_us);
+    END IF;
+    was_held := fencelock.end_lease(p_lock, p_claim, greatest(now_us, p_asked_us));
+    IF NOT was_held THEN
+        held := fencelock.hold_lock(p_lock);
+        -- Once more: a cancelled acquire of this claim may have been granted between the two.
+        was_held := fencelock.end_lease(p_lock, p_claim, greatest(now_us, p_asked_us));
+        DELETE FROM fencelock.waiter WHERE claim = p_claim AND lock = p_lock;
+        IF NOT was_held AND held.ended_claim IS DISTINCT FROM p_claim THEN
+            PERFORM fencelock.remember_ended(p_lock, p_claim, greatest(now_us, p_asked_us));
+        END IF;
+    END IF;
+    IF EXISTS (SELECT FROM fencelock.waiter AS q WHERE q.lock = p_lock) THEN
+        PERFORM fencelock.notify_head(p_lock, now_us);
+    END IF;
+END
+$$;
+
+-- name: create_renew
+-- Extend every lease of a batch that has not expired. The rows are locked before the clock is read (H1).
+CREATE FUNCTION fencelock.renew(p_locks bytea[], p_claims text[])
+RETURNS TABLE (claim text, remaining_ms bigint, reason text)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET debug_print_plan = off AS
+$$
+DECLARE
+    moment bigint;
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' OR current_setting('synchronous_commit') <> 'off' THEN
+        PERFORM fencelock.settle_in();
+    END IF;
+    PERFORM FROM unnest(p_locks, p_claims) AS asked (lock, claim)
+    JOIN fencelock.lock AS l ON l.name = asked.lock AND l.claim = asked.claim
+    FOR UPDATE OF l;
+    moment := fencelock.now_us();
+    RETURN QUERY
+    WITH renewed AS (
+        UPDATE fencelock.lock AS l SET deadline_us = moment + l.ttl_ms * 1000
+        FROM unnest(p_locks, p_claims) AS asked (lock, claim)
+        WHERE l.name = asked.lock AND l.claim = asked.claim AND l.deadline_us > moment
+        RETURNING l.claim, l.ttl_ms
+    )
+    SELECT asked.claim, r.ttl_ms,
+           CASE WHEN r.claim IS NOT NULL THEN NULL
+                WHEN l.name IS NULL THEN 'the source no longer knows the lock'
+                WHEN l.claim = asked.claim THEN 'it expired at the source before it was renewed'
+                WHEN l.claim IS NOT NULL THEN format('%s holds the lock now, with token %s', l.holder, l.token)
+                ELSE coalesce(l.ended, 'it ended at the source') END
+    FROM unnest(p_locks, p_claims) AS asked (lock, claim)
+    LEFT JOIN renewed AS r ON r.claim = asked.claim
+    LEFT JOIN fencelock.lock AS l ON r.claim IS NULL AND l.name = asked.lock;
+END
+$$;
