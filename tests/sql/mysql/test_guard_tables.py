@@ -225,7 +225,7 @@ CANNOT = {
     "another engine": ("CREATE TABLE other (id int) ENGINE = MyISAM", "other", "has the engine MyISAM"),
     "none": ("SELECT 1", "nowhere", "there is no table 'nowhere'"),
     "another database": ("SELECT 1", "mysql.user", "is not in database"),
-    "no name": ("SELECT 1", "a.b.c", "is no name of a table"),
+    "no name": ("SELECT 1", "a.b.c", "is not the name of a table"),
     "ours": ("SELECT 1", "fencelock_mark", "one of fencelock's own"),
 }
 

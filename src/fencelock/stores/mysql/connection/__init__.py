@@ -1,1 +1,1 @@
-"""Connections to MySQL and MariaDB: opening them, URLs, errors, and forks."""
+"""Connections to MySQL and MariaDB: the client, URLs, the wire, errors, and installing a schema."""

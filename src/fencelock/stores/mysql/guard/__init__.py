@@ -1,1 +1,1 @@
-"""The guard at MySQL and MariaDB: the store, its statements, and the three ways of using a connection."""
+"""The guard at MySQL and MariaDB: store, codec, three kinds of connection, errors, protection, inspection, and SQL."""

@@ -1,11 +1,11 @@
 """Protected tables: the triggers by which MySQL itself refuses, or counts, writes that present no token.
 
-Promise: DDL commits by itself here, one statement at a time, so the steps have an order in which a table that was
-protected is protected after each of them: a new mode's triggers are made before the transaction that changes the mark,
-and the old ones are dropped after it; where both are there, enforcing is in force. A protection that was broken off is
-completed, or undone, by protecting again. Which table belongs to which resource, and in which mode, is read
-from the triggers that are there, so that a table which was renamed stays protected under its new name, and one that was
-dropped counts as unprotected. Ours are the first of their kind. Never: a trigger put on a table of another resource.
+Promise: DDL commits by itself here, one statement at a time, so the steps have an order that keeps a protected table
+protected after each of them: the triggers of a new mode are created before the transaction that changes the mark, and
+the old ones are dropped after it; where both exist, enforcing is in force. Protecting again completes or undoes an
+interrupted run. The existing triggers alone say which table belongs to which resource, and in which mode, so a renamed
+table stays protected under its new name, and a dropped one counts as unprotected. fencelock's triggers run before all
+others of their kind. Never puts a trigger on a table of another resource.
 """
 
 import re
@@ -24,65 +24,65 @@ TRIGGERS = statements(__package__, "triggers.sql")
 KINDS = ("insert", "update", "delete")
 MODES = ("enforce", "observe")
 OUR_PREFIX = "fencelock_"
-Talk = Generator[str, list[Rows], Any]
-"""Yields one statement for each trip, and is sent the rows of each of its results."""
+Trips = Generator[str, list[Rows], Any]
+"""Yields the statement of one round trip, and is sent the rows of each of its results."""
 _PART = r"(`(?:[^`]|``)+`|[^`.]+)"
 _NAME = re.compile(rf"(?:{_PART}\.)?{_PART}")
 
 
 class MySQLProtectionEntry(NamedTuple):
-    """One table that was protected. `table`: its name now, None if none of its triggers is there; `sound`: each trigger
-    that is there, as (mode, kind), and whether it is what it should be.
+    """One table that was protected. `table` is its name now, None if it has no trigger of fencelock; `intact` has each
+    existing trigger, as (mode, kind), and whether it is intact.
     """
 
     id: int
     resource: str
     name: str
     table: str | None
-    sound: dict[tuple[str, str], bool]
+    intact: dict[tuple[str, str], bool]
 
     def has(self, mode: str) -> bool:
-        """Tell whether each kind of write meets a trigger of this mode."""
-        return all(self.sound.get((mode, kind)) for kind in KINDS)
+        """Return whether every kind of write meets a trigger of this mode."""
+        return all(self.intact.get((mode, kind)) for kind in KINDS)
 
     def is_covered(self, kind: str) -> bool:
-        """Tell whether this kind of write meets a trigger of ours, in whichever mode."""
-        return any(self.sound.get((mode, kind)) for mode in MODES)
+        """Return whether this kind of write meets a trigger of fencelock, of any mode."""
+        return any(self.intact.get((mode, kind)) for mode in MODES)
 
     @property
     def mode(self) -> str:
-        """The mode in force; empty if a write of some kind meets no trigger. Where both are there, one refuses."""
+        """The mode in force; empty if some kind of write meets no trigger. With both modes, enforcing refuses."""
         return next((mode for mode in MODES if self.has(mode)), "")
 
     def other_than(self, mode: str) -> str | None:
-        """Return the mode that a table leaves, though a switch was broken off in the middle; None if it leaves none."""
-        return next((other for other, _ in self.sound if other != mode), None)
+        """Return the mode that a switch to `mode` leaves, also an interrupted switch; None if there is no other."""
+        return next((other for other, _ in self.intact if other != mode), None)
 
-    def shown(self, database: str) -> Protection:
-        """Return what users see of it."""
+    def as_protection(self, database: str) -> Protection:
+        """Return the public description."""
         return Protection(f"{database}.{self.table or self.name}", self.resource, self.mode)
 
 
 def entries_in(rows: Rows) -> list[MySQLProtectionEntry]:
-    """Return every table that was protected and not unprotected."""
+    """Return every table that was protected and not unprotected, from the rows of show_triggers."""
     found: dict[int, MySQLProtectionEntry] = {}
     for number, resource, name, table, trigger, is_sound, _ in rows:
         known = found.get(number) or MySQLProtectionEntry(number, bytes(resource).decode(), name, table, {})
         if trigger is not None:
             _, _, kind, mode = trigger.split("_")
-            known.sound[mode, kind] = bool(is_sound)
+            known.intact[mode, kind] = bool(is_sound)
         found[number] = known
     return list(found.values())
 
 
 def protections_in(rows: Rows, database: str) -> tuple[Protection, ...]:
     """Return the tables that are protected now."""
-    return tuple(entry.shown(database) for entry in entries_in(rows) if entry.mode)
+    return tuple(entry.as_protection(database) for entry in entries_in(rows) if entry.mode)
 
 
 class Protector:
-    """What is said to protect tables, and to unprotect them: before the open transaction is committed, `afterwards`,
-    and if it is not (`undoing`).
+    """The DDL to protect and unprotect tables: what runs at once, what runs after the open transaction has committed
+    (`afterwards`), and what runs if it is rolled back (`undoing`).
     """
 
     def __init__(self, database: str) -> None:
@@ -91,22 +91,22 @@ class Protector:
         self.afterwards: list[str] = []
         self.undoing: list[str] = []
 
-    def protect(self, resource: str, names: tuple[str, ...], mode: str) -> Talk:
-        """Give each table its triggers; return the tables whose mode changed, as they were before."""
+    def protect(self, resource: str, names: tuple[str, ...], mode: str) -> Trips:
+        """Create the triggers of each table; return the tables whose mode changes, as they were before."""
         tables = yield from self._tables(names)
         changed = []
         for table in tables:
             before = yield from self._entry(resource, table)
-            yield from self._make(before, table, mode)
+            yield from self._create(before, table, mode)
             if (other := before.other_than(mode)) is not None:
-                shown = before._replace(table=table).shown(self._database)
-                changed.append(Protection(shown.table, resource, other))
+                protection = before._replace(table=table).as_protection(self._database)
+                changed.append(Protection(protection.table, resource, other))
         return Protected(tuple(changed))
 
-    def unprotect(self, resource: str, names: tuple[str, ...]) -> Talk:
-        """Take the triggers off these tables of the resource, or off all of them."""
+    def unprotect(self, resource: str, names: tuple[str, ...]) -> Trips:
+        """Drop the triggers of these tables of the resource, or of all its tables."""
         tables = yield from self._tables(names)
-        rows = (yield self._said(SQL.show_triggers, resource=resource))[0]
+        rows = (yield self._fill(SQL.show_triggers, resource=resource))[0]
         entries = {entry.table or entry.name: entry for entry in entries_in(rows)}
         if not entries:
             raise nothing_protected(resource)
@@ -115,40 +115,40 @@ class Protector:
                 raise not_protected(table, resource)
         chosen = [entries[table] for table in tables or entries]
         for entry in chosen:
-            self.afterwards += [self._drop(entry, kind, mode) for mode, kind in entry.sound]
-            self.afterwards.append(self._said(SQL.drop_protection, id=entry.id))
-        return tuple(entry.shown(self._database) for entry in chosen)
+            self.afterwards += [self._drop(entry, kind, mode) for mode, kind in entry.intact]
+            self.afterwards.append(self._fill(SQL.drop_protection, id=entry.id))
+        return tuple(entry.as_protection(self._database) for entry in chosen)
 
     def _entry(self, resource: str, table: str) -> Generator[str, list[Rows], MySQLProtectionEntry]:
-        """Return what is known of a table; take note of it first if nothing is."""
-        rows = (yield self._said(SQL.show_triggers, resource=None))[0]
-        # A table that was dropped, with its triggers, and made anew has its name, and nothing else, in common.
+        """Return the entry of a table; add it if there is none."""
+        rows = (yield self._fill(SQL.show_triggers, resource=None))[0]
+        # Entries without triggers come last: a table that was dropped and made anew shares only the name with its entry.
         for entry in sorted(entries_in(rows), key=lambda entry: entry.table is None):
             if (entry.table or entry.name) != table:
                 continue
             if entry.resource == resource:
                 if entry.name != table:
-                    yield self._said(SQL.rename_protection, id=entry.id, table=table)
+                    yield self._fill(SQL.rename_protection, id=entry.id, table=table)
                 return entry
             if entry.table is not None:
                 raise GuardError(
                     f"table {table!r} belongs to resource {entry.resource!r} already, and a table has one resource: "
                     f"unprotect it there first, or name that resource"
                 )
-            yield self._said(SQL.drop_protection, id=entry.id)
-        yield self._said(SQL.add_protection, table=table, resource=resource)
+            yield self._fill(SQL.drop_protection, id=entry.id)
+        yield self._fill(SQL.add_protection, table=table, resource=resource)
         ((number,),) = (yield SQL.added_protection)[0]
         return MySQLProtectionEntry(number, resource, table, None, {})
 
-    def _make(self, before: MySQLProtectionEntry, table: str, mode: str) -> Talk:
-        """Make the triggers of a mode; those of the other are dropped afterwards, or else these."""
+    def _create(self, before: MySQLProtectionEntry, table: str, mode: str) -> Trips:
+        """Create the triggers of a mode. Those of the other mode are dropped afterwards, or these if it is undone."""
         other = before.other_than(mode)
         for kind in KINDS:
-            if before.sound.get((mode, kind)):
+            if before.intact.get((mode, kind)):
                 continue
-            if (mode, kind) in before.sound:
+            if (mode, kind) in before.intact:
                 yield self._drop(before, kind, mode)
-            first = (yield self._said(SQL.first_trigger, database=self._database, table=table, kind=kind))[0]
+            first = (yield self._fill(SQL.first_trigger, database=self._database, table=table, kind=kind))[0]
             yield TRIGGERS[mode].format(
                 trigger=f"{self._here}.{quoted(_trigger(before, kind, mode))}",
                 kind=kind,
@@ -158,7 +158,7 @@ class Protector:
                 table_text=f"CONVERT({literal(table)} USING utf8mb4)",
             )
         if other is not None:
-            self.afterwards += [self._drop(before, kind, one) for one, kind in before.sound if one == other]
+            self.afterwards += [self._drop(before, kind, one) for one, kind in before.intact if one == other]
             if before.has(other):
                 self.undoing += [self._drop(before, kind, mode) for kind in KINDS]
 
@@ -166,11 +166,11 @@ class Protector:
         return SQL.drop_trigger.format(here=self._here, trigger=quoted(_trigger(entry, kind, mode)))
 
     def _tables(self, names: tuple[str, ...]) -> Generator[str, list[Rows], list[str]]:
-        """Return what the names mean, once each; GuardError says why one cannot be protected."""
+        """Return the tables of the names, once each; GuardError if one cannot be protected."""
         found = {}
         for name in names:
             table = self._named(name)
-            rows = (yield self._said(SQL.find_table, database=self._database, table=table))[0]
+            rows = (yield self._fill(SQL.find_table, database=self._database, table=table))[0]
             known = {row[0]: row for row in rows}
             if table not in known:
                 raise GuardError(
@@ -182,10 +182,12 @@ class Protector:
         return list(found)
 
     def _named(self, name: str) -> str:
-        """Return the table that a name, `table` or `database.table`, means."""
+        """Return the table of a name, `table` or `database.table`."""
         match = _NAME.fullmatch(name)
         if match is None:
-            raise GuardError(f"{name!r} is no name of a table: write TABLE or DATABASE.TABLE, in backticks if need be")
+            raise GuardError(
+                f"{name!r} is not the name of a table: write TABLE or DATABASE.TABLE, in backticks if needed"
+            )
         database, table = (_plain(part) for part in match.groups())
         if database not in (None, self._database):
             raise GuardError(
@@ -196,19 +198,19 @@ class Protector:
 
     def _check(self, table: str, kind: str, engine: str | None) -> None:
         """Raise GuardError if triggers cannot protect it."""
-        why = None
+        reason = None
         if table.lower().startswith(OUR_PREFIX):
-            why = "one of fencelock's own"
+            reason = "one of fencelock's own"
         elif kind.endswith("VIEW"):
-            why = "a view: protect the tables that it shows"
+            reason = "a view: protect the tables that it shows"
         elif not kind.endswith("TABLE") and kind != "SYSTEM VERSIONED":
-            why = f"no ordinary table but a {kind.lower()}"
+            reason = f"not an ordinary table but a {kind.lower()}"
         elif engine != "InnoDB":
-            why = f"of the engine {engine}, which cannot undo what a refused statement has written: use InnoDB"
-        if why is not None:
-            raise GuardError(f"table {table!r} cannot be protected: it is {why}")
+            reason = f"of the engine {engine}, which cannot roll back a refused statement: use InnoDB"
+        if reason is not None:
+            raise GuardError(f"table {table!r} cannot be protected: it is {reason}")
 
-    def _said(self, template: str, **values: Any) -> str:
+    def _fill(self, template: str, **values: Any) -> str:
         return template.format(here=self._here, **literals(values))
 
 

@@ -115,9 +115,11 @@ CREATE PROCEDURE fencelock_check_transaction()
 MODIFIES SQL DATA SQL SECURITY DEFINER
 BEGIN
     DECLARE EXIT HANDLER FOR 1305
-        SIGNAL SQLSTATE 'FL006' SET MESSAGE_TEXT = 'FL006 in no transaction: a check is worth nothing a moment later. START TRANSACTION first';
+        SIGNAL SQLSTATE 'FL006' SET MESSAGE_TEXT =
+            'FL006 in no transaction: a check is worth nothing a moment later. START TRANSACTION first';
     DECLARE EXIT HANDLER FOR 1397
-        SIGNAL SQLSTATE 'FL006' SET MESSAGE_TEXT = 'FL006 in an XA transaction, which holds no mark once it is prepared: use START TRANSACTION';
+        SIGNAL SQLSTATE 'FL006' SET MESSAGE_TEXT =
+            'FL006 in an XA transaction, which holds no mark once it is prepared: use START TRANSACTION';
     BEGIN
         DECLARE EXIT HANDLER FOR 1399 BEGIN END;
         XA END 'fencelock check';

@@ -1,1 +1,1 @@
-"""The source of tokens at MySQL and MariaDB: the store, its statements, and what waiting needs."""
+"""The source of tokens at MySQL and MariaDB: store, codec, inspection, and their SQL."""

@@ -1,1 +1,1 @@
-"""Connections to PostgreSQL: opening them, URLs, errors, and forks."""
+"""Connections to PostgreSQL: the client, URLs, the wire, errors, and installing a schema."""

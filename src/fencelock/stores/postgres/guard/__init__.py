@@ -1,1 +1,1 @@
-"""The guard at PostgreSQL: the store, its statements, and the three ways of using a connection."""
+"""The guard at PostgreSQL: store, codec, three kinds of connection, errors, inspection, and their SQL."""

@@ -1,1 +1,1 @@
-"""The source of tokens at PostgreSQL: the store, its statements, and what waiting needs."""
+"""The source of tokens at PostgreSQL: store, codec, wakeup, inspection, and their SQL."""
