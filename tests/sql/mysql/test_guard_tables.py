@@ -222,7 +222,7 @@ def test_any_name_of_a_table_is_quoted(unprotected: Guarded, name: str) -> None:
 
 CANNOT = {
     "a view": ("CREATE VIEW other AS SELECT 1", "other", "it is a view"),
-    "another engine": ("CREATE TABLE other (id int) ENGINE = MyISAM", "other", "has the engine MyISAM"),
+    "another engine": ("CREATE TABLE other (id int) ENGINE = MyISAM", "other", "of the engine MyISAM"),
     "none": ("SELECT 1", "nowhere", "there is no table 'nowhere'"),
     "another database": ("SELECT 1", "mysql.user", "is not in database"),
     "no name": ("SELECT 1", "a.b.c", "is not the name of a table"),
