@@ -11,7 +11,7 @@ open and nothing presented, and a connection in doubt is closed. The block's own
 import re
 import select
 from contextlib import suppress
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import aiomysql
 import pymysql
@@ -209,22 +209,6 @@ class AsyncMySQLBlockConnection(MySQLBlockState, AsyncMySQLConnection):
         """Set the mode; GuardError while a block runs."""
         self.refuse("autocommit()")
         await super().autocommit(value)
-
-
-def open_block_connection(info: MySQLConnectionInfo) -> MySQLBlockConnection:
-    """Return a new connection for blocks, with the server's own defaults except autocommit."""
-    native = cast("MySQLBlockConnection", open_connection(info, REQUEST_TIMEOUT_S, MySQLBlockConnection))
-    results(native, SQL.settle_block)
-    return native
-
-
-async def open_async_block_connection(info: MySQLConnectionInfo) -> AsyncMySQLBlockConnection:
-    """Return a new connection of the running loop for blocks, with the server's own defaults except autocommit."""
-    native = cast(
-        "AsyncMySQLBlockConnection", await open_async_connection(info, REQUEST_TIMEOUT_S, AsyncMySQLBlockConnection)
-    )
-    await results_async(native, SQL.settle_block)
-    return native
 
 
 class _ErrorMapping(GuardConnectionBase[Any, MySQLBlockCodec]):

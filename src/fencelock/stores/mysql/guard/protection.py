@@ -122,7 +122,7 @@ class Protector:
     def _entry(self, resource: str, table: str) -> Generator[str, list[Rows], MySQLProtectionEntry]:
         """Return the entry of a table; add it if there is none."""
         rows = (yield self._fill(SQL.show_triggers, resource=None))[0]
-        # Entries without triggers come last: a table that was dropped and re-created shares only its name with the entry.
+        # Entries without triggers come last: a re-created table shares only the name with the entry of the dropped one.
         for entry in sorted(entries_in(rows), key=lambda entry: entry.table is None):
             if (entry.table or entry.name) != table:
                 continue

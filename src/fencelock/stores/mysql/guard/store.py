@@ -9,16 +9,22 @@ repeated, and the schema's number, without which nothing is called, is written l
 """
 
 import hashlib
-from typing import Any
+from typing import Any, cast
 
 import pymysql
 
 from fencelock.errors import FencelockError, SchemaError, SourceUnavailableError
 from fencelock.model import Finding
-from fencelock.stores.mysql.connection.client import FORKS, MySQLConnection, is_alive, open_connection
+from fencelock.stores.mysql.connection.client import (
+    FORKS,
+    MySQLConnection,
+    is_alive,
+    open_async_connection,
+    open_connection,
+)
 from fencelock.stores.mysql.connection.install import check_tables
 from fencelock.stores.mysql.connection.url import MySQLConnectionInfo, parse_url
-from fencelock.stores.mysql.connection.wire import results
+from fencelock.stores.mysql.connection.wire import results, results_async
 from fencelock.stores.mysql.guard.block import (
     REQUEST_TIMEOUT_S,
     SETTLE_SEPARATE,
@@ -26,11 +32,9 @@ from fencelock.stores.mysql.guard.block import (
     AsyncMySQLGuardConnection,
     MySQLBlockConnection,
     MySQLGuardConnection,
-    open_async_block_connection,
-    open_block_connection,
 )
 from fencelock.stores.mysql.guard.caller import AsyncMySQLCallerConnection, MySQLCallerConnection
-from fencelock.stores.mysql.guard.codec import check_schema
+from fencelock.stores.mysql.guard.codec import SQL, check_schema
 from fencelock.stores.mysql.guard.errors import map_request_error, read_report
 from fencelock.stores.mysql.guard.framework import MySQLFrameworkConnection
 from fencelock.stores.mysql.guard.inspection import findings
@@ -46,6 +50,22 @@ INSTALL = statements(__package__, "install.sql")
 INSTALL_WAIT_S = 30
 """How long one installation waits for another to end."""
 _NO_TABLE = 1146
+
+
+def open_block_connection(info: MySQLConnectionInfo) -> MySQLBlockConnection:
+    """Return a new connection for blocks, with the server's own defaults except autocommit."""
+    native = cast("MySQLBlockConnection", open_connection(info, REQUEST_TIMEOUT_S, MySQLBlockConnection))
+    results(native, SQL.settle_block)
+    return native
+
+
+async def open_async_block_connection(info: MySQLConnectionInfo) -> AsyncMySQLBlockConnection:
+    """Return a new connection of the running loop for blocks, with the server's own defaults except autocommit."""
+    native = cast(
+        "AsyncMySQLBlockConnection", await open_async_connection(info, REQUEST_TIMEOUT_S, AsyncMySQLBlockConnection)
+    )
+    await results_async(native, SQL.settle_block)
+    return native
 
 
 class MySQLGuard(GuardStoreBase[MySQLBlockConnection, AsyncMySQLBlockConnection]):

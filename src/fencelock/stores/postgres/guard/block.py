@@ -9,7 +9,7 @@ open, and a connection in doubt is closed. The block's own psycopg errors stay p
 
 import select
 from collections.abc import Sequence
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import psycopg
 from psycopg import AsyncCursor, Cursor, OperationalError
@@ -25,8 +25,6 @@ from fencelock.stores.postgres.connection.client import (
     AsyncPostgresConnection,
     PostgresConnection,
     is_pooled,
-    open_async_connection,
-    open_connection,
 )
 from fencelock.stores.postgres.connection.url import PostgresConnectionInfo
 from fencelock.stores.postgres.connection.wire import PostgresAnswer, Statement, Trip, exchange, prepare
@@ -175,19 +173,6 @@ class AsyncPostgresBlockConnection(PostgresBlockState, AsyncPostgresConnection):
         """Roll back; GuardError while a block runs."""
         self.refuse("rollback(), an exception out of `async with connection:`")
         await super().rollback()
-
-
-def open_block_connection(info: PostgresConnectionInfo) -> PostgresBlockConnection:
-    """Return a new connection for blocks."""
-    return cast("PostgresBlockConnection", open_connection(info, REQUEST_TIMEOUT_S, PostgresBlockConnection))
-
-
-async def open_async_block_connection(info: PostgresConnectionInfo) -> AsyncPostgresBlockConnection:
-    """Return a new connection of the running loop for blocks."""
-    return cast(
-        "AsyncPostgresBlockConnection",
-        await open_async_connection(info, REQUEST_TIMEOUT_S, AsyncPostgresBlockConnection),
-    )
 
 
 class _ErrorMapping(GuardConnectionBase[Any, PostgresBlockCodec]):

@@ -5,23 +5,21 @@ instead. A holder that is frozen inside a guarded transaction delays others no l
 its transaction. `examine` reports a role with the rights of the tables' owner; nothing can prevent what it does.
 """
 
-from typing import Any
+from typing import Any, cast
 
 import psycopg
 
 from fencelock.errors import FencelockError
 from fencelock.model import Finding
-from fencelock.stores.postgres.connection.client import FORKS, is_alive, open_connection
+from fencelock.stores.postgres.connection.client import FORKS, is_alive, open_async_connection, open_connection
 from fencelock.stores.postgres.connection.install import install
-from fencelock.stores.postgres.connection.url import parse_url
+from fencelock.stores.postgres.connection.url import PostgresConnectionInfo, parse_url
 from fencelock.stores.postgres.guard.block import (
     REQUEST_TIMEOUT_S,
     AsyncPostgresBlockConnection,
     AsyncPostgresGuardConnection,
     PostgresBlockConnection,
     PostgresGuardConnection,
-    open_async_block_connection,
-    open_block_connection,
 )
 from fencelock.stores.postgres.guard.caller import AsyncPostgresCallerConnection, PostgresCallerConnection
 from fencelock.stores.postgres.guard.errors import map_request_error
@@ -37,6 +35,19 @@ FUNCTIONS = tuple(statements(__package__, f"functions_{name}.sql") for name in (
 """In the order in which they are installed."""
 PROTECTION = statements(__package__, "protection.sql")
 PART = "guard"
+
+
+def open_block_connection(info: PostgresConnectionInfo) -> PostgresBlockConnection:
+    """Return a new connection for blocks."""
+    return cast("PostgresBlockConnection", open_connection(info, REQUEST_TIMEOUT_S, PostgresBlockConnection))
+
+
+async def open_async_block_connection(info: PostgresConnectionInfo) -> AsyncPostgresBlockConnection:
+    """Return a new connection of the running loop for blocks."""
+    return cast(
+        "AsyncPostgresBlockConnection",
+        await open_async_connection(info, REQUEST_TIMEOUT_S, AsyncPostgresBlockConnection),
+    )
 
 
 class PostgresGuard(GuardStoreBase[PostgresBlockConnection, AsyncPostgresBlockConnection]):
