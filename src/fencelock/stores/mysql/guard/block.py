@@ -1,5 +1,4 @@
-"""The guard's own PyMySQL and aiomysql connections: guarded blocks run on them, and the guard begins and ends their
-transactions.
+"""The guard's own PyMySQL and aiomysql connections: blocks run on them, and the guard ends their transactions.
 
 Promise: while a block runs, `commit()`, `rollback()`, `begin()`, `autocommit()`, the same in plain SQL, and
 reconnecting raise GuardError before anything is sent, and the error is remembered, so that the block's end reports it.

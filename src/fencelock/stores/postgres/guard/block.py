@@ -1,4 +1,4 @@
-"""The guard's own psycopg connections: guarded blocks run on them, and the guard begins and ends their transactions.
+"""The guard's own psycopg connections: blocks run on them, and the guard ends their transactions.
 
 Promise: while a block runs, `commit()`, `rollback()` and `with connection:` raise GuardError, and the error is
 remembered, so that the block's end reports it; `connection.transaction()` is a savepoint. The block's statements have

@@ -122,7 +122,7 @@ class PostgresBlockCodec(PostgresGuardCodec):
         return marks_in(answers[-1].rows)
 
     def _write_marks(self, request: ask.WriteMarks) -> Trips:
-        self._unsent += _write_marks(request.marks)
+        self._unsent += _mark_statements(request.marks)
         yield from ()
 
     def _change_mark(self, request: ask.ChangeMark) -> Trips:
@@ -221,7 +221,7 @@ class PostgresCallerCodec(PostgresGuardCodec):
         return marks_in(answers[-1].rows)
 
     def _write_marks(self, request: ask.WriteMarks) -> Trips:
-        yield tuple(_write_marks(request.marks))
+        yield tuple(_mark_statements(request.marks))
 
     def _present(self, request: ask.Present) -> Trips:
         answers = yield (_offer(request.resources, request.sequencer, _limit_ms(request)),)
@@ -287,7 +287,7 @@ def marks_in(rows: Iterable[Row]) -> dict[str, Mark]:
     }
 
 
-def _write_marks(marks: Iterable[Mark]) -> list[Statement]:
+def _mark_statements(marks: Iterable[Mark]) -> list[Statement]:
     """Return the statements that write marks, in the order in which every connection locks them."""
     return [Statement(SQL.write_mark, _columns(mark)) for mark in sorted(marks, key=lambda mark: mark.resource)]
 
