@@ -1,7 +1,7 @@
 """Which module imports which, read from the source: lazy and type-only imports included.
 
-The checks of the layering use it. It imports nothing of what it reads, so that it can be shown
-a made-up package and has to find the fault in it.
+The checks of the layering use it. It imports nothing of what it reads, so that a test can show it a made-up package
+with a fault, which it must find.
 """
 
 import ast
@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PACKAGE = "fencelock"
+LAB = "fencelock_lab"
+TESTS = "tests"
 
 LAYERS = (
     ("errors", "model", "hooks", "clock", "_install"),
@@ -69,19 +71,19 @@ class Import:
         return f"{self.module}:{self.line} imports {self.target}: {reason}"
 
 
-def modules(root: Path) -> dict[str, Path]:
+def modules(root: Path, package: str = PACKAGE) -> dict[str, Path]:
     """Return every module under `root`, the folder of the package, by its dotted name."""
     found = {}
     for path in sorted(root.rglob("*.py")):
         parts = path.relative_to(root).with_suffix("").parts
-        name = ".".join((PACKAGE, *(part for part in parts if part != "__init__")))
+        name = ".".join((package, *(part for part in parts if part != "__init__")))
         found[name] = path
     return found
 
 
-def imports(root: Path) -> Iterator[Import]:
+def imports(root: Path, package: str = PACKAGE) -> Iterator[Import]:
     """Yield every import under `root`, wherever in a module it stands."""
-    known = modules(root)
+    known = modules(root, package)
     for module, path in known.items():
         for node in ast.walk(ast.parse(path.read_text())):
             for target in _targets(node, module, known, is_package=path.stem == "__init__"):
@@ -140,6 +142,54 @@ def purity_faults(root: Path) -> list[str]:
         found.fault("a flow yields a request instead")
         for found in imports(root)
         if _top(found.module) in _PURE and found.target.split(".")[0] in _IMPURE
+    ]
+
+
+PUBLIC = (
+    *(f"{PACKAGE}.{name}" for name in ("aio", "errors", "hooks", "protocol", "testing", "cli.plugin")),
+    f"{PACKAGE}.integrations",
+)
+"""What the laboratory may import besides the package itself; their submodules are public too."""
+
+_INSIDERS = ("simulator", "model", "mutants")
+"""The folders of the laboratory that run, or change, the library's own parts."""
+
+
+def is_private(module: str) -> bool:
+    """Return whether a module of the library is not for its users."""
+    if module == PACKAGE or any(f"{module}.".startswith(f"{name}.") for name in PUBLIC):
+        return False
+    return module.split(".", maxsplit=1)[0] == PACKAGE
+
+
+def lab_faults(root: Path) -> list[str]:
+    """Return every import of a private module of the library in a part of the laboratory that may have none."""
+    return [
+        found.fault("the laboratory uses public names only")
+        for found in imports(root, LAB)
+        if _top(found.module) not in _INSIDERS and is_private(found.target)
+    ]
+
+
+def kit_faults(root: Path) -> list[str]:
+    """Return every import of a private module of the library in the conformance kits."""
+    return [
+        found.fault("a kit reaches the library's internals through fencelock.testing.runners")
+        for found in imports(root)
+        if found.module.startswith(f"{PACKAGE}.testing.conformance") and _is_internal(found.target)
+    ]
+
+
+def _is_internal(module: str) -> bool:
+    return module.startswith((f"{PACKAGE}._", f"{PACKAGE}.stores"))
+
+
+def faults_of_test_imports(root: Path, package: str) -> list[str]:
+    """Return every import of the tests."""
+    return [
+        found.fault("tests are not installed")
+        for found in imports(root, package)
+        if found.target.split(".")[0] == TESTS
     ]
 
 

@@ -7,14 +7,34 @@ import pytest
 
 from tests.helpers import ROOT
 from tests.structure.imports import (
+    LAB,
+    PACKAGE,
     client_faults,
     direction_faults,
+    faults_of_test_imports,
     imports,
+    kit_faults,
+    lab_faults,
     modules,
     purity_faults,
 )
 
 SOURCE = ROOT / "src" / "fencelock"
+LABORATORY = ROOT / "lab" / "src" / "fencelock_lab"
+
+NOT_YET_PUBLIC = {
+    # Benchmarks that run a store's statements by hand, to compare a lock with nothing but its round trips.
+    "fencelock_lab.benchmarks.guards.etcd",
+    "fencelock_lab.benchmarks.guards.mysql",
+    "fencelock_lab.benchmarks.stores.etcd",
+    "fencelock_lab.benchmarks.stores.mysql",
+    "fencelock_lab.benchmarks.stores.postgres",
+    "fencelock_lab.benchmarks.stores.sqlite",
+    "fencelock_lab.benchmarks.stores.zookeeper",
+    # A benchmark that runs the flows over requests that cost nothing.
+    "fencelock_lab.benchmarks.cases.simulated",
+}
+"""Modules of the laboratory that still import private ones, and why; the list only gets shorter."""
 Check = Callable[[Path], list[str]]
 
 
@@ -30,6 +50,20 @@ def test_core_imports_the_standard_library_only() -> None:
     assert client_faults(SOURCE) == []
 
 
+def test_kits_import_public_names_only() -> None:
+    assert kit_faults(SOURCE) == []
+
+
+def test_the_laboratory_imports_public_names_only() -> None:
+    faulty = {fault.partition(":")[0] for fault in lab_faults(LABORATORY)}
+    assert sorted(faulty - NOT_YET_PUBLIC) == []
+    assert sorted(NOT_YET_PUBLIC - faulty) == []
+
+
+def test_nothing_that_is_installed_imports_the_tests() -> None:
+    assert faults_of_test_imports(SOURCE, PACKAGE) + faults_of_test_imports(LABORATORY, LAB) == []
+
+
 def test_the_checks_read_the_whole_source() -> None:
     assert {"fencelock", "fencelock.errors", "fencelock._flows.acquire"} <= set(modules(SOURCE))
     assert sum(1 for _ in imports(SOURCE)) > len(modules(SOURCE))
@@ -41,6 +75,8 @@ def test_the_checks_read_the_whole_source() -> None:
         (direction_faults, "_flows/wait.py", "from fencelock.stores import registry", "stores"),
         (direction_faults, "_flows/wait.py", "from .. import _keeper", "fencelock._keeper"),
         (direction_faults, "_flows/wait.py", "from ..stores.sqlite import guard", "stores.sqlite"),
+        (direction_faults, "protocol/a.py", "from fencelock._flows import retry", "fencelock._flows"),
+        (direction_faults, "protocol/a.py", "from fencelock.stores import registry", "stores"),
         (direction_faults, "stores/__init__.py", "from .._api import locks", "fencelock._api"),
         (direction_faults, "_keeper/beat.py", "def f():\n    import fencelock", "fencelock"),
         (direction_faults, "errors.py", "if TYPE_CHECKING:\n    from .stores import x", "stores"),
@@ -51,6 +87,10 @@ def test_the_checks_read_the_whole_source() -> None:
         (client_faults, "_api/a.py", "import click", "click"),
         (client_faults, "cli/a.py", "import requests", "requests"),
         (client_faults, "stores/sqlite/a.py", "import psycopg", "psycopg"),
+        (client_faults, "_api/a.py", "import fencelock_lab", "fencelock_lab"),
+        (client_faults, "cli/a.py", "from fencelock_lab import demo", "fencelock_lab"),
+        (kit_faults, "testing/conformance/a.py", "from fencelock._flows import retry", "fencelock._flows"),
+        (kit_faults, "testing/conformance/a.py", "import fencelock.stores.memory", "stores.memory"),
     ],
 )
 def test_a_bad_import_is_reported(tmp_path: Path, check: Check, module: str, line: str, fault: str) -> None:
@@ -79,9 +119,31 @@ def test_a_good_import_is_not_reported(tmp_path: Path, module: str, line: str) -
     ]
 
 
+@pytest.mark.parametrize(
+    ("module", "line", "is_fault"),
+    [
+        ("demo/a.py", "from fencelock._flows import retry", True),
+        ("campaigns/a.py", "from fencelock.stores.registry import source_store", True),
+        ("servers/a.py", "def f():\n    from fencelock.model import Mark", True),
+        ("simulator/a.py", "from fencelock._flows import retry", False),
+        ("campaigns/a.py", "import fencelock\nfrom fencelock.protocol import Acquire", False),
+        ("benchmarks/a.py", "from fencelock.testing import ManualClock\nimport fencelock.aio", False),
+    ],
+)
+def test_a_private_import_of_the_laboratory_is_reported(tmp_path: Path, module: str, line: str, is_fault: bool) -> None:
+    _module(tmp_path, module, line)
+    assert len(lab_faults(tmp_path)) == is_fault
+
+
+def test_an_import_of_the_tests_is_reported(tmp_path: Path) -> None:
+    _module(tmp_path, "_api/a.py", "def f():\n    from tests.helpers import ROOT")
+    (fault,) = faults_of_test_imports(tmp_path, PACKAGE)
+    assert "_api.a:2 imports tests.helpers" in fault
+
+
 def _module(root: Path, name: str, text: str) -> Path:
     """Write a module of a made-up package, of which every layer has one, and return its path."""
-    for layer in ("_flows", "stores", "_keeper", "_api", "cli"):
+    for layer in ("protocol", "_flows", "stores", "_keeper", "_api", "cli"):
         (root / layer).mkdir()
         (root / layer / "__init__.py").touch()
     (root / "errors.py").touch()

@@ -25,7 +25,7 @@ from fencelock.errors import ConfigError, FencelockError
 from fencelock.hooks import NO_HOOKS, Hooks
 from fencelock.model import Mark, SourceInfo, check_lock_name, check_reason, check_token, default_holder
 from fencelock.protocol.generators import ask
-from fencelock.protocol.guard_requests import ENFORCE, GuardFlow, Look, Seen, Unpresent
+from fencelock.protocol.guard_requests import ENFORCE, GuardFlow, InspectResources, ResourceReport, Unpresent
 from fencelock.protocol.stores import GuardStore
 from fencelock.stores.registry import guard_store
 
@@ -309,14 +309,14 @@ def _source_info(source: "Source | SourceInfo") -> SourceInfo:
     return check_info(source.describe() if hasattr(source, "describe") else source)
 
 
-def inspect_resources(url: str, resource: str | None = None) -> Seen:
+def inspect_resources(url: str, resource: str | None = None) -> ResourceReport:
     """Return what the guards at `url` keep, of all resources or of one: marks, protections, observations.
 
     For operators and tests; it changes nothing, and needs no lease. SchemaError if no guard was ever used there.
     """
     connection = guard_store(url).connect()
     try:
-        return run(ask(Look(resource)), connection)
+        return run(ask(InspectResources(resource)), connection)
     finally:
         connection.close()
 

@@ -21,7 +21,7 @@ from fencelock.errors import GuardError
 from fencelock.hooks import Event, Hooks, emit
 from fencelock.model import Mark, SourceInfo, default_holder
 from fencelock.protocol.generators import ask
-from fencelock.protocol.guard_requests import GuardFlow, Look
+from fencelock.protocol.guard_requests import GuardFlow, InspectResources
 from fencelock.protocol.stores import GuardConnection, GuardStore
 
 
@@ -129,7 +129,7 @@ class GuardCore:
         """Read the mark of every resource."""
         found: dict[str, Mark] = {}
         for resource in self.scope.resources:
-            seen = yield from ask(Look(resource))
+            seen = yield from ask(InspectResources(resource))
             found[resource] = seen.marks[0] if seen.marks else Mark(resource, self.scope.lock)
         return found
 

@@ -13,7 +13,7 @@ import fencelock
 from fencelock._api.guard import inspect_resources
 from fencelock.cli.options import json_option, reason_option, source_option
 from fencelock.cli.output import emit, printable, table, token_text
-from fencelock.protocol.guard_requests import ENFORCE, OBSERVE, Observation, Seen
+from fencelock.protocol.guard_requests import ENFORCE, OBSERVE, Observation, ResourceReport
 from fencelock.stores.registry import guard_url
 
 
@@ -181,7 +181,7 @@ def _check_move(resource: str | None, lower_to: int | None, raise_to: str | None
         raise click.UsageError("--reason goes with --lower or --raise-to")
 
 
-def _check_known(url: str, seen: Seen, resource: str) -> None:
+def _check_known(url: str, seen: ResourceReport, resource: str) -> None:
     if not seen.marks:
         raise fencelock.GuardError(
             f"{guard_url(url)} knows no resource {resource!r}: `fencelock marks` lists those there are, and `fencelock "
@@ -189,7 +189,7 @@ def _check_known(url: str, seen: Seen, resource: str) -> None:
         )
 
 
-def _all_resources(url: str, seen: Seen, resource: str | None) -> list[str]:
+def _all_resources(url: str, seen: ResourceReport, resource: str | None) -> list[str]:
     if resource is not None:
         return [resource]
     if not seen.marks:
@@ -197,7 +197,7 @@ def _all_resources(url: str, seen: Seen, resource: str | None) -> list[str]:
     return [mark.resource for mark in seen.marks]
 
 
-def _guard_of(url: str, seen: Seen, resource: str) -> fencelock.Guard:
+def _guard_of(url: str, seen: ResourceReport, resource: str) -> fencelock.Guard:
     """Return a guard of the resource for the lock that it belongs to."""
     _check_known(url, seen, resource)
     lock = next(mark.lock for mark in seen.marks if mark.resource == resource)
@@ -213,7 +213,7 @@ def _info_if_named(source: str | None) -> fencelock.SourceInfo | None:
     return None if source is None else _info(source)
 
 
-def _described(seen: Seen) -> list[dict[str, Any]]:
+def _described(seen: ResourceReport) -> list[dict[str, Any]]:
     return [
         {
             "resource": mark.resource,
@@ -247,7 +247,7 @@ def _counted(one: Observation) -> dict[str, Any]:
     }
 
 
-def _story(url: str, seen: Seen) -> str:
+def _story(url: str, seen: ResourceReport) -> str:
     if not seen.marks:
         return f"{guard_url(url)} holds no marks: `fencelock protect`, or the first seal, makes one"
     rows = [
@@ -278,7 +278,7 @@ def _owner(mark: fencelock.Mark) -> str:
     return "a lease, closed" if mark.is_closed else "a lease"
 
 
-def _tables(seen: Seen, mark: fencelock.Mark) -> str:
+def _tables(seen: ResourceReport, mark: fencelock.Mark) -> str:
     return ", ".join(f"{one.table} ({one.mode})" for one in _of(seen.protections, mark)) or "none"
 
 

@@ -174,8 +174,8 @@ class RecordRefusal(NamedTuple):
 
 
 # --- inspection, outside of any transaction --------------------------------------------------------
-class Look(NamedTuple):
-    """Tell everything known of one resource, or of all (None), without changing it. Reply: Seen."""
+class InspectResources(NamedTuple):
+    """Tell everything known of one resource, or of all (None), without changing it. Reply: ResourceReport."""
 
     resource: str | None
 
@@ -198,7 +198,7 @@ class Observation(NamedTuple):
     address: str | None = None
 
 
-class Seen(NamedTuple):
+class ResourceReport(NamedTuple):
     """All about a place at one moment."""
 
     marks: tuple[Mark, ...]
@@ -209,11 +209,11 @@ class Seen(NamedTuple):
 Result = TypeVar("Result")
 GuardRequest = (
     Begin | Commit | Open | Finish | ReadMarks | WriteMarks | ChangeMark | WriteAudit | Join | Present | Unpresent
-    | ReadProtections | Protect | Unprotect | RecordRefusal | Look
+    | ReadProtections | Protect | Unprotect | RecordRefusal | InspectResources
 )  # fmt: skip
 """What a guard's connection answers."""
 
-GuardReply = tuple[str, ...] | dict[str, Mark] | bool | tuple[Protection, ...] | Protected | Seen | None
+GuardReply = tuple[str, ...] | dict[str, Mark] | bool | tuple[Protection, ...] | Protected | ResourceReport | None
 """What a guard's connection replies; each request's docstring names which of these it gets."""
 
 GuardFlow = Generator[GuardRequest, Any, Result]

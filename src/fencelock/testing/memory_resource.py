@@ -223,9 +223,9 @@ class MemoryResourceSession:
     def _record_refusal(self, request: ask.RecordRefusal) -> None:
         self.inside.observe(request.resource, "", request.kind)
 
-    def _look(self, request: ask.Look) -> ask.Seen:
+    def _look(self, request: ask.InspectResources) -> ask.ResourceReport:
         state, wanted = self.place.state, request.resource
-        return ask.Seen(
+        return ask.ResourceReport(
             tuple(mark for name, mark in sorted(state.marks.items()) if wanted in (None, name)),
             tuple(one for one in state.tables.values() if wanted in (None, one.resource)),
             tuple(
@@ -251,5 +251,5 @@ class MemoryResourceSession:
         ask.Protect: "_protect",
         ask.Unprotect: "_unprotect",
         ask.RecordRefusal: "_record_refusal",
-        ask.Look: "_look",
+        ask.InspectResources: "_look",
     }

@@ -187,11 +187,11 @@ class OptimisticGuardCodec(ABC):
         yield from ()
         raise nothing_protected(request.resource)
 
-    def _look(self, request: ask.Look) -> Operations:
+    def _look(self, request: ask.InspectResources) -> Operations:
         wanted = request.resource
         found = yield from (self._read_all() if wanted is None else self._read((wanted,)))
         marks = self._marks(found, None)
-        return ask.Seen(tuple(marks[name] for name in sorted(marks)), (), ())
+        return ask.ResourceReport(tuple(marks[name] for name in sorted(marks)), (), ())
 
     _ANSWERS: ClassVar[dict[type, Callable[[Any, Any], Any]]] = {
         ask.Begin: _begin,
@@ -205,7 +205,7 @@ class OptimisticGuardCodec(ABC):
         ask.ReadProtections: _read_protections,
         ask.Protect: _protect,
         ask.Unprotect: _unprotect,
-        ask.Look: _look,
+        ask.InspectResources: _look,
     }
 
 

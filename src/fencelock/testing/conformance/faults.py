@@ -31,7 +31,7 @@ class LostReplies:
 
     def connect(self, *, request_timeout_s: float) -> SourceConnection:
         """Return a connection that loses replies."""
-        return _Connection(self, self._store.connect(request_timeout_s=request_timeout_s))
+        return LossyConnection(self, self._store.connect(request_timeout_s=request_timeout_s))
 
     def listen(self, lock: str, claim: str) -> Channel:
         """Open the store's own channel."""
@@ -46,7 +46,9 @@ class LostReplies:
         return self._store.examine()
 
 
-class _Connection:
+class LossyConnection:
+    """A connection that loses the first reply of each kind."""
+
     def __init__(self, store: LostReplies, connection: SourceConnection) -> None:
         self._store = store
         self._connection = connection

@@ -8,7 +8,7 @@ import inspect
 from typing import Any
 
 from fencelock import Mark, Sequencer, SourceInfo
-from fencelock.protocol import GuardStore, Look, Seen, ask, draw_claim, run_generator
+from fencelock.protocol import GuardStore, InspectResources, ResourceReport, ask, draw_claim, run_generator
 from fencelock.testing.conformance.rig import Rig
 from fencelock.testing.runners import AsyncRunner, async_guard, guard_store, sync_guard
 
@@ -137,10 +137,10 @@ class GuardRig(Rig):
         self.do(guard.protect(self.tables[0], mode=mode, source=source))
         return guard
 
-    def seen(self) -> Seen:
+    def seen(self) -> ResourceReport:
         """Return all that is known of resource `r`."""
         connection = self.make_store(self.url).connect()
         try:
-            return run_generator(ask(Look("r")), connection.perform)
+            return run_generator(ask(InspectResources("r")), connection.perform)
         finally:
             connection.close()

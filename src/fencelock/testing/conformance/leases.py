@@ -6,7 +6,7 @@ from fencelock import protocol as ask
 from fencelock.protocol import SourceFlow
 from fencelock.testing.conformance.faults import LostReplies
 from fencelock.testing.conformance.rig import require
-from fencelock.testing.conformance.source_rig import Contender, SourceRig, ask_flow, draw_flow
+from fencelock.testing.conformance.source_rig import Claimant, SourceRig, ask_flow, draw_flow
 from fencelock.testing.runners import Attempt, acquire, release
 
 THREADS = 4
@@ -21,15 +21,15 @@ class LeaseChecks(SourceRig):
     # --- holding ------------------------------------------------------------------------------------------------------
     def test_a_held_lock_is_busy_for_everybody_else(self) -> None:
         """A lock has one holder."""
-        holder = self.contender()
+        holder = self.claimant()
         holder.hold()
         for _ in range(3):
-            require(isinstance(self.contender().acquire(), ask.Busy), "a held lock is busy")
+            require(isinstance(self.claimant().acquire(), ask.Busy), "a held lock is busy")
         require(self.info().holder == holder.holder, f"inspection shows who holds it: {self.info()}")
 
     def test_a_grant_states_the_time_left(self) -> None:
         """H1: the holder's deadline rests on it, so it is never more than the ttl."""
-        holder = self.contender()
+        holder = self.claimant()
         grant = holder.hold()
         require(0 < grant.remaining_ms <= holder.ttl_ms, f"H1: the time left is within the ttl: {grant}")
         self.pass_time(self.short_ttl_ms)
@@ -43,11 +43,11 @@ class LeaseChecks(SourceRig):
         self.brief().hold()
         self.let_expire()
         require(not self.info().is_held, "H1: an expired lease holds nothing")
-        self.contender().granted(self.contender().acquire(), "H1: an expired lease can be taken over")
+        self.claimant().granted(self.claimant().acquire(), "H1: an expired lease can be taken over")
 
     def test_renewal_extends_the_lease(self) -> None:
         """H2: by its ttl, from the moment of the renewal."""
-        holder = self.contender()
+        holder = self.claimant()
         holder.hold()
         self.pass_time(self.short_ttl_ms)
         renewed = self.renew(holder)
@@ -72,7 +72,7 @@ class LeaseChecks(SourceRig):
 
     def test_a_lease_taken_over_cannot_be_renewed(self) -> None:
         """T4: the reason names the new holder."""
-        stale, fresh = self.brief(), self.contender()
+        stale, fresh = self.brief(), self.claimant()
         stale.hold()
         self.let_expire()
         fresh.hold()
@@ -82,16 +82,16 @@ class LeaseChecks(SourceRig):
     def test_a_batch_tells_the_lost_from_the_renewed(self) -> None:
         """H2: one beat renews many leases, and each learns its own fate."""
         good, released, expired, never = (
-            self.contender("good"),
-            self.contender("released"),
+            self.claimant("good"),
+            self.claimant("released"),
             self.brief("expired"),
-            self.contender("never"),
+            self.claimant("never"),
         )
         for lease in (good, released, expired):
             lease.hold()
         released.release()
         self.let_expire()
-        stranger = self.contender("good")
+        stranger = self.claimant("good")
         reply = self.renew(good, released, expired, never, stranger)
         require(set(reply.remaining_ms) == {good.claim}, f"H2: of the batch, the one running lease is renewed: {reply}")
         lost = {lease.claim for lease in (released, expired, never, stranger)}
@@ -101,22 +101,22 @@ class LeaseChecks(SourceRig):
     # --- release ------------------------------------------------------------------------------------------------------
     def test_release_frees_the_lock(self) -> None:
         """H4: and says whether the lease was still running."""
-        holder = self.contender()
+        holder = self.claimant()
         holder.hold()
         require(holder.release().was_held, "release tells that the lease was held until now")
         require(not self.info().is_held, "a released lock is free")
-        self.contender().hold()
+        self.claimant().hold()
 
     def test_release_is_idempotent(self) -> None:
         """H4: its reply may be lost."""
-        holder = self.contender()
+        holder = self.claimant()
         holder.hold()
         holder.release()
         require(not holder.release().was_held, "H4: a second release finds nothing to end")
 
     def test_release_by_an_old_claim_frees_nobody_elses_lock(self) -> None:
         """H4: redis-py once released by name."""
-        old, new = self.contender(), self.contender()
+        old, new = self.claimant(), self.claimant()
         old.hold()
         old.release()
         new.hold()
@@ -126,7 +126,7 @@ class LeaseChecks(SourceRig):
 
     def test_release_by_an_expired_claim_frees_nobody_elses_lock(self) -> None:
         """H4: the late release of a holder that was taken over."""
-        old, new = self.brief(), self.contender()
+        old, new = self.brief(), self.claimant()
         old.hold()
         self.let_expire()
         new.hold()
@@ -135,7 +135,7 @@ class LeaseChecks(SourceRig):
 
     def test_release_of_one_lock_leaves_the_others(self) -> None:
         """H4: a claim is of one lock."""
-        first, second = self.contender("a"), self.contender("b")
+        first, second = self.claimant("a"), self.claimant("b")
         first.hold()
         second.hold()
         self.ask(ask.Release("b", first.claim))
@@ -149,10 +149,10 @@ class LeaseChecks(SourceRig):
     def test_a_late_duplicate_after_another_grant_is_refused(self) -> None:
         """H4: what is remembered of one ended claim survives the next one's."""
 
-        def end(holder: Contender) -> None:
+        def end(holder: Claimant) -> None:
             holder.release()
             for _ in range(self.churn):
-                other = self.contender()
+                other = self.claimant()
                 other.hold()
                 other.release()
 
@@ -163,7 +163,7 @@ class LeaseChecks(SourceRig):
         holder = self.brief()
         holder.hold()
         self.let_expire()
-        other = self.contender()
+        other = self.claimant()
         other.hold()
         other.release()
         self._require_over(holder, "its expiry and another's lease")
@@ -177,7 +177,7 @@ class LeaseChecks(SourceRig):
         if not self.has_purge:
             return
 
-        def end(holder: Contender) -> None:
+        def end(holder: Claimant) -> None:
             holder.release()
             self.ask(ask.Purge())
 
@@ -185,7 +185,7 @@ class LeaseChecks(SourceRig):
 
     def test_a_late_duplicate_of_a_waiter_is_refused(self) -> None:
         """H4: a waiter that gave up, or was granted and released, is over as well."""
-        holder, leaver, served = self.contender(), self.contender(), self.contender()
+        holder, leaver, served = self.claimant(), self.claimant(), self.claimant()
         holder.hold()
         leaver.queue()
         served.queue()
@@ -200,30 +200,30 @@ class LeaseChecks(SourceRig):
         """H4: an abandoned claim may reach the source before the acquire that it undoes."""
         for lock in ("never taken", "taken before"):
             if lock == "taken before":
-                other = self.contender(lock)
+                other = self.claimant(lock)
                 other.hold()
                 other.release()
-            hasty = self.contender(lock)
+            hasty = self.claimant(lock)
             require(not hasty.release().was_held, "H4: a claim that has not arrived holds nothing")
             self._require_over(hasty, "a release that came first", may_wait=True)
 
-    def _require_over_after(self, end: Callable[[Contender], object], what: str) -> None:
-        holder = self.contender()
+    def _require_over_after(self, end: Callable[[Claimant], object], what: str) -> None:
+        holder = self.claimant()
         holder.hold()
         end(holder)
         self._require_over(holder, what)
         self._require_over(holder, what, may_wait=True)
 
-    def _require_over(self, contender: Contender, what: str, *, may_wait: bool = False) -> None:
-        reply = self.ask(contender.request(may_wait=may_wait))
+    def _require_over(self, claimant: Claimant, what: str, *, may_wait: bool = False) -> None:
+        reply = self.ask(claimant.request(may_wait=may_wait))
         require(isinstance(reply, ask.ClaimEnded), f"H4: after {what} a claim is not granted or queued again: {reply}")
-        require(not self.info(contender.lock).is_held, "H4: and the lock stays free")
-        require(not self.info(contender.lock).waiters, "H4: and nobody waits for it")
+        require(not self.info(claimant.lock).is_held, "H4: and the lock stays free")
+        require(not self.info(claimant.lock).waiters, "H4: and nobody waits for it")
 
     # --- break --------------------------------------------------------------------------------------------------------
     def test_a_break_ends_the_lease_and_says_why(self) -> None:
         """G10: the old holder hears the reason at its next renewal."""
-        holder = self.contender()
+        holder = self.claimant()
         holder.hold()
         broken = self.break_lock(reason="the disk burns")
         require(broken.holder == holder.holder, f"a break tells whose lease it ended: {broken}")
@@ -234,11 +234,11 @@ class LeaseChecks(SourceRig):
     def test_a_break_of_a_free_lock_ends_nobodys_lease(self) -> None:
         """G10: the token is minted all the same, for the guards."""
         require(self.break_lock().holder is None, "a break of a free lock ends nobody's lease")
-        self.contender().hold()
+        self.claimant().hold()
 
     def test_a_break_asked_again_breaks_nobody_elses_lease(self) -> None:
         """G10: its reply was lost, and somebody has acquired the lock since."""
-        holder, next_one = self.contender(), self.contender()
+        holder, next_one = self.claimant(), self.claimant()
         holder.hold()
         claim, _ = self.run(draw_flow())
         request = ask.Break("lock", claim, "an operator", "a check")
@@ -261,7 +261,7 @@ class LeaseChecks(SourceRig):
 
     def test_a_lost_reply_to_a_poll_is_answered_again(self) -> None:
         """T3: the waiter that was granted, and did not hear it, is not queued behind itself."""
-        holder = self.contender()
+        holder = self.claimant()
         holder.hold()
         lossy = LostReplies(self.store, (ask.Poll,))
         flow = acquire(Attempt("lock", "waiter", self.long_ttl_ms), may_wait=True, timeout_ms=None)

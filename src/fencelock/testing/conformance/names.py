@@ -32,7 +32,7 @@ class NameChecks(SourceRig):
 
     def test_nasty_names_are_different_locks(self) -> None:
         """Case, blanks, escapes, normal forms: none of them makes two names one."""
-        holders = [self.contender(name) for name in NASTY_NAMES]
+        holders = [self.claimant(name) for name in NASTY_NAMES]
         tokens = [holder.hold().token for holder in holders]
         require(len(set(tokens)) == len(tokens), "each of them has a token of its own")
         for holder, token in zip(holders, tokens, strict=True):
@@ -42,7 +42,7 @@ class NameChecks(SourceRig):
 
     def test_releasing_one_nasty_name_frees_no_other(self) -> None:
         """Every second one is released; the others stay held."""
-        holders = [self.contender(name) for name in NASTY_NAMES]
+        holders = [self.claimant(name) for name in NASTY_NAMES]
         for holder in holders:
             holder.hold()
         for holder in holders[::2]:
@@ -54,7 +54,7 @@ class NameChecks(SourceRig):
     def test_listing_gives_every_name_back(self) -> None:
         """Page by page, each once."""
         for name in NASTY_NAMES:
-            self.contender(name).hold()
+            self.claimant(name).hold()
         found: list[str] = []
         after = None
         while page := self.ask(ask.ListLocks(after)):
@@ -67,5 +67,5 @@ class NameChecks(SourceRig):
         """A 16-bit hash of the name makes two of a thousand collide (tooz on PostgreSQL)."""
         for number in range(self.many_names):
             name = hashlib.sha256(str(number).encode()).hexdigest()
-            reply = self.contender(name).acquire()
+            reply = self.claimant(name).acquire()
             require(isinstance(reply, ask.Granted), f"name {number} collides with an earlier one: {reply}")

@@ -1,4 +1,4 @@
-"""What checks of a source are written in: contenders for a lock, who ask a fresh source one request at a time.
+"""The language of the checks of a source: claimants of a lock, who ask a fresh source one request at a time.
 
 Promise: every request goes through the flows' own driver, so that what is checked is what production asks; a request
 that finds the block of tokens spent reserves one and is asked again, as the acquire flow does.
@@ -30,15 +30,15 @@ def draw_flow() -> SourceFlow[tuple[str, int]]:
     return (yield from ask(requests.DRAW))
 
 
-class Contender:
+class Claimant:
     """One claim on one lock."""
 
     def __init__(self, rig: "SourceRig", lock: str, ttl_ms: int) -> None:
         self.rig = rig
         self.lock = lock
         self.ttl_ms = ttl_ms
-        rig.contenders += 1
-        self.holder = f"contender-{rig.contenders}"
+        rig.claimants += 1
+        self.holder = f"claimant-{rig.claimants}"
         self._draw()
 
     def _draw(self) -> None:
@@ -96,7 +96,7 @@ class SourceRig(Rig):
 
     store: SourceStore
     runner: SyncRunner | AsyncRunner
-    contenders: int
+    claimants: int
     runner_type: Callable[[Callable[[], int]], SyncRunner | AsyncRunner] = SyncRunner
     has_epochs = True
     """Whether the source can begin a new history (T7)."""
@@ -135,7 +135,7 @@ class SourceRig(Rig):
         self.url = self.make_url()
         self.store = self.make_store(self.url)
         self.runner = self.runner_type(self.now_us)
-        self.contenders = 0
+        self.claimants = 0
         capabilities = self.store.capabilities
         for ttl_ms in (self.short_ttl_ms, self.long_ttl_ms):
             require(
@@ -157,19 +157,19 @@ class SourceRig(Rig):
         """Ask the source one thing."""
         return self.run(ask_flow(request))
 
-    def contender(self, lock: str = "lock", ttl_ms: int | None = None) -> Contender:
+    def claimant(self, lock: str = "lock", ttl_ms: int | None = None) -> Claimant:
         """Return a fresh claim, with the long ttl unless said."""
-        return Contender(self, lock, self.long_ttl_ms if ttl_ms is None else ttl_ms)
+        return Claimant(self, lock, self.long_ttl_ms if ttl_ms is None else ttl_ms)
 
-    def brief(self, lock: str = "lock") -> Contender:
+    def brief(self, lock: str = "lock") -> Claimant:
         """Return a fresh claim with the short ttl."""
-        return self.contender(lock, self.short_ttl_ms)
+        return self.claimant(lock, self.short_ttl_ms)
 
     def let_expire(self) -> None:
         """Let a short ttl pass."""
         self.pass_time(self.short_ttl_ms)
 
-    def renew(self, *leases: Contender) -> requests.Renewed:
+    def renew(self, *leases: Claimant) -> requests.Renewed:
         """Renew leases in one batch."""
         return self.ask(requests.Renew(tuple((lease.lock, lease.claim) for lease in leases)))  # type: ignore[no-any-return]
 

@@ -19,28 +19,28 @@ class TokenChecks(SourceRig):
 
     def test_a_token_is_an_integer_from_1(self) -> None:
         """T2: 1 <= token < 2**63, and no bool."""
-        token = self.contender().hold().token
+        token = self.claimant().hold().token
         require(type(token) is int and 1 <= token <= MAX_TOKEN, f"T2: a token is 1 <= int < 2**63, not {token!r}")
 
     def test_a_new_grant_gives_a_higher_token(self) -> None:
         """T4: also to the same holder, and to one who comes back at once."""
         tokens = []
         for _ in range(20):
-            contender = self.contender()
-            tokens.append(contender.hold().token)
-            contender.release()
+            claimant = self.claimant()
+            tokens.append(claimant.hold().token)
+            claimant.release()
         self._require_rising(tokens, "T4: each grant gives a higher token")
 
     def test_a_token_rises_after_expiry(self) -> None:
         """T4, T6: whoever takes over an expired lease gets a higher token."""
         tokens = [self.brief().hold().token]
         self.let_expire()
-        tokens.append(self.contender().hold().token)
+        tokens.append(self.claimant().hold().token)
         self._require_rising(tokens, "T4: taking over an expired lease gives a higher token")
 
     def test_a_token_rises_over_a_waiter(self) -> None:
         """T4: a grant to a waiter is a grant."""
-        first, second = self.contender(), self.contender()
+        first, second = self.claimant(), self.claimant()
         tokens = [first.hold().token]
         second.queue()
         first.release()
@@ -49,7 +49,7 @@ class TokenChecks(SourceRig):
 
     def test_a_retry_with_the_same_claim_gives_the_same_token(self) -> None:
         """T3: the reply may have been lost, and the client asks again."""
-        holder = self.contender()
+        holder = self.claimant()
         token = holder.hold().token
         for _ in range(3):
             again = holder.granted(holder.acquire(), "T3: the holder's own repeated acquire is granted again")
@@ -58,7 +58,7 @@ class TokenChecks(SourceRig):
 
     def test_a_waiter_that_asks_again_gets_the_same_token(self) -> None:
         """T3: the reply to the poll that was granted may be lost as well."""
-        first, waiter = self.contender(), self.contender()
+        first, waiter = self.claimant(), self.claimant()
         first.hold()
         waiter.queue()
         first.release()
@@ -68,57 +68,57 @@ class TokenChecks(SourceRig):
 
     def test_renewal_keeps_the_token(self) -> None:
         """T3: the token is the tenure's, not the beat's."""
-        holder = self.contender()
+        holder = self.claimant()
         token = holder.hold().token
         require(holder.renew() is None, "a running lease can be renewed")
         require(self.info().token == token, f"T3: a renewal keeps token {token}, not {self.info().token}")
 
     def test_release_keeps_the_counter(self) -> None:
         """T6: with Litestream's S3 leaser, a release deletes the record, and the next token is 1."""
-        first = self.contender()
+        first = self.claimant()
         token = first.hold().token
         first.release()
         if self.shows_spent_tokens:
             require(self.info().token == token, "T6: a free lock shows the last token issued")
-        self._require_rising([token, self.contender().hold().token], "T6: release does not reset the counter")
+        self._require_rising([token, self.claimant().hold().token], "T6: release does not reset the counter")
 
     def test_purge_keeps_the_counter(self) -> None:
         """T6: what is forgotten about a lock is not its tokens."""
         if not self.has_purge:
             return
-        first = self.contender()
+        first = self.claimant()
         token = first.hold().token
         first.release()
         require(self.ask(ask.Purge()) == 1, "purge forgets the one idle lock, and says so")
-        self._require_rising([token, self.contender().hold().token], "T6: purge does not reset the counter")
+        self._require_rising([token, self.claimant().hold().token], "T6: purge does not reset the counter")
 
     def test_a_break_mints_a_higher_token(self) -> None:
         """G10: guards are to be sealed with it against the old holder."""
-        token = self.contender().hold().token
+        token = self.claimant().hold().token
         broken = self.break_lock()
-        self._require_rising([token, broken.token, self.contender().hold().token], "a break mints a token of its own")
+        self._require_rising([token, broken.token, self.claimant().hold().token], "a break mints a token of its own")
 
     def test_tokens_rise_for_a_source_opened_again(self) -> None:
         """T6: a restart of the client is no new beginning."""
         if not self.survives_reopening:
             return
         before = self.source()
-        token = self.contender("a").hold().token
+        token = self.claimant("a").hold().token
         self.store = self.make_store(self.url)
         after = self.source()
         same = (before.source_id, before.history_id) == (after.source_id, after.history_id)
         require(same, "a source that is opened again has its source id and history id")
-        other = self.contender("a")
+        other = self.claimant("a")
         require(isinstance(other.acquire(), ask.Busy), "a lease outlives the connection that got it")
         self.break_lock("a")
-        self._require_rising([token, self.contender("a").hold().token], "T6: opening again does not reset the counter")
+        self._require_rising([token, self.claimant("a").hold().token], "T6: opening again does not reset the counter")
 
     def test_inspection_shows_the_last_token_and_gives_none_away(self) -> None:
         """T5: Redisson's getToken() reads the counter, so a stale holder gets its successor's token."""
         stale = self.brief()
         stale.hold()
         self.let_expire()
-        fresh = self.contender()
+        fresh = self.claimant()
         token = fresh.hold().token
         replies = (stale.acquire(), stale.poll(), self.ask(stale.request(may_wait=True)))
         for reply in replies:
@@ -133,7 +133,7 @@ class TokenChecks(SourceRig):
 
     def test_a_grant_names_its_source_and_history(self) -> None:
         """G5: guards compare both, and a sequencer has to carry them."""
-        grants = [self.contender(lock).hold() for lock in ("a", "b")]
+        grants = [self.claimant(lock).hold() for lock in ("a", "b")]
         info = self.source()
         for grant in grants:
             require(
@@ -164,7 +164,7 @@ class TokenChecks(SourceRig):
         """T7: the next multiple of 2**40, a new history id, and the old leases are over."""
         if not self.has_epochs:
             return
-        holder, waiter = self.contender(), self.contender()
+        holder, waiter = self.claimant(), self.claimant()
         token = holder.hold().token
         waiter.queue()
         before = self.source()
@@ -175,7 +175,7 @@ class TokenChecks(SourceRig):
         require(holder.renew() is not None, "T7: a lease of the old history is over")
         require(isinstance(holder.acquire(), ask.ClaimEnded), "T7, H4: nor is its claim granted in the new one")
         require(isinstance(waiter.poll(), ask.ClaimEnded), "T7: nor has a waiter of the old history a place")
-        self._require_rising([after.last_token, self.contender().hold().token], "T7: tokens go on above the jump")
+        self._require_rising([after.last_token, self.claimant().hold().token], "T7: tokens go on above the jump")
 
     def test_raising_the_epoch_is_compared_and_swapped(self) -> None:
         """T7: of two operators at the same time, one raises; a repeated request raises nothing."""
@@ -188,14 +188,14 @@ class TokenChecks(SourceRig):
 
     def test_reserving_a_block_twice_spends_nothing(self) -> None:
         """T1: a reservation whose reply was lost is asked for again."""
-        token = self.contender("a").hold().token
+        token = self.claimant("a").hold().token
         before = dataclasses.replace(self.source(), reserved_token=0)
         for _ in range(3):
             self.ask(ask.ReserveBlock())
         info = self.source()
         require(dataclasses.replace(info, reserved_token=0) == before, "T1: reserving issues no token")
         require(info.reserved_token >= info.last_token, f"T1: no token lies above what is reserved: {info}")
-        self._require_rising([token, self.contender("b").hold().token], "T1: tokens go on where they were")
+        self._require_rising([token, self.claimant("b").hold().token], "T1: tokens go on where they were")
 
     def _require_rising(self, tokens: list[int], rule: str) -> None:
         require(all(low < high for low, high in pairwise(tokens)), f"{rule}: {tokens}")

@@ -4,7 +4,7 @@ import select
 
 from fencelock import protocol as ask
 from fencelock.testing.conformance.rig import require
-from fencelock.testing.conformance.source_rig import Contender, SourceRig
+from fencelock.testing.conformance.source_rig import Claimant, SourceRig
 from fencelock.testing.runners import REQUEST_TIMEOUT_S
 
 TRIES = 10
@@ -30,8 +30,8 @@ class WaitingChecks(SourceRig):
         """H7: a lock that is free while somebody waits for it is not free for others."""
         holder, (waiter,) = self._queue_of(1)
         holder.release()
-        require(isinstance(self.contender().acquire(), ask.Busy), "H7: a newcomer that cannot wait finds it busy")
-        newcomer = self.contender()
+        require(isinstance(self.claimant().acquire(), ask.Busy), "H7: a newcomer that cannot wait finds it busy")
+        newcomer = self.claimant()
         newcomer.queue()
         waiter.granted(waiter.poll(), "H7: the waiter gets the lock")
         waiter.release()
@@ -59,9 +59,9 @@ class WaitingChecks(SourceRig):
 
     def test_a_dead_waiter_blocks_no_longer_than_its_ttl(self) -> None:
         """H7: nobody polls for it."""
-        holder = self.contender()
+        holder = self.claimant()
         holder.hold()
-        dead, alive = self.brief(), self.contender()
+        dead, alive = self.brief(), self.claimant()
         dead.queue()
         alive.queue()
         holder.release()
@@ -70,16 +70,16 @@ class WaitingChecks(SourceRig):
 
     def test_a_lone_dead_waiter_blocks_nobody(self) -> None:
         """H7: not even a newcomer that cannot wait."""
-        holder, dead = self.contender(), self.brief()
+        holder, dead = self.claimant(), self.brief()
         holder.hold()
         dead.queue()
         holder.release()
         self.let_expire()
-        self.contender().hold()
+        self.claimant().hold()
 
     def test_a_waiter_whose_place_expired_is_not_granted(self) -> None:
         """H8: etcd#11456, CURATOR-604: it slept past its own ttl, and its lease would be over, or somebody else's."""
-        holder = self.contender()
+        holder = self.claimant()
         holder.hold()
         sleeper = self.brief()
         sleeper.queue()
@@ -91,7 +91,7 @@ class WaitingChecks(SourceRig):
 
     def test_a_waiter_whose_place_expired_does_not_keep_it(self) -> None:
         """H8: while the lock is held, asking again does not bring the place back."""
-        holder = self.contender()
+        holder = self.claimant()
         holder.hold()
         sleeper = self.brief()
         sleeper.queue()
@@ -101,7 +101,7 @@ class WaitingChecks(SourceRig):
 
     def test_polling_keeps_a_place(self) -> None:
         """H8: as long as the waiter asks within its ttl, which a slow machine may miss a few times."""
-        self.contender().hold()
+        self.claimant().hold()
         for _ in range(TRIES):
             waiter = self.brief()
             waiter.queue()
@@ -109,13 +109,13 @@ class WaitingChecks(SourceRig):
                 return
         raise AssertionError("H8: a waiter that asks in time keeps its place, for longer than one ttl")
 
-    def _keeps_place(self, waiter: Contender) -> bool:
+    def _keeps_place(self, waiter: Claimant) -> bool:
         self.pass_time(self.short_ttl_ms // POLLS_PER_TTL)
         return isinstance(waiter.poll(), ask.Queued)
 
     def test_a_poll_without_a_place_is_over(self) -> None:
         """H8: a claim that never queued has no turn."""
-        require(isinstance(self.contender().poll(), ask.ClaimEnded), "a claim that never queued has no place")
+        require(isinstance(self.claimant().poll(), ask.ClaimEnded), "a claim that never queued has no place")
         require(not self.info().is_held, "and gets nothing")
 
     def test_a_waiter_is_told_when_to_look_again(self) -> None:
@@ -128,7 +128,7 @@ class WaitingChecks(SourceRig):
     def test_a_queue_moves_on_when_its_holder_expires(self) -> None:
         """H7: nobody has to release."""
         self.brief().hold()
-        waiter = self.contender()
+        waiter = self.claimant()
         self.ask(waiter.request(may_wait=True))  # Granted at once, if the machine was so slow.
         self.let_expire()
         waiter.granted(waiter.poll(), "H7: the head of the queue takes over an expired lease")
@@ -142,7 +142,7 @@ class WaitingChecks(SourceRig):
         else:
             reply = waiter.poll()
             require(isinstance(reply, ask.ClaimEnded), f"G10: a place from before a break is over: {reply}")
-            grant = self.contender().hold()
+            grant = self.claimant().hold()
         require(grant.token > broken.token, f"G10: the next token {grant.token} is above the breaker's {broken.token}")
 
     def test_the_head_of_the_queue_is_told_of_a_release(self) -> None:
@@ -165,10 +165,10 @@ class WaitingChecks(SourceRig):
         finally:
             channel.close()
 
-    def _queue_of(self, length: int) -> tuple[Contender, list[Contender]]:
-        holder = self.contender()
+    def _queue_of(self, length: int) -> tuple[Claimant, list[Claimant]]:
+        holder = self.claimant()
         holder.hold()
-        waiters = [self.contender() for _ in range(length)]
+        waiters = [self.claimant() for _ in range(length)]
         for waiter in waiters:
             waiter.queue()
         return holder, waiters

@@ -7,7 +7,7 @@ asks its source.
 
 from dataclasses import dataclass
 
-from fencelock.model import Sequencer
+from fencelock import Sequencer
 
 LEASE = Sequencer("bench", "history", "bench", 1, "claim")
 RESOURCE, LOCK = "reports", "bench"

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
-from fencelock.clock import boottime_us
-from fencelock.model import draw_claim
+from fencelock.protocol import boottime_us, draw_claim
 from fencelock.protocol.source_requests import Acquire
 from fencelock.stores.mysql.connection.client import FORKS, MySQLConnection, open_connection
 from fencelock.stores.mysql.connection.url import parse_url

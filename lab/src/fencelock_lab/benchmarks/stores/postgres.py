@@ -12,8 +12,7 @@ from contextlib import closing, contextmanager
 
 import psycopg
 
-from fencelock.clock import boottime_us
-from fencelock.model import draw_claim
+from fencelock.protocol import boottime_us, draw_claim
 from fencelock.protocol.source_requests import Acquire, ReserveBlock
 from fencelock.stores.postgres.source.codec import HEAD_WAIT_MS, SQL
 from fencelock.stores.postgres.source.store import PostgresSource

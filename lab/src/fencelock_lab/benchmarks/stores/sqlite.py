@@ -17,7 +17,7 @@ from typing import Any
 
 import fencelock
 from fencelock.clock import boottime_ms, boottime_us
-from fencelock.model import draw_claim
+from fencelock.protocol import draw_claim
 from fencelock.stores.sqlite.connection.database import Database
 from fencelock.stores.sqlite.source.identity import PAGE_BYTES, SQL
 from fencelock.stores.sqlite.source.store import register_functions

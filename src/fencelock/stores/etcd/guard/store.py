@@ -9,7 +9,7 @@ from typing import Any
 from fencelock.errors import FencelockError, GuardError, SourceError
 from fencelock.model import Finding
 from fencelock.protocol.generators import run_generator
-from fencelock.protocol.guard_requests import Look
+from fencelock.protocol.guard_requests import InspectResources
 from fencelock.stores.etcd.connection.client import EtcdClient
 from fencelock.stores.etcd.connection.url import parse_url, prefix_of
 from fencelock.stores.etcd.connection.wire import delete, txn, was_modified
@@ -54,7 +54,7 @@ class EtcdGuard:
     def examine(self) -> list[Finding]:
         """Return whether a source of locks is in the way, and whether anybody may write past the marks."""
         try:
-            self.connect().perform(Look(None))
+            self.connect().perform(InspectResources(None))
             conflict: str | None = run_generator(
                 find_conflict_of_guard(self.layout), lambda trip: send_txn(self._client, trip)
             )

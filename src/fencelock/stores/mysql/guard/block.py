@@ -221,7 +221,7 @@ class _ErrorMapping(GuardConnectionBase[Any, MySQLBlockCodec]):
 
     def _after(self, request: Any) -> None:
         super()._after(request)
-        if isinstance(request, (ask.Commit, ask.Finish, ask.Look)):
+        if isinstance(request, (ask.Commit, ask.Finish, ask.InspectResources)):
             self._is_begun = False
 
     def _map_request_error(self, error: BaseException, request: Any) -> FencelockError | None:

@@ -146,14 +146,14 @@ class MySQLBlockCodec(MySQLGuardCodec):
     def _unprotect(self, request: ask.Unprotect) -> Trips:
         return (yield from _separately(self._protector.unprotect(request.resource, request.tables)))
 
-    def _look(self, request: ask.Look) -> Trips:
+    def _look(self, request: ask.InspectResources) -> Trips:
         yield SQL.look_without_locks
         found = []
         for look in (SQL.show_marks, SQL.show_triggers, SQL.show_observations):
             found.append((yield self.fill(look, resource=request.resource))[0])
         yield SQL.rollback
         marks, triggers, observations = found
-        return ask.Seen(
+        return ask.ResourceReport(
             tuple(marks_in([marks]).values()),
             protections_in(triggers, self._database),
             tuple(_observation(row) for row in observations),
@@ -171,7 +171,7 @@ class MySQLBlockCodec(MySQLGuardCodec):
         ask.WriteAudit: _write_audit,
         ask.Protect: _protect,
         ask.Unprotect: _unprotect,
-        ask.Look: _look,
+        ask.InspectResources: _look,
     }
 
 

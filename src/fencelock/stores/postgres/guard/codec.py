@@ -171,13 +171,13 @@ class PostgresBlockCodec(PostgresGuardCodec):
             found[table] = name
         return found
 
-    def _look(self, request: ask.Look) -> Trips:
+    def _look(self, request: ask.InspectResources) -> Trips:
         wanted = (request.resource,)
         looks = (SQL.show_marks, SQL.read_protections, SQL.show_observations)
         answers = yield (_WHICH_SCHEMA, *(Statement(look, wanted) for look in looks))
         _check_schema(answers[0])
         marks, protections, observations = (answer.rows for answer in answers[-len(looks) :])
-        return ask.Seen(
+        return ask.ResourceReport(
             tuple(marks_in(marks).values()),
             tuple(Protection(*row) for row in protections),
             tuple(ask.Observation(*row) for row in observations),
@@ -195,7 +195,7 @@ class PostgresBlockCodec(PostgresGuardCodec):
         ask.WriteAudit: _write_audit,
         ask.Protect: _protect,
         ask.Unprotect: _unprotect,
-        ask.Look: _look,
+        ask.InspectResources: _look,
     }
 
 

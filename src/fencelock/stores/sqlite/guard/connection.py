@@ -151,7 +151,7 @@ class SQLiteGuardConnection:
     def _record_refusal(self, request: ask.RecordRefusal) -> None:
         self.marks.record_refusal(request.resource, request.kind)
 
-    def _look(self, request: ask.Look) -> ask.Seen:
+    def _look(self, request: ask.InspectResources) -> ask.ResourceReport:
         self.database.drop_if_replaced()
         return self.database.read(
             lambda: read_everything(SQLiteMarks(self.native, self.database.path), request.resource)
@@ -178,15 +178,17 @@ class SQLiteGuardConnection:
         ask.Protect: _protect,
         ask.Unprotect: _unprotect,
         ask.RecordRefusal: _record_refusal,
-        ask.Look: _look,
+        ask.InspectResources: _look,
     }
 
 
-def read_everything(marks: SQLiteMarks, resource: str | None) -> ask.Seen:
+def read_everything(marks: SQLiteMarks, resource: str | None) -> ask.ResourceReport:
     """Return everything about one resource, or about all."""
     if not marks.has_schema():
-        return ask.Seen((), (), ())
-    return ask.Seen(marks.read_all(resource), read_protections(marks, resource), marks.read_observed(resource))
+        return ask.ResourceReport((), (), ())
+    return ask.ResourceReport(
+        marks.read_all(resource), read_protections(marks, resource), marks.read_observed(resource)
+    )
 
 
 def ended_inside_error(attempt: str) -> GuardError:

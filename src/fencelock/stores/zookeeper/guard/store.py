@@ -12,7 +12,7 @@ from kazoo.security import Permissions
 
 from fencelock.errors import FencelockError, GuardError
 from fencelock.model import Finding
-from fencelock.protocol.guard_requests import Look
+from fencelock.protocol.guard_requests import InspectResources
 from fencelock.stores.quorum.colocated import split_locks
 from fencelock.stores.zookeeper.connection.url import base_of, parse_url
 from fencelock.stores.zookeeper.guard.codec import ZooKeeperGuardLayout
@@ -54,7 +54,7 @@ class ZooKeeperGuard:
     def examine(self) -> list[Finding]:
         """Return where everybody may write past the marks."""
         try:
-            marks = self.connect().perform(Look(None)).marks
+            marks = self.connect().perform(InspectResources(None)).marks
             nodes = [
                 (one.resource, where(one.resource)) for where in (self.layout.mark, self.layout.root) for one in marks
             ]
