@@ -17,7 +17,6 @@ pytest_plugins = [
     "tests.fix_servers",
     "tests.sql.postgres.fix_postgres",
     "tests.sql.postgres.fix_copies",
-    "tests.sql.fix_faketime",
     "tests.sql.postgres.fix_pgbouncer",
     "tests.sql.postgres.fix_tls",
     "tests.sql.mysql.fix_mysql",

@@ -29,7 +29,7 @@ from fencelock.integrations.django import fenced, lock, protected, source
 from tests.guards import LOCK, HandmadeLease, HandmadeSource, sequencer
 from tests.integrations.djangos import Report, forget, project_on
 from tests.integrations.places import Where
-from tests.sql.postgres.guarded import Step
+from tests.sql.guarded import Step
 
 Note = Report.tags.rel.model
 FIRST = "first"

@@ -26,7 +26,7 @@ from fencelock.integrations.sqlalchemy import fenced
 from tests.guards import LOCK, HandmadeLease, sequencer
 from tests.integrations.alchemy import TARGETS, Plain, Report, Stack, read, write
 from tests.integrations.places import Where
-from tests.sql.postgres.guarded import Step
+from tests.sql.guarded import Step
 
 
 @pytest.fixture(params=TARGETS)

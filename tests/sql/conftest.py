@@ -3,6 +3,7 @@
 The folders `postgres/` and `mysql/` have a `sql` of their own, so that the same fixtures serve them.
 """
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,16 @@ import fencelock
 from fencelock_lab.servers.mariadb import MariaDBFleet
 from fencelock_lab.servers.postgres import PostgresFleet
 from tests.guards import LOCK, RESOURCE
+from tests.helpers import wait_until
 from tests.sql.clients import SqlClient
+from tests.sql.clock import ClockedServer, clocked_server
 from tests.sql.dialect import SqlDialect, install
 from tests.sql.guarded import TABLE, Guarded
+from tests.sql.losses import LossScene, OpenScene
 from tests.sql.mysql.dialect import MySQLDialect
 from tests.sql.postgres.dialect import PostgresDialect
 from tests.sql.stage import SqlStage
+from tests.sql.waiters import Waiter
 
 VERSIONS = {"postgres15": "15", "postgres18": "18"}
 SERVERS = (*VERSIONS, "mysql")
@@ -81,6 +86,19 @@ def client(url: str) -> Iterator[SqlClient]:
 
 
 @pytest.fixture
+def clocked(sql: SqlDialect) -> Iterator[ClockedServer]:
+    """Yield a server of the test's own with a clock that jumps."""
+    with clocked_server(sql) as made:
+        yield made
+
+
+@pytest.fixture(params=["sync", "async"])
+def open_scene(request: pytest.FixtureRequest, sql: SqlDialect, url: str, proxy: Any, database: Any) -> OpenScene:
+    """Return what opens a scene with one of the public APIs."""
+    return lambda: LossScene(sql, request.param, url, proxy, database)
+
+
+@pytest.fixture
 def stage(sql: SqlDialect, database: Any, url: str, tmp_path: Path) -> Iterator[SqlStage]:
     """Yield a place for real processes that share the source."""
     with SqlStage(sql, database, tmp_path) as made:
@@ -107,3 +125,12 @@ def level(request: pytest.FixtureRequest, sql: SqlDialect) -> Iterator[str]:
     """Yield an isolation level that `guarded.guard_at(level)` has."""
     with sql.server_level(request.param):
         yield request.param
+
+
+@pytest.fixture
+def no_stray_threads() -> Iterator[None]:
+    """Wait until the thread of every waiter has ended."""
+    before = set(threading.enumerate())
+    yield
+    stray = [thread for thread in set(threading.enumerate()) - before if isinstance(thread, Waiter)]
+    wait_until(lambda: not any(thread.is_alive() for thread in stray))

@@ -5,7 +5,7 @@ folder of its name.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ClassVar
 
@@ -50,8 +50,29 @@ class SqlDialect(ABC):
     check_violation: ClassVar[type[Exception]]
     duplicate_key: ClassVar[type[Exception]]
     proxy_type: ClassVar[type[Any]]
+    write_after_loss: ClassVar[type[Exception]]
+    """What a write in a guarded block raises after the server has ended the connection."""
+    async_connection: ClassVar[type[Any]]
+    """The client library's connection for asyncio."""
+    async_ends: ClassVar[list[Callable[[Any], Awaitable[Any]]]]
+    """The ways by which an asyncio connection ends a transaction."""
     unfenced: ClassVar[str]
     """What the server says of a write that presents no token."""
+    withdraw: ClassVar[str]
+    """Takes back what was presented."""
+    no_sequencer: ClassVar[str]
+    """The code of a refusal of what is not a sequencer."""
+    odd_setting: ClassVar[str]
+    """Gives a session a setting that changes how the server computes."""
+    lock_column: ClassVar[str]
+    also_forbidden: ClassVar[dict[str, str]]
+    """More statements by which an owner cannot change marks and audit."""
+    keeps_itself: ClassVar[tuple[str, ...]]
+    """The codes of a refusal to change marks and audit."""
+    is_by_admin: ClassVar[str]
+    """Whether an entry of the audit names the account of the tests."""
+    wait_briefly: ClassVar[str]
+    """Has the session wait for locks as briefly as the server can."""
     commit_presented: ClassVar[str]
     """Commits a transaction that has presented."""
     now_us: ClassVar[str]
@@ -73,6 +94,16 @@ class SqlDialect(ABC):
     denied: ClassVar[str]
     row_is_gone: ClassVar[str]
     """What is said of a source whose own row was deleted."""
+
+    @property
+    def hold_lock(self) -> str:
+        """Holds the row of the lock called `lock`."""
+        return f"SELECT 1 FROM {self.prefix}lock WHERE name = 'lock' FOR UPDATE"
+
+    @property
+    def hold_source(self) -> str:
+        """Holds the row of the source."""
+        return f"SELECT 1 FROM {self.prefix}source FOR UPDATE"
 
     # Servers and databases
 
@@ -101,6 +132,14 @@ class SqlDialect(ABC):
     @abstractmethod
     def drop_database(self, database: Any) -> None:
         """Drop a database, whoever is connected to it."""
+
+    @abstractmethod
+    def flush(self, database: Any) -> None:
+        """Have the server flush all that was committed until now."""
+
+    @abstractmethod
+    def limited_user(self, database: Any) -> str:
+        """Return an account that may take locks, and for which the server keeps no connection in reserve."""
 
     # Sessions
 
@@ -163,19 +202,43 @@ class SqlDialect(ABC):
         """Return a number that grows when a request has come through the proxy and was done."""
 
     @abstractmethod
+    def wait_for_abandoned(self, database: Any, number: int) -> None:
+        """Return once the server has ended a connection whose client gave up on a request that has arrived since."""
+
+    @abstractmethod
     def rows_touched(self, native: Any, database: Any) -> int:
         """Return how many rows a connection has read or written until now."""
 
     # The guard
 
-    def present(self, native: Any, sequencer: Sequencer, *resources: str) -> None:
+    def present(self, native: Any, presented: Sequencer, *resources: str) -> None:
         """Present a token as any client does."""
         for resource in resources:
-            run(native, f"{self.call}present(%s, %s)", str(sequencer), resource)
+            run(native, f"{self.call}present(%s, %s)", str(presented), resource)
+
+    @abstractmethod
+    def seal_in_steps(self, native: Any, token: int) -> None:
+        """Do what a seal does, and stop before its commit."""
+
+    @abstractmethod
+    def overtaken(self, level: str) -> str:
+        """Return the code of a refusal to present after a wait during which a newer holder has sealed."""
+
+    @abstractmethod
+    def after_error(self, native: Any) -> None:
+        """Have a transaction go on in which a statement has failed, or another one in its place."""
+
+    @abstractmethod
+    def schema_of(self, database: Any) -> str:
+        """Return the schema that tables are in by default."""
 
     @abstractmethod
     def code_of(self, error: BaseException) -> str:
         """Return the code of a refusal of fencelock's own: FL001."""
+
+    @abstractmethod
+    def change_rows(self, native: Any) -> None:
+        """Have a connection return rows of another kind, as a user of the client library may."""
 
     @abstractmethod
     def guard_params(self, level: str) -> dict[str, str]:

@@ -10,7 +10,7 @@ import fencelock.aio
 from fencelock import Guard
 from tests.guards import LOCK, RESOURCE, HandmadeLease, sequencer
 from tests.helpers import wait_until
-from tests.sql.dialect import SqlDialect
+from tests.sql.dialect import SqlDialect, run
 
 TABLE = ("CREATE TABLE reports (id int PRIMARY KEY, value varchar(200))", "INSERT INTO reports VALUES (1, 'first')")
 
@@ -69,10 +69,10 @@ class Guarded:
 class Step:
     """A call that runs in a thread of its own, because it has to wait for another step."""
 
-    def __init__(self, call: Callable[[], Any]) -> None:
+    def __init__(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> None:
         self.result: Any = None
         self.error: BaseException | None = None
-        self._call = call
+        self._call = lambda: function(*arguments, **named)
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -92,3 +92,22 @@ class Step:
         if self.error is not None:
             raise self.error
         return self.result
+
+
+class BriefLease(HandmadeLease):
+    """A lease with little time left. Servers count in whole seconds: for them it has one."""
+
+    def remaining(self) -> float:
+        return 0.2
+
+
+def write(native: Any, value: str = "mine", key: int = 1) -> None:
+    """Write the value of a report."""
+    run(native, "UPDATE reports SET value = %s WHERE id = %s", value, key)
+
+
+def in_block(guarded: Guarded, body: Callable[[Any], Any], lease: Any = None) -> Any:
+    """Write, and then run `body`, in a guarded block."""
+    with guarded.guard().transaction(lease or HandmadeLease(5)) as native:
+        write(native)
+        return body(native)

@@ -4,24 +4,43 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
+import aiomysql
 import pymysql
 
+from fencelock import GuardError
 from fencelock.stores.mysql.connection.client import FORKS, open_connection
 from fencelock.stores.mysql.connection.url import parse_url
 from fencelock.stores.mysql.source.codec import SQL
 from fencelock_lab.servers.mariadb import MariaDBFleet, MariaDBServer
+from tests.guards import RESOURCE
 from tests.sql.clients import SqlClient
-from tests.sql.dialect import SqlDialect, run
+from tests.sql.dialect import SqlDialect, run, run_async
 from tests.sql.mysql.fix_mysql import Database, fresh_mysql_database
 from tests.sql.mysql.proxy import MySQLProxy
 
+UNFENCED = "FL001 no token presented"
+DEADLOCK = 1213
 SIGNALLED = 1644
 """The server's own number for an error that a routine has raised."""
+ENDED = 1792
+"""The server's own number for a write in a transaction that is read-only."""
 SHOWN_ANEW_S = 0.15
 """The server shows the same transactions again to a client that looks more than ten times a second."""
 STATUS = "SELECT variable_value FROM information_schema.global_status WHERE variable_name = %s"
+
+
+def code_of(error: BaseException) -> str:
+    """Return the SQLSTATE of a refusal, which its text begins with as well."""
+    assert isinstance(error, pymysql.Error)
+    number, text = error.args
+    found = re.match(r"(FL0\d\d) ", text)
+    assert number == SIGNALLED, error
+    assert found is not None, error
+    assert error.sqlstate == found.group(1)
+    assert len(text) <= 128
+    return found.group(1)
 
 
 class MySQLDialect(SqlDialect):
@@ -36,7 +55,25 @@ class MySQLDialect(SqlDialect):
     check_violation = pymysql.Error
     duplicate_key = pymysql.IntegrityError
     proxy_type = MySQLProxy
-    unfenced = "FL001 no token presented"
+    write_after_loss = GuardError
+    async_connection = aiomysql.Connection
+    async_ends: ClassVar = [
+        lambda native: native.commit(),
+        lambda native: native.rollback(),
+        lambda native: native.begin(),
+        lambda native: run_async(native, "COMMIT"),
+    ]
+    unfenced = UNFENCED
+    withdraw = "CALL fencelock_withdraw()"
+    no_sequencer = "FL011"
+    odd_setting = "SET div_precision_increment = 0"
+    lock_column = "lock_name"
+    also_forbidden: ClassVar = {
+        "replacing": "REPLACE INTO fencelock_mark (resource, lock_name, token) VALUES ('reports', 'nightly-report', 1)",
+    }
+    keeps_itself = ("FL009",)
+    is_by_admin = "account LIKE 'root@%'"
+    wait_briefly = "SET SESSION innodb_lock_wait_timeout = 1"
     commit_presented = "CALL fencelock_commit()"
     now_us = "SELECT timestampdiff(microsecond, '1970-01-01', utc_timestamp(6))"
     acquire_tail = "1000, 0, ''"
@@ -73,6 +110,14 @@ class MySQLDialect(SqlDialect):
 
     def drop_database(self, database: Database) -> None:
         database.server.rows(f"DROP DATABASE {database.name}")
+
+    def flush(self, database: Database) -> None:
+        """Do nothing: the server flushes each commit."""
+
+    def limited_user(self, database: Database) -> str:
+        database.rows("CREATE OR REPLACE USER worker")
+        database.rows(f"GRANT EXECUTE ON {database.name}.* TO worker")
+        return "worker"
 
     # Sessions
 
@@ -130,8 +175,11 @@ class MySQLDialect(SqlDialect):
         return client
 
     def arrivals(self, database: Database, proxy: MySQLProxy) -> int:
-        # A proxy sees no reply here: the server finds at the end of the call that its client has gone.
         return int(database.value(STATUS, "com_call_procedure"))
+
+    def wait_for_abandoned(self, database: Database, number: int) -> None:
+        # The server finds at the end of the call that its client has gone.
+        self.wait_for_end(database, number)
 
     def rows_touched(self, native: Any, database: Database) -> int:
         run(native, "FLUSH LOCAL STATUS")
@@ -139,16 +187,26 @@ class MySQLDialect(SqlDialect):
 
     # The guard
 
+    def seal_in_steps(self, native: Any, token: int) -> None:
+        run(native, "SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
+        run(native, "START TRANSACTION")
+        statement = "UPDATE fencelock_mark SET token = %s, claim = %s WHERE resource = %s"
+        run(native, statement, token, f"claim-{token}", RESOURCE)
+
+    def overtaken(self, level: str) -> str:
+        return "FL002"
+
+    def after_error(self, native: Any) -> None:
+        """Do nothing: a transaction goes on after an error."""
+
+    def schema_of(self, database: Database) -> str:
+        return database.name
+
     def code_of(self, error: BaseException) -> str:
-        """Return the SQLSTATE of a refusal, which its text begins with as well."""
-        assert isinstance(error, pymysql.Error)
-        number, text = error.args
-        found = re.match(r"(FL0\d\d) ", text)
-        assert number == SIGNALLED, error
-        assert found is not None, error
-        assert error.sqlstate == found.group(1)
-        assert len(text) <= 128
-        return found.group(1)
+        return code_of(error)
+
+    def change_rows(self, native: Any) -> None:
+        native.cursorclass = pymysql.cursors.DictCursor
 
     def guard_params(self, level: str) -> dict[str, str]:
         return {}

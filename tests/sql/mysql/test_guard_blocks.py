@@ -1,7 +1,6 @@
 """A guarded block of MySQL's: whose connection it is, who ends it, and what becomes of a holder that is frozen."""
 
 import asyncio
-import os
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -13,39 +12,15 @@ import pytest
 import fencelock
 import fencelock.aio
 from fencelock import GuardError, SourceUnavailableError, StaleTokenError, UnfencedWriteError
-from fencelock.protocol import guard_requests
 from fencelock.stores.mysql.guard.store import MySQLGuard
 from tests.guards import LOCK, RESOURCE, HandmadeLease
-from tests.sql.mysql.guarded import Guarded, run
-from tests.sql.postgres.guarded import Step
+from tests.sql.dialect import run, run_async
+from tests.sql.guarded import BriefLease, Guarded, Step, in_block, write
 
 pytestmark = pytest.mark.server_wide
 
-BRIEFLY_S = 0.2
-"""Servers count whole seconds: it is one of theirs."""
-
-
-class Briefly(HandmadeLease):
-    """A lease with little time left."""
-
-    def remaining(self) -> float:
-        return BRIEFLY_S
-
-
-def write(native: Any, value: str = "mine") -> None:
-    run(native, "UPDATE reports SET value = %s WHERE id = 1", value)
-
-
-def in_block(guarded: Guarded, body: Callable[[Any], Any], lease: Any = None) -> Any:
-    with guarded.guard().transaction(lease or HandmadeLease(5)) as native:
-        write(native)
-        return body(native)
-
-
 # --- who ends it ----------------------------------------------------------------------------------
 ENDS: dict[str, Callable[[Any], Any]] = {
-    "commit()": lambda native: native.commit(),
-    "rollback()": lambda native: native.rollback(),
     "begin()": lambda native: native.begin(),
     "autocommit()": lambda native: native.autocommit(True),
     "COMMIT": lambda native: run(native, "COMMIT"),
@@ -61,19 +36,9 @@ ENDS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("how", ENDS)
-def test_a_block_cannot_end_its_own_transaction(guarded: Guarded, how: str) -> None:
+def test_a_block_cannot_end_its_own_transaction_by_sql(guarded: Guarded, how: str) -> None:
     with pytest.raises(GuardError, match="tried to end its own guarded transaction"):
         in_block(guarded, ENDS[how])
-    assert guarded.value() == "first"
-
-
-def test_a_block_that_swallows_that_refusal_is_undone_all_the_same(guarded: Guarded) -> None:
-    def swallow(native: Any) -> None:
-        with pytest.raises(GuardError):
-            native.commit()
-
-    with pytest.raises(GuardError, match="nothing of the block was written"):
-        in_block(guarded, swallow)
     assert guarded.value() == "first"
 
 
@@ -171,12 +136,6 @@ def test_savepoints_work_and_an_error_undoes_its_statement_only(guarded: Guarded
     assert guarded.database.rows("SELECT id, value FROM reports") == [(1, "mine")]
 
 
-def test_an_error_of_the_users_statement_stays_the_clients(guarded: Guarded) -> None:
-    with pytest.raises(pymysql.IntegrityError):
-        in_block(guarded, lambda native: run(native, "INSERT INTO reports VALUES (1, 'twice')"))
-    assert guarded.value() == "first"
-
-
 def test_the_block_meets_the_servers_own_defaults_without_autocommit(guarded: Guarded) -> None:
     names = ("sql_mode", "sql_safe_updates", "time_zone", "tx_isolation", "innodb_lock_wait_timeout")
     look = f"SELECT {', '.join(f'@@{{0}}.{name}' for name in names)}"
@@ -184,21 +143,6 @@ def test_the_block_meets_the_servers_own_defaults_without_autocommit(guarded: Gu
         assert run(native, look.format("session")) == run(native, look.format("global"))
         assert not native.get_autocommit()
         assert isinstance(native, pymysql.Connection)
-
-
-def test_a_connection_that_a_block_has_changed_is_not_lent_again(guarded: Guarded) -> None:
-    guard, lease = guarded.guard(), HandmadeLease(5)
-    numbers = []
-    for change in (
-        lambda native: None,
-        lambda native: setattr(native, "cursorclass", pymysql.cursors.DictCursor),
-        lambda native: None,
-    ):
-        with guard.transaction(lease) as native:
-            numbers.append(native.thread_id())
-            assert run(native, "SELECT 1") == [(1,)]
-            change(native)
-    assert numbers[0] == numbers[1] != numbers[2]
 
 
 def test_a_kept_connection_presents_nothing(guarded: Guarded) -> None:
@@ -229,40 +173,7 @@ def test_a_kept_connection_presents_nothing(guarded: Guarded) -> None:
         store._idle.give_back(native)
 
 
-def test_a_connection_that_the_server_has_ended_meanwhile_is_replaced(guarded: Guarded) -> None:
-    guard, lease = guarded.guard(), HandmadeLease(5)
-    for _ in range(2):
-        with guard.transaction(lease) as native:
-            write(native)
-        guarded.kill(native)
-
-
 # --- G3: a frozen holder --------------------------------------------------------------------------
-def test_g3_a_holder_that_is_idle_past_its_lease_is_ended_by_the_server(guarded: Guarded) -> None:
-    lease = Briefly(5)
-    guarded.guard().seal(lease)
-
-    def freeze(native: Any) -> None:
-        # What a frozen process does not notice: its successor seals.
-        Step(lambda: guarded.guard().seal(HandmadeLease(6))).end()
-        guarded.wait_for_end(native.thread_id())
-
-    with pytest.raises(GuardError, match=r"closed inside its block"):
-        in_block(guarded, freeze, lease)
-    assert (guarded.value(), guarded.guard().mark().token) == ("first", 6)
-
-
-def test_g3_a_statement_after_that_says_so(guarded: Guarded) -> None:
-    lease = Briefly(5)
-    guarded.guard().seal(lease)
-
-    def freeze(native: Any) -> None:
-        Step(lambda: guarded.guard().seal(HandmadeLease(6))).end()
-        write(native, "late")
-
-    with pytest.raises(GuardError, match="idle for longer than its lease has left"):
-        in_block(guarded, freeze, lease)
-    assert guarded.value() == "first"
 
 
 @pytest.mark.parametrize(("own", "limit"), [(0, 1), (100, 1)])
@@ -271,68 +182,14 @@ def test_g3_every_limit_of_the_server_is_lowered(guarded: Guarded, own: int, lim
     for name in names:
         guarded.database.rows(f"SET GLOBAL {name} = {own}")
     try:
-        with guarded.guard().transaction(Briefly(5)) as native:
+        with guarded.guard().transaction(BriefLease(5)) as native:
             assert run(native, "SELECT @@" + ", @@".join(names)) == [(limit,) * 3]
     finally:
         for name in names:
             guarded.database.rows(f"SET GLOBAL {name} = 0")
 
 
-def test_g3_a_frozen_sealer_does_not_keep_others_from_the_mark(guarded: Guarded) -> None:
-    """Between the two round trips of a seal a process may freeze as well."""
-    connection = guarded.guard()._core.store.connect()
-    connection.perform(guard_requests.Begin())
-    connection.perform(guard_requests.ReadMarks((RESOURCE,)))
-    guarded.guard().seal(HandmadeLease(6))
-    connection.close()
-    assert guarded.guard().mark().token == 6
-
-
 # --- lost connections -----------------------------------------------------------------------------
-def test_a_connection_lost_before_the_commit_is_definite(guarded: Guarded) -> None:
-    def kill(native: Any) -> None:
-        guarded.kill(native)
-        write(native, "late")
-
-    with pytest.raises(GuardError, match="closed inside its block") as caught:
-        in_block(guarded, kill)
-    assert caught.value.definite
-    assert guarded.value() == "first"
-    guarded.sealed(6)
-
-
-def test_a_connection_lost_before_the_end_of_the_block_is_definite_too(guarded: Guarded) -> None:
-    with pytest.raises(GuardError, match="closed inside its block") as caught:
-        in_block(guarded, guarded.kill)
-    assert caught.value.definite
-    assert guarded.value() == "first"
-
-
-def test_a_server_that_is_not_there_is_unavailable() -> None:
-    guard = fencelock.guard("mysql://127.0.0.1:1/nowhere", resource="r", lock=LOCK)
-    for attempt in (guard.mark, lambda: guard.seal(HandmadeLease(5))):
-        with pytest.raises(SourceUnavailableError, match="cannot be reached") as caught:
-            attempt()
-        assert caught.value.definite
-
-
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_a_forked_child_leaves_its_parents_block_alone(guarded: Guarded) -> None:
-    guard, lease = guarded.guard(), HandmadeLease(5)
-    with guard.transaction(lease) as native:
-        write(native)
-        child = os.fork()
-        if child == 0:  # pragma: no cover - another process.
-            code = 1
-            try:
-                with guarded.guard().transaction(lease.sequencer) as own:
-                    run(own, "INSERT INTO reports VALUES (2, 'child')")
-                code = 0
-            finally:
-                os._exit(code)
-        assert os.waitpid(child, 0)[1] == 0
-        write(native, "parent")
-    assert (guarded.value(1), guarded.value(2)) == ("parent", "child")
 
 
 def test_a_seal_that_waited_too_long_leaves_no_transaction_and_may_be_tried_again(guarded: Guarded) -> None:
@@ -436,7 +293,7 @@ def test_what_is_no_transaction_is_refused(guarded: Guarded) -> None:
 
 
 def test_the_callers_idleness_is_limited_while_it_has_presented(guarded: Guarded) -> None:
-    guard, lease = guarded.guard(), Briefly(5)
+    guard, lease = guarded.guard(), BriefLease(5)
     guard.seal(lease)
     with guarded.database.connect(autocommit=False) as native:
         with guard.check(lease, connection=native):
@@ -445,51 +302,15 @@ def test_the_callers_idleness_is_limited_while_it_has_presented(guarded: Guarded
 
 
 # --- on the event loop ----------------------------------------------------------------------------
-def aio_guard(guarded: Guarded) -> Any:
-    return fencelock.aio.guard(guarded.database.url(), resource=RESOURCE, lock=LOCK)
-
-
-async def say(native: Any, statement: str, *params: object) -> Any:
-    async with native.cursor() as cursor:
-        await cursor.execute(statement, params or None)
-        return await cursor.fetchall()
-
-
-def test_the_async_guard_yields_an_async_connection_and_uses_no_thread(
-    guarded: Guarded, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: Any) -> None:
-        raise AssertionError("a thread was asked for")
-
-    async def work() -> None:
-        guard, lease = aio_guard(guarded), HandmadeLease(5)
-        await guard.seal(lease)
-        async with guard.transaction(lease) as native:
-            assert isinstance(native, aiomysql.Connection)
-            await say(native, "UPDATE reports SET value = 'async'")
-            for end in (native.commit, native.rollback, native.begin):
-                with pytest.raises(GuardError, match="tried to end"):
-                    await end()
-            with pytest.raises(GuardError, match="tried to end"):
-                await say(native, "COMMIT")
-            native.attempt = None
-        assert (await guard.mark()).token == 5
-        await guard.close(lease)
-        with pytest.raises(StaleTokenError):
-            await guard.seal(lease)
-
-    monkeypatch.setattr("concurrent.futures.ThreadPoolExecutor.submit", refuse)
-    asyncio.run(work())
-    assert guarded.value() == "async"
 
 
 def test_the_async_guard_checks_in_the_callers_transaction(guarded: Guarded) -> None:
     async def work() -> None:
-        guard, lease = aio_guard(guarded), guarded.sealed(5)
+        guard, lease = guarded.async_guard(), guarded.sealed(5)
         port = guarded.database.server.port
         native = await aiomysql.connect(host="127.0.0.1", port=port, user="root", db=guarded.database.name)
         async with guard.check(lease, connection=native):
-            await say(native, "UPDATE reports SET value = 'own'")
+            await run_async(native, "UPDATE reports SET value = 'own'")
         await native.commit()
         with pytest.raises(UnfencedWriteError):
             await withdraw_and_write(guard, lease, native)
@@ -500,86 +321,11 @@ def test_the_async_guard_checks_in_the_callers_transaction(guarded: Guarded) -> 
 
     async def withdraw_and_write(guard: Any, lease: Any, native: Any) -> None:
         async with guard.check(lease, connection=native):
-            await say(native, "CALL fencelock_withdraw()")
-            await say(native, "DELETE FROM reports")
+            await run_async(native, "CALL fencelock_withdraw()")
+            await run_async(native, "DELETE FROM reports")
 
     asyncio.run(work())
     assert guarded.value() == "own"
-
-
-def test_tasks_of_one_holder_work_at_the_same_time(guarded: Guarded) -> None:
-    async def work() -> None:
-        guard, lease = aio_guard(guarded), HandmadeLease(5)
-        await guard.seal(lease)
-        entered, all_in = [], asyncio.Event()
-
-        async def one(number: int) -> None:
-            async with guard.transaction(lease) as native:
-                entered.append(number)
-                if len(entered) == 5:
-                    all_in.set()
-                await all_in.wait()
-                await say(native, "INSERT INTO reports VALUES (%s, '')", number)
-
-        async with asyncio.timeout(30):
-            await asyncio.gather(*(one(number) for number in range(10, 15)))
-
-    asyncio.run(work())
-    assert guarded.database.value("SELECT COUNT(*) FROM reports") == 6
-
-
-def test_a_task_cancelled_while_it_waits_for_the_mark_leaves_nothing_behind(guarded: Guarded) -> None:
-    async def work() -> None:
-        guard, lease = aio_guard(guarded), HandmadeLease(6)
-        task = asyncio.ensure_future(guard.seal(lease))
-        await asyncio.to_thread(guarded.wait_for_anybody)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    with guarded.guard().transaction(HandmadeLease(5)) as native:
-        Step(lambda: asyncio.run(work())).end()
-        write(native)
-    assert guarded.guard().mark().token == 5
-    guarded.sealed(7)
-
-
-def test_a_task_cancelled_in_its_block_writes_nothing_and_one_at_its_end_is_committed(guarded: Guarded) -> None:
-    async def work() -> None:
-        guard, lease = aio_guard(guarded), HandmadeLease(5)
-        inside = asyncio.Event()
-
-        async def block(value: str, *, stay: bool) -> None:
-            async with guard.transaction(lease) as native:
-                await say(native, "UPDATE reports SET value = %s", value)
-                inside.set()
-                if stay:
-                    await asyncio.Event().wait()
-                asyncio.current_task().cancel()
-
-        task = asyncio.ensure_future(block("undone", stay=True))
-        await inside.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert guarded.value() == "first"
-        with pytest.raises(asyncio.CancelledError):
-            await asyncio.ensure_future(block("committed", stay=False))
-        assert guarded.value() == "committed"
-
-    asyncio.run(work())
-
-
-def test_a_guard_serves_several_loops_one_after_the_other(guarded: Guarded) -> None:
-    guard, lease = aio_guard(guarded), HandmadeLease(5)
-
-    async def work(value: str) -> None:
-        async with guard.transaction(lease) as native:
-            await say(native, "UPDATE reports SET value = %s", value)
-
-    for value in ("one", "two"):
-        asyncio.run(work(value))
-        assert guarded.value() == value
 
 
 def test_both_schemes_lead_to_one_place(guarded: Guarded) -> None:

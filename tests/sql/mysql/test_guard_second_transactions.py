@@ -12,8 +12,9 @@ import pytest
 
 from fencelock import GuardError
 from tests.guards import HandmadeLease
-from tests.sql.mysql.guarded import UNFENCED, Guarded, run
-from tests.sql.postgres.guarded import Step
+from tests.sql.dialect import run
+from tests.sql.guarded import Guarded, Step
+from tests.sql.mysql.dialect import UNFENCED
 
 ROUTINES = (
     "CREATE PROCEDURE begins() START TRANSACTION READ WRITE",

@@ -19,22 +19,15 @@ from fencelock.stores.mysql.guard.codec import SeparateConnection
 from fencelock.stores.mysql.guard.store import MySQLGuard
 from fencelock_lab.servers.mariadb import MariaDBServer
 from tests.guards import LOCK, RESOURCE, HandmadeLease, sequencer
+from tests.sql.dialect import run
+from tests.sql.guarded import TABLE, Guarded, Step
+from tests.sql.mysql.dialect import UNFENCED
 from tests.sql.mysql.fix_mysql import Database
-from tests.sql.mysql.guarded import TABLE, UNFENCED, Guarded, run
-from tests.sql.postgres.guarded import Step
 
 pytestmark = pytest.mark.server_wide
 
 SOURCE = SourceInfo("source", 1, "history", 7, 7)
 UNFENCED_WRITE = "UPDATE reports SET value = 'unfenced'"
-
-
-@pytest.fixture
-def unprotected(mysql_database: Database) -> Guarded:
-    """A database with the table, and nothing of ours."""
-    for statement in TABLE:
-        mysql_database.rows(statement)
-    return Guarded(mysql_database)
 
 
 def own_triggers(database: Database) -> list[str]:

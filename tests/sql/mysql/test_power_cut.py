@@ -21,7 +21,7 @@ from fencelock.stores.mysql.source.store import MySQLSource
 from fencelock_lab.servers.mariadb import MariaDBFleet, MariaDBServer
 from tests.helpers import wait_until
 from tests.servers import need
-from tests.sql.mysql.clients import Client, one_token
+from tests.sql.clients import SqlClient, one_token
 from tests.sql.postgres.test_power_cut import Granter
 
 pytestmark = pytest.mark.process
@@ -82,7 +82,7 @@ class ToldTooLateError(AssertionError):
 
 def _grant(server: MariaDBServer, told: list[int], count: int, *, locks: str = "lock") -> None:
     """Grant and release so many times, and note what was told."""
-    client = Client(server.url(database="shop"))
+    client = SqlClient(server.url(database="shop"))
     for number in range(count):
         token = client.one_token(f"{locks}{number % 7}")
         if token <= max(told, default=0):
@@ -160,7 +160,7 @@ def test_t1_each_grant_and_each_release_is_flushed_before_it_is_told(
     server.rows(f"set global innodb_flush_log_at_trx_commit = {setting}")
     if setting == 2:
         server.rows("set global sync_binlog = 0")
-    client = Client(server.url(database="shop"))
+    client = SqlClient(server.url(database="shop"))
     client.one_token()
     with _flushes(server, tmp_path / "flushes") as counted:
         before = counted()

@@ -16,10 +16,9 @@ from fencelock.stores.mysql.source import inspection
 from fencelock.stores.mysql.source.store import ROUTINES, MySQLSource
 from fencelock_lab.servers.mariadb import MariaDBFleet, MariaDBServer
 from tests.helpers import wait_until
+from tests.sql.clients import PublicSource, SqlClient, one_token
 from tests.sql.dialect import SqlDialect
-from tests.sql.mysql.clients import Client, one_token
 from tests.sql.mysql.fix_mysql import Database
-from tests.sql.postgres.clients import Voice
 from tests.sql.stage import SqlStage
 
 pytestmark = pytest.mark.server_wide
@@ -29,42 +28,42 @@ kinds = pytest.mark.parametrize("kind", ["sync", "async"])
 
 # --- the schema -----------------------------------------------------------------------------------
 @kinds
-def test_a_database_without_the_schema_says_how_it_is_made(mysql_database: Database, kind: str) -> None:
-    with Voice(kind, mysql_database.url()) as voice:
+def test_a_database_without_the_schema_says_how_it_is_made(database: Database, kind: str) -> None:
+    with PublicSource(kind, database.url()) as public:
         for request in (
-            lambda: voice.do(voice.source.lock("lock").acquire()),
-            lambda: voice.do(voice.source.info("lock")),
-            lambda: voice.do(voice.source.describe()),
-            lambda: voice.do(voice.source.purge()),
+            lambda: public.do(public.source.lock("lock").acquire()),
+            lambda: public.do(public.source.info("lock")),
+            lambda: public.do(public.source.describe()),
+            lambda: public.do(public.source.purge()),
         ):
             with pytest.raises(SchemaError, match=r"holds no fencelock schema.*run `fencelock install`") as caught:
                 request()
             assert caught.value.definite
-        voice.do(voice.source.install())
-        assert voice.do(voice.source.lock("lock").acquire()).token == 1
+        public.do(public.source.install())
+        assert public.do(public.source.lock("lock").acquire()).token == 1
 
 
-def test_a_schema_of_another_version_is_refused_and_left_alone(mysql_url: str, mysql_database: Database) -> None:
-    one_token(mysql_url)
-    mysql_database.rows("update fencelock_source set schema_number = 99")
-    with fencelock.connect(mysql_url) as source:
+def test_a_schema_of_another_version_is_refused_and_left_alone(url: str, database: Database) -> None:
+    one_token(url)
+    database.rows("update fencelock_source set schema_number = 99")
+    with fencelock.connect(url) as source:
         for request in (source.lock("lock").acquire, source.describe, source.install):
             with pytest.raises(SchemaError, match=r"source of tokens with schema 99, and this version .* has schema 1"):
                 request()
-    assert mysql_database.value("select schema_number from fencelock_source") == 99
+    assert database.value("select schema_number from fencelock_source") == 99
 
 
-def test_a_source_whose_row_is_gone_is_refused(mysql_url: str, mysql_database: Database) -> None:
-    one_token(mysql_url)
-    mysql_database.rows("delete from fencelock_source")
-    with fencelock.connect(mysql_url) as source:
+def test_a_source_whose_row_is_gone_is_refused(url: str, database: Database) -> None:
+    one_token(url)
+    database.rows("delete from fencelock_source")
+    with fencelock.connect(url) as source:
         for request in (source.lock("lock").acquire, source.describe):
             with pytest.raises(SchemaError, match="not whole"):
                 request()
 
 
 def test_an_installation_that_was_broken_off_anywhere_is_finished_by_the_next(
-    mysql_database: Database, monkeypatch: pytest.MonkeyPatch
+    database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each statement of it commits by itself."""
     run = mysql_install._run
@@ -80,22 +79,22 @@ def test_an_installation_that_was_broken_off_anywhere_is_finished_by_the_next(
         with monkeypatch.context() as patched:
             patched.setattr("fencelock.stores.mysql.connection.install._run", cut)
             try:
-                MySQLSource(mysql_database.url()).install()
+                MySQLSource(database.url()).install()
             except fencelock.OutcomeUnknownError:
                 with pytest.raises(SchemaError):
-                    one_token(mysql_database.url())
+                    one_token(database.url())
             else:
                 break
-        MySQLSource(mysql_database.url()).install()
-        assert one_token(mysql_database.url()) == 1
+        MySQLSource(database.url()).install()
+        assert one_token(database.url()) == 1
         for table in ("source", "lock", "waiter", "source_audit"):
-            mysql_database.rows(f"drop table fencelock_{table}")
+            database.rows(f"drop table fencelock_{table}")
     assert number > len([name for file in ROUTINES for name in file])
 
 
 @pytest.mark.process
-def test_ten_processes_install_at_once_and_agree(sql: SqlDialect, mysql_database: Database, tmp_path: Path) -> None:
-    with SqlStage(sql, mysql_database, tmp_path) as stage:
+def test_ten_processes_install_at_once_and_agree(sql: SqlDialect, database: Database, tmp_path: Path) -> None:
+    with SqlStage(sql, database, tmp_path) as stage:
         actors = [
             stage.actor("say('ready'); hear(); source.install(); say(source.describe().source_id)") for _ in range(10)
         ]
@@ -104,14 +103,14 @@ def test_ten_processes_install_at_once_and_agree(sql: SqlDialect, mysql_database
         for actor in actors:
             actor.say()
         assert len({actor.hear() for actor in actors}) == 1
-    assert one_token(mysql_database.url()) == 1
+    assert one_token(database.url()) == 1
 
 
-def test_two_databases_of_one_server_are_two_sources(mysql_server: MariaDBServer, mysql_url: str) -> None:
+def test_two_databases_of_one_server_are_two_sources(mysql_server: MariaDBServer, url: str) -> None:
     mysql_server.rows("create database the_other")
     other = Database(mysql_server, "the_other")
     MySQLSource(other.url()).install()
-    with fencelock.connect(mysql_url) as first, fencelock.connect(other.url()) as second:
+    with fencelock.connect(url) as first, fencelock.connect(other.url()) as second:
         assert first.lock("lock", ttl=600.0).acquire() is not None
         assert second.lock("lock").acquire(blocking=False) is not None
         assert first.describe().source_id != second.describe().source_id
@@ -119,13 +118,13 @@ def test_two_databases_of_one_server_are_two_sources(mysql_server: MariaDBServer
 
 
 # --- names and numbers ----------------------------------------------------------------------------
-def test_locks_are_listed_page_by_page_in_the_order_of_their_bytes(mysql_url: str) -> None:
-    client = Client(mysql_url)
+def test_locks_are_listed_page_by_page_in_the_order_of_their_bytes(url: str) -> None:
+    client = SqlClient(url)
     names = [f"{number:x}" for number in range(520)] + ["é" * 256, "\U0001f512" * 128, "x" * 512, "Z", "z", "ä", " "]
     names += ["z ", "%s", "\\", "'", '"', "a\\'b"]
     for name in names:
         client.token(name)
-    with fencelock.connect(mysql_url) as source:
+    with fencelock.connect(url) as source:
         listed = [info.name for info in source.locks()]
         assert listed == sorted(names, key=str.encode)
         assert source.info("\U0001f512" * 128).is_held
@@ -150,33 +149,33 @@ def call_acquire(database: Database, lock: bytes | None, holder: bytes | None, c
 
 @pytest.mark.parametrize("name", NOT_NAMES)
 def test_a_name_that_no_client_could_read_is_neither_granted_nor_queued(
-    mysql_url: str, mysql_database: Database, name: bytes | None
+    url: str, database: Database, name: bytes | None
 ) -> None:
     """Or whoever may acquire could break every listing for the operator."""
-    one_token(mysql_url, "free")
+    one_token(url, "free")
     for lock, holder in ((name, b"holder"), (b"new", name), (b"free", name)):
         with pytest.raises(pymysql.Error, match=r"1 to 512 bytes of UTF-8|Incorrect string value"):
-            call_acquire(mysql_database, lock, holder)
-    call_acquire(mysql_database, b"free", b" ")
+            call_acquire(database, lock, holder)
+    call_acquire(database, b"free", b" ")
     with pytest.raises(pymysql.Error, match=r"1 to 512 bytes of UTF-8|Incorrect string value"):
-        call_acquire(mysql_database, b"free", name, "another")
-    with fencelock.connect(mysql_url) as source:
+        call_acquire(database, b"free", name, "another")
+    with fencelock.connect(url) as source:
         assert [(info.name, info.holder, info.waiters) for info in source.locks()] == [("free", " ", ())]
 
 
-def test_t2_at_the_end_of_the_range_the_source_refuses(mysql_url: str, mysql_database: Database) -> None:
-    mysql_database.rows("update fencelock_source set token = %s", 2**63 - 2)
-    assert one_token(mysql_url) == 2**63 - 1
+def test_t2_at_the_end_of_the_range_the_source_refuses(url: str, database: Database) -> None:
+    database.rows("update fencelock_source set token = %s", 2**63 - 2)
+    assert one_token(url) == 2**63 - 1
     with pytest.raises(SourceError, match="out of range"):
-        one_token(mysql_url)
+        one_token(url)
     with pytest.raises(SourceError, match="no token is left"):
-        Client(mysql_url).raise_epoch()
-    assert mysql_database.value("select token from fencelock_source") == 2**63 - 1
+        SqlClient(url).raise_epoch()
+    assert database.value("select token from fencelock_source") == 2**63 - 1
 
 
-def test_counts_of_rows_found_are_not_taken_for_rows_changed(mysql_url: str, mysql_database: Database) -> None:
+def test_counts_of_rows_found_are_not_taken_for_rows_changed(url: str, database: Database) -> None:
     """Whoever connects with CLIENT.FOUND_ROWS is told the same."""
-    client = Client(mysql_url)
+    client = SqlClient(url)
     client.token("lock", "holder")
     client.describe()
     native = client.connection._native
@@ -198,33 +197,33 @@ WORKERS = ("describe", "acquire", "release", "renew", "inspect")
 
 
 @pytest.fixture
-def owned(mysql_database: Database) -> Iterator[Database]:
+def owned(database: Database) -> Iterator[Database]:
     """Yield a database whose installer is no superuser, and another role that may take locks there."""
-    name = mysql_database.name
-    mysql_database.rows("create user installer, worker")
+    name = database.name
+    database.rows("create user installer, worker")
     rights = "create, drop, create routine, alter routine, execute, select, insert, update, delete"
-    mysql_database.rows(f"grant {rights} on {name}.* to installer")
-    MySQLSource(mysql_database.url(user="installer")).install()
+    database.rows(f"grant {rights} on {name}.* to installer")
+    MySQLSource(database.url(user="installer")).install()
     for routine in WORKERS:
-        mysql_database.rows(f"grant execute on procedure {name}.fencelock_{routine} to worker")
-    yield mysql_database
-    mysql_database.rows("drop user installer, worker")
+        database.rows(f"grant execute on procedure {name}.fencelock_{routine} to worker")
+    yield database
+    database.rows("drop user installer, worker")
 
 
 @kinds
 def test_a_role_that_may_call_the_routines_can_do_what_a_holder_does_and_no_more(owned: Database, kind: str) -> None:
     url = owned.url(user="worker")
-    with Voice(kind, url) as voice, fencelock.connect(url) as other:
-        lease = voice.do(voice.source.lock("lock", ttl=600.0).acquire())
+    with PublicSource(kind, url) as public, fencelock.connect(url) as other:
+        lease = public.do(public.source.lock("lock", ttl=600.0).acquire())
         waiting = threading.Thread(target=lambda: other.lock("lock", ttl=600.0).acquire())
         waiting.start()
         wait_until(lambda: other.info("lock").waiters)
-        assert voice.do(lease.release())
+        assert public.do(lease.release())
         waiting.join(30)
         for request in (
-            lambda: voice.do(voice.source.break_lock("lock", reason="a test")),
-            lambda: voice.do(voice.source.raise_epoch(reason="a test")),
-            lambda: voice.do(voice.source.purge()),
+            lambda: public.do(public.source.break_lock("lock", reason="a test")),
+            lambda: public.do(public.source.raise_epoch(reason="a test")),
+            lambda: public.do(public.source.purge()),
         ):
             with pytest.raises(SourceError, match=r"does not permit it .*denied") as caught:
                 request()
@@ -240,14 +239,14 @@ def test_a_role_that_may_call_the_routines_can_do_what_a_holder_does_and_no_more
                 cursor.execute(statement)
 
 
-def test_a_role_without_the_right_to_make_a_schema_leaves_nothing(mysql_database: Database, owned: Database) -> None:
-    mysql_database.server.rows("create database empty_one")
-    mysql_database.server.rows("grant execute on empty_one.* to worker")
-    empty = Database(mysql_database.server, "empty_one")
+def test_a_role_without_the_right_to_make_a_schema_leaves_nothing(database: Database, owned: Database) -> None:
+    database.server.rows("create database empty_one")
+    database.server.rows("grant execute on empty_one.* to worker")
+    empty = Database(database.server, "empty_one")
     with pytest.raises(SourceError, match="does not permit it"):
         MySQLSource(empty.url(user="worker")).install()
     assert empty.rows("show tables") == []
-    mysql_database.server.rows("drop database empty_one")
+    database.server.rows("drop database empty_one")
 
 
 def test_a_role_is_told_which_of_its_rights_are_too_many(owned: Database) -> None:
@@ -285,26 +284,24 @@ def test_routines_whose_account_is_gone_are_made_anew_by_the_next_installation(o
         owned.rows("create user installer")
 
 
-def test_routines_that_were_dropped_are_made_anew_by_the_next_installation(
-    mysql_url: str, mysql_database: Database
-) -> None:
-    assert one_token(mysql_url) == 1
+def test_routines_that_were_dropped_are_made_anew_by_the_next_installation(url: str, database: Database) -> None:
+    assert one_token(url) == 1
     for routine in ("describe", "acquire"):
-        mysql_database.rows(f"drop procedure fencelock_{routine}")
-    MySQLSource(mysql_url).install()
-    assert one_token(mysql_url) == 2
+        database.rows(f"drop procedure fencelock_{routine}")
+    MySQLSource(url).install()
+    assert one_token(url) == 2
 
 
-def test_an_installation_is_not_done_where_a_table_is_somebody_elses(mysql_database: Database) -> None:
-    mysql_database.rows("create table fencelock_lock (name varchar(40), colour int)")
-    store = MySQLSource(mysql_database.url())
+def test_an_installation_is_not_done_where_a_table_is_somebody_elses(database: Database) -> None:
+    database.rows("create table fencelock_lock (name varchar(40), colour int)")
+    store = MySQLSource(database.url())
     for _ in range(2):
         with pytest.raises(SchemaError, match=r"fencelock_lock that is not fencelock's own .*colour, name.*rename"):
             store.install()
-    mysql_database.rows("rename table fencelock_lock to theirs")
+    database.rows("rename table fencelock_lock to theirs")
     store.install()
-    assert one_token(mysql_database.url()) == 1
-    mysql_database.rows("drop table fencelock_waiter")
+    assert one_token(database.url()) == 1
+    database.rows("drop table fencelock_waiter")
     with pytest.raises(SchemaError, match="lost its table fencelock_waiter"):
         store.install()
 
@@ -341,7 +338,7 @@ def test_doctor_names_what_a_server_was_started_with(mysql_fleet: MariaDBFleet) 
         assert found == {"not-flushed", "torn-pages", "frozen-clock", "too-many-rights"}
 
 
-def test_what_doctor_cannot_see_is_no_finding(mysql_url: str) -> None:
+def test_what_doctor_cannot_see_is_no_finding(url: str) -> None:
     assert not inspection._may_change(["GRANT USAGE ON *.* TO `a`@`%`", "GRANT PROXY ON ''@'%' TO 'a'@'%'"], "db")
 
 
@@ -369,16 +366,16 @@ def test_what_a_server_has_set_by_default_changes_nothing(
         MySQLSource(url).install()
         MySQLSource(url).install()
         for kind in ("sync", "async"):
-            with Voice(kind, url) as voice:
-                lock = voice.source.lock("ünï\\x'", ttl=30.0, holder="日本語\\'")
-                lease = voice.do(lock.acquire())
-                assert voice.do(lock.acquire(timeout=0.05)) is None
-                assert voice.do(voice.source.info("ünï\\x'")).holder == "日本語\\'"
-                assert voice.do(lease.release())
-                second = voice.do(lock.acquire())
+            with PublicSource(kind, url) as public:
+                lock = public.source.lock("ünï\\x'", ttl=30.0, holder="日本語\\'")
+                lease = public.do(lock.acquire())
+                assert public.do(lock.acquire(timeout=0.05)) is None
+                assert public.do(public.source.info("ünï\\x'")).holder == "日本語\\'"
+                assert public.do(lease.release())
+                second = public.do(lock.acquire())
                 assert second.token > lease.token
-                voice.do(second.release())
-        client = Client(url)
+                public.do(second.release())
+        client = SqlClient(url)
         client.token("lock", "holder")
         for number in range(3):
             client.acquire("lock", str(number), may_wait=True)
@@ -388,10 +385,8 @@ def test_what_a_server_has_set_by_default_changes_nothing(
         client.close()
 
 
-def test_a_session_that_would_decide_wrongly_is_refused_by_the_routines(
-    mysql_url: str, mysql_database: Database
-) -> None:
-    one_token(mysql_url)
+def test_a_session_that_would_decide_wrongly_is_refused_by_the_routines(url: str, database: Database) -> None:
+    one_token(url)
     calls = (
         "call fencelock_acquire('lock', 'c', 'h', 1000, 9e15, 'try', 1, 1, 'x')",
         "call fencelock_release('lock', 'c', 0)",
@@ -401,7 +396,7 @@ def test_a_session_that_would_decide_wrongly_is_refused_by_the_routines(
         "call fencelock_raise_epoch('x', 'y', 0, 'h', 'a test')",
     )
     for setting in ("time_zone = '+01:00'", "tx_isolation = 'REPEATABLE-READ'"):
-        with mysql_database.connect() as native, native.cursor() as cursor:
+        with database.connect() as native, native.cursor() as cursor:
             cursor.execute("set time_zone = '+00:00', tx_isolation = 'READ-COMMITTED'")
             cursor.execute(f"set {setting}")
             for call in calls:
@@ -418,9 +413,9 @@ def test_h1_a_clock_that_stands_still_in_a_statement_moves_between_them(mysql_fl
         assert one_token(server.url()) == 1
 
 
-def test_a_full_queue_is_refused(mysql_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_queue_is_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fencelock.stores.mysql.source.codec.MAX_WAITERS", 2)
-    client = Client(mysql_url)
+    client = SqlClient(url)
     client.token("lock", "holder")
     for number in range(2):
         assert isinstance(client.acquire("lock", str(number), may_wait=True), ask.Queued)
@@ -431,10 +426,10 @@ def test_a_full_queue_is_refused(mysql_url: str, monkeypatch: pytest.MonkeyPatch
     client.close()
 
 
-def test_a_statement_that_waits_for_a_row_too_long_has_not_happened(mysql_url: str, mysql_database: Database) -> None:
-    client = Client(mysql_url, request_timeout_s=2.0)
+def test_a_statement_that_waits_for_a_row_too_long_has_not_happened(url: str, database: Database) -> None:
+    client = SqlClient(url, request_timeout_s=2.0)
     client.one_token()
-    with mysql_database.connect(autocommit=False) as side, side.cursor() as cursor:
+    with database.connect(autocommit=False) as side, side.cursor() as cursor:
         cursor.execute("select 1 from fencelock_lock where name = 'lock' for update")
         with pytest.raises(SourceUnavailableError, match="Lock wait timeout") as caught:
             client.acquire("lock", "claim")

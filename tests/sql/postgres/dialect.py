@@ -2,17 +2,20 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, ClassVar
 
 import psycopg
 
 from fencelock import Sequencer
 from fencelock.stores.postgres.source.codec import SQL
-from fencelock_lab.servers.postgres import PostgresFleet, PostgresServer
+from fencelock_lab.servers.postgres import ADMIN, PostgresFleet, PostgresServer
+from tests.guards import RESOURCE, sequencer
 from tests.sql.clients import SqlClient
 from tests.sql.dialect import SqlDialect, run
 from tests.sql.postgres.fix_postgres import Database, fresh_database
 from tests.sql.postgres.proxy import Proxy
+
+REFUSED = "takes writes only from the holder of its lock"
 
 
 class PostgresDialect(SqlDialect):
@@ -27,7 +30,22 @@ class PostgresDialect(SqlDialect):
     check_violation = psycopg.errors.CheckViolation
     duplicate_key = psycopg.errors.UniqueViolation
     proxy_type = Proxy
-    unfenced = "takes writes only from the holder of its lock"
+    write_after_loss = psycopg.OperationalError
+    async_connection = psycopg.AsyncConnection
+    async_ends: ClassVar = [lambda native: native.commit(), lambda native: native.rollback()]
+    unfenced = REFUSED
+    withdraw = "SELECT fencelock.withdraw('reports')"
+    no_sequencer = "22023"
+    odd_setting = "SET extra_float_digits = 0"
+    lock_column = "lock"
+    also_forbidden: ClassVar = {
+        "emptying": "TRUNCATE fencelock.mark",
+        "emptying the audit": "TRUNCATE fencelock.guard_audit CASCADE",
+        "an audit entry without a reason": "SELECT fencelock.write_audit('w', 'lower', 'reports', 9, 1, ' ')",
+    }
+    keeps_itself = ("FL009", "23514", "23503")
+    is_by_admin = "role = 'postgres'"
+    wait_briefly = "SET lock_timeout = '1ms'"
     commit_presented = "COMMIT"
     now_us = "SELECT fencelock.now_us()"
     acquire_tail = "null, 1000, 1000"
@@ -65,6 +83,12 @@ class PostgresDialect(SqlDialect):
 
     def drop_database(self, database: Database) -> None:
         database.server.rows(f"DROP DATABASE {database.name} WITH (FORCE)")
+
+    def flush(self, database: Database) -> None:
+        database.rows("SELECT pg_logical_emit_message(true, 'test', 'flushed')")
+
+    def limited_user(self, database: Database) -> str:
+        return ADMIN
 
     # Sessions
 
@@ -118,19 +142,38 @@ class PostgresDialect(SqlDialect):
     def arrivals(self, database: Database, proxy: Proxy) -> int:
         return proxy.counts["round trips"]
 
+    def wait_for_abandoned(self, database: Database, number: int) -> None:
+        """Do nothing: a request that has arrived was also done."""
+
     def rows_touched(self, native: psycopg.Connection, database: Database) -> int:
         native.execute("SELECT pg_stat_force_next_flush()")
         return int(database.value(READ_ROWS))
 
     # The guard
 
-    def present(self, native: psycopg.Connection, sequencer: Sequencer, *resources: str) -> None:
+    def present(self, native: psycopg.Connection, presented: Sequencer, *resources: str) -> None:
         """Present a token for all resources by one call."""
-        native.execute("SELECT fencelock.present(%s, VARIADIC %s)", (str(sequencer), list(resources)))
+        native.execute("SELECT fencelock.present(%s, VARIADIC %s)", (str(presented), list(resources)))
+
+    def seal_in_steps(self, native: psycopg.Connection, token: int) -> None:
+        native.execute("BEGIN")
+        native.execute("SELECT fencelock.seal(%s, %s)", (str(sequencer(token)), RESOURCE))
+
+    def overtaken(self, level: str) -> str:
+        return "FL002" if level == "read committed" else "40001"
+
+    def after_error(self, native: psycopg.Connection) -> None:
+        native.execute("ROLLBACK")
+
+    def schema_of(self, database: Database) -> str:
+        return "public"
 
     def code_of(self, error: BaseException) -> str:
         assert isinstance(error, psycopg.Error)
         return str(error.sqlstate)
+
+    def change_rows(self, native: psycopg.Connection) -> None:
+        native.row_factory = psycopg.rows.dict_row
 
     def guard_params(self, level: str) -> dict[str, str]:
         escaped = level.replace(" ", "\\ ")

@@ -13,8 +13,8 @@ from fencelock.stores.postgres.connection.client import open_connection
 from fencelock.stores.postgres.source.store import PostgresSource
 from fencelock.stores.registry import guard_store
 from tests.guards import sequencer
+from tests.sql.guarded import Guarded
 from tests.sql.postgres.fix_postgres import Database
-from tests.sql.postgres.guarded import Guarded
 
 TRAPS = """
     CREATE ROLE {role} LOGIN;

@@ -8,8 +8,9 @@ from fencelock.stores.registry import guard_store
 from fencelock_lab.servers.postgres import PostgresServer
 from tests.guards import LOCK, RESOURCE, HandmadeLease
 from tests.helpers import wait_until
+from tests.sql.guarded import TABLE, Guarded, Step
+from tests.sql.postgres.dialect import PostgresDialect
 from tests.sql.postgres.fix_postgres import Database, only
-from tests.sql.postgres.guarded import TABLE, Guarded, Step
 
 pytestmark = pytest.mark.server_wide
 
@@ -137,16 +138,17 @@ def test_an_unprotected_follower_keeps_the_holder_from_deleting(guarded: Guarded
 
 # --- a server of the test's own -------------------------------------------------------------------
 @pytest.fixture
-def preparing(own_postgres: PostgresServer) -> Guarded:
+def preparing(sql: PostgresDialect, own_postgres: PostgresServer) -> Guarded:
     """A server that prepares transactions, publishes tables, and does not flush what it commits."""
     own_postgres.stop()
     own_postgres.settings |= {"max_prepared_transactions": 4, "wal_level": "logical", "fsync": "off"}
     own_postgres.start()
     database = Database(own_postgres, "postgres")
     with database.connect() as native:
-        native.execute(TABLE)
+        for statement in TABLE:
+            native.execute(statement)
     fencelock.guard(database.url(), resource=RESOURCE, lock=LOCK).protect("reports")
-    return Guarded(database)
+    return Guarded(sql, database)
 
 
 @only("15")

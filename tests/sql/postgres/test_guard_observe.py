@@ -6,7 +6,8 @@ import pytest
 import fencelock
 from fencelock import GuardError, StaleTokenError, inspect_resources
 from tests.guards import LOCK, RESOURCE, HandmadeLease, HandmadeSource
-from tests.sql.postgres.guarded import REFUSED, Guarded
+from tests.sql.guarded import Guarded
+from tests.sql.postgres.dialect import REFUSED
 
 pytestmark = pytest.mark.server_wide
 

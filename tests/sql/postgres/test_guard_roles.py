@@ -14,8 +14,9 @@ from fencelock.stores.postgres.source.store import PostgresSource
 from fencelock.stores.registry import guard_store
 from fencelock_lab.servers.postgres import PostgresServer
 from tests.guards import LOCK, RESOURCE, HandmadeLease, sequencer
+from tests.sql.guarded import TABLE, Guarded
+from tests.sql.postgres.dialect import REFUSED
 from tests.sql.postgres.fix_postgres import Database
-from tests.sql.postgres.guarded import REFUSED, TABLE, Guarded
 
 pytestmark = pytest.mark.server_wide
 
@@ -118,7 +119,8 @@ def test_the_default_privileges_of_the_database_give_nothing_away(database: Data
         )
         for kind in ("SCHEMAS", "TABLES", "SEQUENCES", "FUNCTIONS"):
             native.execute(f"ALTER DEFAULT PRIVILEGES GRANT ALL ON {kind} TO {grantee}")
-        native.execute(TABLE)
+        for statement in TABLE:
+            native.execute(statement)
         PostgresSource(database.url()).install()
         fencelock.guard(database.url(), resource=RESOURCE, lock=LOCK).protect("reports")
         native.execute(f"GRANT USAGE ON SCHEMA fencelock TO {APPLICATION}")

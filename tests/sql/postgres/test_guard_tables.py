@@ -9,8 +9,9 @@ import fencelock
 from fencelock import GuardError, SourceUnavailableError
 from fencelock.stores.registry import guard_store
 from tests.guards import LOCK, RESOURCE, HandmadeLease, HandmadeSource
+from tests.sql.guarded import Guarded, Step
+from tests.sql.postgres.dialect import REFUSED
 from tests.sql.postgres.fix_postgres import Database
-from tests.sql.postgres.guarded import REFUSED, Guarded, Step
 
 PARTITIONED = """
     CREATE TABLE log (day int, text text) PARTITION BY RANGE (day);

@@ -22,7 +22,7 @@ from fencelock import SourceError
 from fencelock.stores.postgres.source.store import PostgresSource
 from fencelock_lab.servers.postgres import PostgresFleet, PostgresServer
 from tests.helpers import wait_until
-from tests.sql.postgres.clients import Client, one_token
+from tests.sql.clients import SqlClient, one_token
 from tests.sql.postgres.fix_copies import Copies
 from tests.sql.postgres.fix_postgres import only
 
@@ -111,7 +111,7 @@ class Machine:
 
     def grant(self, count: int) -> None:
         """Grant and release so many times, and note what was told."""
-        client = Client(self.server.url())
+        client = SqlClient(self.server.url())
         for number in range(count):
             token = client.one_token(f"lock{number % 7}")
             assert token > max(self.told, default=0), f"token {token} was told after {max(self.told)}"
@@ -187,7 +187,7 @@ def test_t1_a_bound_that_was_raised_is_durable_before_a_token_above_it_is_told(m
 def test_t7_a_raised_epoch_survives_a_power_cut(machine: Machine) -> None:
     machine.grant(5)
     machine.flush_all()
-    client = Client(machine.server.url())
+    client = SqlClient(machine.server.url())
     raised = client.raise_epoch()
     client.close()
     machine.cut()
@@ -198,7 +198,7 @@ def test_t7_a_raised_epoch_survives_a_power_cut(machine: Machine) -> None:
 
 def test_a_break_that_was_told_survives_a_power_cut(machine: Machine) -> None:
     machine.grant(1)
-    client = Client(machine.server.url())
+    client = SqlClient(machine.server.url())
     client.token("broken", "holder")
     machine.flush_all()
     with fencelock.connect(machine.server.url()) as source:

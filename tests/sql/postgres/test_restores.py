@@ -19,8 +19,8 @@ from fencelock.protocol import source_requests as ask
 from fencelock.stores.postgres.source.store import PostgresSource
 from fencelock_lab.servers.postgres import ADMIN, PostgresFleet, PostgresServer
 from tests.helpers import wait_until
-from tests.sql.fix_faketime import ClockedServer
-from tests.sql.postgres.clients import Client, one_token
+from tests.sql.clients import SqlClient, one_token
+from tests.sql.clock import ClockedServer
 from tests.sql.postgres.fix_copies import (
     Copies,
     create_restore_point,
@@ -52,7 +52,7 @@ class Ledger:
         for _ in range(count):
             self.note(one_token(url, self._lock()))
 
-    def issue_to(self, client: Client) -> None:
+    def issue_to(self, client: SqlClient) -> None:
         self.note(client.one_token(self._lock()))
 
     def _lock(self) -> str:
@@ -86,12 +86,12 @@ def dumped(database: Database, ledger: Ledger) -> Database:
 
 
 @pytest.fixture
-def clients() -> Iterator[Callable[[str], Client]]:
+def clients() -> Iterator[Callable[[str], SqlClient]]:
     """Yield what opens a client; it closes with the test."""
-    opened: list[Client] = []
+    opened: list[SqlClient] = []
 
-    def open_client(url: str) -> Client:
-        opened.append(Client(url))
+    def open_client(url: str) -> SqlClient:
+        opened.append(SqlClient(url))
         return opened[-1]
 
     yield open_client
@@ -99,11 +99,11 @@ def clients() -> Iterator[Callable[[str], Client]]:
         client.close()
 
 
-Clients = Callable[[str], Client]
+Clients = Callable[[str], SqlClient]
 
 
 def epoch(url: str) -> int:
-    client = Client(url)
+    client = SqlClient(url)
     try:
         return int(client.describe().epoch)
     finally:
@@ -204,14 +204,14 @@ def test_t7_tokens_that_only_the_memory_knew_are_not_issued_again(
 
 @only("18")
 def test_t7_a_crash_while_the_clock_is_wrong_is_survived(
-    clocked_postgres: ClockedServer, ledger: Ledger, clients: Clients
+    clocked: ClockedServer, ledger: Ledger, clients: Clients
 ) -> None:
     """The clock sets a history apart from those that nobody here knows of; from those that are known the bound does."""
-    server = clocked_postgres.server
+    server = clocked.server
     PostgresSource(server.url()).install()
     for hours in (0, -1, -24 * 365 * 60, 1, 0):
         ledger.issue(server.url())
-        clocked_postgres.jump(hours * 3600)
+        clocked.jump(hours * 3600)
         server.crash()
         ledger.issue_to(clients(server.url()))
 
@@ -266,7 +266,7 @@ def test_t7_a_backup_from_before_a_crash_of_the_original(
     check_refused(knowing, r"went back from epoch 3 \(history \w+\) to 2")
 
 
-def check_refused(client: Client, message: str) -> None:
+def check_refused(client: SqlClient, message: str) -> None:
     """Assert that a client that knows a newer state is granted nothing, and told what to do."""
     for request in (
         lambda: client.acquire("lock", may_wait=True),

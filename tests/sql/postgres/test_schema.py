@@ -16,8 +16,8 @@ from fencelock.stores.postgres.source.store import PostgresSource
 from fencelock.stores.registry import guard_store
 from fencelock_lab.servers.postgres import PostgresServer
 from tests.helpers import wait_until
+from tests.sql.clients import PublicSource, SqlClient, one_token
 from tests.sql.dialect import SqlDialect
-from tests.sql.postgres.clients import Client, Voice, one_token
 from tests.sql.postgres.fix_postgres import Database, only
 from tests.sql.stage import SqlStage
 
@@ -35,18 +35,18 @@ def url(database: Database) -> str:
 # --- the schema -----------------------------------------------------------------------------------
 @kinds
 def test_a_database_without_the_schema_says_how_it_is_made(database: Database, kind: str) -> None:
-    with Voice(kind, database.url()) as voice:
+    with PublicSource(kind, database.url()) as public:
         for request in (
-            lambda: voice.do(voice.source.lock("lock").acquire()),
-            lambda: voice.do(voice.source.info("lock")),
-            lambda: voice.do(voice.source.describe()),
-            lambda: voice.do(voice.source.purge()),
+            lambda: public.do(public.source.lock("lock").acquire()),
+            lambda: public.do(public.source.info("lock")),
+            lambda: public.do(public.source.describe()),
+            lambda: public.do(public.source.purge()),
         ):
             with pytest.raises(SchemaError, match=r"holds no fencelock schema.*run `fencelock install`") as caught:
                 request()
             assert caught.value.definite
-        voice.do(voice.source.install())
-        assert voice.do(voice.source.lock("lock").acquire()).token == 1
+        public.do(public.source.install())
+        assert public.do(public.source.lock("lock").acquire()).token == 1
 
 
 @only("18")
@@ -107,7 +107,7 @@ def test_two_databases_are_two_sources(postgres: PostgresServer, url: str) -> No
 # --- names ----------------------------------------------------------------------------------------
 @only("18")
 def test_locks_are_listed_page_by_page_in_the_order_of_their_bytes(url: str) -> None:
-    client = Client(url)
+    client = SqlClient(url)
     names = [f"{number:x}" for number in range(520)] + ["é" * 256, "\U0001f512" * 128, "x" * 512, "Z", "z", "ä", " "]
     for name in names:
         client.token(name)
@@ -175,17 +175,17 @@ def owned(postgres: PostgresServer, roles: None) -> Database:
 
 @kinds
 def test_a_role_that_may_use_the_schema_can_do_what_a_holder_does_and_no_more(owned: Database, kind: str) -> None:
-    with Voice(kind, owned.url(user="worker")) as voice, fencelock.connect(owned.url(user="worker")) as other:
-        lease = voice.do(voice.source.lock("lock", ttl=600.0).acquire())
+    with PublicSource(kind, owned.url(user="worker")) as public, fencelock.connect(owned.url(user="worker")) as other:
+        lease = public.do(public.source.lock("lock", ttl=600.0).acquire())
         waiting = threading.Thread(target=lambda: other.lock("lock", ttl=600.0).acquire())
         waiting.start()
         wait_until(lambda: other.info("lock").waiters)
-        assert voice.do(lease.release())
+        assert public.do(lease.release())
         waiting.join(30)
         for request in (
-            lambda: voice.do(voice.source.break_lock("lock", reason="a test")),
-            lambda: voice.do(voice.source.raise_epoch(reason="a test")),
-            lambda: voice.do(voice.source.purge()),
+            lambda: public.do(public.source.break_lock("lock", reason="a test")),
+            lambda: public.do(public.source.raise_epoch(reason="a test")),
+            lambda: public.do(public.source.purge()),
         ):
             with pytest.raises(
                 SourceError, match=r"does not permit it \(permission denied for function \w+\)"
@@ -193,8 +193,8 @@ def test_a_role_that_may_use_the_schema_can_do_what_a_holder_does_and_no_more(ow
                 request()
             assert caught.value.definite
         owned.rows("truncate fencelock.witness")  # A recovery: whoever comes first begins the history.
-        assert voice.do(voice.source.lock("another").acquire()).token > lease.token
-        assert voice.do(voice.source.describe()).epoch == 2
+        assert public.do(public.source.lock("another").acquire()).token > lease.token
+        assert public.do(public.source.describe()).epoch == 2
 
 
 @only("18")
@@ -298,7 +298,7 @@ def test_a_connection_that_the_server_ended_for_idleness_is_made_anew(owned: Dat
 @only("18")
 def test_a_statement_that_the_server_broke_off_has_not_happened(owned: Database) -> None:
     owned.rows("alter role worker set statement_timeout = '100ms'")
-    client = Client(owned.url(user="worker"))
+    client = SqlClient(owned.url(user="worker"))
     client.one_token()
     with owned.connect() as side, side.transaction():
         side.execute("select from fencelock.lock where name = 'lock' for update")

@@ -3,7 +3,7 @@
 import psycopg
 import pytest
 
-from tests.sql.fix_faketime import NEAR_S, ClockedServer
+from tests.sql.clock import NEAR_S, ClockedServer
 from tests.sql.postgres.fix_pgbouncer import PgBouncer
 from tests.sql.postgres.fix_postgres import Database
 from tests.sql.postgres.fix_tls import TlsServer
@@ -79,31 +79,31 @@ def test_a_server_without_tls_is_refused_where_tls_is_required(database: Databas
 
 
 @pytest.mark.parametrize("hours", [1, -1])
-def test_the_clock_jumps_within_an_open_connection(clocked_postgres: ClockedServer, hours: int) -> None:
+def test_the_clock_jumps_within_an_open_connection(clocked: ClockedServer, hours: int) -> None:
     question = "select extract(epoch from clock_timestamp())::float8"
-    with clocked_postgres.server.admin() as connection:
+    with clocked.server.admin() as connection:
         [(before,)] = connection.execute(question).fetchall()
-        clocked_postgres.jump(hours * HOUR_S)
+        clocked.jump(hours * HOUR_S)
         [(after,)] = connection.execute(question).fetchall()
     assert after - before == pytest.approx(hours * HOUR_S, abs=NEAR_S)
 
 
-def test_the_clock_comes_back(clocked_postgres: ClockedServer) -> None:
-    clocked_postgres.jump(HOUR_S)
-    clocked_postgres.jump(0)
-    assert clocked_postgres.ahead_s() == pytest.approx(0, abs=NEAR_S)
+def test_the_clock_comes_back(clocked: ClockedServer) -> None:
+    clocked.jump(HOUR_S)
+    clocked.jump(0)
+    assert clocked.ahead_s() == pytest.approx(0, abs=NEAR_S)
 
 
-def test_the_clock_stays_where_it_is_over_a_crash(clocked_postgres: ClockedServer) -> None:
-    clocked_postgres.jump(HOUR_S)
-    clocked_postgres.server.crash()
-    assert clocked_postgres.ahead_s() == pytest.approx(HOUR_S, abs=NEAR_S)
+def test_the_clock_stays_where_it_is_over_a_crash(clocked: ClockedServer) -> None:
+    clocked.jump(HOUR_S)
+    clocked.server.crash()
+    assert clocked.ahead_s() == pytest.approx(HOUR_S, abs=NEAR_S)
 
 
-def test_waiting_takes_true_seconds(clocked_postgres: ClockedServer) -> None:
+def test_waiting_takes_true_seconds(clocked: ClockedServer) -> None:
     """A time limit of the server is over in time though its clock stands an hour back."""
-    clocked_postgres.jump(-HOUR_S)
-    with clocked_postgres.server.admin() as connection:
+    clocked.jump(-HOUR_S)
+    with clocked.server.admin() as connection:
         connection.execute("set statement_timeout = '100 ms'")
         with pytest.raises(psycopg.errors.QueryCanceled):
             connection.execute("select pg_sleep(60)")
