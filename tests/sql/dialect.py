@@ -58,6 +58,8 @@ class SqlDialect(ABC):
     """The ways by which an asyncio connection ends a transaction."""
     unfenced: ClassVar[str]
     """What the server says of a write that presents no token."""
+    names_in_full: ClassVar[bool]
+    """Whether a refusal names a resource of any length."""
     withdraw: ClassVar[str]
     """Takes back what was presented."""
     no_sequencer: ClassVar[str]

@@ -64,6 +64,7 @@ class MySQLDialect(SqlDialect):
         lambda native: run_async(native, "COMMIT"),
     ]
     unfenced = UNFENCED
+    names_in_full = False
     withdraw = "CALL fencelock_withdraw()"
     no_sequencer = "FL011"
     odd_setting = "SET div_precision_increment = 0"

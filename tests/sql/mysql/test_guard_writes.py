@@ -10,7 +10,7 @@ import pytest
 
 import fencelock
 from fencelock import inspect_resources
-from tests.guards import LOCK, RESOURCE, HandmadeLease, sequencer
+from tests.guards import LOCK, RESOURCE, sequencer
 from tests.sql.dialect import run
 from tests.sql.guarded import Guarded
 from tests.sql.mysql.dialect import UNFENCED, code_of
@@ -167,25 +167,6 @@ def test_what_was_observed_is_shown_whatever_its_program_calls_itself(guarded: G
     guarded.database.rows("CALL fencelock_observe('reports', CONVERT(x'EDA080' USING utf8mb4), 'insert')")
     seen = inspect_resources(guarded.database.url()).observations
     assert [(one.resource, one.table) for one in seen] == [("reports", "\\xed\\xa0\\x80"), ("\\xff", "")]
-
-
-@pytest.mark.parametrize("resource", ["a,b", "r.1", "'\"\\%_`", "nächtlich-ü", "x" * 512, "\U0001f512"])
-def test_every_resource_name_is_protected_and_refuses_in_128_characters(database: Database, resource: str) -> None:
-    database.rows("CREATE TABLE reports (id int PRIMARY KEY)")
-    guard = fencelock.guard(database.url(), resource=resource, lock=LOCK)
-    guard.protect("reports")
-    with pytest.raises(pymysql.Error) as caught:
-        database.rows("INSERT INTO reports VALUES (1)")
-    assert code_of(caught.value) == "FL001"
-    with guard.transaction(HandmadeLease(5)) as own:
-        run(own, "INSERT INTO reports VALUES (1)")
-    with database.connect(autocommit=False) as native:
-        run(native, "CALL fencelock_present(%s, %s)", str(sequencer(5)), resource)
-        run(native, "INSERT INTO reports VALUES (2)")
-        run(native, "CALL fencelock_commit()")
-        with pytest.raises(pymysql.Error) as caught:
-            run(native, "CALL fencelock_present(%s, %s)", str(sequencer(4)), resource)
-    assert code_of(caught.value) == "FL002"
 
 
 # --- nothing else counts as presenting ------------------------------------------------------------

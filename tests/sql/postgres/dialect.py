@@ -34,6 +34,7 @@ class PostgresDialect(SqlDialect):
     async_connection = psycopg.AsyncConnection
     async_ends: ClassVar = [lambda native: native.commit(), lambda native: native.rollback()]
     unfenced = REFUSED
+    names_in_full = True
     withdraw = "SELECT fencelock.withdraw('reports')"
     no_sequencer = "22023"
     odd_setting = "SET extra_float_digits = 0"

@@ -11,7 +11,6 @@ from fencelock.stores.registry import guard_store
 from tests.guards import LOCK, RESOURCE, HandmadeLease, HandmadeSource
 from tests.sql.guarded import Guarded, Step
 from tests.sql.postgres.dialect import REFUSED
-from tests.sql.postgres.fix_postgres import Database
 
 PARTITIONED = """
     CREATE TABLE log (day int, text text) PARTITION BY RANGE (day);
@@ -120,7 +119,7 @@ def test_an_attached_table_that_was_protected_alone_is_unprotected_too(guarded: 
         native.execute("INSERT INTO a_first VALUES (41, 'x'); TRUNCATE log")
 
 
-def test_triggers_of_others_are_no_hindrance_to_whoever_asks_for_a_resource(guarded: Guarded) -> None:
+def test_the_triggers_of_a_resource_are_found_among_those_of_others(guarded: Guarded) -> None:
     asked = "SELECT relation::regclass::text FROM fencelock.our_trigger WHERE resource = %s"
     assert guarded.database.value(asked, RESOURCE) == "reports"
 
@@ -221,21 +220,6 @@ def test_a_name_that_means_no_table_is_refused(guarded: Guarded, name: str) -> N
         guarded.guard().protect(name)
 
 
-@pytest.mark.parametrize("resource", ["it's", 'quo"te', "ünï", "back\\slash", "%s {} $1", "x" * 512])
-def test_resources_of_any_name_are_enforced(database: Database, resource: str) -> None:
-    guard = fencelock.guard(database.url(), resource=resource, lock=LOCK)
-    with database.connect() as native:
-        native.execute("CREATE TABLE reports (id int)")
-        guard.protect("reports")
-        with pytest.raises(psycopg.Error) as caught:
-            native.execute("INSERT INTO reports VALUES (1)")
-        assert resource in str(caught.value)
-        with guard.transaction(HandmadeLease(5)) as own:
-            own.execute("INSERT INTO reports VALUES (1)")
-        guard.protect("reports")
-    assert [one.resource for one in fencelock.inspect_resources(database.url()).protections] == [resource]
-
-
 def test_a_renamed_and_moved_table_stays_protected(guarded: Guarded) -> None:
     with guarded.database.connect() as native:
         native.execute(
@@ -246,15 +230,6 @@ def test_a_renamed_and_moved_table_stays_protected(guarded: Guarded) -> None:
         native.execute("DELETE FROM archive.papers")
 
 
-def test_a_table_that_was_made_anew_is_free_until_it_is_protected_again(guarded: Guarded) -> None:
-    with guarded.database.connect() as native:
-        native.execute("DROP TABLE reports; CREATE TABLE reports (id int)")
-        native.execute("INSERT INTO reports VALUES (1)")
-        guarded.guard().protect("reports")
-        refused(native, "INSERT INTO reports VALUES (1)")
-        assert native.execute("SELECT count(*) FROM fencelock.protection").fetchone() == (1,)
-
-
 def test_unprotecting_what_is_gone_forgets_it(guarded: Guarded) -> None:
     with guarded.database.connect() as native:
         native.execute("DROP TABLE reports")
@@ -262,13 +237,6 @@ def test_unprotecting_what_is_gone_forgets_it(guarded: Guarded) -> None:
         assert native.execute("SELECT count(*) FROM fencelock.protection").fetchone() == (0,)
     with pytest.raises(GuardError, match="protects no table here"):
         guarded.guard().unprotect(reason="a test")
-
-
-def test_unprotecting_another_resources_table_is_refused(guarded: Guarded) -> None:
-    with guarded.database.connect() as native:
-        native.execute("CREATE TABLE orders (id int)")
-    with pytest.raises(GuardError, match="'orders' is not protected by resource 'reports'"):
-        guarded.guard().unprotect("orders", reason="a test")
 
 
 # --- DDL ------------------------------------------------------------------------------------------
@@ -292,35 +260,6 @@ def test_protecting_gives_up_on_a_writer_that_stays(guarded: Guarded) -> None:
         with pytest.raises(SourceUnavailableError, match="lock timeout"):
             guarded.guard().protect("more")
         writer.execute("COMMIT; INSERT INTO more VALUES (2)")
-
-
-def test_many_installations_at_once_make_one(database: Database) -> None:
-    with database.connect() as native:
-        for number in range(6):
-            native.execute(f"CREATE TABLE t{number} (id int)")
-    steps = [
-        Step(lambda number=number: fencelock.guard(database.url(), resource="r", lock=LOCK).protect(f"t{number}"))
-        for number in range(6)
-    ]
-    for step in steps:
-        step.end()
-    assert database.value("SELECT count(*) FROM fencelock.protected_table") == 6
-    assert database.value("SELECT count(*) FROM fencelock.guard") == 1
-
-
-def test_another_schema_number_is_refused(guarded: Guarded) -> None:
-    guarded.database.rows("UPDATE fencelock.guard SET schema = 2 RETURNING id")
-    guard, lease = guarded.guard(), HandmadeLease(5)
-    for attempt in (guard.mark, lambda: guard.seal(lease), lambda: guard.protect("reports")):
-        with pytest.raises(fencelock.SchemaError, match=r"schema 2, and this .*schema 1"):
-            attempt()
-
-
-def test_without_a_schema_the_remedy_is_named(database: Database) -> None:
-    guard = fencelock.guard(database.url(), resource="r", lock=LOCK)
-    for attempt in (guard.mark, lambda: guard.seal(HandmadeLease(5)), lambda: guard.unprotect(reason="a test")):
-        with pytest.raises(fencelock.SchemaError, match="run `fencelock protect postgresql://"):
-            attempt()
 
 
 def test_a_restored_dump_enforces_as_before(guarded: Guarded) -> None:
