@@ -99,6 +99,15 @@ def open_scene(request: pytest.FixtureRequest, sql: SqlDialect, url: str, proxy:
 
 
 @pytest.fixture
+def owned(sql: SqlDialect, database: Any) -> Iterator[Any]:
+    """Yield a database whose installer is no superuser, and another account, `worker`, that may take locks there."""
+    with sql.accounts(database):
+        install(database.url(user="installer"))
+        sql.permit_worker(database)
+        yield database
+
+
+@pytest.fixture
 def stage(sql: SqlDialect, database: Any, url: str, tmp_path: Path) -> Iterator[SqlStage]:
     """Yield a place for real processes that share the source."""
     with SqlStage(sql, database, tmp_path) as made:

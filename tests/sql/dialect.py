@@ -94,6 +94,10 @@ class SqlDialect(ABC):
     too_many_clients: ClassVar[str]
     is_standby: ClassVar[str]
     denied: ClassVar[str]
+    operators_statements: ClassVar[tuple[str, ...]]
+    """Statements that an account with a holder's rights may not make."""
+    tables: ClassVar[str]
+    """Lists what a schema of fencelock consists of, in a database that holds nothing else."""
     row_is_gone: ClassVar[str]
     """What is said of a source whose own row was deleted."""
 
@@ -142,6 +146,18 @@ class SqlDialect(ABC):
     @abstractmethod
     def limited_user(self, database: Any) -> str:
         """Return an account that may take locks, and for which the server keeps no connection in reserve."""
+
+    @abstractmethod
+    def accounts(self, database: Any) -> AbstractContextManager[None]:
+        """Have the accounts `installer`, who may make a schema in the database, and `worker`, who may not."""
+
+    @abstractmethod
+    def permit_worker(self, database: Any) -> None:
+        """Give the account `worker` the rights of a holder, as the installer does."""
+
+    @abstractmethod
+    def permit_to_connect(self, database: Any, account: str) -> None:
+        """Let an account use a database, with no right to create anything."""
 
     # Sessions
 
@@ -198,6 +214,10 @@ class SqlDialect(ABC):
     @abstractmethod
     def impatient(self, url: str) -> Any:
         """Return a client that gives up on a statement at which the server goes on."""
+
+    @abstractmethod
+    def limited_client(self, url: str) -> Any:
+        """Return a client whose statements the server gives up after a moment."""
 
     @abstractmethod
     def arrivals(self, database: Any, proxy: Any) -> int:

@@ -140,7 +140,6 @@ def test_g6_a_token_that_was_withdrawn_admits_nothing(guarded: Guarded) -> None:
         run(native, "START TRANSACTION")
         guarded.present(native, 5)
         run(native, "UPDATE reports SET value = 'admitted'")
-        run(native, "SAVEPOINT before")
         run(native, guarded.sql.withdraw)
         with pytest.raises(guarded.sql.client_error, match=guarded.sql.unfenced):
             run(native, "DELETE FROM reports")

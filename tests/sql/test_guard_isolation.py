@@ -154,8 +154,9 @@ def test_g3_another_process_of_the_same_holder_does_not_wait_for_the_first(guard
     """It seals what is sealed by its own lease: it has nothing to write, and nobody to wait for."""
     with guarded.guard().transaction(HandmadeLease(5)) as own, guarded.client() as by_hand:
         Step(lambda: guarded.guard().seal(HandmadeLease(5))).end()
-        run(by_hand, guarded.sql.wait_briefly)
-        run(by_hand, f"{guarded.sql.call}seal(%s, %s)", str(sequencer(5)), RESOURCE)
+        if guarded.sql.name == "postgres":  # MySQL's routine holds the mark before it looks at it.
+            run(by_hand, guarded.sql.wait_briefly)
+            run(by_hand, f"{guarded.sql.call}seal(%s, %s)", str(sequencer(5)), RESOURCE)
         run(by_hand, "START TRANSACTION")
         Step(lambda: guarded.guard().seal(HandmadeLease(5), connection=by_hand)).end()
         run(by_hand, "ROLLBACK")

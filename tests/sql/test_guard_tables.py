@@ -6,7 +6,7 @@ import pytest
 
 import fencelock
 from fencelock import GuardError, SchemaError
-from fencelock._api.guard import look_at
+from fencelock._api.guard import inspect_resources
 from fencelock.stores.registry import guard_store
 from tests.guards import LOCK, HandmadeLease, sequencer
 from tests.sql.dialect import SqlDialect, run
@@ -45,7 +45,7 @@ def test_resources_of_any_name_are_enforced(sql: SqlDialect, database: Any, reso
             sql.present(native, sequencer(4), resource)
         assert sql.code_of(caught.value) == "FL002"
     guard.protect("reports")
-    assert [one.resource for one in look_at(database.url()).protections] == [resource]
+    assert [one.resource for one in inspect_resources(database.url()).protections] == [resource]
 
 
 def test_a_renamed_table_stays_protected(guarded: Guarded) -> None:

@@ -87,6 +87,13 @@ class MySQLDialect(SqlDialect):
     too_many_clients = "Too many connections"
     is_standby = r"takes no writes .* it is a replica"
     denied = r"does not permit it .*denied"
+    operators_statements = (
+        "UPDATE fencelock_source SET token = 7",
+        "SELECT claim FROM fencelock_lock",
+        "CALL fencelock_decide('lock', 'claim', 'worker', 1000, 0, 'try', 1)",
+        "DROP PROCEDURE fencelock_acquire",
+    )
+    tables = "SHOW TABLES"
     row_is_gone = "not whole"
 
     def __init__(self, fleet: MariaDBFleet) -> None:
@@ -119,6 +126,21 @@ class MySQLDialect(SqlDialect):
         database.rows("CREATE OR REPLACE USER worker")
         database.rows(f"GRANT EXECUTE ON {database.name}.* TO worker")
         return "worker"
+
+    @contextmanager
+    def accounts(self, database: Database) -> Iterator[None]:
+        database.rows("CREATE USER installer, worker")
+        rights = "CREATE, DROP, CREATE ROUTINE, ALTER ROUTINE, EXECUTE, SELECT, INSERT, UPDATE, DELETE"
+        database.rows(f"GRANT {rights} ON {database.name}.* TO installer")
+        yield
+        database.rows("DROP USER installer, worker")
+
+    def permit_worker(self, database: Database) -> None:
+        for routine in ("describe", "acquire", "release", "renew", "inspect"):
+            database.rows(f"GRANT EXECUTE ON PROCEDURE {database.name}.fencelock_{routine} TO worker")
+
+    def permit_to_connect(self, database: Database, account: str) -> None:
+        database.rows(f"GRANT EXECUTE ON {database.name}.* TO {account}")
 
     # Sessions
 
@@ -174,6 +196,9 @@ class MySQLDialect(SqlDialect):
         client.describe()
         client.connection._request_timeout_s = 0.1  # The server waits for a row for longer.
         return client
+
+    def limited_client(self, url: str) -> SqlClient:
+        return SqlClient(url, request_timeout_s=2.0)
 
     def arrivals(self, database: Database, proxy: MySQLProxy) -> int:
         return int(database.value(STATUS, "com_call_procedure"))

@@ -1,65 +1,24 @@
 """The MySQL source's schema and its surroundings: versions, installers, names, roles, settings, what doctor says."""
 
-import threading
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pymysql
 import pytest
 
 import fencelock
-from fencelock import SchemaError, SourceError, SourceUnavailableError
+from fencelock import SchemaError, SourceError
 from fencelock.protocol import source_requests as ask
 from fencelock.stores.mysql.connection import install as mysql_install
 from fencelock.stores.mysql.source import inspection
 from fencelock.stores.mysql.source.store import ROUTINES, MySQLSource
 from fencelock_lab.servers.mariadb import MariaDBFleet, MariaDBServer
-from tests.helpers import wait_until
 from tests.sql.clients import PublicSource, SqlClient, one_token
-from tests.sql.dialect import SqlDialect
 from tests.sql.mysql.fix_mysql import Database
-from tests.sql.stage import SqlStage
 
 pytestmark = pytest.mark.server_wide
 
-kinds = pytest.mark.parametrize("kind", ["sync", "async"])
-
 
 # --- the schema -----------------------------------------------------------------------------------
-@kinds
-def test_a_database_without_the_schema_says_how_it_is_made(database: Database, kind: str) -> None:
-    with PublicSource(kind, database.url()) as public:
-        for request in (
-            lambda: public.do(public.source.lock("lock").acquire()),
-            lambda: public.do(public.source.info("lock")),
-            lambda: public.do(public.source.describe()),
-            lambda: public.do(public.source.purge()),
-        ):
-            with pytest.raises(SchemaError, match=r"holds no fencelock schema.*run `fencelock install`") as caught:
-                request()
-            assert caught.value.definite
-        public.do(public.source.install())
-        assert public.do(public.source.lock("lock").acquire()).token == 1
-
-
-def test_a_schema_of_another_version_is_refused_and_left_alone(url: str, database: Database) -> None:
-    one_token(url)
-    database.rows("update fencelock_source set schema_number = 99")
-    with fencelock.connect(url) as source:
-        for request in (source.lock("lock").acquire, source.describe, source.install):
-            with pytest.raises(SchemaError, match=r"source of tokens with schema 99, and this version .* has schema 1"):
-                request()
-    assert database.value("select schema_number from fencelock_source") == 99
-
-
-def test_a_source_whose_row_is_gone_is_refused(url: str, database: Database) -> None:
-    one_token(url)
-    database.rows("delete from fencelock_source")
-    with fencelock.connect(url) as source:
-        for request in (source.lock("lock").acquire, source.describe):
-            with pytest.raises(SchemaError, match="not whole"):
-                request()
 
 
 def test_an_installation_that_was_broken_off_anywhere_is_finished_by_the_next(
@@ -92,45 +51,7 @@ def test_an_installation_that_was_broken_off_anywhere_is_finished_by_the_next(
     assert number > len([name for file in ROUTINES for name in file])
 
 
-@pytest.mark.process
-def test_ten_processes_install_at_once_and_agree(sql: SqlDialect, database: Database, tmp_path: Path) -> None:
-    with SqlStage(sql, database, tmp_path) as stage:
-        actors = [
-            stage.actor("say('ready'); hear(); source.install(); say(source.describe().source_id)") for _ in range(10)
-        ]
-        for actor in actors:
-            assert actor.hear() == "ready"
-        for actor in actors:
-            actor.say()
-        assert len({actor.hear() for actor in actors}) == 1
-    assert one_token(database.url()) == 1
-
-
-def test_two_databases_of_one_server_are_two_sources(mysql_server: MariaDBServer, url: str) -> None:
-    mysql_server.rows("create database the_other")
-    other = Database(mysql_server, "the_other")
-    MySQLSource(other.url()).install()
-    with fencelock.connect(url) as first, fencelock.connect(other.url()) as second:
-        assert first.lock("lock", ttl=600.0).acquire() is not None
-        assert second.lock("lock").acquire(blocking=False) is not None
-        assert first.describe().source_id != second.describe().source_id
-    mysql_server.rows("drop database the_other")
-
-
 # --- names and numbers ----------------------------------------------------------------------------
-def test_locks_are_listed_page_by_page_in_the_order_of_their_bytes(url: str) -> None:
-    client = SqlClient(url)
-    names = [f"{number:x}" for number in range(520)] + ["é" * 256, "\U0001f512" * 128, "x" * 512, "Z", "z", "ä", " "]
-    names += ["z ", "%s", "\\", "'", '"', "a\\'b"]
-    for name in names:
-        client.token(name)
-    with fencelock.connect(url) as source:
-        listed = [info.name for info in source.locks()]
-        assert listed == sorted(names, key=str.encode)
-        assert source.info("\U0001f512" * 128).is_held
-        assert source.lock("told", holder="日本語 \U0001f512 \\'%s").acquire() is not None
-        assert source.info("told").holder == "日本語 \U0001f512 \\'%s"
-    client.close()
 
 
 NOT_NAMES = (b"\xff", b"a\xed\xa0\x80", b"\xc3", b"\xf4\x90\x80\x80", b"a\0b", b"", None)
@@ -192,61 +113,6 @@ def test_counts_of_rows_found_are_not_taken_for_rows_changed(url: str, database:
 
 
 # --- roles ----------------------------------------------------------------------------------------
-WORKERS = ("describe", "acquire", "release", "renew", "inspect")
-"""The routines that somebody needs who takes locks."""
-
-
-@pytest.fixture
-def owned(database: Database) -> Iterator[Database]:
-    """Yield a database whose installer is no superuser, and another role that may take locks there."""
-    name = database.name
-    database.rows("create user installer, worker")
-    rights = "create, drop, create routine, alter routine, execute, select, insert, update, delete"
-    database.rows(f"grant {rights} on {name}.* to installer")
-    MySQLSource(database.url(user="installer")).install()
-    for routine in WORKERS:
-        database.rows(f"grant execute on procedure {name}.fencelock_{routine} to worker")
-    yield database
-    database.rows("drop user installer, worker")
-
-
-@kinds
-def test_a_role_that_may_call_the_routines_can_do_what_a_holder_does_and_no_more(owned: Database, kind: str) -> None:
-    url = owned.url(user="worker")
-    with PublicSource(kind, url) as public, fencelock.connect(url) as other:
-        lease = public.do(public.source.lock("lock", ttl=600.0).acquire())
-        waiting = threading.Thread(target=lambda: other.lock("lock", ttl=600.0).acquire())
-        waiting.start()
-        wait_until(lambda: other.info("lock").waiters)
-        assert public.do(lease.release())
-        waiting.join(30)
-        for request in (
-            lambda: public.do(public.source.break_lock("lock", reason="a test")),
-            lambda: public.do(public.source.raise_epoch(reason="a test")),
-            lambda: public.do(public.source.purge()),
-        ):
-            with pytest.raises(SourceError, match=r"does not permit it .*denied") as caught:
-                request()
-            assert caught.value.definite
-    with owned.connect(user="worker") as native, native.cursor() as cursor:
-        for statement in (
-            "update fencelock_source set token = 7",
-            "select claim from fencelock_lock",
-            "call fencelock_decide('lock', 'claim', 'worker', 1000, 0, 'try', 1)",
-            "drop procedure fencelock_acquire",
-        ):
-            with pytest.raises(pymysql.OperationalError, match="denied"):
-                cursor.execute(statement)
-
-
-def test_a_role_without_the_right_to_make_a_schema_leaves_nothing(database: Database, owned: Database) -> None:
-    database.server.rows("create database empty_one")
-    database.server.rows("grant execute on empty_one.* to worker")
-    empty = Database(database.server, "empty_one")
-    with pytest.raises(SourceError, match="does not permit it"):
-        MySQLSource(empty.url(user="worker")).install()
-    assert empty.rows("show tables") == []
-    database.server.rows("drop database empty_one")
 
 
 def test_a_role_is_told_which_of_its_rights_are_too_many(owned: Database) -> None:
@@ -423,16 +289,4 @@ def test_a_full_queue_is_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> N
         client.acquire("lock", "2", may_wait=True)
     client.release("lock", "0")
     assert isinstance(client.acquire("lock", "3", may_wait=True), ask.Queued)
-    client.close()
-
-
-def test_a_statement_that_waits_for_a_row_too_long_has_not_happened(url: str, database: Database) -> None:
-    client = SqlClient(url, request_timeout_s=2.0)
-    client.one_token()
-    with database.connect(autocommit=False) as side, side.cursor() as cursor:
-        cursor.execute("select 1 from fencelock_lock where name = 'lock' for update")
-        with pytest.raises(SourceUnavailableError, match="Lock wait timeout") as caught:
-            client.acquire("lock", "claim")
-        assert caught.value.definite
-    assert not client.ask(ask.Inspect("lock")).is_held
     client.close()

@@ -59,6 +59,13 @@ class PostgresDialect(SqlDialect):
     too_many_clients = "too many clients"
     is_standby = r"takes no writes .* it is a standby"
     denied = r"does not permit it \(permission denied for function \w+\)"
+    operators_statements = (
+        "UPDATE fencelock.source SET bound = 7",
+        "SELECT claim FROM fencelock.lock",
+        "SELECT nextval('fencelock.token')",
+        "DROP FUNCTION fencelock.release(bytea, text, bigint)",
+    )
+    tables = "SELECT nspname FROM pg_namespace WHERE nspname = 'fencelock'"
     row_is_gone = "row was deleted; restore it from a backup"
 
     def __init__(self, fleet: PostgresFleet, version: str) -> None:
@@ -90,6 +97,24 @@ class PostgresDialect(SqlDialect):
 
     def limited_user(self, database: Database) -> str:
         return ADMIN
+
+    @contextmanager
+    def accounts(self, database: Database) -> Iterator[None]:
+        for role in ("installer", "worker"):
+            database.rows(f"CREATE ROLE {role} LOGIN")
+        database.rows(f"ALTER DATABASE {database.name} OWNER TO installer")
+        yield
+        database.rows(f"ALTER DATABASE {database.name} OWNER TO {ADMIN}")
+        for role in ("worker", "installer"):
+            database.rows(f"DROP OWNED BY {role} CASCADE")
+            database.rows(f"DROP ROLE {role}")
+
+    def permit_worker(self, database: Database) -> None:
+        with database.connect(user="installer") as native:
+            native.execute("GRANT USAGE ON SCHEMA fencelock TO worker")
+
+    def permit_to_connect(self, database: Database, account: str) -> None:
+        """Do nothing: every role may connect."""
 
     # Sessions
 
@@ -139,6 +164,9 @@ class PostgresDialect(SqlDialect):
 
     def impatient(self, url: str) -> SqlClient:
         return SqlClient(url, request_timeout_s=0.5)
+
+    def limited_client(self, url: str) -> SqlClient:
+        return SqlClient(f"{url}?options=-c%20statement_timeout%3D100ms")
 
     def arrivals(self, database: Database, proxy: Proxy) -> int:
         return proxy.counts["round trips"]
