@@ -180,7 +180,7 @@ def test_doctor_finds_nothing_in_a_sound_set_up_and_says_what_it_cannot_see(
     done = program("doctor", "--guard", guard.url)
     assert (done.returncode, done.stderr) == (0, "")
     assert "nothing found" in done.stdout
-    assert "What cannot be seen from here" in done.stdout
+    assert "What this command cannot see" in done.stdout
     assert program.json("doctor")["unseen"]
 
 
@@ -249,7 +249,7 @@ def test_help_says_what_a_command_does(program: Program, command: str) -> None:
 @pytest.mark.parametrize("command", ["run", "break", "doctor"])
 def test_help_says_that_guard_may_be_repeated(program: Program, command: str) -> None:
     done = program(command, "--help")
-    assert "As often as needed." in " ".join(done.stdout.split())
+    assert "May be repeated." in " ".join(done.stdout.split())
 
 
 def test_help_lists_every_command(program: Program) -> None:

@@ -140,7 +140,7 @@ def test_with_json_an_error_is_one_object(program: Program, words: list[str], ki
 
 def test_with_json_what_to_write_is_a_line_of_its_own(program: Program) -> None:
     message = json.loads(program("epoch", "--raise", "--json").stderr)["error"]["message"]
-    assert message.splitlines()[0] == "--raise ends every lease: say why with --reason TEXT"
+    assert message.splitlines()[0] == "--raise ends every lease: give the reason with --reason TEXT"
     assert message.splitlines()[1].startswith("Write: fencelock epoch [OPTIONS]")
 
 

@@ -100,7 +100,9 @@ def test_from_observing_to_enforcing(program: Program, app: str, file: Path) -> 
 
 
 def test_marks_shows_who_has_what(program: Program, app: str) -> None:
-    assert program("marks", app).stdout == f"{app} holds no marks: `fencelock protect`, or the first seal, makes one\n"
+    assert (
+        program("marks", app).stdout == f"{app} holds no marks: `fencelock protect`, or the first seal, creates one\n"
+    )
     protect(program, app)
     with program.source() as source, source.lock(LOCK) as lease:
         guard = fencelock.guard(app, resource="reports", lock=LOCK)
@@ -154,7 +156,7 @@ def test_raise_to_without_a_resource_raises_all(program: Program, app: str) -> N
 def test_unprotect_lets_anybody_write(program: Program, app: str, file: Path) -> None:
     protect(program, app)
     done = program("unprotect", app, "--resource", "reports", "--reason", "a migration")
-    assert (done.returncode, done.stdout) == (0, "table reports: takes writes from anybody\n")
+    assert (done.returncode, done.stdout) == (0, "table reports: accepts writes from every client\n")
     assert not is_refused(file)
     assert ask(file, "SELECT action, reason FROM fencelock_audit") == [("unprotect", "a migration (reports)")]
     assert program("unprotect", app, "--resource", "reports", "--reason", "again").returncode == 1
@@ -237,6 +239,6 @@ def test_names_that_could_move_a_cursor_are_shown_escaped(program: Program, app:
 def test_doctor_goes_on_where_marks_cannot_be_looked_at(program: Program) -> None:
     """One who may examine the tables need not have the right to the marks."""
     with program.source() as source:
-        (finding,) = doctor._disagreements("postgresql://127.0.0.1:1/nowhere", source.describe())
+        (finding,) = doctor._compare("postgresql://127.0.0.1:1/nowhere", source.describe())
     assert finding.code == "guard-refused"
     assert "cannot be compared with the source: " in finding.message

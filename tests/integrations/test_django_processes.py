@@ -57,7 +57,7 @@ def test_a_database_that_cannot_be_asked_is_told_without_a_traceback(empty: Wher
     told = [managed(gone, "fencelock_protect", *words) for words in ((), ("--check",))]
     told.append(managed(empty, "fencelock_protect", "--database", "nope"))
     assert ["Traceback" in said for _, said in told] == [False] * 3
-    assert all(code == 1 and "CommandError: Django cannot ask database 'default' (" in said for code, said in told[:2])
+    assert all(code == 1 and "CommandError: Django cannot read database 'default' (" in said for code, said in told[:2])
     assert told[2][0] != 0
     assert "invalid choice: 'nope'" in told[2][1]
     if empty.kind != "mysql":  # There Django's own check does not get further than this.

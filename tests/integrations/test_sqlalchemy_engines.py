@@ -234,5 +234,5 @@ def test_the_guards_url_is_the_engines(engine: str, guard: str) -> None:
 
 
 def test_an_engine_of_another_kind_is_refused() -> None:
-    with pytest.raises(ConfigError, match="no guard is known for"):
+    with pytest.raises(ConfigError, match="there is no guard for"):
         url_of(cast("Any", SimpleNamespace(url=make_url("oracle://me@db/app"))))

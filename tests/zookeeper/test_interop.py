@@ -124,7 +124,7 @@ def test_the_commands_tell_of_kazoos_lock_what_they_know(
         assert "unknown" in program("locks", "--source", zookeeper_url).stdout
         done = program("run", NAME, "--source", zookeeper_url, "--wait", "0", "--", "true")
         assert done.returncode == 75, done.stderr
-        assert "it is not known for how long" in done.stderr
+        assert "its time left is unknown" in done.stderr
         assert "\x1b" not in done.stderr
 
 

@@ -1,7 +1,7 @@
-"""`fencelock break`: end a lease by force, and make its token stale where the lock's resources are.
+"""`fencelock break`: end a lease by force, and make its token stale at the lock's resources.
 
-Promise: what is named is looked up before anything is broken. The breaking alone stops nobody from writing, and the
-command says so.
+Promise: the lock and the guards are looked up before anything is broken. Without a guard, the old holder can still
+write, and the command says so.
 """
 
 import click
@@ -23,20 +23,20 @@ _GUARD_HELP = "Refuse the old token at the resources of this URL that are bound 
 @guard_option(_GUARD_HELP)
 @json_option
 def break_(name: str, source: str | None, reason: str, guards: tuple[str, ...], as_json: bool) -> None:
-    """End the lease on the lock NAME, whoever has it.
+    """End the lease on the lock NAME by force.
 
-    The lock is free at once, and a token is minted. With --guard the resources bound to the lock refuse
-    every older token from then on. Without it the old holder can still write until it hears of
-    the break, at its next renewal. Exits with 1 if there is no such lock, neither at the source nor at
-    the guards.
+    The lock is free at once, and a token is minted. With --guard, the resources bound to the lock refuse
+    every older token from then on. Without it, the old holder can still write until its next renewal,
+    which tells it of the break. Exits with 1 if neither the source nor the guards know the lock.
 
     \b
     Example:
       fencelock break import --reason 'host lost' --guard sqlite:////srv/app.db
     """
-    found = [guard for url in guards for guard in _bound(url, name)]
+    found = [guard for url in guards for guard in _guards_bound_to(url, name)]
     with fencelock.connect(source) as connected:
-        if not found:  # Else a resource is bound to it: a source may have forgotten a lock whose tokens are about.
+        # If a resource is bound to the lock, a purged source need not know it: old tokens may still be in use.
+        if not found:
             check_known(connected.info(name))
         broken = connected.break_lock(name, reason=reason)
     sealed: list[dict[str, str]] = []
@@ -44,17 +44,17 @@ def break_(name: str, source: str | None, reason: str, guards: tuple[str, ...], 
         guard.outrank(broken.sequencer, reason=reason)
         sealed += [{"guard": guard.url, "resource": resource} for resource in guard.resources]
     data = {"lock": name, "token": str(broken.token), "holder": broken.holder, "guarded": sealed}
-    emit(data, as_json, _story(broken, sealed))
+    emit(data, as_json, _broken_as_text(broken, sealed))
 
 
-def _bound(url: str, lock: str) -> list[Guard]:
+def _guards_bound_to(url: str, lock: str) -> list[Guard]:
     found = guards_of(url, lock)
     if not found:
         raise fencelock.GuardError(f"{guard_url(url)}: no resource there is bound to lock {lock!r}; nothing was broken")
     return found
 
 
-def _story(broken: fencelock.BrokenLock, sealed: list[dict[str, str]]) -> str:
+def _broken_as_text(broken: fencelock.BrokenLock, sealed: list[dict[str, str]]) -> str:
     holder = f"{printable(broken.holder)} held it" if broken.holder is not None else "nobody held it"
     lines = [
         f"lock {printable(broken.lock)} is broken: {holder}; token {broken.token} is minted, above every earlier one"

@@ -1,7 +1,7 @@
-"""`fencelock doctor`: what in a set-up would break the promise, and what cannot be seen from here.
+"""`fencelock doctor`: what in a setup breaks its guarantees, and what this command cannot see.
 
-Promise: changes nothing. Exits with 1 if it found something. What source and guards can each tell of themselves
-comes from their stores; here only the two are compared.
+Promise: changes nothing. Exits with 1 if it found something. The findings about the source and about each guard come
+from their stores; this module only compares the two.
 """
 
 from collections.abc import Iterator
@@ -17,10 +17,10 @@ from fencelock.cli.output import emit, printable
 from fencelock.stores.registry import guard_store, guard_url
 
 VERIFY_NAMES = "fencelock-verify-"
-"""With this the names of resources begin that a campaign of `fencelock verify` makes."""
+"""The prefix of the resources that a campaign of `fencelock verify` creates."""
 SOURCE_WENT_BACK = "source-went-back"
 GUARD_REFUSED = "guard-refused"
-UNSEEN = (
+BLIND_SPOTS = (
     "a backup that was copied over a file in place while it held the same tokens or more",
     "a server's data folder that was copied while the server was stopped, and is older or runs twice now",
     "a MySQL source that was restored, or failed over to a server that had lost writes",
@@ -35,9 +35,9 @@ UNSEEN = (
 @guard_option("Examine the resources of this URL too, and compare them with the source.")
 @json_option
 def doctor(source: str | None, guards: tuple[str, ...], as_json: bool) -> int:
-    """Name what in a set-up would break the promise, and a remedy.
+    """Check a setup for anything that breaks its guarantees.
 
-    Exits with 1 if it found something. It also says what it cannot see.
+    Prints each finding with a remedy, and what it cannot see. Exits with 1 if it found something.
 
     \b
     Example:
@@ -50,29 +50,30 @@ def doctor(source: str | None, guards: tuple[str, ...], as_json: bool) -> int:
         for url, store in stores.items():
             found = store.examine()
             if is_open and all(one.code != GUARD_REFUSED for one in found):
-                found += _disagreements(url, connected.describe())
+                found += _compare(url, connected.describe())
             findings += [one for one in found if not _is_left_by_verify(one)]
-    data = {"findings": [asdict(finding) for finding in findings], "unseen": list(UNSEEN)}
-    emit(data, as_json, _story(findings))
+    data = {"findings": [asdict(finding) for finding in findings], "unseen": list(BLIND_SPOTS)}
+    emit(data, as_json, _findings_as_text(findings))
     return NEGATIVE_RESULT if findings else 0
 
 
 def _is_left_by_verify(finding: fencelock.Finding) -> bool:
-    """Tell whether it is about a mark that `fencelock verify` could not take away: nothing is behind it, and it says
-    nothing but that a source has gone back.
+    """Return whether a finding is about a mark that `fencelock verify` left behind.
+
+    Such a mark protects nothing; it only matters if it shows that a source went back.
     """
     is_of_verify = finding.resource is not None and finding.resource.startswith(VERIFY_NAMES)
     return is_of_verify and finding.code != SOURCE_WENT_BACK
 
 
-def _disagreements(url: str, source: fencelock.SourceInfo) -> Iterator[fencelock.Finding]:
-    """Yield where a resource knows of tokens that its source does not, or of another source."""
+def _compare(url: str, source: fencelock.SourceInfo) -> Iterator[fencelock.Finding]:
+    """Yield a finding for each mark that is above its source's last token, or that belongs to another source."""
     shown = guard_url(url)
     try:
         marks = inspect_resources(url).marks
     except fencelock.FencelockError as error:
         message = f"the marks at {shown} cannot be compared with the source: {error}"
-        yield fencelock.Finding(GUARD_REFUSED, message, "run `fencelock doctor` as somebody who may look at them")
+        yield fencelock.Finding(GUARD_REFUSED, message, "run `fencelock doctor` as a user who may read them")
         return
     for mark in marks:
         where = f"resource {mark.resource!r} at {shown}"
@@ -94,12 +95,12 @@ def _disagreements(url: str, source: fencelock.SourceInfo) -> Iterator[fencelock
             )
 
 
-def _story(findings: list[fencelock.Finding]) -> str:
+def _findings_as_text(findings: list[fencelock.Finding]) -> str:
     lines = []
     for finding in findings:
         lines += [f"{finding.code}: {printable(finding.message)}", f"  remedy: {printable(finding.remedy)}"]
     lines.append(f"{len(findings) or 'nothing'} found")
-    lines += ["What cannot be seen from here:", *(f"  {thing}" for thing in UNSEEN)]
+    lines += ["What this command cannot see:", *(f"  {thing}" for thing in BLIND_SPOTS)]
     return "\n".join(lines)
 
 

@@ -1,7 +1,7 @@
-"""`fencelock protect`, `unprotect`, `rebind` and `marks`: set up and look at the enforcement of a resource.
+"""`fencelock protect`, `unprotect`, `rebind` and `marks`: set up and inspect the enforcement of a resource.
 
-Promise: `marks` without --lower and --raise-to changes nothing. Whatever takes enforcement away, or moves a mark as no
-lease does, asks for a reason, which the resource keeps in its audit entries.
+Promise: `marks` without --lower and --raise-to changes nothing. Each command that removes enforcement, or moves a mark
+in a way that no lease can, needs a reason, which the store keeps in its audit.
 """
 
 from collections.abc import Callable
@@ -23,29 +23,33 @@ def resource_option(help_text: str, *, is_required: bool = True) -> Callable[[An
 
 
 def table_option(*, is_required: bool, help_text: str) -> Callable[[Any], Any]:
-    """Add `--table T`, as often as wanted, passed as `tables`."""
+    """Add `--table T`, which may be repeated, passed as `tables`."""
     return click.option("--table", "tables", metavar="T", multiple=True, required=is_required, help=help_text)
 
 
 @click.command()
 @click.argument("url")
-@resource_option("What one mark protects: the tables that belong together.")
+@resource_option("The resource: the tables that one mark protects together.")
 @click.option("--lock", metavar="L", required=True, help="The lock whose holder may write to it.")
-@table_option(is_required=True, help_text="A table to protect; as often as needed.")
+@table_option(is_required=True, help_text="A table to protect; may be repeated.")
 @click.option(
-    "--mode", type=click.Choice([ENFORCE, OBSERVE]), default=ENFORCE, show_default=True, help="Refuse or count."
+    "--mode",
+    type=click.Choice([ENFORCE, OBSERVE]),
+    default=ENFORCE,
+    show_default=True,
+    help="Refuse writes, or count them.",
 )
 @click.option("--source", metavar="URL", help="The lock's source: needed to go from observe to enforce.")
 @json_option
 def protect(
     url: str, resource: str, lock: str, tables: tuple[str, ...], mode: str, source: str | None, as_json: bool
 ) -> None:
-    """Have the database at URL refuse writes without a token.
+    """Make the database at URL refuse writes without a token.
 
-    From then on the tables take writes only inside `with guard.transaction(lease)`, from whatever
-    language or console they come. With --mode observe the writes that would be refused are only
-    counted; `fencelock marks URL` shows them. Going from observe to enforce needs --source, the
-    source of the lock: whoever holds the lock then has to acquire it again. Safe to repeat.
+    From then on the tables accept writes only inside `with guard.transaction(lease)`, from any
+    language or console. With --mode observe, the database only counts the writes that it would
+    refuse; `fencelock marks URL` shows them. Going from observe to enforce needs --source, the
+    source of the lock: the current holder of the lock must then acquire it again. Safe to repeat.
 
     \b
     Examples:
@@ -55,11 +59,11 @@ def protect(
           --lock nightly --table reports --source sqlite:////srv/locks.db
     """
     guard = fencelock.guard(url, resource=resource, lock=lock)
-    guard.protect(*tables, mode=mode, source=_info_if_named(source))
+    guard.protect(*tables, mode=mode, source=_read_source_if_named(source))
     seen = inspect_resources(url, resource)
     lines = [f"resource {printable(resource)} belongs to lock {printable(lock)}"]
     lines += [f"table {printable(one.table)}: {_IN_FORCE[one.mode]}" for one in seen.protections]
-    emit(_described(seen), as_json, "\n".join(lines))
+    emit(_marks_as_json(seen), as_json, "\n".join(lines))
 
 
 _IN_FORCE = {
@@ -71,11 +75,11 @@ _IN_FORCE = {
 @click.command()
 @click.argument("url")
 @resource_option("The resource that the tables belong to.")
-@table_option(is_required=False, help_text="A table; none named: all of the resource.")
+@table_option(is_required=False, help_text="A table; may be repeated.  [default: all tables of the resource]")
 @reason_option(is_required=True)
 @json_option
 def unprotect(url: str, resource: str, tables: tuple[str, ...], reason: str, as_json: bool) -> None:
-    """Let anybody write to the tables again.
+    """Allow every client to write to the tables again.
 
     The mark stays, so that the resource can be protected again later.
 
@@ -89,17 +93,21 @@ def unprotect(url: str, resource: str, tables: tuple[str, ...], reason: str, as_
     seen = inspect_resources(url, resource)
     left = {one.table for one in seen.protections}
     lines = [
-        f"table {printable(one.table)}: takes writes from anybody"
+        f"table {printable(one.table)}: accepts writes from every client"
         for one in before.protections
         if one.table not in left
     ]
-    emit(_described(seen), as_json, "\n".join(lines) or f"resource {printable(resource)} protects what it did before")
+    emit(
+        _marks_as_json(seen),
+        as_json,
+        "\n".join(lines) or f"resource {printable(resource)} protects the same tables as before",
+    )
 
 
 @click.command()
 @click.argument("url")
 @resource_option("The resource to move.")
-@click.option("--lock", metavar="L", required=True, help="The lock that it will belong to.")
+@click.option("--lock", metavar="L", required=True, help="The lock that the resource will belong to.")
 @source_option
 @reason_option(is_required=True)
 @json_option
@@ -107,8 +115,8 @@ def rebind(url: str, resource: str, lock: str, source: str | None, reason: str, 
     """Move a resource to another lock, or to another source.
 
     Tokens of two sources cannot be compared, so the new source's counter must not be below the
-    resource's mark: if it is, run `fencelock epoch --raise` on the new source first. The leases of the
-    old lock cannot write to the resource any more.
+    resource's mark: if it is, run `fencelock epoch --raise` on the new source first. Leases of the old
+    lock can no longer write to the resource.
 
     \b
     Example:
@@ -117,18 +125,18 @@ def rebind(url: str, resource: str, lock: str, source: str | None, reason: str, 
     """
     before = inspect_resources(url, resource)
     guard = _guard_of(url, before, resource)
-    guard.rebind(lock, source=_info(source), reason=reason)
-    text = (
-        f"resource {printable(resource)} belongs to lock {printable(lock)}, from tokens above {guard.mark().token} on"
-    )
-    emit(_described(inspect_resources(url, resource)), as_json, text)
+    guard.rebind(lock, source=_read_source(source), reason=reason)
+    text = f"resource {printable(resource)} belongs to lock {printable(lock)}, with tokens above {guard.mark().token}"
+    emit(_marks_as_json(inspect_resources(url, resource)), as_json, text)
 
 
 @click.command()
 @click.argument("url")
 @resource_option("Only this resource.", is_required=False)
-@click.option("--lower", "lower_to", metavar="N", type=int, help="Set the mark to N, which is lower.  [needs --reason]")
-@click.option("--raise-to", "raise_to", metavar="SOURCE", help="Raise it to SOURCE's last token.  [needs --reason]")
+@click.option("--lower", "lower_to", metavar="N", type=int, help="Lower the mark to N.  [needs --reason]")
+@click.option(
+    "--raise-to", "raise_to", metavar="SOURCE", help="Raise the mark to SOURCE's last token.  [needs --reason]"
+)
 @reason_option(is_required=False)
 @json_option
 def marks(
@@ -141,11 +149,11 @@ def marks(
 ) -> None:
     """Show what the resources at URL have promised, or move a mark.
 
-    A mark is the highest token that a resource has seen: every lower one is refused. After URL was
-    restored from a backup, raise its marks before it is opened again, and those at every other URL of the
-    same lock: what a holder has read, and is about to write elsewhere, may be what the restore undid. SOURCE
+    A mark is the highest token that a resource has seen: it refuses every lower one. After a restore of
+    URL from a backup, raise its marks before clients use it again, and the marks at every other URL of the
+    same lock: a holder may have read data that the restore undid, and be about to write it elsewhere. SOURCE
     is the URL of the locks' source. Without --resource, --raise-to raises the mark of every resource at URL.
-    Lower a mark only if a token that no source ever issued got into it.
+    Lower a mark only if it contains a token that no source has issued.
 
     \b
     Examples:
@@ -160,23 +168,23 @@ def marks(
     if lower_to is not None and resource is not None:
         _guard_of(url, seen, resource).lower(lower_to, reason=str(reason))
     if raise_to is not None:
-        info = _info(raise_to)
+        info = _read_source(raise_to)
         for name in _all_resources(url, seen, resource):
             _guard_of(url, seen, name).raise_to(info, reason=str(reason))
     if resource is not None:
         _check_known(url, seen, resource)
     seen = inspect_resources(url, resource)
-    emit(_described(seen), as_json, _story(url, seen))
+    emit(_marks_as_json(seen), as_json, _marks_as_text(url, seen))
 
 
 def _check_move(resource: str | None, lower_to: int | None, raise_to: str | None, reason: str | None) -> None:
     is_move = lower_to is not None or raise_to is not None
     if lower_to is not None and raise_to is not None:
-        raise click.UsageError("say either --lower N or --raise-to SOURCE")
+        raise click.UsageError("write either --lower N or --raise-to SOURCE")
     if lower_to is not None and resource is None:
-        raise click.UsageError("--lower moves one mark: say which with --resource R")
+        raise click.UsageError("--lower moves one mark: name it with --resource R")
     if is_move and not reason:
-        raise click.UsageError("moving a mark by hand is kept with its reason: add --reason TEXT")
+        raise click.UsageError("moving a mark by hand needs a reason, which is kept: add --reason TEXT")
     if reason and not is_move:
         raise click.UsageError("--reason goes with --lower or --raise-to")
 
@@ -184,8 +192,8 @@ def _check_move(resource: str | None, lower_to: int | None, raise_to: str | None
 def _check_known(url: str, seen: ResourceReport, resource: str) -> None:
     if not seen.marks:
         raise fencelock.GuardError(
-            f"{guard_url(url)} knows no resource {resource!r}: `fencelock marks` lists those there are, and `fencelock "
-            f"protect` makes one"
+            f"{guard_url(url)} knows no resource {resource!r}: `fencelock marks` lists the existing ones, and "
+            f"`fencelock protect` creates one"
         )
 
 
@@ -198,22 +206,22 @@ def _all_resources(url: str, seen: ResourceReport, resource: str | None) -> list
 
 
 def _guard_of(url: str, seen: ResourceReport, resource: str) -> fencelock.Guard:
-    """Return a guard of the resource for the lock that it belongs to."""
+    """Return a guard of the resource, for the lock that it is bound to."""
     _check_known(url, seen, resource)
     lock = next(mark.lock for mark in seen.marks if mark.resource == resource)
     return fencelock.guard(url, resource=resource, lock=lock)
 
 
-def _info(source: str | None) -> fencelock.SourceInfo:
+def _read_source(source: str | None) -> fencelock.SourceInfo:
     with fencelock.connect(source) as connected:
         return connected.describe()
 
 
-def _info_if_named(source: str | None) -> fencelock.SourceInfo | None:
-    return None if source is None else _info(source)
+def _read_source_if_named(source: str | None) -> fencelock.SourceInfo | None:
+    return None if source is None else _read_source(source)
 
 
-def _described(seen: ResourceReport) -> list[dict[str, Any]]:
+def _marks_as_json(seen: ResourceReport) -> list[dict[str, Any]]:
     return [
         {
             "resource": mark.resource,
@@ -223,18 +231,18 @@ def _described(seen: ResourceReport) -> list[dict[str, Any]]:
             "history_id": mark.history_id,
             "closed": mark.is_closed,
             "held": mark.claim is not None,
-            "tables": [{"table": one.table, "mode": one.mode} for one in _of(seen.protections, mark)],
-            "observed": [_counted(one) for one in _of(seen.observations, mark)],
+            "tables": [{"table": one.table, "mode": one.mode} for one in _for_resource(seen.protections, mark)],
+            "observed": [_observation_as_json(one) for one in _for_resource(seen.observations, mark)],
         }
         for mark in seen.marks
     ]
 
 
-def _of(found: tuple[Any, ...], mark: fencelock.Mark) -> list[Any]:
+def _for_resource(found: tuple[Any, ...], mark: fencelock.Mark) -> list[Any]:
     return [one for one in found if one.resource == mark.resource]
 
 
-def _counted(one: Observation) -> dict[str, Any]:
+def _observation_as_json(one: Observation) -> dict[str, Any]:
     return {
         "table": one.table or None,
         "kind": one.kind,
@@ -247,9 +255,9 @@ def _counted(one: Observation) -> dict[str, Any]:
     }
 
 
-def _story(url: str, seen: ResourceReport) -> str:
+def _marks_as_text(url: str, seen: ResourceReport) -> str:
     if not seen.marks:
-        return f"{guard_url(url)} holds no marks: `fencelock protect`, or the first seal, makes one"
+        return f"{guard_url(url)} holds no marks: `fencelock protect`, or the first seal, creates one"
     rows = [
         (mark.resource, str(mark.token or "-"), _owner(mark), mark.lock, _tables(seen, mark)) for mark in seen.marks
     ]
@@ -257,16 +265,16 @@ def _story(url: str, seen: ResourceReport) -> str:
     if not seen.observations:
         return text
     heads: tuple[str, ...] = ("RESOURCE", "TABLE", "KIND", "TIMES", "LAST", "BY")
-    width = len(heads) if any(map(_who, seen.observations)) else len(heads) - 1
+    width = len(heads) if any(map(_written_by, seen.observations)) else len(heads) - 1
     counted = [
-        (one.resource, one.table or "(a lease)", one.kind, str(one.times), one.last_at, _who(one))[:width]
+        (one.resource, one.table or "(a lease)", one.kind, str(one.times), one.last_at, _written_by(one))[:width]
         for one in seen.observations
     ]
     return f"{text}\n\nLet through while observing:\n" + table(heads[:width], counted)
 
 
-def _who(one: Observation) -> str:
-    """Return who it was, where the store knows: role, application, address."""
+def _written_by(one: Observation) -> str:
+    """Return the role, application and address of the writer, as far as the store knows them."""
     return ", ".join(filter(None, (one.role, one.application, one.address)))
 
 
@@ -279,7 +287,7 @@ def _owner(mark: fencelock.Mark) -> str:
 
 
 def _tables(seen: ResourceReport, mark: fencelock.Mark) -> str:
-    return ", ".join(f"{one.table} ({one.mode})" for one in _of(seen.protections, mark)) or "none"
+    return ", ".join(f"{one.table} ({one.mode})" for one in _for_resource(seen.protections, mark)) or "none"
 
 
 COMMANDS = [protect, unprotect, rebind, marks]

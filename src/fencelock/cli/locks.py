@@ -1,6 +1,6 @@
-"""`fencelock locks`, `show` and `purge`: what a source knows of its locks.
+"""`fencelock locks`, `show` and `purge`: the locks of a source.
 
-Promise: only `purge` changes something. The token shown is the last one issued, which may be spent already.
+Promise: only `purge` changes anything. The token shown is the last one issued, whose lease may be over.
 """
 
 from typing import Any
@@ -26,7 +26,7 @@ def locks(source: str | None, as_json: bool) -> None:
     with fencelock.connect(source) as connected:
         found = list(connected.locks())
     headings = ("LOCK", "TOKEN", "LEFT", "WAITERS", "HOLDER")
-    emit([_described(info) for info in found], as_json, table(headings, map(_row, found)))
+    emit([_lock_as_json(info) for info in found], as_json, table(headings, map(_row, found)))
 
 
 @click.command()
@@ -34,7 +34,7 @@ def locks(source: str | None, as_json: bool) -> None:
 @source_option
 @json_option
 def show(name: str, source: str | None, as_json: bool) -> None:
-    """Show one lock: who holds it, for how long, and who waits.
+    """Show one lock: its holder, the time left, and the waiters.
 
     Exits with 1 if there is no such lock.
 
@@ -45,16 +45,16 @@ def show(name: str, source: str | None, as_json: bool) -> None:
     with fencelock.connect(source) as connected:
         info = connected.info(name)
     check_known(info)
-    emit(_described(info), as_json, _story(info))
+    emit(_lock_as_json(info), as_json, _lock_as_text(info))
 
 
 @click.command()
 @source_option
 @json_option
 def purge(source: str | None, as_json: bool) -> None:
-    """Forget the locks that nobody holds or waits for.
+    """Delete the locks without a holder and waiters.
 
-    Their tokens stay spent: a lock that comes back goes on above them.
+    Their tokens stay spent: if such a lock is used again, its tokens are higher.
     """
     with fencelock.connect(source) as connected:
         count = connected.purge()
@@ -62,17 +62,17 @@ def purge(source: str | None, as_json: bool) -> None:
 
 
 def check_known(info: fencelock.LockInfo) -> None:
-    """Raise NoSuchLockError unless the source has ever heard of this lock, as far as it remembers."""
+    """Raise NoSuchLockError unless the source has a record of this lock."""
     if not info.is_known:
-        raise NoSuchLockError(f"no such lock: {printable(info.name)} (`fencelock locks` lists those there are)")
+        raise NoSuchLockError(f"no such lock: {printable(info.name)} (`fencelock locks` lists the existing ones)")
 
 
 def time_left(info: fencelock.LockInfo) -> str:
-    """Return for how long a held lock is held yet; other programs' locks may have no lease that could tell."""
+    """Return the time left of a held lock as text; it is unknown for other programs' locks without a lease."""
     return "unknown" if info.ttl is None else f"{info.remaining:.1f} s"
 
 
-def _described(info: fencelock.LockInfo) -> dict[str, Any]:
+def _lock_as_json(info: fencelock.LockInfo) -> dict[str, Any]:
     return {
         "lock": info.name,
         "token": token_text(info.token),
@@ -93,7 +93,7 @@ def _row(info: fencelock.LockInfo) -> tuple[str, ...]:
     )
 
 
-def _story(info: fencelock.LockInfo) -> str:
+def _lock_as_text(info: fencelock.LockInfo) -> str:
     lines = [("lock", info.name), ("token", token_text(info.token) or "-")]
     if info.holder is not None:
         of_ttl = "" if info.ttl is None else f" of {info.ttl:g} s"

@@ -1,4 +1,4 @@
-"""The options that several commands share, and the names of things in their texts."""
+"""The options that several commands share."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -23,10 +23,10 @@ def json_option(function: Function) -> Function:
 
 
 def reason_option(*, is_required: bool) -> Callable[[Function], Function]:
-    """Add `--reason TEXT`, which the store keeps."""
+    """Add `--reason TEXT`, passed as `reason`; the store keeps it."""
     return click.option("--reason", metavar="TEXT", required=is_required, help="Why; the store keeps it.")
 
 
 def guard_option(help_text: str) -> Callable[[Function], Function]:
-    """Add `--guard URL`, as often as wanted, passed as `guards`."""
-    return click.option("--guard", "guards", metavar="URL", multiple=True, help=f"{help_text} As often as needed.")
+    """Add `--guard URL`, which may be repeated, passed as `guards`."""
+    return click.option("--guard", "guards", metavar="URL", multiple=True, help=f"{help_text} May be repeated.")

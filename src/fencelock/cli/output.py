@@ -1,7 +1,7 @@
 """Printing results: as JSON for programs, as text for people.
 
-Promise: stdout gets one document: a JSON value on one line, or text. Tokens in JSON are decimal strings, since some
-readers lose the digits of a large integer. Text holds no control characters from names that others chose.
+Promise: stdout gets one document: a JSON value on one line, or text. Tokens in JSON are decimal strings, because some
+readers round large integers. Text contains no control characters from names that other users chose.
 """
 
 import json
@@ -16,17 +16,17 @@ def emit(data: object, as_json: bool, text: str) -> None:
 
 
 def token_text(token: int | None) -> str | None:
-    """Return a token as JSON has it."""
+    """Return a token as JSON shows it."""
     return None if token is None else str(token)
 
 
 def printable(text: str) -> str:
-    """Return the text with every character that could move a terminal's cursor written as an escape."""
+    """Return the text with every non-printable character escaped, because it could control the terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return lines of aligned columns under headings; the last column is as wide as it is."""
+    """Return lines of aligned columns under headings; the last column is not padded."""
     lines = [list(headings), *([printable(cell) for cell in row] for row in rows)]
     widths = [max(len(line[at]) for line in lines) for at in range(len(headings) - 1)]
     return "\n".join(

@@ -1,6 +1,6 @@
 """`fencelock install` and `epoch`: a source's schema, identity and history.
 
-Promise: `install` is safe to repeat; `epoch` alone changes nothing; `epoch --raise` ends every lease of the source.
+Promise: `install` is safe to repeat. `epoch` without --raise changes nothing; with it, every lease of the source ends.
 """
 
 import click
@@ -14,10 +14,10 @@ from fencelock.cli.output import emit
 @source_option
 @json_option
 def install(source: str | None, as_json: bool) -> None:
-    """Make the source's schema, if it is not there yet.
+    """Create the source's schema, if it does not exist.
 
-    SQLite makes its own at first use; on a server this is the only way. Safe to run again,
-    and by several at once.
+    SQLite creates its own at first use; on a server, only this command does. Safe to repeat,
+    also concurrently.
     """
     with fencelock.connect(source) as connected:
         connected.install()
@@ -32,9 +32,9 @@ def install(source: str | None, as_json: bool) -> None:
 def epoch(source: str | None, is_raise: bool, reason: str | None, as_json: bool) -> None:
     """Show the source's history and tokens, or begin a new one.
 
-    After a source was restored from a backup, moved, or failed over, it may issue tokens that
-    it has issued before. Raise its epoch then (--raise), before anybody uses it: the counter
-    jumps above every token ever issued, and every lease ends.
+    A source that was restored from a backup, moved, or failed over may issue tokens that it has
+    issued before. Raise its epoch (--raise) before clients use it again: the counter jumps
+    above every token ever issued, and every lease ends.
 
     \b
     Examples:
@@ -42,7 +42,7 @@ def epoch(source: str | None, is_raise: bool, reason: str | None, as_json: bool)
       fencelock epoch --raise --reason 'restored the backup of Monday'
     """
     if is_raise and not reason:
-        raise click.UsageError("--raise ends every lease: say why with --reason TEXT")
+        raise click.UsageError("--raise ends every lease: give the reason with --reason TEXT")
     if reason and not is_raise:
         raise click.UsageError("--reason goes with --raise")
     with fencelock.connect(source) as connected:

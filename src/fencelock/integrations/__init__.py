@@ -1,5 +1,5 @@
-"""Adapters by which users keep their own stack: guarded transactions of SQLAlchemy and of Django.
+"""Adapters for users' frameworks: guarded transactions in SQLAlchemy and in Django.
 
-Promise: `import fencelock` loads none of them. Each needs the framework that it is named after, and names the extra
-that installs it.
+Promise: `import fencelock` loads none of them. Without its framework, each one raises an error that says which extra to
+install.
 """

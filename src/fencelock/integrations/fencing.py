@@ -1,8 +1,8 @@
-"""One guarded transaction that a framework begins and ends: what every adapter does before it, in it and at its end.
+"""The part of a guarded block that all framework adapters share; the framework begins and ends the transaction.
 
 Promise: the resources are sealed in a committed transaction of the guard's own before the framework's transaction
-begins, once per tenure (G2); the lease is presented by the first statement of that transaction, and withdrawn by its
-last one. Never: a transaction of the framework's begun, committed or rolled back.
+begins, once per tenure (G2). The first statement of the framework's transaction presents the lease, and the last one
+withdraws it. Never: begins, commits or rolls back a transaction of the framework.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -23,7 +23,7 @@ from fencelock.stores.registry import guard_store
 
 
 class Fencing:
-    """A lease, and the resources that one transaction of it may write."""
+    """A lease, and the resources that one of its transactions may write."""
 
     def __init__(self, core: GuardCore, store: SQLGuardStore, credential: Credential) -> None:
         self.store = store
@@ -32,7 +32,9 @@ class Fencing:
 
     @contextmanager
     def entered(self, task: object = None) -> Iterator[None]:
-        """Count a guarded transaction of the lease, and keep this thread, or this task, from waiting for itself."""
+        """Register a guarded transaction of the lease; refuse a nested one, in which a thread or task would wait for
+        itself.
+        """
         block, open_block = object(), OpenBlock(self._core.scope.url)
         try:
             self._credential.enter_guarded(block)
@@ -43,20 +45,20 @@ class Fencing:
             self._credential.leave_guarded(block)
 
     def seal(self) -> None:
-        """Seal what this tenure has not sealed, over a connection of the guard's own."""
+        """Seal the resources that this tenure has not sealed, over the guard's own connection."""
         if not self._core.is_sealed(self._credential):
             self._core.seal(self._credential)
 
     async def seal_async(self) -> None:
-        """The same for a task."""
+        """`seal` for asyncio."""
         if not self._core.is_sealed(self._credential):
             await executor_for(self._core).seal(self._credential)
 
     @contextmanager
     def presented(self, perform: Callable[[Any], Any]) -> Iterator[None]:
-        """Have the framework's transaction, which has read nothing yet, admit writes until the end of the block.
+        """Present the lease in the framework's transaction, and withdraw it at the end of the block.
 
-        `perform` answers a guard's requests in that transaction.
+        The transaction has read nothing yet; `perform` answers a guard's requests in it.
         """
         core, credential = self._core, self._credential
         with core.emitting_refusals(credential):
@@ -69,14 +71,14 @@ class Fencing:
 def fencing_of(
     lease: Any, url: str, resource: str | None, resources: Iterable[str] | None, guard: BaseGuard | None
 ) -> Fencing:
-    """Return what fences a transaction at `url`, or where `guard` is; ConfigError if the arguments are none."""
+    """Return the fencing of a transaction at `url`, or at the guard's URL; ConfigError if the arguments conflict."""
     credential = credential_of(lease)
     if guard is None:
         store = guard_store(url)
         scope = scope_of(store.url, resource, resources, credential.sequencer.lock, independent=False)
         core = GuardCore(store, scope, NO_HOOKS)
     elif resource is not None or resources is not None:
-        raise ConfigError("a guard knows its resources: say either guard=… or resource=…")
+        raise ConfigError("a guard has its resources already: pass either guard=… or resource=…")
     else:
         core = core_of(guard)
     if not isinstance(core.store, SQLGuardStore):

@@ -1,7 +1,7 @@
-"""URLs of the guard's, from what other libraries connect with.
+"""Builds the guard's URLs from the connection parameters of other libraries.
 
-Promise: the same server, database, user and password; TLS as far as the library says it in words that the guard's
-client knows. Never: a connection made.
+Promise: the same server, database, user and password; TLS parameters if the guard's client has the same ones.
+Never: opens a connection.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ _MYSQL_WORDS = ("unix_socket", "ssl_mode", "ssl_ca", "ssl_cert", "ssl_key")
 
 
 def postgres_url(parameters: Mapping[str, Any]) -> str:
-    """Return the URL of a PostgreSQL database, without parameters that libpq has no word for."""
+    """Return the URL of a PostgreSQL database; parameters unknown to libpq are left out."""
     try:
         from fencelock.stores.postgres.connection.url import url_of
     except ImportError as error:
@@ -36,7 +36,7 @@ def mysql_url(
     password: str | None = None,
     **parameters: Any,
 ) -> str:
-    """Return the URL of a MySQL or MariaDB database, without parameters that the guard's client has no word for."""
+    """Return the URL of a MySQL or MariaDB database; parameters unknown to the guard's client are left out."""
     login = quote(user or "", safe="") + (f":{quote(password, safe='')}" if password else "")
     name = host or _LOCAL
     server = f"[{name}]" if ":" in name else quote(name, safe="")

@@ -1,7 +1,7 @@
 """`fencelock run`: hold a lock while a command runs.
 
-Promise: CMD runs only while the lease may be relied on, and its process group is over at the lease's deadline at the
-latest, also when this process is frozen or killed (`watchdog.py`). An interrupted wait leaves no place in the queue.
+Promise: CMD runs only while the lease is valid, and its process group ends at the lease's deadline at the latest, also
+if this process is frozen or killed (`watchdog.py`). An interrupted wait leaves no queue entry.
 Never: a shell between this process and CMD.
 """
 
@@ -10,14 +10,14 @@ from typing import Any
 import click
 
 from fencelock.cli.options import guard_option, source_option
-from fencelock.cli.run.terms import DEFAULT_TTL_S, RunOptions
+from fencelock.cli.run.options import DEFAULT_TTL_S, RunOptions
 
 
 class RunCommand(click.Command):
-    """A command line of two halves: what is before `--` is ours, and CMD, behind it, is not looked at."""
+    """A command line in two halves: click parses the part before `--`; CMD after it is passed on unparsed."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Take CMD off the command line, and let click parse the rest."""
+        """Split CMD off the command line, and let click parse the rest."""
         if {"-h", "--help"} & set(args[: args.index("--") if "--" in args else None]):
             return super().parse_args(ctx, args)
         if "--" not in args:
@@ -45,25 +45,23 @@ class RunCommand(click.Command):
     show_default=True,
     help="Length of the lease in seconds; it is renewed while CMD runs.",
 )
-@click.option("--wait", metavar="S", type=float, help="Wait for the lock S seconds at most.  [default: for ever]")
-@click.option("--no-wait", is_flag=True, help="Do not wait: exit with 75 if somebody has the lock.")
+@click.option("--wait", metavar="S", type=float, help="Wait at most S seconds for the lock.  [default: without limit]")
+@click.option("--no-wait", is_flag=True, help="Do not wait: exit with 75 if the lock is held.")
 @click.option(
     "--grace",
     metavar="S",
     type=float,
-    help="When the lease ends, seconds between SIGTERM and SIGKILL. SIGKILL comes at the lease's deadline at the"
-    " latest, so SIGTERM comes this much before it.  [default: a sixth of the ttl, at most 10; at most a third]",
+    help="Seconds between SIGTERM and SIGKILL when the lease ends. SIGKILL is sent at the lease's deadline at the"
+    " latest, and SIGTERM this long before it.  [default: a sixth of the ttl, at most 10; maximum: a third]",
 )
-@guard_option(
-    "Close the resources of this URL that are bound to NAME at the end: nobody can write with CMD's token any more."
-)
-@click.option("--holder", metavar="TEXT", help="The holder's name, as people will see it.  [default: host:pid:CMD]")
+@guard_option("At the end, close the resources of this URL that are bound to NAME, so that they refuse CMD's token.")
+@click.option("--holder", metavar="TEXT", help="The holder's name in listings.  [default: host:pid:CMD]")
 def run(**given: Any) -> int:
     """Hold the lock NAME while CMD runs.
 
     CMD gets FENCELOCK_LOCK, FENCELOCK_TOKEN and FENCELOCK_SEQUENCER, which fencelock.guard
-    accepts in place of a lease. Signals are passed on to CMD's process group. When the lease is lost or cannot be
-    renewed in time, the whole group is ended before somebody else can get the lock.
+    accepts in place of a lease. Signals are passed on to CMD's process group. If the lease is lost or cannot be
+    renewed in time, the whole group is ended before another holder can get the lock.
 
     \b
     Examples:

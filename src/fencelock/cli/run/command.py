@@ -1,12 +1,12 @@
-"""CMD, and the gate that it waits behind until the lock is held.
+"""CMD, and the gate behind which it waits until the lock is held.
 
-CMD's process is forked before there is a lock, a thread or a database. It becomes the leader of a group of its
-own, waits at a pipe, and executes CMD when it is told the variables of the lease. So the group's number is known,
-and the watchdog guards it, before CMD can run.
+CMD's process is forked before there is a lock, a thread or a database. It becomes the leader of its own group, waits at
+a pipe, and executes CMD when it receives the variables of the lease. So the group id is known, and the watchdog watches
+the group, before CMD can run.
 
-Promise: CMD never runs unless `start` was called: at the pipe's end, whatever ended it, the process exits. CMD gets
-this process's files, terminal, folder, signal mask and ignored signals as they were. What cannot be executed
-exits with 127 (not found) or 126, as under env(1).
+Promise: CMD never runs unless `start` was called: if the pipe is closed for any reason, the process exits. CMD inherits
+this process's files, terminal, folder, signal mask and ignored signals unchanged. A CMD that cannot be executed
+exits with 127 (not found) or 126, as with env(1).
 """
 
 import os
@@ -18,11 +18,11 @@ from typing import NoReturn
 NOT_FOUND = 127
 NOT_EXECUTABLE = 126
 MESSAGE_BYTES = 4096
-"""A write to a pipe of at most so many bytes arrives whole or not at all (PIPE_BUF)."""
+"""A write of at most this size to a pipe is atomic (PIPE_BUF)."""
 
 
 class Command:
-    """CMD as its parent sees it. Its id is not free for others before `reap`, and is its group's number too."""
+    """CMD as its parent sees it. Its process id, which is also its group id, is not reused before `reap`."""
 
     def __init__(self, words: tuple[str, ...]) -> None:
         self._is_reaped = False
@@ -32,7 +32,7 @@ class Command:
             os.close(self._gate)
             _wait_and_execute(gate, words)
         os.close(gate)
-        # Both sides do it, so that neither goes on before it is done.
+        # Parent and child both do it, so that neither continues before it is done.
         with suppress(OSError):
             os.setpgid(self.pid, self.pid)
 
@@ -40,30 +40,30 @@ class Command:
         """Let CMD run, with these variables added to its environment."""
         message = b"\0".join(f"{name}={value}".encode() for name, value in variables.items())
         assert len(message) <= MESSAGE_BYTES
-        with suppress(BrokenPipeError):  # Somebody ended it at the gate: its exit status says how.
+        with suppress(BrokenPipeError):  # It was killed at the gate: its exit status says how.
             os.write(self._gate, message)
         os.close(self._gate)
 
     def signal(self, number: int) -> None:
-        """Send a signal to all of CMD's group; to nobody once CMD was reaped."""
+        """Send a signal to CMD's whole group; do nothing once CMD was reaped."""
         if not self._is_reaped:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, number)
 
     def stop_signal(self) -> int | None:
-        """Return the signal that has stopped CMD since the last call; None if none has."""
+        """Return the signal that has stopped CMD since the last call, if any."""
         try:
             found = os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG)
-        except ChildProcessError:  # It has ended: nothing of it can stop any more.
+        except ChildProcessError:  # It has ended, so it cannot stop.
             return None
         return found.si_status if found is not None else None
 
     def has_ended(self) -> bool:
-        """Tell whether CMD is over; its id stays taken."""
+        """Return whether CMD has ended; its id is not free yet."""
         return os.waitid(os.P_PID, self.pid, _LEFT_AS_IS) is not None
 
     def reap(self) -> int:
-        """Return how CMD ended, as a shell would: its own code, or 128 + the number of the signal."""
+        """Wait for CMD and return its exit code as a shell does: its own code, or 128 + the signal's number."""
         self._is_reaped = True
         _, status = os.waitpid(self.pid, 0)
         code = os.waitstatus_to_exitcode(status)
@@ -94,7 +94,7 @@ def _wait_and_execute(gate: int, words: tuple[str, ...]) -> NoReturn:
 
 
 def _restore_signals() -> None:
-    """Undo what Python does to signals at its start; ignored ones stay ignored, as nohup wants it."""
+    """Undo what Python does to signals at startup; signals that were ignored stay ignored, as nohup needs."""
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:

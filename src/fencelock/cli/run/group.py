@@ -1,7 +1,7 @@
-"""Who is left in this process's group, for the watchdog, which is a member of CMD's group itself.
+"""Which processes are left in this process's group. The watchdog uses it, as a member of CMD's group.
 
-Promise: only living processes are named; one that has ended and waits to be reaped is not. Nobody outside
-the group can be named: the group's number cannot be reused while the one who asks is in it.
+Promise: the list contains living processes only, no zombies, and no process outside the group: the kernel does not
+reuse the group's id while the caller is in it.
 """
 
 import os
@@ -19,7 +19,7 @@ def others() -> list[int]:
 
 
 def _group_of(pid: int) -> int | None:
-    # One call instead of a file for each process of the machine.
+    # A system call instead of reading a file for each process of the machine.
     try:
         return os.getpgid(pid)
     except OSError:
@@ -27,7 +27,7 @@ def _group_of(pid: int) -> int | None:
 
 
 def is_alive(pid: int) -> bool:
-    """Tell whether the process exists and has not ended."""
+    """Return whether the process exists and has not ended."""
     try:
         descriptor = os.open(f"{_PROCESSES}/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -38,5 +38,5 @@ def is_alive(pid: int) -> bool:
         return False
     finally:
         os.close(descriptor)
-    # `pid (name) state …`: the name may contain anything, a parenthesis too.
+    # `pid (name) state …`: the name may contain parentheses, so the last one counts.
     return stat[stat.rindex(b")") + 2] not in _ENDED

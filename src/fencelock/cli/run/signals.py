@@ -1,9 +1,9 @@
-"""What `fencelock run` does with signals: while it waits for the lock they end it, afterwards they are CMD's.
+"""How `fencelock run` handles signals: while it waits for the lock they end it; afterwards they are passed to CMD.
 
-Promise: a signal that was ignored when this process started stays ignored (nohup). A wait that a signal is to end does
-end: what it raised is raised again each REMINDER_S, should somebody have swallowed it, and a leaving that takes
-LEAVING_S is cut off. A second signal during the leaving of the queue ends the process at once. SIGSTOP and SIGKILL
-reach nobody: the watchdog is for them.
+Promise: a signal that was ignored when this process started stays ignored (nohup). A signal ends the wait for certain:
+its exception is raised again every REMINDER_S in case other code swallowed it, and leaving the queue is cut off
+after LEAVING_S. A second signal during the leaving ends the process at once. SIGSTOP and SIGKILL cannot be handled;
+the watchdog covers them.
 """
 
 import os
@@ -30,19 +30,19 @@ Handler = Callable[[int, FrameType | None], object] | signal.Handlers
 
 
 class InterruptedWait(BaseException):
-    """A signal came before CMD was running."""
+    """A signal arrived before CMD was running."""
 
 
 class Signals:
-    """The handlers of this process; for its main thread."""
+    """The signal handlers of this process. Use it in the main thread."""
 
     def __init__(self, events: Events) -> None:
         self.interrupted_by: int | None = None
-        """The signal that came before CMD was running."""
-        self._is_commands = False
+        """The signal that arrived before CMD was running."""
+        self._is_forwarding = False
         self._may_raise = False
         self._is_waiting = False
-        # Whoever started us may have SIGCHLD ignored: CMD's exit status would be lost.
+        # If the parent process ignores SIGCHLD, so does this one, and CMD's exit status would be lost.
         signal.signal(signal.SIGCHLD, self._handle)
         signal.signal(signal.SIGCONT, self._handle)
         signal.signal(signal.SIGALRM, self._remind)
@@ -50,8 +50,8 @@ class Signals:
         events.take_signals()
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
-        """Note what ends the wait for the lock. Once CMD runs, what Python writes into the events is enough."""
-        if self._is_commands or number not in FORWARDED:
+        """End the wait for the lock. Once CMD runs, it suffices that Python writes the signal into the events."""
+        if self._is_forwarding or number not in FORWARDED:
             return
         self.interrupted_by = number
         if self._may_raise:
@@ -61,18 +61,18 @@ class Signals:
             raise InterruptedWait
 
     def _remind(self, _number: int, _frame: FrameType | None) -> None:
-        """Raise once more in a wait that goes on, and cut off a leaving that takes too long."""
+        """Raise again in a wait that continues; end the process if leaving takes too long."""
         if self._is_waiting:
             raise InterruptedWait
         if self.interrupted_by is not None:
-            os._exit(SIGNALLED + self.interrupted_by)  # With this process the gate closes: CMD never runs.
+            os._exit(SIGNALLED + self.interrupted_by)  # This closes CMD's gate, so CMD never runs.
 
     @contextmanager
     def interrupting(self) -> Iterator[None]:
-        """Raise InterruptedWait in this block when a signal comes; at its beginning, if one has come before.
+        """Raise InterruptedWait in this block when a signal arrives; at its start, if one has arrived before.
 
-        Only in this block, since an exception out of nowhere may be swallowed: by a finalizer, by a client's callback.
-        So it is raised again while the block lasts, and at its end.
+        A finalizer or a client's callback may swallow an exception from a signal handler. So it is raised in this
+        block only, again and again while the block lasts, and at its end.
         """
         self._may_raise = self._is_waiting = True
         try:
@@ -85,13 +85,13 @@ class Signals:
             self._check()
 
     def pass_to_command(self) -> None:
-        """From now on signals are CMD's, and Ctrl-Z is one too; InterruptedWait if one has come before."""
-        self._is_commands = True
+        """Pass signals, Ctrl-Z included, to CMD from now on; InterruptedWait if one has arrived before."""
+        self._is_forwarding = True
         self._check()
         self.watch_stops()
 
     def watch_stops(self) -> None:
-        """Make Ctrl-Z an event."""
+        """Turn Ctrl-Z into an event."""
         _set_unless_ignored((signal.SIGTSTP,), self._handle)
 
     def let_stop(self) -> None:

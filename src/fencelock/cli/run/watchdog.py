@@ -1,14 +1,13 @@
-"""The process that ends CMD's group in time when `fencelock run` itself cannot: frozen, killed, or cut off.
+"""The process that ends CMD's group in time when `fencelock run` cannot: it is frozen, killed or cut off.
 
-It is forked before there is a lock, a thread or a database, does nothing but wait at a pipe, and imports nothing. It
-is a member of CMD's group, deaf to every signal that can be blocked, and signals *its own* group: while it lives, the
-group's number belongs to that group, so that nobody else's processes can ever be hit. See
-docs/decisions/run-watchdog.md.
+It is forked before there is a lock, a thread or a database, only waits at a pipe, and imports nothing. It is a member
+of CMD's group, blocks every signal that can be blocked, and signals *its own* group: while it lives, the group's id
+belongs to that group, so that a signal never reaches other processes. See docs/decisions/run-watchdog.md.
 
-Promise: the group gets SIGTERM `grace` before the lease's deadline and SIGKILL at the deadline; likewise within
-`grace`, and not later than the deadline, when the pipe ends (`run` died), when `run` says that the lease is lost, and,
-for what CMD left behind, when `run` says that CMD has ended. Afterwards it exits; with the last SIGKILL, if one is
-needed.
+Promise: the group gets SIGTERM `grace` before the lease's deadline, and SIGKILL at the deadline. The same happens
+within `grace`, and not later than the deadline, when the pipe is closed (`run` died), when `run` reports that the
+lease is lost, and, to the processes that CMD left behind, when `run` reports that CMD has ended. Then the watchdog
+exits, by the last SIGKILL if one is needed.
 Never: a descriptor of CMD's kept open, a signal to another group, an exit while the group is unwatched.
 """
 
@@ -28,13 +27,13 @@ _LEASE_LOST = -1
 _COMMAND_ENDED = -2
 _READ_BYTES = 512 * _ORDER_BYTES
 _GLANCE_MS = 1000
-"""How often to look at the clock while a lease is held: a sleep does not count a suspend, deadlines do."""
+"""How often to check the clock while a lease is held: poll() does not count a suspend of the machine, deadlines do."""
 _STEP_MS = 10
-"""How often to look whether an ending group is gone."""
+"""How often to check whether a group that was signalled has ended."""
 
 
 class Watchdog:
-    """The watchdog as `run` sees it: what it can be told. None of these calls blocks or raises."""
+    """The watchdog as `run` sees it: the orders that it takes. No call blocks or raises."""
 
     def __init__(self, group_id: int, *, events: int, grace_ms: int) -> None:
         reader, self._orders = os.pipe()
@@ -45,28 +44,28 @@ class Watchdog:
         os.set_blocking(self._orders, False)
 
     def rely_until(self, deadline_ms: int) -> None:
-        """Say until when the lease may be relied on; an earlier moment than one said before changes nothing."""
+        """Set the lease's deadline; an earlier deadline than before changes nothing."""
         self._order(deadline_ms)
 
     def lease_is_lost(self) -> None:
-        """Have the group ended now: SIGTERM, and SIGKILL after the grace."""
+        """End the group now: SIGTERM, and SIGKILL after the grace."""
         self._order(_LEASE_LOST)
 
     def command_has_ended(self) -> None:
-        """Have what CMD left behind in its group ended, if it left something."""
+        """End the processes that CMD left behind in its group, if there are any."""
         self._order(_COMMAND_ENDED)
 
     def _order(self, number: int) -> None:
-        # A watchdog that is gone is noticed by its exit; one that is stopped has enough to read.
+        # `run` notices a dead watchdog by its exit; a full pipe means that a stopped one has enough to read.
         with suppress(BrokenPipeError, BlockingIOError):
             os.write(self._orders, number.to_bytes(_ORDER_BYTES, "little", signed=True))
 
     def has_exited(self) -> bool:
-        """Tell whether the process is over; its id stays taken, and with it the group's number."""
+        """Return whether the process has ended; its id, and with it the group's id, is not free yet."""
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
     def reap(self) -> None:
-        """Let go of its id."""
+        """Reap the process, which frees its id."""
         os.waitpid(self.pid, 0)
 
 
@@ -85,21 +84,21 @@ def _live(orders: int, events: int, group_id: int, grace_ms: int) -> NoReturn:
 
 
 def _become_small(*kept: int) -> None:
-    """Let go of every other descriptor, of the folder, and of the collector, which would copy the parent's memory."""
+    """Close every other descriptor, leave the folder, and disable the collector, which would copy memory."""
     gc.disable()
     os.chdir("/")
     for name in os.listdir("/proc/self/fd"):
         if int(name) not in kept:
-            with suppress(OSError):  # The folder's own descriptor is closed already.
+            with suppress(OSError):  # The descriptor of the listing itself is closed already.
                 os.close(int(name))
-    with suppress(OSError):  # A name of its own in ps and killall.
+    with suppress(OSError):  # The name shown by ps and used by killall.
         descriptor = os.open("/proc/self/comm", os.O_WRONLY)
         os.write(descriptor, b"fencelock-watch")
         os.close(descriptor)
 
 
 def _watch(orders: int, events: int, grace_ms: int) -> int:
-    """Return when the group has to end: the deadline, 0 if there is none yet."""
+    """Wait until the group has to end; return the deadline, 0 if there is none yet."""
     deadline_ms = 0
     is_lost = False
     poll = select.poll()
@@ -107,32 +106,32 @@ def _watch(orders: int, events: int, grace_ms: int) -> int:
     while not is_lost:
         sleep_ms = max(0, deadline_ms - grace_ms - boottime_ms())
         if poll.poll(min(sleep_ms, _GLANCE_MS) if deadline_ms else None):
-            news = _read(orders)
-            deadline_ms = max(deadline_ms, *news, 0)
-            if not news or _COMMAND_ENDED in news:
+            orders_read = _read(orders)
+            deadline_ms = max(deadline_ms, *orders_read, 0)
+            if not orders_read or _COMMAND_ENDED in orders_read:
                 return deadline_ms
-            is_lost = _LEASE_LOST in news
+            is_lost = _LEASE_LOST in orders_read
         is_lost = is_lost or (deadline_ms > 0 and boottime_ms() >= deadline_ms - grace_ms)
-    with suppress(OSError):  # Whoever reads it may have died since.
+    with suppress(OSError):  # `run` may have died.
         os.write(events, bytes((GROUP_IS_ENDED,)))
     return deadline_ms
 
 
 def _read(orders: int) -> list[int]:
-    """Return what `run` said, each order whole, as they are written; nothing at the pipe's end."""
+    """Return the orders of `run`, which are written atomically; an empty list at the end of the pipe."""
     text = os.read(orders, _READ_BYTES)
     starts = range(0, len(text), _ORDER_BYTES)
     return [int.from_bytes(text[at : at + _ORDER_BYTES], "little", signed=True) for at in starts]
 
 
 def _end_group(deadline_ms: int, grace_ms: int) -> None:
-    """End everybody else in the group, after the grace or at the deadline with SIGKILL, this process included."""
+    """End all other processes in the group; after the grace, or at the deadline, with SIGKILL to the whole group."""
     if not group.others():
         return
     kill_ms = boottime_ms() + grace_ms
     if deadline_ms:
         kill_ms = min(kill_ms, deadline_ms)
-    # A stopped process needs SIGCONT to hear SIGTERM.
+    # A stopped process handles SIGTERM only after SIGCONT.
     os.kill(0, signal.SIGTERM)
     os.kill(0, signal.SIGCONT)
     while boottime_ms() < kill_ms:

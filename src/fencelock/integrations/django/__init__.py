@@ -1,10 +1,11 @@
-"""Guarded transactions of Django: `with fenced(lease, resource="…"):`, beside `transaction.atomic`.
+"""Guarded transactions in Django: `with fenced(lease, resource="…"):`, beside `transaction.atomic`.
 
 Promise: the block is one outermost transaction of the connection that `using` names. The resources are sealed before it
-begins, the lease is checked and presented by its first statement, and it is committed at the end of the block, or
-undone by an exception. Models ask for protection by `@protected`; `manage.py fencelock_protect` gives it, and
-`manage.py check --database default` reports what has none. Errors of the guard come out as fencelock's own. Never: a
-round trip beyond that check, a trace of the lease on a connection that is kept, a claim in Django's log of queries.
+begins, its first statement checks and presents the lease, and the end of the block commits it; an exception rolls it
+back. Models request protection with `@protected`; `manage.py fencelock_protect` installs it, and `manage.py check
+--database default` reports the models without it. The guard's errors are fencelock's own.
+Never: a round trip besides that check, a trace of the lease on a connection that is reused, a claim in Django's query
+log.
 """
 
 from fencelock._install import install_extra

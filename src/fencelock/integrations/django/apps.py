@@ -1,6 +1,6 @@
-"""The app: what `INSTALLED_APPS += ["fencelock.integrations.django"]` adds to a project.
+"""The Django app that `INSTALLED_APPS += ["fencelock.integrations.django"]` adds to a project.
 
-Promise: it has no models and no migrations; it registers checks, and keeps the project's one source of locks.
+Promise: it has no models and no migrations. It registers checks, and keeps the project's one source of locks.
 """
 
 import threading
@@ -14,7 +14,7 @@ from fencelock.integrations.django.settings import SETTING, read
 
 
 class FencelockConfig(AppConfig):
-    """The app's place in the project."""
+    """The app's configuration."""
 
     name = "fencelock.integrations.django"
     label = "fencelock"
@@ -26,14 +26,14 @@ class FencelockConfig(AppConfig):
         self._source: fencelock.Source | None = None
 
     def ready(self) -> None:
-        """Register the checks, and follow settings that tests override."""
+        """Register the checks, and react when a test overrides the setting."""
         from fencelock.integrations.django import checks
 
         checks.register_checks()
         setting_changed.connect(self._forget)
 
     def source(self) -> fencelock.Source:
-        """Return the project's source, opened when it is first asked for."""
+        """Return the project's source; the first call connects it."""
         with self._making:
             if self._source is None:
                 self._source = fencelock.connect(read().source_url())

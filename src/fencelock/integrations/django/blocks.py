@@ -1,7 +1,7 @@
 """`fenced`: the guarded block, as Django's outermost `atomic` block.
 
-Promise: inside it `atomic()` makes savepoints, `on_commit` callbacks run after the commit, and Django itself forbids
-`commit()` and `rollback()`. Inside a transaction that has begun already it is refused, since that may have read.
+Promise: inside it `atomic()` creates savepoints, `on_commit` callbacks run after the commit, and Django itself forbids
+`commit()` and `rollback()`. A transaction that is already open is refused, because it may have read before the seal.
 """
 
 from collections.abc import Iterable, Iterator
@@ -27,10 +27,10 @@ def fenced(
     using: str | None = None,
     guard: BaseGuard | None = None,
 ) -> "DjangoFenced":
-    """Return a block that is one transaction of Django's, committed if no newer holder has sealed a resource.
+    """Return a block that is one Django transaction, committed if no newer holder has sealed a resource.
 
-    `lease` is a lease, or a Sequencer. `resource` or `resources` are in the database `using`; `guard` is one that says
-    where they are instead. Entering raises what `guard.seal` raises, GuardError inside an `atomic` block or without
+    `lease` is a lease or a Sequencer. `resource` or `resources` are in the database `using`; pass `guard` instead if
+    they are elsewhere. Entering raises what `guard.seal` raises, GuardError inside an `atomic` block or without
     autocommit, and the lease's own error if it is over; the block raises UnfencedWriteError for a write to another
     resource's table; leaving raises OutcomeUnknownError if the commit was not confirmed.
     """
@@ -58,7 +58,7 @@ class DjangoFenced:
             entered.enter_context(self._fencing.entered())
             self._fencing.seal()
             stack.enter_context(_guarded(self._alias, self._fencing))
-            # The first callback of all: those of the block may release the lease, or enter a block of their own.
+            # This must be the first callback: later ones may release the lease or enter a block of their own.
             transaction.on_commit(entered.close, using=self._alias)
             self._stack = stack.pop_all()
 
@@ -70,26 +70,26 @@ class DjangoFenced:
 
 @contextmanager
 def _guarded(alias: str, fencing: Fencing) -> Iterator[None]:
-    """Begin, present, and at the end withdraw and commit; the resources are sealed already."""
-    loan = DjangoConnection(transaction.get_connection(alias), fencing.store)
+    """Begin and present; at the end withdraw and commit. The resources are sealed already."""
+    adapter = DjangoConnection(transaction.get_connection(alias), fencing.store)
     is_commit = False
     try:
-        loan.prepare()
+        adapter.prepare()
         with transaction.atomic(using=alias, durable=True):
-            with fencing.presented(loan.perform):
+            with fencing.presented(adapter.perform):
                 yield
             is_commit = True
     except Exception as error:
-        meaning = loan.meaning(error, is_commit=is_commit)
-        if meaning is None:
+        mapped = adapter.map_error(error, is_commit=is_commit)
+        if mapped is None:
             raise
-        raise meaning from error
+        raise mapped from error
     finally:
-        loan.restore()
+        adapter.restore()
 
 
 def _check_idle(alias: str) -> None:
-    """Raise GuardError if the connection is in a transaction, and what Django says in a thread with a running loop."""
+    """Raise GuardError if the connection is in a transaction; Django's own error in a thread with a running loop."""
     connection = transaction.get_connection(alias)
     if connection.in_atomic_block:
         raise GuardError(
@@ -100,6 +100,6 @@ def _check_idle(alias: str) -> None:
     connection.ensure_connection()
     if not connection.get_autocommit():
         raise GuardError(
-            f"database {alias!r} is not in autocommit mode, so a transaction may be open that has read already: call "
+            f"database {alias!r} is not in autocommit mode, so an open transaction may have read already: call "
             f"transaction.set_autocommit(True) first"
         )

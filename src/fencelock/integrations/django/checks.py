@@ -1,7 +1,7 @@
-"""Checks of Django's: the setting is one that can be read, and models that ask for protection have it.
+"""System checks for Django: the setting is valid, and the models that request protection have it.
 
-Promise: databases are looked at only where Django says so (`manage.py check --database default`, `migrate`), and
-nothing in them is changed. What is missing there is a warning: the first `migrate` of a new database has to run.
+Promise: a database is inspected only if Django asks for it (`manage.py check --database default`, `migrate`), and never
+changed. Missing protection is a warning, because the first `migrate` of a new database must be able to run.
 """
 
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ from fencelock.stores.registry import source_store
 
 
 def register_checks() -> None:
-    """Have Django run these checks."""
+    """Register these checks with Django."""
     checks.register(check_setting)
     checks.register(check_protection, checks.Tags.database)
 
@@ -34,8 +34,8 @@ def check_setting(**_: Any) -> list[checks.CheckMessage]:
 
 
 def check_protection(*, databases: Iterable[str] | None = None, **_: Any) -> list[checks.CheckMessage]:
-    """fencelock.W001: a model asks for protection that is not in force; W002: a database cannot be asked; E002: a
-    database that has protected models can have no guard, or the models contradict each other.
+    """fencelock.W001: a requested protection is missing; W002: a database cannot be inspected; E002: a database with
+    protected models cannot have a guard, or the models contradict each other.
     """
     return [message for alias in databases or () for message in _messages(alias)]
 
@@ -47,12 +47,12 @@ def _messages(alias: str) -> list[checks.CheckMessage]:
         return [checks.Error(str(error), id="fencelock.E002")]
     except FencelockError as error:
         return [checks.Warning(f"database {alias!r}: {error}", id="fencelock.W002")]
-    return [_warning(alias, table, said) for table in tables if table.exists and (said := table.problem(ENFORCE))]
+    return [_warning(alias, table, problem) for table in tables if table.exists and (problem := table.problem(ENFORCE))]
 
 
-def _warning(alias: str, table: Table, said: str) -> checks.CheckMessage:
+def _warning(alias: str, table: Table, problem: str) -> checks.CheckMessage:
     return checks.Warning(
-        f"table {table.name!r} in database {alias!r} {said}",
+        f"table {table.name!r} in database {alias!r} {problem}",
         hint=f"Run manage.py fencelock_protect --database {alias}",
         obj=table.model,
         id="fencelock.W001",

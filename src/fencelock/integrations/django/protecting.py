@@ -1,7 +1,7 @@
-"""Models that ask for protection, and what their databases do about it.
+"""Models that request protection, and the protection that their databases have.
 
-Promise: a model's request is kept with the model and nowhere else. Its own table, and those that Django makes for its
-many-to-many fields, belong to the resource; the tables of its parents and children do not, unless they ask too.
+Promise: a model's request is stored on the model only. Its own table, and the tables that Django creates for its
+many-to-many fields, belong to the resource; the tables of its parents and children do not, unless they request it too.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,15 +22,15 @@ ModelType = TypeVar("ModelType", bound=type)
 
 @dataclass(frozen=True, slots=True)
 class ProtectionRequest:
-    """What a model asks for."""
+    """The resource and the lock that a model requests."""
 
     resource: str
     lock: str
 
 
 def protected(*, resource: str, lock: str) -> Callable[[ModelType], ModelType]:
-    """Have a model's table written only by the holder of the lock: a class decorator, put into force by
-    `manage.py fencelock_protect`. Models of one resource have one lock. ConfigError if a name is outside its contract.
+    """Class decorator: only the holder of the lock may write the model's table. `manage.py fencelock_protect` installs
+    the protection. Models of one resource have one lock. ConfigError if a name is outside its contract.
     """
     asked = ProtectionRequest(check_resource_name(resource), check_lock_name(lock))
 
@@ -45,7 +45,7 @@ def protected(*, resource: str, lock: str) -> Callable[[ModelType], ModelType]:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table that asks for protection, and what its database does about it."""
+    """A table that requests protection, and the protection that its database has for it."""
 
     model: Any
     name: str
@@ -56,11 +56,11 @@ class Table:
 
     @property
     def exists(self) -> bool:
-        """True once a migration has made it."""
+        """True once a migration has created the table."""
         return self.name_there is not None
 
     def problem(self, mode: str) -> str | None:
-        """Return what is missing for this mode; None if it is in force."""
+        """Return what is missing for this mode; None if the protection is installed."""
         if self.found is None:
             return "is not protected: any program can write it"
         if self.found.resource != self.asked.resource:
@@ -73,13 +73,13 @@ class Table:
 
 
 def tables_of(alias: str) -> list[Table]:
-    """Return the tables that ask for protection in a database, as it is at the moment. SourceUnavailableError if Django
-    cannot look into it.
+    """Return the tables of a database that request protection, with its current state. SourceUnavailableError if Django
+    cannot read it.
     """
     wanted = [(model, asked, model._meta.db_table) for model, asked in _wanted(alias)]  # noqa: SLF001
     names = _names_there(alias, [name for _, _, name in wanted])
     url = url_of(alias) if wanted else ""
-    # Before the first migration there may be no database to look into.
+    # Before the first migration the database may not exist.
     marks, protections = _seen(url) if any(names.values()) else ({}, {})
     tables = []
     for model, asked, name in wanted:
@@ -94,7 +94,7 @@ def _names_there(alias: str, names: list[str]) -> dict[str, str | None]:
         return {name: name_at_guard(connections[alias], name) for name in names}
     except Error as error:
         first = str(error).partition("\n")[0] or type(error).__name__
-        raise SourceUnavailableError(f"Django cannot ask database {alias!r} ({first})") from error
+        raise SourceUnavailableError(f"Django cannot read database {alias!r} ({first})") from error
 
 
 def _wanted(alias: str) -> Iterator[tuple[Any, ProtectionRequest]]:
@@ -115,6 +115,6 @@ def _seen(url: str) -> tuple[dict[str, Mark], dict[str, Protection]]:
     try:
         seen = inspect_resources(url)
     except SchemaError:
-        # Nothing was ever protected there, or by another version, which `protect` will say.
+        # Nothing was protected there yet, or by another version; `protect` raises the error for that.
         return {}, {}
     return {mark.resource: mark for mark in seen.marks}, {one.table: one for one in seen.protections}

@@ -1,6 +1,6 @@
 """The setting `FENCELOCK`, and the locks of the source that it names.
 
-Promise: a key that is not known is refused, so that a misspelt one is no silent default; nothing is opened by reading.
+Promise: an unknown key is refused, so that a misspelt key does not silently mean the default. Reading opens nothing.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ GUARDS = "GUARDS"
 
 @dataclass(frozen=True, slots=True)
 class DjangoSettings:
-    """What the project says of fencelock."""
+    """The project's settings for fencelock."""
 
     source: str | None
     guards: Mapping[str, str]
@@ -36,7 +36,7 @@ class DjangoSettings:
 
 
 def read() -> DjangoSettings:
-    """Return the setting; ConfigError if it is none."""
+    """Return the settings; ConfigError if they are invalid."""
     given = getattr(settings, SETTING, {})
     if not isinstance(given, Mapping) or not set(given) <= {SOURCE, GUARDS}:
         raise ConfigError(f"{SETTING} is a dict with the keys {SOURCE} (a URL) and {GUARDS} (URLs by database alias)")
@@ -51,11 +51,11 @@ def read() -> DjangoSettings:
 def source() -> Source:
     """Return the project's source of locks, one per process. ConfigError if the project names none.
 
-    Do not close it; what it holds is released when the process exits.
+    Do not close it; its leases are released when the process exits.
     """
     return apps.get_app_config("fencelock").source()  # type: ignore[no-any-return]
 
 
-def lock(name: str, **terms: Any) -> Lock:
+def lock(name: str, **options: Any) -> Lock:
     """Return a lock of the project's source: `source().lock(name, …)`."""
-    return source().lock(name, **terms)
+    return source().lock(name, **options)

@@ -1,7 +1,7 @@
-"""Where a database of Django's is, as a URL of the guard's, and what its tables are called there.
+"""The guard's URL of a Django database, and the names of its tables there.
 
-Promise: the same database as Django's own connection leads to, the test database in a test; `FENCELOCK["GUARDS"]` says
-it where that is not enough. Never: a password in a message.
+Promise: the URL leads to the same database as Django's own connection, which is the test database in a test;
+`FENCELOCK["GUARDS"]` overrides it. Never: a password in a message.
 """
 
 import os
@@ -17,16 +17,16 @@ from fencelock.integrations.urls import mysql_url, postgres_url
 
 def url_of(alias: str) -> str:
     """Return the guard's URL of a database; ConfigError if there is none."""
-    said = read().guards.get(alias)
-    if said is not None:
-        return said
+    configured = read().guards.get(alias)
+    if configured is not None:
+        return configured
     connection = connections[alias]
-    if (spell := _SPELLINGS.get(connection.vendor)) is None:
+    if (build_url := _URL_BUILDERS.get(connection.vendor)) is None:
         raise ConfigError(
-            f"database {alias!r} is {connection.display_name}, for which no guard is known; known here: "
-            f"{', '.join(sorted(_SPELLINGS))}"
+            f"database {alias!r} is {connection.display_name}, which has no guard; supported: "
+            f"{', '.join(sorted(_URL_BUILDERS))}"
         )
-    return spell(connection)
+    return build_url(connection)
 
 
 def _sqlite(connection: Any) -> str:
@@ -35,7 +35,7 @@ def _sqlite(connection: Any) -> str:
     if connection.is_in_memory_db() or name.startswith("file:"):
         raise ConfigError(
             f"database {alias!r} is not a file on disk that other processes can open by its path: name a file (for "
-            f"tests in DATABASES['{alias}']['TEST']['NAME']), or say where it is in {SETTING}['{GUARDS}']"
+            f"tests in DATABASES['{alias}']['TEST']['NAME']), or give the guard's URL in {SETTING}['{GUARDS}']"
         )
     return f"sqlite:///{os.path.abspath(name)}"
 
@@ -48,20 +48,20 @@ def _postgres(connection: Any) -> str:
 
 
 def _mysql(connection: Any) -> str:
-    said, options = connection.settings_dict, connection.settings_dict["OPTIONS"]
-    host, tls = said["HOST"], options.get("ssl") or {}
+    settings, options = connection.settings_dict, connection.settings_dict["OPTIONS"]
+    host, tls = settings["HOST"], options.get("ssl") or {}
     parameters = {f"ssl_{word}": tls.get(word) for word in ("ca", "cert", "key")}
     parameters["ssl_mode"] = options.get("ssl_mode")
     parameters["unix_socket"] = host if host.startswith("/") else options.get("unix_socket")
-    login = {"host": host, "port": said["PORT"], "user": said["USER"], "password": said["PASSWORD"]}
-    return mysql_url(said["NAME"], **login, **parameters)
+    login = {"host": host, "port": settings["PORT"], "user": settings["USER"], "password": settings["PASSWORD"]}
+    return mysql_url(settings["NAME"], **login, **parameters)
 
 
-_SPELLINGS: dict[str, Callable[[Any], str]] = {"mysql": _mysql, "postgresql": _postgres, "sqlite": _sqlite}
+_URL_BUILDERS: dict[str, Callable[[Any], str]] = {"mysql": _mysql, "postgresql": _postgres, "sqlite": _sqlite}
 
 
 def name_for_guard(connection: Any, table: str) -> str:
-    """Return a table's name as the guard's SQL has it."""
+    """Return a table's name as the guard expects it from `protect`."""
     return table if connection.vendor == "sqlite" else str(connection.ops.quote_name(table))
 
 

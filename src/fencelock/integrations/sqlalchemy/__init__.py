@@ -1,9 +1,9 @@
-"""Guarded transactions of SQLAlchemy 2: `with fenced(session, lease, resource="…"):`, and `async with`.
+"""Guarded transactions in SQLAlchemy 2: `with fenced(session, lease, resource="…"):`, and `async with`.
 
 Promise: the block is one transaction on the user's own session or connection. The resources are sealed before it
-begins, the lease is checked and presented by its first statement, and it is committed at the end of the block, or
-undone by an exception. Errors of the guard come out as fencelock's own, though SQLAlchemy has wrapped them. Never: a
-round trip beyond that check, a trace of the lease on a pooled connection, a claim in SQLAlchemy's log.
+begins, its first statement checks and presents the lease, and the end of the block commits it; an exception rolls it
+back. The guard's errors are fencelock's own, also where SQLAlchemy has wrapped them.
+Never: a round trip besides that check, a trace of the lease on a pooled connection, a claim in SQLAlchemy's log.
 """
 
 from fencelock._install import install_extra

@@ -1,7 +1,7 @@
-"""`fenced`: the guarded block of a session or a connection, synchronous or not.
+"""`fenced`: the guarded block of a session or a connection, synchronous or asynchronous.
 
-Promise: one name and one order of events for all four kinds. The asynchronous block runs the same code, as SQLAlchemy
-runs its own, and a commit that has begun is waited for, though its task be cancelled.
+Promise: one name and one order of events for all four kinds. The asynchronous block runs the same code, in the way in
+which SQLAlchemy runs its own; it waits for a commit that has begun, also if its task is cancelled.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ SyncTarget = TypeVar("SyncTarget", bound=Session | Connection)
 
 
 class FencedOptions(TypedDict, total=False):
-    """What `fenced` takes besides the session and the lease."""
+    """The arguments of `fenced` besides the session and the lease."""
 
     resource: str
     resources: Iterable[str]
@@ -42,27 +42,27 @@ class FencedOptions(TypedDict, total=False):
 
 @contextmanager
 def _guarded(unit: Unit, fencing: Fencing) -> Iterator[None]:
-    """Begin, present, and at the end withdraw and commit; the resources are sealed already."""
-    loan: SQLAlchemyConnection | None = None
+    """Begin and present; at the end withdraw and commit. The resources are sealed already."""
+    adapter: SQLAlchemyConnection | None = None
     try:
         with unit.connected() as connection:
-            loan = SQLAlchemyConnection(connection, fencing.store)
+            adapter = SQLAlchemyConnection(connection, fencing.store)
             try:
-                loan.prepare()
-                with loan.until_commit() as stack, unit.begun(connection):
-                    loan.check_transaction()
-                    stack.enter_context(fencing.presented(loan.perform))
-                    with loan.kept_open():
+                adapter.prepare()
+                with adapter.until_commit() as stack, unit.begun(connection):
+                    adapter.check_transaction()
+                    stack.enter_context(fencing.presented(adapter.perform))
+                    with adapter.kept_open():
                         yield
-                        loan.check_kept()
+                        adapter.check_still_open()
                         unit.finish()
             finally:
-                loan.restore()
+                adapter.restore()
     except Exception as error:
-        meaning = None if loan is None else loan.meaning(error)
-        if meaning is None:
+        mapped = None if adapter is None else adapter.map_error(error)
+        if mapped is None:
             raise
-        raise meaning from error
+        raise mapped from error
 
 
 class _Block(Generic[Target]):
@@ -82,7 +82,7 @@ class _Block(Generic[Target]):
 
 
 class Fenced(_Block[Target]):
-    """The block of `with fenced(…)`; yields the session or connection that it was given."""
+    """The block of `with fenced(…)`; yields the session or connection that was passed in."""
 
     def __enter__(self) -> Target:
         self._use()
@@ -100,7 +100,7 @@ class Fenced(_Block[Target]):
 
 
 class AsyncFenced(_Block[Target]):
-    """The block of `async with fenced(…)`; yields the session or connection that it was given."""
+    """The block of `async with fenced(…)`; yields the session or connection that was passed in."""
 
     def __init__(self, target: Target, unit: Unit, fencing: Fencing) -> None:
         super().__init__(target, unit, fencing)
@@ -123,27 +123,27 @@ class AsyncFenced(_Block[Target]):
             await wait_to_the_end(asyncio.ensure_future(ending))
 
     async def _run(self, call: Callable[[], object]) -> None:
-        """Run synchronous code of SQLAlchemy's on the loop."""
+        """Run synchronous SQLAlchemy code on the loop."""
         target: Any = self._target
         await target.run_sync(lambda _: call())
 
 
 @overload
-def fenced(target: SyncTarget, lease: Any, **terms: Unpack[FencedOptions]) -> Fenced[SyncTarget]: ...
+def fenced(target: SyncTarget, lease: Any, **options: Unpack[FencedOptions]) -> Fenced[SyncTarget]: ...
 @overload
-def fenced(target: "AsyncTarget", lease: Any, **terms: Unpack[FencedOptions]) -> "AsyncFenced[AsyncTarget]": ...
+def fenced(target: "AsyncTarget", lease: Any, **options: Unpack[FencedOptions]) -> "AsyncFenced[AsyncTarget]": ...
 @overload
-def fenced(target: scoped_session[Session], lease: Any, **terms: Unpack[FencedOptions]) -> Fenced[Session]: ...
+def fenced(target: scoped_session[Session], lease: Any, **options: Unpack[FencedOptions]) -> Fenced[Session]: ...
 @overload
 def fenced(
-    target: "async_scoped_session[AsyncSession]", lease: Any, **terms: Unpack[FencedOptions]
+    target: "async_scoped_session[AsyncSession]", lease: Any, **options: Unpack[FencedOptions]
 ) -> "AsyncFenced[AsyncSession]": ...
-def fenced(target: Any, lease: Any, **terms: Unpack[FencedOptions]) -> Any:
+def fenced(target: Any, lease: Any, **options: Unpack[FencedOptions]) -> Any:
     """Return a block that is one transaction of a session or connection, committed if no newer holder has sealed.
 
     `with` for a Session or a Connection, `async with` for an AsyncSession or an AsyncConnection; it must be in no
-    transaction. `lease` is a lease, or a Sequencer. `resource` or `resources` are at the engine's own URL; `guard` is
-    one that says where they are instead. `bind_arguments` choose the engine of a session that has several, as in
+    transaction. `lease` is a lease or a Sequencer. `resource` or `resources` are at the engine's own URL; pass `guard`
+    instead if they are elsewhere. `bind_arguments` choose the engine of a session that has several, as in
     `session.connection()`. Entering raises what `guard.seal` raises, GuardError if a transaction has begun already, and
     the lease's own error if it is over; the block raises UnfencedWriteError for a write to another resource's table;
     leaving raises GuardError if the block ended its transaction, OutcomeUnknownError if the commit was not confirmed.
@@ -153,7 +153,7 @@ def fenced(target: Any, lease: Any, **terms: Unpack[FencedOptions]) -> Any:
     is_async = _is_a(target, (), "AsyncSession", "AsyncConnection")
     plain = _plain(target) if is_async else target
     unit: Unit
-    bind_arguments = terms.get("bind_arguments")
+    bind_arguments = options.get("bind_arguments")
     if isinstance(plain, Session):
         unit = SessionUnit(plain, bind_arguments)
     elif isinstance(plain, Connection) and bind_arguments is None:
@@ -163,19 +163,19 @@ def fenced(target: Any, lease: Any, **terms: Unpack[FencedOptions]) -> Any:
             f"fenced(…) takes a Session, a Connection or an asynchronous one (bind_arguments with a session only), not "
             f"{type(target).__name__}"
         )
-    guard = terms.get("guard")
+    guard = options.get("guard")
     url = "" if guard is not None else url_of(unit.engine)
-    fencing = fencing_of(lease, url, terms.get("resource"), terms.get("resources"), guard)
+    fencing = fencing_of(lease, url, options.get("resource"), options.get("resources"), guard)
     return (AsyncFenced if is_async else Fenced)(target, unit, fencing)
 
 
 def _is_a(target: Any, kinds: Any, *asynchronous: str) -> bool:
-    """Tell whether the target is of a kind; asynchronous ones exist only where their module was imported."""
+    """Return whether the target is of a kind; asynchronous kinds exist only if their module was imported."""
     module = sys.modules.get("sqlalchemy.ext.asyncio")
     also = () if module is None else tuple(getattr(module, name) for name in asynchronous)
     return isinstance(target, (kinds, *also) if isinstance(kinds, type) else also)
 
 
 def _plain(target: Any) -> Any:
-    """Return the synchronous object that an asynchronous one stands for."""
+    """Return the synchronous object behind an asynchronous one."""
     return target.sync_session if hasattr(target, "sync_session") else target.sync_connection

@@ -1,7 +1,7 @@
-"""A connection of SQLAlchemy's as a guard borrows it: the guard's statements go to the driver directly.
+"""A SQLAlchemy connection that a guard uses for one transaction; the guard's statements go to the driver directly.
 
-Promise: what the guard says appears in no log of SQLAlchemy's, since a claim is in it; a connection that broke is
-invalidated, as SQLAlchemy does for its own statements; while it is lent, nobody but the block ends its transaction.
+Promise: the guard's statements, which contain a claim, do not appear in SQLAlchemy's log. A broken connection is
+invalidated, as SQLAlchemy does for its own statements. Only the end of the block ends the transaction.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from fencelock.protocol.stores import SQLGuardStore
 
 
 class SQLAlchemyConnection:
-    """A Core connection, lent to a guard for one transaction."""
+    """A framework connection of a guard, over a Core connection."""
 
     def __init__(self, connection: Connection, store: SQLGuardStore) -> None:
         self.connection = connection
@@ -24,26 +24,26 @@ class SQLAlchemyConnection:
         self._is_ended = False
         self._is_commit = False
         self._fairy: Any = connection.connection
-        self._borrowed = store.framework_connection(
+        self._guard_connection = store.framework_connection(
             self._fairy, self._fairy.driver_connection, connection.dialect.paramstyle
         )
 
     def perform(self, request: Any) -> Any:
         """Answer one request."""
-        with self._asking():
-            return self._borrowed.perform(request)
+        with self._mapping_errors():
+            return self._guard_connection.perform(request)
 
     def prepare(self) -> None:
-        """Make the session ready, before its transaction begins."""
-        with self._asking():
-            self._borrowed.prepare()
+        """Prepare the database session before its transaction begins."""
+        with self._mapping_errors():
+            self._guard_connection.prepare()
 
     def restore(self) -> None:
-        """Leave nothing in the session; one that cannot be cleaned goes back to no pool."""
+        """Clean the database session; invalidate the connection if that fails, so that no pool reuses it."""
         if self.connection.closed or self.connection.invalidated:
             return
         try:
-            # A commit that was refused inside the block has left SQLAlchemy's transaction half ended.
+            # A commit that was refused inside the block leaves SQLAlchemy's transaction half ended.
             self.connection.rollback()
         except DBAPIError:
             self.connection.invalidate()
@@ -52,24 +52,25 @@ class SQLAlchemyConnection:
 
     def _clean(self) -> None:
         try:
-            with self._asking():
-                self._borrowed.restore()
+            with self._mapping_errors():
+                self._guard_connection.restore()
         except FencelockError:
             self.connection.invalidate()
 
-    def meaning(self, error: Exception) -> FencelockError | None:
-        """Return the error of the tree for one that leaves the block; None: it is the user's own."""
-        map_error = self._borrowed.map_commit_error if self._is_commit else self._borrowed.map_error
-        if said := next(filter(None, map(map_error, _driver_errors(error))), None):
-            return said
+    def map_error(self, error: Exception) -> FencelockError | None:
+        """Return the FencelockError for an error that leaves the block; None if it is the user's own."""
+        map_error = self._guard_connection.map_commit_error if self._is_commit else self._guard_connection.map_error
+        if mapped := next(filter(None, map(map_error, _driver_errors(error))), None):
+            return mapped
         if self._is_commit and isinstance(error, DBAPIError) and error.connection_invalidated:
             return OutcomeUnknownError(
-                f"{self._url} broke off at COMMIT ({_first_line(error)}): whether the block was written is unknown"
+                f"{self._url} broke the connection at COMMIT ({_first_line(error)}): whether the block was written is "
+                f"unknown"
             )
         return None
 
     @contextmanager
-    def _asking(self) -> Iterator[None]:
+    def _mapping_errors(self) -> Iterator[None]:
         try:
             yield
         except FencelockError as error:
@@ -78,10 +79,10 @@ class SQLAlchemyConnection:
         except self.connection.dialect.loaded_dbapi.Error as error:
             is_broken = self._drop_if_broken(error)
             kind = SourceUnavailableError if is_broken else SourceError
-            did = "broke off" if is_broken else "refused"
+            did = "broke the connection" if is_broken else "refused"
             raise kind(f"{self._url} {did} ({_first_line(error)}): nothing of this transaction was written") from error
         except BaseException:
-            # Nobody knows how far the driver came.
+            # It is unknown how far the driver has come, so the connection cannot be used again.
             self.connection.invalidate()
             raise
 
@@ -95,18 +96,18 @@ class SQLAlchemyConnection:
         return is_broken
 
     def check_transaction(self) -> None:
-        """Raise GuardError if the driver commits each statement by itself; SQLite's guard begins by itself."""
+        """Raise GuardError if the driver commits each statement; on SQLite the guard itself begins a transaction."""
         dialect = self.connection.dialect
         if dialect.name != "sqlite" and dialect.detect_autocommit_setting(self._fairy):
             raise GuardError(
-                "the connection is in AUTOCOMMIT, so a check would be worth nothing a moment later: use an engine, or "
+                "the connection is in AUTOCOMMIT, so a check would mean nothing a moment later: use an engine, or "
                 "execution_options(isolation_level=…), with transactions"
             )
 
     @contextmanager
     def until_commit(self) -> Iterator[ExitStack]:
-        """Yield a stack that is left right before COMMIT is sent: listeners of the user's to a session's own commit may
-        write. After an exception it is not left at all.
+        """Yield a stack that is closed right before COMMIT is sent, after the user's own commit listeners, which may
+        write. After an exception it is not closed.
         """
         stack = ExitStack()
 
@@ -128,8 +129,8 @@ class SQLAlchemyConnection:
 
     @contextmanager
     def kept_open(self) -> Iterator[None]:
-        """Refuse each COMMIT of the transaction within the block; what ends it, close() too, takes back what was
-        presented: the connection may be in the pool a moment later.
+        """Refuse each COMMIT within the block. If anything else ends the transaction, close() included, withdraw
+        what was presented at once, because the connection may return to the pool.
         """
         event.listen(self.connection, "commit", self._refuse, insert=True)
         event.listen(self.connection, "rollback", self._give_up)
@@ -142,22 +143,22 @@ class SQLAlchemyConnection:
     def _refuse(self, connection: Connection) -> None:
         self._is_ended = True
         self._give_up(connection)
-        raise ended_inside()
+        raise ended_inside_error()
 
     def _give_up(self, connection: Connection) -> None:
         if connection.invalidated:
             return
         try:
-            with self._asking():
+            with self._mapping_errors():
                 connection.dialect.do_rollback(self._fairy)
         except FencelockError:
-            return  # It broke, and is invalidated.
+            return  # The connection broke and is invalidated.
         self._clean()
 
-    def check_kept(self) -> None:
-        """Raise GuardError if the block has tried to commit, or lost its connection, though it swallowed the error."""
+    def check_still_open(self) -> None:
+        """Raise GuardError if the block tried to commit or lost its connection, and swallowed the error."""
         if self._is_ended:
-            raise ended_inside()
+            raise ended_inside_error()
         if self.connection.invalidated:
             raise GuardError(
                 "the connection of the guarded block was lost, or invalidated, and the error was caught: nothing of "
@@ -165,7 +166,7 @@ class SQLAlchemyConnection:
             )
 
 
-def ended_inside() -> GuardError:
+def ended_inside_error() -> GuardError:
     """Return the error for a block that ended its own transaction."""
     return GuardError(
         "the block tried to end its own guarded transaction (commit(), rollback(), close()): nothing of it was "
@@ -174,7 +175,7 @@ def ended_inside() -> GuardError:
 
 
 def _driver_errors(error: BaseException) -> Iterator[BaseException]:
-    """Yield the driver's errors in one of SQLAlchemy's: an asynchronous driver's is wrapped twice."""
+    """Yield the driver's errors inside one of SQLAlchemy's; an asynchronous driver's error is wrapped twice."""
     if isinstance(error, DBAPIError) and error.orig is not None:
         yield error.orig
         if error.orig.__cause__ is not None:

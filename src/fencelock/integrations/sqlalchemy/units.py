@@ -1,7 +1,7 @@
-"""What a guarded block runs on: a Session, or a Core connection.
+"""The session or the Core connection on which a guarded block runs.
 
-Promise: one that is in a transaction already is refused, since that may have read before the check. A session of the
-block's has one connection, on which the lease was presented, and nothing in it that was read before.
+Promise: one that is already in a transaction is refused, because it may have read before the check. In the block, a
+session uses one connection, the one on which the lease was presented, and contains no object that was read before.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,11 +13,11 @@ from sqlalchemy.exc import UnboundExecutionError
 from sqlalchemy.orm import Session
 
 from fencelock.errors import ConfigError, GuardError
-from fencelock.integrations.sqlalchemy.connection import ended_inside
+from fencelock.integrations.sqlalchemy.connection import ended_inside_error
 
 
 class Unit(Protocol):
-    """What one guarded block runs on."""
+    """A session or connection on which a guarded block runs."""
 
     @property
     def engine(self) -> Engine:
@@ -27,13 +27,13 @@ class Unit(Protocol):
         """Raise GuardError if it is in a transaction."""
 
     def connected(self) -> AbstractContextManager[Connection]:
-        """Have the connection for the block."""
+        """Provide the connection for the block."""
 
     def begun(self, connection: Connection) -> AbstractContextManager[None]:
-        """Begin on that connection, and commit at the end, or roll back."""
+        """Begin on that connection; commit at the end, or roll back."""
 
     def finish(self) -> None:
-        """Write what is pending; GuardError if the block has ended its own transaction."""
+        """Flush pending changes; GuardError if the block has ended its own transaction."""
 
 
 class CoreUnit:
@@ -47,26 +47,26 @@ class CoreUnit:
     def check_idle(self) -> None:
         """Raise GuardError if the connection is in a transaction."""
         if self._connection.in_transaction():
-            raise _is_begun("connection")
+            raise _in_transaction_error("connection")
 
     def connected(self) -> AbstractContextManager[Connection]:
-        """Have the user's own connection, which stays open afterwards."""
+        """Provide the user's own connection, which stays open afterwards."""
         return nullcontext(self._connection)
 
     @contextmanager
     def begun(self, connection: Connection) -> Iterator[None]:
-        """Begin, and commit at the end, or roll back."""
+        """Begin; commit at the end, or roll back."""
         with connection.begin() as self._transaction:
             yield
 
     def finish(self) -> None:
-        """Make sure that the transaction is still the one that was begun."""
+        """Raise GuardError unless the transaction is still the one that was begun."""
         if self._connection.get_transaction() is not self._transaction:
-            raise ended_inside()
+            raise ended_inside_error()
 
 
 class SessionUnit:
-    """A session, and the one of its engines, or the connection, that `bind_arguments` choose."""
+    """A session, with the engine or connection that `bind_arguments` select."""
 
     def __init__(self, session: Session, bind_arguments: Mapping[str, Any] | None) -> None:
         self._session = session
@@ -77,19 +77,19 @@ class SessionUnit:
     def check_idle(self) -> None:
         """Raise GuardError if the session, or the connection that it is bound to, is in a transaction."""
         if self._session.in_transaction():
-            raise _is_begun("session")
+            raise _in_transaction_error("session")
         if isinstance(self._bind, Connection) and self._bind.in_transaction():
-            raise _is_begun("session's connection")
+            raise _in_transaction_error("session's connection")
 
     def connected(self) -> AbstractContextManager[Connection]:
-        """Have a connection of the engine's for this block, or the one that the session is bound to."""
+        """Provide a connection of the engine for this block, or the one that the session is bound to."""
         return nullcontext(self._bind) if isinstance(self._bind, Connection) else self._bind.connect()
 
     @contextmanager
     def begun(self, connection: Connection) -> Iterator[None]:
-        """Begin on the connection, and commit at the end, or roll back."""
+        """Begin on the connection; commit at the end, or roll back."""
         session = self._session
-        # What the session has kept was read before the seal: an update computed from it would be a lost one.
+        # The session's objects were read before the seal: an update computed from them would be lost.
         session.expire_all()
         with session.begin() as transaction:
             self._transaction = transaction
@@ -97,14 +97,14 @@ class SessionUnit:
             yield
 
     def finish(self) -> None:
-        """Write what is pending, while writes are admitted."""
+        """Flush pending changes while the lease is still presented."""
         transaction = self._session.get_transaction()
         if transaction is None or transaction is not self._transaction:
-            raise ended_inside()
+            raise ended_inside_error()
         if not transaction.is_active:
             raise GuardError(
                 "a flush of the guarded block failed and its error was caught, but the session had rolled back: "
-                "nothing of the block was written. What may fail goes into begin_nested()"
+                "nothing of the block was written. Put statements that may fail into begin_nested()"
             )
         self._session.flush()
 
@@ -114,12 +114,12 @@ def _bind_of(session: Session, bind_arguments: Mapping[str, Any]) -> Engine | Co
         return session.get_bind(**bind_arguments)
     except UnboundExecutionError as error:
         raise ConfigError(
-            "the session has several engines, or none: say on which one the resource is, by "
+            "the session has several engines, or none: name the one that has the resource, with "
             "fenced(…, bind_arguments={'mapper': Model}), as for session.connection()"
         ) from error
 
 
-def _is_begun(what: str) -> GuardError:
+def _in_transaction_error(what: str) -> GuardError:
     return GuardError(
         f"the {what} is in a transaction already, which may have read what a newer holder has changed since: commit() "
         f"or rollback() it first, and read and write inside the block (each query begins one, so do add() and a "

@@ -1,7 +1,7 @@
-"""Where an engine leads, as a URL of the guard's.
+"""The guard's URL of an engine's database.
 
-Promise: the same database, with the engine's own user and password; what the guard's client cannot know (an option in
-`connect_args`, a `creator`) is not guessed: whoever has set that passes `guard=`. Never: a connection made.
+Promise: the same database, with the engine's own user and password. Options that a URL cannot express (`connect_args`,
+a `creator`) are not guessed: their users pass `guard=`. Never: opens a connection.
 """
 
 import os
@@ -12,16 +12,16 @@ from sqlalchemy import Engine
 from fencelock.errors import ConfigError
 from fencelock.integrations.urls import mysql_url, postgres_url
 
-_SEE = "pass guard=fencelock.guard(url, …), which says where it is"
+_SEE = "pass guard=fencelock.guard(url, …)"
 
 
 def url_of(engine: Engine) -> str:
-    """Return the guard's URL of the database that an engine leads to; ConfigError if there is none."""
+    """Return the guard's URL of an engine's database; ConfigError if there is none."""
     backend = engine.url.get_backend_name()
-    if (spell := _SPELLINGS.get(backend)) is None:
-        known = ", ".join(sorted(_SPELLINGS))
-        raise ConfigError(f"no guard is known for {backend}://; known here: {known}")
-    return spell(engine)
+    if (build_url := _URL_BUILDERS.get(backend)) is None:
+        known = ", ".join(sorted(_URL_BUILDERS))
+        raise ConfigError(f"there is no guard for {backend}://; supported: {known}")
+    return build_url(engine)
 
 
 def _sqlite(engine: Engine) -> str:
@@ -47,7 +47,7 @@ def _mysql(engine: Engine) -> str:
     )
 
 
-_SPELLINGS: dict[str, Callable[[Engine], str]] = {
+_URL_BUILDERS: dict[str, Callable[[Engine], str]] = {
     "mariadb": _mysql,
     "mysql": _mysql,
     "postgresql": _postgres,

@@ -1,6 +1,6 @@
-"""`manage.py fencelock_protect`: have the database refuse writes to the models that ask for it.
+"""`manage.py fencelock_protect`: makes the database refuse stale writes to the models that request it.
 
-Promise: safe to repeat; a table that is protected already stays so. Never: protection taken away.
+Promise: safe to repeat. Never: removes protection.
 """
 
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ from fencelock.protocol.guard_requests import ENFORCE, OBSERVE
 class Command(BaseCommand):
     """Protects the tables of the models that are marked with @protected."""
 
-    help = "Have the database refuse writes to protected models that present no fencing token."
+    help = "Make the database refuse writes without a fencing token to protected models."
     requires_system_checks = ()
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -29,15 +29,17 @@ class Command(BaseCommand):
             "--database",
             choices=tuple(connections),
             default=DEFAULT_DB_ALIAS,
-            help='Which database; "default" unless said.',
+            help='The database.  [default: "default"]',
         )
         parser.add_argument(
             "--mode", choices=(ENFORCE, OBSERVE), default=ENFORCE, help="Refuse writes without a token, or count them."
         )
-        parser.add_argument("--check", action="store_true", help="Change nothing; exit with 1 if something is missing.")
+        parser.add_argument(
+            "--check", action="store_true", help="Change nothing; exit with 1 if any is missing."
+        )
 
     def handle(self, *_: Any, database: str, mode: str, check: bool, **__: Any) -> None:
-        """Protect what asks for it, or tell what is missing."""
+        """Protect the tables that request it, or report the missing ones."""
         try:
             tables = tables_of(database)
             missing = [table for table in tables if table.problem(mode)]
@@ -51,9 +53,9 @@ class Command(BaseCommand):
             self.stdout.write(f"{len(tables)} tables are protected in database {database} ({mode})")
 
     def _report(self, missing: Iterable[Table], mode: str) -> None:
-        said = [f"table {table.name!r} {table.problem(mode)}" for table in missing]
-        if said:
-            raise CommandError("; ".join(said))
+        message = [f"table {table.name!r} {table.problem(mode)}" for table in missing]
+        if message:
+            raise CommandError("; ".join(message))
 
     def _protect(self, alias: str, mode: str, missing: Iterable[Table]) -> None:
         together: dict[ProtectionRequest, list[Table]] = {}

@@ -1,6 +1,6 @@
-"""On which terms `fencelock run` holds a lock: its options, checked before anything is started.
+"""The options of `fencelock run`, checked before anything is started.
 
-Promise: what is outside the contract is a usage error that says what to write instead.
+Promise: an option outside its range is a usage error that says what to write instead.
 """
 
 import math
@@ -13,11 +13,11 @@ DEFAULT_TTL_S = 30.0
 MAX_DEFAULT_GRACE_S = 10.0
 _DEFAULT_GRACE_PER_TTL = 6
 _MAX_GRACE_PER_TTL = 3
-"""The lease is renewed at a third of its ttl: with a longer grace a single late renewal would end CMD."""
+"""The lease is renewed at a third of its ttl: with a longer grace, one late renewal would end CMD."""
 
 
 class RunOptions(NamedTuple):
-    """Options of one run. `wait` None: for ever."""
+    """The options of one run; `wait` is None for no limit."""
 
     name: str
     words: tuple[str, ...]
@@ -42,11 +42,11 @@ class RunOptions(NamedTuple):
         guards: tuple[str, ...],
         holder: str | None,
     ) -> "RunOptions":
-        """Return the terms, or raise click's UsageError."""
+        """Return the options; UsageError if one is outside its range."""
         if no_wait and wait is not None:
             raise click.UsageError("--wait and --no-wait exclude each other: write one of them")
         if wait is not None and not (math.isfinite(wait) and wait >= 0):
-            raise click.UsageError(f"--wait {wait:g}: write seconds, 0 or more; leave it out to wait for ever")
+            raise click.UsageError(f"--wait {wait:g}: write seconds, 0 or more; leave it out to wait without limit")
         return cls(
             name=name,
             words=words,
