@@ -44,7 +44,7 @@ def test_locks_lists_who_holds_what(program: Program) -> None:
     assert [row.split()[0] for row in rows] == ["free", "held"]
 
 
-def test_show_tells_of_waiters(program: Program) -> None:
+def test_show_lists_waiters(program: Program) -> None:
     with program.source() as source, source.lock("x"):
         program.start("run", "x", "--holder", "in line", "--", "true")
         wait_until(lambda: source.info("x").waiters)
@@ -52,7 +52,7 @@ def test_show_tells_of_waiters(program: Program) -> None:
         assert "waiter  in line" in program("show", "x").stdout
 
 
-def test_show_of_an_unknown_lock_is_a_no(program: Program) -> None:
+def test_show_of_an_unknown_lock_exits_with_1(program: Program) -> None:
     done = program("show", "nobody's")
     assert (done.returncode, done.stdout) == (1, "")
     assert "no such lock: nobody's" in done.stderr
@@ -82,7 +82,7 @@ def test_break_makes_tokens_stale_of_a_lock_that_the_source_has_forgotten(
         guard.seal(old)
 
 
-def test_purge_forgets_what_is_free_and_no_token(program: Program) -> None:
+def test_purge_deletes_free_locks_and_keeps_tokens_spent(program: Program) -> None:
     with program.source() as source, source.lock("a"):
         with source.lock("b") as lease:
             token = lease.token
@@ -132,7 +132,7 @@ def test_break_with_a_guard_of_another_lock_breaks_nothing(program: Program, gua
         assert source.info("y").is_held
 
 
-def test_break_needs_a_reason_and_a_lock_that_is_known(program: Program) -> None:
+def test_break_needs_a_reason_and_a_known_lock(program: Program) -> None:
     assert program("break", "x").returncode == 64
     done = program("break", "x", "--reason", "a test")
     assert (done.returncode, done.stdout) == (1, "")
@@ -210,7 +210,7 @@ def test_doctor_finds_a_resource_of_another_source(program: Program, guard: fenc
     assert "other-source" in done.stdout
 
 
-def test_doctor_tells_of_a_source_that_cannot_be_opened(program: Program) -> None:
+def test_doctor_reports_a_source_that_cannot_be_opened(program: Program) -> None:
     (program.folder / "locks.db").write_bytes(b"this is no database" * 100)
     done = program("doctor")
     assert done.returncode == 1
@@ -218,7 +218,7 @@ def test_doctor_tells_of_a_source_that_cannot_be_opened(program: Program) -> Non
 
 
 # --- output
-def test_names_of_others_cannot_write_to_the_terminal(program: Program) -> None:
+def test_other_users_names_cannot_control_the_terminal(program: Program) -> None:
     with program.source() as source, source.lock("\x1b[2Jred\n", holder="\x07bell\u202e"):
         for shown in (program("locks").stdout, program("show", "\x1b[2Jred\n").stdout):
             assert "\x1b" not in shown
@@ -227,7 +227,7 @@ def test_names_of_others_cannot_write_to_the_terminal(program: Program) -> None:
             assert r"\x1b[2Jred\n" in shown
 
 
-def test_printable_keeps_what_is_printable() -> None:
+def test_printable_keeps_printable_characters() -> None:
     assert printable("nächtlicher Bericht ☃") == "nächtlicher Bericht ☃"
     assert printable("a\tb") == r"a\tb"
 

@@ -82,7 +82,7 @@ def test_69_a_read_only_folder(program: Program) -> None:
     assert done.returncode == 69
 
 
-def test_126_and_127_as_env_has_them(program: Program) -> None:
+def test_126_and_127_are_those_of_env(program: Program) -> None:
     script = program.folder / "script"
     script.write_text("true\n")
     for words in (["no-such-command"], [str(script)], [str(program.folder)], ["/no/such/file"]):
@@ -144,7 +144,7 @@ def test_with_json_what_to_write_is_a_line_of_its_own(program: Program) -> None:
     assert message.splitlines()[1].startswith("Write: fencelock epoch [OPTIONS]")
 
 
-def test_every_error_of_the_tree_has_its_code() -> None:
+def test_every_fencelock_error_has_its_code() -> None:
     kinds = [kind for kind in vars(tree).values() if isinstance(kind, type) and issubclass(kind, tree.FencelockError)]
     made = {kind.__name__: kind.__new__(kind) for kind in kinds}
     codes = {name: errors.exit_code(error) for name, error in made.items()}
@@ -159,7 +159,7 @@ def test_every_error_of_the_tree_has_its_code() -> None:
     assert codes["ConfigError"] == codes["UnknownSchemeError"] == codes["UnsafeSourceError"] == 64
 
 
-def test_70_a_bug_is_told_with_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+def test_70_a_bug_is_reported_with_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
     assert errors.report(ZeroDivisionError("by zero")) == 70
     told = capsys.readouterr().err.splitlines()
     assert told[0] == "fencelock: unexpected ZeroDivisionError: by zero"
@@ -167,7 +167,7 @@ def test_70_a_bug_is_told_with_what_to_do(capsys: pytest.CaptureFixture[str]) ->
     assert len(told) == 2
 
 
-def test_a_trace_is_shown_to_whoever_asks(program: Program) -> None:
+def test_a_traceback_is_shown_on_request(program: Program) -> None:
     assert "Traceback" not in program("show", "").stderr
     program.environment["FENCELOCK_DEBUG"] = "1"
     assert "Traceback" in program("show", "").stderr

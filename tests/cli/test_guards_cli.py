@@ -42,7 +42,7 @@ def is_refused(file: Path) -> bool:
     return False
 
 
-def test_protect_makes_the_file_refuse_and_says_so(program: Program, app: str, file: Path) -> None:
+def test_protect_makes_the_file_refuse_writes(program: Program, app: str, file: Path) -> None:
     done = program(
         "protect", app, "--resource", "reports", "--lock", LOCK, "--table", "reports", "--table", "main.lines"
     )
@@ -99,7 +99,7 @@ def test_from_observing_to_enforcing(program: Program, app: str, file: Path) -> 
     assert is_refused(file)
 
 
-def test_marks_shows_who_has_what(program: Program, app: str) -> None:
+def test_marks_shows_holders_and_tables(program: Program, app: str) -> None:
     assert (
         program("marks", app).stdout == f"{app} holds no marks: `fencelock protect`, or the first seal, creates one\n"
     )
@@ -118,7 +118,7 @@ def test_marks_shows_who_has_what(program: Program, app: str) -> None:
         assert "a lease, closed" in program("marks", app).stdout
 
 
-def test_marks_of_an_unknown_resource_is_no(program: Program, app: str) -> None:
+def test_marks_of_an_unknown_resource_exits_with_1(program: Program, app: str) -> None:
     protect(program, app)
     done = program("marks", app, "--resource", "nosuch")
     assert (done.returncode, done.stdout) == (1, "")
@@ -153,7 +153,7 @@ def test_raise_to_without_a_resource_raises_all(program: Program, app: str) -> N
         assert {one["token"] for one in raised} == {str(lease.token)}
 
 
-def test_unprotect_lets_anybody_write(program: Program, app: str, file: Path) -> None:
+def test_unprotect_allows_every_writer(program: Program, app: str, file: Path) -> None:
     protect(program, app)
     done = program("unprotect", app, "--resource", "reports", "--reason", "a migration")
     assert (done.returncode, done.stdout) == (0, "table reports: accepts writes from every client\n")
@@ -206,14 +206,14 @@ def test_what_is_no_command_line_is_code_64_and_says_what_to_write(
 
 
 @pytest.mark.parametrize("table", ["nosuch", "fencelock_mark"])
-def test_what_cannot_be_protected_is_no(program: Program, app: str, table: str) -> None:
+def test_a_table_that_cannot_be_protected_exits_with_1(program: Program, app: str, table: str) -> None:
     done = program("protect", app, "--resource", "r", "--lock", "l", "--table", table)
     assert (done.returncode, done.stdout) == (1, "")
     assert table in done.stderr
 
 
 @pytest.mark.parametrize("words", [["marks", "{url}"], ["marks", "{url}", "--json"]])
-def test_a_file_that_is_not_there_is_code_69_and_not_made(program: Program, words: list[str]) -> None:
+def test_a_missing_file_exits_with_69_and_is_not_created(program: Program, words: list[str]) -> None:
     url = url_of(program.folder / "nosuch.db")
     done = program(*(word.format(url=url) for word in words))
     assert (done.returncode, done.stdout) == (69, "")
@@ -222,7 +222,7 @@ def test_a_file_that_is_not_there_is_code_69_and_not_made(program: Program, word
 
 
 @pytest.mark.parametrize("command", ["protect", "unprotect", "rebind", "marks"])
-def test_help_is_something_to_work_from(program: Program, command: str) -> None:
+def test_help_shows_examples(program: Program, command: str) -> None:
     done = program(command, "--help")
     assert done.returncode == 0
     assert f"fencelock {command} sqlite:////srv/app.db" in done.stdout
@@ -236,7 +236,7 @@ def test_names_that_could_move_a_cursor_are_shown_escaped(program: Program, app:
     assert "\x1b" not in done.stdout + program("marks", app).stdout
 
 
-def test_doctor_goes_on_where_marks_cannot_be_looked_at(program: Program) -> None:
+def test_doctor_continues_if_marks_cannot_be_read(program: Program) -> None:
     """One who may examine the tables need not have the right to the marks."""
     with program.source() as source:
         (finding,) = doctor._compare("postgresql://127.0.0.1:1/nowhere", source.describe())

@@ -36,7 +36,7 @@ def child(parent: psutil.Process, name: str) -> psutil.Process:
 
 
 # --- what CMD gets
-def test_cmd_gets_the_proof_of_its_lease(program: Program) -> None:
+def test_cmd_gets_the_sequencer_of_its_lease(program: Program) -> None:
     show = 'echo "$FENCELOCK_LOCK|$FENCELOCK_TOKEN|$FENCELOCK_SEQUENCER"'
     done = program("run", "nightly éxport", "--", "sh", "-c", show)
     lock, token, sequencer = done.stdout.strip().split("|")
@@ -88,7 +88,7 @@ def test_further_descriptors_pass_through_and_none_is_added(program: Program) ->
     os.close(reader)
 
 
-def test_words_after_the_dashes_are_not_looked_at(program: Program) -> None:
+def test_words_after_the_dashes_are_not_parsed(program: Program) -> None:
     done = program("run", "x", "--", "printf", "%s,", "--ttl", "0", "--", "-h", "")
     assert done.stdout == "--ttl,0,--,-h,,"
 
@@ -157,7 +157,7 @@ def test_a_signal_is_forwarded_to_cmds_group(program: Program, name: str) -> Non
 
 
 @pytest.mark.parametrize("name", ["TERM", "HUP"])
-def test_a_cmd_that_is_stopped_is_woken_to_its_end(program: Program, name: str) -> None:
+def test_a_stopped_cmd_is_continued_to_end(program: Program, name: str) -> None:
     process = program.start("run", "x", "--", "sh", "-c", SAY_READY + "kill -STOP $$; exit 5")
     ready(process)
     stopped = running(process)
@@ -216,7 +216,7 @@ except signals.InterruptedWait:
 
 
 @pytest.mark.parametrize("place", SWALLOWED)
-def test_a_signal_that_somebody_swallows_ends_the_wait(program: Program, place: str) -> None:
+def test_a_swallowed_signal_ends_the_wait(program: Program, place: str) -> None:
     begin = """
 import signal, time
 from fencelock.cli.run import events, signals
@@ -247,14 +247,14 @@ def test_a_signal_at_any_moment_of_the_start_ends_everything(program: Program, s
 
 
 # --- the end of the group
-def test_what_cmd_left_in_its_group_is_asked_to_end(program: Program) -> None:
+def test_processes_that_cmd_left_behind_get_sigterm(program: Program) -> None:
     left = "(trap 'echo bye; exit' TERM; echo ready; sleep 60 & wait) &"
     process = program.start("run", "x", "--", "bash", "-c", f"{left} read -t 0.5 < <(sleep 9); exit 4")
     out, _ = process.communicate()
     assert (out, process.returncode) == ("ready\nbye\n", 4)
 
 
-def test_what_cmd_left_and_will_not_end_is_killed(program: Program) -> None:
+def test_processes_that_cmd_left_behind_are_killed_if_they_ignore_sigterm(program: Program) -> None:
     left = "sh -c 'trap \"\" TERM; echo $$; exec >&-; sleep 60' & read -t 0.5 < <(sleep 9); exit 4"
     process = program.start("run", "x", "--ttl", "3", "--grace", "0.2", "--", "bash", "-c", left)
     out, _ = process.communicate()
@@ -329,7 +329,7 @@ def test_loss_ends_a_stopped_cmd(program: Program) -> None:
     assert process.wait() == 76
 
 
-def test_a_run_without_word_from_its_source_ends_before_the_deadline(program: Program) -> None:
+def test_a_run_cut_off_from_its_source_ends_before_the_deadline(program: Program) -> None:
     """Nobody else can have got the lock when CMD is dead."""
     process = program.start("run", "x", "--ttl", "5", "--", "sh", "-c", SAY_READY + "sleep 60")
     ready(process)
@@ -394,7 +394,7 @@ with guard.transaction(fencelock.Sequencer.from_env()) as connection:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_guard_that_cannot_be_closed_is_told_and_fails_a_good_run(program: Program) -> None:
+def test_a_guard_that_cannot_be_closed_is_reported_and_fails_a_good_run(program: Program) -> None:
     url = f"sqlite:///{program.folder}/missing.db"
     done = program("run", "x", "--guard", url, "--", "true")
     assert done.returncode == 69
@@ -402,14 +402,14 @@ def test_a_guard_that_cannot_be_closed_is_told_and_fails_a_good_run(program: Pro
     assert program("run", "x", "--guard", url, "--", "false").returncode == 1
 
 
-def test_a_guard_that_cannot_be_is_refused_before_cmd_runs(program: Program) -> None:
+def test_an_impossible_guard_is_refused_before_cmd_runs(program: Program) -> None:
     done = program("run", "x", "--guard", "gopher://x", "--", "touch", "ran")
     assert done.returncode == 64
     assert not (program.folder / "ran").exists()
 
 
 # --- the default source
-def test_the_default_file_is_named_when_it_is_made(program: Program) -> None:
+def test_the_default_file_is_named_when_it_is_created(program: Program) -> None:
     folder = program.folder / "state"
     folder.mkdir(mode=0o777)
     folder.chmod(0o777)

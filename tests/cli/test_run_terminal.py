@@ -107,7 +107,7 @@ def test_ctrl_z_again_and_again(terminal: Terminal) -> None:
     terminal.expect(PROMPT)
 
 
-def test_bg_lets_cmd_go_on_without_the_terminal(program: Program, terminal: Terminal) -> None:
+def test_bg_lets_cmd_continue_without_the_terminal(program: Program, terminal: Terminal) -> None:
     os.mkfifo(program.folder / "go")
     terminal.type(f"{RUN} sh -c '{READY} read line < go; : > went-on'")
     terminal.expect("ready\n")

@@ -29,7 +29,7 @@ def start(program: Program, *options: str, script: str = "echo ready; sleep 60")
 
 # --- frozen
 @pytest.mark.parametrize("script", ["echo ready; sleep 60", STUBBORN])
-def test_a_frozen_run_has_its_cmd_ended_before_anybody_else_gets_the_lock(program: Program, script: str) -> None:
+def test_the_cmd_of_a_frozen_run_ends_before_another_holder_gets_the_lock(program: Program, script: str) -> None:
     process = start(program, "--ttl", "4", script=script)
     command = running(process)
     freeze(process.pid, program.folder / "locks.db")
@@ -53,7 +53,7 @@ def test_a_freeze_that_ends_before_the_deadline_but_after_the_grace_is_a_loss_to
     assert process.wait() == 76
 
 
-def test_a_short_freeze_harms_nobody(program: Program) -> None:
+def test_a_short_freeze_is_harmless(program: Program) -> None:
     os.mkfifo(program.folder / "go")
     process = start(program, "--ttl", "30", script="echo ready; read -r line < go; echo $line")
     freeze(process.pid, program.folder / "locks.db")
@@ -69,7 +69,7 @@ def test_a_renewed_lease_outlives_its_first_deadline(program: Program) -> None:
     assert (out, process.returncode) == ("done\n", 0)
 
 
-def test_a_run_frozen_in_the_queue_starts_nothing_that_it_may_not(program: Program) -> None:
+def test_a_run_frozen_in_the_queue_does_not_start_cmd_too_late(program: Program) -> None:
     with program.source() as source:
         with source.lock("x"):
             process = program.start("run", "x", "--ttl", "1", "--", "touch", "ran")
@@ -118,7 +118,7 @@ def test_a_run_killed_in_the_queue_leaves_nothing_running(program: Program) -> N
     assert not (program.folder / "ran").exists()
 
 
-def test_what_cmd_left_behind_is_ended_though_run_is_killed_meanwhile(program: Program) -> None:
+def test_processes_that_cmd_left_behind_end_also_if_run_is_killed_meanwhile(program: Program) -> None:
     script = "sh -c 'trap \"\" TERM; echo ready; sleep 60' & sleep 0.2"
     process = start(program, "--ttl", "6", "--grace", "2", script=script)
     command = running(process)
@@ -128,7 +128,7 @@ def test_what_cmd_left_behind_is_ended_though_run_is_killed_meanwhile(program: P
 
 
 # --- the watchdog itself
-def test_the_watchdog_is_deaf_to_what_is_sent_to_cmds_group(program: Program) -> None:
+def test_the_watchdog_ignores_signals_to_cmds_group(program: Program) -> None:
     process = start(
         program, "--grace", "1", script="trap '' TERM INT HUP QUIT USR1 USR2 TSTP ALRM; echo ready; sleep 60"
     )
@@ -139,7 +139,7 @@ def test_the_watchdog_is_deaf_to_what_is_sent_to_cmds_group(program: Program) ->
     wait_until(lambda: program.left() == [])
 
 
-def test_the_watchdog_holds_nothing_of_cmds(program: Program) -> None:
+def test_the_watchdog_keeps_no_descriptor_of_cmds(program: Program) -> None:
     process = start(program)
     guardian = watchdog(process)
     assert guardian.cwd() == "/"
@@ -211,7 +211,7 @@ assert os.waitstatus_to_exitcode(status) == -9, status
 """)
 
 
-def test_what_the_watchdog_did_before_cmd_was_let_go_is_heard() -> None:
+def test_an_action_of_the_watchdog_before_cmd_starts_is_noticed() -> None:
     """As when `run` is frozen between the acquire and the start of CMD, and wakes before the deadline."""
     succeeds("""
 from fencelock.cli.run.command import Command
@@ -232,7 +232,7 @@ assert supervisor.is_lost
 """)
 
 
-def test_a_group_is_who_lives_in_it() -> None:
+def test_others_lists_the_living_members_of_the_group() -> None:
     """`others` names the living of one's own group, without oneself and without those who wait to be reaped."""
     succeeds("""
 import os, subprocess

@@ -28,7 +28,9 @@ def said(program: Program, code: int, *words: str) -> str:
 
 
 @only("15")
-def test_what_is_missing_is_said_without_the_password(program: Program, database: Database, guard_url: str) -> None:
+def test_missing_protection_is_reported_without_the_password(
+    program: Program, database: Database, guard_url: str
+) -> None:
     database.rows("create table reports (id int)")
     assert "holds no guard's schema" in said(program, 69, "marks", guard_url)
     said(program, 0, "protect", guard_url, "--resource", "r", "--lock", "another", "--table", "reports")
@@ -41,7 +43,7 @@ def test_what_is_missing_is_said_without_the_password(program: Program, database
 
 
 @only("15")
-def test_what_disagrees_is_said_without_the_password(program: Program, database: Database, guard_url: str) -> None:
+def test_disagreement_is_reported_without_the_password(program: Program, database: Database, guard_url: str) -> None:
     database.rows("create table reports (id int)")
     said(program, 0, "protect", guard_url, "--resource", "r", "--lock", LOCK, "--table", "reports")
     said(program, 0, "run", LOCK, "--guard", guard_url, "--", "true")

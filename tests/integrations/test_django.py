@@ -200,7 +200,7 @@ def test_g6_a_write_to_another_resources_table_is_refused(lease: HandmadeLease) 
     assert Note.objects.count() == 0
 
 
-def test_g9_a_seal_that_got_lost_is_said(empty: Where, lease: HandmadeLease) -> None:
+def test_g9_a_lost_seal_is_reported(empty: Where, lease: HandmadeLease) -> None:
     with fenced(lease, resource="reports"):
         write("mine")
     guard(empty).lower(3, reason="as a restore would")
@@ -244,7 +244,7 @@ def test_g3_the_block_cannot_end_its_own_transaction(lease: HandmadeLease, end: 
     assert value() == FIRST
 
 
-def test_g3_a_block_that_closes_its_connection_is_told_that_nothing_was_written(lease: HandmadeLease) -> None:
+def test_g3_a_block_that_closes_its_connection_writes_nothing_and_fails(lease: HandmadeLease) -> None:
     with pytest.raises(GuardError, match="closed the connection"):
         work(lease, lambda: write("lost"), connections.close_all)
     assert value() == FIRST

@@ -51,7 +51,7 @@ def test_a_project_from_migrate_to_a_refused_script(empty: Where, source: str) -
     assert value(empty) == "first, then"
 
 
-def test_a_database_that_cannot_be_asked_is_told_without_a_traceback(empty: Where) -> None:
+def test_a_database_that_cannot_be_read_is_reported_without_a_traceback(empty: Where) -> None:
     elsewhere = {"NAME": "/nowhere/app.db"} if empty.kind == "sqlite" else {"PORT": "1"}
     gone = replace(empty, settings=empty.settings | elsewhere)
     told = [managed(gone, "fencelock_protect", *words) for words in ((), ("--check",))]

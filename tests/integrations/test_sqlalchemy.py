@@ -166,7 +166,7 @@ def test_g6_a_write_to_another_resources_table_is_refused(stack: Stack, where: W
     assert where.value("plain") == where.value() == "first"
 
 
-def test_g9_a_seal_that_got_lost_is_said(stack: Stack, where: Where, lease: HandmadeLease) -> None:
+def test_g9_a_lost_seal_is_reported(stack: Stack, where: Where, lease: HandmadeLease) -> None:
     stack.fenced(lease, write("mine"))
     where.guard().lower(3, reason="as a restore would")
     with pytest.raises(SealLostError):
@@ -180,9 +180,7 @@ def test_g5_another_locks_lease_is_refused(stack: Stack, where: Where) -> None:
     assert where.value() == "first"
 
 
-def test_a_lease_that_is_over_is_refused_before_anything_is_asked(
-    stack: Stack, where: Where, lease: HandmadeLease
-) -> None:
+def test_a_lease_that_is_over_is_refused_before_any_request(stack: Stack, where: Where, lease: HandmadeLease) -> None:
     lease.problem = LeaseExpiredError("over")
     with pytest.raises(LeaseExpiredError):
         stack.fenced(lease, write("late"))
@@ -231,7 +229,7 @@ def test_g3_a_commit_whose_error_is_swallowed_writes_nothing(stack: Stack, where
     assert where.value() == "first"
 
 
-def test_g3_a_block_that_goes_on_without_its_connection_is_told(
+def test_g3_a_block_that_continues_without_its_connection_fails(
     stack: Stack, where: Where, lease: HandmadeLease
 ) -> None:
     def lose(target: Any) -> None:

@@ -143,7 +143,7 @@ def test_a_guard_of_another_file_is_refused(file: Where, lease: HandmadeLease, t
 
 
 # --- sessions ---------------------------------------------------------------------------------------
-def test_a_session_with_several_engines_says_which(where: Where, tmp_path: Path, lease: HandmadeLease) -> None:
+def test_a_session_with_several_engines_must_name_one(where: Where, tmp_path: Path, lease: HandmadeLease) -> None:
     engine, other = create_engine(where.engines[0]), create_engine(f"sqlite:///{tmp_path / 'other.db'}")
     with Session(binds={Report: engine, Plain: other}) as session:
         with pytest.raises(ConfigError, match="bind_arguments"):
@@ -189,7 +189,9 @@ def test_the_engines_options_for_a_block_hold(where: Where, lease: HandmadeLease
     engine.dispose()
 
 
-def test_a_block_whose_connection_was_ended_is_undone_and_the_pool_goes_on(where: Where, lease: HandmadeLease) -> None:
+def test_a_block_whose_connection_was_killed_is_rolled_back_and_the_pool_works(
+    where: Where, lease: HandmadeLease
+) -> None:
     if where.kind == "sqlite":
         pytest.skip("a file has no server that could end a connection")
     for target in TARGETS:

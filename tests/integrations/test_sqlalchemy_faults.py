@@ -87,7 +87,9 @@ def test_a_block_takes_one_trip_more_than_a_transaction(where: Where, proxy: Any
 
 @pytest.mark.parametrize("target", ["session", "async connection"])
 @pytest.mark.parametrize("lose", ["drop_request", "drop_reply"])
-def test_one_loss_is_told_as_it_is_and_the_next_block_works(where: Where, proxy: Any, target: str, lose: str) -> None:
+def test_one_loss_is_reported_correctly_and_the_next_block_works(
+    where: Where, proxy: Any, target: str, lose: str
+) -> None:
     stack = Stack(target, behind(proxy, where))
     lease = HandmadeLease(5)
     for nth in range(1, MAX_LOST):
@@ -111,7 +113,7 @@ def test_one_loss_is_told_as_it_is_and_the_next_block_works(where: Where, proxy:
     raise AssertionError(f"a block has more than {MAX_LOST} requests")
 
 
-def test_an_unconfirmed_commit_is_told_as_unknown(where: Where, proxy: Any) -> None:
+def test_an_unconfirmed_commit_is_reported_as_unknown(where: Where, proxy: Any) -> None:
     stack = Stack("session", behind(proxy, where))
     lease = HandmadeLease(5)
 
@@ -150,7 +152,7 @@ def test_g3_a_block_that_is_idle_for_longer_than_its_lease_is_ended(where: Where
 
 
 @only_postgres
-def test_a_database_without_the_guards_schema_is_said(where: Where) -> None:
+def test_a_database_without_the_guards_schema_is_reported(where: Where) -> None:
     where.rows("DROP SCHEMA fencelock CASCADE")
     stack = Stack("session", where)
     with pytest.raises(FencelockError, match="fencelock protect"):

@@ -222,7 +222,7 @@ def test_break_that_is_repeated_ends_no_successors_lease(path: Path, client: Cli
     assert client.acquire("lock", "successor").token == successor
 
 
-def test_sequencer_of_a_break_is_a_proof_like_any_other(url: str) -> None:
+def test_sequencer_of_a_break_is_a_credential_like_any_other(url: str) -> None:
     driver = SyncDriver(SQLiteSource(url))
     broken = driver.run(renewal.break_lock("lock", "c" * 32, "operator", "a test"))
     text = str(Sequencer(broken.source_id, broken.history_id, "lock", broken.token, "c" * 32))

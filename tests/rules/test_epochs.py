@@ -61,7 +61,7 @@ def test_t7_raise_clears_the_reserved_block_and_not_only_the_counter(path: Path,
     assert client.raise_epoch().last_token == 2 * EPOCH_STRIDE
 
 
-def test_t7_of_two_who_raise_the_same_history_one_wins(path: Path, client: Client) -> None:
+def test_t7_of_two_raises_of_the_same_history_one_wins(path: Path, client: Client) -> None:
     history_id = client.describe().history_id
     both = threading.Barrier(2)
     results: list[Any] = []
@@ -81,7 +81,7 @@ def test_t7_of_two_who_raise_the_same_history_one_wins(path: Path, client: Clien
     assert client.describe().epoch == 2
 
 
-def test_t7_raise_that_comes_second_is_told_so(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_t7_the_second_raise_of_a_history_is_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with fencelock.connect(url) as connected, fencelock.connect(url) as other:
         perform = connected._driver._pool.perform
 
@@ -97,7 +97,7 @@ def test_t7_raise_that_comes_second_is_told_so(url: str, monkeypatch: pytest.Mon
 
 
 @pytest.mark.reduced
-def test_t7_raise_ends_every_lease_and_its_holder_is_told_the_reason(url: str, path: Path) -> None:
+def test_t7_raise_ends_every_lease_and_its_holder_learns_the_reason(url: str, path: Path) -> None:
     told: list[str] = []
     with fencelock.connect(url) as connected:
         lock = connected.lock("lock", ttl=1.5, on_lost=told.append)
@@ -113,7 +113,7 @@ def test_t7_raise_ends_every_lease_and_its_holder_is_told_the_reason(url: str, p
             assert lease.token > EPOCH_STRIDE
 
 
-def test_t7_raise_ends_every_wait_and_the_waiter_queues_anew(url: str, path: Path) -> None:
+def test_t7_raise_ends_every_wait_and_the_waiter_queues_again(url: str, path: Path) -> None:
     client = Client(path)
     client.token("lock", "holder")
     with fencelock.connect(url) as connected:
@@ -209,7 +209,7 @@ def test_t7_process_of_the_boot_before_grants_nothing_once_the_file_was_adopted(
     assert rows(path, "select counter from fencelock_source") == [(after,)]
 
 
-def test_t7_reboot_of_this_machine_is_no_other_kernel(
+def test_t7_reboot_of_this_machine_is_not_another_kernel(
     path: Path, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client.one_token()

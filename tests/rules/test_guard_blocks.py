@@ -69,7 +69,7 @@ if sys.version_info >= (3, 12):
 
 
 @pytest.mark.parametrize("act", STRAY)
-def test_a_block_that_ends_its_own_transaction_is_told_so_and_undone(guard: Any, file: Path, act: str) -> None:
+def test_a_block_that_ends_its_own_transaction_is_rolled_back_with_the_reason(guard: Any, file: Path, act: str) -> None:
     with pytest.raises(GuardError, match="the block tried to end its own guarded transaction"):
         write(guard, HandmadeLease(5), "stray", then=STRAY[act])
     assert value_in(file) == 0
@@ -132,7 +132,7 @@ def test_without_the_watch_the_file_itself_keeps_the_seal_from_being_committed(g
 
 
 @pytest.mark.parametrize("is_failing", [False, True])
-def test_a_connection_whose_block_got_around_the_watch_is_not_used_again(
+def test_a_connection_whose_block_bypassed_the_authorizer_is_not_used_again(
     guard: Any, file: Path, is_failing: bool
 ) -> None:
     used = []
@@ -152,7 +152,7 @@ def test_a_connection_whose_block_got_around_the_watch_is_not_used_again(
         assert connection.execute("PRAGMA foreign_keys").fetchone() == (1,)
 
 
-def test_a_block_that_closes_the_connection_is_told_so(guard: Any, file: Path) -> None:
+def test_a_block_that_closes_the_connection_is_refused_with_the_reason(guard: Any, file: Path) -> None:
     lease = HandmadeLease(5)
     with pytest.raises(GuardError, match="closed the connection"):
         write(guard, lease, then=lambda connection: connection.close())
@@ -279,7 +279,7 @@ def test_a_block_that_changes_nothing_hands_its_connection_on(open_guard: Opener
     assert len(used) == 1
 
 
-def test_a_temporary_table_named_like_ours_is_not_taken_for_it(guard: Any, file: Path) -> None:
+def test_a_temporary_table_with_the_name_of_ours_is_not_used(guard: Any, file: Path) -> None:
     lease = HandmadeLease(5)
     for table in ("fencelock_seal", "fencelock_mark"):
         write(guard, lease, then=lambda connection, table=table: connection.execute(f"CREATE TEMP TABLE {table} (a)"))

@@ -103,7 +103,7 @@ def test_g10_a_child_cannot_close_its_parents_lease(open_guard: Opener, file: Pa
     assert not guard.mark().is_closed
 
 
-def test_g10_outrank_shuts_out_the_holder_whose_lock_was_broken(open_guard: Opener, file: Path) -> None:
+def test_g10_outrank_refuses_the_holder_whose_lock_was_broken(open_guard: Opener, file: Path) -> None:
     guard, broken = open_guard(file), HandmadeLease(5)
     write(guard, broken, "before")
     guard.outrank(sequencer(6), reason="it hangs")
@@ -130,7 +130,7 @@ def test_g10_a_lease_counts_its_open_guarded_transactions(open_guard: Opener, fi
 
 
 # --- what is told --------------------------------------------------------------------------------------------------
-def test_a_refusal_is_told_with_its_reason(open_guard: Opener, file: Path) -> None:
+def test_a_refusal_carries_its_reason(open_guard: Opener, file: Path) -> None:
     events: list[Event] = []
     guard = open_guard(file, hooks=Hooks(on_refused=events.append))
     guard.seal(HandmadeLease(6))
@@ -170,14 +170,14 @@ def test_a_url_that_names_no_place_is_a_config_error(url: Any) -> None:
         fencelock.guard(url, resource="a", lock=LOCK)
 
 
-def test_what_is_no_lease_is_a_config_error(open_guard: Opener, file: Path) -> None:
+def test_an_argument_that_is_not_a_lease_is_a_config_error(open_guard: Opener, file: Path) -> None:
     guard = open_guard(file)
     for attempt in (guard.seal, guard.close, guard.transaction):
         with pytest.raises(ConfigError, match="needs a lease"):
             attempt("fl1.…")
 
 
-def test_anything_that_shows_a_sequencer_is_a_proof(open_guard: Opener, file: Path) -> None:
+def test_any_object_with_a_sequencer_is_a_credential(open_guard: Opener, file: Path) -> None:
     class Shown:
         sequencer = sequencer(5)
 

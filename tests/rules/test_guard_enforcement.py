@@ -162,7 +162,7 @@ def test_g6_any_client_can_present_its_token(client: sqlite3.Connection, file: P
 
 
 @pytest.mark.parametrize(("token", "claim"), [(4, "claim-4"), (6, "claim-6"), (5, "claim-4"), (4, "claim-5")])
-def test_g6_what_is_not_the_mark_cannot_be_presented(client: sqlite3.Connection, token: int, claim: str) -> None:
+def test_g6_only_the_mark_can_be_presented(client: sqlite3.Connection, token: int, claim: str) -> None:
     client.execute("BEGIN IMMEDIATE")
     with pytest.raises(sqlite3.IntegrityError, match="this token is not the mark of its resource"):
         client.execute(PRESENT, (token, claim))
@@ -211,7 +211,7 @@ def test_g6_presenting_needs_foreign_keys(client: sqlite3.Connection) -> None:
         client.execute(PRESENT, (5, "claim-5"))
 
 
-def test_g6_saying_that_one_is_the_guard_helps_nobody(client: sqlite3.Connection) -> None:
+def test_g6_a_client_that_pretends_to_be_the_guard_gains_nothing(client: sqlite3.Connection) -> None:
     client.execute("BEGIN IMMEDIATE")
     client.execute(
         "INSERT INTO fencelock_seal (resource, token, claim, client) VALUES ('reports', 4, 'x', 'fencelock')"

@@ -53,7 +53,9 @@ def attempts(guard: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("content", [b"this is no database" * 100, b"\0" * 4096, b"SQLite format 3\0" + b"\7" * 5000])
-def test_what_is_no_database_is_unavailable_and_unchanged(open_guard: Opener, tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_not_a_database_is_unavailable_and_unchanged(
+    open_guard: Opener, tmp_path: Path, content: bytes
+) -> None:
     file = tmp_path / "app.db"
     file.write_bytes(content)
     for attempt in attempts(open_guard(file)):

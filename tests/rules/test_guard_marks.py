@@ -24,7 +24,7 @@ def audited(file: Path) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("reason", ["", "  ", None, "x" * 2049, "a\0b"])
-def test_an_operator_says_why(open_guard: Opener, file: Path, reason: Any) -> None:
+def test_an_operator_must_give_a_reason(open_guard: Opener, file: Path, reason: Any) -> None:
     guard = open_guard(file)
     guard.protect("reports")
     guard.seal(HandmadeLease(5))
@@ -40,7 +40,7 @@ def test_an_operator_says_why(open_guard: Opener, file: Path, reason: Any) -> No
     assert (guard.mark().token, audited(file)) == (5, [])
 
 
-def test_a_deed_is_audited_with_who_and_when(open_guard: Opener, file: Path) -> None:
+def test_an_action_is_audited_with_user_and_time(open_guard: Opener, file: Path) -> None:
     guard = open_guard(file)
     guard.seal(HandmadeLease(9))
     guard.lower(3, reason="poisoned by a test")
@@ -61,7 +61,7 @@ def test_lower_opens_the_resource_to_tokens_above_the_new_mark(open_guard: Opene
 
 
 @pytest.mark.parametrize("token", [5, 6])
-def test_lower_refuses_what_is_not_lower(open_guard: Opener, file: Path, token: int) -> None:
+def test_lower_refuses_a_token_that_is_not_lower(open_guard: Opener, file: Path, token: int) -> None:
     guard = open_guard(file)
     guard.seal(HandmadeLease(5))
     with pytest.raises(GuardError, match="nothing to lower"):
@@ -69,7 +69,7 @@ def test_lower_refuses_what_is_not_lower(open_guard: Opener, file: Path, token: 
 
 
 @pytest.mark.parametrize("token", [0, -1, 2**63, 2.5, "7", None, True])
-def test_what_is_no_token_does_not_get_into_the_file(open_guard: Opener, file: Path, token: Any) -> None:
+def test_only_tokens_get_into_the_file(open_guard: Opener, file: Path, token: Any) -> None:
     guard = open_guard(file)
     guard.seal(HandmadeLease(5))
     for attempt in (guard.lower, guard.raise_to):
@@ -137,7 +137,7 @@ def test_rebind_needs_a_source_whose_counter_is_not_below_the_mark(open_guard: O
     assert (guard.mark().lock, guard.lock) == (LOCK, LOCK)
 
 
-def test_what_is_no_source_is_a_config_error(open_guard: Opener, file: Path) -> None:
+def test_an_argument_that_is_not_a_source_is_a_config_error(open_guard: Opener, file: Path) -> None:
     guard = open_guard(file)
     for attempt in (
         lambda: guard.raise_to("sqlite:///locks.db", reason="x"),

@@ -129,7 +129,7 @@ def test_protect_binds_the_resource_to_its_lock(open_guard: Opener, file: Path) 
 
 
 @pytest.mark.parametrize("arguments", [{"mode": "off"}, {"mode": None}])
-def test_a_mode_that_is_none_is_a_config_error(open_guard: Opener, file: Path, arguments: Any) -> None:
+def test_an_unknown_mode_is_a_config_error(open_guard: Opener, file: Path, arguments: Any) -> None:
     with pytest.raises(ConfigError, match="mode is 'enforce' or 'observe'"):
         open_guard(file).protect("reports", **arguments)
 
@@ -176,7 +176,7 @@ def test_a_remade_table_is_found_by_doctor_and_protected_again(open_guard: Opene
     assert is_refused(file, "reports")
 
 
-def test_a_table_that_lost_one_trigger_is_found_by_doctor_and_made_whole(open_guard: Opener, file: Path) -> None:
+def test_a_table_that_lost_one_trigger_is_found_by_doctor_and_repaired(open_guard: Opener, file: Path) -> None:
     guard = open_guard(file)
     guard.protect("reports")
     (trigger,) = ask(file, "SELECT name FROM sqlite_schema WHERE type = 'trigger' AND name LIKE '%enforce_delete%'")
@@ -189,7 +189,7 @@ def test_a_table_that_lost_one_trigger_is_found_by_doctor_and_made_whole(open_gu
 
 
 # --- unprotect ---
-def test_unprotect_lets_anybody_write_and_keeps_the_mark(open_guard: Opener, tmp_path: Path) -> None:
+def test_unprotect_allows_every_writer_and_keeps_the_mark(open_guard: Opener, tmp_path: Path) -> None:
     file = make_file(tmp_path / "app.db", "reports", "lines")
     guard = open_guard(file)
     guard.protect("reports", "lines")

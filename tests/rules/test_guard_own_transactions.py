@@ -90,7 +90,7 @@ def test_a_connection_in_no_transaction_is_refused(
         verb(guard, lease, own)
 
 
-def test_what_is_no_sqlite3_connection_is_refused(open_guard: Opener, file: Path, verb: Any) -> None:
+def test_only_sqlite3_connections_are_accepted(open_guard: Opener, file: Path, verb: Any) -> None:
     with pytest.raises(GuardError, match=r"must be the sqlite3\.Connection of your own transaction, not str"):
         verb(open_guard(file), HandmadeLease(5), "connection")
 
@@ -105,7 +105,7 @@ def test_a_connection_to_another_file_is_refused(open_guard: Opener, file: Path,
                 verb(guard, lease, connection)
 
 
-def test_a_lease_that_has_not_sealed_is_told_to_seal_first(
+def test_a_lease_that_has_not_sealed_must_seal_first(
     open_guard: Opener, file: Path, own: sqlite3.Connection, verb: Any
 ) -> None:
     guard, lease = open_guard(file), HandmadeLease(5)
@@ -116,7 +116,7 @@ def test_a_lease_that_has_not_sealed_is_told_to_seal_first(
     assert guard.mark().token == 0
 
 
-def test_a_transaction_that_looks_at_a_state_from_before_the_seal_is_refused(
+def test_a_transaction_with_a_snapshot_older_than_the_seal_is_refused(
     open_guard: Opener, file: Path, own: sqlite3.Connection, verb: Any
 ) -> None:
     guard, old, lease = open_guard(file), HandmadeLease(4), HandmadeLease(5)
@@ -222,7 +222,7 @@ def test_a_commit_inside_the_block_publishes_nothing(guard: Any, file: Path, own
     assert value_in(file) == 0
 
 
-def test_a_rollback_inside_the_block_is_told(guard: Any, file: Path, own: sqlite3.Connection) -> None:
+def test_a_rollback_inside_the_block_is_reported(guard: Any, file: Path, own: sqlite3.Connection) -> None:
     lease = HandmadeLease(5)
     guard.seal(lease)
     with pytest.raises(GuardError, match="ended inside the block"):

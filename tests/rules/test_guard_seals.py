@@ -137,7 +137,7 @@ def restore(backup: Path, file: Path, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["renamed over", "overwritten in place"])
-def test_g9_who_looks_at_a_restored_file_sees_its_own_marks(open_guard: Opener, tmp_path: Path, how: str) -> None:
+def test_g9_inspecting_a_restored_file_shows_its_own_marks(open_guard: Opener, tmp_path: Path, how: str) -> None:
     file = make_file(tmp_path / "app.db", journal="delete")
     guard = open_guard(file)
     guard.protect("reports")
@@ -247,7 +247,7 @@ def test_g9_a_backup_from_within_the_tenure_is_refused_after_raise_to(open_guard
         write(guard, lease)
 
 
-def test_g9_a_file_that_vanished_is_not_made_anew(open_guard: Opener, tmp_path: Path) -> None:
+def test_g9_a_file_that_vanished_is_not_created_again(open_guard: Opener, tmp_path: Path) -> None:
     file = make_file(tmp_path / "app.db", journal="delete")
     guard, lease = open_guard(file), HandmadeLease(5)
     write(guard, lease)

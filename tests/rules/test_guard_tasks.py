@@ -133,7 +133,7 @@ async def test_a_task_cancelled_while_it_opens_leaves_at_once_and_no_transaction
     assert value_in(file) == "next"
 
 
-async def test_a_task_cancelled_while_it_commits_is_told_after_the_commit(
+async def test_a_task_cancelled_while_it_commits_is_cancelled_after_the_commit(
     guard: fencelock.aio.AsyncGuard, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lease = HandmadeLease(5)
@@ -170,7 +170,7 @@ async def test_a_task_cancelled_inside_its_block_writes_nothing(guard: fencelock
     await write(guard, lease, "next")
 
 
-async def test_wherever_a_task_is_cancelled_the_guard_goes_on(guard: fencelock.aio.AsyncGuard, file: Path) -> None:
+async def test_the_guard_survives_cancellation_at_every_point(guard: fencelock.aio.AsyncGuard, file: Path) -> None:
     whole = Moments()
     assert not await whole.write(guard, HandmadeLease(5))
     assert whole.count > LEAST_MOMENTS
@@ -259,9 +259,7 @@ async def test_another_task_waits_for_its_turn(guard: fencelock.aio.AsyncGuard, 
     assert value_in(file) == "second"
 
 
-async def test_the_loop_goes_on_while_a_task_waits_for_the_write_lock(
-    guard: fencelock.aio.AsyncGuard, file: Path
-) -> None:
+async def test_the_loop_runs_while_a_task_waits_for_the_write_lock(guard: fencelock.aio.AsyncGuard, file: Path) -> None:
     lease = HandmadeLease(5)
     await guard.seal(lease)
     with plain(file) as other:
@@ -307,7 +305,7 @@ async def test_a_source_may_be_async(guard: fencelock.aio.AsyncGuard, tmp_path: 
             await write(guard, lease)
 
 
-async def test_an_async_lease_is_a_proof_until_it_is_released(
+async def test_an_async_lease_is_a_credential_until_it_is_released(
     guard: fencelock.aio.AsyncGuard, file: Path, tmp_path: Path
 ) -> None:
     async with fencelock.aio.connect(url_of(tmp_path / "locks.db")) as source:

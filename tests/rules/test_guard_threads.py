@@ -65,7 +65,7 @@ def test_a_guard_outlives_the_loop_that_used_it_first(file: Path) -> None:
         assert value_in(file) == times
 
 
-def test_a_connection_that_is_in_use_is_nobody_elses(file: Path) -> None:
+def test_a_connection_in_use_is_given_to_no_other_block(file: Path) -> None:
     store = fencelock.guard(url_of(file), resource=RESOURCE, lock=LOCK)._core.store
     taken = [store.connect() for _ in range(6)]
     assert len({id(connection.native) for connection in taken}) == 6
@@ -159,7 +159,7 @@ def test_a_block_may_end_in_another_task_than_it_began(file: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize("times", [1, 3])
-def test_a_guard_that_nobody_holds_any_more_leaves_no_connection_open(file: Path, times: int) -> None:
+def test_a_collected_guard_leaves_no_connection_open(file: Path, times: int) -> None:
     for _ in range(times):
         guard = fencelock.guard(url_of(file), resource=RESOURCE, lock=LOCK)
         with guard.transaction(HandmadeLease(5)) as connection:
@@ -231,9 +231,7 @@ def shot_at(call: int, act: Callable[[], Any]) -> bool:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # What is raised in a finalizer.
-def test_a_block_that_a_signal_handler_interrupts_anywhere_is_in_nobodys_way(
-    file: Path, source: fencelock.Source
-) -> None:
+def test_a_block_interrupted_by_a_signal_handler_anywhere_blocks_no_other(file: Path, source: fencelock.Source) -> None:
     guard = fencelock.guard(url_of(file), resource=RESOURCE, lock=LOCK)
     with source.lock(LOCK, ttl=60) as lease:
 

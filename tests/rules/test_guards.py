@@ -192,7 +192,7 @@ def test_g2_a_seal_is_made_once_per_tenure(open_guard: Opener, file: Path) -> No
 
 
 # --- G3: atomic ----------------------------------------------------------------------------------------------------
-def test_g3_nobody_can_raise_the_mark_while_a_guarded_transaction_is_open(file: Path) -> None:
+def test_g3_the_mark_cannot_be_raised_while_a_guarded_transaction_is_open(file: Path) -> None:
     guard = fencelock.guard(url_of(file), resource=RESOURCE, lock=LOCK)
     with guard.transaction(HandmadeLease(5)) as connection:
         connection.execute("UPDATE reports SET value = 'mine'")

@@ -217,7 +217,7 @@ def test_h2_all_leases_of_a_source_are_renewed_by_one_request(
     assert all(lease is not None and lease.release() for lease in leases)
 
 
-def test_h2_a_lease_that_nobody_holds_is_abandoned(source: fencelock.Source) -> None:
+def test_h2_a_collected_lease_is_abandoned(source: fencelock.Source) -> None:
     source.lock("lock", ttl=TTL).acquire()
     gc.collect()
     with source.lock("lock", timeout=10):
@@ -279,7 +279,7 @@ def test_h3_a_failed_release_after_a_good_body_is_logged_and_hooked(
 
 
 # --- H4: keyed by the claim -----------------------------------------------------------------------
-def test_h4_release_is_idempotent_and_never_frees_somebody_elses_lock(client: Client, other: Client) -> None:
+def test_h4_release_is_idempotent_and_never_frees_another_holders_lock(client: Client, other: Client) -> None:
     mine, yours = draw_claim(), draw_claim()
     client.token("lock", mine)
     assert client.release("lock", mine) is True
@@ -305,7 +305,7 @@ def test_h4_a_release_that_overtakes_its_acquire_ends_it(client: Client) -> None
     assert isinstance(client.acquire(), ask.Granted)
 
 
-def test_h4_a_release_ends_a_claim_that_is_granted_while_it_looks(
+def test_h4_a_release_ends_a_claim_that_is_granted_meanwhile(
     client: Client, other: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A cancelled task's poll is still under way in its thread when the keeper gives its claim up."""
@@ -461,7 +461,7 @@ def test_h7_waiters_are_served_in_the_order_of_their_coming(source: fencelock.So
     assert served == list(range(8))
 
 
-def test_h7_nobody_overtakes_a_waiter_not_even_without_blocking(client: Client, other: Client) -> None:
+def test_h7_no_claim_overtakes_a_waiter_also_without_blocking(client: Client, other: Client) -> None:
     """Neither when the lock is free and its head has not looked yet, nor after an expiry."""
     holder, waiting = draw_claim(), draw_claim()
     client.token("lock", holder)
@@ -516,7 +516,7 @@ def test_h8_a_waiter_that_slept_past_its_ttl_does_not_get_the_lock_by_its_old_pl
     assert isinstance(client.ask(ask.Poll("lock", sleeper)), ask.ClaimEnded)
 
 
-def test_h8_a_waiter_that_looks_in_time_keeps_its_place(client: Client) -> None:
+def test_h8_a_waiter_that_polls_in_time_keeps_its_entry(client: Client) -> None:
     holder, waiting = draw_claim(), draw_claim()
     client.token("lock", holder)
     client.acquire("lock", waiting, may_wait=True, ttl_ms=1500)

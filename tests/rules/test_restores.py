@@ -245,7 +245,7 @@ def test_backup_older_than_a_raise_needs_as_many_raises(backup: Backup) -> None:
     assert one_token(backup.path) > last
 
 
-def test_t7_file_of_another_source_in_its_place_is_refused_by_who_knew_the_first(backup: Backup, path: Path) -> None:
+def test_t7_file_of_another_source_is_refused_by_a_process_that_used_the_first(backup: Backup, path: Path) -> None:
     backup.client.close()
     remove(path)
     stranger = Client(path)

@@ -160,7 +160,7 @@ def test_t2_waiter_is_refused_at_the_end_too_and_the_holder_keeps_its_lease(path
         client.ask(ask.Poll("lock", "waiter"))
 
 
-def test_t2_last_token_goes_through_every_form(path: Path, url: str) -> None:
+def test_t2_last_token_survives_every_format(path: Path, url: str) -> None:
     near_the_end(path, 1)
     with fencelock.connect(url) as connected, connected.lock("lock") as lease:
         assert lease.token == MAX_TOKEN
@@ -220,7 +220,7 @@ def test_t4_same_holder_gets_a_higher_token_each_time(url: str) -> None:
     assert tokens == sorted(set(tokens))
 
 
-def test_t4_expired_lease_is_not_renewed_though_nobody_took_over(client: Client) -> None:
+def test_t4_expired_lease_is_not_renewed_even_without_a_successor(client: Client) -> None:
     token = client.token("lock", "claim", ttl_ms=30)
     wait_until(lambda: not client.ask(ask.Inspect("lock")).is_held)
     renewal = client.ask(ask.Renew((("lock", "claim"),)))
@@ -260,7 +260,7 @@ def test_t5_lease_that_is_over_keeps_its_own_token(url: str, path: Path) -> None
         assert broken.sequencer.token == broken.token
 
 
-def test_t5_only_the_claim_that_holds_is_told_its_token(client: Client) -> None:
+def test_t5_only_the_holding_claim_gets_its_token(client: Client) -> None:
     """Whatever anybody asks under a claim that does not hold the lock, no reply has a token in it."""
     client.token("lock", "holder")
     client.acquire("lock", "waiter", may_wait=True)

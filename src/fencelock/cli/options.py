@@ -1,4 +1,4 @@
-"""The options that several commands share."""
+"""The options that several commands share: their names, their help, and how they are passed on."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar

@@ -34,9 +34,7 @@ class Command(BaseCommand):
         parser.add_argument(
             "--mode", choices=(ENFORCE, OBSERVE), default=ENFORCE, help="Refuse writes without a token, or count them."
         )
-        parser.add_argument(
-            "--check", action="store_true", help="Change nothing; exit with 1 if any is missing."
-        )
+        parser.add_argument("--check", action="store_true", help="Change nothing; exit with 1 if any is missing.")
 
     def handle(self, *_: Any, database: str, mode: str, check: bool, **__: Any) -> None:
         """Protect the tables that request it, or report the missing ones."""
