@@ -16,9 +16,9 @@ from fencelock.stores.etcd.connection import wire
 from fencelock.stores.etcd.connection.client import LEASE_REVOKE
 from fencelock.stores.etcd.source.cluster_state import ClusterState
 from fencelock.stores.etcd.source.session import EtcdQueueEntry, EtcdSession
+from fencelock_lab.proxy import Proxy
 from tests.etcd.clients import Client, installed
 from tests.etcd.fix_etcd import Corner
-from tests.etcd.wire import Wire
 from tests.helpers import DEADLINE_S, wait_until
 
 pytestmark = pytest.mark.server_wide
@@ -95,15 +95,15 @@ def test_a_claim_in_doubt_whose_session_is_gone_holds_up_no_other(etcd: Corner, 
 
 
 def test_a_session_whose_end_was_not_confirmed_is_ended_again(etcd: Corner):
-    with Wire(etcd.cluster.servers[0].port) as wire:
-        client = installed(f"etcd://127.0.0.1:{wire.port}/{etcd.prefix}")
+    with Proxy(etcd.cluster.servers[0].port) as proxy:
+        client = installed(f"etcd://127.0.0.1:{proxy.port}/{etcd.prefix}")
         claim = draw_claim()
         client.token("lock", claim, ttl_ms=TTL_MS)
         session = client.state.sessions[TTL_MS]
-        wire.lose("requests")
+        proxy.lose("requests")
         client.state.lose_session(session)
-        wait_until(wire.is_quiet)
-        wire.cut()
+        wait_until(proxy.is_quiet)
+        proxy.cut()
         assert places(etcd) != []
 
         def has_ended() -> bool:

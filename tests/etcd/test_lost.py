@@ -13,9 +13,9 @@ from fencelock.model import draw_claim
 from fencelock.protocol import source_requests as ask
 from fencelock.stores.etcd.connection.client import TXN
 from fencelock.stores.etcd.source.codec import _enqueue_txn
+from fencelock_lab.proxy import Direction, Proxy
 from tests.etcd.clients import Client, installed
 from tests.etcd.fix_etcd import Corner
-from tests.etcd.wire import Direction, Wire
 from tests.helpers import DEADLINE_S, wait_until
 
 pytestmark = pytest.mark.server_wide
@@ -25,14 +25,14 @@ REQUEST_TIMEOUT_S = 5.0
 
 
 class Stage:
-    """A client behind a wire, and another one that is not."""
+    """A client behind a proxy, and another one that is not."""
 
-    def __init__(self, corner: Corner, wire: Wire) -> None:
+    def __init__(self, corner: Corner, proxy: Proxy) -> None:
         self.corner = corner
         self.server = corner.cluster.servers[0]
-        self.wire = wire
+        self.proxy = proxy
         self.other = installed(corner.url)
-        self.client = Client(f"etcd://127.0.0.1:{wire.port}/{corner.prefix}")
+        self.client = Client(f"etcd://127.0.0.1:{proxy.port}/{corner.prefix}")
 
     def lose(self, direction: Direction, method: str, request: object) -> None:
         """Have the client ask, and lose the request, or the reply, of one method."""
@@ -46,13 +46,13 @@ class Stage:
                 caught.append(error)
 
         thread = threading.Thread(target=work)
-        self.wire.lose(direction)
+        self.proxy.lose(direction)
         thread.start()
         if direction == "requests":
-            wait_until(self.wire.is_quiet)
+            wait_until(self.proxy.is_quiet)
         else:
-            wait_until(lambda: self.server.calls().get(method, 0) > before and self.wire.lost_bytes)
-        self.wire.cut()
+            wait_until(lambda: self.server.calls().get(method, 0) > before and self.proxy.lost_bytes)
+        self.proxy.cut()
         thread.join(DEADLINE_S)
         assert caught, "a request whose fate is unknown says so"
 
@@ -65,8 +65,8 @@ class Stage:
 
 @pytest.fixture
 def stage(etcd: Corner) -> Iterator[Stage]:
-    with Wire(etcd.cluster.servers[0].port) as wire:
-        yield Stage(etcd, wire)
+    with Proxy(etcd.cluster.servers[0].port) as proxy:
+        yield Stage(etcd, proxy)
 
 
 def acquiring(claim: str, *, may_wait: bool = False, ttl_ms: int = LONG_MS) -> ask.Acquire:

@@ -9,10 +9,10 @@ import fencelock
 from fencelock.clock import boottime_us
 from fencelock.model import draw_claim
 from fencelock.protocol import source_requests as ask
+from fencelock_lab.proxy import Proxy
 from fencelock_lab.servers.etcd import EtcdCluster
 from tests.etcd.clients import Client, installed
 from tests.etcd.fix_etcd import Corner
-from tests.etcd.wire import Wire
 from tests.helpers import DEADLINE_S, wait_until
 
 LONG_MS = 60_000
@@ -105,9 +105,9 @@ def test_a_stream_that_breaks_has_waiters_look_and_hear_again(etcd: Corner):
     other = installed(etcd.url)
     holder = draw_claim()
     other.token("lock", holder)
-    with Wire(etcd.cluster.servers[0].port) as wire:
-        waiter = Waiter(Client(f"etcd://127.0.0.1:{wire.port}/{etcd.prefix}"))
-        wire.cut()
+    with Proxy(etcd.cluster.servers[0].port) as proxy:
+        waiter = Waiter(Client(f"etcd://127.0.0.1:{proxy.port}/{etcd.prefix}"))
+        proxy.cut()
         wait_until(lambda: waiter.is_told)
         assert is_back(waiter)
         assert isinstance(waiter.poll(), ask.Queued)
@@ -134,12 +134,12 @@ def test_a_release_while_the_stream_is_silent_is_heard_of_after_it(etcd: Corner)
     other = installed(etcd.url)
     holder = draw_claim()
     other.token("lock", holder)
-    with Wire(etcd.cluster.servers[0].port) as wire:
-        waiter = Waiter(Client(f"etcd://127.0.0.1:{wire.port}/{etcd.prefix}"))
-        wire.lose("replies")
+    with Proxy(etcd.cluster.servers[0].port) as proxy:
+        waiter = Waiter(Client(f"etcd://127.0.0.1:{proxy.port}/{etcd.prefix}"))
+        proxy.lose("replies")
         other.release("lock", holder)
-        wait_until(lambda: wire.lost_bytes)
-        wire.cut()
+        wait_until(lambda: proxy.lost_bytes)
+        proxy.cut()
         wait_until(lambda: waiter.is_told)
         assert is_back(waiter)
         assert isinstance(waiter.poll(), ask.Granted)
@@ -164,16 +164,16 @@ def test_a_place_deleted_before_its_first_beat_is_lost_with_it(etcd: Corner, cli
 
 def test_a_place_deleted_while_the_stream_is_down_is_lost(etcd: Corner):
     other = installed(etcd.url)
-    with Wire(etcd.cluster.servers[0].port) as wire:
-        client = Client(f"etcd://127.0.0.1:{wire.port}/{etcd.prefix}")
+    with Proxy(etcd.cluster.servers[0].port) as proxy:
+        client = Client(f"etcd://127.0.0.1:{proxy.port}/{etcd.prefix}")
         claim = draw_claim()
         client.token("lock", claim)
         beat = ask.Renew((("lock", claim),))
         client.ask(beat)
-        wire.lose("replies")
+        proxy.lose("replies")
         etcd.cluster.ctl("del", "--prefix", f"{etcd.prefix}/lock/")
-        wait_until(lambda: wire.lost_bytes)
-        wire.cut()
+        wait_until(lambda: proxy.lost_bytes)
+        proxy.cut()
         wait_until(lambda: not client.state.entries[claim].is_watched)
 
         def lost() -> dict[str, str]:

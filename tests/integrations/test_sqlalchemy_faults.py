@@ -14,7 +14,7 @@ from tests.helpers import wait_until
 from tests.integrations.alchemy import TARGETS, Stack, write
 from tests.integrations.places import Where, make_tables, place_of
 from tests.sql.mysql.proxy import MySQLProxy
-from tests.sql.postgres.proxy import Proxy
+from tests.sql.postgres.proxy import PostgresProxy
 
 pytestmark = pytest.mark.server_wide
 
@@ -50,7 +50,7 @@ def where(request: pytest.FixtureRequest, tmp_path: Any) -> Iterator[Where]:
 @pytest.fixture
 def proxy(where: Where) -> Iterator[Any]:
     port = int(where.settings["PORT"])
-    with Proxy(port) if where.kind == "postgres" else FrameworksProxy(port) as the_proxy:
+    with PostgresProxy(port) if where.kind == "postgres" else FrameworksProxy(port) as the_proxy:
         yield the_proxy
 
 

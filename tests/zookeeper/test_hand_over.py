@@ -199,7 +199,7 @@ def test_h2_a_node_that_somebody_wrote_to_is_watched_anew(client: Client, kazoo:
 
 
 def test_messages_may_come_in_pieces(proxied: Client, zookeeper_proxy: ZooKeeperProxy) -> None:
-    zookeeper_proxy.piece = 3
+    zookeeper_proxy.piece_bytes = 3
     claims = [proxied.acquire("lock", ttl_ms=LONG_MS) for _ in range(3)]
     for claim in claims:
         assert isinstance(proxied.poll("lock", claim), ask.Granted)

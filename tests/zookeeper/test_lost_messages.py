@@ -8,8 +8,9 @@ import pytest
 
 import fencelock
 from fencelock import aio
+from fencelock_lab.proxy import Fault
 from tests.helpers import wait_until
-from tests.zookeeper.proxy import Loss, ZooKeeperProxy
+from tests.zookeeper.proxy import ZooKeeperProxy
 
 TTL = 5.0
 MAX_MESSAGES = 40
@@ -132,20 +133,20 @@ def test_h5_whatever_is_lost_once_is_found_or_asked_again(
         scene = Scene(kind, zookeeper_url, zookeeper_proxy)
         try:
             loss = _play(scene, flow, lost, nth)
-            if not loss.has_happened.is_set():
+            if not loss.has_happened:
                 assert nth > 1, "nothing was lost at all"
                 return
             _check_aftermath(scene)
         finally:
-            zookeeper_proxy.lose("nothing", 0)
+            zookeeper_proxy.forget_faults()
             scene.close()
     raise AssertionError(f"the flow sends more than {MAX_MESSAGES} messages")
 
 
-def _play(scene: Scene, flow: Flow, lost: str, nth: int) -> Loss:
+def _play(scene: Scene, flow: Flow, lost: str, nth: int) -> Fault:
     steps = flow(scene)
     next(steps)
-    loss = scene.proxy.lose(lost, nth)
+    loss = getattr(scene.proxy, f"drop_{lost}")(nth)
     for _ in steps:
         pass
     return loss

@@ -7,7 +7,8 @@ from contextlib import suppress
 
 import pytest
 
-from fencelock_lab.proxy import Proxy, address_of, by_way_of
+from fencelock_lab.proxy import Proxy, address_of
+from fencelock_lab.proxy.urls import through
 
 
 @pytest.fixture
@@ -33,22 +34,27 @@ def echo() -> Iterator[int]:
     thread.join(10)
 
 
+@pytest.fixture
+def proxy(echo: int) -> Iterator[Proxy]:
+    with Proxy(echo) as made:
+        yield made
+
+
 def connected(proxy: Proxy) -> socket.socket:
     client = socket.create_connection(("127.0.0.1", proxy.port))
     client.settimeout(20)
     return client
 
 
-def test_bytes_go_through_unchanged(echo: int) -> None:
-    with connected(Proxy("127.0.0.1", echo)) as client:
+def test_bytes_go_through_unchanged(proxy: Proxy) -> None:
+    with connected(proxy) as client:
         sent = bytes(range(256)) * 1000
         threading.Thread(target=client.sendall, args=(sent,)).start()
         with client.makefile("rb") as reader:
             assert reader.read(len(sent)) == sent
 
 
-def test_what_a_partition_held_back_arrives_when_it_heals(echo: int) -> None:
-    proxy = Proxy("127.0.0.1", echo)
+def test_what_a_partition_held_back_arrives_when_it_heals(proxy: Proxy) -> None:
     with connected(proxy) as client:
         client.sendall(b"before")
         assert client.recv(4096) == b"before"
@@ -61,18 +67,16 @@ def test_what_a_partition_held_back_arrives_when_it_heals(echo: int) -> None:
         assert client.recv(4096) == b"held"
 
 
-def test_a_delay_slows_and_loses_nothing(echo: int) -> None:
-    proxy = Proxy("127.0.0.1", echo)
+def test_a_delay_slows_and_loses_nothing(proxy: Proxy) -> None:
     proxy.delay(0.3)
     with connected(proxy) as client:
         client.sendall(b"slow")
         assert client.recv(4096) == b"slow"
 
 
-def test_a_lost_reply_takes_its_connection_along_and_no_other(echo: int) -> None:
-    proxy = Proxy("127.0.0.1", echo)
+def test_a_lost_reply_takes_its_connection_along_and_no_other(proxy: Proxy) -> None:
     with connected(proxy) as client:
-        proxy.drop()
+        proxy.drop_next("replies")
         client.sendall(b"carried out, and not told")
         with suppress(ConnectionResetError):
             assert client.recv(4096) == b""
@@ -84,7 +88,7 @@ def test_a_lost_reply_takes_its_connection_along_and_no_other(echo: int) -> None
 def test_a_server_that_is_not_there_ends_the_connection() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    with connected(Proxy("127.0.0.1", port)) as client:
+    with Proxy(port) as proxy, connected(proxy) as client:
         assert client.recv(4096) == b""
 
 
@@ -122,5 +126,4 @@ def test_only_a_url_with_one_host_has_a_network(url: str | None, address: tuple[
     ],
 )
 def test_a_url_by_way_of_a_proxy_keeps_all_else(url: str, expected: str) -> None:
-    proxy = Proxy("127.0.0.1", 1)
-    assert by_way_of(proxy, url) == expected.format(proxy.port)
+    assert through(url, 7000) == expected.format(7000)

@@ -1,14 +1,13 @@
-"""A TCP proxy that knows where MySQL's requests and replies begin and end, and can lose exactly one of them.
+"""A proxy that knows where MySQL's requests and replies begin and end, and can lose exactly one of them.
 
-It is PostgreSQL's, but for the wire: a *request* is one command of a client, but for the one by which it says goodbye;
-its *reply* ends with the last result of it: a CALL has several. What a client says of itself when it has connected
-belongs to the exchange that opens the connection, and is none.
+A *request* is one command of a client, except the one that says goodbye; its *reply* ends with the command's last
+result: a CALL has several. The commands by which a client settles in when it has connected are not counted.
 """
 
-import asyncio
 import struct
+from asyncio import StreamReader
 
-from tests.sql.postgres.proxy import Proxy, Request, _Wire
+from fencelock_lab.proxy import Frame, Framing, Proxy
 
 COM_QUIT, COM_QUERY = 1, 3
 OPENING = ("SET NAMES ", "COMMIT")
@@ -19,59 +18,39 @@ MAX_END_BYTES = 9
 """A packet that begins as the end of rows does, and is longer, is a row."""
 
 
+class MySQLFraming(Framing):
+    """Requests and replies of one connection."""
+
+    def __init__(self, opening: tuple[str, ...]) -> None:
+        self._opening = opening
+        self._is_started = False
+        self._ending = _Ending()
+
+    async def request(self, reader: StreamReader) -> Frame:
+        """Read a packet of the client."""
+        body, packet = await _read_packet(reader)
+        if not self._is_started or body[0] == COM_QUIT:
+            return Frame(packet)
+        text = body[1:].decode(errors="replace") if body[0] == COM_QUERY else ""
+        return Frame(packet, True, True, is_counted=not text.startswith(self._opening), statement=text)
+
+    async def reply(self, reader: StreamReader) -> Frame:
+        """Read a packet of the server."""
+        body, packet = await _read_packet(reader)
+        if not self._is_started:
+            # The handshake ends with the first packet that says OK.
+            self._is_started = body[0] == OK
+            return Frame(packet)
+        return Frame(packet, True, self._ending.is_reached_by(body))
+
+
 class MySQLProxy(Proxy):
-    """A proxy before the MySQL server that listens on `server_port` of 127.0.0.1. Use it in a `with` block."""
+    """A proxy before the MySQL server that listens on `port`."""
 
     opening = OPENING
 
-    async def _read_opening(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
-        """Return nothing: here the server speaks first."""
-        return b""
-
-    async def _pass_requests(self, wire: _Wire, reader: asyncio.StreamReader) -> None:
-        while True:
-            body, packet = await _read_packet(reader)
-            await self._flowing.wait()
-            if wire.is_started and body[0] != COM_QUIT and not await self._note_command(wire, body):
-                return
-            wire.server.write(packet)
-            await wire.server.drain()
-
-    async def _note_command(self, wire: _Wire, body: bytes) -> bool:
-        """Count a client's command; return whether the server shall see it."""
-        text = body[1:].decode(errors="replace") if body[0] == COM_QUERY else ""
-        if text.startswith(self.opening):
-            wire.unanswered.append(Request(0))
-            return True
-        request = self._begin(wire)
-        request.statements.append(text)
-        return await self._let_through(wire, request)
-
-    async def _pass_replies(self, wire: _Wire, reader: asyncio.StreamReader) -> None:
-        ending = _Ending()
-        while True:
-            body, packet = await _read_packet(reader)
-            await self._flowing.wait()
-            fault = wire.unanswered[0].fault if wire.unanswered else None
-            if fault is not None and fault.kind == "hold reply" and not fault.has_happened:
-                await fault.hold()
-            is_lost = fault is not None and fault.kind == "drop reply"
-            if not is_lost:
-                wire.client.write(packet)
-                await wire.client.drain()
-            if not wire.is_started:
-                # The handshake ends with the first packet that says OK.
-                wire.is_started = body[0] == OK
-                continue
-            if not ending.is_reached_by(body):
-                continue
-            if wire.unanswered.popleft().number:
-                self._counts["round trips"] += 1
-            if is_lost:
-                wire.reset()
-                assert fault is not None
-                fault.strike()
-                return
+    def new_framing(self) -> Framing:
+        return MySQLFraming(self.opening)
 
 
 class _Ending:
@@ -82,7 +61,7 @@ class _Ending:
         self._is_in_rows = False
 
     def is_reached_by(self, body: bytes) -> bool:
-        """Take up the next packet, and tell whether the reply ends with it."""
+        """Note the next packet, and return whether the reply ends with it."""
         if body[0] == ERROR:
             self._is_in_rows = False
             return True
@@ -110,7 +89,7 @@ def _status_of_ok(body: bytes) -> int:
     return status
 
 
-async def _read_packet(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
+async def _read_packet(reader: StreamReader) -> tuple[bytes, bytes]:
     """Return the next packet's body, and all its bytes."""
     head = await reader.readexactly(4)
     body = await reader.readexactly(int.from_bytes(head[:3], "little"))

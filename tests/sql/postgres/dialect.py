@@ -13,7 +13,7 @@ from tests.guards import RESOURCE, sequencer
 from tests.sql.clients import SqlClient
 from tests.sql.dialect import SqlDialect, run
 from tests.sql.postgres.fix_postgres import Database, fresh_database
-from tests.sql.postgres.proxy import Proxy
+from tests.sql.postgres.proxy import PostgresProxy
 
 REFUSED = "takes writes only from the holder of its lock"
 
@@ -29,7 +29,7 @@ class PostgresDialect(SqlDialect):
     invalid_parameter = psycopg.errors.InvalidParameterValue
     check_violation = psycopg.errors.CheckViolation
     duplicate_key = psycopg.errors.UniqueViolation
-    proxy_type = Proxy
+    proxy_type = PostgresProxy
     write_after_loss = psycopg.OperationalError
     async_connection = psycopg.AsyncConnection
     async_ends: ClassVar = [lambda native: native.commit(), lambda native: native.rollback()]
@@ -168,7 +168,7 @@ class PostgresDialect(SqlDialect):
     def limited_client(self, url: str) -> SqlClient:
         return SqlClient(f"{url}?options=-c%20statement_timeout%3D100ms")
 
-    def arrivals(self, database: Database, proxy: Proxy) -> int:
+    def arrivals(self, database: Database, proxy: PostgresProxy) -> int:
         return proxy.counts["round trips"]
 
     def wait_for_abandoned(self, database: Database, number: int) -> None:

@@ -13,7 +13,7 @@ from psycopg import sql
 
 from fencelock_lab.servers.postgres import ADMIN, VERSIONS, PostgresFleet, PostgresServer
 from tests.fix_servers import fresh_name
-from tests.sql.postgres.proxy import Proxy
+from tests.sql.postgres.proxy import PostgresProxy
 
 
 class Database:
@@ -79,7 +79,7 @@ def own_postgres(postgres_fleet: PostgresFleet, postgres_kind: str) -> Iterator[
 
 
 @pytest.fixture
-def proxy(postgres: PostgresServer) -> Iterator[Proxy]:
+def proxy(postgres: PostgresServer) -> Iterator[PostgresProxy]:
     """Yield a proxy before the shared server."""
-    with Proxy(postgres.port) as the_proxy:
+    with PostgresProxy(postgres.port) as the_proxy:
         yield the_proxy

@@ -10,13 +10,13 @@ from psycopg import generators
 from fencelock_lab.servers.postgres import PostgresServer
 from tests.helpers import wait_until
 from tests.sql.postgres.fix_postgres import Database
-from tests.sql.postgres.proxy import Proxy
+from tests.sql.postgres.proxy import PostgresProxy
 
 pytestmark = [pytest.mark.process, pytest.mark.server_wide]
 
 
 @pytest.fixture
-def url(proxy: Proxy, database: Database) -> str:
+def url(proxy: PostgresProxy, database: Database) -> str:
     """Return the address of the test's database, through the proxy; it has a table `noted (value int)`."""
     database.rows("create table noted (value int)")
     return proxy.url(database.url())
@@ -74,14 +74,14 @@ def test_a_cancellation_passes(connection: psycopg.Connection, database: Databas
 # It counts
 
 
-def test_a_simple_query_is_one_request_and_one_round_trip(connection: psycopg.Connection, proxy: Proxy) -> None:
+def test_a_simple_query_is_one_request_and_one_round_trip(connection: psycopg.Connection, proxy: PostgresProxy) -> None:
     before = proxy.counts
     connection.execute("select 1")
     assert proxy.counts - before == {"requests": 1, "round trips": 1, "Query": 1}
     assert proxy.requests[-1].statements == ["select 1"]
 
 
-def test_a_query_with_parameters_is_one_request(connection: psycopg.Connection, proxy: Proxy) -> None:
+def test_a_query_with_parameters_is_one_request(connection: psycopg.Connection, proxy: PostgresProxy) -> None:
     before = proxy.counts
     note(connection, 1)
     expected = {"requests": 1, "round trips": 1, "Parse": 1, "Bind": 1, "Describe": 1, "Execute": 1, "Sync": 1}
@@ -90,7 +90,7 @@ def test_a_query_with_parameters_is_one_request(connection: psycopg.Connection, 
     assert proxy.requests[-1].statements == ["insert into noted values ($1)"]
 
 
-def test_a_transaction_is_counted_statement_by_statement(connection: psycopg.Connection, proxy: Proxy) -> None:
+def test_a_transaction_is_counted_statement_by_statement(connection: psycopg.Connection, proxy: PostgresProxy) -> None:
     before = proxy.counts
     with connection.transaction():
         note(connection, 1)
@@ -100,7 +100,7 @@ def test_a_transaction_is_counted_statement_by_statement(connection: psycopg.Con
     assert texts == [["BEGIN"], ["insert into noted values ($1)"], ["select 1"], ["COMMIT"]]
 
 
-def test_a_pipeline_is_one_round_trip_of_many_statements(connection: psycopg.Connection, proxy: Proxy) -> None:
+def test_a_pipeline_is_one_round_trip_of_many_statements(connection: psycopg.Connection, proxy: PostgresProxy) -> None:
     before = proxy.counts
     with connection.pipeline():
         for value in range(3):
@@ -111,7 +111,7 @@ def test_a_pipeline_is_one_round_trip_of_many_statements(connection: psycopg.Con
 
 @pytest.mark.parametrize("is_extended", [False, True], ids=["simple", "extended"])
 def test_a_copy_is_one_request(
-    connection: psycopg.Connection, proxy: Proxy, database: Database, is_extended: bool
+    connection: psycopg.Connection, proxy: PostgresProxy, database: Database, is_extended: bool
 ) -> None:
     before = proxy.counts
     statement = b"copy noted from stdin"
@@ -133,7 +133,7 @@ def test_a_copy_is_one_request(
 
 
 def test_after_a_dropped_reply_the_server_has_done_it(
-    connection: psycopg.Connection, proxy: Proxy, database: Database
+    connection: psycopg.Connection, proxy: PostgresProxy, database: Database
 ) -> None:
     fault = proxy.drop_reply()
     with pytest.raises(psycopg.OperationalError):
@@ -143,7 +143,7 @@ def test_after_a_dropped_reply_the_server_has_done_it(
 
 
 def test_after_a_dropped_request_the_server_has_not_done_it(
-    connection: psycopg.Connection, proxy: Proxy, database: Database
+    connection: psycopg.Connection, proxy: PostgresProxy, database: Database
 ) -> None:
     fault = proxy.drop_request()
     with pytest.raises(psycopg.OperationalError):
@@ -155,7 +155,7 @@ def test_after_a_dropped_request_the_server_has_not_done_it(
 
 @pytest.mark.parametrize("nth", [1, 2, 3])
 def test_exactly_the_nth_reply_is_dropped(
-    connection: psycopg.Connection, proxy: Proxy, database: Database, nth: int
+    connection: psycopg.Connection, proxy: PostgresProxy, database: Database, nth: int
 ) -> None:
     proxy.drop_reply(nth)
     for value in range(1, nth):
@@ -167,7 +167,7 @@ def test_exactly_the_nth_reply_is_dropped(
 
 @pytest.mark.parametrize("nth", [1, 2, 3])
 def test_exactly_the_nth_request_is_dropped(
-    connection: psycopg.Connection, proxy: Proxy, database: Database, nth: int
+    connection: psycopg.Connection, proxy: PostgresProxy, database: Database, nth: int
 ) -> None:
     proxy.drop_request(nth)
     for value in range(1, nth):
@@ -178,7 +178,7 @@ def test_exactly_the_nth_request_is_dropped(
 
 
 def test_requests_are_numbered_over_all_connections(
-    connection: psycopg.Connection, proxy: Proxy, url: str, database: Database
+    connection: psycopg.Connection, proxy: PostgresProxy, url: str, database: Database
 ) -> None:
     with psycopg.connect(url, autocommit=True) as other:
         proxy.drop_request(2)
@@ -190,7 +190,7 @@ def test_requests_are_numbered_over_all_connections(
 
 
 def test_not_a_byte_of_a_dropped_reply_arrives_and_the_server_goes_on_to_the_end(
-    proxy: Proxy, url: str, database: Database
+    proxy: PostgresProxy, url: str, database: Database
 ) -> None:
     statement = """
         do $$ begin
@@ -210,7 +210,7 @@ def test_not_a_byte_of_a_dropped_reply_arrives_and_the_server_goes_on_to_the_end
 
 
 def test_after_a_dropped_commit_the_transaction_is_committed(
-    connection: psycopg.Connection, proxy: Proxy, database: Database
+    connection: psycopg.Connection, proxy: PostgresProxy, database: Database
 ) -> None:
     proxy.drop_reply(3)
     with pytest.raises(psycopg.OperationalError), connection.transaction():
@@ -219,7 +219,7 @@ def test_after_a_dropped_commit_the_transaction_is_committed(
 
 
 def test_a_dropped_request_ends_the_transaction_that_it_was_in(
-    connection: psycopg.Connection, proxy: Proxy, database: Database
+    connection: psycopg.Connection, proxy: PostgresProxy, database: Database
 ) -> None:
     proxy.drop_request(3)
     with pytest.raises(psycopg.OperationalError), connection.transaction():
@@ -229,7 +229,7 @@ def test_a_dropped_request_ends_the_transaction_that_it_was_in(
     database.rows("drop table noted")
 
 
-def test_a_reply_that_never_came_counts_as_dropped(connection: psycopg.Connection, proxy: Proxy) -> None:
+def test_a_reply_that_never_came_counts_as_dropped(connection: psycopg.Connection, proxy: PostgresProxy) -> None:
     fault = proxy.drop_reply()
     with pytest.raises(psycopg.OperationalError):
         connection.execute("select pg_terminate_backend(pg_backend_pid())")
@@ -237,7 +237,7 @@ def test_a_reply_that_never_came_counts_as_dropped(connection: psycopg.Connectio
 
 
 def test_replies_before_the_dropped_one_arrive_in_a_pipeline(
-    connection: psycopg.Connection, proxy: Proxy, database: Database
+    connection: psycopg.Connection, proxy: PostgresProxy, database: Database
 ) -> None:
     proxy.drop_reply(2)
     cursor = connection.cursor()
@@ -258,7 +258,7 @@ def test_replies_before_the_dropped_one_arrive_in_a_pipeline(
 
 
 def test_a_held_request_reaches_the_server_when_released(
-    connection: psycopg.Connection, proxy: Proxy, database: Database
+    connection: psycopg.Connection, proxy: PostgresProxy, database: Database
 ) -> None:
     fault = proxy.hold_request()
     writer = threading.Thread(target=note, args=(connection, 1))
@@ -270,7 +270,7 @@ def test_a_held_request_reaches_the_server_when_released(
     assert noted(database) == [1]
 
 
-def test_a_held_request_is_done_though_its_client_is_gone(proxy: Proxy, url: str, database: Database) -> None:
+def test_a_held_request_is_done_though_its_client_is_gone(proxy: PostgresProxy, url: str, database: Database) -> None:
     connection = psycopg.connect(url, autocommit=True)
     fault = proxy.hold_request()
     connection.pgconn.send_query(b"insert into noted values (1)")
@@ -281,7 +281,9 @@ def test_a_held_request_is_done_though_its_client_is_gone(proxy: Proxy, url: str
     wait_until(lambda: noted(database) == [1])
 
 
-def test_a_held_reply_arrives_when_released(connection: psycopg.Connection, proxy: Proxy, database: Database) -> None:
+def test_a_held_reply_arrives_when_released(
+    connection: psycopg.Connection, proxy: PostgresProxy, database: Database
+) -> None:
     fault = proxy.hold_reply()
     writer = threading.Thread(target=note, args=(connection, 1))
     writer.start()
@@ -292,7 +294,7 @@ def test_a_held_reply_arrives_when_released(connection: psycopg.Connection, prox
     writer.join()
 
 
-def test_a_fault_that_no_request_meets_has_not_happened(connection: psycopg.Connection, proxy: Proxy) -> None:
+def test_a_fault_that_no_request_meets_has_not_happened(connection: psycopg.Connection, proxy: PostgresProxy) -> None:
     fault = proxy.drop_reply(3)
     connection.execute("select 1")
     connection.execute("select 2")
@@ -304,7 +306,7 @@ def test_a_fault_that_no_request_meets_has_not_happened(connection: psycopg.Conn
 # Whole connections
 
 
-def test_a_cut_ends_every_connection_and_new_ones_work(proxy: Proxy, url: str) -> None:
+def test_a_cut_ends_every_connection_and_new_ones_work(proxy: PostgresProxy, url: str) -> None:
     with psycopg.connect(url) as first, psycopg.connect(url) as second:
         proxy.cut()
         for connection in (first, second):
@@ -314,7 +316,9 @@ def test_a_cut_ends_every_connection_and_new_ones_work(proxy: Proxy, url: str) -
         assert third.execute("select 1").fetchall() == [(1,)]
 
 
-def test_new_connections_are_refused_and_open_ones_stay(connection: psycopg.Connection, proxy: Proxy, url: str) -> None:
+def test_new_connections_are_refused_and_open_ones_stay(
+    connection: psycopg.Connection, proxy: PostgresProxy, url: str
+) -> None:
     proxy.refuse()
     with pytest.raises(psycopg.OperationalError, match="Connection refused"):
         psycopg.connect(url)
@@ -325,7 +329,7 @@ def test_new_connections_are_refused_and_open_ones_stay(connection: psycopg.Conn
 
 
 def test_a_frozen_proxy_passes_nothing_until_it_is_thawed(
-    connection: psycopg.Connection, proxy: Proxy, database: Database
+    connection: psycopg.Connection, proxy: PostgresProxy, database: Database
 ) -> None:
     proxy.freeze()
     connection.pgconn.send_query(b"insert into noted values (1)")
@@ -338,7 +342,7 @@ def test_a_frozen_proxy_passes_nothing_until_it_is_thawed(
 
 
 def test_the_end_of_the_server_is_passed_on(own_postgres: PostgresServer) -> None:
-    with Proxy(own_postgres.port) as proxy, psycopg.connect(proxy.url(own_postgres.url())) as connection:
+    with PostgresProxy(own_postgres.port) as proxy, psycopg.connect(proxy.url(own_postgres.url())) as connection:
         own_postgres.kill()
         with pytest.raises(psycopg.OperationalError):
             connection.execute("select 1")

@@ -306,7 +306,7 @@ def _disturb(network: "Proxy", fault: Fault) -> None:
     elif fault.kind == CUT:
         network.cut()
     else:
-        network.drop(is_request=fault.kind == LOSE)
+        network.drop_next("requests" if fault.kind == LOSE else "replies")
 
 
 def say(words: str) -> None:

@@ -20,7 +20,7 @@ from fencelock_lab.campaigns.competitor import ENDED, Competitor, say
 from fencelock_lab.campaigns.faults import GUARD, NAP, SOURCE
 from fencelock_lab.campaigns.history import QUIET
 from fencelock_lab.campaigns.settings import NETWORK_FAULTS, CampaignSettings
-from fencelock_lab.proxy import Proxy, address_of, by_way_of
+from fencelock_lab.proxy import Proxy, address_of
 
 READY = "ready"
 """What it says on standard output when it begins."""
@@ -90,8 +90,9 @@ class Worker:
         address = address_of(url)
         if address is None:
             return url
-        self._networks[side] = Proxy(*address)
-        return by_way_of(self._networks[side], url)
+        host, port = address
+        self._networks[side] = Proxy(port, host).start()
+        return self._networks[side].url(url)
 
     def run(self) -> None:
         """Work until standard input ends."""
