@@ -1,8 +1,8 @@
 """What `guard.transaction(lease)` yields at etcd: reads at once, and all writes in one `Txn` at the block's end.
 
-Promise: the `Txn` compares the marks, the lock's own key where the guard knows it, and all that the block has read: if
-one of them has changed since, nothing is written. Nothing outside of the guard's resources is read or written. Never: a
-write before the end of the block.
+Promise: the `Txn` compares the marks, the lock's own key if the guard knows it, and everything that the block has read.
+If one of them has changed since, nothing is written. Nothing outside the guard's resources is read or written.
+Never: a write before the end of the block.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,7 +24,7 @@ from fencelock.stores.etcd.connection.wire import (
 from fencelock.stores.quorum.write_buffer import WriteBuffer, outside_error, too_large_error, unstored_error
 
 MAX_OPERATIONS = 128
-"""etcd's --max-txn-ops: so many comparisons, and so many writes, go into one Txn by default."""
+"""etcd's --max-txn-ops: the number of comparisons, and of writes, that one Txn may have by default."""
 MAX_REQUEST_BYTES = 1_500_000
 """etcd's --max-request-bytes is 1 572 864 by default."""
 _VERSION, _CREATE, _MOD, _VALUE = range(4)
@@ -32,8 +32,8 @@ _LESS = 2
 
 
 class EtcdCondition(NamedTuple):
-    """Something that has to be as it was: how etcd compares it, what to read if it is not, and what that reading says:
-    what has changed, None if it is as it was.
+    """Something that must be unchanged: how etcd compares it, the read to send if it has changed, and a function that
+    turns this read into a description of the change; None if nothing has changed.
     """
 
     compare: Any
@@ -42,7 +42,7 @@ class EtcdCondition(NamedTuple):
 
 
 def unmodified(key: bytes, revision: int, name: str) -> EtcdCondition:
-    """Return the condition that a key was not written since this revision; 0: that it is not there."""
+    """Return the condition that a key was not written since this revision; 0: that it does not exist."""
 
     def describe_change(found: Sequence[Any]) -> str | None:
         now = found[0].mod_revision if found else 0
@@ -52,9 +52,10 @@ def unmodified(key: bytes, revision: int, name: str) -> EtcdCondition:
 
 
 def keeps_value(key: bytes, value: bytes, name: str) -> EtcdCondition:
-    """Return the condition that a key has the value that was read.
+    """Return the condition that a key still has the value that was read.
 
-    By the value: in a cluster that went back in time revisions come again, and the same lease may write its mark again.
+    By value, because in a cluster that was restored from older data revisions come again, and the same lease may write
+    its mark again.
     """
 
     def describe_change(found: Sequence[Any]) -> str | None:
@@ -64,10 +65,10 @@ def keeps_value(key: bytes, value: bytes, name: str) -> EtcdCondition:
 
 
 class Area(NamedTuple):
-    """What a block may touch of one resource, and the resource's mark as the block found it.
+    """The part of the keys that belongs to one resource, and the resource's mark as the block found it.
 
-    A block that deletes writes the mark once more, as it is. That is how another one of the same lease notices it which
-    has read behind a prefix: in what etcd compares of a range, a key that is gone leaves no trace.
+    A block that deletes keys also writes the mark again, unchanged. Another block of the same lease that has read
+    behind a prefix notices the deletion by that: etcd's comparison of a range does not show a key that is gone.
     """
 
     prefix: bytes
@@ -76,18 +77,18 @@ class Area(NamedTuple):
     revision: int
 
     def nothing_deleted(self, name: str) -> EtcdCondition:
-        """Return the condition that no other block has deleted in it."""
+        """Return the condition that no other block has deleted a key of the resource."""
         return unmodified(self.mark, self.revision, f"resource {name!r}, in which another block has deleted,")
 
 
 def read_metadata(key: bytes, range_end: bytes = b"", since: int = 0) -> Any:
-    """Read of one key, or of the first in a range that was written since a revision, all but its value."""
+    """Read everything but the value of one key, or of the first key in a range that was written since a revision."""
     request = wire.RangeRequest(key=key, range_end=range_end, keys_only=True, min_mod_revision=since, limit=1)
     return wire.RequestOp(request_range=request)
 
 
 class EtcdWriteBuffer(WriteBuffer):
-    """What both kinds of a block's transaction collect."""
+    """The reads and writes that both kinds of transactions collect."""
 
     def __init__(self, areas: Mapping[str, Area], conditions: Iterable[EtcdCondition]) -> None:
         super().__init__()
@@ -106,13 +107,13 @@ class EtcdWriteBuffer(WriteBuffer):
         self._writes[self._checked_key(key)] = _bytes(value, "value")
 
     def delete(self, key: str | bytes) -> None:
-        """Delete a key at the end of the block, if it is there."""
+        """Delete a key at the end of the block, if it exists."""
         where = self._checked_key(key)
         self._writes[where] = None
         self._resources_with_deletes.add(self._resource(where))
 
     def delete_prefix(self, prefix: str | bytes) -> None:
-        """Delete at the end of the block all keys that begin with the prefix, whoever wrote them."""
+        """At the end of the block, delete all keys that begin with the prefix, whoever wrote them."""
         start = self._checked_key(prefix)
         self._writes = {key: value for key, value in self._writes.items() if not key.startswith(start)}
         self._deleted_prefixes.append(start)
@@ -127,9 +128,9 @@ class EtcdWriteBuffer(WriteBuffer):
         create_revision: int | None = None,
         mod_revision: int | None = None,
     ) -> None:
-        """Have the block refused unless a key, wherever it is, has at its end what is said here.
+        """Refuse the block unless a key, wherever it is, has this property at the end of the block.
 
-        A key that is not there has version and revisions 0.
+        A key that does not exist has version and revisions 0.
         """
         self._check_open()
         said = {"version": version, "create_revision": create_revision, "mod_revision": mod_revision}
@@ -189,7 +190,7 @@ class EtcdWriteBuffer(WriteBuffer):
 
     # --- what is allowed ----------------------------------------------------------------------------------------------
     def _checked_key(self, key: str | bytes) -> bytes:
-        """Return the key, or prefix, as bytes; GuardError if it is not the guard's."""
+        """Return the key or prefix as bytes; GuardError if it is outside the guard's resources."""
         self._check_open()
         where = _bytes(key, "key")
         if not any(where.startswith(area.prefix) for area in self._areas.values()):
@@ -203,11 +204,11 @@ class EtcdWriteBuffer(WriteBuffer):
     # --- the end ------------------------------------------------------------------------------------------------------
     @property
     def conditions(self) -> list[EtcdCondition]:
-        """What has to be as it was, in the order in which it is compared."""
+        """What must be unchanged, in the order in which it is compared."""
         return list(self._conditions.values())
 
     def request(self) -> Any:
-        """Return the one Txn by which the block is written; GuardError if it is larger than etcd takes."""
+        """Return the one Txn that writes the block; GuardError if it is larger than etcd takes."""
         conditions = self.conditions
         writes = list(self._operations())
         for count, what in ((len(conditions), "comparisons of what it has read"), (len(writes), "writes")):
@@ -223,7 +224,9 @@ class EtcdWriteBuffer(WriteBuffer):
         return request
 
     def _operations(self) -> Iterable[Any]:
-        """Yield the writes; etcd refuses a key that is both written and in a range that is deleted."""
+        """Yield the writes. etcd refuses a key that is both written and in a deleted range, so ranges are split around
+        such keys.
+        """
         written = sorted(key for key, value in self._writes.items() if value is not None)
         for prefix in self._deleted_prefixes:
             start = prefix
@@ -239,12 +242,12 @@ class EtcdWriteBuffer(WriteBuffer):
 
 
 def raise_conflict(answer: Any, conditions: Iterable[EtcdCondition]) -> None:
-    """Raise ConflictError if the answer to a Txn is that one of these conditions does not hold."""
+    """Raise ConflictError if one of these conditions did not hold when etcd ran the Txn."""
     if answer.succeeded:
         return
     found = [one.response_range.kvs for one in answer.responses]
     said = (one.describe_change(kvs) for one, kvs in zip(conditions, found, strict=True))
-    raise ConflictError(next(filter(None, said), "something that the block itself compares is not as it says"))
+    raise ConflictError(next(filter(None, said), "a comparison that the block itself added does not hold"))
 
 
 def _number_is(key: bytes, name: str, number: int) -> Any:

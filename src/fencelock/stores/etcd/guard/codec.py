@@ -1,10 +1,11 @@
-"""What is said to etcd for each request of a guard, and where it keeps what: pure.
+"""The operations of a guard at etcd, and where it keeps what: pure.
 
     <prefix><resource>/…                     the guarded keys of a resource
     <prefix>.fencelock/marks/<resource>      its mark
-    <prefix>.fencelock/audit/<random id>     what operators did; the revision that made the key tells the order
+    <prefix>.fencelock/audit/<random id>     what operators did; the revision that created the key gives the order
 
-Each trip is one Txn. Promise: names are escaped, so that no two resources share a key. Never: a decision about a token.
+Each operation is one Txn. Promise: names are escaped, so two resources never share a key.
+Never: a decision about a token.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -43,7 +44,7 @@ class EtcdGuardLayout(NamedTuple):
 
     @property
     def marks(self) -> bytes:
-        """What the key of each mark begins with."""
+        """The key prefix of all marks."""
         return marks_prefix(self.prefix)
 
     def new_entry(self) -> bytes:
@@ -55,12 +56,12 @@ class EtcdGuardLayout(NamedTuple):
         return self.marks + escape_name(resource).encode()
 
     def area(self, resource: str) -> bytes:
-        """Return what each key of a resource begins with."""
+        """Return the key prefix of a resource."""
         return self.prefix + f"{escape_name(resource)}/".encode()
 
 
 class EtcdGuardCodec(OptimisticGuardCodec):
-    """Over a client that others use as well."""
+    """The operations of one connection, over a client that other connections share."""
 
     def __init__(
         self, url: str, layout: EtcdGuardLayout, locks: EtcdColocatedLocks | None, make_work: MakeWork
@@ -114,7 +115,7 @@ class EtcdGuardCodec(OptimisticGuardCodec):
 
 
 def find_conflict_of_guard(layout: EtcdGuardLayout) -> Operations:
-    """Return what the guard's prefix is to a source of locks in whose way it is; None if there is none."""
+    """Return how the guard's prefix conflicts with a source of locks; None if it does not."""
     return (yield from find_conflict(conflicts_of_guard(layout.prefix), _ask))
 
 

@@ -1,8 +1,9 @@
-"""The key by which a lock's holder holds it, for a guard beside the locks, as its URL says by `locks=prefix`.
+"""The holder's own key, for a guard in the same etcd as its locks (`locks=prefix` in the guard's URL).
 
-Promise: it is found by the revision that the lease's token stands for, and its claim is compared. A block then relies
-on it and on the source's record: once the key is gone, or the epoch was raised, nothing of the block is written. Never:
-a key of another lease.
+Promise: the key is found by the revision that the lease's token stands for, and its claim is compared. The block then
+relies on this key and on the source's record: once the key is gone, or the epoch was raised, nothing of the block is
+written.
+Never: the key of another lease.
 """
 
 from typing import Any
@@ -26,13 +27,13 @@ class EtcdColocatedLocks:
         self._where = prefix.decode(errors="replace") or "the whole of etcd"
 
     def conditions(self, sequencer: Sequencer) -> Operations:
-        """Return what has to stay as it is for as long as the lease is not over; GuardError if it is over now."""
+        """Return what must stay unchanged while the lease is not over; GuardError if it is over now."""
         known = self._remembered.of(sequencer)
         looks = [get(self._layout.record)] if known is None else [get(self._layout.record), read_metadata(known)]
         stored, *entries = [one.response_range.kvs for one in (yield txn((), looks)).responses]
         if not stored:
             raise SchemaError(
-                f"there is no source of locks at {self._where}: say by locks=… in the guard's URL where it is"
+                f"there is no source of locks at {self._where}: name its prefix by locks=… in the guard's URL"
             )
         record = decode_record(stored[0].value, stored[0].mod_revision, self._where)
         check_source(sequencer, record.source_id, self._where)

@@ -1,7 +1,8 @@
-"""A guard's requests answered by etcd, and what blocks get there: in the caller's thread, and on a loop.
+"""A guard's connection to etcd, and the transactions that blocks get: for the caller's thread, and for a loop.
 
-Promise: both say what `guard_speech.py` says, and nothing else. A request that only reads is definite when it fails.
-Never: a request repeated that may have been done.
+Promise: both send the operations of `codec.py`, and nothing else. If a request that only reads fails, its error is
+definite.
+Never: a request repeated that may have been executed.
 """
 
 from typing import Any
@@ -19,9 +20,9 @@ REQUEST_TIMEOUT_S = 5.0
 class EtcdTransaction(EtcdWriteBuffer):
     """One guarded block's reads and writes, in the caller's thread. One thread at a time.
 
-    Keys and values are str or bytes; what is read is bytes. Keys are whole keys, the guard's prefix included. What was
+    Keys and values are str or bytes; reads return bytes. Keys are whole keys, the guard's prefix included. What was
     read is compared at the end: if another client has written it since, nothing of the block is written. Of a prefix
-    that was read, a key that has been deleted since past the guard is not noticed.
+    that was read, the deletion of a key past the guard is not noticed.
     """
 
     def __init__(self, client: EtcdClient, *args: Any) -> None:
@@ -29,7 +30,7 @@ class EtcdTransaction(EtcdWriteBuffer):
         self._client = client
 
     def get(self, key: str | bytes) -> bytes | None:
-        """Return the value of a key, None if there is none."""
+        """Return the value of a key; None if it does not exist."""
         return self._decode_get(key, send_txn(self._client, self._encode_get(key)))
 
     def get_prefix(self, prefix: str | bytes) -> dict[bytes, bytes]:
@@ -38,14 +39,14 @@ class EtcdTransaction(EtcdWriteBuffer):
 
 
 class AsyncEtcdTransaction(EtcdWriteBuffer):
-    """The same for a task: reads are awaited; writes are not, since they are kept until the end of the block."""
+    """The same for a task: reads are awaited; writes are not, because they are kept until the end of the block."""
 
     def __init__(self, client: EtcdClient, *args: Any) -> None:
         super().__init__(*args)
         self._client = client
 
     async def get(self, key: str | bytes) -> bytes | None:
-        """Return the value of a key, None if there is none."""
+        """Return the value of a key; None if it does not exist."""
         return self._decode_get(key, await send_txn_async(self._client, self._encode_get(key)))
 
     async def get_prefix(self, prefix: str | bytes) -> dict[bytes, bytes]:
@@ -54,7 +55,7 @@ class AsyncEtcdTransaction(EtcdWriteBuffer):
 
 
 def send_txn(client: EtcdClient, request: Any) -> Any:
-    """Send a Txn, and return what etcd answers."""
+    """Send a Txn, and return etcd's answer."""
     try:
         return client.call(TXN, request, REQUEST_TIMEOUT_S)
     except OutcomeUnknownError as error:
@@ -62,7 +63,7 @@ def send_txn(client: EtcdClient, request: Any) -> Any:
 
 
 async def send_txn_async(client: EtcdClient, request: Any) -> Any:
-    """Send a Txn, and wait on the loop for what etcd answers."""
+    """Send a Txn, and wait on the loop for etcd's answer."""
     try:
         return await client.call_async(TXN, request, REQUEST_TIMEOUT_S)
     except OutcomeUnknownError as error:
@@ -70,14 +71,14 @@ async def send_txn_async(client: EtcdClient, request: Any) -> Any:
 
 
 def _definite(error: OutcomeUnknownError, request: Any) -> OutcomeUnknownError | SourceUnavailableError:
-    """Return what it means that a request was not answered: nothing was done by one that only reads."""
+    """Return the error for a request without an answer: one that only reads has done nothing."""
     if any(not operation.HasField("request_range") for operation in request.success):
         return error
-    return SourceUnavailableError(f"{error}; it was only to be read, so nothing was done. Try again")
+    return SourceUnavailableError(f"{error}; the request only reads, so nothing was done. Try again")
 
 
 class EtcdGuardConnectionBase:
-    """What both kinds of connection have in common."""
+    """What both kinds of connection share."""
 
     def __init__(
         self,
@@ -92,26 +93,26 @@ class EtcdGuardConnectionBase:
 
     @property
     def native(self) -> Any:
-        """What `guard.transaction` yields."""
+        """The object that `guard.transaction` yields."""
         return self._codec.work
 
     def map_error(self, error: BaseException) -> GuardError | None:
-        """What leaves a block is of the tree already, or the user's own."""
+        """Return None: an error that leaves a block is a FencelockError already, or the user's own."""
         return None
 
     def close(self) -> None:
-        """Write nothing more."""
+        """Discard the pending writes."""
         self._codec.forget()
 
 
 class EtcdGuardConnection(EtcdGuardConnectionBase):
-    """What one thread at a time asks of the guard."""
+    """Answers a guard's requests, for one thread at a time."""
 
     def __init__(self, url: str, layout: EtcdGuardLayout, locks: EtcdColocatedLocks | None, client: EtcdClient) -> None:
         super().__init__(url, layout, locks, client, EtcdTransaction)
 
     def perform(self, request: Any) -> Any:
-        """Answer one request; anything but success leaves nothing to be written."""
+        """Answer one request; after a failure nothing is pending."""
         try:
             return run_generator(self._codec.operations(request), lambda trip: send_txn(self._client, trip))
         except BaseException:
@@ -119,18 +120,18 @@ class EtcdGuardConnection(EtcdGuardConnectionBase):
             raise
 
     def rollback(self) -> None:
-        """Write nothing of what was to be written."""
+        """Discard the pending writes."""
         self._codec.forget()
 
 
 class AsyncEtcdGuardConnection(EtcdGuardConnectionBase):
-    """What one task at a time asks of the guard."""
+    """Answers a guard's requests, for one task at a time."""
 
     def __init__(self, url: str, layout: EtcdGuardLayout, locks: EtcdColocatedLocks | None, client: EtcdClient) -> None:
         super().__init__(url, layout, locks, client, AsyncEtcdTransaction)
 
     async def perform(self, request: Any) -> Any:
-        """Answer one request; anything but success leaves nothing to be written."""
+        """Answer one request; after a failure nothing is pending."""
         try:
             return await run_generator_async(
                 self._codec.operations(request), lambda trip: send_txn_async(self._client, trip)
@@ -140,5 +141,5 @@ class AsyncEtcdGuardConnection(EtcdGuardConnectionBase):
             raise
 
     async def rollback(self) -> None:
-        """Write nothing of what was to be written."""
+        """Discard the pending writes."""
         self._codec.forget()

@@ -1,7 +1,7 @@
-"""The guard of a range of etcd's keys: marks beside the data, and one Txn that compares them.
+"""The guard of a range of etcd keys: marks beside the data, and one Txn that compares them.
 
-Promise: making one opens nothing; all guards of one object share one client. etcd itself refuses nobody who writes past
-the guard: its roles have to, and `examine` says where nobody has to prove who they are.
+Promise: the constructor opens nothing; all connections of one guard share one client. etcd itself refuses nobody who
+writes past the guard: etcd's roles have to, and `examine` reports where etcd requires no login.
 """
 
 from typing import Any
@@ -20,7 +20,7 @@ from fencelock.stores.quorum.colocated import split_locks
 
 
 class EtcdGuard:
-    """A range of keys that has marks."""
+    """A guarded range of keys."""
 
     speaks_asyncio = True
 
@@ -33,7 +33,7 @@ class EtcdGuard:
         self._client = EtcdClient(self.info)
 
     def connect(self) -> EtcdGuardConnection:
-        """Return a connection of the guard's own."""
+        """Return a connection for the caller's thread."""
         return EtcdGuardConnection(self.url, self.layout, self.locks, self._client)
 
     def connect_async(self) -> AsyncEtcdGuardConnection:
@@ -41,18 +41,18 @@ class EtcdGuard:
         return AsyncEtcdGuardConnection(self.url, self.layout, self.locks, self._client)
 
     def caller_connection(self, native: Any) -> EtcdGuardConnection:
-        """Raise GuardError: etcd has no transaction that is open."""
+        """Raise GuardError: etcd has no transactions that stay open."""
         raise _no_open_transaction(native)
 
     def async_caller_connection(self, native: Any) -> AsyncEtcdGuardConnection:
-        """Raise GuardError: etcd has no transaction that is open."""
+        """Raise GuardError: etcd has no transactions that stay open."""
         raise _no_open_transaction(native)
 
     def install(self) -> None:
-        """Do nothing: the first seal makes what it needs."""
+        """Do nothing: the first seal creates what it needs."""
 
     def examine(self) -> list[Finding]:
-        """Return whether a source of locks is in the way, and whether anybody may write past the marks."""
+        """Report a source of locks that conflicts with the guard, and missing access control."""
         try:
             self.connect().perform(InspectResources(None))
             conflict: str | None = run_generator(
@@ -64,7 +64,7 @@ class EtcdGuard:
         return shared if self._requires_login() else [*shared, _open_to_all_finding(self.url)]
 
     def _requires_login(self) -> bool:
-        """Tell whether etcd refuses a write from a client that says no name; nothing is written either way."""
+        """Return whether etcd refuses a write from a client without a login; nothing is written either way."""
         tls = self.info.tls and self.info.tls._replace(cert=None, key=None)
         anonymous = EtcdClient(self.info._replace(user=None, password=None, tls=tls))
         key = self.layout.marks
@@ -85,7 +85,7 @@ def _no_open_transaction(native: Any) -> GuardError:
 def _shared_prefix_finding(url: str, conflict: str) -> Finding:
     return Finding(
         "shared-place",
-        f"{url} {conflict}, so that locks may be held up by guarded data, and no new resource is sealed here",
+        f"{url} {conflict}, so guarded data may block locks, and no new resource can be sealed here",
         "keep data and locks behind prefixes of which neither begins with the other",
     )
 
@@ -93,8 +93,8 @@ def _shared_prefix_finding(url: str, conflict: str) -> Finding:
 def _open_to_all_finding(url: str) -> Finding:
     return Finding(
         "open-to-all",
-        f"{url}: anybody may write every key, with or without a token: etcd asks nobody who they are, and by itself it "
+        f"{url}: everybody may write every key, with or without a token: etcd requires no login, and by itself it "
         f"refuses nobody",
-        "have etcd ask (etcdctl auth enable), name a user in the URLs of the applications that use the guard, and give "
-        "the right to write this prefix to that user's role alone",
+        "require a login (etcdctl auth enable), name a user in the URLs of the applications that use the guard, and "
+        "give the right to write this prefix to that user's role alone",
     )

@@ -1,1 +1,1 @@
-"""Connections to ZooKeeper: opening them, URLs, errors, and forks."""
+"""Connections to ZooKeeper: the client, URLs, errors, and forks."""

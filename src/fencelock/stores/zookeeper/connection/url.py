@@ -1,19 +1,20 @@
-"""A ZooKeeper URL: what kazoo needs to connect, and what may be shown of it.
+"""A ZooKeeper URL: what kazoo needs to connect, and what may be displayed of it.
 
     zookeeper://[user:password@]host[:port][,host[:port]…][/base][?name=value&…]
 
-`base` is the path under which everything is kept, `/fencelock` unless it is said; it is no chroot, and need not exist.
-`user:password` proves itself by the scheme `digest`, and makes nodes that nobody else may touch. Parameters:
+`base` is the path of the node below which everything is kept, `/fencelock` by default; it is not a chroot, and need not
+exist. `user:password` logs in by the scheme `digest`, and creates nodes that nobody else may touch. Parameters:
 
-- `tick_ms`: the servers' `tickTime`, 2000 unless it is said; how long a lease lasts follows from it.
-- `acl=scheme:id:permissions` for each entry of the nodes' access list, as ZooKeeper's own client writes it, `creator`
-  for all rights to whoever made the node, or `open` for all rights to everybody.
-- `auth=scheme:credential`, as often as needed, for schemes other than `digest`.
-- `sasl=DIGEST-MD5` (with `user:password`) or `sasl=GSSAPI`, `sasl_service`, `sasl_principal`, as pure-sasl knows them.
-- `tls=true`, `ca`, `cert`, `key`: files of PEM; each implies TLS, which always checks the server's name.
+    tick_ms    the servers' `tickTime`, 2000 by default; the length of a lease depends on it
+    acl        scheme:id:permissions for each entry of the nodes' access list, as ZooKeeper's own client writes it;
+               `creator`: all rights to the node's creator; `open`: all rights to everybody
+    auth       scheme:credential, as often as needed, for schemes other than `digest`
+    sasl       DIGEST-MD5 (with `user:password`) or GSSAPI, with `sasl_service` and `sasl_principal` as in pure-sasl
+    tls        `true`; `ca`, `cert` and `key` are PEM files, and each implies TLS, which always checks the server's name
 
-Promise: the spelling that is shown names the servers and the base, never a user, a password or a file. A parameter
-that is not known is refused. Never: a connection made.
+Promise: the displayed URL names the servers and the base, never a user, a password or a file. An unknown parameter is
+refused.
+Never: a connection made.
 """
 
 from collections.abc import Mapping
@@ -48,7 +49,9 @@ _FORM = (
 
 
 class ZooKeeperConnectionInfo(NamedTuple):
-    """Where a URL leads: `hosts` as kazoo reads them, and `url`, one spelling for all that lead there."""
+    """A parsed URL: `hosts` in kazoo's form, and `url`, the one spelling for all URLs with the same servers and
+    base.
+    """
 
     hosts: str
     base: str
@@ -63,10 +66,10 @@ class ZooKeeperConnectionInfo(NamedTuple):
     url: str
 
     def __repr__(self) -> str:
-        return f"Place({self.url!r})"
+        return f"ZooKeeperConnectionInfo({self.url!r})"
 
     def settings(self) -> dict[str, Any]:
-        """Return the arguments of a KazooClient, its session's timeout and its handler apart."""
+        """Return the arguments of a KazooClient, except its session's timeout and its handler."""
         return {
             "hosts": self.hosts,
             "default_acl": list(self.acl),
@@ -81,7 +84,7 @@ class ZooKeeperConnectionInfo(NamedTuple):
 
 
 def parse_url(url: str) -> ZooKeeperConnectionInfo:
-    """Return where a zookeeper:// URL leads; ConfigError if it is not understood."""
+    """Return the connection info of a zookeeper:// URL; ConfigError if the URL is not understood."""
     _, _, rest = url.partition("://")
     rest, _, query = rest.partition("?")
     authority, slash, path = rest.partition("/")
@@ -109,7 +112,7 @@ def parse_url(url: str) -> ZooKeeperConnectionInfo:
 
 
 def _parameters(query: str) -> tuple[dict[str, str], list[str], list[tuple[str, str]]]:
-    """Return the parameters that are given once, the entries of the access list, and the proofs of who one is."""
+    """Return the parameters that are given once, the entries of the access list, and the credentials."""
     try:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
     except ValueError:
@@ -137,7 +140,7 @@ def _address(server: str) -> str:
 
 
 def base_of(path: str) -> str:
-    """Return the base that a path means, DEFAULT_BASE if it is empty; ConfigError if it can be none."""
+    """Return the base that a path means, DEFAULT_BASE if it is empty; ConfigError if it cannot be a base."""
     parts = [unquote(part) for part in path.split("/") if part]
     base = "/" + "/".join(parts) if parts else DEFAULT_BASE
     if any(part in {".", ".."} or "/" in part for part in parts) or not base.isprintable():
@@ -168,7 +171,7 @@ def _has_tls(given: Mapping[str, str]) -> bool:
 
 
 def _sasl(given: Mapping[str, str], user: str, password: str) -> Mapping[str, str] | None:
-    """Return what pure-sasl is to be told, None without SASL."""
+    """Return the options for pure-sasl; None without SASL."""
     mechanism = given.get("sasl")
     if mechanism is None:
         return None
@@ -183,7 +186,7 @@ def _sasl(given: Mapping[str, str], user: str, password: str) -> Mapping[str, st
 
 
 def _acl(entries: list[str], *, is_known: bool) -> tuple[ACL, ...]:
-    """Return the access list of every node that is made; who proves who they are keeps the nodes to themselves."""
+    """Return the access list of every created node; users who log in keep their nodes to themselves."""
     if not entries:
         entries = ["creator" if is_known else "open"]
     if "creator" in entries and not is_known:

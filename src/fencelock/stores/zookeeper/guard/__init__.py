@@ -1,1 +1,1 @@
-"""The guard at ZooKeeper: the store, its statements, and the three ways of using a connection."""
+"""The guard at ZooKeeper: `store` and `connection`, the marks in `codec`, and what a block yields in `block`."""

@@ -1,8 +1,9 @@
 """What `guard.transaction(lease)` yields at ZooKeeper: reads at once, and all writes in one `multi` at the block's end.
 
 Promise: the `multi` is refused as a whole if the mark of a resource, or a node that the block has read, has changed
-since. Nothing outside of the guard's resources is read or written. Paths are whole paths, methods have kazoo's names
-and arguments, and what kazoo raises about a node passes unchanged. Never: a write before the end of the block.
+since. Nothing outside the guard's resources is read or written. Paths are whole paths, methods have kazoo's names and
+arguments, and kazoo's errors about a node pass unchanged.
+Never: a write before the end of the block.
 """
 
 import struct
@@ -27,7 +28,9 @@ class BlockClient(Protocol):
 
     @property
     def session(self) -> object:
-        """Which session it has: what is read in one is never older than what was read or written in it before."""
+        """The id of the session: a read in a session is never older than an earlier read or write in the same
+        session.
+        """
 
     def get(self, path: str) -> tuple[bytes, ZnodeStat]:
         """Return a node's value."""
@@ -40,11 +43,11 @@ class BlockClient(Protocol):
 
     @property
     def acl(self) -> list[ACL]:
-        """Who may do what with the nodes that it makes."""
+        """The access list of the nodes that it creates."""
 
 
 class ZooKeeperCondition(NamedTuple):
-    """A node that has to be as it was: its path, its version, and what it is to people."""
+    """A node that must be unchanged: its path, its version, and its description."""
 
     path: str
     version: int
@@ -54,10 +57,9 @@ class ZooKeeperCondition(NamedTuple):
 class ZooKeeperTransaction(WriteBuffer):
     """One guarded block's reads and writes. One thread at a time.
 
-    What `get` and `exists` have found is compared at the end: if another client has written it since, nothing of the
-    block is written. What is not there, which children a node has, and whether a node was deleted and made anew, is not
-    compared, since ZooKeeper has no such comparison: of fenced writers, only another block of the same lease can change
-    it meanwhile.
+    The results of `get` and `exists` are compared at the end: if another client has written the node since, nothing of
+    the block is written. ZooKeeper cannot compare that a node is missing, which children a node has, and whether a node
+    was deleted and created again. Of fenced writers, only another block of the same lease can change these meanwhile.
     """
 
     def __init__(
@@ -77,14 +79,14 @@ class ZooKeeperTransaction(WriteBuffer):
 
     # --- reads --------------------------------------------------------------------------------------------------------
     def get(self, path: str) -> tuple[bytes, ZnodeStat]:
-        """Return a node's value and its stat; kazoo's NoNodeError if there is none."""
+        """Return a node's value and its stat; kazoo's NoNodeError if it does not exist."""
         self._check_readable(path)
         value, stat = self._client.get(path)
         self._remember(path, stat)
         return value, stat
 
     def exists(self, path: str) -> ZnodeStat | None:
-        """Return a node's stat, None if there is none."""
+        """Return a node's stat; None if the node does not exist."""
         self._check_readable(path)
         stat = self._client.exists(path)
         self._remember(path, stat)
@@ -107,30 +109,34 @@ class ZooKeeperTransaction(WriteBuffer):
             )
 
     def _check_session(self) -> None:
-        """A session that began later may be served by a server that has not heard of this tenure's seal."""
+        """Raise SourceUnavailableError if the session has changed.
+
+        A server of a later session may not have heard of this tenure's seal yet.
+        """
         if self._client.session != self._session:
             raise SourceUnavailableError(
                 "the session with ZooKeeper ended inside the guarded block, so what is read now may be older than its "
-                "seal: nothing of it is written. Begin it anew"
+                "seal: nothing of it is written. Start the block again"
             )
 
     # --- writes -------------------------------------------------------------------------------------------------------
     def create(self, path: str, value: bytes = b"", acl: list[ACL] | None = None) -> None:
-        """Create a node at the end of the block; kazoo's NodeExistsError or NoNodeError leaves it then."""
+        """Create a node at the end of the block, which then may raise kazoo's NodeExistsError or NoNodeError."""
         self._write(path, Create(path, _checked_value(value), self._client.acl if acl is None else acl, 0))
 
     def set(self, path: str, value: bytes, version: int = ANY_VERSION) -> None:
-        """Set a node's value at the end of the block; kazoo's NoNodeError or BadVersionError leaves it then."""
+        """Set a node's value at the end of the block, which then may raise kazoo's NoNodeError or BadVersionError."""
         self._write(path, SetData(path, _checked_value(value), version))
 
     def delete(self, path: str, version: int = ANY_VERSION) -> None:
-        """Delete a node without children at the end of the block; kazoo's NotEmptyError, NoNodeError or
-        BadVersionError leaves it then.
+        """Delete a node without children at the end of the block.
+
+        The end may raise kazoo's NotEmptyError, NoNodeError or BadVersionError.
         """
         self._write(path, Delete(path, version))
 
     def check(self, path: str, version: int) -> None:
-        """Have the block refused if a node, wherever it is, has another version at its end."""
+        """Refuse the block if a node, wherever it is, has another version at the end."""
         self._check_open()
         _check_path(path)
         self._writes.append(_sendable(CheckVersion(path, version)))
@@ -155,7 +161,7 @@ class ZooKeeperTransaction(WriteBuffer):
 
     # --- the end ------------------------------------------------------------------------------------------------------
     def request(self) -> Transaction:
-        """Return the one request by which the block is written; GuardError if it is larger than a server takes."""
+        """Return the one request that writes the block; GuardError if it is larger than a server takes."""
         conditions = [CheckVersion(one.path, one.version) for one in self._conditions()]
         request = Transaction([*conditions, *self._writes])
         if (size_bytes := len(request.serialize())) > MAX_REQUEST_BYTES:
@@ -164,7 +170,7 @@ class ZooKeeperTransaction(WriteBuffer):
         return request
 
     def check_answer(self, results: list[Any]) -> None:
-        """Raise what the answer says: ConflictError if something had changed, kazoo's own error about a write."""
+        """Raise ConflictError if something had changed, or kazoo's own error about a write."""
         for one, result in zip(self._conditions(), results, strict=False):
             if is_cause(result):
                 raise ConflictError(f"{one.name} has changed")
@@ -183,13 +189,13 @@ def is_cause(result: Any) -> bool:
 
 
 def _check_path(path: str) -> None:
-    """Raise ConfigError unless the path is written in the one way that leads nowhere else."""
+    """Raise ConfigError unless the path is in its only canonical form."""
     if not isinstance(path, str):
         raise ConfigError(f"a path must be str, not {type(path).__name__}")
     try:
         path.encode()
     except UnicodeEncodeError:
-        # kazoo would meet it in its own thread, and that would end.
+        # Otherwise kazoo would fail in its own thread, and the thread would end.
         raise ConfigError(f"path {path!r} contains a lone surrogate: use text that UTF-8 can carry") from None
     parts = path.split("/")
     if not path or parts[0] or any(part in ("", ".", "..") for part in parts[1:]):
@@ -197,12 +203,12 @@ def _check_path(path: str) -> None:
 
 
 def _sendable(operation: Any) -> Any:
-    """Return an operation that kazoo can write; ConfigError if something in it is no part of one."""
+    """Return an operation if kazoo can write it; ConfigError if a part has a wrong type."""
     try:
         Transaction([operation]).serialize()
     except (struct.error, AttributeError, TypeError, ValueError) as error:
         raise ConfigError(
-            f"this cannot be said to ZooKeeper ({error}): a path is text, a version is an int of 32 bits, an access "
+            f"this cannot be sent to ZooKeeper ({error}): a path is text, a version is an int of 32 bits, an access "
             f"list a list of kazoo's ACL"
         ) from error
     return operation

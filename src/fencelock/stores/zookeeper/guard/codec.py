@@ -1,16 +1,16 @@
-"""What is said to ZooKeeper for each request of a guard, and where it keeps what: pure.
+"""The operations of a guard at ZooKeeper, and where it keeps what: pure.
 
-    <base>/<resource>                              the guarded nodes of a resource: this one, and all below it
+    <base>/<resource>                              the guarded nodes of a resource: this node, and all below it
     <base>/.fencelock/marks/<resource>             its mark
-    <base>/.fencelock/marks/<resource>/<digest>    which mark that is
-    <base>/.fencelock/audit/<number>               what operators did, in its order
+    <base>/.fencelock/marks/<resource>/<digest>    the digest of the mark that is stored
+    <base>/.fencelock/audit/<number>               what operators did, in order
 
-ZooKeeper compares versions and never values, and versions come again: in servers that began from older data, and for a
-node that was deleted and made anew. So a mark has a node that is called after it, which is exchanged with it, and a
-block relies on both.
+ZooKeeper compares versions and never values, and versions come again: on servers that were restored from older data,
+and for a node that was deleted and created again. So each mark has a child named after its digest, which is replaced
+together with the mark, and a block relies on both.
 
-Each trip is a call with the guard's client. Promise: names are escaped, so that no two resources share a node. Never: a
-decision about a token.
+Each operation is a call of the guard's client. Promise: names are escaped, so two resources never share a node.
+Never: a decision about a token.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -57,25 +57,25 @@ class ZooKeeperGuardLayout(NamedTuple):
         return f"{self.marks}/{escape_name(resource)}"
 
     def digest_node(self, resource: str, value: bytes) -> str:
-        """Return the node that says which mark is stored."""
+        """Return the child of a mark that is named after the mark's digest."""
         return f"{self.mark(resource)}/{sha256(value).hexdigest()[:_DIGEST_CHARACTERS]}"
 
     def root(self, resource: str) -> str:
-        """Return the node at and below which a resource's own nodes are."""
+        """Return the node at and below which a resource's guarded nodes are."""
         return f"{self.base}/{escape_name(resource)}"
 
 
 class ZooKeeperGuardCodec(OptimisticGuardCodec):
-    """Over one client, which others use as well."""
+    """The operations of one connection, over a client that other connections share."""
 
     def __init__(self, url: str, layout: ZooKeeperGuardLayout, locks: ZooKeeperColocatedLocks | None) -> None:
         super().__init__(url)
         self._layout = layout
         self._locks = locks
         self._digest_nodes: dict[str, list[str]] = {}
-        """The nodes below marks, by their resources, as they were read last."""
+        """The digest nodes of marks, by resource, as of the last read."""
         self._session: object = None
-        """In which that was."""
+        """The session of that read."""
 
     def _read(self, resources: Iterable[str]) -> Operations:
         names = tuple(resources)
@@ -90,7 +90,7 @@ class ZooKeeperGuardCodec(OptimisticGuardCodec):
         return (yield from self._read(filter(None, map(unescape_name, children))))
 
     def _find_conflict(self) -> Operations:
-        """Only at the base itself: below a source's, no node of a guard is taken for one of a queue."""
+        """Check the base itself only: below a source's base, no node of a guard counts as part of a queue."""
         record = ZooKeeperLayout(self._layout.base).source
         found: list[StoredValue] = yield lambda client: client.read([record])
         return "is the place of a source of locks" if found[0].value is not None else None
@@ -98,7 +98,8 @@ class ZooKeeperGuardCodec(OptimisticGuardCodec):
     def _write(self, changes: PendingChanges) -> Operations:
         if any(changes.seen[name].value is None for name in changes.marks) or changes.entries:
             yield lambda client: client.make(self._layout.marks, self._layout.audit)
-        # ZooKeeper cannot compare that a node is absent still: making it does; a mark that is not made does not matter.
+        # ZooKeeper cannot compare that a node is still missing, but creating it does. A mark that is not created does
+        # not matter.
         compared = [name for name, stored in changes.seen.items() if name in changes.marks or stored.value is not None]
         results: list[Any] = yield lambda client: client.commit(self._operations(changes, compared, client.acl))
         for name, result in zip(compared, results, strict=False):
@@ -109,7 +110,7 @@ class ZooKeeperGuardCodec(OptimisticGuardCodec):
                 raise result
 
     def _operations(self, changes: PendingChanges, compared: Iterable[str], acl: Any) -> list[Any]:
-        """Return one operation for each of these marks, in their order, and then the others."""
+        """Return one operation for each of these marks, in order, and then the others."""
         marks = [self._operation(name, changes.seen[name], changes, acl) for name in compared]
         audit = f"{self._layout.audit}/"
         entries = [Create(audit, encode_entry(entry), acl, _SEQUENTIAL) for entry in changes.entries]
@@ -125,7 +126,7 @@ class ZooKeeperGuardCodec(OptimisticGuardCodec):
         return SetData(path, encode_mark(mark), stored.version)
 
     def _replace_digest_nodes(self, changes: PendingChanges, acl: Any) -> Iterator[Any]:
-        """Yield the operations after which only the nodes called after the new marks are below them."""
+        """Yield the operations that leave each new mark with its own digest node only."""
         for name, mark in changes.marks.items():
             for old in self._digest_nodes[name]:
                 yield Delete(old, ANY_VERSION)
@@ -139,11 +140,11 @@ class ZooKeeperGuardCodec(OptimisticGuardCodec):
         return (yield lambda client: ZooKeeperTransaction(client, self._session, roots, conditions))
 
     def _unchanged(self, name: str, stored: StoredValue) -> Iterator[ZooKeeperCondition]:
-        """Yield what is as it was as long as a mark is the one that was read."""
+        """Yield the conditions that hold as long as the mark is the one that was read."""
         what = f"the mark of resource {name!r}"
         yield ZooKeeperCondition(self._layout.mark(name), stored.version, what)
         digest_node = self._layout.digest_node(name, stored.value or b"")
-        # Whoever has written a mark by hand has made no such node; the next seal does.
+        # An operator who wrote a mark by hand has created no such node; the next seal creates it.
         if digest_node in self._digest_nodes[name]:
             yield ZooKeeperCondition(digest_node, ANY_VERSION, what)
 

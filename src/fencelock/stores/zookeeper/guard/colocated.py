@@ -1,8 +1,9 @@
-"""The node by which a lock's holder holds it, for a guard beside the locks, as its URL says by `locks=/base`.
+"""The holder's own node, for a guard on the same servers as its locks (`locks=/base` in the guard's URL).
 
-Promise: it is looked for after the marks were read as of now, so that no older state is seen. It is found by the claim
-of the lease, and its token is compared. A block then relies on it and on the record of the source: once the node is
-gone, or the epoch was raised, nothing of the block is written. Never: a node of another lease.
+Promise: the node is read after the marks were read as of now, so its state is not older. It is found by the lease's
+claim, and its token is compared. The block then relies on this node and on the source's record: once the node is gone,
+or the epoch was raised, nothing of the block is written.
+Never: the node of another lease.
 """
 
 from fencelock.model import Sequencer
@@ -25,7 +26,7 @@ class ZooKeeperColocatedLocks:
         self._found: RememberedKeys[str] = RememberedKeys()
 
     def conditions(self, sequencer: Sequencer) -> Operations:
-        """Return what has to stay as it is for as long as the lease is not over; GuardError if it is over now."""
+        """Return what must stay unchanged while the lease is not over; GuardError if it is over now."""
         where = self._layout.base
         node = self._found.of(sequencer) or (yield from self._search(sequencer))
         paths = [self._layout.source, node] if node else [self._layout.source]
@@ -46,7 +47,7 @@ class ZooKeeperColocatedLocks:
         ]
 
     def _search(self, sequencer: Sequencer) -> Operations:
-        """Return the path of the lease's node, None if there is none."""
+        """Return the path of the lease's node; None if it does not exist."""
         parent, prefix = self._layout.lock(sequencer.lock), node_prefix(sequencer.claim)
         names: list[str] = yield lambda client: client.child_names(parent)
         return next((f"{parent}/{name}" for name in names if name.startswith(prefix)), None)

@@ -1,7 +1,7 @@
 """The guard of a subtree of ZooKeeper: marks beside the nodes, and one `multi` that compares them.
 
-Promise: making one opens nothing; all guards of one object share one session. ZooKeeper itself refuses nobody who
-writes past the guard: its access lists have to, and `examine` says where they do not.
+Promise: the constructor opens nothing; all connections of one guard share one session. ZooKeeper itself refuses nobody
+who writes past the guard: ZooKeeper's access lists have to, and `examine` reports where they do not.
 """
 
 import weakref
@@ -23,7 +23,7 @@ _WRITING = Permissions.CREATE | Permissions.DELETE | Permissions.WRITE | Permiss
 
 
 class ZooKeeperGuard:
-    """A subtree that keeps marks."""
+    """A guarded subtree."""
 
     speaks_asyncio = False
 
@@ -37,11 +37,11 @@ class ZooKeeperGuard:
         weakref.finalize(self, self._client.close)
 
     def connect(self) -> ZooKeeperGuardConnection:
-        """Return a connection of the guard's own, over the session that all of them share."""
+        """Return a connection over the guard's shared session."""
         return ZooKeeperGuardConnection(self.info, self.layout, self.locks, self._client, self)
 
     def caller_connection(self, native: Any) -> ZooKeeperGuardConnection:
-        """Raise GuardError: ZooKeeper has no transaction that is open."""
+        """Raise GuardError: ZooKeeper has no transactions that stay open."""
         raise GuardError(
             f"ZooKeeper has no transaction that stays open, so nothing can be checked inside {type(native).__name__}: "
             f"write inside `with guard.transaction(lease) as txn:`, whose methods are kazoo's, or call "
@@ -49,10 +49,10 @@ class ZooKeeperGuard:
         )
 
     def install(self) -> None:
-        """Do nothing: the first seal makes what it needs."""
+        """Do nothing: the first seal creates what it needs."""
 
     def examine(self) -> list[Finding]:
-        """Return where everybody may write past the marks."""
+        """Report the nodes where everybody may write past the marks."""
         try:
             marks = self.connect().perform(InspectResources(None)).marks
             nodes = [
@@ -66,14 +66,14 @@ class ZooKeeperGuard:
         try:
             acls = self._client.get_acls(path)
         except ZookeeperError:
-            return []  # There is no such node, or it does not even show its list to this user.
+            return []  # The node does not exist, or this user may not read its access list.
         if not any(acl.id.scheme == "world" and acl.perms & _WRITING for acl in acls):
             return []
         return [
             Finding(
                 "open-to-all",
-                f"anybody may write at node {path} of resource {resource!r}, with or without a token: ZooKeeper itself "
-                f"refuses nobody",
+                f"everybody may write at node {path} of resource {resource!r}, with or without a token: ZooKeeper "
+                f"itself refuses nobody",
                 "name a user in the URLs of the applications that use the guard, and give the nodes to that user alone "
                 "(setAcl -R)",
                 resource,

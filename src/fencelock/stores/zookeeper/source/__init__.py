@@ -1,1 +1,1 @@
-"""The source of tokens at ZooKeeper: the store, its statements, and what waiting needs."""
+"""The source at ZooKeeper: `store` dispatches, `queue` answers claims, `session` remembers and listens."""

@@ -1,14 +1,16 @@
-"""Where a source keeps what in ZooKeeper, and in which order contenders stand: pure.
+"""The nodes of a source in ZooKeeper, their values, and the order of a queue: no I/O.
 
-    <base>/<lock>/<digest>__lock__<number>    a contender: who has the lowest number holds the lock
-    <base>/.fencelock/source                  the source's record: who it is, and what is added to zxids
+    <base>/<lock>/<digest>__lock__<number>    a contender: the lowest number holds the lock
+    <base>/.fencelock/source                  the source's record: its identity, and the offset added to zxids
     <base>/.fencelock/breaks/<digest>         an operator's break
     <base>/.fencelock/epochs/<number>         the raise of an epoch
 
-Promise: the layout of kazoo's `Lock` and `WriteLock`, so that `kazoo.recipe.lock.Lock(client, "<base>/<lock>")` and
-ours exclude each other, a `ReadLock` there included. Names of locks are escaped; nodes carry the digest of a claim,
-never the claim, since paths stand in servers' logs. Never: an order trusted near the end of a parent's 32-bit counter,
-where numbers turn negative and the queue with them (kazoo#606, #730); a node taken for a lock that is none.
+Promise: the layout of kazoo's `Lock` and `WriteLock`, so `kazoo.recipe.lock.Lock(client, "<base>/<lock>")` and
+fencelock's locks exclude each other, and so does a `ReadLock` there. Names of locks are escaped. Nodes carry the digest
+of a claim, never the claim, because servers log paths. A record is checked when it is read; a record of another schema
+is refused with the remedy.
+Never: an order trusted near the end of a parent's 32-bit counter, where numbers turn negative and the queue's order
+with them (kazoo#606, #730); another program's node counted as a lock.
 """
 
 import hashlib
@@ -24,12 +26,12 @@ from fencelock.stores.source_clock import Seen, next_beginning
 NODE_NAME = "__lock__"
 _CONTENDER = re.compile(r"(?:__lock__|__rlock__)(-?\d{10})$")
 COUNTER_LIMIT = 2**31 - 2**20
-"""Numbers that a lock's queue may use; each attempt takes one, those that are refused for this included."""
+"""The numbers that a lock's queue may use. Each attempt takes one, also an attempt that is refused for this reason."""
 _DIGEST_CHARACTERS = 32
 _MAX_TTL_MS = 2**31 - 1
-"""A session's timeout is told in 32 bits."""
+"""A session's timeout has 32 bits."""
 QUEUE_VALUE = b'{"fencelock": "lock"}'
-"""What the parent of a lock's contenders says, so that it is known for one when it is empty."""
+"""The value of a lock's own node, by which the node is recognised when its queue is empty."""
 
 
 class ZooKeeperContender(NamedTuple):
@@ -46,7 +48,7 @@ class ZooKeeperLayout(NamedTuple):
 
     @property
     def reserved(self) -> str:
-        """The parent of what is no lock; no name of a lock is escaped to it."""
+        """The parent of everything that is not a lock; no lock's name is escaped to it."""
         return f"{self.base}/{RESERVED}"
 
     @property
@@ -65,7 +67,7 @@ class ZooKeeperLayout(NamedTuple):
         return f"{self.reserved}/epochs"
 
     def break_of(self, claim: str) -> str:
-        """Return the node of the break that was asked for under a claim."""
+        """Return the node of the break that was requested under a claim."""
         return f"{self.breaks}/{digest(claim)}"
 
     def lock(self, name: str) -> str:
@@ -74,22 +76,22 @@ class ZooKeeperLayout(NamedTuple):
 
 
 def digest(claim: str) -> str:
-    """Return what stands for a claim in paths: as many digits as kazoo puts there."""
+    """Return what stands for a claim in paths: as many digits as in kazoo's own node names."""
     return hashlib.sha256(claim.encode()).hexdigest()[:_DIGEST_CHARACTERS]
 
 
 def node_prefix(claim: str) -> str:
-    """Return how the name of a claim's node begins; ZooKeeper appends its number."""
+    """Return the beginning of the name of a claim's node; ZooKeeper appends the number."""
     return digest(claim) + NODE_NAME
 
 
 def lock_names(children: list[str]) -> list[str]:
-    """Return the names of the locks among the children of a base, in their order."""
+    """Return the names of the locks among the children of a base, in order."""
     return sorted(name for child in children if (name := unescape_name(child)) is not None)
 
 
 def parse_queue(children: list[str]) -> list[ZooKeeperContender]:
-    """Return the contenders among a lock's children, first the one whose turn it is."""
+    """Return the contenders among a lock's children, the holder first."""
     found = ((match[1], match.string) for child in children if (match := _CONTENDER.search(child)))
     return sorted(ZooKeeperContender(int(number), name) for number, name in found)
 
@@ -99,24 +101,24 @@ def check_numbers(lock: str, queue: list[ZooKeeperContender]) -> None:
     last = max(queue, default=None)
     if last is not None and not (queue[0].number >= 0 and last.number < COUNTER_LIMIT):
         raise SourceError(
-            f"lock {lock!r}: ZooKeeper's counter of its queue stands near the end of its 32 bits ({queue[0].number} to "
+            f"lock {lock!r}: ZooKeeper's counter of its queue is near the end of its 32 bits ({queue[0].number} to "
             f"{last.number}; {COUNTER_LIMIT} is the limit), after which the order of waiters is lost. When nobody "
-            f"holds it or waits, run `fencelock purge`: the counter then begins anew, and tokens go on rising"
+            f"holds it or waits, run `fencelock purge`: the counter then starts again, and tokens go on rising"
         )
 
 
 def is_queue_node(value: bytes) -> bool:
-    """Tell whether a node says that it is the parent of a lock's contenders; one that kazoo made says nothing."""
+    """Return whether a node says that it is the parent of a lock's contenders; a node that kazoo made says nothing."""
     return value == QUEUE_VALUE or decode_break(value) is not None
 
 
 def encode_node(holder: str, ttl_ms: int) -> bytes:
-    """Return what a contender's node says of it."""
+    """Return the value of a contender's node."""
     return json.dumps({"holder": holder, "ttl_ms": ttl_ms}).encode()
 
 
 def decode_holder(value: bytes) -> tuple[str, int | None]:
-    """Return the holder and the ttl that a node tells of; what another program wrote is shown as it is."""
+    """Return the holder and the ttl in a contender's value; another program's value is returned as it is."""
     fields = decode_object(value)
     if not has_members(fields, {"holder": str, "ttl_ms": int}) or not 0 < fields["ttl_ms"] <= _MAX_TTL_MS:
         return shorten(value.decode(errors="replace")) or "somebody", None
@@ -127,7 +129,7 @@ _BREAK = {"by": str, "why": str, "lock": str, "holder": str | None, "nodes": lis
 
 
 class BreakNode(NamedTuple):
-    """What an operator's break leaves at its own node, and at the lock's."""
+    """What an operator's break records at its own node, and at the lock's."""
 
     by: str
     why: str
@@ -137,20 +139,20 @@ class BreakNode(NamedTuple):
     at: str
 
     def reason(self) -> str:
-        """Return what the old holder is told."""
+        """Return the reason for the old holder."""
         return shorten(f"{self.by} broke it: {self.why}")
 
     def ended(self, claim: str) -> bool:
-        """Tell whether this claim was ended by it."""
+        """Return whether this break ended the claim."""
         return any(name.startswith(node_prefix(claim)) for name in self.nodes)
 
     def value(self) -> bytes:
-        """Return it as nodes have it."""
+        """Return its value for nodes."""
         return json.dumps(self._asdict()).encode()
 
 
 def decode_break(value: bytes) -> BreakNode | None:
-    """Return the break that a node tells of; None if it tells of none."""
+    """Return the break in a node's value; None if the value is anything else."""
     fields = decode_object(value)
     if fields.keys() != set(BreakNode._fields) or not has_members(fields, _BREAK):
         return None
@@ -167,7 +169,7 @@ _OFFSET = re.compile(r"-?[0-9]{1,19}")
 
 
 class SourceRecord(NamedTuple):
-    """What the record's node says; `version` and `zxid` are the node's own, of its last change."""
+    """The record's value; `version` and `zxid` are those of the node's last change."""
 
     source_id: str
     epoch: int
@@ -179,36 +181,38 @@ class SourceRecord(NamedTuple):
 
     @property
     def seen(self) -> Seen:
-        """Which state of which source this is."""
+        """The source's state, for comparison with what was seen before."""
         return Seen(self.source_id, self.epoch, self.history_id)
 
     def token(self, zxid: int) -> int:
-        """Return the token of what was made by a transaction; SourceError past the end of the range."""
+        """Return the token of a node that this transaction created; SourceError past the end of the range."""
         token = self.offset + zxid
         if token > MAX_TOKEN:
             raise SourceError(f"source {self.source_id} has no token left: {token} would be 2**63 or more")
         return token
 
     def why_ended(self) -> str:
-        """Return why a claim is over that is older than this history."""
+        """Return why a claim that is older than this history is over."""
         return f"the source's epoch was raised: {self.reason}"
 
     def info(self, zxid: int) -> SourceInfo:
-        """Return the source as people see it, when this transaction was its last."""
+        """Return the source as people see it, if this was its last transaction."""
         last_token = self.token(zxid)
         return SourceInfo(self.source_id, self.epoch, self.history_id, last_token, last_token)
 
     def raised(self, zxid: int, highest_token: int, reason: str) -> "SourceRecord":
-        """Return the next history, whose tokens begin at a multiple of 2**40 above all that were ever seen."""
+        """Return the record of the next history, whose tokens begin at a multiple of 2**40 above all tokens seen so
+        far.
+        """
         beginning = next_beginning(max(self.token(zxid), highest_token))
         return self._replace(epoch=self.epoch + 1, history_id=_draw(), offset=beginning - zxid, reason=reason)
 
     def audit(self, when: str) -> bytes:
-        """Return what a raise leaves behind for whoever asks why."""
+        """Return the audit entry of a raise."""
         return json.dumps({"at": when, "by": default_holder(), **self._asdict(), "offset": str(self.offset)}).encode()
 
     def value(self) -> bytes:
-        """Return the record as its node has it."""
+        """Return the value of the record's node."""
         fields = {"schema": SCHEMA_NUMBER, **self._asdict(), "offset": str(self.offset)}
         del fields["version"], fields["zxid"]
         return json.dumps(fields).encode()
@@ -219,12 +223,12 @@ def _draw() -> str:
 
 
 def new_record() -> SourceRecord:
-    """Return the record of a source that is just made."""
+    """Return the record of a new source."""
     return SourceRecord(draw_claim(), 1, _draw(), 0, "")
 
 
 def decode_record_node(value: bytes, stat: Any, url: str) -> SourceRecord:
-    """Return the record that a node's value says; SchemaError if it is none of this version's."""
+    """Return the record in a node's value; SchemaError if the value is not a record of this version."""
     fields = decode_object(value)
     if (number := fields.get("schema")) != SCHEMA_NUMBER and isinstance(number, int):
         raise SchemaError(
