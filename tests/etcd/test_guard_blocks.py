@@ -324,7 +324,7 @@ def test_a_block_may_compare_what_it_likes_and_where(scene: Scene, said: dict[st
         txn.compare(flag, **said)
         txn.put(scene.key("a"), "x")
 
-    with contextlib.nullcontext() if holds else pytest.raises(GuardError, match="the block itself compares"):
+    with contextlib.nullcontext() if holds else pytest.raises(GuardError, match="block itself added"):
         scene.write(act)
     assert scene.value("a") == ("x" if holds else None)
 
