@@ -19,8 +19,8 @@ from fencelock import (
     WrongLockError,
 )
 from fencelock._flows import admin, guarding
+from fencelock._flows.conflicts import MAX_CONFLICTS
 from fencelock._flows.guarding import MAX_COMMIT_TRIES, Opened, Sealed
-from fencelock._flows.retry import MAX_CONFLICTS
 from fencelock._flows.tenure import Scope, Tenure
 from fencelock.protocol import guard_requests as ask
 from fencelock.testing.memory_resource import MemoryResource, MemoryResourceSession

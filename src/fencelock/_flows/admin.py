@@ -7,8 +7,8 @@ resource would refuse.
 """
 
 from fencelock._flows.admit import admit
+from fencelock._flows.conflicts import retry_on_conflict
 from fencelock._flows.guarding import check_bound, check_lasts, check_lock, read_marks
-from fencelock._flows.retry import retry_on_conflict
 from fencelock._flows.tenure import Scope
 from fencelock.errors import GuardError, WrongLockError
 from fencelock.model import Mark, Protection, Sequencer, SourceInfo

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from fencelock._flows.admit import Verdict, admit
-from fencelock._flows.retry import retry_on_conflict
+from fencelock._flows.conflicts import retry_on_conflict
 from fencelock._flows.tenure import Scope, Tenure
 from fencelock.errors import (
     GuardError,
