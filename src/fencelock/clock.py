@@ -1,7 +1,7 @@
 """The one clock by which leases are judged: time since boot, suspend included.
 
-Promise: `boottime_ms` never goes back while this kernel runs, and counts the time for which the machine was asleep, so
-that a lease ends during a suspend as it should. It is never compared across kernels: see
+Promise: `boottime_ms` never goes back while this kernel runs, and counts the time for which the machine was suspended,
+so that a lease ends during a suspend too. Values of two kernels are never compared: see
 `stores/sqlite/connection/file_identity.py`.
 """
 
@@ -10,15 +10,15 @@ from functools import partial
 
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", None)
 HAS_BOOTTIME = _CLOCK is not None
-"""False on macOS and Windows, where no clock is known to count suspend; stores that need one refuse to open there."""
+"""False on macOS and Windows, whose clocks are not known to count suspend; stores that need that refuse to open."""
 
 _CLOCK_ID: int = time.CLOCK_MONOTONIC if _CLOCK is None else _CLOCK
 _NS_PER_MS = 1_000_000
 _NS_PER_US = 1_000
 
 
-# A partial object has no frame of Python's: SQLite calls this in the middle of a statement, where a signal handler that
-# runs and raises would be taken for a failure of the statement, and its exception lost.
+# A partial object has no Python frame: SQLite calls this in the middle of a statement. If a signal handler ran and
+# raised in such a frame, SQLite would report a failed statement, and the handler's exception would be lost.
 boottime_ns = partial(time.clock_gettime_ns, _CLOCK_ID)
 """Return nanoseconds since boot."""
 

@@ -15,32 +15,32 @@
        └─ UnknownSchemeError · MissingDependencyError(ImportError)
 
 Promise: each message says what happened, to which lock or resource, with which numbers, and what to do. `definite` says
-whether the operation certainly did not happen (True) or may have happened (False): retry freely after the first, look
-before you retry after the second. No message ever contains a claim or a sequencer: both are bearer proofs.
+whether the operation certainly did not happen (True: retry freely) or may have happened (False: look before you retry).
+No message ever contains a claim or a sequencer, because whoever has one can act for the lease.
 """
 
 
 class FencelockError(Exception):
-    """The root of everything that fencelock raises on purpose."""
+    """The base of every error that fencelock raises."""
 
     definite: bool = True
     """True: the operation certainly did not happen. False: it may have happened."""
 
 
 class AcquireTimeoutError(FencelockError, TimeoutError):
-    """The lock was not obtained within the caller's timeout; the place in the queue is given up."""
+    """The lock was not obtained within the caller's timeout; the waiter has left the queue."""
 
 
 class LeaseError(FencelockError):
-    """Something was asked of a lease, or of a handle, that it cannot give."""
+    """A lease, or a handle to a lock, cannot do what was asked of it."""
 
 
 class LeaseExpiredError(LeaseError):
-    """The lease's own deadline passed without word from the source: somebody else may hold the lock now."""
+    """The lease's deadline passed before a renewal was confirmed: somebody else may hold the lock now."""
 
 
 class LeaseLostError(LeaseError):
-    """The source said that the lease is not ours any more; `reason` says why."""
+    """The source reported that this lease no longer holds the lock; `reason` says why."""
 
     def __init__(self, message: str, *, reason: str) -> None:
         super().__init__(message)
@@ -52,15 +52,15 @@ class LeaseInheritedError(LeaseError):
 
 
 class LeaseReleasedError(LeaseError):
-    """The lease was released before: acquire the lock again."""
+    """The lease has been released: acquire the lock again."""
 
 
 class NotHeldError(LeaseError, RuntimeError):
-    """A lock was released through a handle that holds nothing."""
+    """A handle that holds nothing was asked to release its lock."""
 
 
 class GuardError(FencelockError):
-    """A guard refused, or was used in a way that could not protect the resource."""
+    """A guard refused a write, or was used in a way that cannot protect the resource."""
 
 
 class StaleTokenError(GuardError):
@@ -86,7 +86,7 @@ class UnfencedWriteError(GuardError):
 
 
 class SealLostError(GuardError):
-    """A seal that this tenure made is gone: the resource went back in time, and everything read from it is void."""
+    """A seal that this tenure made is gone: the resource went back in time, so discard everything read from it."""
 
 
 class SourceError(FencelockError):
@@ -94,11 +94,11 @@ class SourceError(FencelockError):
 
 
 class SourceUnavailableError(SourceError):
-    """The source or the resource cannot be reached or read at the moment."""
+    """The source or the resource cannot be reached, or is busy; the operation certainly had no effect."""
 
 
 class OutcomeUnknownError(SourceError):
-    """The source may or may not have done what was asked: the reply never came."""
+    """The operation may have taken effect: the connection failed before the reply arrived."""
 
     definite = False
 
@@ -108,7 +108,7 @@ class SchemaError(SourceError):
 
 
 class UnsupportedError(SourceError):
-    """This store or this machine cannot give what the operation needs."""
+    """This store or this machine lacks something that the operation needs."""
 
 
 class UnsafeSourceError(SourceError):
@@ -120,7 +120,7 @@ class ConfigError(FencelockError, ValueError):
 
 
 class UnknownSchemeError(ConfigError):
-    """The URL's scheme belongs to no store that is known here."""
+    """No installed store has the URL's scheme."""
 
 
 class MissingDependencyError(ConfigError, ImportError):

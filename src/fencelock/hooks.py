@@ -1,8 +1,8 @@
-"""What fencelock tells about itself: hooks with structured fields, and the standard logging under `fencelock`.
+"""Events: hooks with structured fields, and the standard logging under `fencelock`.
 
-Promise: an event never carries a claim or a sequencer; a hook that raises is logged and harms nobody; without a hook
-and with logging off, telling costs one attribute look-up. Hooks run in the thread in which the thing happened, so they
-must not block: the keeper's events (renewed, lost) come from the keeper's threads.
+Promise: an event never carries a claim or a sequencer; an exception from a hook is logged and has no other effect;
+without a hook and with logging off, an event costs one attribute look-up. Hooks run in the thread in which the event
+happened, so they must not block: the keeper's events (renewed, lost) come from the keeper's threads.
 """
 
 import logging
@@ -14,7 +14,7 @@ logger = logging.getLogger("fencelock")
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened to a lease or a resource. Times are seconds; fields that do not apply are None."""
+    """An event of a lease or a resource. Times are seconds; fields that do not apply are None."""
 
     name: str
     lock: str
@@ -30,12 +30,12 @@ Hook = Callable[[Event], object]
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """What to call after which event; give one to `connect(url, hooks=…)` and `guard(url, …, hooks=…)`.
+    """Callbacks for events; give one to `connect(url, hooks=…)` and `guard(url, …, hooks=…)`.
 
     acquired: a lease was granted. waited: an acquire had to queue, `duration` says how long. renewed: the source
-    confirmed the lease. lost: the lease expired or was lost, `reason` says why. released: the lease was given back;
-    `reason` is set if the source could not be told. sealed: a resource's mark was raised. refused: a guard turned a
-    token away (with `reason`), or would have done so in observe mode.
+    confirmed the lease. lost: the lease expired or was lost, `reason` says why. released: the lease was released;
+    `reason` is set if the source could not be reached. sealed: a resource's mark was raised. refused: a guard refused a
+    token (with `reason`), or would have refused it in observe mode.
     """
 
     on_acquired: Hook | None = None
@@ -52,12 +52,12 @@ _LEVELS = {"lost": logging.WARNING, "refused": logging.WARNING}
 
 
 def is_observed(hooks: Hooks, name: str) -> bool:
-    """Tell whether anybody would hear of an event: making one for nobody costs more than a guard's check."""
+    """Return whether a hook or a log receives the event: creating an event costs more than a guard's check."""
     return hooks is not NO_HOOKS or logger.isEnabledFor(_LEVELS.get(name, logging.DEBUG))
 
 
 def emit(hooks: Hooks, event: Event) -> None:
-    """Log the event under `fencelock` and call its hook; whatever the hook raises is logged, never passed on."""
+    """Log the event under `fencelock` and call its hook; an exception from the hook is logged, never passed on."""
     level = _LEVELS.get(event.name, logging.DEBUG)
     if logger.isEnabledFor(level):
         logger.log(level, "%s", describe(event), extra={"fencelock_event": event})

@@ -1,7 +1,7 @@
-"""The values that every layer speaks in: names, tokens, claims, sequencers, and what inspection shows.
+"""The values that all layers share: names, tokens, claims, sequencers, and what inspection returns.
 
 Promise: every value here is frozen, checked when it is made from outside input, and free of I/O. A value that carries a
-claim never shows it in `repr`: whoever has the claim can release the lease and write in its name.
+claim never shows it in `repr`, because a claim is enough to release the lease and to write in its name.
 """
 
 import base64
@@ -25,7 +25,7 @@ EPOCH_STRIDE = 2**40
 """Raising a source's epoch moves its counter to the next multiple of this many tokens."""
 
 MEMORY_SOURCE_PREFIX = "memory-"
-"""What the id of a source in memory begins with: its tokens end with its process, so durable guards refuse them."""
+"""The prefix of the id of a source in memory. Its tokens start at 1 in each process, so durable guards refuse them."""
 
 SEQUENCER_VARIABLE = "FENCELOCK_SEQUENCER"
 _SEQUENCER_FORM = "fl1.<source-id>.<history-id>.<mode>.<token>.<claim>.<lock, base64url>"
@@ -36,13 +36,13 @@ EXCLUSIVE = "x"
 
 
 def check_name(name: object, *, what: str, limit_bytes: int) -> str:
-    """Return `name` if it keeps the contract of names; raise ConfigError, which states that contract, if not."""
+    """Return `name` if it is a valid name; otherwise raise ConfigError, which says what a valid name is."""
     if not isinstance(name, str):
         raise ConfigError(f"a {what} must be a str, not {type(name).__name__}")
     try:
         size_bytes = len(name.encode("utf-8"))
     except UnicodeEncodeError:
-        raise ConfigError(f"{what} {name!r} contains a lone surrogate: use text that UTF-8 can carry") from None
+        raise ConfigError(f"{what} {name!r} contains a lone surrogate: use text that UTF-8 can encode") from None
     if not name:
         raise ConfigError(f"a {what} must not be empty")
     if size_bytes > limit_bytes:
@@ -53,12 +53,12 @@ def check_name(name: object, *, what: str, limit_bytes: int) -> str:
 
 
 def check_lock_name(name: object) -> str:
-    """Return `name` if it can name a lock: a non-empty str of at most 512 bytes of UTF-8 without U+0000."""
+    """Return `name` if it can name a lock, that is, a non-empty str of at most 512 bytes of UTF-8 without U+0000."""
     return check_name(name, what="lock name", limit_bytes=MAX_LOCK_NAME_BYTES)
 
 
 def check_resource_name(name: object) -> str:
-    """Return `name` if it can name a resource; resources follow the rules of lock names."""
+    """Return `name` if it can name a resource; the rules are those of lock names."""
     return check_name(name, what="resource name", limit_bytes=MAX_RESOURCE_NAME_BYTES)
 
 
@@ -80,13 +80,13 @@ def draw_claim() -> str:
 @cache
 def _host_and_program() -> tuple[str, str]:
     program = os.path.basename(sys.argv[0] if sys.argv else "") or "python"
-    # A file name may hold bytes that are no text, and a program may call itself what it likes.
+    # A file name may contain bytes that are not text, and a program may set sys.argv[0] to anything.
     readable = program.encode("utf-8", "replace").decode().replace("\0", "?")
     return os.uname().nodename, readable[:MAX_PROGRAM_CHARACTERS]
 
 
 def default_holder() -> str:
-    """Return who this process is, for people: `host:pid:program`."""
+    """Return the holder's name of this process, for people to read: `host:pid:program`."""
     host, program = _host_and_program()
     return f"{host}:{os.getpid()}:{program}"
 
@@ -97,16 +97,16 @@ def check_holder(holder: object) -> str:
 
 
 def check_reason(reason: object) -> str:
-    """Return the reason if it is one that an audit entry can keep: not blank, at most 2048 bytes of UTF-8."""
+    """Return the reason if an audit entry can keep it: not blank, at most 2048 bytes of UTF-8."""
     text = check_name(reason, what="reason", limit_bytes=MAX_REASON_BYTES)
     if not text.strip():
-        raise ConfigError("a reason must not be blank: say why, for whoever reads the audit entries")
+        raise ConfigError("a reason must not be blank: say why, for the readers of the audit entries")
     return text
 
 
 @dataclass(frozen=True, slots=True)
 class Sequencer:
-    """The portable proof of a lease, for processes and resources that do not hold the lease itself.
+    """The portable proof of a lease, for other processes and for resources.
 
     `str(sequencer)` is ASCII and contains the claim: treat it as a secret. `repr` hides the claim.
     """
@@ -166,7 +166,7 @@ def _decode_lock(encoded: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LockInfo:
-    """What a source knows of one lock. `token` is the last one issued (None: none yet); times are seconds."""
+    """What a source knows about one lock. `token` is the last one issued (None: none yet); times are seconds."""
 
     name: str
     token: int | None
@@ -175,16 +175,16 @@ class LockInfo:
     ttl: float | None
     waiters: tuple[str, ...]
     is_kept: bool = False
-    """True where the source keeps the lock, but can tell no token of it, as ZooKeeper of one that nobody holds."""
+    """True if the source keeps the lock but cannot tell its last token, as ZooKeeper does for a lock that is free."""
 
     @property
     def is_known(self) -> bool:
-        """True if the source has ever heard of the lock, as far as it remembers."""
+        """True if the source has a record of the lock."""
         return self.is_kept or self.token is not None or self.is_held or bool(self.waiters)
 
     @property
     def is_held(self) -> bool:
-        """True while some lease on the lock has not ended."""
+        """True while a lease on the lock is running."""
         return self.holder is not None
 
 
@@ -201,9 +201,9 @@ class SourceInfo:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The highest token that a resource has promised, and whose it is. Token 0: never sealed.
+    """The highest token that a resource has promised, and the lease that it belongs to. Token 0: never sealed.
 
-    `claim` is None where no lease owns the mark: an operator, or the switch to enforcement, raised it.
+    `claim` is None if no lease owns the mark: an operator, or the switch to enforcement, raised it.
     """
 
     resource: str
@@ -226,8 +226,8 @@ class Protection:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that `fencelock doctor` found: a stable code, what is wrong, and what to do about it; `resource` is
-    the one that it is about, if it is about one.
+    """One problem that `fencelock doctor` found: a stable code, what is wrong, and what to do about it. `resource` is
+    None if it concerns the whole store.
     """
 
     code: str
@@ -238,7 +238,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class BrokenLock:
-    """What `break_lock` did: whose lease ended (None: nobody's), and the token minted to seal guards against them."""
+    """What `break_lock` did: the holder whose lease ended (None: the lock was free), and the token that outranks it."""
 
     lock: str
     token: int

@@ -58,7 +58,7 @@ def test_lock_name_at_the_edge_of_the_contract_is_accepted(name: str) -> None:
         ("x" * (MAX_LOCK_NAME_BYTES + 1), r"512 bytes of UTF-8 at most; this one has 513"),
         ("é" * (MAX_LOCK_NAME_BYTES // 2) + "x", r"512 bytes of UTF-8 at most; this one has 513"),
         ("a\0b", r"U\+0000: leave it out"),
-        ("a\ud800b", "lone surrogate: use text that UTF-8 can carry"),
+        ("a\ud800b", "lone surrogate: use text that UTF-8 can encode"),
         (b"bytes", "must be a str, not bytes"),
         (None, "must be a str, not NoneType"),
         (7, "must be a str, not int"),

@@ -1,9 +1,9 @@
-"""What guard flows ask of a guarded resource's store, and what they are told.
+"""The requests to the store of a guarded resource, and its replies.
 
-Promise: requests and replies are plain values. Between `Begin` and `Commit`, and between `Open` and `Finish`, all runs
-in one write transaction, which also holds the marks still, or is refused at its end if one has changed; what leaves it
-by an exception is undone. A store decides nothing here: it compares, reads and writes marks, and refuses in the file or
-server what presents no seal.
+Promise: requests and replies are plain values. Between `Begin` and `Commit`, and between `Open` and `Finish`, all
+requests run in one write transaction, which either keeps the marks from changing or is refused at its end if one has
+changed; an exception rolls it back. A store makes no decision: it compares, reads and writes marks, and refuses writes
+that present no token.
 """
 
 from collections.abc import Generator
@@ -16,31 +16,33 @@ OBSERVE = "observe"
 
 
 class ConflictError(Exception):
-    """The end of a transaction was refused, since something has changed that it relied on: nothing was written.
+    """A store refused to commit, because something that the transaction relied on has changed: nothing was written.
 
-    Never seen by users. The message is the part of a sentence that says what has changed.
+    Users never see it. The message is a clause that says what has changed.
     """
 
 
 # --- transactions ----------------------------------------------------------------------------------
 class Begin(NamedTuple):
-    """Begin a brief write transaction of the guard's own, to be on the disk before its Commit is answered (G4).
+    """Begin a brief write transaction of the guard's own, which is flushed before the reply to its Commit (G4).
     Reply: None.
     """
 
 
 class Commit(NamedTuple):
-    """Commit it. Reply: None. OutcomeUnknownError if the store did not confirm it; ConflictError from a store that does
-    not hold the marks still, if one that was read has changed.
+    """Commit that transaction. Reply: None.
+
+    OutcomeUnknownError if the store did not confirm the commit. ConflictError, from a store that compares at the end of
+    a transaction, if a mark that was read has changed.
     """
 
 
 class Open(NamedTuple):
-    """Begin the user's transaction, and admit its writes to each resource whose mark is exactly the sequencer's, and
-    open. Reply: tuple[str, ...], the resources whose mark is not.
+    """Begin the user's transaction, and admit its writes to each resource whose mark is the sequencer's and not closed.
+    Reply: tuple[str, ...], the other resources.
 
-    `limit_ms`: how long the transaction may be idle, where the store can end it then (G3): the lease's time left. None
-    if nobody here knows that.
+    `limit_ms` is the time left of the lease, None if it is unknown: a store that can end an idle transaction ends it
+    after that (G3).
     """
 
     resources: tuple[str, ...]
@@ -49,7 +51,7 @@ class Open(NamedTuple):
 
 
 class Finish(NamedTuple):
-    """Take back what was presented to these resources, and commit the user's transaction. Reply: None.
+    """Stop admitting writes to these resources, and commit the user's transaction. Reply: None.
 
     GuardError if the user's code ended the transaction, or tried to; OutcomeUnknownError and ConflictError as for
     Commit.
@@ -60,11 +62,10 @@ class Finish(NamedTuple):
 
 # --- marks -----------------------------------------------------------------------------------------
 class ReadMarks(NamedTuple):
-    """Tell the marks that are known of these resources. Reply: dict[str, Mark].
+    """Read the marks of these resources. Reply: dict[str, Mark], without the resources that have none.
 
-    A store that shows nobody another's claim tells whether it is this one, and shows something else if not.
-    `may_share`: marks that are this claim's will not be written, so others of the same lease may go on with their
-    transactions.
+    `claim`: a store that keeps claims secret returns this claim in a mark that it belongs to, and a substitute in any
+    other. `may_share`: the marks of this claim will not be written, so other transactions of the same lease may go on.
     """
 
     resources: tuple[str, ...]
@@ -73,13 +74,13 @@ class ReadMarks(NamedTuple):
 
 
 class WriteMarks(NamedTuple):
-    """Write marks that a lease may write: raised, or closed by their own holder. Reply: None."""
+    """Write marks that a lease may write: raised ones, and those that their own holder closes. Reply: None."""
 
     marks: tuple[Mark, ...]
 
 
 class AuditEntry(NamedTuple):
-    """What an operator did to a resource, and why; the store adds when."""
+    """What an operator did to a resource, and why; the store adds the time."""
 
     action: str
     resource: str
@@ -90,7 +91,7 @@ class AuditEntry(NamedTuple):
 
 
 class ChangeMark(NamedTuple):
-    """Write an audit entry and, on its authority, any other change of a mark (G8). Reply: None."""
+    """Write an audit entry and, on its authority, a change of a mark that no lease may make (G8). Reply: None."""
 
     mark: Mark
     entry: AuditEntry
@@ -104,10 +105,10 @@ class WriteAudit(NamedTuple):
 
 # --- in the caller's own transaction -----------------------------------------------------------------
 class Join(NamedTuple):
-    """Hold the marks of these resources still for the rest of the caller's own transaction, and limit its idleness as
-    Open does. Reply: bool, whether a mark may be raised in it. `is_to_raise`: one may have to be.
+    """Keep the marks of these resources from changing for the rest of the caller's own transaction, and limit its
+    idleness as Open does. Reply: bool, whether a mark may be raised in it. `is_to_raise`: the caller may need that.
 
-    GuardError if that transaction already looks at a past state of the resource.
+    GuardError if that transaction reads an outdated state of the resource.
     """
 
     resources: tuple[str, ...]
@@ -116,8 +117,9 @@ class Join(NamedTuple):
 
 
 class Present(NamedTuple):
-    """Admit the caller's writes, and limit the idleness of their transaction, as Open does. Reply: tuple[str, ...], the
-    resources whose mark is another.
+    """Admit writes in the caller's own transaction, and limit its idleness, as Open does.
+
+    Reply: tuple[str, ...], the resources whose mark is not the sequencer's.
     """
 
     resources: tuple[str, ...]
@@ -126,20 +128,20 @@ class Present(NamedTuple):
 
 
 class Unpresent(NamedTuple):
-    """Take back what was presented, before the caller commits. Reply: None. GuardError if it is not there any more."""
+    """Stop admitting writes, before the caller commits. Reply: None. GuardError if the transaction has ended."""
 
     resources: tuple[str, ...]
 
 
 # --- protection ------------------------------------------------------------------------------------
 class ReadProtections(NamedTuple):
-    """Tell which tables of a resource are protected. Reply: tuple[Protection, ...]."""
+    """Read which tables of a resource are protected. Reply: tuple[Protection, ...]."""
 
     resource: str
 
 
 class Protect(NamedTuple):
-    """Make the store itself enforce or observe writes to these tables, and know the resource's lock.
+    """Have the store itself enforce or observe writes to these tables, and bind the resource to the lock.
 
     Reply: Protected.
     """
@@ -151,15 +153,15 @@ class Protect(NamedTuple):
 
 
 class Protected(NamedTuple):
-    """What was in force before, for each table whose mode changed."""
+    """The former protection of each table whose mode has changed."""
 
     changed: tuple[Protection, ...]
 
 
 class Unprotect(NamedTuple):
-    """Let anybody write to these tables again; none named: to all of the resource.
+    """Stop protecting these tables, or all tables of the resource if none is named.
 
-    Reply: tuple[Protection, ...], what was taken away.
+    Reply: tuple[Protection, ...], the protections that were removed.
     """
 
     resource: str
@@ -167,7 +169,7 @@ class Unprotect(NamedTuple):
 
 
 class RecordRefusal(NamedTuple):
-    """Count something that would have been refused, had the resource not only been observed. Reply: None."""
+    """Count a refusal that observe mode did not carry out. Reply: None."""
 
     resource: str
     kind: str
@@ -175,16 +177,16 @@ class RecordRefusal(NamedTuple):
 
 # --- inspection, outside of any transaction --------------------------------------------------------
 class InspectResources(NamedTuple):
-    """Tell everything known of one resource, or of all (None), without changing it. Reply: ResourceReport."""
+    """Read what the store keeps of one resource, or of all (None). Reply: ResourceReport."""
 
     resource: str | None
 
 
 class Observation(NamedTuple):
-    """Writes that observe mode let pass. `table` is empty where a lease, not a row, would be refused.
+    """Writes that observe mode let pass. `table` is empty if the refusal concerned a lease instead of a row.
 
-    `kind` is insert, update, delete or truncate, or why the lease would be; times are UTC, ISO 8601. Who it was is
-    known to servers only: the role, what the client calls itself, and its address.
+    `kind` is insert, update, delete or truncate, or the reason for which the lease would have been refused; the two
+    times are UTC, ISO 8601. Only servers know the client: its role, the name of its application, and its address.
     """
 
     resource: str
@@ -199,7 +201,7 @@ class Observation(NamedTuple):
 
 
 class ResourceReport(NamedTuple):
-    """All about a place at one moment."""
+    """What a guard's store keeps at one moment: of one resource, or of all."""
 
     marks: tuple[Mark, ...]
     protections: tuple[Protection, ...]

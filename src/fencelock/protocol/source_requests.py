@@ -1,9 +1,9 @@
-"""What flows ask for, and what they are told: the whole vocabulary between lock logic and stores.
+"""The requests to a source and its replies: everything that passes between lock logic and stores.
 
-Promise: requests and replies are plain values, comparable and printable, so that drivers, stores, the simulator and
-fault injectors meet here and nowhere else. Times are integer milliseconds on the source's clock, or durations.
-Requests to a source carry the claim that makes them idempotent: a source that gets one twice gives the same answer
-twice.
+Promise: requests and replies are plain values, comparable and printable; they are the only interface between drivers,
+stores, the simulator and fault injectors. Times are integer milliseconds on the source's clock, or durations. A request
+that changes a source carries the claim that makes it idempotent: a source that gets the request twice gives the same
+answer twice.
 """
 
 from collections.abc import Generator
@@ -14,28 +14,28 @@ from fencelock.model import LockInfo, SourceInfo
 
 # --- answered by the driver itself ----------------------------------------------------------------
 class Now(NamedTuple):
-    """Ask for the holder's clock. Reply: int, milliseconds."""
+    """Read the holder's clock. Reply: int, milliseconds."""
 
 
 NOW = Now()
 
 
 class Draw(NamedTuple):
-    """Draw a new claim. Reply: (claim, when it was drawn in microseconds on the holder's clock)."""
+    """Draw a new claim. Reply: the claim, and the microseconds of the holder's clock at which it was drawn."""
 
 
 DRAW = Draw()
 
 
 class Listen(NamedTuple):
-    """Open the channel on which the store will tell this claim that its turn may have come. Reply: None."""
+    """Open the channel on which the store notifies this claim when its turn may have come. Reply: None."""
 
     lock: str
     claim: str
 
 
 class Wait(NamedTuple):
-    """Sleep until the channel tells something, for `timeout_ms` at most. Reply: None."""
+    """Sleep until the channel is notified, for `timeout_ms` at most. Reply: None."""
 
     timeout_ms: int
 
@@ -44,8 +44,8 @@ class Wait(NamedTuple):
 class Acquire(NamedTuple):
     """Grant the lock to a claim that was never granted before, or queue it if it may wait.
 
-    `born_us` is when the claim was drawn, on the source's clock: with it a bounded memory of ended claims is exact
-    (H4). Reply: Granted, Queued, Busy, ClaimEnded or BlockSpent.
+    `born_us` is the time at which the claim was drawn, in microseconds of the source's clock: it makes a bounded memory
+    of ended claims exact (H4). Reply: Granted, Queued, Busy, ClaimEnded or BlockSpent.
     """
 
     lock: str
@@ -57,8 +57,9 @@ class Acquire(NamedTuple):
 
 
 class Poll(NamedTuple):
-    """Grant the lock to a claim that is in the queue already, if its turn has come. Reply: as to Acquire,
-    never Busy.
+    """Grant the lock to a claim that is already in the queue, if its turn has come.
+
+    Reply: Granted, Queued, ClaimEnded or BlockSpent.
     """
 
     lock: str
@@ -76,28 +77,29 @@ class Renew(NamedTuple):
 
 
 class Release(NamedTuple):
-    """End the claim for good, wherever it is: holding, queued, or not yet arrived. Reply: Released."""
+    """End the claim for good, whether it holds the lock, waits, or has not arrived yet. Reply: Released."""
 
     lock: str
     claim: str
 
 
 class Inspect(NamedTuple):
-    """Tell what is known of one lock. Reply: LockInfo."""
+    """Read what the source knows about one lock. Reply: LockInfo."""
 
     lock: str
 
 
 class ListLocks(NamedTuple):
-    """Tell what is known of the locks whose names sort after `after`, one page. Reply: tuple[LockInfo, ...]."""
+    """Read one page of the locks whose names sort after `after`. Reply: tuple[LockInfo, ...]."""
 
     after: str | None
 
 
 class Break(NamedTuple):
-    """End whatever lease the lock has, and mint a token for the breaker, so that guards can be sealed against the old
-    holder. The lock is free afterwards; asked again under the same claim, it ends nobody else's lease. Reply: Broken or
-    BlockSpent.
+    """End the lock's present lease, and mint a token for the breaker, with which guards are sealed against the old
+    holder. The lock is free afterwards. A repeated request with the same claim does not end a later lease.
+
+    Reply: Broken or BlockSpent.
     """
 
     lock: str
@@ -107,16 +109,16 @@ class Break(NamedTuple):
 
 
 class Purge(NamedTuple):
-    """Forget locks that nobody holds or waits for; their tokens stay spent. Reply: int, how many."""
+    """Forget the locks that are free and have no waiters; their tokens are never issued again. Reply: int, how many."""
 
 
 class ReadSource(NamedTuple):
-    """Tell the source's identity and counter, changing nothing. Reply: SourceInfo."""
+    """Read the source's identity and counter. Reply: SourceInfo."""
 
 
 class RaiseEpoch(NamedTuple):
     """Start a new history above every token of the old one, if the history is still `history_id`. Ends every lease.
-    Reply: SourceInfo of the new history, or None if somebody else raised first.
+    Reply: SourceInfo of the new history, or None if the present history is another one.
     """
 
     history_id: str
@@ -125,7 +127,7 @@ class RaiseEpoch(NamedTuple):
 
 # --- replies --------------------------------------------------------------------------------------
 class Granted(NamedTuple):
-    """The claim holds the lock, for `remaining_ms` from the moment at which the source decided."""
+    """The claim holds the lock, for `remaining_ms` from the moment of the source's decision."""
 
     token: int
     remaining_ms: int
@@ -134,13 +136,13 @@ class Granted(NamedTuple):
 
 
 class Queued(NamedTuple):
-    """In the queue; look again after `wait_ms` at the latest, whatever the channel says."""
+    """The claim is in the queue; poll again after `wait_ms` at the latest, notified or not."""
 
     wait_ms: int
 
 
 class Busy(NamedTuple):
-    """Held by somebody else, or others wait already."""
+    """Another claim holds the lock, or others are already waiting."""
 
 
 class ClaimEnded(NamedTuple):
@@ -154,20 +156,20 @@ class BlockSpent(NamedTuple):
 
 
 class Released(NamedTuple):
-    """The claim is over. `was_held`: it held the lock until now."""
+    """The claim has ended. `was_held`: it held the lock until now."""
 
     was_held: bool
 
 
 class Renewed(NamedTuple):
-    """Time left for each claim that was renewed, and the reason for each that was not."""
+    """By claim: the time left of each lease that was renewed, and the reason for each that was not."""
 
     remaining_ms: dict[str, int]
     lost: dict[str, str]
 
 
 class Broken(NamedTuple):
-    """The lock is free, and the breaker has a token. `holder`: who held it, None if nobody did."""
+    """The lock is free, and `token` is the breaker's. `holder` held the lock until now; None: it was free."""
 
     token: int
     source_id: str

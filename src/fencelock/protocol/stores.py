@@ -1,9 +1,9 @@
-"""What a store must be, for ours and for anybody's: the contract between drivers and stores.
+"""What every store must be: the contract between drivers and stores.
 
 Promise of a source's connection: `perform` answers one request in one round trip and one transaction, or raises an
-error of the tree whose `definite` is true to the fact. Promise of a guard's connection: between Begin and Commit every
-request runs in one transaction, and leaving it by an exception rolls it back. Capabilities are declared, never
-discovered by an error.
+error of fencelock's whose `definite` is correct. Promise of a guard's connection: between Begin and Commit every
+request runs in one transaction, and an exception rolls it back. Capabilities are declared, never discovered by an
+error.
 """
 
 from dataclasses import dataclass
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a source can do: the range and step of its ttl in milliseconds, whether waiters are told of a release,
-    whether its client speaks asyncio, so that it is an AsyncSourceStore too, and how many connections the callers of
-    one process may have at a time (None: any number, since they cost nothing).
+    """What a source can do: the range and step of its ttl in milliseconds, whether it notifies waiters of a release,
+    whether its client speaks asyncio (then it is an AsyncSourceStore too), and how many connections the callers of one
+    process may have at a time (None: any number, because they cost nothing).
     """
 
     ttl_min_ms: int
@@ -39,7 +39,7 @@ class SourceConnection(Protocol):
         """Answer one request, or raise. After an exception the caller discards the connection."""
 
     def close(self) -> None:
-        """Give the connection back to the system; never raises."""
+        """Close the connection; never raises."""
 
 
 class AsyncSourceConnection(Protocol):
@@ -49,17 +49,17 @@ class AsyncSourceConnection(Protocol):
         """Answer one request, or raise. After an exception, a cancellation included, the caller closes it."""
 
     def close(self) -> None:
-        """Give the connection back to the system without waiting; never raises."""
+        """Close the connection without waiting; never raises."""
 
 
 class Channel(Protocol):
-    """Where one waiting claim hears that its turn may have come; made before the claim looks for the last time."""
+    """Notifies one waiting claim that its turn may have come. The flow opens it before the claim's next poll."""
 
     def fileno(self) -> int:
-        """Return a descriptor that becomes readable when something was told."""
+        """Return a descriptor that becomes readable when the channel is notified."""
 
     def drain(self) -> None:
-        """Forget what was told until now."""
+        """Forget the notifications so far."""
 
     def close(self) -> None:
         """Stop listening; never raises."""
@@ -72,20 +72,20 @@ class SourceStore(Protocol):
     url: str
 
     def connect(self, *, request_timeout_s: float) -> SourceConnection:
-        """Return a connection whose requests wait `request_timeout_s` at most for a store that is busy or slow."""
+        """Return a connection whose requests wait at most `request_timeout_s` for a store that is busy or slow."""
 
     def listen(self, lock: str, claim: str) -> Channel:
         """Open the channel of one waiting claim."""
 
     def install(self) -> None:
-        """Make the schema if the store has none; safe when run concurrently, and again."""
+        """Create the schema if the store has none; safe to run concurrently and repeatedly."""
 
     def examine(self) -> list[Finding]:
-        """Return what in this source's set-up would break the promise, for `fencelock doctor`."""
+        """Return the problems of this source's setup that break its guarantees, for `fencelock doctor`."""
 
 
 class AsyncSourceStore(SourceStore, Protocol):
-    """A source whose client speaks asyncio as well, as its capabilities say."""
+    """A source whose client also speaks asyncio; its capabilities declare that."""
 
     def connect_async(self, *, request_timeout_s: float) -> AsyncSourceConnection:
         """Return a connection for the running loop, whose requests wait `request_timeout_s` at most."""
@@ -99,16 +99,16 @@ class GuardConnection(Protocol):
         """The client's own object, which `guard.transaction` yields."""
 
     def perform(self, request: "GuardRequest") -> "GuardReply":
-        """Answer one request; anything but success leaves no transaction open."""
+        """Answer one request; if it raises, no transaction is open afterwards."""
 
     def rollback(self) -> None:
-        """Undo the open transaction, if there is one that is not the caller's own; never raises."""
+        """Roll back the open transaction, unless it is the caller's own; never raises."""
 
     def map_error(self, error: BaseException) -> GuardError | None:
-        """Return what an exception out of the user's block means in the guard's words; None: it is the user's own."""
+        """Return the GuardError that an exception from the user's block stands for; None: it is the user's own."""
 
     def close(self) -> None:
-        """Roll back what is open and give the connection back; never raises."""
+        """Roll back the open transaction and give the connection back; never raises."""
 
 
 class AsyncGuardConnection(Protocol):
@@ -119,70 +119,71 @@ class AsyncGuardConnection(Protocol):
         """The client's own object, which `guard.transaction` yields."""
 
     async def perform(self, request: "GuardRequest") -> "GuardReply":
-        """Answer one request; anything but success, a cancellation included, leaves no transaction open."""
+        """Answer one request; if it raises, or is cancelled, no transaction is open afterwards."""
 
     async def rollback(self) -> None:
-        """Undo the open transaction, if there is one that is not the caller's own; never raises an Exception."""
+        """Roll back the open transaction, unless it is the caller's own; never raises an Exception."""
 
     def map_error(self, error: BaseException) -> GuardError | None:
-        """Return what an exception out of the user's block means in the guard's words; None: it is the user's own."""
+        """Return the GuardError that an exception from the user's block stands for; None: it is the user's own."""
 
     def close(self) -> None:
-        """Give the connection back without waiting; one that is in a transaction is ended. Never raises."""
+        """Give the connection back without waiting, or close it if it is in a transaction; never raises."""
 
 
 class GuardStore(Protocol):
-    """A place that keeps marks and enforces them. Making one opens nothing."""
+    """A store that keeps marks and enforces them. Making one opens nothing."""
 
     url: str
-    """The one spelling of where it is: equal for every URL that means the same place."""
+    """The canonical URL: equal for all URLs of the same store."""
     speaks_asyncio: bool
-    """Whether its client speaks asyncio, so that it is an AsyncGuardStore too."""
+    """Whether its client speaks asyncio; then it is an AsyncGuardStore too."""
 
     def connect(self) -> GuardConnection:
-        """Return a connection of the guard's own; any error of opening it comes with its first request."""
+        """Return a connection of the guard's own; an error in opening it is raised by its first request."""
 
     def caller_connection(self, native: Any) -> GuardConnection:
-        """Speak over the caller's connection, which is inside a transaction; GuardError if it is not."""
+        """Return a connection that uses the caller's own, which is inside a transaction; GuardError if it is not."""
 
     def install(self) -> None:
-        """Make the schema, if the place has none and makes none at first use; safe when run concurrently, and again."""
+        """Create the schema, unless the first use does; safe to run concurrently and repeatedly."""
 
     def examine(self) -> list[Finding]:
-        """Return what in this resource's set-up would break the promise, for `fencelock doctor`."""
+        """Return the problems of this resource's setup that break its guarantees, for `fencelock doctor`."""
 
 
 class FrameworkConnection(GuardConnection, Protocol):
     """A framework's connection, whose transactions the framework begins and ends.
 
-    It answers what may be asked in the caller's own transaction, Present as its first statement.
+    It answers the requests that belong into the caller's own transaction; Present is that transaction's first
+    statement.
     """
 
     def prepare(self) -> None:
         """Make the session ready to present a token, before the transaction begins."""
 
     def restore(self) -> None:
-        """Leave nothing in the session, once the transaction has ended, well or not."""
+        """Remove everything from the session after the transaction has ended, committed or not."""
 
     def map_commit_error(self, error: BaseException) -> GuardError | None:
-        """Return what a failed COMMIT means in the guard's words, if the server itself has said that it failed."""
+        """Return the GuardError that a failed COMMIT stands for, if the server itself reported the failure."""
 
 
 @runtime_checkable
 class SQLGuardStore(GuardStore, Protocol):
-    """A guarded place that frameworks reach too, through whichever DB-API driver they have."""
+    """A guarded database that frameworks also reach, through a DB-API driver of their choice."""
 
     def framework_connection(self, connection: Any, driver: Any, paramstyle: str) -> FrameworkConnection:
-        """Speak through a framework's connection: `connection` has DB-API cursors, whose parameters are written in
-        `paramstyle`; `driver` is the driver's own connection, perhaps an asynchronous one.
+        """Return a connection that uses a framework's own: `connection` has DB-API cursors, whose parameters are
+        written in `paramstyle`; `driver` is the driver's own connection, perhaps an asynchronous one.
         """
 
 
 class AsyncGuardStore(GuardStore, Protocol):
-    """A guarded place whose client speaks asyncio as well."""
+    """A guarded store whose client also speaks asyncio."""
 
     def connect_async(self) -> AsyncGuardConnection:
-        """Return a connection for the running loop; any error of opening it comes with its first request."""
+        """Return a connection for the running loop; an error in opening it is raised by its first request."""
 
     def async_caller_connection(self, native: Any) -> AsyncGuardConnection:
-        """Speak over the caller's asynchronous connection, as `caller_connection` does over a synchronous one."""
+        """Return a connection that uses the caller's asynchronous one; the twin of `caller_connection`."""
