@@ -1,0 +1,101 @@
+"""`python -m fencelock_lab.campaigns`: how it shares its time, which exit code it has, and what its page says."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fencelock.errors import SourceError
+from fencelock_lab.campaigns import __main__ as program
+from fencelock_lab.campaigns.schedules import SCHEDULES, STORES, Outcome, Schedule
+from fencelock_lab.campaigns.summary import Finding, page
+from fencelock_lab.campaigns.verdict import judge
+from tests.lab.campaigns.planted import Script, two_tenures
+from tests.lab.campaigns.test_check_command import busy
+
+SHORT = Schedule("short", STORES, duration=1.0)
+LONG = Schedule("long", STORES, duration=50.0)
+
+
+def outcome(script: Script, schedule: Schedule = SHORT) -> Outcome:
+    history = script.history()
+    return Outcome(schedule, 7, judge(history), history)
+
+
+class Clock:
+    """Stands still but for the runs, each of which takes what the schedule says."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, result: Any = None) -> None:
+        self.now = 0.0
+        self.ran: list[str] = []
+        self.result = result
+        monkeypatch.setattr(program.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(program, "run_schedule", self.run)
+
+    def run(self, schedule: Schedule, history: Path, **more: Any) -> Outcome:
+        self.now += schedule.duration
+        self.ran.append(schedule.name)
+        more["started"]("sqlite:///" + str(history.with_name("app.db")))
+        history.write_text("")
+        if isinstance(self.result, Exception):
+            raise self.result
+        return outcome(self.result or busy(), schedule)
+
+
+def test_time_is_shared_in_turns_the_shortest_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    runs = program.Runs()
+    program.share(runs, [LONG, SHORT], 2.0)
+    assert clock.ran[:4] == ["short", "long", "short", "long"]
+    assert clock.now <= 120.0
+    assert set(clock.ran[4:]) == {"short"}
+
+
+def test_what_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    clock = Clock(monkeypatch)
+    program.share(program.Runs(), [LONG, SHORT], 0.5)
+    assert "long" not in clock.ran
+    assert "long: not run, it would take 65 s" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("result", "code", "told"),
+    [
+        (None, 0, "short: clean (seed 7"),
+        (busy(freezes=0), 2, "too little"),
+        (two_tenures().final(("a", 1, 10)), 1, "lost-write"),
+        (SourceError("etcd is not installed"), 69, "could not be carried out: etcd is not installed"),
+    ],
+)
+def test_the_worst_run_decides_the_exit_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], result: Any, code: int, told: str
+) -> None:
+    clock = Clock(monkeypatch)
+    runs = program.Runs()
+    runs.run(SHORT)
+    clock.result = result
+    runs.run(SHORT)
+    assert runs.code == code
+    out = capsys.readouterr().out
+    assert told in out
+    for line in out.splitlines():
+        if line.startswith("the history is in "):
+            Path(line.removeprefix("the history is in ")).unlink()
+
+
+def test_a_violation_outranks_a_run_that_could_not_be_carried_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program, "set_aside", lambda path: path)
+    clock = Clock(monkeypatch, SourceError("gone"))
+    runs = program.Runs()
+    runs.run(SHORT)
+    clock.result = two_tenures().final(("a", 1, 10))
+    runs.run(SHORT)
+    assert runs.code == 1
+
+
+def test_the_page_says_when_and_over_how_many_faults() -> None:
+    text = page([Finding(outcome(busy(), SCHEDULES["sqlite"]), "SQLite 3.40.1")])
+    assert "`make verify` wrote this page, last on 20" in text
+    assert "**In all 5 freezes of a holder past its ttl, 0 kills, 0 disturbances" in text
+    assert "no promise was broken" in text
+    assert "| | SQLite 3.40.1 |" in text
