@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from fencelock_lab.servers.setup import Setup
 
 _TRIAL_TTL_S = 10.0
-"""The length of the lease by which a set-up is tried: a slow machine is no reason to refuse it."""
+"""The length of the lease by which a setup is tried: a slow machine is no reason to refuse it."""
 _LOOK_S = 0.1
 Tell = Callable[[str], object]
 

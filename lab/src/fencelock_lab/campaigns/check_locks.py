@@ -1,7 +1,7 @@
 """Whether each lock kept its promises: fresh tokens, one holder at a time, its newest holder never turned away.
 
 Promise: an overlap of two holders that an expired lease explains is information. So is a process that goes on believing
-in its lease; what it then writes is the guard's business, and another checker's.
+in its lease; another checker judges what it then writes.
 """
 
 from bisect import bisect_right
@@ -47,7 +47,7 @@ def _check_growth(lock: str, granted: list[Operation], findings: Findings) -> No
                 highest = ended[next_ended]
             next_ended += 1
         if highest is not None and (one.token or 0) <= (highest.token or 0):
-            message = f"token {one.token} was granted after {highest.token}, to whoever asked later"
+            message = f"token {one.token} was granted after {highest.token}, to a process that asked later"
             findings.blame("token-went-back", lock, message, highest, one)
             return
 
@@ -76,7 +76,7 @@ def _judge(lock: str, calls: list[LinearizedCall], found: Linearization, model: 
         findings.doubt("lock-not-exclusive", lock, "the search for an order took more steps than it may")
     elif found.culprit is not None:
         culprit = found.culprit
-        held = ", ".join(f"process {process} with token {token}" for process, token in found.holders) or "nobody"
+        held = ", ".join(f"process {process} with token {token}" for process, token in found.holders) or "no process"
         message = (
             f"process {culprit.process} was granted token {culprit.token}, which no order of the operations on {model} "
             f"allows: the holder until then was {held}"
@@ -98,7 +98,7 @@ def _overlaps(calls: list[LinearizedCall]) -> int:
 
 
 def check_refusals(history: History, findings: Findings) -> None:
-    """Nobody is refused as stale while no higher token can be known to the resource."""
+    """No process is refused as stale while the resource can know of no higher token."""
     ceilings = {lock: Ceiling(operations) for lock, operations in history.by_place(ACQUIRE).items()}
     for resource, operations in history.by_place(READ, WRITE).items():
         ceiling = ceilings.get(history.lock_of(resource) or "")
@@ -118,7 +118,7 @@ def check_refusals(history: History, findings: Findings) -> None:
 
 
 def check_alarms(history: History, findings: Findings) -> None:
-    """No guard had to say that a token has two leases, or that a seal is gone from a resource that was not restored."""
+    """No guard reported a token with two leases, or a lost seal at a resource that was not restored."""
     for resource, operations in history.by_place(READ, WRITE).items():
         restored_ns = [at_ns for other in history.beside(resource) for at_ns, _ in history.restores(other)]
         for one in operations:
@@ -128,7 +128,7 @@ def check_alarms(history: History, findings: Findings) -> None:
                 message = f"token {one.token} was refused, since another lease had sealed the resource with it"
                 findings.blame("token-granted-twice", resource, message, one)
             elif one.error == "SealLostError" and one.ended_ns < min(restored_ns, default=float("inf")):
-                message = f"the seal with token {one.token} is gone, and nobody had restored the resource"
+                message = f"the seal with token {one.token} is gone, and the resource was not restored"
                 findings.blame("seal-lost", resource, message, one)
 
 
@@ -144,7 +144,7 @@ def check_errors(history: History, findings: Findings, allowed: frozenset[str]) 
 class Ceiling:
     """When the first of the grants above each token was asked for.
 
-    A grant that nobody was told of is left out: its process had no token to show to a resource.
+    A grant that was not answered is left out: its process had no token to show to a resource.
     """
 
     def __init__(self, operations: list[Operation]) -> None:
@@ -155,7 +155,7 @@ class Ceiling:
             self._earliest[at] = min(self._earliest[at], self._earliest[at + 1])
 
     def may_exceed(self, token: int, now_ns: int) -> bool:
-        """Tell whether a higher token may have reached the resource by now."""
+        """Return whether a higher token may have reached the resource by now."""
         at = bisect_right(self._tokens, token)
         return at < len(self._tokens) and self._earliest[at] <= now_ns
 

@@ -3,8 +3,8 @@
 A read says how many writes it has seen, and the final state which ones those were. So a read shows what no later write
 does, for example if its process was killed before it wrote.
 
-Promise: a read is compared with what ended before it, or began after it. Never: a resource judged whose writes do not
-stand on each other, since there a number says something else; that is another checker's finding.
+Promise: a read is compared with what ended before it, or began after it. Never judges a resource whose writes were not
+computed from each other: numbers mean something else there, and another checker finds that.
 """
 
 from bisect import bisect_right
@@ -33,7 +33,7 @@ def check_reads(history: History, findings: Findings) -> None:
 
 
 def _check_fresh(resource: str, reads: Iterable[Operation], told: Numbered, findings: Findings) -> None:
-    """Blame the first read that has not seen what somebody had been told of before it began."""
+    """Blame the first read that has not seen what a process had been told of before it began."""
     told.sort(key=lambda one: one[1].ended_ns)
     number, newest = 0, None
     at = 0
@@ -52,7 +52,7 @@ def _check_fresh(resource: str, reads: Iterable[Operation], told: Numbered, find
 
 
 def _check_lasting(resource: str, reads: Numbered, there: Numbered, count: int, findings: Findings) -> None:
-    """Blame the first read that has seen a write which is not there any more."""
+    """Blame the first read that has seen a write which is missing in the end."""
     begun = sorted((write.invoked_ns, number) for number, write in there)
     # The lowest number of this write and of all that began after it.
     lowest = [number for _, number in begun]

@@ -1,7 +1,7 @@
-"""Wall clocks that jump: each worker has one of its own, by libfaketime, and steps it as an operator or NTP does.
+"""Wall clocks that jump: each worker has its own, by libfaketime, and steps it as an operator or NTP does.
 
-Promise: only the time of day moves. The clocks that count from the boot, by which leases and histories go, stay true,
-as they do when a real clock is set. Where libfaketime is missing no clock jumps.
+Promise: only the time of day moves. The clocks that count from the boot, which leases and histories use, stay true, as
+they do when a real clock is set. Where libfaketime is missing no clock jumps.
 """
 
 import os
@@ -26,7 +26,7 @@ def _sleep(seconds: Any, /) -> None:
 
 
 def jump(seconds: float) -> None:
-    """Set this process's clock so far apart from the true one; RuntimeError if it does not show that."""
+    """Set this process's clock so many seconds apart from the true one; RuntimeError if that has no effect."""
     before = time.time() - time.monotonic()
     offset = Path(os.environ[OFFSET])
     moved = seconds - float(offset.read_text().rstrip("s\n"))
@@ -36,6 +36,6 @@ def jump(seconds: float) -> None:
 
 
 def forget(pid: int) -> None:
-    """Remove what libfaketime shares between processes, and leaves behind when one is killed."""
+    """Remove the shared memory that libfaketime leaves behind when a process is killed."""
     for name in (f"faketime_shm_{pid}", f"sem.faketime_sem_{pid}"):
         Path("/dev/shm", name).unlink(missing_ok=True)  # noqa: S108 - its own place

@@ -1,9 +1,9 @@
-"""`fencelock verify`: attack a set-up with real processes, and judge what they were told.
+"""`fencelock verify`: attack a setup with real processes, and judge what they were told.
 
-Promise: the verdict goes to stdout, progress and the place of the history to stderr. Exits with 0 if the history is
+Promise: the verdict goes to stdout, progress and the path of the history to stderr. Exits with 0 if the history is
 clean, 1 if a promise was broken, 2 if too little happened to tell, and never with one of these for any other reason: a
-campaign that could not be carried out is 69. What was made is taken away again, also after Ctrl-C, SIGTERM or SIGHUP;
-`--dry-run` makes nothing and asks nobody.
+campaign that could not be carried out is 69. What was made is removed again, also after Ctrl-C, SIGTERM or SIGHUP;
+`--dry-run` makes nothing and connects to nothing.
 """
 
 import math
@@ -36,7 +36,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 class Seconds(click.FloatRange):
-    """A number of seconds within a range; of the floats that are no numbers, none."""
+    """A number of seconds within a range; infinity and NaN are refused."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Return the number."""
@@ -66,11 +66,11 @@ class Seconds(click.FloatRange):
 @click.option("--duration", type=Seconds(1), default=60.0, show_default=True, help="Seconds of the attack.")
 @click.option("--seed", type=int, help="Draw the faults from this number.  [default: a random one, which is shown]")
 @click.option(
-    "--faults", metavar="A,B", help="Which faults; --dry-run lists them.  [default: all that can hit this set-up]"
+    "--faults", metavar="A,B", help="Which faults; --dry-run lists them.  [default: all that can hit this setup]"
 )
 @click.option("--history", "history_file", type=_FILE, metavar="FILE", help="Keep the history in FILE.")
 @click.option("--html", "page_file", type=_FILE, metavar="FILE", help="Draw the history as a page into FILE.")
-@click.option("--dry-run", is_flag=True, help="Say what would be touched, and do nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would be touched, and do nothing.")
 @click.option("--check", "checked_file", type=_FILE, metavar="FILE", help="Judge the history in FILE instead.")
 @click.option("--control", metavar="NAME", help="Attack a guard with one rule broken, in files made for it.")
 @json_option
@@ -92,14 +92,14 @@ def verify(  # noqa: PLR0913 - each is an option of its own
     control: str | None,
     as_json: bool,
 ) -> int:
-    """Attack a set-up, and judge whether stale writes get through.
+    """Attack a setup, and judge whether stale writes get through.
 
-    Processes compete for locks and add to tables made for the run at --guard, while they are frozen past
-    their leases and killed. Everything that they ask and are told is kept in a history, and judged. Exits with
+    Processes compete for locks and write to tables made for the run at --guard, while they are frozen past
+    their leases and killed. A history keeps everything that they ask and are told, and is judged. Exits with
     0 if no promise was broken, 1 if one was, with the steps that led to it, and 2 if too little happened
     to tell.
 
-    It writes only under names of its own, and takes its tables away at the end. What stays is a mark for each
+    It writes only under names of its own, and removes its tables at the end. What stays is a mark for each
     resource named fencelock-verify-…, since a mark is never deleted.
 
     \b
@@ -117,7 +117,7 @@ def verify(  # noqa: PLR0913 - each is an option of its own
     from fencelock_lab.campaigns.settings import CampaignSettings, possible_faults
     from fencelock_lab.campaigns.targets import make_target
 
-    kind = _own_kind(own, source, control, ttl)
+    kind = _servers_kind(own, source, control, ttl)
     with _set_up(source, guard, control, kind, is_dry=dry_run) as (source_url, guard_url, servers):
         settings = CampaignSettings(
             source=source_url,
@@ -139,7 +139,7 @@ def verify(  # noqa: PLR0913 - each is an option of its own
 
             emit(touched(settings), as_json, preview(settings))
             return 0
-        make_target(settings, 0)  # A guard that cannot be attacked is told of before the source is made.
+        make_target(settings, 0)  # A guard that cannot be attacked is refused before the source is made.
         settings = replace(settings, of=_source_part(source_url))
         return _attack(settings, history_file, page_file, as_json, servers)
 
@@ -172,8 +172,8 @@ def _exit_code(code: int, *, is_whole: bool) -> int:
     return code if is_whole or code == VIOLATION else UNAVAILABLE
 
 
-def _own_kind(own: str | None, source: str | None, control: str | None, ttl: float | None) -> "type[Setup] | None":
-    """Return the kind of servers that the user wants to have started."""
+def _servers_kind(own: str | None, source: str | None, control: str | None, ttl: float | None) -> "type[Setup] | None":
+    """Return the servers that the user wants to have started."""
     if own is None:
         return None
     if source is not None or control is not None:
@@ -191,9 +191,9 @@ def _own_kind(own: str | None, source: str | None, control: str | None, ttl: flo
 def _set_up(
     source: str | None, guard: str | None, control: str | None, own: "type[Setup] | None", *, is_dry: bool
 ) -> "Iterator[tuple[str | None, str, Setup | None]]":
-    """Give the URLs to attack: the user's, those of files with a broken guard, or those of servers of our own."""
+    """Yield the URLs to attack: the user's, those of files with a broken guard, or those of private servers."""
     if own is not None:
-        with _own_servers(own, guard, is_dry=is_dry) as found:
+        with _private_servers(own, guard, is_dry=is_dry) as found:
             yield found
         return
     if control is None:
@@ -212,8 +212,10 @@ def _set_up(
 
 
 @contextmanager
-def _own_servers(kind: "type[Setup]", guard: str | None, *, is_dry: bool) -> "Iterator[tuple[str, str, Setup | None]]":
-    """Start servers, and give their URLs; in a dry run only show how those would look."""
+def _private_servers(
+    kind: "type[Setup]", guard: str | None, *, is_dry: bool
+) -> "Iterator[tuple[str, str, Setup | None]]":
+    """Start private servers, and yield their URLs; in a dry run only show what those would look like."""
     if is_dry:
         yield kind.shown[0], guard or kind.shown[1], None
         return
@@ -224,7 +226,7 @@ def _own_servers(kind: "type[Setup]", guard: str | None, *, is_dry: bool) -> "It
 
 
 def _chosen_ttl(asked: float | None, own: "type[Setup] | None", source_url: str | None) -> float:
-    """Return the length of the leases; BadParameter if it is known that the source grants none of that length."""
+    """Return the length of the leases; BadParameter if the source is known to grant none of that length."""
     from fencelock_lab.campaigns.settings import OWN_NAMES, usual_ttl
 
     if own is not None:
@@ -250,7 +252,7 @@ def _chosen_faults(text: str | None, possible: tuple[str, ...]) -> tuple[str, ..
         return possible
     faults = tuple(one.strip() for one in text.split(",") if one.strip())
     if unknown := [one for one in faults if one not in possible]:
-        message = f"{unknown[0]!r} is not a fault that can hit this set-up; what can: {', '.join(possible)}"
+        message = f"{unknown[0]!r} is not a fault that can hit this setup; these can: {', '.join(possible)}"
         raise click.BadParameter(message, param_hint="--faults")
     if JUMP in faults:
         need(FAKETIME)
@@ -264,7 +266,7 @@ def _attack(
     as_json: bool,
     servers: "Setup | None",
 ) -> int:
-    """Run the campaign; the history is kept where the user wants it, and else only if it shows a violation."""
+    """Run the campaign; keep the history where the user wants it, otherwise only if it shows a violation."""
     from fencelock_lab.campaigns.campaign import Campaign
     from fencelock_lab.campaigns.verdict import VIOLATION
 
@@ -285,7 +287,7 @@ def _attack(
 
 @contextmanager
 def _progress(seed: int) -> "Iterator[Callable[[str], object]]":
-    """Give something to tell how far the run is: a line that changes, if a person watches."""
+    """Yield what shows how far the run is: a line that changes, if stderr is a terminal."""
     complain(f"seed {seed}")
     if not sys.stderr.isatty():
         yield lambda _: None
@@ -297,10 +299,12 @@ def _progress(seed: int) -> "Iterator[Callable[[str], object]]":
 
 
 def _source_part(url: str | None) -> str:
-    """Return the beginning of the id of the source at the URL, which is made if it is not there yet."""
+    """Return the beginning of the id of the source at the URL; the source is made if it does not exist."""
     with fencelock.connect(url) as source:
         source_id = source.describe().source_id
         is_in_memory = source.url.startswith("memory://")
     if is_in_memory:
-        raise click.UsageError("a source in memory is this process's own, and workers are processes: name another")
+        raise click.UsageError(
+            "a source in memory belongs to one process, and the workers are processes of their own: name another"
+        )
     return source_id[:_SOURCE_ID_CHARACTERS]

@@ -2,7 +2,7 @@
 
 Promise: it uses the public names only, as an honest program does, and records each operation before it begins and after
 it ends. It freezes and kills its process where the plan says so, since only the process knows where it stands; the
-conductor wakes it, and hears of that on standard output.
+conductor, which reads its standard output, wakes it.
 """
 
 import os
@@ -183,7 +183,7 @@ class Competitor:
         name = self._lock.name
         self._recorder.invoke(ACQUIRE, lock=name)
         lease = None
-        with self._told(ACQUIRE, lock=name) as facts:
+        with self._recorded(ACQUIRE, lock=name) as facts:
             lease = self._lock.acquire()
             if lease is None:
                 raise RefusedWrite
@@ -193,7 +193,7 @@ class Competitor:
     def _release(self, token: int) -> None:
         facts = {"lock": self._lock.name, "token": str(token)}
         self._recorder.invoke(RELEASE, **facts)
-        with self._told(RELEASE, **facts):
+        with self._recorded(RELEASE, **facts):
             self._lock.release()
 
     def _forget(self, token: int) -> None:
@@ -206,7 +206,7 @@ class Competitor:
     def _read(self, resource: str, proof: Any, token: int) -> "TargetState":
         facts = {"resource": resource, "token": str(token)}
         self._recorder.invoke(READ, **facts)
-        with self._told(READ, **facts) as more:
+        with self._recorded(READ, **facts) as more:
             seen = self._target.read(proof, resource)
             more.update({"position": seen.position} | self._until(proof))
         return seen
@@ -216,7 +216,7 @@ class Competitor:
         name = f"{self._process}-{self._writes}"
         facts = {"resource": resource, "token": str(token), "write": name}
         self._recorder.invoke(WRITE, **facts, position=seen.position + 1)
-        with self._told(WRITE, **facts) as more:
+        with self._recorded(WRITE, **facts) as more:
             with self._target.writing(proof, resource, seen, name, token):
                 self._stand(WRITTEN)
             more.update(self._until(proof))
@@ -226,11 +226,11 @@ class Competitor:
         target = self._target
         assert isinstance(target, Enforced)
         self._recorder.invoke(STRAY, resource=resource)
-        with self._told(STRAY, resource=resource):
+        with self._recorded(STRAY, resource=resource):
             target.write_unfenced(resource)
 
     @contextmanager
-    def _told(self, kind: str, **facts: Any) -> "Iterator[dict[str, Any]]":
+    def _recorded(self, kind: str, **facts: Any) -> "Iterator[dict[str, Any]]":
         """Record how an operation ended; the block may add to what is recorded."""
         try:
             yield facts

@@ -53,7 +53,7 @@ _SERVERS_PATIENCE_S = 180.0
 
 
 class CampaignError(SourceError):
-    """The campaign could not be carried out to its end: it says nothing about the set-up."""
+    """The campaign could not be carried out to its end; that proves nothing about the setup."""
 
 
 class Life:
@@ -84,7 +84,7 @@ class Life:
 
     @property
     def output(self) -> int:
-        """The descriptor on which it tells."""
+        """The descriptor on which it reports."""
         assert self.popen.stdout is not None
         return self.popen.stdout.fileno()
 
@@ -100,7 +100,7 @@ class Life:
         return found is not None and found.si_code == os.CLD_STOPPED
 
     def wake(self) -> None:
-        """Let it go on."""
+        """Let it continue."""
         self.popen.send_signal(signal.SIGCONT)
 
     def end(self) -> None:
@@ -108,9 +108,9 @@ class Life:
         self.popen.kill()
         with self.popen:
             pass
-        self.forget()
+        self.clean_up()
 
-    def forget(self) -> None:
+    def clean_up(self) -> None:
         """Remove what it has left behind, now that it has ended."""
         if self._has_clock:
             clocks.forget(self.popen.pid)
@@ -152,7 +152,7 @@ class Conductor:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        with held_back():  # A worker that is left would keep what it holds from being taken away.
+        with held_back():  # A worker that lives on would keep what it holds from being removed.
             for life in self._lives.values():
                 life.end()
         self._selector.close()
@@ -205,9 +205,9 @@ class Conductor:
             self._ended[one] >= _HOPELESS_TENURES for one in competitors
         )
 
-    # --- what workers tell --------------------------------------------------------------------------------------------
+    # --- what workers report -----------------------------------------------------------------------------------------
     def _go_on(self, seconds: float, is_enough: Callable[[], bool]) -> None:
-        """Do what is due, and hear what workers say, until it is enough or the time is over."""
+        """Do what is due, and read what workers report, until that is enough or the time is over."""
         end = time.monotonic() + seconds
         while (now := time.monotonic()) < end and not is_enough():
             while self._frozen and self._frozen[0][0] <= now:
@@ -217,13 +217,13 @@ class Conductor:
             if self._next_anywhere_at is not None:
                 due = min(due, self._next_anywhere_at)
             for key, _ in self._selector.select(max(0.0, due - now)):
-                self._hear(key.data)
+                self._read_reports(key.data)
             self._report(now)
 
-    def _hear(self, life: Life) -> None:
+    def _read_reports(self, life: Life) -> None:
         received = os.read(life.output, _READ_BYTES)
         if not received:
-            self._bury(life)
+            self._replace(life)
             return
         *lines, life.unread = (life.unread + received).split(b"\n")
         for line in lines:
@@ -306,11 +306,11 @@ class Conductor:
         if self._is_quiet:
             life.send(QUIET)
 
-    def _bury(self, life: Life) -> None:
+    def _replace(self, life: Life) -> None:
         self._selector.unregister(life.output)
         with life.popen:
             code = life.popen.wait()
-        life.forget()
+        life.clean_up()
         if code == -signal.SIGKILL and not self._is_stopping:
             self._counts["kills"] += 1
             self._start(life.worker, life.number + 1)

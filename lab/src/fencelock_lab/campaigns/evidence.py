@@ -1,7 +1,7 @@
 """The shortest explanation of a violation: who held what, who was frozen, who wrote, in order.
 
-Promise: only what the history says. A step is there because one of the violation's operations cannot be understood
-without it: the grant of its token, the last read before a write, and the freezes in between.
+Promise: it shows only what the history holds. A step is there because one of the violation's operations cannot be
+understood without it: the grant of its token, the last read before a write, and the freezes in between.
 """
 
 from collections.abc import Iterator
@@ -94,7 +94,7 @@ def _told(one: Operation) -> str:
         seen = {READ: f", {one.position} writes seen", WRITE: f", as number {one.position}"}
         return f"{what}{token}: ok{seen.get(one.kind, '') if one.position is not None else ''}"
     if one.outcome == INFO:
-        return f"{what}{token}: nobody knows ({one.error or 'no answer'})"
+        return f"{what}{token}: outcome unknown ({one.error or 'no answer'})"
     mark = f", mark {one.mark}" if one.mark is not None else ""
     return f"{what}{token}: refused ({one.error}{mark})"
 

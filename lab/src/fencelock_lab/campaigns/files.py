@@ -1,7 +1,7 @@
 """The files that `fencelock verify` writes: tried before anything is done, and never one over the other.
 
-Promise: trying a file leaves it as it is. A history that cannot be written where its user wants it is not lost: it is
-kept in a file of its own, whose name is told.
+Promise: trying a file leaves it as it is. A history that cannot be written where its user wants it is kept in a file of
+its own, whose name is printed.
 """
 
 import os
@@ -49,7 +49,7 @@ def _try_to_write(option: str, path: Path) -> None:
 
 
 def is_drawn(page: Path, history: "History", verdict: "CampaignVerdict") -> bool:
-    """Draw the page of a history, and tell whether that could be done; the user is told either way."""
+    """Draw the page of a history, and return whether that was possible; the user is told either way."""
     from fencelock_lab.campaigns.page import write_page
 
     try:
@@ -62,7 +62,7 @@ def is_drawn(page: Path, history: "History", verdict: "CampaignVerdict") -> bool
 
 
 def is_copied(made: Path, wanted: Path) -> bool:
-    """Copy a history to where its user wants it, and tell whether that could be done; if not, the user is told."""
+    """Copy a history to where its user wants it, and return whether that was possible; if not, the user is told."""
     try:
         with made.open("rb") as whole, wanted.open("wb") as copy:
             shutil.copyfileobj(whole, copy)
@@ -73,7 +73,7 @@ def is_copied(made: Path, wanted: Path) -> bool:
 
 
 def set_aside(made: Path) -> Path:
-    """Move a history to a file that stays when the command has ended, and return that."""
+    """Move a history to a file that stays when the command has ended, and return its path."""
     descriptor, name = tempfile.mkstemp(prefix="fencelock-history-", suffix=".jsonl")
     os.close(descriptor)
     return Path(shutil.move(made, name))

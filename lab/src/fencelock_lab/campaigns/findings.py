@@ -1,7 +1,7 @@
-"""What checkers say of a history: what broke the promise, what could not be decided, and what is worth knowing.
+"""What checkers find in a history: what broke a promise, what could not be decided, and what is worth knowing.
 
 Promise: a violation names its rule by a word that stays the same between versions, and carries the operations that show
-it, in order. Never: information that counts as a violation.
+it, in order. Never counts information as a violation.
 """
 
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ class CampaignViolation:
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    """Something that this history cannot tell, and why."""
+    """Something that this history cannot decide, and why."""
 
     rule: str
     place: str

@@ -5,8 +5,8 @@ not) or *info* (it may have, now or later); an operation without an end counts a
 order of `time`, nanoseconds on one clock that all processes of the machine share. docs/reference/history.md has every
 field.
 
-Promise: a file that breaks this form is refused with the number of its line, never judged in part: a line that lacks
-what a rule looks at would pass as one that keeps it. Tokens are decimal strings in the file, and integers here.
+Promise: a file that breaks this schema is refused with the number of its line, and never judged in part: a line that
+lacks what a rule needs would pass as one that keeps the rule. Tokens are decimal strings in the file and integers here.
 """
 
 import json
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from fencelock.errors import ConfigError
-from fencelock_lab.campaigns import history_schema as form
+from fencelock_lab.campaigns import history_schema as schema
 
 FORMAT = 1
 INVOKE, OK, FAIL, INFO = "invoke", "ok", "fail", "info"
@@ -28,7 +28,7 @@ PARTITION, DELAY, DROP, CUT, LOSE = "partition", "delay", "drop", "cut", "lose"
 DISTURBANCES = (PARTITION, DELAY, DROP, CUT, LOSE)
 """What is done to the network of a process: held back, slow, a reply lost, connections cut, a request lost."""
 REST = "rest"
-"""What a lock looks like in the end: it has nobody left who holds it or waits for it."""
+"""How many hold a lock or wait for it when all processes have ended."""
 RESTORE = "restore"
 JUMP = "jump"
 SERVER_KILL, SERVER_FREEZE, SERVER_RESTART = "server-kill", "server-freeze", "server-restart"
@@ -46,11 +46,11 @@ _NEEDED: dict[str, tuple[str, ...]] = {
     QUIET: ("patience",),
     **dict.fromkeys(SERVER_EVENTS, ("servers",)),
 }
-"""All events, with the fields without which they say nothing."""
+"""All events, with the fields that they need."""
 
 
 class HistoryError(ConfigError):
-    """A file is no history: the message says which line, and why."""
+    """A file is not a history: the message says which line is wrong, and why."""
 
 
 @dataclass(slots=True)
@@ -76,7 +76,7 @@ class Operation:
 
     @property
     def ended_ns(self) -> float:
-        """When it was over: never, if nobody was told."""
+        """When it was over: never, if its process was not told."""
         return float("inf") if self.completed_ns is None or self.outcome == INFO else self.completed_ns
 
 
@@ -167,14 +167,14 @@ class History:
 
 
 _AT_RESOURCES = frozenset({READ, WRITE, STRAY})
-_ONCE = (("token", form.token), ("write", form.text), ("position", form.whole))
-"""What no later line may say otherwise."""
-_SAID_IN_INVOKE: dict[str, tuple[str, ...]] = {
+_ONCE = (("token", schema.token), ("write", schema.text), ("position", schema.whole))
+"""Fields that no later line of an operation may contradict."""
+_NEEDED_IN_INVOKE: dict[str, tuple[str, ...]] = {
     RELEASE: ("token",),
     READ: ("token",),
     WRITE: ("token", "write", "position"),
 }
-_SAID_IN_OK: dict[str, tuple[str, ...]] = {ACQUIRE: ("token",), READ: ("position",)}
+_NEEDED_IN_OK: dict[str, tuple[str, ...]] = {ACQUIRE: ("token",), READ: ("position",)}
 
 
 class Reader:
@@ -192,33 +192,33 @@ class Reader:
         self.history.lines += 1
         try:
             self._take(json.loads(line))
-        except form.FormError as error:
+        except schema.HistorySchemaError as error:
             self._refuse(str(error))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             self._refuse(f"{type(error).__name__}: {error}")
 
     def _take(self, record: dict[str, Any]) -> None:
         history = self.history
-        time_ns, kind, step = form.whole("time", record["time"]), form.text("f", record["f"]), record["type"]
+        time_ns, kind, step = schema.whole("time", record["time"]), schema.text("f", record["f"]), record["type"]
         if time_ns < history.end_ns:
-            raise form.FormError(f"its time {time_ns} is before that of the line above, {history.end_ns}")
+            raise schema.HistorySchemaError(f"its time {time_ns} is before that of the line above, {history.end_ns}")
         history.end_ns = time_ns
         if history.lines == 1:
             self._begin(kind, record)
         elif kind in OPERATIONS:
             self._step(step, kind, time_ns, record)
         elif step != INFO:
-            raise form.FormError(f"{kind!r} is no operation, which {step!r} belongs to")
+            raise schema.HistorySchemaError(f"{kind!r} is not an operation, so its type cannot be {step!r}")
         elif kind == FINAL:
             self._end(record)
         else:
             self._event(kind, time_ns, record)
 
     def _begin(self, kind: str, record: dict[str, Any]) -> None:
-        if kind != BEGIN or record.get("format") != FORMAT or not form.length("ttl", record.get("ttl")):
-            raise form.FormError(f"a history begins with f {BEGIN!r}, format {FORMAT} and the ttl")
-        form.texts("faults", record.get("faults", []))
-        self._resources = form.bindings("resources", form.need(record, "resources"))
+        if kind != BEGIN or record.get("format") != FORMAT or not schema.length("ttl", record.get("ttl")):
+            raise schema.HistorySchemaError(f"a history begins with f {BEGIN!r}, format {FORMAT} and the ttl")
+        schema.texts("faults", record.get("faults", []))
+        self._resources = schema.bindings("resources", schema.need(record, "resources"))
         self.history.settings = record
 
     def _step(self, step: str, kind: str, time_ns: int, record: dict[str, Any]) -> None:
@@ -228,23 +228,23 @@ class Reader:
             return
         begun = self._open.pop(process, None)
         if begun is None or begun.kind != kind or step not in {OK, FAIL, INFO}:
-            raise form.FormError(f"process {process!r} has no open {kind} that could end as {step!r}")
+            raise schema.HistorySchemaError(f"process {process!r} has no open {kind} that could end as {step!r}")
         if record.get(_place_of(kind), begun.place) != begun.place:
-            raise form.FormError(f"it ends what was invoked at {begun.place!r}")
+            raise schema.HistorySchemaError(f"it ends what was invoked at {begun.place!r}")
         begun.completed_ns = time_ns
         begun.outcome = sys.intern(step)
         if kind == WRITE:
             self._check_not_over(begun.place)
         _learn(begun, record)
-        _check_said(begun, _SAID_IN_OK if step == OK else {})
+        _check_fields(begun, _NEEDED_IN_OK if step == OK else {})
 
     def _invoke(self, process: str, kind: str, time_ns: int, record: dict[str, Any]) -> None:
         if process in self._open:
             still = self._open[process].kind
-            raise form.FormError(f"process {process!r} invokes {kind} before its {still} has ended")
+            raise schema.HistorySchemaError(f"process {process!r} invokes {kind} before its {still} has ended")
         operation = Operation(process, sys.intern(kind), sys.intern(record[_place_of(kind)]), time_ns)
         _learn(operation, record)
-        _check_said(operation, _SAID_IN_INVOKE)
+        _check_fields(operation, _NEEDED_IN_INVOKE)
         if kind in _AT_RESOURCES:
             self._check_bound(operation.place)
         if operation.write is not None:
@@ -254,38 +254,38 @@ class Reader:
 
     def _check_bound(self, resource: str) -> None:
         if resource not in self._resources:
-            raise form.FormError(f"the first line has no lock of resource {resource!r}")
+            raise schema.HistorySchemaError(f"the first line has no lock of resource {resource!r}")
 
     def _check_write(self, operation: Operation) -> None:
         if operation.write in self._writes:
-            raise form.FormError(f"there was a write {operation.write!r} before")
+            raise schema.HistorySchemaError(f"a write {operation.write!r} was invoked before")
         self._check_not_over(operation.place)
         self._writes.add(operation.write or "")
 
     def _check_not_over(self, resource: str) -> None:
         if resource in self.history.finals:
-            raise form.FormError(f"the final state of resource {resource!r} was told before")
+            raise schema.HistorySchemaError(f"the final state of resource {resource!r} is given before this line")
 
     def _event(self, kind: str, time_ns: int, record: dict[str, Any]) -> None:
         if kind not in _NEEDED:
-            raise form.FormError(f"nothing of the name {kind!r} can happen here")
-        form.check_event(record, _NEEDED[kind])
+            raise schema.HistorySchemaError(f"there is no event of the name {kind!r}")
+        schema.check_event(record, _NEEDED[kind])
         if kind == RESTORE:
             self._check_bound(record["resource"])
         if kind == QUIET and self._is_quiet:
-            raise form.FormError("the faults have ended before")
+            raise schema.HistorySchemaError("there is a second 'quiet'")
         self._is_quiet |= kind == QUIET
         facts = {key: value for key, value in record.items() if key not in {"time", "f", "type", "process"}}
         self.history.events.append(HistoryEvent(time_ns, kind, facts))
 
     def _end(self, record: dict[str, Any]) -> None:
-        resource = form.text("resource", record["resource"])
+        resource = schema.text("resource", record["resource"])
         self._check_bound(resource)
         self._check_not_over(resource)
         self.history.finals[resource] = _final_of(record)
 
     def _refuse(self, reason: str) -> NoReturn:
-        raise HistoryError(f"line {self.history.lines} is not of a history: {reason}")
+        raise HistoryError(f"line {self.history.lines} is not valid: {reason}")
 
 
 def _place_of(kind: str) -> str:
@@ -298,38 +298,38 @@ def _learn(operation: Operation, record: dict[str, Any]) -> None:
         if (value := get(what)) is not None:
             said, known = kind(what, value), getattr(operation, what)
             if known is not None and known != said:
-                raise form.FormError(f"its {what} is not that of its invoke")
+                raise schema.HistorySchemaError(f"its {what} is not that of its invoke")
             setattr(operation, what, said)
     if (until := get("until")) is not None:
-        operation.until_ns = form.whole("until", until)
+        operation.until_ns = schema.whole("until", until)
     if (mark := get("mark")) is not None:
-        operation.mark = form.whole("mark", mark)
+        operation.mark = schema.whole("mark", mark)
     if (error := get("error")) is not None:
         operation.error = sys.intern(error)
 
 
-def _check_said(operation: Operation, needed: dict[str, tuple[str, ...]]) -> None:
+def _check_fields(operation: Operation, needed: dict[str, tuple[str, ...]]) -> None:
     for what in needed.get(operation.kind, ()):
         if getattr(operation, what) is None:
-            raise form.FormError(f"the {operation.kind} lacks {what!r}")
+            raise schema.HistorySchemaError(f"the {operation.kind} lacks {what!r}")
 
 
 def _final_of(record: dict[str, Any]) -> Final:
     if not isinstance(record["rows"], list):
-        raise form.FormError("its rows are no list")
+        raise schema.HistorySchemaError("its rows are not a list")
     rows = tuple(
-        HistoryRow(form.text("write", write), form.whole("position", position), form.token("token", token))
+        HistoryRow(schema.text("write", write), schema.whole("position", position), schema.token("token", token))
         for write, position, token in record["rows"]
     )
-    # A write that presents no token, and is accepted, may take more from the counter than is in it.
-    return Final(rows, form.whole("counter", record["counter"], least=-form.LARGEST))
+    # An accepted write without a token may take more from the counter than is in it.
+    return Final(rows, schema.whole("counter", record["counter"], least=-schema.LARGEST))
 
 
 def read_history(lines: Iterable[str | bytes]) -> History:
-    """Return the history that the lines tell; HistoryError if they tell none."""
+    """Return the history that the lines tell; HistoryError if they are not one."""
     reader = Reader()
     for line in lines:
         reader.take(line)
     if not reader.history.lines:
-        raise HistoryError("the file is empty: no history")
+        raise HistoryError("the file is empty: it holds no history")
     return reader.history

@@ -10,14 +10,14 @@ LARGEST = 2**63 - 1
 _LARGEST_S = LARGEST // 1_000_000_000
 
 
-class FormError(ValueError):
-    """A line does not say what it must, or says it in another form."""
+class HistorySchemaError(ValueError):
+    """A line lacks a field, or a field has the wrong type."""
 
 
 def text(what: str, value: Any) -> str:
     """Return a name."""
     if not isinstance(value, str):
-        raise FormError(f"its {what} is no text")
+        raise HistorySchemaError(f"its {what} is not text")
     return value
 
 
@@ -26,7 +26,7 @@ def whole(what: str, value: Any, least: int = 0) -> int:
     if isinstance(value, str) and value.removeprefix("-").isdecimal():
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= LARGEST:
-        raise FormError(f"its {what} is no whole number from {least} to {LARGEST}")
+        raise HistorySchemaError(f"its {what} is not a whole number from {least} to {LARGEST}")
     return value
 
 
@@ -38,32 +38,32 @@ def token(what: str, value: Any) -> int:
 def seconds(what: str, value: Any) -> float:
     """Return a number of seconds, which may be below 0."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= _LARGEST_S:
-        raise FormError(f"its {what} is no number of seconds")
+        raise HistorySchemaError(f"its {what} is not a number of seconds")
     return float(value)
 
 
 def length(what: str, value: Any) -> float:
     """Return how many seconds something lasts."""
     if seconds(what, value) < 0:
-        raise FormError(f"its {what} is below 0")
+        raise HistorySchemaError(f"its {what} is below 0")
     return float(value)
 
 
 def texts(what: str, value: Any) -> list[str]:
     """Return a list of names."""
     if not isinstance(value, list):
-        raise FormError(f"its {what} is no list")
+        raise HistorySchemaError(f"its {what} is not a list")
     return [text(what, one) for one in value]
 
 
 def bindings(what: str, value: Any) -> dict[str, str]:
     """Return names by names."""
     if not isinstance(value, dict):
-        raise FormError(f"its {what} is no object")
+        raise HistorySchemaError(f"its {what} is not an object")
     return {name: text(what, one) for name, one in value.items()}
 
 
-_KINDS: dict[str, Callable[[str, Any], object]] = {
+_FIELDS: dict[str, Callable[[str, Any], object]] = {
     "victim": text,
     "resource": text,
     "side": text,
@@ -81,16 +81,16 @@ _KINDS: dict[str, Callable[[str, Any], object]] = {
 
 
 def check_event(record: dict[str, Any], needed: tuple[str, ...]) -> None:
-    """Raise FormError unless an event has the fields that it needs, and each of its fields is of its kind."""
+    """Raise HistorySchemaError unless an event has the fields that it needs, and each of its fields is valid."""
     for what in needed:
         need(record, what)
     for what, value in record.items():
-        if what in _KINDS:
-            _KINDS[what](what, value)
+        if what in _FIELDS:
+            _FIELDS[what](what, value)
 
 
 def need(record: dict[str, Any], what: str) -> Any:
-    """Return a field; FormError if the line has none."""
+    """Return a field; HistorySchemaError if the line has none."""
     if record.get(what) is None:
-        raise FormError(f"it lacks {what!r}")
+        raise HistorySchemaError(f"it lacks {what!r}")
     return record[what]

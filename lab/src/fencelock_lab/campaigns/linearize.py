@@ -6,11 +6,11 @@ one makes it necessary, and equal configurations are kept once. Locks are indepe
 alone.
 
 A lease may end by itself, which no process sees. So each lease has a time before which it cannot have ended: its holder
-relied on it until then, and had not begun to give it back. From that time on the next one may have the lock. A holder
+relied on it until then, and had not begun to release it. From that time on the next process may have the lock. A holder
 that never relied on its lease, since the process was held up until that was over, has no such time.
 
-Promise: True and False are certain; None says that the budget was spent first. An acquire of unknown outcome is left
-out, since it could only keep others out. Never: an overlap that an expired lease explains held against the lock.
+Promise: True and False are certain; None means that the budget was spent first. An acquire of unknown outcome is left
+out, since it could only keep others out. Never blames the lock for an overlap that an expired lease explains.
 """
 
 from collections.abc import Iterable, Sequence
@@ -199,7 +199,7 @@ def _ends_of(operations: Iterable[Operation]) -> dict[tuple[str, int], int]:
 
 
 def is_reentrant(calls: Iterable[LinearizedCall]) -> bool:
-    """Tell whether some process entered again under its own token."""
+    """Return whether some process entered again under its own token."""
     entered: set[tuple[str, int]] = set()
     for call in calls:
         if call.is_acquire:

@@ -1,9 +1,9 @@
 """Guards with one rule broken each: the negative controls of `fencelock verify`, which must catch every one.
 
-Each is a guard of a SQLite file as somebody may well write it, on first thought. Promise: they work on files that
-`verify --control` has made for them, and know no other way: nobody's data is ever behind one. Copy none.
+Each is a guard of a SQLite file as a programmer may well write it at first. Promise: they work only on files that
+`verify --control` has made for them: no user's data is ever behind one. Copy none.
 
-    unfenced         nobody looks at the token
+    unfenced         the token is never checked
     strict           a token must be higher than the mark, so that a holder can write only once
     no-seal          token >= mark is checked, and the mark raised, with each write; a read raises nothing
     seal-after-read  the mark is raised in a transaction of its own, but only when the first write is due
@@ -33,7 +33,7 @@ _WHOLE = 0
 
 
 class Unfenced(TableTarget):
-    """A lock alone: whoever believes that it holds it may write."""
+    """A lock alone: a process that believes that it holds the lock may write."""
 
     def __init__(self, settings: CampaignSettings, number: int) -> None:
         super().__init__(settings, number)
@@ -55,7 +55,7 @@ class Unfenced(TableTarget):
 
     @contextmanager
     def writing(self, proof: Any, resource: str, seen: TargetState, name: str, token: int) -> Iterator[None]:
-        """Write, as the library's place does; the checks may know that it is no read."""
+        """Write as the library's target does; the checks can tell it from a read."""
         self._is_writing = True
         try:
             with super().writing(proof, resource, seen, name, token):
@@ -107,7 +107,7 @@ class Unfenced(TableTarget):
 
     # --- making and removing ------------------------------------------------------------------------------------------
     def check_unused(self, resource: str) -> None:
-        """Nobody else knows the file."""
+        """The file belongs to this run alone."""
 
     def protect(self, resource: str) -> None:
         """Make the table of marks; no store enforces them."""
@@ -159,7 +159,7 @@ class SealAfterRead(Unfenced):
 
 
 class MemoryMark(Unfenced):
-    """The seal comes first, and nobody else ever hears of it: each process has a mark of its own."""
+    """The seal comes first, but each process has a mark of its own, which no other process sees."""
 
     def __init__(self, settings: CampaignSettings, number: int) -> None:
         super().__init__(settings, number)
@@ -209,11 +209,11 @@ class Sound(Unfenced):
             self._sealed.add((resource, token))
 
     def has_sealed(self, resource: str, token: int) -> bool:
-        """Tell whether the tenure with this token has sealed the resource before."""
+        """Return whether the tenure with this token has sealed the resource before."""
         return (resource, token) in self._sealed
 
     def admit(self, connection: Any, token: int) -> None:
-        """Refuse what is not the mark any more."""
+        """Refuse a token that is no longer the mark."""
         for resource in self.resources:
             self.refuse_below(connection, token, resource)
             if token != self.mark(connection, resource):

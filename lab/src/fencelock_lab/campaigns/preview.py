@@ -1,6 +1,6 @@
-"""What a campaign would touch, said beforehand: names and places, nothing asked of anybody.
+"""What a campaign would touch, shown beforehand without a connection.
 
-Promise: what is listed is all that a campaign writes to. A source's id, which is part of the names, is not asked for.
+Promise: a campaign writes to nothing that is not listed. The names lack the source's id, which is not asked for.
 """
 
 from typing import Any
@@ -12,12 +12,12 @@ from fencelock_lab.campaigns.targets import make_target
 def touched(settings: CampaignSettings) -> dict[str, Any]:
     """Return what a campaign with these settings would make, use and leave behind."""
     numbers = range(settings.locks)
-    places = [make_target(settings, number) for number in numbers]
+    targets = [make_target(settings, number) for number in numbers]
     return {
         **settings.shown_urls(),
         "locks": [settings.lock(number) for number in numbers],
-        "resources": [resource for place in places for resource in place.resources],
-        "makes": [name for place in places for resource in place.resources for name in place.made_for(resource)],
+        "resources": [resource for target in targets for resource in target.resources],
+        "makes": [name for target in targets for resource in target.resources for name in target.made_for(resource)],
         "processes": settings.workers,
         "ttl": settings.ttl,
         "duration": settings.duration,

@@ -1,7 +1,7 @@
-"""Recording: one process's file of what it asks and is told, each line written before anything else happens.
+"""The recorder: one file for each process, with what it asks and is told, written before anything else happens.
 
-Promise: a line is one write to the file, so that a process that is killed loses none. Times are on the clock of the
-leases, which all processes of a machine share and which counts suspend.
+Promise: a line is one write to the file, so that a process that is killed loses none. Times are nanoseconds since boot,
+on the clock that all processes of a machine share and that counts suspend.
 """
 
 import heapq

@@ -1,7 +1,7 @@
 """A verdict as text for people: what was judged, what came out, and the steps that led to a violation.
 
-Promise: a name that a history brings along moves no terminal's cursor. No claim is in it, for a
-history has none.
+Promise: no name from a history moves a terminal's cursor. No claim is in it, for a history has
+none.
 """
 
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ def _amounts(verdict: CampaignVerdict) -> Iterator[str]:
     yield f"  faults     {a.freezes} freezes of a holder past the ttl, {a.kills} kills, {a.disturbances} of the network"
     if a.jumps or a.server_faults:
         yield f"             {a.jumps} jumps of a clock, {a.server_faults} faults of the servers"
-    yield f"  unknown    {a.unknown} operations that nobody was told the outcome of"
+    yield f"  unknown    {a.unknown} operations whose outcome is unknown"
     for what, times in sorted(verdict.findings.information.items()):
         if times:
             yield f"  also       {times} {what}"

@@ -126,7 +126,7 @@ def usual_ttl(source: str | None) -> float:
 
 
 def possible_faults(source: str | None, guard: str, control: str | None) -> tuple[str, ...]:
-    """Return the faults that can hit this set-up.
+    """Return the faults that can hit this setup.
 
     Those of the network need a URL that names one host. A resource is restored only where a control's own data is
     behind it. A write without a token is no fault where nothing but access rights would refuse it.

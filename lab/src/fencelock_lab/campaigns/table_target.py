@@ -89,7 +89,7 @@ class TableTarget(Target):
             self.dialect.drop(connection, self._stems[resource])
 
     def is_there(self, resource: str) -> bool:
-        """Tell whether one of the tables is there."""
+        """Return whether one of the tables is there."""
         with unfenced(self.url) as connection:
             return self.dialect.has_tables(connection, self._stems[resource])
 

@@ -1,8 +1,8 @@
 """What a campaign writes to: for each resource some counters and a list of writes, protected by the user's guard.
 
-Promise: a write says what it was computed from, so that the list alone tells whether it was computed from everything
-below it. What is made carries the run's own name, and `remove` takes it away. What stays is what no guard gives up: the
-marks of the resources, and what the audit says.
+Promise: a write records what it was computed from, so that the list alone shows whether it was computed from everything
+below it. What is made carries the run's own name, and `remove` removes it. Marks and audit entries stay, since no guard
+deletes those.
 """
 
 from abc import ABC, abstractmethod
@@ -39,7 +39,7 @@ Row = tuple[str, int, int]
 
 @runtime_checkable
 class Rewindable(Protocol):
-    """A place whose resources can go back in time: nobody else's data is there."""
+    """A target whose resources can go back in time: it holds no other data."""
 
     def snapshot(self, resource: str) -> Any:
         """Return all that a resource holds, its mark included."""
@@ -50,10 +50,10 @@ class Rewindable(Protocol):
 
 @runtime_checkable
 class Enforced(Protocol):
-    """A place whose store itself refuses a write without a token."""
+    """A target whose store itself refuses a write without a token."""
 
     def write_unfenced(self, resource: str) -> None:
-        """Write without a token, as code does that knows no guard; UnfencedWriteError if the store refuses it."""
+        """Write without a token, as code without a guard does; UnfencedWriteError if the store refuses it."""
 
 
 class Target(ABC):
@@ -92,13 +92,13 @@ class Target(ABC):
                 self.make(resource)
             except fencelock.FencelockError:
                 raise
-            except Exception as error:  # What a client says, for example that the right to make a table is missing.
+            except Exception as error:  # The client's error, for example that the right to make a table is missing.
                 made = ", ".join(self.made_for(resource))
                 message = f"{self.shown_url}: {made} could not be made: {type(error).__name__}: {error}"
                 raise fencelock.GuardError(message) from error
 
     def remove(self) -> list[str]:
-        """Take away what was made, and return what could not be, with the reason."""
+        """Remove what was made, and return what could not be removed, with the reason."""
         left = []
         while self._made:
             resource = self._made.pop()
@@ -110,7 +110,7 @@ class Target(ABC):
         return left
 
     def _may_be_there(self, resource: str) -> bool:
-        """Tell whether something of the resource is there, for all that can be known."""
+        """Return whether something of the resource may be there; True if that cannot be read."""
         try:
             return self.is_there(resource)
         except Exception:
@@ -140,7 +140,7 @@ class Target(ABC):
 
     @abstractmethod
     def is_there(self, resource: str) -> bool:
-        """Tell whether something of what `make` makes is there."""
+        """Return whether something of what `make` makes is there."""
 
     @abstractmethod
     def look(self, connection: Any, resource: str) -> TargetState:

@@ -112,7 +112,7 @@ def _draw(records: "tuple[ActRecord, ...]", file: Path) -> None:
 
 @contextmanager
 def _progress() -> "Iterator[Callable[[Act, DemoEvent], None]]":
-    """Give something to tell events to: a line on standard error, if a person watches."""
+    """Yield what shows events: a line on standard error, if that is a terminal."""
     if not sys.stderr.isatty():
         yield lambda _act, _event: None
         return

@@ -54,7 +54,7 @@ ACTS = (
     Act(
         number=1,
         title="A lock alone",
-        scene="Nobody looks at the token. A wakes after B has written.",
+        scene="The token is never checked. A wakes after B has written.",
         resource="unchecked",
         is_fenced=False,
         moves=_AFTER_THE_WRITE,

@@ -25,7 +25,7 @@ import click
 import fencelock
 from fencelock_lab.demo.acts import AMOUNTS, Act
 from fencelock_lab.demo.record import ActRecord, DemoEvent
-from fencelock_lab.demo.resources import KINDS, LOCK
+from fencelock_lab.demo.resources import LOCK, RESOURCES
 
 SILENCE_LIMIT_S = 30.0
 """How long a process may take from one line to the next, a wait for the lock included."""
@@ -40,7 +40,7 @@ _STDERR_TAIL_CHARACTERS = 2000
 
 
 class DemoError(click.ClickException):
-    """The act could not be played to its end: it says nothing about what is lost."""
+    """The act could not be played to its end: that proves nothing about what is lost."""
 
     def __init__(self, message: str) -> None:
         super().__init__(f"the demo could not be played to its end: {message}")
@@ -128,7 +128,7 @@ class Stage:
         self._on_event = on_event
         self._ttl = ttl
         self._folder = folder
-        self._resource = KINDS[act.resource](folder / "app.db")
+        self._resource = RESOURCES[act.resource](folder / "app.db")
         self._source = fencelock.connect(f"sqlite:///{folder / 'locks.db'}")
         self._workers: dict[str, DemoWorker] = {}
         self._frozen_at: dict[str, float] = {}
@@ -184,7 +184,7 @@ class Stage:
     def _freeze(self, worker: DemoWorker) -> None:
         """Freeze a process at its line, at a moment when its keeper is not writing to the source.
 
-        Frozen inside that write it would hold the whole file, and nobody could take over: a limit
+        Frozen inside that write it would hold the whole file, and no process could take over: a limit
         of a source in one file, and not what the act is about.
         """
         for _ in range(FREEZE_TRIES):
@@ -220,7 +220,7 @@ class Stage:
 
 
 def _is_writable(path: Path) -> bool:
-    """Return whether nobody holds the write lock of this SQLite file at the moment."""
+    """Return whether the write lock of this SQLite file is free at the moment."""
     with closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as connection:
         try:
             connection.execute("BEGIN IMMEDIATE")

@@ -1,7 +1,7 @@
 """What a played act leaves behind: its events, the counter at the end, and the verdict on them.
 
 Promise: every verdict is computed from two things only, the processes' own reports of accepted
-writes and the value found in the database afterwards. Never: a number or a name that the script of
+writes and the value found in the database afterwards. Never uses a number or a name that the script of
 an act knew beforehand. Times are seconds since the act began.
 """
 

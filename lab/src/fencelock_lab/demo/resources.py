@@ -1,8 +1,8 @@
 """The counter that both processes add to, behind nothing, behind a naive check, and behind a guard.
 
-Promise: each kind is what a careful programmer would write at that level: every statement is
-atomic, no connection and no transaction is left open between two calls, and a refusal is a
-StaleTokenError. The first two are the demo's villains: never copy them.
+Promise: each resource is what a careful programmer would write at that level: every statement is
+atomic, no connection and no transaction stays open between two calls, and a refusal is a
+StaleTokenError. The first two are the demo's bad examples: never copy them.
 """
 
 import sqlite3
@@ -34,7 +34,7 @@ class Resource(Protocol):
 
 
 class Unchecked:
-    """Act 1: whoever believes that it holds the lock may write."""
+    """Act 1: a process that believes that it holds the lock may write."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -118,7 +118,7 @@ class Guarded:
         return Unchecked(self.path).look()[0], self._guard.mark().token
 
 
-KINDS: dict[str, type[Unchecked | Unsealed | Guarded]] = {
+RESOURCES: dict[str, type[Unchecked | Unsealed | Guarded]] = {
     "unchecked": Unchecked,
     "unsealed": Unsealed,
     "guarded": Guarded,

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import fencelock
-from fencelock_lab.demo.resources import KINDS, LOCK, Resource
+from fencelock_lab.demo.resources import LOCK, RESOURCES, Resource
 
 TRIES = 3
 """How often a worker whose write was refused acquires the lock again before it gives up."""
@@ -20,7 +20,7 @@ TRIES = 3
 
 def main(kind: str, folder: Path, amount: int, ttl: float) -> None:
     """Add `amount` to the counter in `folder`, under the lock there; `ttl` is in seconds."""
-    resource = KINDS[kind](folder / "app.db")
+    resource = RESOURCES[kind](folder / "app.db")
     with fencelock.connect(f"sqlite:///{folder / 'locks.db'}") as source:
         lock = source.lock(LOCK, ttl=ttl)
         for _ in range(TRIES):

@@ -57,7 +57,9 @@ def run_tool(workers: Bench, words: list[str]) -> bool:
             if change not in known:
                 print(f"\nSURVIVED\n{tool.entry(change)}", flush=True)
     for change in sorted(known - survivors):
-        print(f"\nno survivor {'any more' if change in mutants else 'since its line is gone'}: {change}")
+        print(
+            f"\n{'now caught by a test' if change in mutants else 'its line is gone'}, and still in the list: {change}"
+        )
     killed = len(mutants) - len(survivors)
     print(f"tool: {killed} of {len(mutants)} killed, {len(survivors & known)} survivors known, with reasons")
     return killed >= tool.LEAST_KILLED * len(mutants) and survivors <= known <= mutants.keys()

@@ -39,7 +39,7 @@ class SimulatedLease:
         self.sequencer = Sequencer(grant.source_id, grant.history_id, self.lock, grant.token, self.claim)
 
     def is_believed(self, now_ms: int) -> bool:
-        """Tell whether its holder relies on it, as `LeaseRecord.lease_is_over` decides."""
+        """Return whether its holder relies on it, as `LeaseRecord.lease_is_over` decides."""
         return self.state == HELD and now_ms < self.deadline_ms
 
     def leave_held(self, state: str) -> None:

@@ -26,7 +26,7 @@ class Belief(Protocol):
     deadline_ms: int
 
     def is_believed(self, now_ms: int) -> bool:
-        """Tell whether the holder relies on it at this moment."""
+        """Return whether the holder relies on it at this moment."""
 
 
 class Tenancy(NamedTuple):
@@ -285,7 +285,7 @@ class ResourceOracle:
             self.acknowledged.setdefault(resource, []).append(write)
 
     def is_own(self, resource: str, claim: str) -> bool:
-        """Tell whether the resource's mark is this tenure's, and open."""
+        """Return whether the resource's mark is this tenure's, and open."""
         return self._owners.get(resource) == claim
 
     def restored(
@@ -311,7 +311,7 @@ class ResourceOracle:
             self.acknowledged[resource] = [write for write in self.acknowledged.get(resource, ()) if write in kept]
 
     def is_lost(self, claim: str, resource: str) -> bool:
-        """Tell whether a restore took this tenure's seal away, so that SealLostError is the right answer."""
+        """Return whether a restore took this tenure's seal away, so that SealLostError is the right answer."""
         return (claim, resource) in self._lost_seals
 
     def check_acknowledged(self, resource: str, value: tuple[Any, ...]) -> None:

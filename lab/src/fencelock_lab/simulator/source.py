@@ -45,7 +45,7 @@ class SimulatedSource:
         return reply
 
     def has_flushed(self, request: Any) -> bool:
-        """Tell whether everything until this request is on the disk now."""
+        """Return whether everything until this request is on the disk now."""
         return type(request) in {ask.ReserveBlock, ask.RaiseEpoch}
 
     def flush(self) -> None:

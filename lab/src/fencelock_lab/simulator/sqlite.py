@@ -127,7 +127,7 @@ class SQLiteLedger:
         return self._connection.perform(request)
 
     def take_flushed(self) -> bool:
-        """Tell whether something was flushed since the last call."""
+        """Return whether something was flushed since the last call."""
         database = self._connection.database
         was_flushed, database.was_flushed = database.was_flushed, False
         return was_flushed
