@@ -1,5 +1,6 @@
 """Fixtures for every test. A store's own fixtures live in a module of their own."""
 
+import os
 import shutil
 import signal
 import tempfile
@@ -27,7 +28,11 @@ pytest_plugins = [
 ]
 
 
-SHELL_SIGNALS = (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP)
+RESET = ("SIGHUP", "SIGQUIT", "SIGTERM", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGCHLD", "SIGTSTP")
+"""Not SIGPIPE, which Python ignores by itself, and resets in the programs that it starts."""
+MEMORY = Path("/dev/shm")  # noqa: S108 - pytest makes a private folder in it
+MEMORY_BYTES = 2**30
+"""What the folders of all tests need, by far."""
 
 
 def pytest_configure() -> None:
@@ -36,12 +41,24 @@ def pytest_configure() -> None:
     `nohup`, a shell's `&` and CI runners start programs with some signals ignored, and a program keeps that over exec:
     the processes that tests interrupt or hang up would not notice.
     """
-    for number in SHELL_SIGNALS:
+    for number in (signal.Signals[name] for name in RESET):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= MEMORY_BYTES:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """Yield a private folder: in memory, where flushes cost nothing, unless the test is marked `disk`."""
+    if request.node.get_closest_marker("disk") is None:
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(prefix="fencelock-test-", dir="/var/tmp") as folder:
+        yield Path(folder)
 
 
 @pytest.fixture

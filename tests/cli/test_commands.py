@@ -173,6 +173,7 @@ def test_raising_the_epoch_needs_a_reason(program: Program, words: list[str]) ->
 
 
 # --- doctor
+@pytest.mark.disk  # In memory it would find that a reboot loses the file.
 def test_doctor_finds_nothing_in_a_sound_set_up_and_says_what_it_cannot_see(
     program: Program, guard: fencelock.Guard
 ) -> None:

@@ -14,7 +14,7 @@ from tests.process.test_power_cut import Machine, shim
 
 __all__ = ["shim"]
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.disk, pytest.mark.process]
 
 SEALER = """
 import os, signal, sys

@@ -23,7 +23,7 @@ from tests.helpers import wait_until
 from tests.servers import need
 from tests.sources import rows
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.disk, pytest.mark.process]
 
 HERE = Path(__file__).parent
 FILE = "locks.db"

@@ -168,6 +168,7 @@ def read_through(document: Path, folder: Path) -> None:
                 run_command(document, command, folder)
 
 
+@pytest.mark.disk
 @pytest.mark.slow
 @pytest.mark.usefixtures("servers")
 @pytest.mark.parametrize("document", DOCUMENTS, ids=named)
