@@ -81,8 +81,8 @@ def test_a_holder_frozen_inside_its_transaction_keeps_others_out_until_it_is_end
 # --- killed, or frozen, before any statement ---
 STEPS = """
 import itertools
-from fencelock.stores.sqlite.guard.block import GuardDatabase
-opened, left = GuardDatabase._open, 0
+from fencelock.stores.sqlite.guard.block import SQLiteBlockConnection
+opened, left = SQLiteBlockConnection._open, 0
 lease = fencelock.Sequencer("source", "history", "nightly-report", 5, "claim-5")
 
 def step(_):
@@ -96,7 +96,7 @@ def traced(database):
     native.set_trace_callback(step)
     return native
 
-GuardDatabase._open = traced
+SQLiteBlockConnection._open = traced
 
 def run(deed):
     # One child for each statement of the deed: just before it, the signal strikes.
