@@ -62,7 +62,7 @@ def test_a_database_that_cannot_be_read_is_reported_without_a_traceback(empty: W
     assert "invalid choice: 'nope'" in told[2][1]
     if empty.kind != "mysql":  # There Django's own check does not get further than this.
         code, said = managed(gone, "check", "--database", "default")
-        assert (code, "fencelock.W002) database 'default': Django cannot ask" in said) == (0, True), said
+        assert (code, "fencelock.W002) database 'default': Django cannot read" in said) == (0, True), said
 
 
 def test_observed_first_and_enforced_then(empty: Where, source: str) -> None:
