@@ -261,17 +261,17 @@ class InterruptedHereError(Exception):
 def test_a_connection_is_free_again_whose_taker_was_interrupted_before_he_could_say_so() -> None:
     """Between two lines. After eight of them nobody in the process asked that source again."""
     pool = BoundedPool(FakeSource(lambda request: None), 0.1, 1)
-    turns: Any = pool._turns
+    permits: Any = pool._permits
 
     class Interrupting:
         def get(self, timeout: float) -> None:
-            turns.get(timeout=timeout)
+            permits.get(timeout=timeout)
             raise InterruptedHereError
 
-    pool._turns = Interrupting()  # type: ignore[assignment]
+    pool._permits = Interrupting()  # type: ignore[assignment]
     with pytest.raises(InterruptedHereError):
         pool.perform(Purge())
-    pool._turns = turns
+    pool._permits = permits
     assert pool.perform(Purge()) is None
 
 

@@ -1,9 +1,8 @@
 """Run a flow on an event loop: round trips on the loop where the store's client speaks asyncio, else in threads.
 
-Promise: the loop is never blocked by a request; a cancelled task gets its CancelledError at once. The request that was
-under way then ends in its thread, whose connection goes back to the pool; one on the loop has its connection closed.
-What it may have obtained is the keeper's to abandon: the source refuses a claim that was released before it arrived
-(H4).
+Promise: a request never blocks the loop, and a cancelled task gets its CancelledError at once. A request that runs in a
+thread then ends there, and its connection goes back to the pool; a request that runs on the loop has its connection
+closed. The keeper abandons the claim: the source refuses one that was released before it arrived (H4).
 """
 
 import asyncio
@@ -37,7 +36,7 @@ Result = TypeVar("Result")
 
 
 class Threads:
-    """A few threads for blocking calls, started when first needed, anew in a forked child."""
+    """A few threads for blocking calls, started when first needed, and started again in a forked child."""
 
     def __init__(self) -> None:
         self._executor: ThreadPoolExecutor | None = None
@@ -55,7 +54,7 @@ class Threads:
         return self._executor
 
     def close(self) -> None:
-        """Let the threads end when their work is done."""
+        """Let the threads end after their current work."""
         if self._executor is not None and self._process_id == os.getpid():
             self._executor.shutdown(wait=False)
         self._executor = None
@@ -112,7 +111,7 @@ class AsyncDriver:
 
 
 async def _wait_for_channels(channels: list[Channel], timeout_ms: int) -> None:
-    """Sleep until a channel tells something, for `timeout_ms` at most."""
+    """Sleep until a channel is notified, for `timeout_ms` at most."""
     loop = asyncio.get_running_loop()
     woken = asyncio.Event()
     for channel in channels:

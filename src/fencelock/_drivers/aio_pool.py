@@ -1,8 +1,8 @@
-"""A few connections to one source whose client speaks asyncio, for whichever task comes next.
+"""A pool of connections to one source whose client speaks asyncio.
 
 Promise: a connection serves one request at a time, on the loop that opened it; one that saw an exception, a
-cancellation included, is closed, not kept. No more than the store declares are open at a time on one loop, and who
-finds none free in time is told so.
+cancellation included, is closed, not kept. One loop opens no more connections at a time than the store declares; a
+task that gets none in time gets SourceUnavailableError.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from fencelock.protocol.stores import AsyncSourceConnection, AsyncSourceStore
 
 
 class _Connections:
-    """Those of one loop."""
+    """The connections of one loop."""
 
     def __init__(self, limit: int) -> None:
         self.idle: deque[AsyncSourceConnection] = deque()
@@ -23,7 +23,7 @@ class _Connections:
 
 
 class AsyncPool:
-    """Performs requests on pooled connections, each waiting `request_timeout_s` at most for a store that is busy."""
+    """Performs requests on pooled connections; each waits at most `request_timeout_s` for a busy store."""
 
     def __init__(self, store: AsyncSourceStore, request_timeout_s: float) -> None:
         self._store = store
@@ -33,7 +33,7 @@ class AsyncPool:
         self._is_closed = False
 
     async def perform(self, request: SourceRequest) -> SourceReply:
-        """Answer one request of a source, on a connection of its own for that time."""
+        """Answer one request, on a connection that serves nothing else meanwhile."""
         connections = self._of_loop.get(asyncio.get_running_loop()) or self._on_a_new_loop()
         try:
             async with asyncio.timeout(self._request_timeout_s if connections.free.locked() else None):

@@ -1,7 +1,7 @@
 """Run a guard's flow over one connection of its store, in the caller's thread or on the loop of the running task.
 
-Promise: an exception, wherever it comes from, is thrown into the flow; what leaves the flow by an
-exception leaves no transaction open. A flow that ends well may leave one open, for the user.
+Promise: every exception is thrown into the flow. If the flow raises, no transaction is open afterwards; a flow that
+ends well may leave one open for the user.
 """
 
 from typing import TypeVar

@@ -1,8 +1,8 @@
-"""A few connections to one source, for whichever thread comes next.
+"""A pool of connections to one source, for all threads.
 
-Promise: a connection serves one request at a time; one that saw an exception is closed, not kept. Where connections
-cost the store something, no more than it declares are open at a time, and who finds none free in time is told so. There
-is no lock here otherwise, so neither a signal handler nor a fork can find one taken.
+Promise: a connection serves one request at a time; one that saw an exception is closed, not kept. If connections are
+expensive for the store, no more than it declares are open at a time, and a thread that gets none in time gets
+SourceUnavailableError. There is no other lock here that a signal handler or a fork could find taken.
 """
 
 import os
@@ -18,7 +18,7 @@ MAX_IDLE_CONNECTIONS = 4
 
 
 class Pool:
-    """Performs requests on pooled connections, each waiting `request_timeout_s` at most for a store that is busy."""
+    """Performs requests on pooled connections; each waits at most `request_timeout_s` for a busy store."""
 
     def __init__(self, store: SourceStore, request_timeout_s: float) -> None:
         self._store = store
@@ -28,7 +28,7 @@ class Pool:
         self._max_idle = store.capabilities.max_connections or MAX_IDLE_CONNECTIONS
 
     def perform(self, request: SourceRequest) -> SourceReply:
-        """Answer one request of a source, on a connection of its own for that time."""
+        """Answer one request, on a connection that serves nothing else meanwhile."""
         try:
             connection = self._idle.pop()
         except IndexError:
@@ -57,53 +57,53 @@ class Pool:
 
 
 class BoundedPool(Pool):
-    """The same for a store whose connections are dear: no more than so many at a time."""
+    """A pool with an upper bound, for stores where connections are expensive."""
 
     def __init__(self, store: SourceStore, request_timeout_s: float, limit: int) -> None:
         super().__init__(store, request_timeout_s)
         self._limit = limit
-        self._begin_anew()
+        self._reset()
 
-    def _begin_anew(self) -> None:
-        # A forked child: those of the parent's threads that had a connection are not there to give it back.
+    def _reset(self) -> None:
+        # In a forked child: the parent's threads that had a connection do not exist here to give it back.
         self._process_id = os.getpid()
-        # A semaphore, in C, whose release may interrupt its own thread's.
-        self._turns: SimpleQueue[_Turn] = SimpleQueue()
+        # A semaphore in C: a signal handler may release it while the same thread is in release().
+        self._permits: SimpleQueue[_Permit] = SimpleQueue()
         for _ in range(self._limit):
-            self._turns.put(_Turn(weakref.ref(self._turns)))
+            self._permits.put(_Permit(weakref.ref(self._permits)))
 
     def perform(self, request: SourceRequest) -> SourceReply:
-        """Answer one request, once a connection is free; SourceUnavailableError if none is in time."""
+        """Answer one request once a connection is free; SourceUnavailableError after the timeout."""
         if self._process_id != os.getpid():
-            self._begin_anew()
-        turns = self._turns
+            self._reset()
+        permits = self._permits
         try:
-            turn = turns.get(timeout=self._request_timeout_s)
+            permit = permits.get(timeout=self._request_timeout_s)
         except Empty:
             raise no_free_connection(self._store, self._limit, self._request_timeout_s) from None
         try:
             return super().perform(request)
         finally:
-            turns.put(turn)
+            permits.put(permit)
 
 
-class _Turn:
-    """The right to one connection, which goes back by itself when nobody has it: a signal handler may raise right after
-    it was taken. It knows the others weakly, since those of a pool that is gone end with it.
+class _Permit:
+    """The right to one connection. It returns to the pool when its last reference goes, because a signal handler may
+    raise right after it was taken. It refers to the pool weakly, so that it does not outlive it.
     """
 
-    __slots__ = ("_turns",)
+    __slots__ = ("_permits",)
 
-    def __init__(self, turns: "weakref.ref[SimpleQueue[_Turn]]") -> None:
-        self._turns = turns
+    def __init__(self, permits: "weakref.ref[SimpleQueue[_Permit]]") -> None:
+        self._permits = permits
 
     def __del__(self) -> None:
-        if (turns := self._turns()) is not None:
-            turns.put(_Turn(self._turns))
+        if (permits := self._permits()) is not None:
+            permits.put(_Permit(self._permits))
 
 
 def no_free_connection(store: SourceStore, limit: int, request_timeout_s: float) -> SourceUnavailableError:
-    """Return the error for a caller that got no connection."""
+    """Return the error for a caller that got no connection in time."""
     return SourceUnavailableError(
         f"{store.url}: none of this process's {limit} connections became free within {request_timeout_s:g} s: the "
         f"source is slow, or unreachable"
@@ -111,6 +111,6 @@ def no_free_connection(store: SourceStore, limit: int, request_timeout_s: float)
 
 
 def pool_for(store: SourceStore, request_timeout_s: float) -> Pool:
-    """Return the pool that the store's capabilities ask for."""
+    """Return a pool as the store's capabilities require it."""
     limit = store.capabilities.max_connections
     return Pool(store, request_timeout_s) if limit is None else BoundedPool(store, request_timeout_s, limit)

@@ -1,8 +1,8 @@
 """Wake every waiting thread when the interpreter ends.
 
-Promise: from `begin` on, a thread that waits for a lock gets SourceError instead of sleeping into the interpreter's
-end; only daemon threads can be waiting then, since Python has joined the others. A forked child starts with a switch
-of its own.
+Promise: from `begin` on, a thread that waits for a lock gets SourceError instead of sleeping while the interpreter
+ends. Only daemon threads can be waiting then, because Python has joined the others. A forked child has a switch of its
+own.
 """
 
 import os
@@ -12,14 +12,14 @@ from fencelock.errors import SourceError
 
 
 class Shutdown:
-    """A switch that is thrown once per process, with a descriptor that waiting threads can poll."""
+    """A switch that is thrown once per process, with a descriptor that waiting threads poll."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._descriptor = -1
         self.has_begun = False
         self.waiting: set[int] = set()
-        """The threads that sleep until their turn comes; those found here at the end have a place to give up."""
+        """The threads that wait for a lock; at the interpreter's end each of them has a claim to abandon."""
 
     def fileno(self) -> int:
         """Return a descriptor that becomes readable at the interpreter's end, and stays so."""
@@ -27,7 +27,7 @@ class Shutdown:
             with self._lock:
                 if self._descriptor < 0:
                     self._descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-            # Looked at after the descriptor is there, as `begin` looks for the descriptor last: one sees the other.
+            # Checked after the descriptor exists, and `begin` checks for the descriptor last: one sees the other.
             if self.has_begun:
                 os.eventfd_write(self._descriptor, 1)
         return self._descriptor
@@ -44,7 +44,7 @@ class Shutdown:
             raise SourceError("the interpreter is ending: no lock can be waited for any more")
 
     def after_fork_in_child(self) -> None:
-        """Forget the parent's switch: throwing it would wake the parent's threads."""
+        """Forget the parent's switch, whose descriptor would wake the parent's threads."""
         self._lock = threading.RLock()
         self._descriptor = -1
         self.has_begun = False

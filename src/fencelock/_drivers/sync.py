@@ -1,8 +1,7 @@
 """Run a flow in the caller's thread.
 
 Promise: exceptions from the store, and those that a signal handler raises in the middle of a request, are thrown into
-the flow; a waiting thread sleeps in the kernel and is woken by the store's channel, by a signal, or by the
-interpreter's end.
+the flow. A waiting thread sleeps in the kernel; the store's channel, a signal or the interpreter's end wakes it.
 """
 
 import select
@@ -21,9 +20,9 @@ from fencelock.protocol.source_requests import Draw, DriverRequest, Listen, Now,
 from fencelock.protocol.stores import Channel, SourceStore
 
 REQUEST_TIMEOUT_S = 5.0
-"""How long a caller's request waits for a store that is busy before it is unavailable."""
+"""How long a caller's request waits for a busy store before SourceUnavailableError."""
 DRIVER_REQUESTS = (Draw, Now, Listen, Wait)
-"""What the driver answers itself."""
+"""The requests that the driver answers itself."""
 Result = TypeVar("Result")
 
 
@@ -71,14 +70,14 @@ class SyncDriver:
 
 
 def wait_for_channels(channels: list[Channel], timeout_ms: int) -> None:
-    """Sleep until a channel tells something, for `timeout_ms` at most; SourceError when the interpreter ends."""
+    """Sleep until a channel is notified, for `timeout_ms` at most; SourceError when the interpreter ends."""
     waiting = select.poll()
     waiting.register(SHUTDOWN.fileno(), select.POLLIN)
     for channel in channels:
         waiting.register(channel.fileno(), select.POLLIN)
     thread = threading.get_ident()
     SHUTDOWN.waiting.add(thread)
-    # One millisecond more than asked: poll() rounds, and looking too early costs a round trip.
+    # One millisecond more than asked: poll() rounds down, and waking too early costs a round trip.
     try:
         waiting.poll(timeout_ms + 1)
     finally:

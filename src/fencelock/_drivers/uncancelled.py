@@ -1,7 +1,7 @@
-"""Work that a cancelled task does not take away half done, in a thread or in a task of its own.
+"""Work that runs to its end although its task is cancelled, in a thread or in a task of its own.
 
-Promise: what was handed over runs to its end. A cancelled task either waits for that end and then gets its
-CancelledError, or leaves at once and has what came of it undone in that thread.
+Promise: submitted work runs to its end. A cancelled task either waits for that end and then gets its CancelledError, or
+gets it at once and the thread undoes the result.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ Result = TypeVar("Result")
 
 
 class UncancelledThreads(Threads):
-    """A few threads for work that is not to be lost."""
+    """A few threads for work that must not be abandoned halfway."""
 
     async def run_or_undo(self, function: Callable[[], Result], undo: Callable[[], Any]) -> Result:
         """Run a blocking function; if the task is cancelled meanwhile, have `undo` called after it succeeded."""
@@ -47,6 +47,6 @@ async def wait_to_the_end(work: "asyncio.Future[Result]") -> Result:
         except asyncio.CancelledError as error:
             cancelled = error
     if cancelled is not None:
-        work.exception()  # Somebody has looked at it: no complaint about it later.
+        work.exception()  # Marks the exception as retrieved, so that asyncio does not log it.
         raise cancelled
     return work.result()

@@ -1,8 +1,7 @@
-"""Acquire a lock: one round trip when it is free, a place in a fair queue when it is not.
+"""Acquire a lock: one round trip if it is free, a first-in-first-out queue if it is not.
 
-Promise: what is returned was granted to the attempt's current claim and has time left. Every claim but the one granted
-is ended at the source, or is the attempt's current one, which whoever runs the flow hands to the keeper if the flow
-raises (H5).
+Promise: the grant that is returned belongs to the attempt's current claim and has time left. Every other claim of the
+attempt has ended at the source. If the flow raises, its caller has the keeper abandon the current claim (H5).
 Never: granted twice under one claim (H4), granted to a waiter whose place expired while it slept (H8).
 """
 
@@ -32,16 +31,17 @@ MARGIN_MIN_MS = 50
 MARGIN_TTL_FRACTION = 10
 MARGIN_MAX_TTL_FRACTION = 4
 MIN_CLAIMS = 3
-"""Claims that one acquire may draw however short its timeout is: a source refuses a fresh one that it cannot tell from
-a late one, for example the first after a recovery, and a lock that is free is not to be called busy for that."""
+"""Claims that one acquire may draw even if its timeout has passed. A source refuses a new claim that it cannot tell
+from
+a late one, for example the first claim after a recovery; a free lock must not be reported busy because of that."""
 RETRY_MS = 500
-"""How often a waiter looks for a source that cannot be asked."""
+"""The interval at which a waiter retries a source that is unavailable."""
 MAX_CLAIMS = 100
 """Claims that one acquire may draw before it gives up on a source that ends them all."""
 
 
 class Grant(NamedTuple):
-    """A lease as its holder knows it. `deadline_ms` is on the holder's clock, the margin already taken off (H1)."""
+    """A lease as its holder knows it. `deadline_ms` is on the holder's clock, with the margin subtracted (H1)."""
 
     token: int
     deadline_ms: int
@@ -51,7 +51,7 @@ class Grant(NamedTuple):
 
 
 class Attempt:
-    """What must survive an interrupted acquire: the claim that may stand at the source. One attempt, one thread."""
+    """The part of an acquire that survives an interruption: the claim that the source may have. For one thread only."""
 
     __slots__ = ("claim", "holder", "lock", "ttl_ms")
 
@@ -64,19 +64,17 @@ class Attempt:
 
 @lru_cache
 def margin_ms(ttl_ms: int) -> int:
-    """Return how long before its deadline a lease already counts as over: max(50 ms, ttl/10), at most ttl/4."""
+    """Return how long before its end a lease already counts as over: max(50 ms, ttl/10), at most ttl/4."""
     return min(max(MARGIN_MIN_MS, ttl_ms // MARGIN_TTL_FRACTION), ttl_ms // MARGIN_MAX_TTL_FRACTION)
 
 
 def deadline_ms(sent_ms: int, remaining_ms: int, ttl_ms: int) -> int:
-    """Return until when the holder may rely on a lease: from the *send* time of the request whose reply
-    confirmed it.
-    """
+    """Return until when the holder may rely on a lease; `sent_ms` is when the confirmed request was *sent*."""
     return sent_ms + min(remaining_ms, ttl_ms) - margin_ms(ttl_ms)
 
 
 def acquire(attempt: Attempt, *, may_wait: bool, timeout_ms: int | None) -> SourceFlow[Grant | None]:
-    """Return the grant, or None when the lock was busy or the timeout passed. `timeout_ms` None: wait for ever."""
+    """Return the grant, or None if the lock was busy or the timeout passed. `timeout_ms` None: wait for ever."""
     started_ms: int | None = None
     for number in range(MAX_CLAIMS):
         claim, born_us = yield from ask(DRAW)
@@ -85,7 +83,7 @@ def acquire(attempt: Attempt, *, may_wait: bool, timeout_ms: int | None) -> Sour
             started_ms = born_ms
         elif number >= MIN_CLAIMS and timeout_ms is not None and born_ms >= started_ms + timeout_ms:
             return None
-        # From here on the claim may stand at the source, whatever happens to this flow.
+        # From here on the source may have the claim, whatever happens to this flow.
         attempt.claim = claim
         request = Acquire(attempt.lock, claim, attempt.holder, attempt.ttl_ms, born_us, may_wait)
         outcome = yield from _try_one_claim(request, started_ms, timeout_ms)
@@ -103,7 +101,7 @@ def _try_one_claim(request: Acquire, started_ms: int, timeout_ms: int | None) ->
     sent_ms = request.born_us // US_PER_MS
     reply = yield from ask_source(request)
     if was_queued := isinstance(reply, Queued):
-        # A release between queueing and listening would go unheard: listen first, then look once more.
+        # A release between queueing and listening would be missed: listen first, then poll.
         yield Listen(request.lock, request.claim)
         give_up_ms = None if timeout_ms is None else started_ms + timeout_ms
         sent_ms, reply = yield from _wait_in_queue(request, give_up_ms)
@@ -112,7 +110,7 @@ def _try_one_claim(request: Acquire, started_ms: int, timeout_ms: int | None) ->
     now_ms = yield from ask(NOW)
     until_ms = deadline_ms(sent_ms, reply.remaining_ms, request.ttl_ms)
     if now_ms >= until_ms:
-        # The grant was over before it arrived here (a freeze between two lines): it is given back, never used.
+        # The grant expired before it arrived here (a freeze between two lines): give it back, never use it.
         yield from ask_source(Release(request.lock, request.claim))
         return ClaimEnded()
     waited_ms = now_ms - started_ms if was_queued else None
@@ -120,8 +118,9 @@ def _try_one_claim(request: Acquire, started_ms: int, timeout_ms: int | None) ->
 
 
 def _wait_in_queue(request: Acquire, give_up_ms: int | None) -> SourceFlow[tuple[int, Granted | Busy | ClaimEnded]]:
-    """Poll and wait until the claim is granted, ended, or out of time; return when the last poll was sent, and its
-    reply.
+    """Poll and wait until the claim is granted or ended, or the timeout passes.
+
+    Return the time at which the last poll was sent, and its reply.
     """
     kept_until_ms = request.born_us // US_PER_MS + request.ttl_ms
     while True:
@@ -129,7 +128,7 @@ def _wait_in_queue(request: Acquire, give_up_ms: int | None) -> SourceFlow[tuple
         try:
             reply = yield from ask_source(Poll(request.lock, request.claim))
         except (SourceUnavailableError, OutcomeUnknownError):
-            # The source keeps the claim's place for its ttl: if it restarts, or another takes over, that is waited for.
+            # The source keeps the claim's place for its ttl: wait that long for a restart or a failover.
             last_ms = kept_until_ms if give_up_ms is None else min(kept_until_ms, give_up_ms)
             now_ms = yield from ask(NOW)
             if now_ms >= last_ms:

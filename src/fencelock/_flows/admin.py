@@ -1,9 +1,8 @@
-"""What an operator does to a guarded resource: protect it, move its mark, bind it to another lock.
+"""An operator's work on a guarded resource: protect it, move its mark, bind it to another lock.
 
-Promise: one flushed transaction each; whatever changes a mark other than a lease's seal leaves an audit
-entry that says who, when, from, to and why (G8). A mark that an operator has set has no claim: it
-refuses the lease that held its token as well. Never: a mark moved to a source whose next token the
-resource would refuse.
+Promise: each operation is one flushed transaction. Every change of a mark, except for a lease's seal, leaves an audit
+entry that says who, when, from, to and why (G8). A mark that an operator has set has no claim, so it also refuses the
+lease that held its token. Never: a mark moved to a source whose next token the resource would refuse.
 """
 
 from fencelock._flows.admit import admit
@@ -30,8 +29,8 @@ from fencelock.protocol.guard_requests import (
 def protect(scope: Scope, tables: tuple[str, ...], mode: str, source: SourceInfo | None, who: str) -> GuardFlow[None]:
     """Have the store enforce, or observe, writes to these tables of the guard's one resource.
 
-    Going from observe to enforce raises the mark to the source's last token: none of the writers that
-    were only observed until now may go on under a token that the resource never sealed (G6).
+    The switch from observe to enforce raises the mark to the source's last token, so that no writer that was only
+    observed until now goes on under a token that the resource never sealed (G6).
     """
     if source is not None:
         check_lasts(scope, source.source_id)
@@ -61,7 +60,7 @@ def _switch(
 
 @retry_on_conflict
 def unprotect(scope: Scope, tables: tuple[str, ...], who: str, reason: str) -> GuardFlow[None]:
-    """Let anybody write to these tables again; none named: to all of the guard's one resource."""
+    """Stop protecting these tables, or all tables of the guard's one resource if none is named."""
     yield Begin()
     (mark,) = yield from read_marks(scope)
     check_bound(mark, scope.lock)
@@ -90,8 +89,8 @@ def lower(scope: Scope, token: int, who: str, reason: str) -> GuardFlow[None]:
 def raise_to(scope: Scope, to: SourceInfo | int, who: str, reason: str) -> GuardFlow[None]:
     """Raise every mark of the guard to a token, or to the last one of the source.
 
-    The step after a restore (G9). A lease that holds just this token is refused as well: what it has
-    read may be what the restore undid.
+    The step after a restore (G9). A lease that holds exactly this token is refused as well, because the restore may
+    have undone what it has read.
     """
     if isinstance(to, SourceInfo):
         check_lasts(scope, to.source_id)
@@ -125,7 +124,7 @@ def rebind(scope: Scope, lock: str, source: SourceInfo, who: str, reason: str) -
 def outrank(scope: Scope, sequencer: Sequencer, who: str, reason: str) -> GuardFlow[None]:
     """Raise every mark of the guard to a token that was minted by breaking its lock (G10).
 
-    The broken lease is stale then; the mark belongs to no lease, and the next holder gets a higher token.
+    The broken lease is stale afterwards; the mark belongs to no lease, and the next holder gets a higher token.
     """
     check_lock(scope, sequencer)
     yield Begin()
@@ -134,7 +133,7 @@ def outrank(scope: Scope, sequencer: Sequencer, who: str, reason: str) -> GuardF
         _check_source(mark, sequencer.source_id)
         is_equal = mark.token == sequencer.token
         if is_equal and mark.claim not in (None, sequencer.claim):
-            # A holder has the token that was just minted: leaving the mark alone would let that holder go on.
+            # Another holder has the token that was just minted; an unchanged mark would let that holder go on.
             admit(mark, sequencer, was_sealed=False)
         if mark.token < sequencer.token or (is_equal and mark.claim is not None):
             raised = Mark(
@@ -151,7 +150,7 @@ def outrank(scope: Scope, sequencer: Sequencer, who: str, reason: str) -> GuardF
 def _raise(mark: Mark, source: SourceInfo, action: str, who: str, reason: str) -> GuardFlow[None]:
     """Raise a mark over every token that its source has issued."""
     _check_source(mark, source.source_id)
-    # The source was asked before this transaction began: a newer holder may have sealed the resource in between.
+    # The source answered before this transaction began: a newer holder may have sealed the resource in between.
     _check_not_below(
         mark,
         source.last_token,

@@ -16,9 +16,7 @@ from fencelock.model import Mark, Sequencer
 
 
 class Verdict(Enum):
-    """RAISE: the mark must be raised to this token, durably, before anything is read. PASS: the mark is this
-    tenure's.
-    """
+    """RAISE: raise the mark to this token, durably, before reading anything. PASS: the mark is this tenure's."""
 
     RAISE = "raise"
     PASS = "pass"

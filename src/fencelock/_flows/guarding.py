@@ -46,31 +46,31 @@ KINDS: dict[type[GuardError], str] = {
     WrongLockError: "wrong-lock",
     SealLostError: "seal-lost",
 }
-"""Why a lease was refused, in one word: for observe mode and for hooks."""
+"""The reason for which a lease was refused, in one word, for observe mode and hooks."""
 _MEMORY_SCHEME = "memory://"
 
 
 class Refused(NamedTuple):
-    """A resource that refuses the lease, but is only observed, so that the work goes on."""
+    """A resource that refuses the lease in observe mode, so that the work goes on."""
 
     resource: str
     error: GuardError
 
 
 class Sealed(NamedTuple):
-    """The resources whose marks were raised now, and those that would have refused."""
+    """The resources whose marks were raised now, and those that refuse in observe mode."""
 
     raised: tuple[str, ...] = ()
     refused: tuple[Refused, ...] = ()
 
     def refusing(self) -> set[str]:
-        """Return the names of those that would have."""
+        """Return the names of the resources that refuse."""
         return {one.resource for one in self.refused}
 
 
 class Opened(NamedTuple):
-    """An open guarded transaction: what was sealed before it (None: this tenure had done so), and in it the resources
-    to which the lease is presented, and those that only observe.
+    """An open guarded transaction: what was sealed for it (None: the tenure had sealed all before), the resources to
+    which the lease is presented in it, and those that refuse in observe mode.
     """
 
     sealed: Sealed | None
@@ -89,7 +89,7 @@ def check_lock(scope: Scope, sequencer: Sequencer) -> None:
 
 
 def check_lasts(scope: Scope, source_id: str) -> None:
-    """Raise WrongLockError if the resource would outlive the source, whose tokens begin anew with each process."""
+    """Raise WrongLockError if the resource would outlive the source, whose tokens start again in each process."""
     if source_id.startswith(MEMORY_SOURCE_PREFIX) and not scope.url.startswith(_MEMORY_SCHEME):
         raise WrongLockError(
             f"{_list_of(scope.resources)} at {scope.url} outlives source {source_id}, which is in the memory of one "
@@ -103,7 +103,7 @@ def seal(scope: Scope, sequencer: Sequencer, tenure: Tenure) -> GuardFlow[Sealed
     check_lock(scope, sequencer)
     tenure.check_may_open(scope.keys, is_independent=scope.is_independent)
     sealed = yield from _seal_durably(scope, sequencer, tenure)
-    # Another thread of this tenure may have begun to read while this one was sealing: look once more.
+    # Another thread of this tenure may have begun to read while this one was sealing: check again.
     tenure.check_may_open(scope.keys, is_independent=scope.is_independent)
     tenure.remember(scope.keys, scope.keys_without(sealed.refusing()))
     return sealed
@@ -111,7 +111,7 @@ def seal(scope: Scope, sequencer: Sequencer, tenure: Tenure) -> GuardFlow[Sealed
 
 @retry_on_conflict
 def _seal_durably(scope: Scope, sequencer: Sequencer, tenure: Tenure) -> GuardFlow[Sealed]:
-    """Seal; where the commit was not confirmed, look again, and write again what may not be on the disk."""
+    """Seal; if a commit was not confirmed, read the marks again, and rewrite those that may not be on the disk."""
     raised: tuple[str, ...] = ()
     for tries_left in reversed(range(MAX_COMMIT_TRIES)):
         sealed = yield from _seal_once(scope, sequencer, tenure, rewritten=raised)
@@ -145,7 +145,7 @@ def _seal_request(resources: Iterable[str], sequencer: Sequencer) -> WriteMarks:
 
 
 def sealed_mark(resource: str, sequencer: Sequencer, *, is_closed: bool = False) -> Mark:
-    """Return the mark of a resource that this lease has sealed."""
+    """Return the mark of a resource that this lease seals."""
     return Mark(
         resource,
         sequencer.lock,
@@ -162,7 +162,7 @@ def read_marks(
 ) -> GuardFlow[tuple[Mark, ...]]:
     """Return the marks of all resources of the guard, or of these; token 0 for one that was never sealed.
 
-    `claim`: the one to compare with, where there is one; `may_share`: marks that are its own will not be written.
+    `claim` is the claim to compare with, if any; `may_share`: the marks of that claim will not be written.
     """
     wanted = scope.resources if resources is None else resources
     known = yield from ask(ReadMarks(wanted, claim, may_share))
@@ -179,7 +179,7 @@ def check_bound(mark: Mark, lock: str) -> None:
 
 
 def _judge(mark: Mark, scope: Scope, sequencer: Sequencer, tenure: Tenure) -> GuardFlow[Verdict | Refused]:
-    """Ask `admit`; where the resource is only observed, count the refusal and go on (G6)."""
+    """Ask `admit`; in observe mode count its refusal and go on (G6)."""
     try:
         check_bound(mark, scope.lock)
         return admit(mark, sequencer, was_sealed=(scope.url, mark.resource) in tenure.sealed)
@@ -213,14 +213,14 @@ def open_transaction(
 def _refusals(
     scope: Scope, sequencer: Sequencer, tenure: Tenure, refused_resources: tuple[str, ...]
 ) -> GuardFlow[tuple[Refused, ...]]:
-    """Raise what `admit` says of marks that are not the sequencer's; return those that are only observed."""
+    """Raise the error of `admit` for a mark that is not the sequencer's; return the refusals of observe mode."""
     refused = []
     for mark in (yield from read_marks(scope, sequencer.claim, refused_resources)):
         verdict = yield from _judge(mark, scope, sequencer, tenure)
         if isinstance(verdict, Refused):
             refused.append(verdict)
         elif verdict is Verdict.RAISE:
-            # It was only observed, and its mark has fallen since: to go on would be to write without a seal.
+            # It was in observe mode, and its mark has fallen since: going on would mean to write without a seal.
             raise _not_sealed(mark, sequencer)
     return tuple(refused)
 
@@ -247,12 +247,12 @@ def finish(scope: Scope, sequencer: Sequencer, tenure: Tenure, presented: tuple[
 def present(
     scope: Scope, sequencer: Sequencer, tenure: Tenure, limit_ms: int | None = None
 ) -> GuardFlow[tuple[str, ...]]:
-    """Have the caller's writes admitted from here on; return the resources to which the lease was presented."""
+    """Admit the caller's writes from here on; return the resources to which the lease was presented."""
     return (yield from present_first(scope, sequencer, tenure, limit_ms)).presented
 
 
 def present_first(scope: Scope, sequencer: Sequencer, tenure: Tenure, limit_ms: int | None = None) -> GuardFlow[Opened]:
-    """Present the lease as the first thing in a transaction of the caller's, which was begun after all was sealed."""
+    """Present the lease as the first request of a caller's transaction that began after all resources were sealed."""
     refused: tuple[Refused, ...] = ()
     if refused_resources := (yield from ask(Present(scope.resources, sequencer, limit_ms))):
         refused = yield from _refusals(scope, sequencer, tenure, refused_resources)
@@ -265,8 +265,8 @@ def check(
 ) -> GuardFlow[Sealed]:
     """Check inside the caller's transaction that every mark is this lease's, and hold the marks there.
 
-    With `may_raise` a mark that is lower is raised in it, where that is safe. Such a seal is not remembered, since
-    nobody tells whether the caller commits it: after a rollback it is made again.
+    With `may_raise` a lower mark is raised in that transaction, where that is safe. The tenure does not remember such a
+    seal, because the caller may roll it back; it is made again if needed.
     """
     check_lock(scope, sequencer)
     tenure.check_may_open(scope.keys, is_independent=scope.is_independent)
@@ -284,7 +284,7 @@ def check(
     if raised:
         yield _seal_request(raised, sequencer)
     done = Sealed(tuple(raised), tuple(refused))
-    # Where marks may be raised, one that is ours already may have been raised by this very transaction.
+    # If marks may be raised here, a mark that is already ours may have been raised by this very transaction.
     is_committed = not (is_to_raise and can_raise)
     tenure.remember(scope.keys, scope.keys_without(done.refusing()) if is_committed else ())
     tenure.has_read = True
@@ -320,7 +320,7 @@ def close(scope: Scope, sequencer: Sequencer, tenure: Tenure) -> GuardFlow[None]
             if not tries_left:
                 raise
         else:
-            # A mark that was closed is one that this tenure has raised: it is not raised again if it gets lost (G9).
+            # This tenure has raised each mark that it closed: it does not raise one again that gets lost (G9).
             tenure.remember((), tuple((scope.url, mark.resource) for mark in closed))
             return
 
@@ -329,7 +329,7 @@ def _may_close(mark: Mark, scope: Scope, sequencer: Sequencer, tenure: Tenure) -
     if mark.token > sequencer.token or (mark.token == sequencer.token and mark.claim is None):
         return False
     if mark.is_closed and (mark.token, mark.claim) == (sequencer.token, sequencer.claim):
-        # Perhaps by a commit that was not confirmed: written once more, it is on the disk.
+        # Perhaps an unconfirmed commit closed it: writing it again puts it on the disk.
         return True
     return not isinstance((yield from _judge(mark, scope, sequencer, tenure)), Refused)
 

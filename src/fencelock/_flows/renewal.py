@@ -1,7 +1,7 @@
-"""Keep and end leases: the keeper's renewal beat, release, and breaking somebody else's lease.
+"""Renew and end leases: the keeper's batches, release, and breaking the lease of another holder.
 
 Promise: a renewal's deadlines count from before the request was sent (H1); release is idempotent (H4). Never: a lease
-extended by a reply that arrived after its deadline; the keeper sees to that, see `_keeper/keeper.py`.
+extended by a reply that arrived after its deadline; `_keeper/keeper.py` ensures that.
 """
 
 from typing import NamedTuple
@@ -24,30 +24,30 @@ from fencelock.protocol.source_requests import (
 
 
 class Beat(NamedTuple):
-    """What one renewal of a batch brought: when it was sent, and what the source said."""
+    """The result of one batch of renewals: when it was sent, and the source's reply."""
 
     sent_ms: int
     reply: Renewed
 
 
 def renew(leases: tuple[tuple[str, str], ...]) -> SourceFlow[Beat]:
-    """Renew a batch of (lock, claim) pairs in one request. An unknown outcome is left to the next beat (H2)."""
+    """Renew a batch of (lock, claim) pairs in one request. The next beat resolves an unknown outcome (H2)."""
     sent_ms = yield from ask(NOW)
     reply = yield from ask(Renew(leases))
     return Beat(sent_ms, reply)
 
 
 def release(lock: str, claim: str) -> SourceFlow[Released]:
-    """End the claim wherever it is, and tell whether it held the lock."""
+    """End the claim wherever it is, and return whether it held the lock."""
     return ask_source(Release(lock, claim))
 
 
 def break_lock(lock: str, claim: str, holder: str, reason: str) -> SourceFlow[Broken]:
-    """End the lock's lease, whoever has it, and mint a token for the breaker."""
+    """End the lock's present lease, and mint a token for the breaker."""
     return ask_source(Break(lock, claim, holder, reason))
 
 
 def raise_epoch(reason: str) -> SourceFlow[SourceInfo | None]:
-    """Begin a new history above every token of the present one; None if somebody else did so at the same time."""
+    """Begin a new history above every token of the present one; None if another process did so at the same time."""
     before = yield from ask_source(ReadSource())
     return (yield from ask(RaiseEpoch(before.history_id, reason)))

@@ -13,9 +13,9 @@ MAX_SEALS = 1024
 
 
 class Scope:
-    """What one guard watches over: resources at a place, which the holder of one lock may write.
+    """What one guard watches over: resources at one URL, which the holder of one lock may write.
 
-    `keys` are the resources as a tenure remembers them: unmistakable among all its guards.
+    `keys` identify the resources in a tenure's memory, among the resources of all its guards.
     """
 
     __slots__ = ("is_independent", "keys", "lock", "resources", "url")
@@ -37,11 +37,12 @@ class Scope:
 
 
 class Tenure:
-    """What one tenure remembers at the guards' side: what it opened and sealed, and whether it has begun to read.
+    """What one tenure remembers of its guards: the resources that it opened and sealed, and whether it has begun to
+    read.
 
-    `opened` are the resources whose guards were opened, `sealed` those of them that admitted it: they differ where a
-    refusal was only observed. Any thread of the tenure may use it: each change is one step of the interpreter, and
-    nothing is ever taken back.
+    `opened` are the resources whose guards it used, `sealed` those of them that admitted it. They differ where observe
+    mode let a refusal pass. Any thread of the tenure may use it: each change is one step of the interpreter, and
+    nothing is ever removed.
     """
 
     __slots__ = ("__weakref__", "has_read", "opened", "sealed")
