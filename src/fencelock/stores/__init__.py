@@ -1,4 +1,8 @@
-"""One folder per system that issues tokens or enforces them, and the contract that each of them keeps (`contract.py`).
+"""One folder per system that issues tokens or enforces them, and the modules that several of them share.
 
-A store knows requests, statements and its client. It knows no public class, no thread and no event loop of ours.
+Every store has the same rooms: `connection/` (open, URL, errors, forks), `source/` (issues tokens) and `guard/`
+(enforces them). `sql/` is shared by PostgreSQL and MySQL, `quorum/` by etcd and ZooKeeper; `registry.py` finds the
+store of a URL. The contract of a store is public: `fencelock.protocol.stores`.
+
+A store knows requests, its client and its statements. It knows no public class, thread or event loop of fencelock.
 """

@@ -1,7 +1,7 @@
 """The open connections of this process, so that a forked child neither uses nor ends its parent's.
 
-Promise: in a forked child every inherited connection is dropped unclosed: its descriptor is closed there, so that the
-server still learns when the parent is gone, and not a byte is written to it. Never: a connection of the parent used.
+Promise: a forked child drops every inherited connection: it closes the descriptor, so that the server still notices the
+parent's end, and writes nothing to it. Never: uses a connection of the parent.
 """
 
 import os
@@ -13,8 +13,10 @@ Native = TypeVar("Native")
 
 
 class Forks(Generic[Native]):
-    """Whose the open connections of one client library are. `close` ends one without waiting for the server, and `drop`
-    closes its descriptor in a forked child and nothing else; neither raises.
+    """The open connections of one client library that belong to this process.
+
+    `close` ends one without waiting for the server; `drop` only closes its descriptor, in a forked child. Neither
+    raises.
     """
 
     def __init__(self, *, close: Callable[[Native], None], drop: Callable[[Native], None]) -> None:
@@ -24,21 +26,21 @@ class Forks(Generic[Native]):
         os.register_at_fork(after_in_child=self._after_fork_in_child)
 
     def add(self, native: Native) -> None:
-        """Take note of a connection that this process has opened."""
+        """Register a connection that this process has opened."""
         self._open.add(native)
 
     def is_ours(self, native: Native) -> bool:
-        """Tell whether this process has opened it, and not closed it."""
+        """Return whether this process has opened the connection and not closed it."""
         return native in self._open
 
     def close(self, native: Native) -> None:
-        """Close a connection without waiting for the server; one of the parent's is left as it is. Never raises."""
+        """Close a connection without waiting for the server; leave one of the parent's alone. Never raises."""
         if native in self._open:
             self._open.discard(native)
             self._close(native)
 
     def _after_fork_in_child(self) -> None:
-        """Let go of what the parent has open."""
+        """Drop the parent's open connections."""
         for native in list(self._open):
             self._drop(native)
         self._open = weakref.WeakSet()

@@ -1,7 +1,7 @@
-"""Which store answers to which URL scheme: the scheme table, and the entry points by which a third party adds a store.
+"""The store of each URL scheme: the built-in table, and the entry points by which other packages add stores.
 
-Promise: looking up a scheme imports that store's module and no other; a scheme that cannot be safe says why; a missing
-client names the extra to install. Never: a scheme of ours silently replaced by somebody else's.
+Promise: looking up a scheme imports that store's module only. A scheme that cannot be safe is refused with the reason,
+and a missing client with the extra to install. Never: lets another package replace a built-in scheme.
 """
 
 from importlib import import_module

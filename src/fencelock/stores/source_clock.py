@@ -1,9 +1,9 @@
-"""What one process knows of its source: whose it is, the highest token it saw, and how far its clock is from ours.
+"""What one process knows of its source: its identity, the highest token seen, and the offset of its clock.
 
-Promise: a source that went back, or became another one, is refused. A time on our clock, which counts suspend, is
-always the same time on the source's, never one that the source has not reached when its clock is not set back; a later
-time is never an earlier one there. The database makes sure that no claim ends before it was drawn, whatever the clocks
-do: then "drawn after all that is forgotten" proves that a claim is a fresh one (H4).
+Promise: a source that went back, or was replaced by another one, is refused. Each time on this process's clock, which
+counts suspend, maps to one fixed time on the source's clock; the mapping preserves order, and never gives a time that
+the source has not reached, unless the source's clock is set back. The database ensures that no claim ends before it was
+drawn, whatever the clocks do. So a claim drawn after all forgotten ones is certainly fresh (H4).
 """
 
 import time
@@ -15,19 +15,20 @@ from fencelock.model import EPOCH_STRIDE, MAX_TOKEN
 
 _REMEDY = "stop everything that uses it, then run `fencelock epoch --raise --reason …`"
 MIN_GAIN_US = 100
-"""A better estimate of the source's clock is taken up if it is better by so much."""
+"""A new estimate of the source's clock is adopted if it is better by at least this much."""
 MAX_STEPS = 64
-"""Estimates that are kept: a claim older than all of them is taken for one drawn at the first."""
-
+"""Estimates that are kept; a claim older than all of them counts as drawn at the time of the oldest."""
 
 YEAR_2026_S = 1_767_225_600
 TOKENS_PER_S = 2**30
-"""A history that is begun by hand begins above so many tokens for each second since 2026."""
+"""A history that an operator begins starts above this many tokens for each second since 2026."""
 
 
-def next_beginning(highest_token: int) -> int:
-    """Return where the tokens of a new history begin: at a multiple of 2**40, above the highest that is known, and
-    above what the clock says: data from before an earlier raise know nothing of it, and the clock does.
+def start_of_new_history(highest_token: int) -> int:
+    """Return where the tokens of a new history begin: at a multiple of 2**40 above the highest known token.
+
+    It is also above a bound derived from the clock, because a backup from before an earlier raise does not know of that
+    raise.
     """
     by_clock = (int(time.time()) - YEAR_2026_S) * TOKENS_PER_S
     beginning = (max(highest_token, by_clock) // EPOCH_STRIDE + 1) * EPOCH_STRIDE
@@ -36,8 +37,8 @@ def next_beginning(highest_token: int) -> int:
     return beginning
 
 
-class Seen(NamedTuple):
-    """The newest state of the source that this process knows of."""
+class SourceState(NamedTuple):
+    """The newest state of the source that this process has seen."""
 
     source_id: str
     epoch: int
@@ -45,28 +46,28 @@ class Seen(NamedTuple):
 
 
 class SourceClock:
-    """The source's clock as far as it is known here: a lower bound, by the best of all that the source has said.
+    """A lower bound of the source's clock: the best of the estimates from its answers.
 
-    There is no lock: a forked child would find it taken.
+    It uses no lock, because a forked child could inherit it locked.
     """
 
     def __init__(self) -> None:
         self._steps: list[tuple[int, int]] = []
 
     def learn(self, source_us: int, heard_us: int) -> None:
-        """Take up what the source said its clock was, in an answer that was heard at `heard_us` on ours."""
+        """Learn from an answer with the source's time, which arrived at `heard_us` on this process's clock."""
         offset_us = source_us - heard_us
         if not self._steps or offset_us >= self._steps[-1][1] + MIN_GAIN_US:
-            # It holds from this moment on: claims drawn before go on by the estimate that held then.
+            # Valid from now on only: claims drawn earlier keep the estimate of their time.
             self._steps.append((boottime_us(), offset_us))
             del self._steps[:-MAX_STEPS]
 
     def at(self, now_us: int) -> int:
-        """Return what the source's clock was at a time of ours, by the estimate that held then."""
+        """Return the source's time for a time of this process, by the estimate that was valid then."""
         steps = self._steps
         if not steps:
             return 0
-        # The best, and not the last: of two threads that learn at once, the one that knows less may be the later.
+        # The best estimate, not the last: of two threads that learn at once, the later may have the worse one.
         best_us = None
         for since_us, offset_us in steps:
             if since_us <= now_us and (best_us is None or offset_us > best_us):
@@ -75,17 +76,19 @@ class SourceClock:
 
 
 class SourceIdentity:
-    """What all connections of one source object know together. Safe from any thread."""
+    """The shared knowledge of all connections of one source object. Safe to use from any thread."""
 
     def __init__(self, url: str) -> None:
         self._url = url
         self.clock = SourceClock()
         self.highest_token = 0
-        self.seen: Seen | None = None
+        self.seen: SourceState | None = None
 
-    def check(self, now: Seen, before: Seen | None) -> None:
-        """Raise SourceError if this is another source than was seen before it was asked, or an older state of it;
-        remember it. An answer may arrive after another one, of a newer state that it could not know of.
+    def check(self, now: SourceState, before: SourceState | None) -> None:
+        """Raise SourceError if this is another source than `before`, or an older state of it; remember it.
+
+        `before` is the state that was known when the request was sent: answers may arrive out of order, so a newer
+        state may be known by now.
         """
         if before is not None and now != before:
             self._check_forward(before, now)
@@ -95,7 +98,7 @@ class SourceIdentity:
         elif now.epoch == latest.epoch and now != latest:
             self._check_forward(latest, now)
 
-    def _check_forward(self, seen: Seen, now: Seen) -> None:
+    def _check_forward(self, seen: SourceState, now: SourceState) -> None:
         if now.source_id != seen.source_id:
             raise SourceError(
                 f"{self._url} was source {seen.source_id} and is source {now.source_id} now: its schema was replaced. "
@@ -109,7 +112,7 @@ class SourceIdentity:
             )
 
     def check_token(self, token: int, highest_before: int) -> None:
-        """Raise SourceError if a token is not above all that were seen before it was asked for; remember it."""
+        """Raise SourceError unless a token is above all tokens seen before its request; remember it."""
         if token <= highest_before:
             raise SourceError(
                 f"{self._url} issued token {token} after {highest_before}: an older state was restored over it, and "

@@ -1,15 +1,14 @@
 """SQL kept in data files beside the module that runs it: each statement with a name and a sentence.
 
-A file is a row of blocks. Each begins with `-- name: some_name`; the comment lines that follow say
-in a sentence what the statement does; the statement itself runs to the next block or the file's end:
+A file is a sequence of blocks. Each begins with `-- name: some_name`, followed by comment lines that say what the
+statement does, and by the statement itself, up to the next block:
 
     -- name: read_mark
-    -- The mark of one resource; no row means that it was never sealed.
+    -- The mark of one resource; no row if it was never sealed.
     SELECT token, claim FROM fencelock_mark WHERE resource = :resource;
 
-Promise: a file is read once per process, through the package's own loader, so that a package in a
-zip works too; an unknown name is an AttributeError that lists the known ones. Never: SQL put together
-here.
+Promise: a file is read once per process, through the package's own loader, so that a package in a zip file works too.
+An unknown name is an AttributeError that lists the known ones. Never: SQL composed here.
 """
 
 from collections.abc import Iterator
@@ -30,12 +29,12 @@ class Statements:
         vars(self).update(texts)
 
     def __getattr__(self, name: str) -> str:
-        """Say which names there are; the known ones are plain attributes, since they are asked for in each grant."""
+        """Raise AttributeError for an unknown name; known ones are plain attributes, for speed."""
         known = ", ".join(sorted(self._texts))
         raise AttributeError(f"{self._origin} has no statement {name!r}; it has {known}")
 
     def __iter__(self) -> Iterator[str]:
-        """Go through the names in the order of the file, as a schema needs it."""
+        """Iterate over the names in the order of the file, in which a schema is created."""
         return iter(self._texts)
 
     def __getitem__(self, name: str) -> str:
@@ -49,7 +48,7 @@ def statements(package: str, file_name: str) -> Statements:
 
 
 def _read(package: str, file_name: str) -> str:
-    # importlib.resources does the same, and costs each start of a program 50 ms to import.
+    # importlib.resources does the same, but its import adds 50 ms to each start of a program.
     module: Any = import_module(package)
     path = Path(module.__file__).with_name(file_name)
     return cast("bytes", module.__spec__.loader.get_data(str(path))).decode()

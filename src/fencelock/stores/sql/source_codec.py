@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 from fencelock.errors import SourceError
 from fencelock.model import LockInfo
 from fencelock.protocol import source_requests as ask
-from fencelock.stores.source_clock import Seen
+from fencelock.stores.source_clock import SourceState
 
 MAX_WAITERS = 10_000
 PAGE_LOCKS = 500
@@ -25,7 +25,7 @@ _REPLIES: dict[str, ask.SourceReply] = {"busy": ask.Busy(), "ended": ask.ClaimEn
 class SourceView(NamedTuple):
     """What this process knows of its source when it sends a request: its state, the highest token, and its clock."""
 
-    seen: Seen | None
+    seen: SourceState | None
     highest_token: int
     source_us: Callable[[int], int]
     now_us: Callable[[], int]
@@ -69,9 +69,9 @@ class AcquireAnswer(NamedTuple):
     history_id: str
 
     @property
-    def seen(self) -> Seen:
+    def seen(self) -> SourceState:
         """The state of the source that answered."""
-        return Seen(self.source_id, self.epoch, self.history_id)
+        return SourceState(self.source_id, self.epoch, self.history_id)
 
     def reply(self, lock: str, max_waiters: int) -> ask.SourceReply:
         """Return the reply to an Acquire or a Poll of this lock."""

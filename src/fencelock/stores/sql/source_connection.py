@@ -15,7 +15,7 @@ from fencelock.model import SourceInfo
 from fencelock.protocol import source_requests as ask
 from fencelock.protocol.generators import run_generator, run_generator_async
 from fencelock.stores.errors import ErrorMapper
-from fencelock.stores.source_clock import Seen, SourceIdentity
+from fencelock.stores.source_clock import SourceIdentity, SourceState
 from fencelock.stores.sql.errors import check_schema_number
 from fencelock.stores.sql.source_codec import Row, Rows, SourceOperation, SourceView
 
@@ -74,14 +74,14 @@ class SourceProtocolBase(ABC):
         """Return the operation for a request."""
 
     @abstractmethod
-    def _check_answer(self, row: Row, before: Seen | None, highest: int) -> None:
+    def _check_answer(self, row: Row, before: SourceState | None, highest: int) -> None:
         """Refuse a row of `acquire` from an older state of the source than was known when it was asked."""
 
-    def _check_description(self, found: SourceDescription, before: Seen | None, heard_us: int) -> None:
+    def _check_description(self, found: SourceDescription, before: SourceState | None, heard_us: int) -> None:
         """Check the schema and the identity of a source that greets, and learn its clock."""
         check_schema_number(self._url, PART, found.schema, SCHEMA_NUMBER)
         known = found.info()
-        self._identity.check(Seen(known.source_id, known.epoch, known.history_id), before)
+        self._identity.check(SourceState(known.source_id, known.epoch, known.history_id), before)
         self._identity.clock.learn(found.now_us, heard_us)
 
     def _ask(self, request: Any) -> Exchange[ask.SourceReply]:

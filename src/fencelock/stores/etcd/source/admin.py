@@ -26,7 +26,7 @@ from fencelock.stores.etcd.source.layout import (
 )
 from fencelock.stores.etcd.source.prefix_conflicts import conflicts_of_source, find_conflict
 from fencelock.stores.quorum.encoding import decode_object
-from fencelock.stores.source_clock import next_beginning
+from fencelock.stores.source_clock import start_of_new_history
 
 MAX_ROUNDS = 20
 """How often a break reads who holds the lock, while that changes."""
@@ -60,7 +60,7 @@ def raise_epoch(state: ClusterState, request: ask.RaiseEpoch) -> Operations:
     record, revision = yield from state.read_record(allow_regressed=True)
     if record.history_id != request.history_id:
         return None
-    floor = next_beginning(record.token(max(revision, state.highest)))
+    floor = start_of_new_history(record.token(max(revision, state.highest)))
     epoch, history_id = record.epoch + 1, draw_claim()[:16]
     audit = encode_json(action="epoch", who=default_holder(), reason=request.reason, epoch=epoch, floor=str(floor))
     changes = [

@@ -22,7 +22,7 @@ from fencelock.stores.etcd.source.layout import EtcdLayout, EtcdRecord, decode_r
 from fencelock.stores.etcd.source.session import EtcdQueueEntry, EtcdSession, PendingRevocations, wait_for_all
 from fencelock.stores.etcd.source.watcher import Watcher
 from fencelock.stores.quorum.tombstones import EndedClaims
-from fencelock.stores.source_clock import Seen, SourceIdentity
+from fencelock.stores.source_clock import SourceIdentity, SourceState
 
 MS_PER_S = 1000
 MAX_OPERATIONS = 100
@@ -153,14 +153,14 @@ class ClusterState:
         self._accept_record(record, answer.header, before, seen)
         return record, revision
 
-    def _accept_record(self, record: EtcdRecord, header: Any, before: int, seen: Seen | None) -> None:
+    def _accept_record(self, record: EtcdRecord, header: Any, before: int, seen: SourceState | None) -> None:
         """Remember the record, unless it is older than the one known before the request."""
         if seen is not None and record.source_id == seen.source_id and record.epoch > seen.epoch:
             # A new epoch makes an older state valid again: its tokens begin above every token ever issued.
             self._cluster_id, self.highest, self._has_regressed = header.cluster_id, header.revision, False
         else:
             self.check_header(header, before)
-        self.identity.check(Seen(record.source_id, record.epoch, record.history_id), seen)
+        self.identity.check(SourceState(record.source_id, record.epoch, record.history_id), seen)
         self.record = record
 
     # --- sessions -----------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import ClassVar, NamedTuple
 
 from fencelock.model import LockInfo, SourceInfo, default_holder
 from fencelock.protocol import source_requests as ask
-from fencelock.stores.source_clock import Seen
+from fencelock.stores.source_clock import SourceState
 from fencelock.stores.sql.source_codec import (
     MAX_WAITERS,
     PAGE_LOCKS,
@@ -51,7 +51,7 @@ class MySQLSourceCodec(SourceCodecBase):
     """The operations of one connection, which names the source that it knows in each of them."""
 
     @property
-    def _seen(self) -> Seen:
+    def _seen(self) -> SourceState:
         assert self._view.seen is not None, "a connection greets first"
         return self._view.seen
 
@@ -119,7 +119,7 @@ def draw_id() -> str:
     return os.urandom(8).hex()
 
 
-def answer_of(row: Row, seen: Seen) -> AcquireAnswer:
+def answer_of(row: Row, seen: SourceState) -> AcquireAnswer:
     """Return one row of `acquire`, completed with the source that the caller named if the row is a short one."""
     return AcquireAnswer._make((*row, *seen) if len(row) == SHORT_ANSWER else row)
 

@@ -30,7 +30,7 @@ from fencelock.stores.mysql.connection.install import install
 from fencelock.stores.mysql.connection.url import MySQLConnectionInfo, parse_url
 from fencelock.stores.mysql.source import inspection
 from fencelock.stores.mysql.source.codec import SQL, MySQLDescription, MySQLSourceCodec, answer_of, draw_id
-from fencelock.stores.source_clock import Seen, SourceIdentity
+from fencelock.stores.source_clock import SourceIdentity, SourceState
 from fencelock.stores.sql.source_codec import GRANTED, HELD, Row, Rows, SourceOperation, SourceView
 from fencelock.stores.sql.source_connection import (
     PART,
@@ -62,7 +62,7 @@ class MySQLSource:
         self.info = parse_url(url)
         self.url = self.info.url
         self.identity = SourceIdentity(self.url)
-        self.regressed: dict[Seen, str] = {}
+        self.regressed: dict[SourceState, str] = {}
         """The histories that went back, each with its error: until an operator begins another, tokens may repeat."""
 
     def connect(self, *, request_timeout_s: float) -> "MySQLSourceConnection":
@@ -104,7 +104,7 @@ class MySQLSource:
 class MySQLSourceProtocol(SourceProtocolBase):
     """The calls of one connection, synchronous or not: pure but for what it remembers."""
 
-    def __init__(self, url: str, identity: SourceIdentity, regressed: dict[Seen, str]) -> None:
+    def __init__(self, url: str, identity: SourceIdentity, regressed: dict[SourceState, str]) -> None:
         super().__init__(url, identity)
         self._regressed = regressed
 
@@ -137,7 +137,7 @@ class MySQLSourceProtocol(SourceProtocolBase):
     def _encode(self, request: Any, view: SourceView) -> SourceOperation:
         return MySQLSourceCodec(view).encode(request)
 
-    def _check_answer(self, row: Row, before: Seen | None, highest: int) -> None:
+    def _check_answer(self, row: Row, before: SourceState | None, highest: int) -> None:
         """Refuse an older state; once a history has gone back, refuse it until an operator has begun another."""
         assert before is not None, "a connection greets first"
         answer = answer_of(row, before)

@@ -29,7 +29,7 @@ from fencelock.stores.postgres.connection.url import PostgresConnectionInfo, par
 from fencelock.stores.postgres.source import inspection
 from fencelock.stores.postgres.source.codec import SQL, PostgresDescription, PostgresSourceCodec
 from fencelock.stores.postgres.source.wakeup import PostgresListener
-from fencelock.stores.source_clock import Seen, SourceIdentity
+from fencelock.stores.source_clock import SourceIdentity, SourceState
 from fencelock.stores.sql.source_codec import GRANTED, SPENT, AcquireAnswer, Row, Rows, SourceOperation, SourceView
 from fencelock.stores.sql.source_connection import (
     PART,
@@ -139,7 +139,7 @@ class PostgresSourceProtocol(SourceProtocolBase):
         channel = None if self._is_pooled else self._listener.name
         return PostgresSourceCodec(view, channel).encode(request)
 
-    def _check_answer(self, row: Row, before: Seen | None, highest: int) -> None:
+    def _check_answer(self, row: Row, before: SourceState | None, highest: int) -> None:
         answer = AcquireAnswer._make(row)
         self._identity.check(answer.seen, before)
         if answer.outcome == GRANTED:

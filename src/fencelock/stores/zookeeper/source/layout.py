@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from fencelock.errors import SchemaError, SourceError
 from fencelock.model import MAX_TOKEN, SourceInfo, default_holder, draw_claim
 from fencelock.stores.quorum.encoding import RESERVED, decode_object, escape_name, has_members, shorten, unescape_name
-from fencelock.stores.source_clock import Seen, next_beginning
+from fencelock.stores.source_clock import SourceState, start_of_new_history
 
 NODE_NAME = "__lock__"
 _CONTENDER = re.compile(r"(?:__lock__|__rlock__)(-?\d{10})$")
@@ -180,9 +180,9 @@ class SourceRecord(NamedTuple):
     zxid: int = 0
 
     @property
-    def seen(self) -> Seen:
+    def seen(self) -> SourceState:
         """The source's state, for comparison with what was seen before."""
-        return Seen(self.source_id, self.epoch, self.history_id)
+        return SourceState(self.source_id, self.epoch, self.history_id)
 
     def token(self, zxid: int) -> int:
         """Return the token of a node that this transaction created; SourceError past the end of the range."""
@@ -204,7 +204,7 @@ class SourceRecord(NamedTuple):
         """Return the record of the next history, whose tokens begin at a multiple of 2**40 above all tokens seen so
         far.
         """
-        beginning = next_beginning(max(self.token(zxid), highest_token))
+        beginning = start_of_new_history(max(self.token(zxid), highest_token))
         return self._replace(epoch=self.epoch + 1, history_id=_draw(), offset=beginning - zxid, reason=reason)
 
     def audit(self, when: str) -> bytes:
