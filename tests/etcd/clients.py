@@ -1,4 +1,6 @@
-"""Clients of an etcd source for tests: each request made by hand, as the one process that a store stands for."""
+"""Clients of an etcd source for tests: they send single requests, each from a store of its own, like a separate
+process.
+"""
 
 from fencelock.stores.etcd.source.store import EtcdSource
 from tests import sources
@@ -18,7 +20,7 @@ class Client(sources.Client):
 
 
 def installed(url: str) -> Client:
-    """Return a client of a source that is made now."""
+    """Return a client of a source that is installed now."""
     client = Client(url)
     client.store.install()
     return client

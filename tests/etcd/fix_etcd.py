@@ -38,25 +38,25 @@ def fresh_corner(fleet: EtcdFleet, size: int) -> Corner:
 
 @pytest.fixture
 def etcd(etcd_fleet: EtcdFleet) -> Corner:
-    """Return a prefix of the test's own at the one member that all share: a test may neither end nor freeze it."""
+    """Return a prefix of the test's own at the shared member, which a test must neither end nor freeze."""
     return fresh_corner(etcd_fleet, 1)
 
 
 @pytest.fixture
 def etcd_three(etcd_fleet: EtcdFleet) -> Corner:
-    """Return a prefix of the test's own at the three members that all share: a test may neither end nor freeze them."""
+    """Return a prefix of the test's own at the three shared members, which a test must neither end nor freeze."""
     return fresh_corner(etcd_fleet, THREE)
 
 
 @pytest.fixture
 def own_etcd(etcd_fleet: EtcdFleet) -> Iterator[EtcdCluster]:
-    """Yield a running member of the test's own, which may do with it what it likes."""
+    """Yield a running member of the test's own, which the test may kill."""
     with etcd_fleet.new_cluster(1) as cluster:
         yield cluster
 
 
 @pytest.fixture
 def own_etcd_three(etcd_fleet: EtcdFleet) -> Iterator[EtcdCluster]:
-    """Yield three running members of the test's own, which may do with them what it likes."""
+    """Yield three running members of the test's own, which the test may kill."""
     with etcd_fleet.new_cluster(THREE) as cluster:
         yield cluster

@@ -1,4 +1,4 @@
-"""A member that speaks TLS alone, and one that asks who somebody is."""
+"""A member that accepts TLS only, and a member that requires a login."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from tests.certificates import certify_client, certify_server, make_authority
 
 @dataclass(frozen=True, slots=True)
 class TlsMember:
-    """A running member that takes no connection without TLS, nor without a certificate of its authority."""
+    """A running member that accepts only TLS connections with a certificate of its authority."""
 
     cluster: EtcdCluster
     folder: Path
@@ -26,7 +26,7 @@ class TlsMember:
 
 @pytest.fixture
 def tls_etcd(etcd_fleet: EtcdFleet) -> Iterator[TlsMember]:
-    """Yield a member of the test's own that takes connections by TLS alone."""
+    """Yield a member of the test's own that accepts TLS only."""
     folder = etcd_fleet.new_folder("tls")
     folder.chmod(0o755)
     make_authority(folder, "authority")
@@ -53,7 +53,7 @@ ROOT = "root:secret-of-root"
 
 @pytest.fixture
 def guarded_etcd(etcd_fleet: EtcdFleet) -> Iterator[EtcdCluster]:
-    """Yield a member that lets user `app`, whose password is `p@ss/word`, at the keys that begin with `app/`."""
+    """Yield a member where user `app`, with password `p@ss/word`, may use the keys that begin with `app/`."""
     with etcd_fleet.new_cluster(1) as cluster:
         for words in (
             ("user", "add", ROOT),

@@ -1,4 +1,4 @@
-"""What tests of etcd's guard share: a client that knows no guard."""
+"""What tests of etcd's guard share: a client that bypasses the guard."""
 
 from typing import Any
 

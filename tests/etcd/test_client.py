@@ -1,4 +1,6 @@
-"""The client speaks to the members of a URL, goes on to the next when one fails, and says truly what was not done."""
+"""The client speaks to the members of a URL, changes to the next when one fails, and reports truly what was not
+done.
+"""
 
 import asyncio
 import gc
@@ -70,13 +72,13 @@ def test_a_member_that_is_down_is_passed_over(etcd: Corner):
     assert client.call(RANGE, wire.RangeRequest(key=b"x"), REQUEST_TIMEOUT_S).header.revision
 
 
-def test_nobody_there_is_a_definite_error():
+def test_an_unreachable_member_is_a_definite_error():
     with pytest.raises(SourceUnavailableError) as caught:
         EtcdClient(parse_url("etcd://127.0.0.1:1,127.0.0.1:2")).call(STATUS, wire.StatusRequest(), REQUEST_TIMEOUT_S)
     assert caught.value.definite
 
 
-def test_a_name_that_nobody_resolves_is_a_definite_error_and_the_next_member_is_asked(etcd: Corner):
+def test_an_unresolvable_name_is_a_definite_error_and_the_next_member_is_asked(etcd: Corner):
     with pytest.raises(SourceUnavailableError, match="cannot be reached") as caught:
         EtcdClient(parse_url("etcd://nohost.invalid/p")).call(STATUS, wire.StatusRequest(), REQUEST_TIMEOUT_S)
     assert caught.value.definite
@@ -97,7 +99,7 @@ def test_a_frozen_member_leaves_the_outcome_unknown_and_the_next_call_goes_elsew
     assert client.call(RANGE, wire.RangeRequest(key=b"x"), REQUEST_TIMEOUT_S).header.revision
 
 
-def test_what_nobody_has_any_more_leaves_no_connection(own_etcd: EtcdCluster):
+def test_a_collected_source_leaves_no_connection(own_etcd: EtcdCluster):
     """A process that makes a source and a guard for each of its jobs does not run out of descriptors."""
     EtcdSource(own_etcd.url("locks")).install()
     port = own_etcd.servers[0].port

@@ -1,6 +1,6 @@
 """A claim or a session that one thread ends while another uses it, and endings that fail: nothing is left behind (H4).
 
-What is left behind would stand in the way for as long as the process lives, since its session is kept.
+A key that is left behind would block its queue for as long as the process lives, because its session is kept.
 """
 
 import threading
@@ -32,22 +32,20 @@ def client(etcd: Corner) -> Client:
 
 
 def elsewhere(work: Callable[[], object]) -> None:
-    """Have another thread do something, and wait for it."""
+    """Run something in another thread, and wait for it."""
     thread = threading.Thread(target=work)
     thread.start()
     thread.join(DEADLINE_S)
     assert not thread.is_alive()
 
 
-def places(corner: Corner) -> list[str]:
+def queue_keys(corner: Corner) -> list[str]:
     found = corner.keys()
     return [key for key in found if key.startswith(("lock/", "gone/"))]
 
 
-def test_a_claim_is_not_taken_for_forgotten_while_it_is_placed(
-    etcd: Corner, client: Client, monkeypatch: pytest.MonkeyPatch
-):
-    """Between two lines of the thread that acquires, the keeper ends what nobody asks for."""
+def test_a_claim_is_not_overdue_while_it_is_enqueued(etcd: Corner, client: Client, monkeypatch: pytest.MonkeyPatch):
+    """Between two lines of the acquiring thread, the keeper ends the claims that nobody asks for."""
     assign_key = ClusterState.assign_key
 
     def assign_key_slowly(state: ClusterState, *details: Any) -> None:
@@ -59,10 +57,10 @@ def test_a_claim_is_not_taken_for_forgotten_while_it_is_placed(
     client.token("lock", claim, ttl_ms=TTL_MS)
     assert client.ask(ask.Renew((("lock", claim),))).remaining_ms
     assert client.ask(ask.Release("lock", claim)).was_held
-    assert places(etcd) == []
+    assert queue_keys(etcd) == []
 
 
-def test_a_claim_whose_end_has_begun_is_not_placed(etcd: Corner, client: Client, monkeypatch: pytest.MonkeyPatch):
+def test_a_claim_whose_end_has_begun_is_not_enqueued(etcd: Corner, client: Client, monkeypatch: pytest.MonkeyPatch):
     extend = EtcdQueueEntry.extend
 
     def extend_slowly(entry: EtcdQueueEntry, sent_ms: int) -> None:
@@ -72,7 +70,7 @@ def test_a_claim_whose_end_has_begun_is_not_placed(etcd: Corner, client: Client,
 
     monkeypatch.setattr(EtcdQueueEntry, "extend", extend_slowly)
     assert isinstance(client.acquire("lock", draw_claim()), ask.ClaimEnded)
-    assert places(etcd) == []
+    assert queue_keys(etcd) == []
 
 
 def revoke(client: Client, session: EtcdSession) -> None:
@@ -80,7 +78,7 @@ def revoke(client: Client, session: EtcdSession) -> None:
     client.state.client.call(LEASE_REVOKE, wire.LeaseRevokeRequest(id=session.lease), DEADLINE_S)
 
 
-def test_a_claim_in_doubt_whose_session_is_gone_holds_up_no_other(etcd: Corner, client: Client):
+def test_a_claim_in_doubt_without_a_session_blocks_no_other(etcd: Corner, client: Client):
     gone, living = draw_claim(), draw_claim()
     client.token("gone", gone, ttl_ms=1000)
     client.token("lock", living, ttl_ms=TTL_MS)
@@ -94,7 +92,7 @@ def test_a_claim_in_doubt_whose_session_is_gone_holds_up_no_other(etcd: Corner, 
     assert entry.session.is_lost
 
 
-def test_a_session_whose_end_was_not_confirmed_is_ended_again(etcd: Corner):
+def test_an_unconfirmed_revocation_is_repeated(etcd: Corner):
     with Proxy(etcd.cluster.servers[0].port) as proxy:
         client = installed(f"etcd://127.0.0.1:{proxy.port}/{etcd.prefix}")
         claim = draw_claim()
@@ -104,17 +102,17 @@ def test_a_session_whose_end_was_not_confirmed_is_ended_again(etcd: Corner):
         client.state.lose_session(session)
         wait_until(proxy.is_quiet)
         proxy.cut()
-        assert places(etcd) != []
+        assert queue_keys(etcd) != []
 
         def has_ended() -> bool:
             client.ask(ask.Renew(()))
-            return places(etcd) == []
+            return queue_keys(etcd) == []
 
         wait_until(has_ended)
         assert client.ask(ask.Renew((("lock", claim),))).lost
 
 
-def test_a_session_that_etcd_has_ended_is_asked_to_end_once(etcd: Corner, client: Client):
+def test_a_lease_that_etcd_has_ended_is_revoked_once(etcd: Corner, client: Client):
     client.token("lock", draw_claim(), ttl_ms=TTL_MS)
     session = client.state.sessions[TTL_MS]
     revoke(client, session)

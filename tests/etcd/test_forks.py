@@ -45,7 +45,7 @@ def source(etcd: Corner) -> Iterator[fencelock.Source]:
 
 @contextmanager
 def busy(source: fencelock.Source) -> Iterator[None]:
-    """Have threads that take locks without a pause."""
+    """Run threads that acquire locks without a pause."""
     is_over = threading.Event()
 
     def work(number: int) -> None:
@@ -78,7 +78,7 @@ def test_a_child_takes_locks_while_its_parents_threads_do(source: fencelock.Sour
 def test_a_child_inherits_no_lease_and_its_parents_lives_on(etcd: Corner, source: fencelock.Source):
     lease = source.lock("held", ttl=2.0).acquire()
     assert lease is not None
-    # From its first beat on, its place is watched.
+    # From its first beat on, its key is watched.
     wait_until(lambda: lease.remaining() < 1.4)
     wait_until(lambda: lease.remaining() > 1.4)
 
@@ -119,7 +119,7 @@ def test_multiprocessing_forks_workers(etcd: Corner, source: fencelock.Source):
     assert [worker.exitcode for worker in workers] == [0, 0]
 
 
-def test_a_waiting_parent_is_told_after_a_fork(etcd: Corner, source: fencelock.Source):
+def test_a_waiting_parent_is_notified_after_a_fork(etcd: Corner, source: fencelock.Source):
     holder = source.lock("lock").acquire()
     assert holder is not None
     leases = []
@@ -133,7 +133,7 @@ def test_a_waiting_parent_is_told_after_a_fork(etcd: Corner, source: fencelock.S
     leases[0].release()
 
 
-def test_a_child_that_was_forked_in_the_middle_of_a_call_says_so(source: fencelock.Source, monkeypatch):
+def test_a_child_that_was_forked_during_a_call_gets_an_error(source: fencelock.Source, monkeypatch):
     cycle(source)
     monkeypatch.setattr(forking, "WAIT_S", 0.1)
     call = forking.GATE.enter()
@@ -150,7 +150,7 @@ def test_a_child_that_was_forked_in_the_middle_of_a_call_says_so(source: fencelo
 
 
 class FakeChannel:
-    """Notes whether a fork would wait for its closing."""
+    """Records whether a fork would wait for its closing."""
 
     def __init__(self, gate: forking.EtcdForkGate) -> None:
         self._gate = gate
@@ -160,8 +160,8 @@ class FakeChannel:
         self.was_guarded = bool(self._gate._under_way)
 
 
-def test_no_fork_begins_while_a_channel_is_closed_that_nobody_has_any_more(monkeypatch):
-    """Closing takes a lock of the channel's, which a child would find taken, and wait for, within its own fork."""
+def test_no_fork_begins_while_a_discarded_channel_is_closed(monkeypatch):
+    """Closing takes a lock of the channel's; a child that is forked meanwhile would wait for it for ever."""
     gate = forking.EtcdForkGate()
     monkeypatch.setattr(client, "GATE", gate)
     channel, late = FakeChannel(gate), FakeChannel(gate)

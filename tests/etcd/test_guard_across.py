@@ -1,4 +1,4 @@
-"""Locks of another store guard keys of etcd: what counts is the mark, wherever the token is from."""
+"""Locks of another store guard keys of etcd: the mark decides, whatever source the token is from."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a guarded block can do at etcd: reads at once, one Txn at its end, and nothing outside of its resources."""
+"""What a guarded block can do at etcd: reads at once, one Txn at its end, and nothing outside its resources."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ ENTRIES = MAX_OPERATIONS - 1
 
 
 class Scene:
-    """A guarded range, its holder, and a client that knows no guard."""
+    """A guarded range, its holder, and a client that bypasses the guard."""
 
     def __init__(self, corner: Corner) -> None:
         self.url = corner.url
@@ -57,7 +57,7 @@ def scene(etcd: Corner) -> Scene:
 
 
 def meanwhile(function: Callable[[], Any]) -> None:
-    """Do something in another thread, and wait for its end."""
+    """Run something in another thread, and wait for its end."""
     thread = threading.Thread(target=function, daemon=True)
     thread.start()
     thread.join(30)
@@ -224,7 +224,7 @@ def test_the_largest_request_is_written(scene: Scene) -> None:
 
 # --- what is found at the end -----------------------------------------------------------------------------------------
 def late(scene: Scene, meantime: Callable[[], Any], read: Callable[[Any], Any] = lambda _: None) -> None:
-    """Write in a block, in which something else happens before its end."""
+    """Write in a block, while something else happens before its end."""
 
     def act(txn: Any) -> None:
         read(txn)
@@ -249,7 +249,7 @@ def test_g10_a_block_whose_own_holder_closes_writes_nothing(scene: Scene) -> Non
     assert scene.names() == []
 
 
-def test_g9_a_mark_that_is_gone_is_told_at_the_end(scene: Scene) -> None:
+def test_g9_a_missing_mark_is_reported_at_the_end(scene: Scene) -> None:
     with pytest.raises(SealLostError, match="now its mark is 0"):
         late(scene, lambda: scene.direct.delete(f"{scene.corner.prefix}/.fencelock/marks/{RESOURCE}"))
     assert scene.names() == []
@@ -297,7 +297,7 @@ def test_what_another_block_of_the_lease_deletes_below_a_prefix_that_was_read_re
     assert scene.value("count") == "0"
 
 
-def test_what_the_block_did_not_read_is_nobodys_business(scene: Scene) -> None:
+def test_a_write_to_what_the_block_did_not_read_refuses_nothing(scene: Scene) -> None:
     with scene.block() as txn:
         txn.get(scene.key("read"))
         txn.put(scene.key("a"), "mine")
@@ -306,7 +306,7 @@ def test_what_the_block_did_not_read_is_nobodys_business(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "holds"),
+    ("comparison", "holds"),
     [
         ({"value": "on"}, True),
         ({"value": b"off"}, False),
@@ -316,12 +316,12 @@ def test_what_the_block_did_not_read_is_nobodys_business(scene: Scene) -> None:
         ({"create_revision": 0}, False),
     ],
 )
-def test_a_block_may_compare_what_it_likes_and_where(scene: Scene, said: dict[str, Any], holds: bool) -> None:
+def test_a_block_may_compare_any_key(scene: Scene, comparison: dict[str, Any], holds: bool) -> None:
     flag = f"{scene.corner.prefix}/flag"
     scene.direct.put(flag, "on")
 
     def act(txn: Any) -> None:
-        txn.compare(flag, **said)
+        txn.compare(flag, **comparison)
         txn.put(scene.key("a"), "x")
 
     with contextlib.nullcontext() if holds else pytest.raises(GuardError, match="block itself added"):
@@ -329,10 +329,10 @@ def test_a_block_may_compare_what_it_likes_and_where(scene: Scene, said: dict[st
     assert scene.value("a") == ("x" if holds else None)
 
 
-@pytest.mark.parametrize("said", [{}, {"version": 1, "value": "x"}, {"version": 1, "mod_revision": 1}])
-def test_a_comparison_is_of_one_thing(scene: Scene, said: dict[str, Any]) -> None:
+@pytest.mark.parametrize("comparison", [{}, {"version": 1, "value": "x"}, {"version": 1, "mod_revision": 1}])
+def test_a_comparison_is_of_one_thing(scene: Scene, comparison: dict[str, Any]) -> None:
     with scene.block() as txn, pytest.raises(ConfigError, match="one of value, version, create_revision"):
-        txn.compare(scene.key("a"), **said)
+        txn.compare(scene.key("a"), **comparison)
 
 
 @pytest.mark.parametrize("number", ["1", 1.5, 2**63])

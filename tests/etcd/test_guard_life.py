@@ -1,4 +1,4 @@
-"""What the etcd guard lives through: lost requests, frozen and killed holders, forks, operators and their commands."""
+"""What the etcd guard survives: lost requests, frozen and killed holders, forks, operators and their commands."""
 
 import asyncio
 import dataclasses
@@ -156,8 +156,8 @@ def test_a_guard_outlives_an_outage(own_etcd: EtcdCluster) -> None:
     outlive_an_outage(EtcdFace(Corner(own_etcd, "app")), own_etcd.kill, own_etcd.start)
 
 
-def test_what_etcd_has_no_room_for_may_have_been_done(etcd_fleet: EtcdFleet) -> None:
-    """A member that runs out of room while a request is under way does it, and answers that there was no room."""
+def test_a_write_without_space_may_have_been_executed(etcd_fleet: EtcdFleet) -> None:
+    """A member that runs out of space during a request executes the request, and answers that there was no space."""
     cluster = etcd_fleet.new_cluster(1)
     cluster.servers[0].settings["quota-backend-bytes"] = 5_000_000
     with cluster:

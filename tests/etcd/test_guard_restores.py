@@ -1,4 +1,4 @@
-"""A cluster that begins from a snapshot brings back marks and data together, and tenures that had sealed find out."""
+"""A cluster that is restored from a snapshot has old marks and old data, and tenures that had sealed find out."""
 
 import shutil
 import threading
@@ -18,7 +18,7 @@ KEY = "app/r/value"
 
 
 def restore(cluster: EtcdCluster, snapshot: Path) -> None:
-    """Stop the only member, put the snapshot in the place of its data, and start it."""
+    """Stop the only member, replace its data by the snapshot, and start it."""
     (server,) = cluster.servers
     cluster.stop()
     shutil.rmtree(server.data)
@@ -60,8 +60,8 @@ def test_g9_a_tenure_that_had_sealed_finds_its_seal_lost(own_etcd: EtcdCluster, 
     assert Direct(url).get(KEY) == "three"
 
 
-def test_revisions_that_come_again_do_not_pass_for_the_old_ones(own_etcd: EtcdCluster, tmp_path: Path) -> None:
-    """Another lease's seal gets the very revision that the seal of an open block had before the restore."""
+def test_reused_revisions_do_not_pass_for_the_old_ones(own_etcd: EtcdCluster, tmp_path: Path) -> None:
+    """Another lease's seal gets the same revision as the seal of an open block had before the restore."""
     url = own_etcd.url("app")
     guard = fencelock.guard(url, resource="r", lock=LOCK)
     direct = Direct(url)

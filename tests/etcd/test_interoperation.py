@@ -1,4 +1,4 @@
-"""`etcdctl lock` and ours exclude each other, in both directions, in the order in which they came."""
+"""`etcdctl lock` and fencelock's locks exclude each other, in both directions, in the order of their arrival."""
 
 import subprocess
 import threading
@@ -24,7 +24,7 @@ ROUNDS = 4
 
 @contextmanager
 def etcdctl_lock(corner: Corner, name: str = "lock") -> Iterator[subprocess.Popen[str]]:
-    """Have an etcdctl that takes, or waits for, the lock; it prints its key once it has it."""
+    """Start an etcdctl that acquires the lock or waits for it; it prints its key once it has it."""
     command = corner.cluster.ctl_command("lock", f"{corner.prefix}/{name}", "--ttl=5")
     with subprocess.Popen(command, env=ctl_environment(), stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -35,12 +35,12 @@ def etcdctl_lock(corner: Corner, name: str = "lock") -> Iterator[subprocess.Pope
 
 
 def is_granted(process: subprocess.Popen[str]) -> str:
-    """Return the key that an etcdctl prints when it has the lock; wait for that."""
+    """Wait until an etcdctl has the lock, and return the key that it prints."""
     assert process.stdout is not None
     return process.stdout.readline().strip()
 
 
-def places(corner: Corner, name: str = "lock") -> list[str]:
+def queue_keys(corner: Corner, name: str = "lock") -> list[str]:
     return [key for key in sorted(corner.keys()) if key.startswith(f"{name}/")]
 
 
@@ -49,7 +49,7 @@ def client(etcd: Corner) -> Client:
     return installed(etcd.url)
 
 
-def test_etcdctl_excludes_ours(etcd: Corner, client: Client):
+def test_etcdctl_excludes_fencelock(etcd: Corner, client: Client):
     with etcdctl_lock(etcd) as theirs:
         key = is_granted(theirs)
         assert isinstance(client.acquire("lock"), ask.Busy)
@@ -59,36 +59,36 @@ def test_etcdctl_excludes_ours(etcd: Corner, client: Client):
     wait_until(lambda: isinstance(client.acquire("lock"), ask.Granted))
 
 
-def test_ours_excludes_etcdctl(etcd: Corner, client: Client):
+def test_fencelock_excludes_etcdctl(etcd: Corner, client: Client):
     claim = draw_claim()
     client.token("lock", claim)
     with etcdctl_lock(etcd) as theirs:
-        wait_until(lambda: len(places(etcd)) == 2)
+        wait_until(lambda: len(queue_keys(etcd)) == 2)
         assert len(client.ask(ask.Inspect("lock")).waiters) == 1
         client.release("lock", claim)
         assert is_granted(theirs)
         assert isinstance(client.acquire("lock"), ask.Busy)
 
 
-def test_ours_waits_for_etcdctl_and_is_told(etcd: Corner):
+def test_fencelock_waits_for_etcdctl_and_is_notified(etcd: Corner):
     fencelock.connect(etcd.url).install()
     with fencelock.connect(etcd.url) as source, etcdctl_lock(etcd) as theirs:
         is_granted(theirs)
         leases = []
         thread = threading.Thread(target=lambda: leases.append(source.lock("lock", timeout=DEADLINE_S).acquire()))
         thread.start()
-        wait_until(lambda: len(places(etcd)) == 2)
+        wait_until(lambda: len(queue_keys(etcd)) == 2)
         theirs.terminate()
         thread.join(DEADLINE_S)
         assert leases[0].is_valid
         leases[0].release()
 
 
-def test_who_came_first_is_served_first(etcd: Corner, client: Client):
+def test_waiters_are_served_in_order_of_arrival(etcd: Corner, client: Client):
     holder, waiter = draw_claim(), draw_claim()
     client.token("lock", holder)
     with etcdctl_lock(etcd) as theirs:
-        wait_until(lambda: len(places(etcd)) == 2)
+        wait_until(lambda: len(queue_keys(etcd)) == 2)
         reply = client.ask(ask.Acquire("lock", waiter, "tester", LONG_MS, boottime_us(), may_wait=True))
         assert isinstance(reply, ask.Queued)
         client.release("lock", holder)
@@ -98,7 +98,7 @@ def test_who_came_first_is_served_first(etcd: Corner, client: Client):
 
 
 def test_all_exclude_each_other_under_contention(etcd: Corner):
-    """Two threads of ours, which share a lease of etcd, and programs that etcdctl runs under the lock."""
+    """Two threads of fencelock, which share an etcd lease, and programs that etcdctl runs under the lock."""
     fencelock.connect(etcd.url).install()
     inside: list[str] = []
     counter = f"{etcd.prefix}-counter"
@@ -139,9 +139,11 @@ def test_all_exclude_each_other_under_contention(etcd: Corner):
         (b'{"holder": "' + b"x" * 1_000_000 + b'"}', "x" * 511 + "…"),
     ],
 )
-def test_whatever_a_foreign_holder_says_it_is_shown_and_broken(etcd: Corner, client: Client, value: bytes, shown: str):
+def test_a_foreign_holder_is_shown_and_broken_whatever_its_value(
+    etcd: Corner, client: Client, value: bytes, shown: str
+):
     with etcdctl_lock(etcd) as theirs:
-        key, lease = is_granted(theirs), int(places(etcd)[0].rpartition("/")[2], 16)
+        key, lease = is_granted(theirs), int(queue_keys(etcd)[0].rpartition("/")[2], 16)
         client.state.client.call(TXN, wire.txn((), (wire.put(key.encode(), value, lease),)), 5.0)
         assert isinstance(client.acquire("lock"), ask.Busy)
         holder = client.ask(ask.Inspect("lock")).holder

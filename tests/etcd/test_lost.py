@@ -1,4 +1,4 @@
-"""A request or a reply that is lost on its way: asked again, each request says what it would have said (T3, H4, H5)."""
+"""A lost request or reply: when the request is repeated, its answer is what it would have been (T3, H4, H5)."""
 
 import threading
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ class Stage:
         self.client = Client(f"etcd://127.0.0.1:{proxy.port}/{corner.prefix}")
 
     def lose(self, direction: Direction, method: str, request: object) -> None:
-        """Have the client ask, and lose the request, or the reply, of one method."""
+        """Send a request, and lose the request, or the reply, of one method."""
         caught: list[BaseException] = []
         before = self.server.calls().get(method, 0)
 
@@ -57,7 +57,7 @@ class Stage:
         assert caught, "a request whose fate is unknown says so"
 
     def again(self, request: object) -> Any:
-        """Have the client ask until it is answered, as flows do: its next words may meet the end of the connection."""
+        """Repeat a request until it is answered, as flows do: the first try may meet the end of the connection."""
         while True:
             with suppress(OutcomeUnknownError):
                 return self.client.ask(request)
@@ -107,13 +107,13 @@ def test_a_claim_released_in_doubt_is_never_granted(stage: Stage, direction: Dir
     late = _enqueue_txn(state.layout, state.entries[request.claim], request, state.record)
     stage.again(ask.Release("lock", request.claim))
     assert isinstance(stage.client.ask(request), ask.ClaimEnded)
-    # What is still under way arrives now.
+    # The request that is still under way arrives now.
     assert not state.client.call(TXN, late, REQUEST_TIMEOUT_S).succeeded
     assert not stage.other.ask(ask.Inspect("lock")).is_held
 
 
 @BOTH
-def test_a_lost_release_is_done_when_it_is_asked_again(stage: Stage, direction: Direction):
+def test_a_lost_release_is_done_when_it_is_repeated(stage: Stage, direction: Direction):
     claim = draw_claim()
     stage.client.token("lock", claim)
     stage.lose(direction, "Txn", ask.Release("lock", claim))
@@ -122,8 +122,8 @@ def test_a_lost_release_is_done_when_it_is_asked_again(stage: Stage, direction: 
     assert not stage.other.ask(ask.Inspect("lock")).is_held
 
 
-def test_a_release_that_comes_late_ends_nobody_elses_place(stage: Stage):
-    """The key of a place is used again: a release knows its own place by what stands in it."""
+def test_a_late_release_deletes_no_other_claims_entry(stage: Stage):
+    """The key of a queue entry is reused: a release recognises its own entry by its value."""
     first, second = draw_claim(), draw_claim()
     stage.client.token("lock", first)
     late = stage.client.state.delete_entry(stage.client.state.entries[first])
@@ -171,7 +171,7 @@ def test_a_lost_break_breaks_once(stage: Stage, direction: Direction):
 
 
 def test_a_process_that_dies_with_its_requests_lost_leaves_nothing_for_longer_than_its_ttl(stage: Stage):
-    """CURATOR-604: the place was made, and nobody heard of it."""
+    """CURATOR-604: the queue entry was created, and its reply never arrived."""
     stage.client.token("warm", ttl_ms=1000)
     stage.lose("replies", "Txn", acquiring(draw_claim(), ttl_ms=1000))
     wait_until(lambda: isinstance(stage.other.acquire("lock", ttl_ms=1000), ask.Granted))

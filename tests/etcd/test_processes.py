@@ -34,7 +34,7 @@ TTL = 2.0
 
 
 class Actor:
-    """A program that speaks by lines."""
+    """A program that is controlled by lines of text."""
 
     def __init__(self, program: str, url: str) -> None:
         command = [sys.executable, "-c", program, url, str(TTL)]
@@ -108,7 +108,7 @@ def test_a_killed_waiter_blocks_nobody_for_longer_than_its_ttl(etcd: Corner, act
 
 
 def test_a_frozen_waiter_whose_session_ended_is_not_granted(etcd: Corner, actors: list[Actor]):
-    """H8: its turn came and went while it was frozen; it queues up anew."""
+    """H8: its turn came and went while it was frozen; it enqueues again."""
     with fencelock.connect(etcd.url) as source:
         held = source.lock("lock", ttl=TTL).acquire()
         assert held is not None

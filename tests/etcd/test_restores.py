@@ -1,4 +1,4 @@
-"""What becomes of tokens when etcd's state goes back: a restored snapshot is an operator's step (T7)."""
+"""Tokens after etcd's state went back: restoring a snapshot needs an operator's step (T7)."""
 
 import pytest
 
@@ -31,7 +31,7 @@ def saved(cluster: EtcdCluster) -> None:
     cluster.ctl("snapshot", "save", cluster.servers[0].folder / "snapshot")
 
 
-def test_who_saw_more_refuses_a_restored_source_until_its_epoch_is_raised(own_etcd: EtcdCluster):
+def test_a_client_that_saw_more_refuses_a_restored_source_until_its_epoch_is_raised(own_etcd: EtcdCluster):
     client = installed(own_etcd.url())
     first = client.one_token()
     saved(own_etcd)
@@ -40,7 +40,7 @@ def test_who_saw_more_refuses_a_restored_source_until_its_epoch_is_raised(own_et
     wait_until(lambda: is_answered(client))
     fresh = Client(own_etcd.url())
     assert fresh.one_token() <= tokens[-1], "a fresh process cannot know: that is why it is an operator's step"
-    for _ in range(len(tokens) * 4):  # Also once the revision is past all that was seen.
+    for _ in range(len(tokens) * 4):  # Also after the revision has passed every revision seen before.
         claim = draw_claim()
         with pytest.raises(SourceError, match="went back"):
             client.acquire("lock", claim)
@@ -64,8 +64,8 @@ def test_the_process_that_saw_more_can_raise_the_epoch_itself(own_etcd: EtcdClus
     assert client.one_token() > token
 
 
-def test_a_revision_that_comes_again_is_no_token_for_who_had_it(own_etcd: EtcdCluster):
-    """The last revision that was seen is issued once more, to the very process that saw it."""
+def test_a_reused_revision_is_no_token_for_its_former_holder(own_etcd: EtcdCluster):
+    """The last revision that the process has seen is issued again, to the same process."""
     client = installed(own_etcd.url())
     saved(own_etcd)
     client.token("one")
@@ -76,7 +76,7 @@ def test_a_revision_that_comes_again_is_no_token_for_who_had_it(own_etcd: EtcdCl
 
 
 def test_two_histories_from_one_snapshot_share_no_token(own_etcd: EtcdCluster, monkeypatch: pytest.MonkeyPatch):
-    """A snapshot from before a raise knows nothing of it: the clock does."""
+    """A snapshot from before a raise does not contain the raise; the clock tells the histories apart."""
     client = installed(own_etcd.url())
     client.one_token()
     saved(own_etcd)
@@ -87,7 +87,7 @@ def test_two_histories_from_one_snapshot_share_no_token(own_etcd: EtcdCluster, m
     assert Client(own_etcd.url()).raise_epoch("a restore").last_token > first.last_token
 
 
-def test_what_was_held_in_a_snapshot_is_held_for_its_ttl_after_it(own_etcd: EtcdCluster):
+def test_a_lock_held_in_a_snapshot_is_held_for_its_ttl_after_the_restore(own_etcd: EtcdCluster):
     holder = installed(own_etcd.url())
     holder.token("lock", ttl_ms=2000)
     saved(own_etcd)
@@ -98,7 +98,7 @@ def test_what_was_held_in_a_snapshot_is_held_for_its_ttl_after_it(own_etcd: Etcd
 
 
 def is_answered(client: Client) -> bool:
-    """Tell whether the member is reached again, whatever it says."""
+    """Return whether the member can be reached again, whatever it answers."""
     try:
         client.describe()
     except SourceError as error:
@@ -133,7 +133,7 @@ RECORD = '{"format": 1, "source_id": "s", "epoch": 1, "history_id": "h", "floor"
         RECORD.replace('"0"', '"-1"'), RECORD.replace('"epoch": 1', '"epoch": "1"'), RECORD.replace('"s"', "null"),
     ],
 )  # fmt: skip
-def test_what_is_no_record_is_refused(etcd: Corner, value: str):
+def test_a_value_that_is_not_a_record_is_refused(etcd: Corner, value: str):
     Direct(etcd.url).put(f"{etcd.prefix}/.fencelock/source/record", value)
     client = Client(etcd.url)
     for attempt in (client.acquire, client.describe, client.store.install):
@@ -142,7 +142,7 @@ def test_what_is_no_record_is_refused(etcd: Corner, value: str):
     assert [one.code for one in client.store.examine()] == ["source-refused"]
 
 
-def test_a_raised_epoch_ends_what_other_processes_hold(etcd: Corner):
+def test_a_raised_epoch_ends_other_processes_leases(etcd: Corner):
     holder, operator = installed(etcd.url), Client(etcd.url)
     claim = draw_claim()
     token = holder.token("lock", claim)

@@ -1,4 +1,4 @@
-"""TLS by the URL's files, a user who may only touch one prefix, and secrets that nobody is shown."""
+"""TLS by the URL's files, a user who may only touch one prefix, and secrets that are never displayed."""
 
 import logging
 from typing import Any
@@ -36,7 +36,7 @@ def test_a_connection_that_is_not_trusted_is_refused(tls_etcd: TlsMember, files:
     assert isinstance(caught.value, SourceUnavailableError) or not caught.value.definite
 
 
-def test_a_file_that_is_not_there_is_named():
+def test_a_missing_file_is_named():
     with pytest.raises(ConfigError, match="/nowhere"):
         Client("etcd://127.0.0.1:1?ca=/nowhere").describe()
 
@@ -45,7 +45,7 @@ def app_url(cluster: EtcdCluster, prefix: str = "app") -> str:
     return cluster.url(prefix, login=f"app:{PASSWORD}")
 
 
-def test_a_user_of_one_prefix_does_all_that_a_source_asks(guarded_etcd: EtcdCluster):
+def test_a_user_of_one_prefix_can_do_everything_a_source_does(guarded_etcd: EtcdCluster):
     client = installed(app_url(guarded_etcd))
     claim = draw_claim()
     client.token("lock", claim)
@@ -58,7 +58,7 @@ def test_a_user_of_one_prefix_does_all_that_a_source_asks(guarded_etcd: EtcdClus
     assert client.ask(ask.Purge()) == 1
 
 
-def test_waiters_of_a_user_are_told(guarded_etcd: EtcdCluster):
+def test_waiters_of_a_user_are_notified(guarded_etcd: EtcdCluster):
     url = app_url(guarded_etcd)
     fencelock.connect(url).install()
     with fencelock.connect(url) as source, fencelock.connect(url) as other:
@@ -88,7 +88,7 @@ def test_a_login_that_is_missing_or_wrong_says_so_without_the_password(
 
 
 def test_a_token_that_etcd_has_forgotten_is_renewed(guarded_etcd: EtcdCluster):
-    """A member keeps tokens in memory: after a restart it knows none."""
+    """A member keeps tokens in memory: after a restart it knows none of them."""
     client = installed(app_url(guarded_etcd))
     token = client.one_token()
     guarded_etcd.crash()
@@ -106,7 +106,7 @@ def test_a_member_that_is_down_is_passed_over_before_the_login_too(guarded_etcd:
 
 
 def test_a_login_that_becomes_old_twice_within_a_call_is_renewed_twice(guarded_etcd: EtcdCluster, monkeypatch):
-    """Operators make a role and then a user, and each of the two ends the logins before it."""
+    """Operators create a role and then a user, and each of the two invalidates the logins before it."""
     client = installed(app_url(guarded_etcd))
     log_in, changes = etcd_client.EtcdClient._log_in, iter([("disable", ROOT), ("enable", None)])
 
@@ -122,10 +122,10 @@ def test_a_login_that_becomes_old_twice_within_a_call_is_renewed_twice(guarded_e
     assert client.one_token()
 
 
-def test_h2_a_place_that_is_watched_after_the_login_of_the_stream_ended_is_watched_all_the_same(
+def test_h2_a_key_is_watched_even_after_the_streams_login_has_ended(
     guarded_etcd: EtcdCluster,
 ):
-    """A stream of watches keeps the login that it began with, and etcd watches nothing more for one that is over."""
+    """A stream of watches keeps its first login, and etcd watches nothing more for a login that has ended."""
     client = installed(app_url(guarded_etcd))
     first, second = ("first", draw_claim()), ("second", draw_claim())
     client.token(*first)

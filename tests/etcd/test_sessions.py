@@ -1,4 +1,4 @@
-"""One lease of etcd for all that a process has with one ttl: kept by one message, revoked, never left behind."""
+"""One etcd lease for everything that a process has with one ttl: kept by one message, revoked, never left behind."""
 
 import asyncio
 import gc
@@ -34,7 +34,7 @@ def client(etcd: Corner) -> Client:
 
 
 def since(corner: Corner, before: dict[str, int]) -> dict[str, int]:
-    """Return the messages that etcd has had since then, by method."""
+    """Return the messages that etcd has received since then, by method."""
     now = corner.cluster.servers[0].calls()
     return {method: now[method] - before.get(method, 0) for method in now if now[method] != before.get(method, 0)}
 
@@ -71,7 +71,7 @@ def test_all_claims_of_one_ttl_share_a_lease(etcd: Corner, client: Client):
 @pytest.mark.slow
 def test_ten_thousand_leases_cost_one_keepalive_a_beat(etcd: Corner, client: Client):
     leases = []
-    for number in range(MANY // 100):  # Placed by hand, for time's sake: what is counted is the beat.
+    for number in range(MANY // 100):  # Enqueued by hand, to save time: the test counts the messages of the beat.
         leases += hold_hundred(client, number)
     beat = ask.Renew(tuple(leases))
     assert len(client.ask(beat).remaining_ms) == MANY
@@ -111,7 +111,7 @@ def test_closing_a_source_revokes_its_lease(etcd: Corner, client: Client):
     wait_until(lambda: set(etcd.cluster.leases()) <= before)
 
 
-def test_a_source_that_nobody_has_any_more_is_gone_without_the_collector(etcd: Corner, client: Client):
+def test_an_unreferenced_source_is_gone_without_the_collector(etcd: Corner, client: Client):
     others = set(CLIENTS)
 
     def use() -> None:
@@ -156,7 +156,7 @@ print(lease.token, waiting)
 """
 
 
-def test_the_end_of_the_interpreter_revokes_what_is_held(etcd: Corner, client: Client):
+def test_the_end_of_the_interpreter_revokes_held_leases(etcd: Corner, client: Client):
     before = set(etcd.cluster.leases())
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, etcd.url], capture_output=True, text=True, timeout=DEADLINE_S, check=True
@@ -184,13 +184,13 @@ def test_a_ttl_is_a_whole_number_of_seconds(etcd: Corner):
 
 
 def test_a_keepalive_that_is_confirmed_too_late_confirms_nothing(etcd: Corner, client: Client):
-    neighbour = Client(etcd.url)
+    other = Client(etcd.url)
     client.token("lock", ttl_ms=1000)
     session = client.state.sessions[1000]
 
-    def is_over() -> bool:  # By our own account: a neighbour keeps the lease alive at etcd.
+    def is_over() -> bool:  # By the client's own clock: the other client keeps the lease alive at etcd.
         request = wire.LeaseKeepAliveRequest(id=session.lease)
-        assert neighbour.state.client.call(LEASE_KEEP_ALIVE, request, DEADLINE_S).ttl == 1
+        assert other.state.client.call(LEASE_KEEP_ALIVE, request, DEADLINE_S).ttl == 1
         return not session.remaining_ms()
 
     wait_until(is_over)

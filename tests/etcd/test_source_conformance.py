@@ -9,7 +9,7 @@ from tests.helpers import wait_until
 
 
 class InEtcd:
-    """A prefix of each check's own. etcd ends an expired lease within a second or so, not at once."""
+    """A prefix of its own for each check. etcd ends an expired lease within about a second, not at once."""
 
     short_ttl_ms = 1000
     break_keeps_queue = False

@@ -1,4 +1,4 @@
-"""Waiters are told when their predecessor is gone, and of nothing else; a broken stream wakes all that it served."""
+"""Waiters are notified when their predecessor is gone, and of nothing else; a broken stream wakes all its waiters."""
 
 import select
 import threading
@@ -25,7 +25,7 @@ def client(etcd: Corner) -> Client:
 
 
 class Waiter:
-    """A claim in a queue, with its ear."""
+    """A claim in a queue, with its wakeup."""
 
     def __init__(self, client: Client, lock: str = "lock", ttl_ms: int = LONG_MS) -> None:
         self.client = client
@@ -35,7 +35,7 @@ class Waiter:
         assert isinstance(client.ask(request), ask.Queued)
         self.wakeup = client.store.listen(lock, self.claim)
         assert isinstance(self.poll(), ask.Queued)
-        # A watch that has begun may have its waiter look once more, for what came before.
+        # A watch that has begun may notify its waiter once for nothing, because it may have missed a deletion.
         wait_until(self._is_watching)
         if self.is_told:
             assert isinstance(self.poll(), ask.Queued)
@@ -68,7 +68,7 @@ def test_each_release_wakes_one_waiter(client: Client):
 
 
 def test_a_hand_over_reads_no_queue(etcd: Corner, client: Client):
-    """The holder left word of it: the next in line does not have etcd go through all who wait."""
+    """The holder has recorded its release, so the next waiter need not make etcd read the whole queue."""
     holder = draw_claim()
     client.token("lock", holder)
     first, second = Waiter(client), Waiter(client)
@@ -101,7 +101,7 @@ def test_a_waiter_that_leaves_watches_no_more(client: Client):
     assert not client.state.watcher._watches
 
 
-def test_a_stream_that_breaks_has_waiters_look_and_hear_again(etcd: Corner):
+def test_a_broken_stream_makes_waiters_poll_and_is_opened_again(etcd: Corner):
     other = installed(etcd.url)
     holder = draw_claim()
     other.token("lock", holder)
@@ -117,7 +117,7 @@ def test_a_stream_that_breaks_has_waiters_look_and_hear_again(etcd: Corner):
 
 
 def is_back(waiter: Waiter) -> bool:
-    """Wait until the client's connection is there again."""
+    """Wait until the client's connection is back."""
 
     def answers() -> bool:
         try:
@@ -129,8 +129,8 @@ def is_back(waiter: Waiter) -> bool:
     return wait_until(answers)
 
 
-def test_a_release_while_the_stream_is_silent_is_heard_of_after_it(etcd: Corner):
-    """Nothing was told, and something was deleted: silence proves nothing."""
+def test_a_release_while_the_stream_is_silent_is_noticed_after_it(etcd: Corner):
+    """A deletion happens while nothing is told: silence proves nothing."""
     other = installed(etcd.url)
     holder = draw_claim()
     other.token("lock", holder)
@@ -145,7 +145,7 @@ def test_a_release_while_the_stream_is_silent_is_heard_of_after_it(etcd: Corner)
         assert isinstance(waiter.poll(), ask.Granted)
 
 
-def test_a_held_place_that_is_deleted_by_hand_is_lost(etcd: Corner, client: Client):
+def test_a_held_key_that_is_deleted_by_hand_is_a_loss(etcd: Corner, client: Client):
     claim = draw_claim()
     client.token("lock", claim)
     beat = ask.Renew((("lock", claim),))
@@ -155,14 +155,14 @@ def test_a_held_place_that_is_deleted_by_hand_is_lost(etcd: Corner, client: Clie
     assert client.ask(beat).lost == {claim: "its key in etcd was deleted"}
 
 
-def test_a_place_deleted_before_its_first_beat_is_lost_with_it(etcd: Corner, client: Client):
+def test_a_key_deleted_before_its_first_beat_is_a_loss_at_that_beat(etcd: Corner, client: Client):
     claim = draw_claim()
     client.token("lock", claim)
     etcd.cluster.ctl("del", "--prefix", f"{etcd.prefix}/lock/")
     assert client.ask(ask.Renew((("lock", claim),))).lost == {claim: "its key in etcd was deleted"}
 
 
-def test_a_place_deleted_while_the_stream_is_down_is_lost(etcd: Corner):
+def test_a_key_deleted_while_the_stream_is_down_is_a_loss(etcd: Corner):
     other = installed(etcd.url)
     with Proxy(etcd.cluster.servers[0].port) as proxy:
         client = Client(f"etcd://127.0.0.1:{proxy.port}/{etcd.prefix}")
@@ -186,8 +186,8 @@ def test_a_place_deleted_while_the_stream_is_down_is_lost(etcd: Corner):
     assert not other.ask(ask.Inspect("lock")).is_held
 
 
-def test_a_compacted_revision_has_a_waiter_look(etcd: Corner, client: Client):
-    """What a watch asks for is not kept any more: it says so, and does not wait for what it cannot hear."""
+def test_a_compacted_revision_makes_a_waiter_poll(etcd: Corner, client: Client):
+    """The watch asks for a revision that etcd no longer keeps: it notifies its waiter instead of waiting for ever."""
     told = threading.Event()
     revision = client.ask(ask.ReadSource()).last_token
     client.token("lock")
@@ -197,7 +197,7 @@ def test_a_compacted_revision_has_a_waiter_look(etcd: Corner, client: Client):
 
 
 def test_a_lease_that_expired_while_its_holder_waited_is_not_granted(etcd: Corner, client: Client):
-    """etcd#11456: the session was ended while the lock was waited for."""
+    """etcd#11456: the session ended while the claim waited for the lock."""
     other = Client(etcd.url)
     holder = draw_claim()
     other.token("lock", holder)
@@ -221,7 +221,7 @@ def test_a_revoked_session_is_lost_with_all_its_leases(etcd: Corner, client: Cli
 
 
 def test_a_stream_leaves_a_frozen_member_with_the_calls(own_etcd_three: EtcdCluster):
-    """A holder and a waiter at a member that freezes go on at another one, and hear of what happens."""
+    """A holder and a waiter at a member that freezes change to another one, and are still notified."""
     url = own_etcd_three.url()
     fencelock.connect(url).install()
     source, other = fencelock.connect(url), fencelock.connect(url)

@@ -1,4 +1,4 @@
-"""The watcher at a real member: nothing that it promises to tell goes unheard, and urgent watches begin at once."""
+"""The watcher at a real member: it misses no deletion that it promises to tell, and urgent watches begin at once."""
 
 from threading import Event
 
@@ -24,7 +24,7 @@ class Scene:
         self.key = corner.prefix.encode() + KEY
 
     def do(self, *operations: wire.RequestOp) -> int:
-        """Do this in one transaction, and return its revision."""
+        """Run this in one transaction, and return its revision."""
         return int(self.client.call(TXN, wire.txn([], list(operations)), DEADLINE_S).header.revision)
 
     def begin(self, *, is_urgent: bool) -> tuple[Event, int]:
@@ -52,7 +52,7 @@ def test_a_deletion_is_told(scene: Scene, *, is_urgent: bool) -> None:
 
 @kinds
 def test_h7_a_deletion_before_the_watch_begins_is_told(scene: Scene, *, is_urgent: bool) -> None:
-    """The key was seen, and is deleted before etcd hears of the watch."""
+    """The key was seen, and is deleted before etcd receives the watch."""
     seen = scene.do(wire.put(scene.key, b""))
     scene.do(wire.delete(scene.key))
     told = Event()
@@ -60,17 +60,17 @@ def test_h7_a_deletion_before_the_watch_begins_is_told(scene: Scene, *, is_urgen
     assert told.wait(DEADLINE_S)
 
 
-def test_who_has_looked_after_its_watch_began_need_not_begin_another(scene: Scene) -> None:
+def test_a_waiter_that_polled_after_its_watch_began_needs_no_other(scene: Scene) -> None:
     told, watch_id = scene.begin(is_urgent=True)
     seen = scene.do(wire.put(scene.key, b"other"))
     assert scene.watcher.has_seen(watch_id, seen)
     assert not scene.watcher.has_seen(watch_id, 1), "the watch tells of nothing that was so long ago"
     scene.do(wire.delete(scene.key))
-    assert told.wait(DEADLINE_S)  # It may have told for nothing when it began.
+    assert told.wait(DEADLINE_S)  # It may have notified for nothing when it began.
     wait_until(lambda: not scene.watcher.has_seen(watch_id, seen))
 
 
-def test_a_stream_that_breaks_is_told_to_all(scene: Scene) -> None:
+def test_a_broken_stream_notifies_all(scene: Scene) -> None:
     told, _ = scene.begin(is_urgent=True)
     scene.watcher.reopen()
     assert told.wait(DEADLINE_S)

@@ -1,4 +1,4 @@
-"""What every test of this store has around it."""
+"""What surrounds every test of this store."""
 
 import gc
 from collections.abc import Iterator
@@ -14,8 +14,8 @@ from tests.zookeeper.proxy import ZooKeeperProxy
 
 @pytest.fixture(autouse=True, scope="module")
 def _connections_of_a_module_end_with_it() -> Iterator[None]:
-    """Have the collector end the connections of sources and guards that tests have left: `select` takes 1024 at most,
-    and the tests that come later use it.
+    """Run the collector, so that the connections that tests have left end: `select` takes 1024 descriptors at most, and
+    later tests use it.
     """
     yield
     gc.collect()

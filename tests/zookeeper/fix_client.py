@@ -1,4 +1,4 @@
-"""A store that is asked request by request, as a driver asks it."""
+"""A store whose requests a test sends one by one, as a driver does."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ TTL_MS = 2000
 
 
 class Client:
-    """A store and one connection, asked request by request."""
+    """A store and one connection, for single requests."""
 
     def __init__(self, url: str) -> None:
         self.store = ZooKeeperSource(url)

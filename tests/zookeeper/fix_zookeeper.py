@@ -17,13 +17,13 @@ def fresh_base() -> str:
 
 @pytest.fixture
 def zookeeper(zookeeper_fleet: ZooKeeperFleet) -> ZooKeeperServer:
-    """Return the running server that all tests share: a test may neither end nor freeze it."""
+    """Return the shared running server, which a test must neither end nor freeze."""
     return zookeeper_fleet.shared()
 
 
 @pytest.fixture
 def zookeeper_ensemble(zookeeper_fleet: ZooKeeperFleet) -> ZooKeeperEnsemble:
-    """Return the running ensemble that all tests share: a test may neither end nor freeze any of it."""
+    """Return the shared running ensemble, of which a test must neither end nor freeze any server."""
     return zookeeper_fleet.shared_ensemble()
 
 
@@ -44,13 +44,13 @@ def zookeeper_proxy(zookeeper: ZooKeeperServer) -> Iterator[ZooKeeperProxy]:
 
 @pytest.fixture
 def own_zookeeper(zookeeper_fleet: ZooKeeperFleet) -> Iterator[ZooKeeperServer]:
-    """Yield a running server of the test's own, which may do with it what it likes."""
+    """Yield a running server of the test's own, which the test may kill."""
     with zookeeper_fleet.new_server() as server:
         yield server
 
 
 @pytest.fixture
 def own_ensemble(zookeeper_fleet: ZooKeeperFleet) -> Iterator[ZooKeeperEnsemble]:
-    """Yield a running ensemble of three of the test's own."""
+    """Yield a running ensemble of three of the test's own, which the test may kill."""
     with zookeeper_fleet.new_ensemble() as ensemble:
         yield ensemble

@@ -1,4 +1,4 @@
-"""Who may touch what: users, access lists, and secrets that are shown nowhere."""
+"""Access control: users, access lists, and secrets that are never displayed."""
 
 import logging
 
@@ -85,7 +85,7 @@ def test_no_secret_is_shown_or_logged(zookeeper: ZooKeeperServer, caplog: pytest
         ("zookeeper://u:p%40@a/my%20locks?tick_ms=500", "a:2181", "/my locks"),
     ],
 )
-def test_a_url_is_understood(url: str, hosts: str, base: str) -> None:
+def test_a_url_is_parsed(url: str, hosts: str, base: str) -> None:
     info = parse_url(url)
     assert (info.hosts, info.base) == (hosts, base)
     assert "@" not in info.url

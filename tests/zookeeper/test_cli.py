@@ -57,7 +57,7 @@ def test_commands_install_show_break_and_raise(commands: Commands) -> None:
 
 
 def test_a_lock_that_nobody_holds_can_be_shown_and_broken(commands: Commands) -> None:
-    """ZooKeeper keeps its place, and no token; whoever held it last may still have its own."""
+    """ZooKeeper keeps its node, and no token; the last holder may still have its own."""
     assert commands("install")[0] == 0
     with fencelock.connect(commands.url) as source, source.lock("idle", ttl=2.0) as lease:
         token = lease.token
@@ -66,13 +66,13 @@ def test_a_lock_that_nobody_holds_can_be_shown_and_broken(commands: Commands) ->
     assert commands("show", "another")[0] == 1
 
 
-def test_run_says_once_that_no_server_is_there(program: Program) -> None:
+def test_run_reports_once_that_no_server_is_there(program: Program) -> None:
     done = program("run", "x", "--source", "zookeeper://127.0.0.1:1/app", "--ttl", "10", "--", "true")
     assert done.returncode == 69
     assert len(done.stderr.splitlines()) == 1, done.stderr
 
 
-def test_without_install_each_command_says_so(commands: Commands) -> None:
+def test_without_install_each_command_names_it(commands: Commands) -> None:
     for command, code in (("locks", 69), ("epoch", 69), ("doctor", 1)):
         ended, output = commands(command)
         assert ended == code, output
@@ -80,9 +80,7 @@ def test_without_install_each_command_says_so(commands: Commands) -> None:
         assert "Traceback" not in output
 
 
-def test_doctor_names_what_is_open_to_all_and_a_tick_that_is_another(
-    program: Program, zookeeper: ZooKeeperServer
-) -> None:
+def test_doctor_reports_open_nodes_and_a_wrong_tick(program: Program, zookeeper: ZooKeeperServer) -> None:
     commands = Commands(program, zookeeper.url(fresh_base()).replace("tick_ms=100", "tick_ms=200"))
     assert commands("install")[0] == 0
     code, output = commands("doctor")

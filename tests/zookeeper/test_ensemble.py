@@ -1,4 +1,6 @@
-"""On three servers: the rules, a leader that is killed or frozen, all killed at once, and who is told of what."""
+"""On three servers: the rules, a leader that is killed or frozen, all servers killed at once, and what leases learn of
+it.
+"""
 
 from collections.abc import Iterator
 
@@ -77,7 +79,7 @@ def serving(ensemble: ZooKeeperEnsemble, source: fencelock.Source) -> ZooKeeperS
 def test_a_lease_outlives_the_server_that_it_is_connected_to(
     own_ensemble: ZooKeeperEnsemble, source: fencelock.Source
 ) -> None:
-    """Killed, and frozen, which nobody tells of: the client leaves it within a fifth of the ttl."""
+    """Killed, or frozen, which nobody reports: the client leaves a silent server within a fifth of the ttl."""
     lease = source.lock("lock", ttl=10.0).acquire()
     assert lease is not None
     for harm in ("kill", "freeze"):
@@ -126,7 +128,7 @@ def test_without_a_quorum_leases_end_in_time_and_nothing_is_granted(
     first, second, _ = own_ensemble.servers
     first.freeze()
     second.freeze()
-    # A leader goes on for as long as it takes to miss the others, and sessions with it.
+    # The leader, and sessions with it, go on until it notices that the others are missing.
     assert lease.lost.wait(3 * TTL)
     with pytest.raises(fencelock.SourceError):
         source.lock("other", ttl=TTL).acquire(timeout=1)

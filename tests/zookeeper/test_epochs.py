@@ -1,4 +1,4 @@
-"""Histories: a raised epoch, an ensemble restored from old data, a schema that is missing or another's."""
+"""Histories: a raised epoch, an ensemble restored from old data, a missing or unknown schema."""
 
 import time
 from collections.abc import Iterator
@@ -48,7 +48,7 @@ def test_t7_a_raise_ends_the_leases_of_other_processes_and_frees_their_locks(
 
 
 def test_a_queue_that_is_too_long_to_be_broken_leads_to_a_raise(source: fencelock.Source, kazoo: KazooClient) -> None:
-    """A server drops the connection of whoever asks for too much at once, and all leases that hang on it."""
+    """A server drops the connection of a client that sends too much at once, and with it all leases of the session."""
     name = "%" * 500
     held = acquired(source, name)
     place = f"{source._store.layout.lock(name)}/{'0' * 32}__lock__"
@@ -103,7 +103,7 @@ RECORD = new_record().value()
         RECORD.replace(b'"0"', b'"x"'), RECORD.replace(b'"epoch": 1', b'"epoch": null'),
     ],
 )  # fmt: skip
-def test_what_is_no_record_is_refused(zookeeper: ZooKeeperServer, value: bytes) -> None:
+def test_a_value_that_is_not_a_record_is_refused(zookeeper: ZooKeeperServer, value: bytes) -> None:
     _require_refused(zookeeper, value, "name another base")
 
 
@@ -128,10 +128,10 @@ def _require_refused(zookeeper: ZooKeeperServer, value: bytes, remedy: str) -> N
         ZooKeeperSource(zookeeper.url(base)).install()
 
 
-def test_t7_data_that_went_back_is_refused_by_who_knows_better_until_the_epoch_is_raised(
+def test_t7_data_that_went_back_is_refused_by_clients_that_saw_more_until_the_epoch_is_raised(
     zookeeper_fleet: ZooKeeperFleet,
 ) -> None:
-    """A real server, stopped, and started again over the data folder that it had before."""
+    """A real server is stopped, and started again with an older data folder."""
     with zookeeper_fleet.new_server() as server:
         url = server.url()
         ZooKeeperSource(url).install()
@@ -147,7 +147,7 @@ def test_t7_data_that_went_back_is_refused_by_who_knows_better_until_the_epoch_i
         server.data.rename(server.folder / "lost")
         (server.folder / "backup").rename(server.data)
         server.start()
-        # Until its old session is given up, the source cannot be reached at all.
+        # The source cannot be reached at all until its old session is given up.
         refusal = wait_until(lambda: _refusal(source))
         assert "an older state was restored" in refusal
         with fencelock.connect(url) as operator:
@@ -161,7 +161,7 @@ def test_t7_data_that_went_back_is_refused_by_who_knows_better_until_the_epoch_i
 def test_t7_a_backup_from_before_a_raise_does_not_begin_that_history_again(
     zookeeper_fleet: ZooKeeperFleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It knows nothing of the raise, and nobody is left who does, but for the clock, once 17 minutes have passed."""
+    """The backup does not contain the raise. Only the clock tells, once 17 minutes have passed."""
     with zookeeper_fleet.new_server() as server:
         url = server.url()
         ZooKeeperSource(url).install()
@@ -185,7 +185,7 @@ def test_t7_a_backup_from_before_a_raise_does_not_begin_that_history_again(
 
 
 def _refusal(source: fencelock.Source) -> str | None:
-    """Return what the source says when it can be reached; it may not be used."""
+    """Return the error of a source that can be reached but must not be used."""
     try:
         source.describe()
     except fencelock.SourceUnavailableError:

@@ -1,4 +1,4 @@
-"""What a guarded block can do at ZooKeeper: reads at once, one multi at its end, its own resources alone."""
+"""What a guarded block can do at ZooKeeper: reads at once, one multi at its end, its own resources only."""
 
 import asyncio
 import contextlib
@@ -25,17 +25,17 @@ from tests.zookeeper.fix_zookeeper import fresh_base
 
 @pytest.fixture(scope="module")
 def direct(zookeeper_fleet: ZooKeeperFleet) -> Iterator[KazooClient]:
-    """Yield a client that knows no guard."""
+    """Yield a client that bypasses the guard."""
     client = zookeeper_fleet.shared().client()
     yield client
-    # Errors that tests have caught keep their guards, and the sessions of those, for the collector.
+    # Errors that tests have caught keep guards and their sessions alive until the collector runs.
     gc.collect()
     client.stop()
     client.close()
 
 
 class Scene:
-    """A guarded subtree with the node `a`, its holder, and a client that knows no guard."""
+    """A guarded subtree with the node `a`, its holder, and a client that bypasses the guard."""
 
     def __init__(self, server: ZooKeeperServer, direct: KazooClient) -> None:
         self.base = fresh_base()
@@ -66,7 +66,7 @@ def scene(zookeeper: ZooKeeperServer, direct: KazooClient) -> Scene:
 
 
 def meanwhile(function: Callable[[], Any]) -> None:
-    """Do something in another thread, and wait for its end."""
+    """Run something in another thread, and wait for its end."""
     thread = threading.Thread(target=function, daemon=True)
     thread.start()
     thread.join(30)
@@ -110,7 +110,7 @@ def test_the_root_of_a_resource_is_its_own(scene: Scene) -> None:
     assert scene.direct.get(f"{scene.base}/s%2Ft")[0] == b"root"
 
 
-def test_a_node_is_made_with_the_urls_access_list_unless_another_is_said(
+def test_a_node_gets_the_urls_access_list_unless_another_is_given(
     zookeeper: ZooKeeperServer, direct: KazooClient, scene: Scene
 ) -> None:
     url = zookeeper.url(scene.base, acl="world:anyone:rcdw")
@@ -199,7 +199,7 @@ def test_values_are_bytes(scene: Scene) -> None:
                 use(scene.node("b"), "text")
 
 
-def test_what_is_no_version_no_access_list_and_no_path_is_refused_at_once(scene: Scene) -> None:
+def test_a_wrong_version_access_list_or_path_is_refused_at_once(scene: Scene) -> None:
     node = scene.node("b")
     with scene.guard.transaction(scene.lease) as txn:
         for wrong in ("1", 2**31, None, 1.5):
@@ -236,7 +236,7 @@ def test_the_largest_request_is_written(scene: Scene) -> None:
 
 # --- what is found at the end -----------------------------------------------------------------------------------------
 def late(scene: Scene, meantime: Callable[[], Any], read: Callable[[Any], Any] = lambda _: None) -> None:
-    """Write in a block, in which something else happens before its end."""
+    """Write in a block, while something else happens before its end."""
 
     def act(txn: Any) -> None:
         read(txn)
@@ -261,7 +261,7 @@ def test_g10_a_block_whose_own_holder_closes_writes_nothing(scene: Scene) -> Non
     assert scene.value("late") is None
 
 
-def test_g9_a_mark_that_is_gone_is_told_at_the_end(scene: Scene) -> None:
+def test_g9_a_missing_mark_is_reported_at_the_end(scene: Scene) -> None:
     with pytest.raises(SealLostError, match="now its mark is 0"):
         late(scene, lambda: delete_mark(scene))
     assert scene.value("late") is None
@@ -271,8 +271,8 @@ def delete_mark(scene: Scene) -> None:
     scene.direct.delete(f"{scene.base}/.fencelock/marks/{RESOURCE}", recursive=True)
 
 
-def test_g1_a_mark_that_was_made_anew_does_not_pass_for_the_old_one(scene: Scene) -> None:
-    """Its version is what the old one's was."""
+def test_g1_a_recreated_mark_does_not_pass_for_the_old_one(scene: Scene) -> None:
+    """Its version is the same as the old mark's."""
     later = fencelock.guard(scene.url, resource=RESOURCE, lock=LOCK)
 
     def take_over() -> None:
@@ -284,7 +284,7 @@ def test_g1_a_mark_that_was_made_anew_does_not_pass_for_the_old_one(scene: Scene
     assert scene.value("late") is None
 
 
-def test_a_mark_that_was_put_back_by_hand_is_one(scene: Scene) -> None:
+def test_a_mark_restored_by_hand_is_accepted(scene: Scene) -> None:
     mark = f"{scene.base}/.fencelock/marks/{RESOURCE}"
     scene.guard.seal(HandmadeLease(4))
     backup, _ = scene.direct.get(mark)
@@ -307,7 +307,7 @@ def test_an_unfenced_write_to_what_was_read_refuses_the_block(scene: Scene, how:
     assert scene.value("late") is None
 
 
-def test_what_the_block_did_not_read_is_nobodys_business(scene: Scene) -> None:
+def test_a_write_to_what_the_block_did_not_read_refuses_nothing(scene: Scene) -> None:
     scene.direct.create(scene.node("b"))
     late(scene, lambda: scene.direct.set(scene.node("a"), b"x"), read=lambda txn: txn.get(scene.node("b")))
     assert scene.value("late") == b""
@@ -324,7 +324,7 @@ def test_what_the_block_did_not_read_is_nobodys_business(scene: Scene) -> None:
         (lambda txn, scene: txn.check(scene.base, 3), BadVersionError),
     ],
 )
-def test_what_kazoo_says_of_a_node_leaves_the_block(scene: Scene, act: Any, error: type[Exception]) -> None:
+def test_kazoos_error_about_a_write_leaves_the_block(scene: Scene, act: Any, error: type[Exception]) -> None:
     def write(txn: Any) -> None:
         txn.set(scene.node("a"), b"2")
         act(txn, scene)
@@ -335,7 +335,7 @@ def test_what_kazoo_says_of_a_node_leaves_the_block(scene: Scene, act: Any, erro
     assert scene.value("a") == b"1"
 
 
-def test_what_kazoo_says_of_a_read_is_the_blocks_own(scene: Scene) -> None:
+def test_kazoos_error_about_a_read_is_raised_in_the_block(scene: Scene) -> None:
     with scene.guard.transaction(scene.lease) as txn:
         for use in (txn.get, txn.get_children):
             with pytest.raises(NoNodeError):
@@ -356,7 +356,7 @@ async def test_a_task_reads_in_a_thread_and_writes_as_it_likes(scene: Scene) -> 
 
 # --- what is read is no older than the seal ---------------------------------------------------------------------------
 def end_session(server: ZooKeeperServer, scene: Scene) -> None:
-    """Have the servers end the guard's session, as they do with one that they do not hear of; it gets another."""
+    """Make the servers end the guard's session, as after a long silence; the guard opens another."""
     client = scene.guard._core.store._client
     before = client.session
     thief = KazooClient(server.address, client_id=client._client.client_id)
@@ -367,7 +367,7 @@ def end_session(server: ZooKeeperServer, scene: Scene) -> None:
 
 
 def test_g2_what_a_later_session_reads_is_not_relied_on(zookeeper: ZooKeeperServer, scene: Scene) -> None:
-    """It may be served by a server that has not heard of the seal, and children are not compared at the end."""
+    """A server that has not heard of the seal may serve it, and children are not compared at the end."""
 
     def act(txn: Any) -> None:
         txn.get(scene.node("a"))
@@ -387,7 +387,9 @@ def test_g2_what_a_later_session_reads_is_not_relied_on(zookeeper: ZooKeeperServ
 def test_g2_what_is_read_in_a_later_session_than_the_marks_is_not_relied_on(
     zookeeper: ZooKeeperServer, scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The session ends between a block's look at the marks and its first read; only the former came after a sync."""
+    """The session ends between the read of the marks, which followed a sync, and the block's first read, which
+    did not.
+    """
     scene.guard.seal(scene.lease)
     give_to_block = ZooKeeperGuardCodec._open_work
 
@@ -411,7 +413,7 @@ def test_g2_a_block_that_read_nothing_later_outlives_its_session(zookeeper: ZooK
 
 
 def test_g2_marks_are_read_after_a_sync(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server may lag behind the others, and what another process has sealed must be seen."""
+    """A server may lag behind the others, and another process's seal must be visible."""
     sent: list[str] = []
     call = KazooClient._call
 

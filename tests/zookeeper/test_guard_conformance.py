@@ -14,10 +14,10 @@ from tests.zookeeper.fix_zookeeper import fresh_base
 
 @pytest.fixture(scope="module")
 def direct(zookeeper_fleet: ZooKeeperFleet) -> Iterator[KazooClient]:
-    """Yield a client that knows no guard."""
+    """Yield a client that bypasses the guard."""
     client = zookeeper_fleet.shared().client()
     yield client
-    # Errors that checks have caught keep their guards, and the sessions of those, for the collector.
+    # Errors that checks have caught keep guards and their sessions alive until the collector runs.
     gc.collect()
     client.stop()
     client.close()

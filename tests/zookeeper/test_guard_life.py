@@ -1,4 +1,4 @@
-"""What the ZooKeeper guard lives through: lost requests, frozen and killed holders, forks, operators and commands."""
+"""What the ZooKeeper guard survives: lost requests, frozen and killed holders, forks, operators and commands."""
 
 import gc
 import json
@@ -25,10 +25,10 @@ __all__ = ["program"]
 
 @pytest.fixture(scope="module")
 def direct(zookeeper_fleet: ZooKeeperFleet) -> Iterator[KazooClient]:
-    """Yield a client that knows no guard."""
+    """Yield a client that bypasses the guard."""
     client = zookeeper_fleet.shared().client()
     yield client
-    # Errors that tests have caught keep their guards, and the sessions of those, for the collector.
+    # Errors that tests have caught keep guards and their sessions alive until the collector runs.
     gc.collect()
     client.stop()
     client.close()
@@ -130,7 +130,7 @@ def test_a_guard_outlives_an_outage(own_zookeeper: ZooKeeperServer, monkeypatch:
 
 
 def test_a_session_that_the_servers_would_change_leads_to_their_tick(zookeeper: ZooKeeperServer) -> None:
-    """Whoever uses a guard asked for no ttl that could be another."""
+    """A guard's user asks for no ttl, so the error names the URL's tick instead."""
     guard = fencelock.guard(zookeeper.url(fresh_base(), tick_ms=10), resource=RESOURCE, lock=LOCK)
     with pytest.raises(ConfigError, match=r"0.1 s was asked for.*0.2 s instead.*tick_ms=…: fencelock assumes 10 ms"):
         guard.seal(HandmadeLease(5))

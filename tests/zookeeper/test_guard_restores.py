@@ -1,4 +1,4 @@
-"""Servers that begin from an older data folder bring back marks and data together; who had sealed finds out."""
+"""Servers that are restored from an older data folder have old marks and old data; tenures that had sealed find out."""
 
 import gc
 import shutil
@@ -18,14 +18,14 @@ NODE = "/app/r"
 
 
 def write(server: ZooKeeperServer, lease: HandmadeLease, value: bytes) -> None:
-    """Write through a guard of its own: servers take no session that has seen more than they have."""
+    """Write through a new guard: servers refuse a session that has seen newer data than they have."""
     guard = fencelock.guard(server.url("/app"), resource="r", lock=LOCK)
     with guard.transaction(lease) as txn:
         (txn.set if txn.exists(NODE) else txn.create)(NODE, value)
 
 
 def back_up(server: ZooKeeperServer) -> Path:
-    """Return a copy of the data that the server has now, made while it stood still."""
+    """Return a copy of the server's present data, made while it is stopped."""
     server.stop()
     older = server.data.with_name("older")
     copy_folder(server.data, older)
@@ -34,7 +34,7 @@ def back_up(server: ZooKeeperServer) -> Path:
 
 
 def begin_from(server: ZooKeeperServer, older: Path) -> None:
-    """Stop the server, put the older data in the place of its own, and start it."""
+    """Stop the server, replace its data by the older data, and start it."""
     server.stop()
     shutil.rmtree(server.data)
     copy_folder(older, server.data)
@@ -63,8 +63,8 @@ def test_g9_a_tenure_that_had_sealed_finds_its_seal_lost(own_zookeeper: ZooKeepe
     gc.collect()
 
 
-def test_versions_that_come_again_do_not_pass_for_the_old_ones(own_zookeeper: ZooKeeperServer) -> None:
-    """The mark that an operator raises gets the very version that the seal of an open block had before the restore."""
+def test_reused_versions_do_not_pass_for_the_old_ones(own_zookeeper: ZooKeeperServer) -> None:
+    """The mark that an operator raises gets the same version as the seal of an open block had before the restore."""
     server = own_zookeeper
     write(server, HandmadeLease(4), b"initial")
     older = back_up(server)
@@ -86,7 +86,9 @@ def test_versions_that_come_again_do_not_pass_for_the_old_ones(own_zookeeper: Zo
 
 
 def test_a_guard_that_has_seen_more_than_restored_servers_goes_on(own_zookeeper: ZooKeeperServer) -> None:
-    """They take its session never again; three that have elected a leader since the backup do not even catch up."""
+    """They refuse its session for ever; three servers that have elected a leader since the backup do not even
+    catch up.
+    """
     server = own_zookeeper
     write(server, HandmadeLease(4), b"four")
     older = back_up(server)
@@ -101,7 +103,7 @@ def test_a_guard_that_has_seen_more_than_restored_servers_goes_on(own_zookeeper:
 
 
 def raise_above(server: ZooKeeperServer, token: int) -> None:
-    """Do what an operator does after a restore, and let the servers pass what clients had seen before it."""
+    """Raise the marks as an operator does after a restore, and let the servers pass what clients had seen before it."""
     fencelock.guard(server.url("/app"), resource="r", lock=LOCK).raise_to(HandmadeSource(token), reason="restored")
     client = server.client()
     for _ in range(30):
@@ -111,7 +113,7 @@ def raise_above(server: ZooKeeperServer, token: int) -> None:
 
 
 def in_another_thread(function: Callable[[], None]) -> None:
-    """A thread that has a block open seals nothing else."""
+    """Run this in another thread: a thread with an open block seals nothing else."""
     thread = threading.Thread(target=function)
     thread.start()
     thread.join(30)

@@ -1,4 +1,4 @@
-"""From one holder to the next: what that asks of the servers, and what is no proof of a turn that has come."""
+"""From one holder to the next: what a hand-over costs the servers, and what does not prove that a turn has come."""
 
 import select
 
@@ -19,11 +19,11 @@ LONG_MS = 60_000
 ENDING_MS = 4000
 """One whose quarter passes soon."""
 
-HEARD_MS = 30_000
+WAKEUP_MS = 30_000
 
 
 def queue_up(holder: Client, waiter: Client, *, before: int = 1, ttl_ms: int = LONG_MS) -> tuple[list[str], str]:
-    """Have so many claims stand before the waiter's, which is told what it watches; return all of them."""
+    """Enqueue so many claims before the waiter's, which then polls; return all of them."""
     claims = [holder.acquire("lock", ttl_ms=LONG_MS) for _ in range(before)]
     claim = waiter.acquire("lock", ttl_ms=ttl_ms)
     assert isinstance(waiter.poll("lock", claim), ask.Queued)
@@ -42,7 +42,7 @@ def wait_until_told(waiter: Client, claim: str) -> None:
     wait_until(lambda: entry.predecessor is None)
 
 
-def test_h7_who_is_next_has_the_lock_once_the_holder_is_seen_to_go(
+def test_h7_the_next_waiter_has_the_lock_once_the_holders_node_is_gone(
     client: Client, proxied: Client, zookeeper_proxy: ZooKeeperProxy
 ) -> None:
     (held,), claim = queue_up(client, proxied)
@@ -56,7 +56,7 @@ def test_h7_who_is_next_has_the_lock_once_the_holder_is_seen_to_go(
     assert not zookeeper_proxy.sent
 
 
-def test_h7_who_stands_further_back_watches_its_predecessor_alone_and_reads_the_queue_once(
+def test_h7_a_later_waiter_watches_its_predecessor_only_and_reads_the_queue_once(
     client: Client, proxied: Client, zookeeper_proxy: ZooKeeperProxy
 ) -> None:
     claims, claim = queue_up(client, proxied, before=4)
@@ -68,7 +68,7 @@ def test_h7_who_stands_further_back_watches_its_predecessor_alone_and_reads_the_
     wakeup.register(channel, select.POLLIN)
     assert not wakeup.poll(0)
     client.perform(ask.Release("lock", claims[3]))
-    assert wakeup.poll(HEARD_MS)
+    assert wakeup.poll(WAKEUP_MS)
     assert isinstance(proxied.poll("lock", claim), ask.Granted)
     assert zookeeper_proxy.sent == {"get_children": 1}
     channel.close()
@@ -91,7 +91,7 @@ def test_a_waiter_whose_predecessor_gives_up_waits_for_the_next_one(
 def test_h9_the_end_of_a_predecessor_in_the_same_session_proves_nothing(
     proxied: Client, zookeeper_proxy: ZooKeeperProxy
 ) -> None:
-    """The end of a session removes all its nodes in one step, and tells of them in any order."""
+    """The end of a session removes all its nodes in one step, and tells that in any order."""
     (held,), claim = queue_up(proxied, proxied)
     zookeeper_proxy.sent.clear()
     proxied.perform(ask.Release("lock", held))
@@ -104,13 +104,13 @@ def test_a_break_tells_a_waiter_of_its_own_end_before_its_predecessors(
     client: Client, proxied: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[str] = []
-    hear = ZooKeeperQueueEntry.on_event
+    on_event = ZooKeeperQueueEntry.on_event
 
-    def on_event(self: ZooKeeperQueueEntry, event: object) -> None:
+    def note_event(self: ZooKeeperQueueEntry, event: object) -> None:
         told.append(event.path)  # type: ignore[attr-defined]
-        hear(self, event)
+        on_event(self, event)
 
-    monkeypatch.setattr(ZooKeeperQueueEntry, "on_event", on_event)
+    monkeypatch.setattr(ZooKeeperQueueEntry, "on_event", note_event)
     _, claim = queue_up(client, proxied)
     _, entry = entry_of(proxied, claim)
     expected = [entry.path, entry.predecessor]
@@ -124,7 +124,7 @@ def test_a_break_tells_a_waiter_of_its_own_end_before_its_predecessors(
 def test_a_waiter_whose_node_went_before_its_predecessors_is_not_granted(
     is_written_to: bool, client: Client, proxied: Client, kazoo: KazooClient
 ) -> None:
-    """Its end is told first; or not at all, since a watch tells one thing, and is gone."""
+    """Its own deletion is told first; or not at all, because a watch fires only once."""
     _, claim = queue_up(client, proxied)
     _, entry = entry_of(proxied, claim)
     if is_written_to:
@@ -142,7 +142,9 @@ def test_a_waiter_whose_node_went_before_its_predecessors_is_not_granted(
 def test_t7_a_waiter_whose_turn_comes_after_the_epoch_was_raised_is_not_granted(
     is_known: bool, client: Client, proxied: Client, kazoo: KazooClient
 ) -> None:
-    """The contenders of the old history are removed after the raise, one by one: here the waiter's is left."""
+    """The contenders of the old history are removed one by one after the raise: here the waiter's node is still
+    left.
+    """
     _, claim = queue_up(client, proxied)
     session, entry = entry_of(proxied, claim)
     path, predecessor = proxied.store.layout.source, entry.predecessor
@@ -171,7 +173,7 @@ def test_h8_the_leader_is_asked_before_a_grant_once_a_quarter_of_the_ttl_has_pas
     assert zookeeper_proxy.sent == {"sync": 1, "get_children": 1}
 
 
-def test_what_was_told_over_a_connection_that_is_lost_is_looked_at_again(
+def test_events_of_a_lost_connection_are_read_again(
     client: Client, proxied: Client, zookeeper_proxy: ZooKeeperProxy
 ) -> None:
     (held,), claim = queue_up(client, proxied)
@@ -185,8 +187,8 @@ def test_what_was_told_over_a_connection_that_is_lost_is_looked_at_again(
     assert zookeeper_proxy.sent == {"get": 1, "get_children": 1}
 
 
-def test_h2_a_node_that_somebody_wrote_to_is_watched_anew(client: Client, kazoo: KazooClient) -> None:
-    """A watch tells one thing and is gone: what comes after it would not be heard."""
+def test_h2_a_node_that_somebody_wrote_to_is_watched_again(client: Client, kazoo: KazooClient) -> None:
+    """A watch fires once: without a new one, a later deletion would go unnoticed."""
     lease = ("lock", client.acquire("lock", ttl_ms=LONG_MS))
     _, entry = entry_of(client, lease[1])
     assert client.renew(lease).lost == {}

@@ -1,4 +1,4 @@
-"""kazoo's own locks on the same path exclude ours, and ours exclude them."""
+"""kazoo's own locks on the same path and fencelock's locks exclude each other."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ def path(zookeeper_url: str) -> str:
     return f"/{base}/{NAME}"
 
 
-def test_kazoos_lock_keeps_ours_out_and_is_shown(source: fencelock.Source, kazoo: KazooClient, path: str) -> None:
+def test_kazoos_lock_excludes_fencelock_and_is_shown(source: fencelock.Source, kazoo: KazooClient, path: str) -> None:
     lock = source.lock(NAME, ttl=TTL)
     theirs = kazoo.Lock(path, "the other program")
     with theirs:
@@ -56,7 +56,7 @@ def test_kazoos_lock_keeps_ours_out_and_is_shown(source: fencelock.Source, kazoo
     ],
     ids=range(7),
 )
-def test_whatever_a_foreign_holder_says_it_is_shown_and_broken(
+def test_a_foreign_holder_is_shown_and_broken_whatever_its_value(
     source: fencelock.Source, kazoo: KazooClient, path: str, value: bytes, shown: str
 ) -> None:
     kazoo.ensure_path(path)
@@ -81,7 +81,7 @@ def test_whatever_a_foreign_holder_says_it_is_shown_and_broken(
         b"[" * 5000,
     ],
 )
-def test_whatever_a_locks_own_node_says_a_loss_is_told(
+def test_a_loss_is_reported_whatever_the_locks_node_contains(
     source: fencelock.Source, kazoo: KazooClient, path: str, value: bytes
 ) -> None:
     lease = source.lock(NAME, ttl=1.0).acquire()
@@ -105,7 +105,7 @@ def test_a_lock_that_nobody_holds_is_known_until_it_is_purged(source: fencelock.
     assert not source.info(NAME).is_known
 
 
-def test_ours_keeps_kazoos_lock_out(source: fencelock.Source, kazoo: KazooClient, path: str) -> None:
+def test_fencelock_excludes_kazoos_lock(source: fencelock.Source, kazoo: KazooClient, path: str) -> None:
     with source.lock(NAME, ttl=TTL) as lease:
         assert not kazoo.Lock(path).acquire(blocking=False)
         assert lease.is_valid
@@ -114,10 +114,10 @@ def test_ours_keeps_kazoos_lock_out(source: fencelock.Source, kazoo: KazooClient
     theirs.release()
 
 
-def test_the_commands_tell_of_kazoos_lock_what_they_know(
+def test_the_commands_show_what_is_known_of_kazoos_lock(
     program: Program, zookeeper_url: str, kazoo: KazooClient, path: str
 ) -> None:
-    """How long its session lives, nobody else is told; and its name may be anything."""
+    """ZooKeeper tells nobody else how long its session lives; and its name may be anything."""
     with kazoo.Lock(path, "the other \x1b[2J program"):
         assert "unknown" in program("show", NAME, "--source", zookeeper_url).stdout
         assert program.json("show", NAME, "--source", zookeeper_url)["remaining"] is None
@@ -160,7 +160,7 @@ def test_each_waits_for_the_other_in_the_order_in_which_they_came(
 def test_h9_under_contention_one_at_a_time_is_inside_and_tokens_rise(
     source: fencelock.Source, kazoo: KazooClient, path: str
 ) -> None:
-    """Two threads of ours and two of kazoo's, each pair on one session."""
+    """Two threads of fencelock and two of kazoo, each pair on one session."""
     inside: list[str] = []
     tokens: list[int] = []
     clashes: list[list[str]] = []

@@ -1,4 +1,6 @@
-"""Exactly one request or one reply is lost, with its connection: each in turn, of every flow, sync and async."""
+"""Exactly one request or one reply is lost, with its connection: each message in turn, of every flow, sync and
+async.
+"""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -17,7 +19,7 @@ MAX_MESSAGES = 40
 
 
 class Scene:
-    """A source whose messages may be lost, and a referee whose are not."""
+    """A source whose messages may be lost, and a referee whose messages are not."""
 
     def __init__(self, kind: str, url: str, proxy: ZooKeeperProxy) -> None:
         self.proxy = proxy
@@ -126,7 +128,7 @@ FLOWS: list[Flow] = [acquire, release, try_busy, give_up_waiting, inspect, break
 @pytest.mark.parametrize("kind", ["sync", "async"])
 @pytest.mark.parametrize("lost", ["request", "reply"])
 @pytest.mark.parametrize("flow", FLOWS, ids=lambda flow: flow.__name__)
-def test_h5_whatever_is_lost_once_is_found_or_asked_again(
+def test_h5_any_message_lost_once_is_recovered(
     flow: Flow, lost: str, kind: str, zookeeper_url: str, zookeeper_proxy: ZooKeeperProxy
 ) -> None:
     for nth in range(1, MAX_MESSAGES):
@@ -153,7 +155,7 @@ def _play(scene: Scene, flow: Flow, lost: str, nth: int) -> Fault:
 
 
 def _check_aftermath(scene: Scene) -> None:
-    """Nobody holds the lock or waits for it, and the next token is above all that were seen."""
+    """Check that nobody holds the lock or waits for it, and that the next token is above all tokens seen."""
     wait_until(lambda: not scene.referee.info("lock").is_held)
     assert scene.referee.info("lock").waiters == ()
     lease = scene.referee.lock("lock", ttl=TTL).acquire(timeout=10)

@@ -1,6 +1,6 @@
 """Real processes with the lock in ZooKeeper: frozen, killed, forked, ended.
 
-What they do, and what must come of it, is what PostgreSQL's tests say, where a ttl of a second allows that.
+They follow the same scripts as PostgreSQL's tests, where a ttl of a second allows that.
 """
 
 import textwrap
@@ -81,7 +81,7 @@ def test_killed_anywhere_between_acquire_and_release_no_token_comes_twice(
         lease.release()
 
 
-def test_the_interpreters_end_releases_what_is_held_at_once_and_says_nothing(
+def test_the_interpreters_end_releases_held_locks_at_once_and_silently(
     stage: ZooKeeperStage, source: fencelock.Source
 ) -> None:
     for ending in ("", "sys.exit(0)", "del source", "source.close()", "raise KeyboardInterrupt"):

@@ -1,4 +1,4 @@
-"""Sessions: what one costs, what its end means, what is told of a node that somebody removes."""
+"""Sessions: what one costs, what its end means, and what happens when somebody removes a node."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +24,7 @@ MANY = 10_000
 
 
 def end_session(server: ZooKeeperServer, session: ZooKeeperSession) -> None:
-    """End a session as its expiry does: somebody who has its id and password closes it."""
+    """End a session as its expiry does: another client with its id and password closes it."""
     assert session.client.client_id is not None
     other = KazooClient(server.address, client_id=session.client.client_id)
     other.start()
@@ -49,7 +49,7 @@ def test_a_busy_lock_costs_a_node_that_is_gone_at_once(proxied: Client, zookeepe
 
 
 def test_many_held_locks_cost_one_beat(proxied: Client, zookeeper_proxy: ZooKeeperProxy) -> None:
-    """Their first beat looks at each node; from then on a beat is two requests."""
+    """Their first beat reads each node; from then on a beat is two requests."""
     leases = [(f"lock-{number}", proxied.acquire(f"lock-{number}", ttl_ms=120_000)) for number in range(500)]
     assert proxied.renew(*leases).lost == {}
     for _ in range(3):
@@ -62,7 +62,7 @@ def test_many_held_locks_cost_one_beat(proxied: Client, zookeeper_proxy: ZooKeep
 @pytest.mark.campaign
 @pytest.mark.slow
 def test_ten_thousand_held_locks_cost_one_beat(client: Client, zookeeper: ZooKeeperServer) -> None:
-    """Told by the server, which counts the pings of every session and this question too."""
+    """Counted by the server, which includes the pings of every session and this question."""
 
     def acquire(number: int) -> tuple[str, str]:
         return f"lock-{number}", client.acquire(f"lock-{number}", ttl_ms=600_000)
@@ -93,7 +93,7 @@ def test_a_ttl_that_the_servers_would_change_is_refused_with_their_limit(zookeep
 
 
 def test_h1_the_time_left_is_counted_from_what_the_leader_surely_knows(client: Client) -> None:
-    """Half a tick before a request is as late as a follower may have told its leader of the session."""
+    """A follower may have told its leader of the session as late as half a tick before the request."""
     client.acquire("lock", ttl_ms=10_000)
     session = client.session
     time.sleep(0.2)
@@ -181,8 +181,10 @@ def test_the_end_of_the_session_is_the_end_of_every_claim(client: Client, zookee
     assert isinstance(client.reply, ask.Granted), "and the next claim has a session"
 
 
-def test_h8_a_waiter_whose_session_ended_while_it_slept_asks_anew(client: Client, zookeeper: ZooKeeperServer) -> None:
-    """Its lock was free by then, as its place was gone (etcd#11456, CURATOR-604)."""
+def test_h8_a_waiter_whose_session_ended_while_it_slept_enqueues_again(
+    client: Client, zookeeper: ZooKeeperServer
+) -> None:
+    """The lock is free by then, because its node is gone (etcd#11456, CURATOR-604)."""
     holder = Client(client.store.info.url + "?tick_ms=100")
     claim = holder.acquire("lock", ttl_ms=60_000)
     attempt = Attempt("lock", "waiter", TTL_MS)
@@ -212,7 +214,7 @@ def test_h8_a_waiter_whose_session_ended_while_it_slept_asks_anew(client: Client
 def test_a_waiter_that_gives_up_while_suspended_leaves_no_node(
     proxied: Client, zookeeper_proxy: ZooKeeperProxy, kazoo: KazooClient
 ) -> None:
-    """kazoo#760: it would block everybody behind it for as long as its process lives."""
+    """kazoo#760: the node would block everybody behind it for as long as its process lives."""
     proxied.acquire("lock", ttl_ms=60_000)
     session = next(one for one in proxied.store.sessions.open_sessions() if one.ttl_ms == 60_000)
     waiting = proxied.acquire("lock", ttl_ms=60_000)
@@ -229,7 +231,7 @@ def test_a_waiter_that_gives_up_while_suspended_leaves_no_node(
 
 
 def test_a_waiter_that_gave_up_leaves_no_watcher(client: Client) -> None:
-    """The holder's node may stay for days, and kazoo keeps whoever watches it for as long."""
+    """The holder's node may stay for days, and kazoo keeps its watchers for as long."""
     client.acquire("lock")
     for _ in range(3):
         waiting = client.acquire("lock")
@@ -243,7 +245,7 @@ def test_a_waiter_that_gave_up_leaves_no_watcher(client: Client) -> None:
 def test_a_node_that_is_made_after_its_claim_was_given_up_is_removed(
     proxied: Client, zookeeper_proxy: ZooKeeperProxy, kazoo: KazooClient
 ) -> None:
-    """H4, H5: the request waited in a frozen network for longer than anybody had the patience to."""
+    """H4, H5: the request waits in a frozen network for longer than its timeout."""
     claim = draw_claim()
     impatient = proxied.store.connect(request_timeout_s=0.2)
     zookeeper_proxy.freeze()
@@ -258,7 +260,7 @@ def test_a_node_that_is_made_after_its_claim_was_given_up_is_removed(
 
 
 # --- through the public API -------------------------------------------------------------------------------------------
-def test_h3_a_loss_is_told(zookeeper_url: str, kazoo: KazooClient) -> None:
+def test_h3_a_loss_is_reported(zookeeper_url: str, kazoo: KazooClient) -> None:
     reasons: list[str] = []
     with fencelock.connect(zookeeper_url) as source:
         lease = source.lock("lock", ttl=1.0, on_lost=reasons.append).acquire()

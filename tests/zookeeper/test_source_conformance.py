@@ -13,7 +13,7 @@ class OnServer:
     many_names = 300
     shows_spent_tokens = False
     break_keeps_queue = False
-    renewal_lag_ms = 4000  # A tenth of the ttl between two pings, and what kazoo draws beside it.
+    renewal_lag_ms = 4000  # A tenth of the ttl between two pings, and the random time that kazoo adds.
 
     def setup_method(self) -> None:
         """The server comes first, by the fixture."""

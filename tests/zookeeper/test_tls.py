@@ -1,6 +1,6 @@
-"""TLS: the servers' name is always checked, and nobody is trusted whose authority is not.
+"""TLS: the server's name is always checked, and only certificates of the URL's authority are accepted.
 
-The server speaks plainly here; before it stands what speaks TLS, as a load balancer does.
+The server itself speaks plain text here; a TLS terminator stands before it, like a load balancer.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from fencelock_lab.servers.zookeeper import ZooKeeperServer
 from tests.certificates import certify_server, make_authority
 from tests.zookeeper.fix_zookeeper import fresh_base
 
-# kazoo leaves a socket whose handshake failed to the collector.
+# kazoo leaves a socket with a failed handshake to the collector.
 leaky = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 
 
@@ -42,7 +42,7 @@ class Tls(NamedTuple):
 
 
 class Terminator:
-    """Takes TLS off what comes, in a loop of its own."""
+    """A TLS terminator, in a loop of its own."""
 
     def __init__(self, context: ssl.SSLContext, server_port: int) -> None:
         self._context = context
@@ -106,7 +106,7 @@ def test_a_source_over_tls(tls: Tls) -> None:
 
 @leaky
 @pytest.mark.parametrize("authority", ["other", "none"])
-def test_a_server_that_nobody_vouches_for_is_refused(tls: Tls, authority: str) -> None:
+def test_a_server_with_an_unknown_authority_is_refused(tls: Tls, authority: str) -> None:
     params = {"ca": str(tls.other_authority)} if authority == "other" else {"tls": "true"}
     _require_refused(tls.url(**params))
 

@@ -1,4 +1,4 @@
-"""Guards and sources at one place, and nodes that only look like contenders: refused, and never removed."""
+"""Guards and sources at one base, and nodes that only look like contenders: refused, and never removed."""
 
 import pytest
 from kazoo.client import KazooClient
@@ -43,7 +43,7 @@ def test_a_break_and_a_purge_spare_the_marks_of_a_guard_below_the_locks_node(
         guard.seal(HandmadeLease(4))
 
 
-def test_what_is_only_called_like_a_contender_is_never_removed(
+def test_a_node_only_named_like_a_contender_is_never_removed(
     zookeeper: ZooKeeperServer, base: str, kazoo: KazooClient
 ) -> None:
     guard = sealed(zookeeper.url(f"{base}/billing"), STRANGER)
@@ -59,11 +59,12 @@ def test_what_is_only_called_like_a_contender_is_never_removed(
 
 
 @pytest.mark.parametrize(
-    ("below", "says"), [("", "is the place of a guard"), (f"/{RESOURCE}", "within a resource"), (f"/{RESOURCE}/x", "")]
+    ("below", "text"),
+    [("", "is the place of a guard"), (f"/{RESOURCE}", "within a resource"), (f"/{RESOURCE}/x", "")],
 )
-def test_no_source_is_installed_where_guarded_nodes_are(zookeeper: ZooKeeperServer, below: str, says: str) -> None:
+def test_no_source_is_installed_where_guarded_nodes_are(zookeeper: ZooKeeperServer, below: str, text: str) -> None:
     base = fresh_base()
     sealed(zookeeper.url(base))
-    with pytest.raises(SourceError, match=f"{says}.*nothing was installed"):
+    with pytest.raises(SourceError, match=f"{text}.*nothing was installed"):
         ZooKeeperSource(zookeeper.url(f"{base}{below}")).install()
     ZooKeeperSource(zookeeper.url(f"{base}/another")).install()

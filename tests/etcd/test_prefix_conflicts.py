@@ -1,4 +1,4 @@
-"""Guards and sources whose keys would be in each other's way: refused where they begin, told apart where they are."""
+"""Guards and sources whose prefixes conflict: refused where they begin, and recognised where they exist."""
 
 import pytest
 
@@ -32,7 +32,7 @@ def sealed(url: str, token: int = 5) -> fencelock.Guard:
 
 # --- where a guard begins ---------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("path", ["billing", "billing/deep/deeper", "a%2Fb", ".fencelock/x"])
-def test_no_mark_is_made_below_the_place_of_a_source(etcd: Corner, path: str) -> None:
+def test_no_mark_is_made_below_the_prefix_of_a_source(etcd: Corner, path: str) -> None:
     installed(etcd.url)
     with pytest.raises(GuardError, match=f"source of locks at '{etcd.prefix}/'.*name another path"):
         sealed(inner_url(etcd, path))
@@ -44,7 +44,7 @@ def test_a_mark_is_made_where_no_lock_can_be_named_so(etcd: Corner) -> None:
     assert sealed(inner_url(etcd, "no lock, for its blanks")).mark().token == 5
 
 
-def test_of_what_a_user_may_not_read_nothing_is_known(guarded_etcd: EtcdCluster) -> None:
+def test_a_prefix_that_the_user_may_not_read_is_no_conflict(guarded_etcd: EtcdCluster) -> None:
     assert sealed(app_url(guarded_etcd, "app/data")).mark().token == 5
     with pytest.raises(SourceError, match="does not permit"):
         sealed(app_url(guarded_etcd, "other"))
@@ -53,7 +53,7 @@ def test_of_what_a_user_may_not_read_nothing_is_known(guarded_etcd: EtcdCluster)
         sealed(app_url(guarded_etcd, "app/locks/billing"))
 
 
-def test_what_is_looked_for_is_all_above_and_nothing_below() -> None:
+def test_conflicts_are_searched_above_and_not_below() -> None:
     assert [one.key for one in conflicts_of_guard(b"a/%2F//b/")] == [
         b"a/%2F//b/.fencelock/source/record",
         b"a/%2F//.fencelock/source/record",
@@ -72,17 +72,17 @@ def test_what_is_looked_for_is_all_above_and_nothing_below() -> None:
 
 # --- where a source begins --------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
-    ("guard", "source", "says"),
+    ("guard", "source", "text"),
     [
         ("g", "g", "is the place of a guard's marks and data"),
         ("g", f"g/{RESOURCE}", f"is within resource '{RESOURCE}' of the guard at"),
         ("g", f"g/{RESOURCE}/deeper", f"is within resource '{RESOURCE}' of the guard at"),
     ],
 )
-def test_no_source_is_installed_where_guarded_data_are(etcd: Corner, guard: str, source: str, says: str) -> None:
+def test_no_source_is_installed_where_guarded_data_are(etcd: Corner, guard: str, source: str, text: str) -> None:
     sealed(inner_url(etcd, guard))
     before = etcd.keys()
-    with pytest.raises(SourceError, match=f"{says}.*nothing was installed"):
+    with pytest.raises(SourceError, match=f"{text}.*nothing was installed"):
         installed(inner_url(etcd, source))
     assert etcd.keys() == before
     installed(inner_url(etcd, f"g/{RESOURCE}2"))
@@ -97,13 +97,13 @@ def test_no_source_is_installed_in_the_queue_of_anothers_lock(etcd: Corner) -> N
 # --- where they are in each other's way already -----------------------------------------------------------------------
 @pytest.fixture
 def nested(etcd: Corner) -> Corner:
-    """A guard below the prefix of a source that was installed later."""
+    """Make a guard below the prefix of a source that is installed later."""
     sealed(inner_url(etcd))
     installed(etcd.url)
     return etcd
 
 
-def test_a_break_spares_a_mark_that_stands_in_the_queue(nested: Corner) -> None:
+def test_a_break_spares_a_mark_in_the_queue(nested: Corner) -> None:
     client = Client(nested.url)
     assert isinstance(client.acquire("billing"), ask.Busy)
     before = nested.keys()
@@ -115,7 +115,7 @@ def test_a_break_spares_a_mark_that_stands_in_the_queue(nested: Corner) -> None:
         guard.seal(HandmadeLease(4))
 
 
-def test_a_break_ends_a_holder_who_came_before_what_is_no_place(etcd: Corner) -> None:
+def test_a_break_ends_a_holder_before_a_key_that_is_no_entry(etcd: Corner) -> None:
     client = installed(etcd.url)
     token = client.token("billing", draw_claim())
     Direct(etcd.url).put(f"{etcd.prefix}/billing/data", "1")
@@ -126,7 +126,7 @@ def test_a_break_ends_a_holder_who_came_before_what_is_no_place(etcd: Corner) ->
     assert [key for key in sorted(etcd.keys()) if key.startswith("billing/")] == ["billing/data", "billing/deep/data"]
 
 
-def test_a_raised_epoch_spares_data_that_are_called_like_places(etcd: Corner) -> None:
+def test_a_raised_epoch_spares_data_named_like_entries(etcd: Corner) -> None:
     client = installed(etcd.url)
     client.token("billing", draw_claim())
     Direct(etcd.url).put(f"{etcd.prefix}/billing/{RESOURCE}/1-1", "data")
@@ -134,9 +134,9 @@ def test_a_raised_epoch_spares_data_that_are_called_like_places(etcd: Corner) ->
     assert [key for key in sorted(etcd.keys()) if key.startswith("billing/")] == [f"billing/{RESOURCE}/1-1"]
 
 
-def test_what_stands_in_a_queue_is_shown_and_found(nested: Corner) -> None:
+def test_a_key_in_a_queue_is_shown_and_found(nested: Corner) -> None:
     client = Client(nested.url)
-    # As if the lock had been had before: otherwise only the guard's own look finds what is wrong.
+    # As if somebody had acquired the lock before: otherwise only the guard's own check finds the conflict.
     Direct(nested.url).put(f"{nested.prefix}/.fencelock/source/locks/billing", "")
     holder = client.ask(ask.Inspect("billing")).holder
     assert holder.startswith(f"key {nested.prefix}/billing/.fencelock/marks/")
