@@ -6,7 +6,7 @@ from fencelock.errors import OutcomeUnknownError
 from fencelock.model import draw_claim
 from fencelock.protocol import source_requests as ask
 from fencelock.stores.postgres.source.store import PostgresSource
-from fencelock.stores.sql.source_connection import RENEWAL_S
+from fencelock.stores.sql.source import RENEWAL_S
 from tests.sql.postgres.fix_postgres import Database
 
 REQUEST_TIMEOUT_S = 0.3

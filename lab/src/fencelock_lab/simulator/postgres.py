@@ -21,7 +21,7 @@ from fencelock.stores import source_clock as identity
 from fencelock.stores.postgres.connection.errors import map_error
 from fencelock.stores.postgres.source import store as source
 from fencelock.stores.postgres.source.codec import SQL
-from fencelock.stores.sql import source_connection as connection
+from fencelock.stores.sql import source as sql_source
 from fencelock_lab.simulator.kernel import US_PER_MS, SimulatedKernel, SimulatedProcess, Violation
 from fencelock_lab.simulator.oracle import Belief
 from fencelock_lab.simulator.postgres_database import SimulatedDatabase
@@ -47,7 +47,7 @@ RECOVERIES = ("recovered", "recovered", "dump", "cold")
 @contextmanager
 def virtual_time(now_us: Callable[[], int]) -> Iterator[None]:
     """Have PostgreSQL's client half read this clock inside the block."""
-    modules = (identity, source, connection)
+    modules = (identity, source, sql_source)
     before = [vars(module)["boottime_us"] for module in modules]
     try:
         for module in modules:

@@ -14,7 +14,7 @@ import psycopg
 from fencelock.errors import ConfigError
 from fencelock.stores.postgres.connection.url import parse_url
 from fencelock.stores.postgres.source.store import FUNCTIONS, PostgresSource
-from fencelock.stores.sql.source_codec import Rows
+from fencelock.stores.sql.source import Rows
 from fencelock.stores.statements import statements
 
 CHANNEL = "fencelock_simulated"

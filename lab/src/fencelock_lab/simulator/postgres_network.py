@@ -16,7 +16,7 @@ from fencelock.protocol import source_requests as ask
 from fencelock.stores.memory.reference_model import ReferenceModel
 from fencelock.stores.postgres.source.codec import SQL, PostgresSourceCodec
 from fencelock.stores.postgres.source.store import PostgresSource
-from fencelock.stores.sql.source_codec import SourceView
+from fencelock.stores.sql.source import SourceView
 from fencelock_lab.simulator.kernel import PENDING, SimulatedProcess, Task
 from fencelock_lab.simulator.network import Network
 from fencelock_lab.simulator.postgres_database import CHANNEL

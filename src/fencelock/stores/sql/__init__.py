@@ -1,13 +1,12 @@
 """What the two SQL stores, PostgreSQL and MySQL, share: base classes that each of them derives from.
 
 - `errors.py`: tables of definite errors, the words for lost connections, the check of a schema's number.
-- `source_codec.py`: `SourceOperation` (one request as SQL), the answer of `acquire`, the decoding of common rows.
-- `source_connection.py`: `SourceProtocolBase` greets a connection, asks, and refuses a source that went back in time;
+- `source.py`: `SourceOperation` (one request as SQL), the answer of `acquire`, the decoding of common rows;
+  `SourceProtocolBase` greets a connection, asks, and refuses a source that went back in time;
   `BlockingSourceConnection` and `AsyncioSourceConnection` open, reopen and bound the wait.
-- `guard_codec.py`: the table of encoders, the check of the guard's schema.
-- `guard_connection.py`: how a request is performed on a connection of the guard's own (`BlockingGuardConnection`,
-  `AsyncioGuardConnection`) and on one of a caller or a framework (`BlockingCallerConnection`,
-  `AsyncioCallerConnection`); `BlockState` refuses a block that ends its own transaction.
+- `guard.py`: the table of encoders; how a request is performed on a connection of the guard's own
+  (`BlockingGuardConnection`, `AsyncioGuardConnection`) and on one of a caller or a framework
+  (`BlockingCallerConnection`, `AsyncioCallerConnection`); `BlockState` refuses a block that ends its own transaction.
 - `guard_store.py`: `GuardStoreBase` and its pools of idle connections.
 - `inspection.py`: findings of `fencelock doctor` that are the same for both.
 

@@ -16,7 +16,7 @@ from fencelock.stores.mysql.connection.client import FORKS, MySQLConnection, ope
 from fencelock.stores.mysql.connection.url import parse_url
 from fencelock.stores.mysql.source.codec import SQL
 from fencelock.stores.mysql.source.store import MySQLSource
-from fencelock.stores.sql.source_codec import GRANTED, MAX_WAITERS
+from fencelock.stores.sql.source import GRANTED, MAX_WAITERS
 from fencelock_lab.benchmarks.stores import CONNECTIONS, PREFIX, Operation, Site
 from fencelock_lab.servers.fleet import fleet_of
 from fencelock_lab.servers.mariadb import MariaDBFleet

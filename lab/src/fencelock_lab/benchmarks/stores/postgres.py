@@ -16,7 +16,7 @@ from fencelock.protocol import boottime_us, draw_claim
 from fencelock.protocol.source_requests import Acquire, ReserveBlock
 from fencelock.stores.postgres.source.codec import HEAD_WAIT_MS, SQL
 from fencelock.stores.postgres.source.store import PostgresSource
-from fencelock.stores.sql.source_codec import GRANTED, MAX_WAITERS
+from fencelock.stores.sql.source import GRANTED, MAX_WAITERS
 from fencelock_lab.benchmarks.stores import CONNECTIONS, PREFIX, Operation, Site
 from fencelock_lab.servers.fleet import fleet_of
 from fencelock_lab.servers.postgres import PostgresFleet

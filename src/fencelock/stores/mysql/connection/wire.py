@@ -13,6 +13,7 @@ from fencelock.stores.mysql.connection.client import AsyncMySQLConnection, MySQL
 
 Row = tuple[Any, ...]
 Rows = list[Row]
+Value = str | bytes | int | None
 
 
 def results(native: MySQLConnection, statement: str) -> list[Rows]:
@@ -46,7 +47,7 @@ def row_of(fields: Any) -> Row:
     return tuple(fields.values()) if isinstance(fields, dict) else tuple(fields)
 
 
-def literal(value: str | bytes | int | None) -> str:
+def literal(value: Value) -> str:
     """Return one value as a literal: NULL, a number, or hexadecimal digits."""
     if value is None:
         return "NULL"
@@ -55,7 +56,7 @@ def literal(value: str | bytes | int | None) -> str:
     return f"x'{(value.encode() if isinstance(value, str) else value).hex()}'"
 
 
-def literals(values: Mapping[str, str | bytes | int | None]) -> dict[str, str]:
+def literals(values: Mapping[str, Value]) -> dict[str, str]:
     """Return each value as a literal."""
     return {name: literal(value) for name, value in values.items()}
 

@@ -38,7 +38,7 @@ from fencelock.stores.mysql.guard.errors import (
     map_block_error,
     map_request_error,
 )
-from fencelock.stores.sql.guard_connection import (
+from fencelock.stores.sql.guard import (
     AsyncioGuardConnection,
     BlockingGuardConnection,
     BlockState,

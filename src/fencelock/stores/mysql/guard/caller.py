@@ -12,7 +12,7 @@ from fencelock.stores.mysql.connection.url import MySQLConnectionInfo
 from fencelock.stores.mysql.connection.wire import Rows, row_of
 from fencelock.stores.mysql.guard.codec import MySQLCallerCodec
 from fencelock.stores.mysql.guard.errors import map_block_error, map_request_error
-from fencelock.stores.sql.guard_connection import (
+from fencelock.stores.sql.guard import (
     AsyncioCallerConnection,
     BlockingCallerConnection,
     CallerConnectionBase,

@@ -12,9 +12,9 @@ from typing import Any, ClassVar, NamedTuple
 
 from fencelock.model import Mark, Sequencer
 from fencelock.protocol import guard_requests as ask
-from fencelock.stores.mysql.connection.wire import Row, Rows, literals, quoted
+from fencelock.stores.mysql.connection.wire import Row, Rows, Value, literals, quoted
 from fencelock.stores.mysql.guard.protection import Protector, protections_in
-from fencelock.stores.sql.guard_codec import UNKNOWN_MS, GuardCodecBase, check_guard_schema
+from fencelock.stores.sql.guard import UNKNOWN_MS, GuardCodecBase, check_guard_schema
 from fencelock.stores.statements import statements
 
 SQL = statements(__package__, "guard.sql")
@@ -39,7 +39,7 @@ class MySQLGuardCodec(GuardCodecBase):
         self._database = database
         self._here = quoted(database)
 
-    def fill(self, template: str, **values: Any) -> str:
+    def fill(self, template: str, **values: Value) -> str:
         """Return a statement with its values."""
         return template.format(here=self._here, **literals(values))
 
@@ -84,7 +84,7 @@ class MySQLBlockCodec(MySQLGuardCodec):
         if not marks:
             yield self.fill(SQL.commit)
         else:
-            mark = marks[0]
+            mark = marks[0]  # All marks of one commit belong to one lease.
             yield self.fill(
                 SQL.write_and_commit,
                 resources=listed(one.resource for one in marks),
@@ -147,6 +147,7 @@ class MySQLBlockCodec(MySQLGuardCodec):
         return (yield from _separately(self._protector.unprotect(request.resource, request.tables)))
 
     def _look(self, request: ask.InspectResources) -> Trips:
+        # A consistent snapshot is not needed, and at SERIALIZABLE every SELECT would lock.
         yield SQL.look_without_locks
         found = []
         for look in (SQL.show_marks, SQL.show_triggers, SQL.show_observations):
@@ -232,7 +233,7 @@ def listed(resources: Iterable[str]) -> str:
     return ",".join(sorted(resource.encode().hex().upper() for resource in resources))
 
 
-def _offered(request: ask.Open | ask.Present) -> dict[str, Any]:
+def _offered(request: ask.Open | ask.Present) -> dict[str, Value]:
     sequencer: Sequencer = request.sequencer
     limit_ms = UNKNOWN_MS if request.limit_ms is None else request.limit_ms
     return {

@@ -14,7 +14,7 @@ from fencelock.stores.mysql.connection.wire import Rows
 from fencelock.stores.mysql.guard.caller import MySQLCallerMapping, cursor_results
 from fencelock.stores.mysql.guard.codec import SQL, MySQLCallerCodec
 from fencelock.stores.mysql.guard.errors import map_refusal
-from fencelock.stores.sql.guard_connection import BlockingCallerConnection
+from fencelock.stores.sql.guard import BlockingCallerConnection
 
 
 class MySQLFrameworkConnection(MySQLCallerMapping, BlockingCallerConnection):

@@ -16,7 +16,7 @@ from fencelock.errors import GuardError
 from fencelock.model import Protection
 from fencelock.protocol.guard_requests import Protected
 from fencelock.stores.errors import not_protected, nothing_protected
-from fencelock.stores.mysql.connection.wire import Rows, literal, literals, quoted
+from fencelock.stores.mysql.connection.wire import Rows, Value, literal, literals, quoted
 from fencelock.stores.statements import statements
 
 SQL = statements(__package__, "guard.sql")
@@ -210,7 +210,7 @@ class Protector:
         if reason is not None:
             raise GuardError(f"table {table!r} cannot be protected: it is {reason}")
 
-    def _fill(self, template: str, **values: Any) -> str:
+    def _fill(self, template: str, **values: Value) -> str:
         return template.format(here=self._here, **literals(values))
 
 

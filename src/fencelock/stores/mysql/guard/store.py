@@ -38,7 +38,7 @@ from fencelock.stores.mysql.guard.codec import SQL, check_schema
 from fencelock.stores.mysql.guard.errors import map_request_error, read_report
 from fencelock.stores.mysql.guard.framework import MySQLFrameworkConnection
 from fencelock.stores.mysql.guard.inspection import findings
-from fencelock.stores.sql.guard_codec import SCHEMA_NUMBER
+from fencelock.stores.sql.guard import SCHEMA_NUMBER
 from fencelock.stores.sql.guard_store import AsyncIdleConnections, GuardStoreBase, IdleConnections
 from fencelock.stores.sql.inspection import guard_refused
 from fencelock.stores.statements import statements

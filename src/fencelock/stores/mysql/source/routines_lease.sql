@@ -24,7 +24,7 @@ SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT =
 -- refuse every later claim, and after a purge so would all locks.
 CREATE PROCEDURE fencelock_refuse_time() SQL SECURITY INVOKER NO SQL
 SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT =
-    'fencelock: the time that came with the claim is over a thousand years after the server''s: start the process anew';
+    'fencelock: the time that came with the claim is over a thousand years after the server''s: restart the process';
 
 -- name: create_hold_lock
 -- Lock the row of a lock until the end of the transaction, and create the row if there is none and the name is valid.

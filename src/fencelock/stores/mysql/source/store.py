@@ -31,15 +31,20 @@ from fencelock.stores.mysql.connection.url import MySQLConnectionInfo, parse_url
 from fencelock.stores.mysql.source import inspection
 from fencelock.stores.mysql.source.codec import SQL, MySQLDescription, MySQLSourceCodec, answer_of, draw_id
 from fencelock.stores.source_clock import SourceIdentity, SourceState
-from fencelock.stores.sql.source_codec import GRANTED, HELD, Row, Rows, SourceOperation, SourceView
-from fencelock.stores.sql.source_connection import (
+from fencelock.stores.sql.source import (
+    GRANTED,
+    HELD,
     PART,
     SCHEMA_NUMBER,
     AsyncioSourceConnection,
     BlockingSourceConnection,
     Call,
     Exchange,
+    Row,
+    Rows,
+    SourceOperation,
     SourceProtocolBase,
+    SourceView,
 )
 from fencelock.stores.statements import statements
 from fencelock.stores.wakeup import EventWakeup
@@ -123,14 +128,14 @@ class MySQLSourceProtocol(SourceProtocolBase):
         """Check the source."""
         before = self._identity.seen
         rows = yield Call(SQL.describe)
-        heard_us = boottime_us()
+        received_us = boottime_us()
         if not rows:
             raise SchemaError(
                 f"{self._url} holds a schema that is not whole: as its owner, run `fencelock install` on it, or "
                 f"restore it from a backup if it was whole before"
             )
         found = MySQLDescription._make(rows[0])
-        self._check_description(found, before, heard_us)
+        self._check_description(found, before, received_us)
         self._is_greeted = True
         return found
 

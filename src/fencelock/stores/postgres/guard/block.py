@@ -37,7 +37,7 @@ from fencelock.stores.postgres.guard.errors import (
     map_refusal,
     map_request_error,
 )
-from fencelock.stores.sql.guard_connection import (
+from fencelock.stores.sql.guard import (
     AsyncioGuardConnection,
     BlockingGuardConnection,
     BlockState,

@@ -18,7 +18,7 @@ from fencelock.stores.postgres.connection.url import PostgresConnectionInfo
 from fencelock.stores.postgres.connection.wire import PostgresAnswer, Statement
 from fencelock.stores.postgres.guard.codec import PostgresCallerCodec
 from fencelock.stores.postgres.guard.errors import map_refusal, map_request_error, old_snapshot
-from fencelock.stores.sql.guard_connection import (
+from fencelock.stores.sql.guard import (
     AsyncioCallerConnection,
     BlockingCallerConnection,
     CallerConnectionBase,

@@ -22,7 +22,7 @@ from fencelock.protocol import guard_requests as ask
 from fencelock.stores.errors import not_protected, nothing_protected
 from fencelock.stores.postgres.connection.wire import PostgresAnswer, Row, Statement
 from fencelock.stores.postgres.guard.errors import failed_inside
-from fencelock.stores.sql.guard_codec import UNKNOWN_MS, GuardCodecBase, check_guard_schema
+from fencelock.stores.sql.guard import UNKNOWN_MS, GuardCodecBase, check_guard_schema
 from fencelock.stores.statements import statements
 
 SQL = statements(__package__, "guard.sql")
@@ -84,6 +84,7 @@ class PostgresBlockCodec(PostgresGuardCodec):
         yield self._flush(Statement(SQL.commit))
 
     def _open(self, request: ask.Open) -> Trips:
+        # BEGIN and the offer share one round trip, so a retry sends both again.
         offer = _offer(request.resources, request.sequencer, _limit_ms(request))
         for tries_left in reversed(range(MAX_OPENS)):
             try:

@@ -25,7 +25,7 @@ from fencelock.stores.postgres.guard.errors import (
     no_schema,
     old_snapshot,
 )
-from fencelock.stores.sql.guard_connection import BlockingCallerConnection
+from fencelock.stores.sql.guard import BlockingCallerConnection
 
 _NUMBERED = re.compile(r"\$(\d+)")
 _OURS = "numeric_dollar"

@@ -25,7 +25,7 @@ from fencelock.stores.postgres.guard.caller import AsyncPostgresCallerConnection
 from fencelock.stores.postgres.guard.errors import map_request_error
 from fencelock.stores.postgres.guard.framework import PostgresFrameworkConnection
 from fencelock.stores.postgres.guard.inspection import findings
-from fencelock.stores.sql.guard_codec import SCHEMA_NUMBER
+from fencelock.stores.sql.guard import SCHEMA_NUMBER
 from fencelock.stores.sql.guard_store import AsyncIdleConnections, GuardStoreBase, IdleConnections
 from fencelock.stores.sql.inspection import guard_refused
 from fencelock.stores.statements import statements

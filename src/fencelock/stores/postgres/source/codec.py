@@ -9,7 +9,7 @@ from typing import ClassVar, NamedTuple
 
 from fencelock.model import LockInfo, SourceInfo, default_holder
 from fencelock.protocol import source_requests as ask
-from fencelock.stores.sql.source_codec import (
+from fencelock.stores.sql.source import (
     MAX_WAITERS,
     PAGE_LOCKS,
     AcquireAnswer,

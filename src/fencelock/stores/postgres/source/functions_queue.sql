@@ -27,7 +27,7 @@ $$;
 CREATE FUNCTION fencelock.refuse_time(p_said_us bigint, p_now_us bigint) RETURNS void LANGUAGE plpgsql AS
 $$
 BEGIN
-    RAISE 'the time that came with the claim, %, is more than a thousand years after the server''s, %: start the process anew',
+    RAISE 'the time that came with the claim, %, is more than a thousand years after the server''s, %: restart the process',
         p_said_us, p_now_us USING ERRCODE = '22023';
 END
 $$;
@@ -149,13 +149,13 @@ CREATE FUNCTION fencelock.stay_queued(
 RETURNS bigint LANGUAGE plpgsql AS
 $$
 DECLARE
-    patience_us bigint := least(p_remaining_us, p_head_wait_ms * 1000);
+    wait_us bigint := least(p_remaining_us, p_head_wait_ms * 1000);
 BEGIN
     UPDATE fencelock.waiter SET deadline_us = p_now_us + ttl_ms * 1000, channel = p_channel WHERE ticket = p_own.ticket;
     IF NOT p_is_head THEN
-        SELECT deadline_us - p_now_us INTO patience_us FROM fencelock.waiter
+        SELECT deadline_us - p_now_us INTO wait_us FROM fencelock.waiter
         WHERE lock = p_own.lock AND ticket < p_own.ticket ORDER BY ticket DESC LIMIT 1;
     END IF;
-    RETURN greatest(1, least(patience_us / 1000, p_own.ttl_ms / 3));
+    RETURN greatest(1, least(wait_us / 1000, p_own.ttl_ms / 3));
 END
 $$;

@@ -30,15 +30,21 @@ from fencelock.stores.postgres.source import inspection
 from fencelock.stores.postgres.source.codec import SQL, PostgresDescription, PostgresSourceCodec
 from fencelock.stores.postgres.source.wakeup import PostgresListener
 from fencelock.stores.source_clock import SourceIdentity, SourceState
-from fencelock.stores.sql.source_codec import GRANTED, SPENT, AcquireAnswer, Row, Rows, SourceOperation, SourceView
-from fencelock.stores.sql.source_connection import (
+from fencelock.stores.sql.source import (
+    GRANTED,
     PART,
     SCHEMA_NUMBER,
+    SPENT,
+    AcquireAnswer,
     AsyncioSourceConnection,
     BlockingSourceConnection,
     Call,
     Exchange,
+    Row,
+    Rows,
+    SourceOperation,
     SourceProtocolBase,
+    SourceView,
 )
 from fencelock.stores.statements import statements
 
@@ -122,13 +128,13 @@ class PostgresSourceProtocol(SourceProtocolBase):
         """Check the source; on a connection to the server itself, change the session's settings once."""
         before = self._identity.seen
         rows = yield Call(SQL.describe)
-        heard_us = boottime_us()
+        received_us = boottime_us()
         if not rows:
             raise SchemaError(f"{self._url}: the source's one row was deleted; restore it from a backup")
         *described, backend_id = rows[0]
         found = PostgresDescription._make(described)
         self._is_pooled = is_pooled(self._native, backend_id)
-        self._check_description(found, before, heard_us)
+        self._check_description(found, before, received_us)
         self._may_grant = found.may_grant
         if not self._is_greeted and not self._is_pooled:
             yield Call(SQL.settle_in)

@@ -1,28 +1,125 @@
-"""What the two SQL sources share of a connection: the protocol of greeting and asking, and its two kinds.
+"""What the two SQL sources share: operations and answers, the protocol of a connection, and its two kinds.
 
-Promise: a connection opens with its first request, and opens anew after the server has closed it, or in a forked child.
+Promise: a connection opens with its first request, and reopens after the server has closed it, or in a forked child.
 A new connection is greeted before anything else is asked: the greeting checks the schema, and that this process knows
-the source. A large batch of renewals may take longer than a single request.
-Never hands out an idle connection that the server has closed.
+the source. A large batch of renewals may take longer than a single request. Never decides who holds a lock: the
+database does, in the functions of each store's SQL files. Never hands out an idle connection that the server has
+closed.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 from fencelock.clock import boottime_us
-from fencelock.model import SourceInfo
+from fencelock.errors import SourceError
+from fencelock.model import LockInfo, SourceInfo
 from fencelock.protocol import source_requests as ask
 from fencelock.protocol.generators import run_generator, run_generator_async
 from fencelock.stores.errors import ErrorMapper
 from fencelock.stores.source_clock import SourceIdentity, SourceState
 from fencelock.stores.sql.errors import check_schema_number
-from fencelock.stores.sql.source_codec import Row, Rows, SourceOperation, SourceView
 
 PART = "source of tokens"
 SCHEMA_NUMBER = 1
 RENEWAL_S = 0.0001
 """What each lease of a batch adds to the request's timeout: an idle server renews 10 000 in 0.2 s."""
+MAX_WAITERS = 10_000
+PAGE_LOCKS = 500
+GRANTED = "granted"
+HELD = "held"
+SPENT = "spent"
+Row = tuple[Any, ...]
+Rows = Sequence[Row]
+_REPLIES: dict[str, ask.SourceReply] = {"busy": ask.Busy(), "ended": ask.ClaimEnded(), SPENT: ask.BlockSpent()}
+
+
+class SourceView(NamedTuple):
+    """What this process knows of its source when it sends a request: its state, the highest token, and its clock."""
+
+    seen: SourceState | None
+    highest_token: int
+    source_us: Callable[[int], int]
+    now_us: Callable[[], int]
+
+
+class SourceOperation(NamedTuple):
+    """One request as SQL: the statement, its parameters, how to decode its rows, and where they have the clock."""
+
+    statement: str
+    parameters: Row
+    decode: Callable[[Rows], ask.SourceReply]
+    clock_column: int | None = None
+
+
+class SourceCodecBase:
+    """Encodes each request of `protocol/source_requests.py` as one operation."""
+
+    ENCODERS: ClassVar[dict[type, Callable[[Any, Any], SourceOperation]]]
+
+    def __init__(self, view: SourceView) -> None:
+        self._view = view
+
+    def encode(self, request: Any) -> SourceOperation:
+        """Return the operation for a request."""
+        return self.ENCODERS[type(request)](self, request)
+
+    def _asked_us(self) -> int:
+        """Return this moment on the source's clock: a claim that ends now was drawn no later."""
+        return self._view.source_us(self._view.now_us())
+
+
+class AcquireAnswer(NamedTuple):
+    """One row of `acquire`: the outcome, the token and time that go with it, and the source that answered."""
+
+    outcome: str
+    token: int
+    time_ms: int
+    now_us: int
+    source_id: str
+    epoch: int
+    history_id: str
+
+    @property
+    def seen(self) -> SourceState:
+        """The state of the source that answered."""
+        return SourceState(self.source_id, self.epoch, self.history_id)
+
+    def reply(self, lock: str, max_waiters: int) -> ask.SourceReply:
+        """Return the reply to an Acquire or a Poll of this lock."""
+        if self.outcome in {GRANTED, HELD}:
+            return ask.Granted(self.token, self.time_ms, self.source_id, self.history_id)
+        if self.outcome == "queued":
+            return ask.Queued(self.time_ms)
+        if self.outcome == "full":
+            raise SourceError(f"lock {lock!r} has {max_waiters} waiters, the most that it may have: try again later")
+        return _REPLIES[self.outcome]
+
+
+def decode_renewed(rows: Rows) -> ask.Renewed:
+    """Return the reply of rows (claim, time left, reason), of which either the time or the reason is NULL."""
+    remaining_ms = {claim: time_ms for claim, time_ms, _ in rows if time_ms is not None}
+    return ask.Renewed(remaining_ms, {claim: reason for claim, time_ms, reason in rows if time_ms is None})
+
+
+def lock_info(row: Row, waiters: Iterable[str]) -> LockInfo:
+    """Return what people see of a lock, from a row (name, token, holder, time left, ttl)."""
+    name, token, holder, remaining_ms, ttl_ms = row
+    return LockInfo(
+        bytes(name).decode(),
+        token=token,
+        holder=holder if remaining_ms else None,
+        remaining=remaining_ms / 1000,
+        ttl=ttl_ms / 1000 if remaining_ms else None,
+        waiters=tuple(waiters),
+    )
+
+
+def unknown_lock(name: str) -> LockInfo:
+    """Return what people see of a lock that nobody has taken."""
+    return LockInfo(name, token=None, holder=None, remaining=0.0, ttl=None, waiters=())
+
+
 _ACQUIRING = {ask.Acquire, ask.Poll}
 Reply = TypeVar("Reply")
 
@@ -77,12 +174,12 @@ class SourceProtocolBase(ABC):
     def _check_answer(self, row: Row, before: SourceState | None, highest: int) -> None:
         """Refuse a row of `acquire` from an older state of the source than was known when it was asked."""
 
-    def _check_description(self, found: SourceDescription, before: SourceState | None, heard_us: int) -> None:
+    def _check_description(self, found: SourceDescription, before: SourceState | None, received_us: int) -> None:
         """Check the schema and the identity of a source that greets, and learn its clock."""
         check_schema_number(self._url, PART, found.schema, SCHEMA_NUMBER)
         known = found.info()
         self._identity.check(SourceState(known.source_id, known.epoch, known.history_id), before)
-        self._identity.clock.learn(found.now_us, heard_us)
+        self._identity.clock.learn(found.now_us, received_us)
 
     def _ask(self, request: Any) -> Exchange[ask.SourceReply]:
         """Make the one call of a request, and check that the answer is not older than what was known before."""
@@ -130,7 +227,7 @@ class _SourceConnectionBase(Generic[Native, AnyProtocol]):
         self._native: Native | None = None
 
     def _find_alive(self) -> Native | None:
-        """Return the open connection; None, and nothing is open, if it is not usable any more."""
+        """Return the open connection; close an unusable one, and return None."""
         if self._native is not None and self._is_alive(self._native):
             return self._native
         self.close()

@@ -1,4 +1,4 @@
-"""What the two SQL guards share of their connections: those of their own, and those of callers and frameworks.
+"""What the two SQL guards share: the codec's base, their own connections, and those of callers and frameworks.
 
 Promise: the guard opens a connection of its own, or takes an idle one, with the first request. A failed request leaves
 no transaction open, and a block has the connection until its end is requested. The transaction of a caller or a
@@ -7,14 +7,36 @@ Never ends a transaction in another process than the one that began it.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from fencelock.errors import FencelockError, GuardError, UnsupportedError
+from fencelock.errors import FencelockError, GuardError, SchemaError, UnsupportedError
 from fencelock.protocol.generators import run_generator, run_generator_async
 from fencelock.protocol.guard_requests import Finish, Open
 from fencelock.stores.errors import raise_mapped
-from fencelock.stores.sql.guard_codec import GuardCodecBase
+
+SCHEMA_NUMBER = 1
+UNKNOWN_MS = 30_000
+"""The idle limit of a guarded transaction whose lease's time left is unknown here: a lease's default ttl."""
+
+
+class GuardCodecBase:
+    """Encodes each request of `protocol/guard_requests.py` as a generator of round trips."""
+
+    ENCODERS: ClassVar[dict[type, Callable[[Any, Any], Generator[Any, Any, Any]]]]
+
+    def operations(self, request: Any) -> Generator[Any, Any, Any]:
+        """Return a generator that yields each round trip, is sent its answer, and returns the reply."""
+        return self.ENCODERS[type(request)](self, request)
+
+
+def check_guard_schema(found: object, *, remedy: str = "") -> None:
+    """Raise SchemaError unless the database has the guard schema of this version."""
+    if found != SCHEMA_NUMBER:
+        raise SchemaError(
+            f"the database holds guard schema {found}, and this fencelock knows schema {SCHEMA_NUMBER} only: use the "
+            f"version of fencelock that made it{remedy}"
+        )
 
 
 class BlockState(ABC):
