@@ -21,8 +21,8 @@ from fencelock.stores.mysql.source.store import MySQLSource
 from fencelock_lab.servers.mariadb import MariaDBFleet, MariaDBServer
 from tests.helpers import wait_until
 from tests.servers import need
-from tests.sql.clients import SqlClient, one_token
-from tests.sql.postgres.test_power_cut import Granter
+from tests.sql.clients import SqlClient
+from tests.sql.granters import check_tokens_over_stops
 
 pytestmark = pytest.mark.process
 
@@ -56,24 +56,7 @@ def server(disk_fleet: MariaDBFleet, request: pytest.FixtureRequest) -> Iterator
 
 @pytest.mark.campaign
 def test_t1_no_token_comes_twice_over_kills_in_the_middle_of_load(server: MariaDBServer) -> None:
-    url = server.url(database="shop")
-    granters = [Granter(url, number) for number in range(3)]
-    moments = random.Random("kill")
-    for _ in range(3):
-        enough = sum(len(granter.tokens) for granter in granters) + moments.randrange(30, 150)
-        wait_until(lambda: sum(len(granter.tokens) for granter in granters) >= enough)  # noqa: B023 - called at once
-        server.crash()
-    for granter in granters:
-        before = len(granter.tokens)
-        wait_until(lambda: len(granter.tokens) > before)  # noqa: B023 - called at once
-        granter.shall_end.set()
-    for granter in granters:
-        granter.join(30)
-        assert granter.tokens == sorted(granter.tokens)
-        assert not [refusal for refusal in granter.refusals if "went back" in refusal or "after" in refusal]
-    tokens = [token for granter in granters for token in granter.tokens]
-    assert len(set(tokens)) == len(tokens)
-    assert one_token(url, "another") > max(tokens)
+    check_tokens_over_stops(server.url(database="shop"), server.crash, "kill")
 
 
 class ToldTooLateError(AssertionError):

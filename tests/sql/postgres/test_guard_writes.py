@@ -205,3 +205,10 @@ def test_no_sequencer_at_all_is_refused(guarded: Guarded, routine: str) -> None:
     with guarded.database.connect() as native, pytest.raises(psycopg.Error, match="not a sequencer") as caught:
         native.execute(f"SELECT fencelock.{routine}(NULL, 'reports')".encode())
     assert caught.value.sqlstate == "22023"
+
+
+def test_sealing_and_presenting_return_the_token(guarded: Guarded) -> None:
+    with guarded.database.connect() as native:
+        for routine in ("seal", "present"):
+            statement = f"SELECT fencelock.{routine}(%s, 'reports')".encode()
+            assert native.execute(statement, (str(sequencer(5)),)).fetchone() == (5,)

@@ -9,8 +9,6 @@ a real cut. That the cut takes away grants that were told is checked, and so is 
 import random
 import shutil
 import subprocess
-import threading
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -18,11 +16,10 @@ from typing import Literal
 import pytest
 
 import fencelock
-from fencelock import SourceError
 from fencelock.stores.postgres.source.store import PostgresSource
 from fencelock_lab.servers.postgres import PostgresFleet, PostgresServer
-from tests.helpers import wait_until
-from tests.sql.clients import SqlClient, one_token
+from tests.sql.clients import SqlClient
+from tests.sql.granters import STOPS, check_tokens_over_stops
 from tests.sql.postgres.fix_copies import Copies
 from tests.sql.postgres.fix_postgres import only
 
@@ -34,30 +31,6 @@ LAZY = {"wal_writer_delay": "10s", "checkpoint_timeout": "1h", "max_wal_size": "
 
 
 # --- the server is told to stop at once, in the middle of load ------------------------------------
-class Granter(threading.Thread):
-    """A thread that takes locks and gives them back, whatever happens to the server."""
-
-    def __init__(self, url: str, number: int) -> None:
-        super().__init__(daemon=True)
-        self._url = url
-        self._number = number
-        self.tokens: list[int] = []
-        self.shall_end = threading.Event()
-        self.refusals: list[str] = []
-        self.start()
-
-    def run(self) -> None:
-        with fencelock.connect(self._url) as source:
-            turn = 0
-            while not self.shall_end.is_set():
-                turn += 1
-                # Mostly its own locks: a shared one may stay with a lease that a crash brought back, for its ttl.
-                lock = source.lock("shared" if turn % 10 == 0 else f"{self._number}-{turn % 50}", ttl=1.0)
-                try:
-                    with suppress(fencelock.LeaseError), lock as lease:
-                        self.tokens.append(lease.token)
-                except SourceError as error:
-                    self.refusals.append(str(error))
 
 
 @pytest.mark.campaign
@@ -66,27 +39,9 @@ def test_t1_no_token_comes_twice_over_stops_in_the_middle_of_load(
     own_postgres: PostgresServer, mode: Literal["immediate", "kill"]
 ) -> None:
     PostgresSource(own_postgres.url()).install()
-    granters = [Granter(own_postgres.url(), number) for number in range(3)]
-    moments = random.Random(mode)
-    for _ in range(3):
-        enough = sum(len(granter.tokens) for granter in granters) + moments.randrange(30, 150)
-        wait_until(lambda: sum(len(granter.tokens) for granter in granters) >= enough)  # noqa: B023 - called at once
-        if mode == "kill":
-            own_postgres.crash()
-        else:
-            own_postgres.restart(mode)
-    for granter in granters:
-        before = len(granter.tokens)
-        wait_until(lambda: len(granter.tokens) > before)  # noqa: B023 - called at once
-        granter.shall_end.set()
-    for granter in granters:
-        granter.join(30)
-        assert granter.tokens == sorted(granter.tokens)
-        assert not [refusal for refusal in granter.refusals if "went back" in refusal or "after" in refusal]
-    tokens = [token for granter in granters for token in granter.tokens]
-    assert len(set(tokens)) == len(tokens)
-    assert one_token(own_postgres.url(), "another") > max(tokens)
-    assert own_postgres.value("select epoch from fencelock.source") == 4
+    stop = own_postgres.crash if mode == "kill" else lambda: own_postgres.restart(mode)
+    check_tokens_over_stops(own_postgres.url(), stop, mode)
+    assert own_postgres.value("select epoch from fencelock.source") == 1 + STOPS
 
 
 # --- the power is cut -----------------------------------------------------------------------------
