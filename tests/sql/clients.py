@@ -28,7 +28,7 @@ class SqlClient(sources.Client):
         return self.connection._native
 
     def token(self, lock: str = "lock", claim: str | None = None, *, ttl_ms: int = sources.LONG_MS) -> int:
-        """Acquire the lock, which must be free, and return the token; draw a claim that came too soon anew."""
+        """Acquire the lock, which must be free, and return the token; draw another claim if one came too soon."""
         while isinstance(reply := self.acquire(lock, claim, ttl_ms=ttl_ms), ask.ClaimEnded):
             assert claim is None or not self.has_ended(lock, claim)
         assert isinstance(reply, ask.Granted), reply

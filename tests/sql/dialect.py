@@ -39,7 +39,7 @@ class SqlDialect(ABC):
 
     name: ClassVar[str]
     prefix: ClassVar[str]
-    """What fencelock's tables and routines are called before their own names."""
+    """The beginning of the names of fencelock's tables and routines."""
     call: ClassVar[str]
     """Calls a routine: followed by the routine's name and its parameters."""
     client_error: ClassVar[type[Exception]]
@@ -57,7 +57,7 @@ class SqlDialect(ABC):
     async_ends: ClassVar[list[Callable[[Any], Awaitable[Any]]]]
     """The ways by which an asyncio connection ends a transaction."""
     unfenced: ClassVar[str]
-    """What the server says of a write that presents no token."""
+    """The error text for a write that presents no token."""
     names_in_full: ClassVar[bool]
     """Whether a refusal names a resource of any length."""
     withdraw: ClassVar[str]
@@ -74,7 +74,7 @@ class SqlDialect(ABC):
     is_by_admin: ClassVar[str]
     """Whether an entry of the audit names the account of the tests."""
     wait_briefly: ClassVar[str]
-    """Has the session wait for locks as briefly as the server can."""
+    """Makes the session wait for locks as briefly as the server can."""
     commit_presented: ClassVar[str]
     """Commits a transaction that has presented."""
     now_us: ClassVar[str]
@@ -92,14 +92,13 @@ class SqlDialect(ABC):
     """Reads the tokens above one of all locks that operators have broken."""
     unreachable_url: ClassVar[str]
     too_many_clients: ClassVar[str]
-    is_standby: ClassVar[str]
     denied: ClassVar[str]
     operators_statements: ClassVar[tuple[str, ...]]
     """Statements that an account with a holder's rights may not make."""
     tables: ClassVar[str]
     """Lists what a schema of fencelock consists of, in a database that holds nothing else."""
     row_is_gone: ClassVar[str]
-    """What is said of a source whose own row was deleted."""
+    """The error text for a source whose own row was deleted."""
 
     @property
     def hold_lock(self) -> str:
@@ -134,10 +133,6 @@ class SqlDialect(ABC):
         """Have a database on a running server of the test's own."""
         with self.new_server() as server:
             yield self.new_database(server, "shop")
-
-    @abstractmethod
-    def drop_database(self, database: Any) -> None:
-        """Drop a database, whoever is connected to it."""
 
     @abstractmethod
     def flush(self, database: Any) -> None:

@@ -42,7 +42,7 @@ class LossScene:
         return self.source.lock("lock", ttl=TTL, timeout=timeout, holder="actor")
 
     def note(self, token: int) -> None:
-        """A token was told: it is above all that were told before."""
+        """Note a token that was granted: it is above all that were granted before."""
         assert token > max(self.tokens, default=0), f"token {token} came after {self.tokens}"
         self.tokens.append(token)
 
@@ -55,7 +55,7 @@ class LossScene:
         return self.referee.ask(ask.Inspect("lock"))
 
     def released_when_waited_for(self) -> threading.Thread:
-        """Start a thread in which the referee gives its lease back as soon as somebody waits."""
+        """Start a thread in which the referee releases its lease as soon as there is a waiter."""
 
         def release() -> None:
             wait_until(lambda: self.info().waiters or self.is_over)

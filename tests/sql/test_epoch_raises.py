@@ -44,7 +44,7 @@ def test_t7_a_grant_that_waits_for_its_token_when_a_raise_comes_gets_it_and_is_e
 
 
 def check_ended(client: SqlClient, lock: str, epoch: int, raising: Step) -> None:
-    """Assert that the raise has ended the claim `slow`, and says so to its holder."""
+    """Assert that the raise has ended the claim `slow`, and that its holder learns why."""
     assert raising.end().epoch == epoch
     assert not client.ask(ask.Inspect(lock)).is_held
     assert "epoch was raised: a test" in client.ask(ask.Renew(((lock, "slow"),))).lost["slow"]

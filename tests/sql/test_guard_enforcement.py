@@ -65,11 +65,11 @@ REFUSALS = {
 @pytest.mark.parametrize("kind", REFUSALS)
 def test_g1_what_is_not_the_mark_is_refused_with_its_reason(guarded: Guarded, kind: str) -> None:
     guarded.sealed(5)
-    proof, reason = REFUSALS[kind]
+    credential, reason = REFUSALS[kind]
     with guarded.database.connect() as native:
         run(native, "START TRANSACTION")
         with pytest.raises(guarded.sql.client_error, match=reason) as caught:
-            run(native, f"{guarded.sql.call}present(%s, 'reports')", str(proof))
+            run(native, f"{guarded.sql.call}present(%s, 'reports')", str(credential))
         assert guarded.sql.code_of(caught.value) == kind[:5]
         guarded.sql.after_error(native)
         with pytest.raises(guarded.sql.client_error, match=guarded.sql.unfenced):

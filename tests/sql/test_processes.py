@@ -41,9 +41,9 @@ with guard.transaction(lease) as connection:
     value = connection.execute("SELECT value FROM reports").fetchone()[0]
 say(lease.token)
 hear()
-for proof in (lease.sequencer, lease):
+for credential in (lease.sequencer, lease):
     try:
-        with guard.transaction(proof) as connection:
+        with guard.transaction(credential) as connection:
             connection.execute("UPDATE reports SET value = ?", (value + 1,))
         say("written")
     except fencelock.FencelockError as error:

@@ -85,7 +85,6 @@ class MySQLDialect(SqlDialect):
     audited = "SELECT token FROM fencelock_source_audit WHERE what = 'break' AND token > %s"
     unreachable_url = "mysql://127.0.0.1:1/nowhere"
     too_many_clients = "Too many connections"
-    is_standby = r"takes no writes .* it is a replica"
     denied = r"does not permit it .*denied"
     operators_statements = (
         "UPDATE fencelock_source SET token = 7",
@@ -115,9 +114,6 @@ class MySQLDialect(SqlDialect):
     def fresh_database(self) -> Iterator[Database]:
         with fresh_mysql_database(self.shared()) as database:
             yield database
-
-    def drop_database(self, database: Database) -> None:
-        database.server.rows(f"DROP DATABASE {database.name}")
 
     def flush(self, database: Database) -> None:
         """Do nothing: the server flushes each commit."""

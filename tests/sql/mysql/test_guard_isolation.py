@@ -45,7 +45,7 @@ def test_g2_a_snapshot_older_than_the_raise_is_refused(guarded: Guarded, level: 
         look(native)
         guarded.sealed(6)
         if level != LOOKS_BACK and token == 6:
-            # One level reads anew, and the other has locked what it has read.
+            # One level takes a new snapshot, and the other has locked what it has read.
             guarded.present(native, token)
             return
         with pytest.raises(pymysql.Error) as caught:
@@ -133,8 +133,8 @@ def test_g1_two_first_seals_of_a_resource_wait_for_each_other(guarded: Guarded, 
         run(sealing, "CALL fencelock_read_marks(%s, NULL, 'alone')", b"new".hex().upper())
         waiting = Step(lambda: guarded.guard("new").seal(HandmadeLease(second)))
         guarded.wait_for_anybody()
-        proof = sequencer(first)
-        values = (proof.lock, proof.token, proof.claim, proof.source_id, proof.history_id)
+        credential = sequencer(first)
+        values = (credential.lock, credential.token, credential.claim, credential.source_id, credential.history_id)
         run(sealing, "CALL fencelock_write_marks(%s, %s, %s, %s, %s, %s, 0)", b"new".hex().upper(), *values)
         run(sealing, "COMMIT")
         if second > first:

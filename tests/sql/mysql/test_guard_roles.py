@@ -146,8 +146,8 @@ def test_doctor_names_the_tables_that_an_account_has_rights_on_and_no_others(gua
         assert powers() == []
         for table, named in (("reports", "reports"), ("orders", "orders, reports")):
             guarded.database.rows(f"GRANT DROP ON `{database}`.{table} TO {name}")
-            [said] = powers()
-            assert f"the triggers of {named}, by DROP:" in said
+            [message] = powers()
+            assert f"the triggers of {named}, by DROP:" in message
         guarded.database.rows(f"REVOKE DROP ON `{database}`.orders FROM {name}")
         guarded.database.rows(f"GRANT ALTER ON `{database}`.* TO {name}")
         on_all, on_one = powers()
@@ -158,7 +158,7 @@ def test_doctor_names_the_tables_that_an_account_has_rights_on_and_no_others(gua
 
 
 def test_doctor_names_who_may_empty_the_table_of_marks(guarded: Guarded, clerk: str) -> None:
-    """TRUNCATE needs DROP, and no trigger of ours keeps it from the marks."""
+    """TRUNCATE needs the right DROP, and meets no trigger that protects the marks."""
     guarded.database.rows(f"GRANT DROP ON {guarded.database.name}.fencelock_mark TO {clerk}")
     assert f"'{clerk}'@'%' has DROP on fencelock_mark" in findings(guarded, user=clerk)["open-marks"].message
     with guarded.database.connect(user=clerk) as native:
@@ -196,7 +196,7 @@ BROKEN = {
 @pytest.mark.parametrize("code", BROKEN)
 def test_doctor_finds_what_was_broken_and_nothing_before(guarded: Guarded, code: str) -> None:
     assert code not in findings(guarded)
-    statements, said = BROKEN[code]
+    statements, message = BROKEN[code]
     try:
         for statement in statements:
             if statement.startswith("protect "):
@@ -205,7 +205,7 @@ def test_doctor_finds_what_was_broken_and_nothing_before(guarded: Guarded, code:
                 guarded.guard().protect(statement.removeprefix("observe "), mode="observe")
             else:
                 guarded.database.rows(statement)
-        assert said in findings(guarded)[code].message
+        assert message in findings(guarded)[code].message
     finally:
         guarded.database.rows("SET GLOBAL innodb_flush_log_at_trx_commit = 1")
 

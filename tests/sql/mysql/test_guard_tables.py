@@ -104,15 +104,15 @@ def test_a_guard_whose_account_is_gone_says_so(unprotected: Guarded) -> None:
 def protect_until(guarded: Guarded, last: int, monkeypatch: pytest.MonkeyPatch, **named: Any) -> int:
     """Protect, and have the process end before one more than so many statements of the DDL's connection."""
     count = 0
-    aside = guard_block.MySQLGuardConnection._exchange
+    exchanged = guard_block.MySQLGuardConnection._exchange
 
-    def counted(connection: Any, said: Any) -> Any:
+    def counted(connection: Any, operation: Any) -> Any:
         nonlocal count
         if count >= last:
             # A process that is dead says nothing more, on either connection.
             raise KeyboardInterrupt
-        count += isinstance(said, SeparateConnection)
-        return aside(connection, said)
+        count += isinstance(operation, SeparateConnection)
+        return exchanged(connection, operation)
 
     with monkeypatch.context() as patch:
         patch.setattr(guard_block.MySQLGuardConnection, "_exchange", counted)

@@ -111,7 +111,7 @@ def test_g6_ours_come_before_triggers_of_the_users(database: Database) -> None:
 
 
 def test_g6_the_servers_own_program_presents_seals_and_is_refused(guarded: Guarded) -> None:
-    proof = str(sequencer(5))
+    credential = str(sequencer(5))
 
     def console(text: str) -> subprocess.CompletedProcess[str]:
         server = guarded.database.server
@@ -123,7 +123,7 @@ def test_g6_the_servers_own_program_presents_seals_and_is_refused(guarded: Guard
     refused = console("UPDATE reports SET value = 'x';")
     assert "ERROR 1644 (FL001) at line 1: FL001 no token presented" in refused.stderr
     done = console(
-        f"CALL fencelock_seal('{proof}', 'reports'); BEGIN; CALL fencelock_present('{proof}', 'reports');"
+        f"CALL fencelock_seal('{credential}', 'reports'); BEGIN; CALL fencelock_present('{credential}', 'reports');"
         f"UPDATE reports SET value = 'from a console'; CALL fencelock_commit();"
     )
     assert (done.returncode, done.stderr, guarded.value()) == (0, "", "from a console")
@@ -143,7 +143,7 @@ NOT_NAMES = (b"\xff", b"a\xed\xa0\x80", b"\xc3", b"\xf4\x90\x80\x80", b"a\0b", b
 
 @pytest.mark.parametrize("name", NOT_NAMES)
 def test_a_name_that_no_client_could_read_is_kept_in_no_mark(guarded: Guarded, name: bytes) -> None:
-    """Or whoever may seal could break every operator's command for good, since a mark is never deleted."""
+    """Otherwise an account that may seal could break every operator's command for good: a mark is never deleted."""
     lock = base64.urlsafe_b64encode(name).rstrip(b"=").decode()
     good, bad = f"fl1.source.history.x.5.claim-5.{LOCK_ENCODED}", f"fl1.source.history.x.5.claim-5.{lock}"
     before = guarded.database.rows("SELECT * FROM fencelock_mark")

@@ -74,7 +74,7 @@ def test_a_lease_fails_over_to_a_replica_that_has_it(pair: tuple[MariaDBServer, 
 def test_a_read_only_server_grants_nothing_though_the_routines_owner_might_write(
     pair: tuple[MariaDBServer, MariaDBServer], kind: str
 ) -> None:
-    """Whoever owns the routines is a superuser here, whom `read_only` does not stop."""
+    """The owner of the routines is a superuser here, whom `read_only` does not stop."""
     primary, replica = pair
     wait_until(lambda: _has_caught_up(primary, replica))
     with PublicSource(kind, replica.url(database="shop")) as public:

@@ -1,4 +1,4 @@
-"""T7: a database that went back. The server cannot tell; who saw more refuses; the operator's step puts it right."""
+"""T7: a database that went back. The server cannot notice; a client that saw more refuses; the operator repairs it."""
 
 import subprocess
 from pathlib import Path
@@ -17,9 +17,9 @@ from tests.sql.mysql.fix_mysql import Database
 DUMP, RUN = "/usr/bin/mariadb-dump", "/usr/bin/mariadb"
 
 
-def _run(program: str, server: MariaDBServer, *arguments: str, said: bytes = b"") -> bytes:
+def _run(program: str, server: MariaDBServer, *arguments: str, text: bytes = b"") -> bytes:
     login = ["--no-defaults", "--host=127.0.0.1", f"--port={server.port}", "--user=root"]
-    done = subprocess.run([need(program), *login, *arguments], input=said, capture_output=True, check=False)
+    done = subprocess.run([need(program), *login, *arguments], input=text, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode()
     return done.stdout
 
@@ -29,7 +29,7 @@ def _dump(database: Database) -> bytes:
 
 
 def _restore(database: Database, dump: bytes) -> None:
-    _run(RUN, database.server, database.name, said=dump)
+    _run(RUN, database.server, database.name, text=dump)
 
 
 def test_t7_a_dump_that_was_restored_over_the_source_is_refused_by_who_saw_more(url: str, database: Database) -> None:

@@ -72,7 +72,7 @@ def call_acquire(database: Database, lock: bytes | None, holder: bytes | None, c
 def test_a_name_that_no_client_could_read_is_neither_granted_nor_queued(
     url: str, database: Database, name: bytes | None
 ) -> None:
-    """Or whoever may acquire could break every listing for the operator."""
+    """Otherwise an account that may acquire could break every listing for the operator."""
     one_token(url, "free")
     for lock, holder in ((name, b"holder"), (b"new", name), (b"free", name)):
         with pytest.raises(pymysql.Error, match=r"1 to 512 bytes of UTF-8|Incorrect string value"):
@@ -95,7 +95,7 @@ def test_t2_at_the_end_of_the_range_the_source_refuses(url: str, database: Datab
 
 
 def test_counts_of_rows_found_are_not_taken_for_rows_changed(url: str, database: Database) -> None:
-    """Whoever connects with CLIENT.FOUND_ROWS is told the same."""
+    """A client with the flag CLIENT.FOUND_ROWS gets the same answers."""
     client = SqlClient(url)
     client.token("lock", "holder")
     client.describe()

@@ -57,7 +57,6 @@ class PostgresDialect(SqlDialect):
     audited = "SELECT token FROM fencelock.source_audit WHERE action = 'break' AND token > %s"
     unreachable_url = "postgresql://127.0.0.1:1/nowhere"
     too_many_clients = "too many clients"
-    is_standby = r"takes no writes .* it is a standby"
     denied = r"does not permit it \(permission denied for function \w+\)"
     operators_statements = (
         "UPDATE fencelock.source SET bound = 7",
@@ -88,9 +87,6 @@ class PostgresDialect(SqlDialect):
     def fresh_database(self) -> Iterator[Database]:
         with fresh_database(self.shared()) as database:
             yield database
-
-    def drop_database(self, database: Database) -> None:
-        database.server.rows(f"DROP DATABASE {database.name} WITH (FORCE)")
 
     def flush(self, database: Database) -> None:
         database.rows("SELECT pg_logical_emit_message(true, 'test', 'flushed')")

@@ -1,5 +1,5 @@
-"""Functions with their owner's rights run no code of their caller, whatever stands first in the search path; nor does
-whoever installs them run anybody's.
+"""Functions that run with their owner's rights run no code of their caller, for any search path; nor does their
+installer run code of another role.
 """
 
 from contextlib import suppress
@@ -64,7 +64,7 @@ def test_no_trap_of_the_callers_is_sprung_with_the_owners_rights(
         owner.execute(f"GRANT INSERT ON reports, seen TO {role}".encode())
     sprung: list[str] = []
     with database.connect(user=role) as native:
-        native.add_notice_handler(lambda said: sprung.append(str(said.message_primary)))
+        native.add_notice_handler(lambda notice: sprung.append(str(notice.message_primary)))
         native.execute("SELECT trap.spring('a'::trap.text)")
         assert sprung, "the trap itself works"
         sprung.clear()
@@ -74,7 +74,7 @@ def test_no_trap_of_the_callers_is_sprung_with_the_owners_rights(
             native.execute(call.encode())
     with database.connect() as owner:
         owner.execute(f"DROP OWNED BY {role} CASCADE; DROP ROLE {role}".encode())
-    assert [said for said in sprung if not said.endswith(role)] == []
+    assert [notice for notice in sprung if not notice.endswith(role)] == []
 
 
 PUBLIC_TRAPS = """
@@ -93,12 +93,12 @@ def test_no_trap_is_sprung_by_whoever_installs(database: Database, monkeypatch: 
 
     def listening(*terms: Any) -> Any:
         connection = open_connection(*terms)
-        connection.add_notice_handler(lambda said: sprung.append(str(said.message_primary)))
+        connection.add_notice_handler(lambda notice: sprung.append(str(notice.message_primary)))
         return connection
 
     monkeypatch.setattr(install, "open_connection", listening)
     with database.connect() as native:
-        native.add_notice_handler(lambda said: sprung.append(str(said.message_primary)))
+        native.add_notice_handler(lambda notice: sprung.append(str(notice.message_primary)))
         native.execute(PUBLIC_TRAPS)
         native.execute("SELECT text 'a' || regclass 'pg_class'")
         assert sprung, "the trap itself works"
@@ -115,7 +115,7 @@ def test_no_plan_that_a_session_may_see_holds_anothers_claim(database: Database)
     acquire = "SELECT fencelock.acquire('a', %s, 'me', 60000, fencelock.now_us(), 'wait', 'told', 1000, 10)"
     seen: list[str] = []
     with database.connect() as owner, database.connect(user=role) as native:
-        native.add_notice_handler(lambda said: seen.append(f"{said.message_primary} {said.message_detail}"))
+        native.add_notice_handler(lambda notice: seen.append(f"{notice.message_primary} {notice.message_detail}"))
         native.execute("SET client_min_messages = log; SET debug_print_plan = on")
         native.execute(acquire, ("own-claim",))
         owner.execute(acquire, ("claim-of-another",))

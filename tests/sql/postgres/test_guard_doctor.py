@@ -16,7 +16,7 @@ pytestmark = pytest.mark.server_wide
 
 
 def codes(url: str) -> list[str]:
-    """Return what is found, but for what is said of the tests' superuser."""
+    """Return what is found, but for findings about the tests' superuser."""
     return sorted(one.code for one in guard_store(url).examine() if one.code != "powerful-role")
 
 

@@ -164,7 +164,7 @@ def test_nobody_but_the_owner_may_call_what_is_not_for_holders(application: Guar
 
 
 def test_g6_the_name_of_what_presenting_leaves_is_told_to_nobody(application: Guarded) -> None:
-    # Whoever could read it would put it back after a savepoint had undone it, and the lock of the mark with it.
+    # A reader of it could put it back after a savepoint had undone it, and the lock of the mark with it.
     application.sealed(5)
     with application.database.connect(user=APPLICATION) as native, native.transaction():
         application.present(native, 5)
@@ -178,7 +178,7 @@ def test_g6_no_plan_that_a_session_may_see_holds_the_secret(application: Guarded
     application.sealed(5)
     seen: list[str] = []
     with application.database.connect(user=APPLICATION) as native:
-        native.add_notice_handler(lambda said: seen.append(f"{said.message_primary} {said.message_detail}"))
+        native.add_notice_handler(lambda notice: seen.append(f"{notice.message_primary} {notice.message_detail}"))
         native.execute("SET client_min_messages = log; SET debug_print_plan = on")
         with native.transaction():
             application.present(native, 5)
@@ -200,11 +200,11 @@ def test_a_claim_is_shown_to_whoever_knows_it_and_to_nobody_else(application: Gu
         shown = [native.execute(read, ([RESOURCE], claim)).fetchone() for claim in ("claim-5", "claim-6", None)]
         assert shown == [("claim-5",), ("*",), ("*",)]
         assert native.execute("SELECT claim FROM fencelock.show_marks(NULL)").fetchall() == [("*",)]
-        for proof in (sequencer(4), sequencer(5, claim="rival-claim"), sequencer(6)):
+        for credential in (sequencer(4), sequencer(5, claim="rival-claim"), sequencer(6)):
             with pytest.raises(psycopg.Error) as caught:
-                native.execute("SELECT fencelock.present(%s, 'reports')", (str(proof),))
+                native.execute("SELECT fencelock.present(%s, 'reports')", (str(credential),))
             assert "claim-5" not in str(caught.value)
-            assert proof.claim not in str(caught.value)
+            assert credential.claim not in str(caught.value)
 
 
 def test_a_holder_cannot_lower_or_move_a_mark(application: Guarded) -> None:

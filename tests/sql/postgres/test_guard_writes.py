@@ -107,11 +107,11 @@ def test_g6_a_failed_parents_cascade_leaves_the_parent(everything: Guarded) -> N
 def test_g6_the_refusal_names_table_resource_and_remedy(guarded: Guarded) -> None:
     with guarded.database.connect() as native, pytest.raises(psycopg.Error) as caught:
         native.execute("DELETE FROM reports")
-    said = caught.value.diag
-    assert (said.sqlstate, said.schema_name, said.table_name) == ("FL001", "public", "reports")
-    assert said.message_primary == f"table public.reports belongs to resource reports and {REFUSED}"
-    assert "guard.transaction(lease)" in said.message_hint
-    assert "fencelock.present" in said.message_hint
+    refusal = caught.value.diag
+    assert (refusal.sqlstate, refusal.schema_name, refusal.table_name) == ("FL001", "public", "reports")
+    assert refusal.message_primary == f"table public.reports belongs to resource reports and {REFUSED}"
+    assert "guard.transaction(lease)" in refusal.message_hint
+    assert "fencelock.present" in refusal.message_hint
 
 
 @pytest.mark.parametrize("setting", ["session_replication_role = replica", "session_replication_role = local"])
@@ -190,11 +190,11 @@ def test_g6_a_deferred_trigger_has_to_run_before_the_end_of_a_block_that_does_no
 
 def test_g10_a_transaction_that_closes_its_own_mark_is_not_admitted_any_more(guarded: Guarded) -> None:
     guarded.sealed(5)
-    proof = sequencer(5)
+    credential = sequencer(5)
     with guarded.client() as native:
         native.execute("BEGIN")
         guarded.present(native, 5)
-        closed = (proof.lock.encode(), 5, proof.source_id, proof.history_id, proof.claim)
+        closed = (credential.lock.encode(), 5, credential.source_id, credential.history_id, credential.claim)
         native.execute("SELECT fencelock.write_mark('reports', %s, %s, %s, %s, %s, true)", closed)
         with pytest.raises(psycopg.Error, match=REFUSED):
             native.execute("DELETE FROM reports")

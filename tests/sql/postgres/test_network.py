@@ -130,7 +130,7 @@ def release_when_waited_for(source: fencelock.Source, lease: fencelock.Lease) ->
 
 
 def test_behind_a_pooler_many_clients_share_a_few_backends(url: str, pgbouncer: PgBouncer) -> None:
-    """More connections than the pooler has; whatever they prepare, or set, is on nobody's way."""
+    """There are more connections than the pooler has; what one prepares or sets does not disturb another."""
     pooled = pgbouncer.url(url)
 
     def work(number: int) -> list[int]:

@@ -37,7 +37,7 @@ REMEDY = "fencelock epoch --raise"
 
 
 class Ledger:
-    """Every token that was ever told, whoever issued it."""
+    """Every token that any process was ever given."""
 
     def __init__(self) -> None:
         self.tokens: list[int] = []

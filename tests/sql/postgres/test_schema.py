@@ -26,7 +26,7 @@ pytestmark = pytest.mark.server_wide
 def test_names_are_bytes_in_databases_of_any_encoding(
     postgres: PostgresServer, encoding: str, can_say_it: bool
 ) -> None:
-    """The holder's name is text, for people to read: a database that cannot hold it says so."""
+    """The holder's name is text, for people to read: a database that cannot hold it raises an error."""
     name = f"in_{encoding.lower()}"
     postgres.rows(f"create database {name} encoding '{encoding}' template template0")
     database = Database(postgres, name)
