@@ -18,7 +18,7 @@ from fencelock_lab.servers.mariadb import MariaDBFleet
 from fencelock_lab.servers.postgres import PostgresFleet
 from fencelock_lab.servers.programs import MissingProgramError
 from fencelock_lab.servers.zookeeper import ZooKeeperFleet
-from tests.servers import refuse
+from tests.support.programs import refuse
 
 FOLDER = "servers_folder"
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "main")

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 import fencelock
-from tests.helpers import DEADLINE_S, wait_until
+from tests.support.helpers import DEADLINE_S, wait_until
 
 _MARK = "TEST_MARK"
 """The variable by which every process of one test is known."""

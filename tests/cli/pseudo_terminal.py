@@ -9,7 +9,7 @@ import termios
 import time
 from pathlib import Path
 
-from tests.helpers import DEADLINE_S
+from tests.support.helpers import DEADLINE_S
 
 PROMPT = "READY> "
 _CONTROL = {"C": "\x03", "Z": "\x1a", "\\": "\x1c", "D": "\x04"}

@@ -9,7 +9,7 @@ import fencelock
 from fencelock.cli.extensions import LAB_COMMANDS
 from fencelock.cli.output import printable, table
 from tests.cli.program import Program, program
-from tests.helpers import wait_until
+from tests.support.helpers import wait_until
 
 __all__ = ["program"]
 

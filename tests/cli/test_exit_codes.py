@@ -12,7 +12,7 @@ import pytest
 from fencelock import errors as tree
 from fencelock.cli import errors
 from tests.cli.program import PROGRAM, Program, program
-from tests.helpers import wait_until
+from tests.support.helpers import wait_until
 
 __all__ = ["program"]
 

@@ -10,7 +10,7 @@ import pytest
 import fencelock
 from fencelock.cli import doctor
 from tests.cli.program import Program
-from tests.guards import ask, make_file, plain, url_of, write
+from tests.support.guards import ask, make_file, plain, url_of, write
 
 __all__ = ["program"]
 from tests.cli.program import program

@@ -15,7 +15,7 @@ import pytest
 import fencelock
 from fencelock.model import Sequencer
 from tests.cli.program import PROGRAM, Program, is_gone, program, running
-from tests.helpers import DEADLINE_S, wait_until
+from tests.support.helpers import DEADLINE_S, wait_until
 
 __all__ = ["program"]
 pytestmark = pytest.mark.process

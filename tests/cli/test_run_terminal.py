@@ -9,8 +9,8 @@ import pytest
 
 from tests.cli.program import PROGRAM, Program, program
 from tests.cli.pseudo_terminal import PROMPT, Terminal
-from tests.helpers import wait_until
-from tests.servers import need
+from tests.support.helpers import wait_until
+from tests.support.programs import need
 
 __all__ = ["program"]
 pytestmark = pytest.mark.process

@@ -11,7 +11,7 @@ import pytest
 
 from fencelock.cli.run import group
 from tests.cli.program import Program, is_gone, program, running, watchdog
-from tests.helpers import ROOT, freeze, wait_until
+from tests.support.helpers import ROOT, freeze, wait_until
 
 __all__ = ["program"]
 pytestmark = pytest.mark.process
@@ -220,7 +220,7 @@ from fencelock.cli.run.signals import Signals
 from fencelock.cli.run.supervisor import Supervisor
 from fencelock.cli.run.watchdog import Watchdog
 from fencelock.clock import boottime_ms
-from tests.helpers import wait_until
+from tests.support.helpers import wait_until
 
 command, events = Command(("touch", "/dev/null")), Events()
 watchdog = Watchdog(command.pid, events=events.writer, grace_ms=1000)

@@ -10,7 +10,7 @@ import fencelock.aio
 from fencelock.stores.memory.source import MemorySource
 from fencelock.testing.clock import ManualClock
 from fencelock.testing.fakes import expire, lose
-from tests.helpers import wait_until
+from tests.support.helpers import wait_until
 
 
 @pytest.fixture(params=["memory", "sqlite"])

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers import ROOT
 from tests.structure.doc_blocks import Block, blocks
+from tests.support.helpers import ROOT
 
 PAGE = ROOT / "docs" / "how-to" / "write-a-store.md"
 CLASSES = ("class TallySource:", "class TallyGuard:")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import fencelock
-from tests.helpers import wait_until
+from tests.support.helpers import wait_until
 
 lock_tests = pytest.importorskip("test.lock_tests", reason="this Python comes without test.lock_tests")
 

@@ -3,7 +3,7 @@ process.
 """
 
 from fencelock.stores.etcd.source.store import EtcdSource
-from tests import sources
+from tests.support import sources
 
 
 class Client(sources.Client):

@@ -8,7 +8,7 @@ import pytest
 
 from fencelock_lab.servers.etcd import EtcdCluster, EtcdFleet
 from fencelock_lab.servers.programs import give
-from tests.certificates import certify_client, certify_server, make_authority
+from tests.support.certificates import certify_client, certify_server, make_authority
 
 
 @dataclass(frozen=True, slots=True)

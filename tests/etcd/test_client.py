@@ -16,7 +16,7 @@ from fencelock.stores.etcd.connection.url import parse_url
 from fencelock.stores.etcd.source.store import EtcdSource
 from fencelock_lab.servers.etcd import EtcdCluster
 from tests.etcd.fix_etcd import Corner
-from tests.helpers import wait_until
+from tests.support.helpers import wait_until
 
 REQUEST_TIMEOUT_S = 5.0
 SHORT_S = 0.3

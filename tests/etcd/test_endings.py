@@ -19,7 +19,7 @@ from fencelock.stores.etcd.source.session import EtcdQueueEntry, EtcdSession
 from fencelock_lab.proxy import Proxy
 from tests.etcd.clients import Client, installed
 from tests.etcd.fix_etcd import Corner
-from tests.helpers import DEADLINE_S, wait_until
+from tests.support.helpers import DEADLINE_S, wait_until
 
 pytestmark = pytest.mark.server_wide
 

@@ -16,7 +16,7 @@ from fencelock.errors import LeaseInheritedError, UnsupportedError
 from fencelock.stores.etcd.connection import client
 from fencelock.stores.etcd.connection import forks as forking
 from tests.etcd.fix_etcd import Corner
-from tests.helpers import DEADLINE_S, wait_until
+from tests.support.helpers import DEADLINE_S, wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.server_wide]
 FORKS = 5

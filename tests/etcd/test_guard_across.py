@@ -7,8 +7,8 @@ from fencelock import StaleTokenError, WrongLockError
 from fencelock.stores.postgres.source.store import PostgresSource
 from tests.etcd.fix_etcd import Corner
 from tests.etcd.guarded import Direct
-from tests.guards import LOCK
 from tests.sql.postgres.fix_postgres import Database, only
+from tests.support.guards import LOCK
 
 pytestmark = only("18")
 

@@ -14,7 +14,7 @@ from fencelock import ConfigError, GuardError, Hooks, SealLostError, StaleTokenE
 from fencelock.stores.etcd.guard.block import MAX_OPERATIONS, MAX_REQUEST_BYTES
 from tests.etcd.fix_etcd import Corner
 from tests.etcd.guarded import Direct
-from tests.guards import LOCK, RESOURCE, HandmadeLease
+from tests.support.guards import LOCK, RESOURCE, HandmadeLease
 
 ENTRIES = MAX_OPERATIONS - 1
 """Keys that a block may read: one comparison is the mark's."""

@@ -18,10 +18,10 @@ from fencelock_lab.servers.etcd import EtcdCluster, EtcdFleet
 from tests.cli.program import program
 from tests.etcd.fix_etcd import Corner, fresh_corner
 from tests.etcd.guarded import Direct
-from tests.guard_beside_locks import BesideLocks
-from tests.guard_life import GuardLife, outlive_an_outage
-from tests.guarded_keys import Face, Loss
-from tests.guards import LOCK, RESOURCE, Blocking, HandmadeLease
+from tests.support.guard_colocated import BesideLocks
+from tests.support.guard_life import GuardLife, outlive_an_outage
+from tests.support.guarded_keys import Face, Loss
+from tests.support.guards import LOCK, RESOURCE, Blocking, HandmadeLease
 
 __all__ = ["program"]
 

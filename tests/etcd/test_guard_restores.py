@@ -12,7 +12,7 @@ from fencelock import SealLostError, StaleTokenError
 from fencelock_lab.servers.etcd import EtcdCluster
 from fencelock_lab.servers.programs import give
 from tests.etcd.guarded import Direct
-from tests.guards import LOCK, HandmadeLease, HandmadeSource
+from tests.support.guards import LOCK, HandmadeLease, HandmadeSource
 
 KEY = "app/r/value"
 

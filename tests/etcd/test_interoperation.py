@@ -16,7 +16,7 @@ from fencelock.stores.etcd.connection.client import TXN
 from fencelock_lab.servers.etcd import ctl_environment
 from tests.etcd.clients import Client, installed
 from tests.etcd.fix_etcd import Corner
-from tests.helpers import DEADLINE_S, wait_until
+from tests.support.helpers import DEADLINE_S, wait_until
 
 LONG_MS = 60_000
 ROUNDS = 4

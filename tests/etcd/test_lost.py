@@ -16,7 +16,7 @@ from fencelock.stores.etcd.source.codec import _enqueue_txn
 from fencelock_lab.proxy import Direction, Proxy
 from tests.etcd.clients import Client, installed
 from tests.etcd.fix_etcd import Corner
-from tests.helpers import DEADLINE_S, wait_until
+from tests.support.helpers import DEADLINE_S, wait_until
 
 pytestmark = pytest.mark.server_wide
 

@@ -13,7 +13,7 @@ from tests.etcd.clients import Client, installed
 from tests.etcd.fix_etcd import Corner
 from tests.etcd.guarded import Direct
 from tests.etcd.test_secured import app_url
-from tests.guards import LOCK, RESOURCE, HandmadeLease
+from tests.support.guards import LOCK, RESOURCE, HandmadeLease
 
 
 def inner_url(corner: Corner, path: str = "billing") -> str:

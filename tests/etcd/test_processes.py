@@ -11,7 +11,7 @@ import pytest
 
 import fencelock
 from tests.etcd.fix_etcd import Corner
-from tests.helpers import DEADLINE_S, wait_until
+from tests.support.helpers import DEADLINE_S, wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.server_wide]
 

@@ -10,7 +10,7 @@ from fencelock_lab.servers.programs import give
 from tests.etcd.clients import Client, installed
 from tests.etcd.fix_etcd import Corner
 from tests.etcd.guarded import Direct
-from tests.helpers import wait_until
+from tests.support.helpers import wait_until
 
 
 def restored(cluster: EtcdCluster) -> None:

@@ -13,7 +13,7 @@ from fencelock.stores.etcd.connection import client as etcd_client
 from fencelock_lab.servers.etcd import EtcdCluster
 from tests.etcd.clients import Client, installed
 from tests.etcd.fix_tls import ROOT, TlsMember
-from tests.helpers import wait_until
+from tests.support.helpers import wait_until
 
 PASSWORD = "p%40ss%2Fword"
 

@@ -20,7 +20,7 @@ from fencelock.stores.etcd.connection.client import LEASE_KEEP_ALIVE
 from fencelock_lab.servers.etcd import MIN_TTL_S, EtcdCluster
 from tests.etcd.clients import Client, installed
 from tests.etcd.fix_etcd import Corner
-from tests.helpers import DEADLINE_S, wait_until
+from tests.support.helpers import DEADLINE_S, wait_until
 
 pytestmark = pytest.mark.server_wide
 

@@ -5,7 +5,7 @@ import pytest
 from fencelock.stores.etcd.source.store import EtcdSource
 from fencelock.testing import AsyncSourceConformance, SourceConformance
 from tests.etcd.fix_etcd import Corner
-from tests.helpers import wait_until
+from tests.support.helpers import wait_until
 
 
 class InEtcd:

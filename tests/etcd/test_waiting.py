@@ -13,7 +13,7 @@ from fencelock_lab.proxy import Proxy
 from fencelock_lab.servers.etcd import EtcdCluster
 from tests.etcd.clients import Client, installed
 from tests.etcd.fix_etcd import Corner
-from tests.helpers import DEADLINE_S, wait_until
+from tests.support.helpers import DEADLINE_S, wait_until
 
 LONG_MS = 60_000
 WAITERS = 20

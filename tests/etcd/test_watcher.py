@@ -9,7 +9,7 @@ from fencelock.stores.etcd.connection.client import TXN, EtcdClient
 from fencelock.stores.etcd.connection.url import parse_url
 from fencelock.stores.etcd.source.watcher import Watcher
 from tests.etcd.fix_etcd import Corner
-from tests.helpers import DEADLINE_S, wait_until
+from tests.support.helpers import DEADLINE_S, wait_until
 
 KEY = b"watched"
 kinds = pytest.mark.parametrize("is_urgent", [True, False], ids=["urgent", "exact"])

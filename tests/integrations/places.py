@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import fencelock
-from tests.guards import LOCK, RESOURCE
 from tests.sql.mysql.fix_mysql import Database as MySQLDatabase
 from tests.sql.mysql.fix_mysql import fresh_mysql_database
 from tests.sql.postgres.fix_postgres import Database, fresh_database
+from tests.support.guards import LOCK, RESOURCE
 
 if TYPE_CHECKING:
     from fencelock_lab.servers.postgres import PostgresFleet

@@ -26,10 +26,10 @@ from fencelock import (
     WrongLockError,
 )
 from fencelock.integrations.django import fenced, lock, protected, source
-from tests.guards import LOCK, HandmadeLease, HandmadeSource, sequencer
 from tests.integrations.djangos import Report, forget, project_on
 from tests.integrations.places import Where
 from tests.sql.guarded import Step
+from tests.support.guards import LOCK, HandmadeLease, HandmadeSource, sequencer
 
 Note = Report.tags.rel.model
 FIRST = "first"

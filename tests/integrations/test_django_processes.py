@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers import wait_until
 from tests.integrations.djangos import manage, managed
 from tests.integrations.places import Where
+from tests.support.helpers import wait_until
 
 pytestmark = pytest.mark.process
 

@@ -23,10 +23,10 @@ from fencelock import (
     WrongLockError,
 )
 from fencelock.integrations.sqlalchemy import fenced
-from tests.guards import LOCK, HandmadeLease, sequencer
 from tests.integrations.alchemy import TARGETS, Plain, Report, Stack, read, write
 from tests.integrations.places import Where
 from tests.sql.guarded import Step
+from tests.support.guards import LOCK, HandmadeLease, sequencer
 
 
 @pytest.fixture(params=TARGETS)

@@ -16,9 +16,9 @@ import fencelock
 from fencelock import ConfigError, GuardError
 from fencelock.integrations.sqlalchemy import fenced
 from fencelock.integrations.sqlalchemy.urls import url_of
-from tests.guards import LOCK, HandmadeLease
 from tests.integrations.alchemy import TARGETS, Plain, Report, Stack, write
 from tests.integrations.places import Where, make_tables, place_of
+from tests.support.guards import LOCK, HandmadeLease
 
 ENDING = {
     "postgres": ("SELECT pg_backend_pid()", "SELECT pg_terminate_backend({}, 5000)"),

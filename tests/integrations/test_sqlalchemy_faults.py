@@ -9,12 +9,12 @@ import pytest
 from sqlalchemy import text
 
 from fencelock import FencelockError, GuardError, OutcomeUnknownError
-from tests.guards import HandmadeLease
-from tests.helpers import wait_until
 from tests.integrations.alchemy import TARGETS, Stack, write
 from tests.integrations.places import Where, make_tables, place_of
 from tests.sql.mysql.proxy import MySQLProxy
 from tests.sql.postgres.proxy import PostgresProxy
+from tests.support.guards import HandmadeLease
+from tests.support.helpers import wait_until
 
 pytestmark = pytest.mark.server_wide
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tests.helpers import DEADLINE_S, freeze
+from tests.support.helpers import DEADLINE_S, freeze
 
 PRELUDE = """
 import json, os, signal, sys, threading, time

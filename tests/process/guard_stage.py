@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import fencelock
-from tests.guards import LOCK, RESOURCE, make_file, url_of
 from tests.process.actors import Actor, Stage
+from tests.support.guards import LOCK, RESOURCE, make_file, url_of
 
 
 @pytest.fixture

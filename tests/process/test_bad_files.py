@@ -33,9 +33,9 @@ from fencelock import (
 )
 from fencelock.protocol import source_requests as ask
 from fencelock.stores.sqlite.connection.forks import GATE
-from tests.helpers import wait_until
-from tests.servers import need
-from tests.sources import LONG_MS, Client, one_token, rows
+from tests.support.helpers import wait_until
+from tests.support.programs import need
+from tests.support.sources import LONG_MS, Client, one_token, rows
 
 pytestmark = pytest.mark.process
 

@@ -9,8 +9,8 @@ import pytest
 
 import fencelock
 from fencelock._keeper import lifecycle
-from tests.helpers import wait_until
 from tests.process.actors import Stage
+from tests.support.helpers import wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.reduced]
 

@@ -7,8 +7,8 @@ tests along.
 import pytest
 
 import fencelock
-from tests.helpers import wait_until
 from tests.process.actors import Stage
+from tests.support.helpers import wait_until
 
 pytestmark = pytest.mark.process
 

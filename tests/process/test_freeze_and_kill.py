@@ -10,8 +10,8 @@ import pytest
 
 import fencelock
 from fencelock._drivers.sync import SyncDriver
-from tests.helpers import wait_until
 from tests.process.actors import Actor, Stage
+from tests.support.helpers import wait_until
 
 pytestmark = pytest.mark.process
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.guards import url_of
-from tests.helpers import ROOT, wait_until
 from tests.process.test_power_cut import Machine, shim
+from tests.support.guards import url_of
+from tests.support.helpers import ROOT, wait_until
 
 __all__ = ["shim"]
 
@@ -31,9 +31,8 @@ def test_g4_a_seal_that_was_answered_survives_a_power_cut(shim: Path, tmp_path: 
     machine = Machine(shim, tmp_path / "machine", keeps_names=True)
     environment = {**os.environ, "LD_PRELOAD": str(shim), "FL_CUT_WATCH": str(machine.disk), "FL_CUT_KEEPS_NAMES": "1"}
     environment["FL_CUT_SHADOW"] = str(machine.shadow)
-    make = (
-        f"import sys; sys.path.insert(0, {str(ROOT)!r}); from tests.guards import make_file; from pathlib import Path; "
-    )
+    make = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from pathlib import Path; "
+    make += "from tests.support.guards import make_file; "
     make += "make_file(Path(sys.argv[1]), journal=sys.argv[2])"
     subprocess.run([sys.executable, "-c", make, machine.file, journal], env=environment, check=True)
     output, told = tmp_path / "told", 0
@@ -65,9 +64,8 @@ def test_g4_a_seal_survives_where_a_user_made_the_log_and_flushed_nothing(shim: 
     machine = Machine(shim, tmp_path / "machine")
     environment = {**os.environ, "LD_PRELOAD": str(shim), "FL_CUT_WATCH": str(machine.disk)}
     environment["FL_CUT_SHADOW"] = str(machine.shadow)
-    make = (
-        f"import sys; sys.path.insert(0, {str(ROOT)!r}); from pathlib import Path; from tests.guards import make_file; "
-    )
+    make = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from pathlib import Path; "
+    make += "from tests.support.guards import make_file; "
     make += "make_file(Path(sys.argv[1]))"
     subprocess.run([sys.executable, "-c", make, machine.file], env=environment, check=True)
     command = [sys.executable, "-c", USER, machine.file]

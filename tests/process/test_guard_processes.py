@@ -9,9 +9,9 @@ import pytest
 
 import fencelock
 from fencelock import SourceUnavailableError, inspect_resources
-from tests.guards import LOCK, HandmadeLease, ask, plain, url_of, value_in, write
 from tests.process.actors import Stage
 from tests.process.guard_stage import file, guard_of, play, stage
+from tests.support.guards import LOCK, HandmadeLease, ask, plain, url_of, value_in, write
 
 __all__ = ["file", "stage"]
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.helpers import wait_until
-from tests.sources import Client, rows
+from tests.support.helpers import wait_until
+from tests.support.sources import Client, rows
 
 pytestmark = pytest.mark.process
 

@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 
 from fencelock.model import EPOCH_STRIDE
-from tests.helpers import wait_until
-from tests.servers import need
-from tests.sources import rows
+from tests.support.helpers import wait_until
+from tests.support.programs import need
+from tests.support.sources import rows
 
 pytestmark = [pytest.mark.disk, pytest.mark.process]
 

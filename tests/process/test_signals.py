@@ -10,8 +10,8 @@ import signal
 import pytest
 
 import fencelock
-from tests.helpers import wait_until
 from tests.process.actors import Stage
+from tests.support.helpers import wait_until
 
 pytestmark = pytest.mark.process
 

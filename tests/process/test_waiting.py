@@ -19,9 +19,9 @@ from fencelock.protocol import source_requests as ask
 from fencelock.stores.sqlite.source import wakeup
 from fencelock.stores.sqlite.source.queue import MAX_WAITERS
 from fencelock.stores.sqlite.source.store import SQLiteSourceConnection
-from tests.helpers import wait_until
 from tests.process.actors import Actor, Stage
-from tests.sources import Client
+from tests.support.helpers import wait_until
+from tests.support.sources import Client
 
 pytestmark = pytest.mark.process
 

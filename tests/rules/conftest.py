@@ -11,7 +11,7 @@ from fencelock import OutcomeUnknownError
 from fencelock._api.credentials import MEMORY, TenureMemory
 from fencelock.protocol import guard_requests as ask_for
 from fencelock.stores.sqlite.guard.connection import SQLiteGuardConnection
-from tests.guards import Opener, make_file
+from tests.support.guards import Opener, make_file
 
 
 @pytest.fixture(params=["sync", "async"])

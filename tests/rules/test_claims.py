@@ -17,8 +17,8 @@ from fencelock.clock import boottime_us
 from fencelock.model import Sequencer, draw_claim
 from fencelock.protocol import source_requests as ask
 from fencelock.stores.sqlite.source.store import SQLiteSource
-from tests.helpers import wait_until
-from tests.sources import LONG_MS, Client
+from tests.support.helpers import wait_until
+from tests.support.sources import LONG_MS, Client
 
 
 @pytest.fixture

@@ -18,9 +18,9 @@ from fencelock.model import EPOCH_STRIDE
 from fencelock.protocol import source_requests as ask
 from fencelock.stores.sqlite.connection.file_identity import this_kernel
 from fencelock.stores.sqlite.source import admin
-from tests.helpers import wait_until
-from tests.servers import need
-from tests.sources import LONG_MS, Client, one_token, pretend_kernel, rows
+from tests.support.helpers import wait_until
+from tests.support.programs import need
+from tests.support.sources import LONG_MS, Client, one_token, pretend_kernel, rows
 
 REMEDY = "stop everything that uses it, then run `fencelock epoch --raise"
 

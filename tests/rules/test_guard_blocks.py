@@ -12,7 +12,7 @@ import pytest
 
 import fencelock
 from fencelock import GuardError, UnfencedWriteError
-from tests.guards import (
+from tests.support.guards import (
     LOCK,
     RESOURCE,
     HandmadeLease,

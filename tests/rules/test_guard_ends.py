@@ -16,7 +16,7 @@ from fencelock import (
     LeaseReleasedError,
     StaleTokenError,
 )
-from tests.guards import (
+from tests.support.guards import (
     LOCK,
     RESOURCE,
     HandmadeLease,

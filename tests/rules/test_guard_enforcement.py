@@ -9,7 +9,7 @@ import pytest
 
 import fencelock
 from fencelock import Guard, GuardError, SchemaError
-from tests.guards import (
+from tests.support.guards import (
     LOCK,
     RESOURCE,
     HandmadeLease,

@@ -16,7 +16,7 @@ import pytest
 from fencelock import SourceUnavailableError
 from fencelock.stores.sqlite.guard import block as guard_database
 from fencelock.stores.sqlite.guard.block import SQLiteBlockConnection
-from tests.guards import (
+from tests.support.guards import (
     HandmadeLease,
     Opener,
     ask,
@@ -26,7 +26,7 @@ from tests.guards import (
     value_in,
     write,
 )
-from tests.helpers import DEADLINE_S, ROOT
+from tests.support.helpers import DEADLINE_S, ROOT
 
 
 @pytest.fixture
@@ -165,7 +165,7 @@ def test_a_reader_that_stays_makes_the_commit_a_definite_failure(
 WORK = """
     import os, resource, signal, sys
     sys.path.insert(0, {root!r})
-    from tests.guards import HandmadeLease, write
+    from tests.support.guards import HandmadeLease, write
     import fencelock, fencelock.stores.sqlite.guard.store
     guard = fencelock.guard({url!r}, resource="reports", lock="nightly-report")
     {before}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fencelock.stores.sqlite.guard.store import MAX_IDLE_CONNECTIONS
-from tests.guards import HandmadeLease, Opener, value_in, write
+from tests.support.guards import HandmadeLease, Opener, value_in, write
 
 pytestmark = pytest.mark.reduced
 

@@ -7,7 +7,7 @@ import pytest
 
 import fencelock
 from fencelock import ConfigError, GuardError, StaleTokenError, WrongLockError
-from tests.guards import (
+from tests.support.guards import (
     LOCK,
     RESOURCE,
     HandmadeLease,

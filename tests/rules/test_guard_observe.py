@@ -7,7 +7,7 @@ import pytest
 
 import fencelock
 from fencelock import Guard, GuardError, StaleTokenError
-from tests.guards import (
+from tests.support.guards import (
     LOCK,
     RESOURCE,
     HandmadeLease,

@@ -9,7 +9,7 @@ import pytest
 from fencelock import ConfigError, Finding, GuardError, WrongLockError, inspect_resources
 from fencelock._api.guard import guards_of
 from fencelock.stores.registry import guard_store
-from tests.guards import (
+from tests.support.guards import (
     LOCK,
     RESOURCE,
     HandmadeLease,

@@ -15,7 +15,7 @@ from fencelock import (
     StaleTokenError,
     UnfencedWriteError,
 )
-from tests.guards import (
+from tests.support.guards import (
     HandmadeLease,
     Opener,
     ask,

@@ -16,7 +16,7 @@ from fencelock import (
 from fencelock.protocol import guard_requests as ask_for
 from fencelock.stores.sqlite.guard.block import SQLiteBlockConnection
 from fencelock.stores.sqlite.guard.connection import SQLiteGuardConnection
-from tests.guards import (
+from tests.support.guards import (
     LOCK,
     RESOURCE,
     HandmadeLease,

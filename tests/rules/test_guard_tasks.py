@@ -13,8 +13,8 @@ import fencelock.aio
 from fencelock import GuardError, StaleTokenError
 from fencelock.stores.sqlite.guard.block import SQLiteBlockConnection
 from fencelock.stores.sqlite.guard.connection import SQLiteGuardConnection
-from tests.guards import LOCK, RESOURCE, HandmadeLease, plain, url_of, value_in
-from tests.helpers import DEADLINE_S, wait_until_async
+from tests.support.guards import LOCK, RESOURCE, HandmadeLease, plain, url_of, value_in
+from tests.support.helpers import DEADLINE_S, wait_until_async
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.reduced]
 

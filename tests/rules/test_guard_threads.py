@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import fencelock.aio
-from tests.guards import LOCK, RESOURCE, HandmadeLease, plain, sequencer, url_of, value_in
-from tests.helpers import DEADLINE_S, wait_until
+from tests.support.guards import LOCK, RESOURCE, HandmadeLease, plain, sequencer, url_of, value_in
+from tests.support.helpers import DEADLINE_S, wait_until
 
 THREADS = 4
 TIMES = 20

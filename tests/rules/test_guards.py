@@ -16,7 +16,7 @@ from fencelock import (
     WrongLockError,
 )
 from fencelock.stores.sqlite.guard.block import SQLiteBlockConnection
-from tests.guards import (
+from tests.support.guards import (
     LOCK,
     RESOURCE,
     HandmadeLease,

@@ -24,9 +24,9 @@ from fencelock.clock import boottime_ms, boottime_us
 from fencelock.model import draw_claim
 from fencelock.protocol import source_requests as ask
 from fencelock.stores.sqlite.source.store import SQLiteSourceConnection
-from tests.helpers import wait_until
 from tests.process.actors import Stage
-from tests.sources import Client, rows
+from tests.support.helpers import wait_until
+from tests.support.sources import Client, rows
 
 pytestmark = pytest.mark.reduced
 

@@ -17,8 +17,8 @@ import fencelock
 from fencelock import LeaseExpiredError, LeaseLostError, SourceError
 from fencelock.model import EPOCH_STRIDE
 from fencelock.protocol import source_requests as ask
-from tests.helpers import wait_until
-from tests.sources import Client, one_token, rows
+from tests.support.helpers import wait_until
+from tests.support.sources import Client, one_token, rows
 
 
 @pytest.fixture
@@ -208,7 +208,8 @@ def test_t7_raise_after_a_restore_in_place_without_witness_makes_it_good(backup:
 def test_removed_log_of_a_killed_process_is_not_noticed(path: Path) -> None:
     """The documented limit: without its log, the file is an older state of itself."""
     code = (
-        "import os, sys; sys.path[:0] = sys.argv[2:]; from pathlib import Path; from tests.sources import Client\n"
+        "import os, sys; sys.path[:0] = sys.argv[2:]; from pathlib import Path\n"
+        "from tests.support.sources import Client\n"
         "client = Client(Path(sys.argv[1])); client.one_token(); client.close()\n"
         "[client.one_token() for _ in range(5)]; os._exit(0)"
     )

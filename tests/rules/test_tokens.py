@@ -16,8 +16,8 @@ from fencelock.model import MAX_TOKEN, Sequencer
 from fencelock.protocol import source_requests as ask
 from fencelock.stores.sqlite.connection.file_identity import this_kernel
 from fencelock.stores.sqlite.source import admin
-from tests.helpers import wait_until
-from tests.sources import LONG_MS, Client, one_token, pretend_kernel, rows
+from tests.support.helpers import wait_until
+from tests.support.sources import LONG_MS, Client, one_token, pretend_kernel, rows
 
 
 @pytest.fixture

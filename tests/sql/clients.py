@@ -9,8 +9,8 @@ import fencelock
 import fencelock.aio
 from fencelock.protocol import source_requests as ask
 from fencelock.stores.registry import source_store
-from tests import sources
 from tests.sql.dialect import run
+from tests.support import sources
 
 
 class SqlClient(sources.Client):

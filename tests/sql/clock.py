@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from fencelock_lab.servers.faketime import ServerClock
-from tests.helpers import wait_until
 from tests.sql.dialect import SqlDialect
+from tests.support.helpers import wait_until
 
 NEAR_S = 60.0
 """Two readings of a clock around a moved one are nearer than this; moves are longer."""

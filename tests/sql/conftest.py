@@ -13,8 +13,6 @@ import pytest
 import fencelock
 from fencelock_lab.servers.mariadb import MariaDBFleet
 from fencelock_lab.servers.postgres import PostgresFleet
-from tests.guards import LOCK, RESOURCE
-from tests.helpers import wait_until
 from tests.sql.clients import SqlClient
 from tests.sql.clock import ClockedServer, clocked_server
 from tests.sql.dialect import SqlDialect, install
@@ -24,6 +22,8 @@ from tests.sql.mysql.dialect import MySQLDialect
 from tests.sql.postgres.dialect import PostgresDialect
 from tests.sql.stage import SqlStage
 from tests.sql.waiters import Waiter
+from tests.support.guards import LOCK, RESOURCE
+from tests.support.helpers import wait_until
 
 VERSIONS = {"postgres15": "15", "postgres18": "18"}
 SERVERS = (*VERSIONS, "mysql")

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from fencelock import Sequencer
 from fencelock.stores.registry import source_store
-from tests.helpers import wait_until
+from tests.support.helpers import wait_until
 
 
 def install(url: str) -> str:

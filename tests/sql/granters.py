@@ -7,8 +7,8 @@ from contextlib import suppress
 
 import fencelock
 from fencelock import SourceError
-from tests.helpers import wait_until
 from tests.sql.clients import one_token
+from tests.support.helpers import wait_until
 
 STOPS = 3
 

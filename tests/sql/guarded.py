@@ -8,9 +8,9 @@ from typing import Any
 import fencelock
 import fencelock.aio
 from fencelock import Guard
-from tests.guards import LOCK, RESOURCE, HandmadeLease, sequencer
-from tests.helpers import wait_until
 from tests.sql.dialect import SqlDialect, run
+from tests.support.guards import LOCK, RESOURCE, HandmadeLease, sequencer
+from tests.support.helpers import wait_until
 
 TABLE = ("CREATE TABLE reports (id int PRIMARY KEY, value varchar(200))", "INSERT INTO reports VALUES (1, 'first')")
 

@@ -10,11 +10,11 @@ from typing import Any
 
 from fencelock.clock import boottime_us
 from fencelock.protocol import source_requests as ask
-from tests.helpers import wait_until
-from tests.sources import LONG_MS
 from tests.sql.clients import SqlClient
 from tests.sql.dialect import SqlDialect, run
 from tests.sql.guarded import Step
+from tests.support.helpers import wait_until
+from tests.support.sources import LONG_MS
 
 
 @contextmanager

@@ -7,9 +7,9 @@ from typing import Any, Self
 import fencelock
 from fencelock.model import draw_claim
 from fencelock.protocol import source_requests as ask
-from tests.helpers import wait_until
 from tests.sql.clients import PublicSource, SqlClient
 from tests.sql.dialect import SqlDialect
+from tests.support.helpers import wait_until
 
 TTL = 30.0
 """No test outlives it: a lock that is free again was released, and has not expired."""

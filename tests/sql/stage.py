@@ -8,9 +8,9 @@ from typing import Any
 
 import psutil
 
-from tests.helpers import wait_until
 from tests.process.actors import Actor, Stage
 from tests.sql.dialect import SqlDialect
+from tests.support.helpers import wait_until
 
 
 class SqlStage(Stage):

@@ -9,11 +9,11 @@ import pytest
 import fencelock
 import fencelock.aio
 from fencelock import StaleTokenError
-from tests.guards import LOCK, RESOURCE
 from tests.sql.dialect import SqlDialect, install, run, run_async
 from tests.sql.guarded import TABLE, Guarded
 from tests.sql.marks import one_version
 from tests.sql.stage import SqlStage, freeze
+from tests.support.guards import LOCK, RESOURCE
 
 pytestmark = [pytest.mark.process, one_version]
 MANY = 20

@@ -12,13 +12,13 @@ from fencelock import OutcomeUnknownError
 from fencelock.clock import boottime_us
 from fencelock.model import draw_claim
 from fencelock.protocol import source_requests as ask
-from tests.helpers import wait_until
 from tests.rules.test_claims import ENDS
 from tests.sql.clients import SqlClient
 from tests.sql.dialect import SqlDialect, run
 from tests.sql.guarded import Step
 from tests.sql.interleaving import LateRequest, holding, purging, wait_until_blocked
 from tests.sql.marks import one_version
+from tests.support.helpers import wait_until
 
 pytestmark = pytest.mark.server_wide
 

@@ -7,13 +7,13 @@ import pytest
 import fencelock
 from fencelock.model import draw_claim
 from fencelock.protocol import source_requests as ask
-from tests.helpers import wait_until
-from tests.sources import LONG_MS
 from tests.sql.clients import SqlClient
 from tests.sql.clock import ClockedServer
 from tests.sql.dialect import install
 from tests.sql.interleaving import LateRequest
 from tests.sql.marks import one_version
+from tests.support.helpers import wait_until
+from tests.support.sources import LONG_MS
 
 pytestmark = one_version
 HOUR_S = 3600

@@ -10,9 +10,9 @@ import pytest
 
 from fencelock import OutcomeUnknownError
 from fencelock._flows import renewal
-from tests.helpers import wait_until
 from tests.sql.losses import REPEATED, Flow, LossScene, OpenScene, begin_a_history_after_a_crash, hold
 from tests.sql.marks import one_version
+from tests.support.helpers import wait_until
 
 MAX_LOST = 100
 """More requests than any flow has."""

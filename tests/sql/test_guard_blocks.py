@@ -9,9 +9,9 @@ import pytest
 import fencelock
 from fencelock import GuardError, SourceUnavailableError, StaleTokenError
 from fencelock.protocol import guard_requests
-from tests.guards import LOCK, RESOURCE, HandmadeLease
 from tests.sql.dialect import SqlDialect, run, run_async
 from tests.sql.guarded import BriefLease, Guarded, Step, in_block, write
+from tests.support.guards import LOCK, RESOURCE, HandmadeLease
 
 pytestmark = pytest.mark.server_wide
 

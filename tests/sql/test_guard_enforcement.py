@@ -9,9 +9,9 @@ import pytest
 
 import fencelock
 from fencelock import GuardError, StaleTokenError, UnfencedWriteError
-from tests.guards import LOCK, HandmadeLease, sequencer
 from tests.sql.dialect import SqlDialect, run
 from tests.sql.guarded import Guarded
+from tests.support.guards import LOCK, HandmadeLease, sequencer
 
 
 def test_g6_reading_and_locking_rows_needs_no_token(guarded: Guarded) -> None:

@@ -10,9 +10,9 @@ import pytest
 
 import fencelock
 from fencelock import StaleTokenError
-from tests.guards import RESOURCE, HandmadeLease, sequencer
 from tests.sql.dialect import run
 from tests.sql.guarded import Guarded, Step, write
+from tests.support.guards import RESOURCE, HandmadeLease, sequencer
 
 pytestmark = pytest.mark.server_wide
 

@@ -13,10 +13,10 @@ import pytest
 import fencelock
 import fencelock.aio
 from fencelock import FencelockError, OutcomeUnknownError
-from tests.guards import LOCK, RESOURCE, Blocking, HandmadeLease
 from tests.sql.dialect import run, run_async
 from tests.sql.guarded import Guarded
 from tests.sql.marks import one_version
+from tests.support.guards import LOCK, RESOURCE, Blocking, HandmadeLease
 
 pytestmark = one_version
 

@@ -8,9 +8,9 @@ import fencelock
 from fencelock import GuardError, SchemaError
 from fencelock._api.guard import inspect_resources
 from fencelock.stores.registry import guard_store
-from tests.guards import LOCK, HandmadeLease, sequencer
 from tests.sql.dialect import SqlDialect, run
 from tests.sql.guarded import Guarded, Step
+from tests.support.guards import LOCK, HandmadeLease, sequencer
 
 
 def check_refused(guarded: Guarded, statement: str) -> None:

@@ -18,11 +18,11 @@ from fencelock import OutcomeUnknownError, SourceUnavailableError
 from fencelock._drivers import aio as aio_driver
 from fencelock._drivers import sync as sync_driver
 from fencelock.protocol import source_requests as ask
-from tests.helpers import wait_until, wait_until_async
 from tests.sql.clients import PublicSource, SqlClient
 from tests.sql.dialect import SqlDialect
 from tests.sql.marks import kinds, one_version
 from tests.sql.waiters import TTL, Waiter, renewed
+from tests.support.helpers import wait_until, wait_until_async
 
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("no_stray_threads"), one_version]
 

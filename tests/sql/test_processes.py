@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 import fencelock
-from tests.guards import LOCK, RESOURCE, make_file, url_of, value_in, write
-from tests.helpers import wait_until
 from tests.process.test_fork import FORKING
 from tests.sql.dialect import SqlDialect
 from tests.sql.marks import one_version
 from tests.sql.stage import SqlStage, freeze
+from tests.support.guards import LOCK, RESOURCE, make_file, url_of, value_in, write
+from tests.support.helpers import wait_until
 
 pytestmark = [pytest.mark.process, one_version]
 

@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 
 from fencelock.protocol import source_requests as ask
-from tests.helpers import wait_until
 from tests.sql.clients import SqlClient
 from tests.sql.dialect import SqlDialect
 from tests.sql.guarded import Step
 from tests.sql.interleaving import LateRequest, holding, wait_until_blocked
 from tests.sql.marks import on_mysql
+from tests.support.helpers import wait_until
 
 pytestmark = pytest.mark.server_wide
 

@@ -9,12 +9,12 @@ import pytest
 import fencelock
 from fencelock import SchemaError, SourceError, SourceUnavailableError
 from fencelock.protocol import source_requests as ask
-from tests.helpers import wait_until
 from tests.sql.clients import PublicSource, SqlClient, one_token
 from tests.sql.dialect import SqlDialect, install, run
 from tests.sql.interleaving import holding
 from tests.sql.marks import kinds, one_version
 from tests.sql.stage import SqlStage
+from tests.support.helpers import wait_until
 
 pytestmark = pytest.mark.server_wide
 

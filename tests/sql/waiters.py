@@ -3,7 +3,7 @@
 import threading
 
 import fencelock
-from tests.helpers import wait_until
+from tests.support.helpers import wait_until
 
 TTL = 600.0
 """A lock that is free before that was released, and has not expired."""

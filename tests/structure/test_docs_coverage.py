@@ -17,7 +17,7 @@ import fencelock
 import fencelock.aio
 from fencelock import errors
 from fencelock.stores import registry
-from tests.helpers import ROOT
+from tests.support.helpers import ROOT
 
 REFERENCE = ROOT / "docs" / "reference"
 ERRORS = sorted(name for name in vars(errors) if name.endswith("Error"))

@@ -12,7 +12,6 @@ from typing import Any, Self
 import pytest
 
 from fencelock_lab.servers.postgres import ADMIN
-from tests.helpers import ROOT
 from tests.structure.doc_blocks import (
     Block,
     Command,
@@ -27,6 +26,7 @@ from tests.structure.doc_blocks import (
     needs_zookeeper,
     prints,
 )
+from tests.support.helpers import ROOT
 
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FOLLOWED = [page for page in DOCUMENTS if page.parent.name in {"tutorial", "how-to"}]

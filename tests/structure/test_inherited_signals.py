@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.helpers import ROOT
+from tests.support.helpers import ROOT
 
 IGNORING = """
 import os, signal, sys

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import fencelock
-from tests.helpers import ROOT
+from tests.support.helpers import ROOT
 
 
 def files(root: Path) -> set[str]:

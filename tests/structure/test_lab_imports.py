@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers import ROOT
+from tests.support.helpers import ROOT
 
 LAB = ROOT / "lab" / "src" / "fencelock_lab"
 PUBLIC = {

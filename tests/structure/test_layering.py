@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers import ROOT
 from tests.structure.imports import (
     LAB,
     PACKAGE,
@@ -18,6 +17,7 @@ from tests.structure.imports import (
     modules,
     purity_faults,
 )
+from tests.support.helpers import ROOT
 
 SOURCE = ROOT / "src" / "fencelock"
 LABORATORY = ROOT / "lab" / "src" / "fencelock_lab"
@@ -136,9 +136,9 @@ def test_a_private_import_of_the_laboratory_is_reported(tmp_path: Path, module: 
 
 
 def test_an_import_of_the_tests_is_reported(tmp_path: Path) -> None:
-    _module(tmp_path, "_api/a.py", "def f():\n    from tests.helpers import ROOT")
+    _module(tmp_path, "_api/a.py", "def f():\n    from tests.support.helpers import ROOT")
     (fault,) = faults_of_test_imports(tmp_path, PACKAGE)
-    assert "_api.a:2 imports tests.helpers" in fault
+    assert "_api.a:2 imports tests.support.helpers" in fault
 
 
 def _module(root: Path, name: str, text: str) -> Path:

@@ -11,7 +11,7 @@ import pytest
 from fencelock_lab.benchmarks import page
 from fencelock_lab.benchmarks.__main__ import PAGE
 from fencelock_lab.benchmarks.results import FOLDER, read_all
-from tests.helpers import ROOT
+from tests.support.helpers import ROOT
 
 _FIGURE = re.compile(
     r"\d ?(?:us|µs|microseconds)\b"

@@ -3,7 +3,7 @@
 import pytest
 
 from fencelock_lab.mutants.catalogue import MUTANTS, Mutant, trials
-from tests.helpers import ROOT
+from tests.support.helpers import ROOT
 
 
 def test_every_line_of_the_catalogue_stands_in_its_file_exactly_once() -> None:

@@ -4,7 +4,7 @@ import ast
 from collections import defaultdict
 from pathlib import Path
 
-from tests.helpers import ROOT
+from tests.support.helpers import ROOT
 
 FOLDERS = (ROOT / "src", ROOT / "lab" / "src")
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers import need
+from tests.support.programs import need
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def test_a_missing_program_fails_where_servers_are_required(empty_path: None, mo
 
 def test_a_path_that_leads_nowhere_names_its_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     pattern = "/usr/lib/postgresql/*/bin/postgres"
-    monkeypatch.setattr("tests.servers.glob.glob", lambda _: [])
+    monkeypatch.setattr("tests.support.programs.glob.glob", lambda _: [])
     monkeypatch.delenv("FENCELOCK_REQUIRE_SERVERS", raising=False)
     with pytest.raises(pytest.skip.Exception, match="run apt-get install postgresql"):
         need(pattern)

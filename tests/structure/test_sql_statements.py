@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers import ROOT
+from tests.support.helpers import ROOT
 
 SOURCE = ROOT / "src" / "fencelock"
 MARK = "-- name:"

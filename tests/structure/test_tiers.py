@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.helpers import ROOT
+from tests.support.helpers import ROOT
 from tests.tiers import CHECK, NEWER, SERVER_FIXTURES, tiers_of
 
 

@@ -21,7 +21,7 @@ from fencelock._flows.admit import Verdict, admit
 from fencelock._flows.tenure import MAX_SEALS, Tenure
 from fencelock.protocol.guard_requests import Begin, Commit, Open, WriteMarks
 from fencelock.stores.registry import guard_store
-from tests.guards import LOCK, RESOURCE, make_file, sequencer, url_of
+from tests.support.guards import LOCK, RESOURCE, make_file, sequencer, url_of
 
 OWN = Mark(RESOURCE, LOCK, 5, "source", "history", "claim-5")
 

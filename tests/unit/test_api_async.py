@@ -17,7 +17,7 @@ import pytest_asyncio
 import fencelock
 import fencelock.aio
 from fencelock.clock import boottime_ms
-from tests.helpers import wait_until, wait_until_async
+from tests.support.helpers import wait_until, wait_until_async
 
 pytestmark = pytest.mark.reduced
 

@@ -21,7 +21,7 @@ from fencelock._drivers.sync import SyncDriver
 from fencelock._keeper.lifecycle import keeper
 from fencelock._keeper.record import LeaseRecord
 from fencelock.clock import boottime_ms
-from tests.helpers import wait_until
+from tests.support.helpers import wait_until
 
 pytestmark = pytest.mark.reduced
 

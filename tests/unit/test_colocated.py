@@ -6,7 +6,7 @@ from fencelock import ConfigError, WrongLockError
 from fencelock.stores.quorum import colocated as beside
 from fencelock.stores.quorum.colocated import RememberedKeys, check_source, split_locks
 from fencelock.stores.registry import guard_store
-from tests.guards import sequencer
+from tests.support.guards import sequencer
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from fencelock._drivers.shutdown import SHUTDOWN, Shutdown
 from fencelock._drivers.sync import REQUEST_TIMEOUT_S, SyncDriver
 from fencelock.errors import ConfigError, SourceError, SourceUnavailableError
 from fencelock.protocol.source_requests import Draw, Listen, Now, Purge, Wait
-from tests.helpers import wait_until, wait_until_async
+from tests.support.helpers import wait_until, wait_until_async
 from tests.unit.fakes import FakeSource
 
 pytestmark = pytest.mark.reduced

@@ -12,8 +12,8 @@ from fencelock.stores.sqlite.connection import database as module
 from fencelock.stores.sqlite.connection import forks
 from fencelock.stores.sqlite.connection.database import Database
 from fencelock.stores.sqlite.connection.forks import SQLiteForkGate
-from tests.helpers import wait_until
 from tests.process.actors import Stage
+from tests.support.helpers import wait_until
 
 pytestmark = pytest.mark.reduced
 

@@ -24,7 +24,7 @@ from fencelock._flows.guarding import MAX_COMMIT_TRIES, Opened, Sealed
 from fencelock._flows.tenure import Scope, Tenure
 from fencelock.protocol import guard_requests as ask
 from fencelock.testing.memory_resource import MemoryResource, MemoryResourceSession
-from tests.guards import LOCK, sequencer
+from tests.support.guards import LOCK, sequencer
 
 PLACE = "memory://place"
 OURS = sequencer(5)

@@ -17,8 +17,8 @@ import pytest
 import fencelock
 from fencelock import Event, Hooks, Sequencer, aio
 from fencelock.hooks import NO_HOOKS, describe, emit, is_observed
-from tests.helpers import wait_until
-from tests.sources import Client, rows
+from tests.support.helpers import wait_until
+from tests.support.sources import Client, rows
 
 
 def recording(into: list[Event]) -> Hooks:

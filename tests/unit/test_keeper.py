@@ -17,7 +17,7 @@ from fencelock._keeper.record import EXPIRED, HELD, LOST, RELEASED, Listeners
 from fencelock.errors import LeaseExpiredError, LeaseLostError, OutcomeUnknownError, SourceUnavailableError
 from fencelock.hooks import Event, Hooks
 from fencelock.protocol.source_requests import Release, Renew, Renewed
-from tests.helpers import wait_until
+from tests.support.helpers import wait_until
 from tests.unit.fakes import START_MS, Clock, FakeSource, Holding, agree
 
 pytestmark = pytest.mark.reduced

@@ -8,7 +8,7 @@ import pytest
 from fencelock import ConfigError, GuardError
 from fencelock._api.credentials import MAX_REMEMBERED_TENURES, MEMORY, TenureMemory, credential_of
 from fencelock._api.guard_core import OpenBlock, check_free
-from tests.guards import HandmadeLease, sequencer
+from tests.support.guards import HandmadeLease, sequencer
 
 
 def test_one_sequencer_has_one_memory() -> None:

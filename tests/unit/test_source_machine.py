@@ -20,7 +20,7 @@ from fencelock.model import EPOCH_STRIDE, draw_claim
 from fencelock.protocol import source_requests as ask
 from fencelock.stores.sqlite.source import admin, identity
 from fencelock.stores.sqlite.source import store as source
-from tests.sources import Client
+from tests.support.sources import Client
 
 LOCKS = ("one", "two")
 UNSENT, QUEUED, HELD, ENDED = "unsent", "queued", "held", "ended"

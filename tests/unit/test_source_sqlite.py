@@ -20,8 +20,8 @@ from fencelock.stores.sqlite.connection.file_identity import FileIdentity, ident
 from fencelock.stores.sqlite.connection.forks import GATE
 from fencelock.stores.sqlite.source import admin, inspection, queue
 from fencelock.stores.sqlite.source.store import SQLiteSource
-from tests.helpers import wait_until
-from tests.sources import LONG_MS, Client, one_token, rows
+from tests.support.helpers import wait_until
+from tests.support.sources import LONG_MS, Client, one_token, rows
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from fencelock.model import draw_claim
 from fencelock.protocol import source_requests as ask
 from fencelock.stores.zookeeper.source.store import ZooKeeperSource
 from fencelock_lab.servers.zookeeper import ZooKeeperServer
-from tests.guards import LOCK, RESOURCE, HandmadeLease
+from tests.support.guards import LOCK, RESOURCE, HandmadeLease
 from tests.zookeeper.fix_client import Client
 from tests.zookeeper.fix_zookeeper import fresh_base
 

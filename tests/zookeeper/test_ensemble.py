@@ -11,7 +11,7 @@ from fencelock.stores.zookeeper.source.store import ZooKeeperSource
 from fencelock.testing import AsyncSourceConformance, SourceConformance
 from fencelock.testing.conformance import source_rig
 from fencelock_lab.servers.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
-from tests.helpers import wait_until
+from tests.support.helpers import wait_until
 from tests.zookeeper.fix_zookeeper import fresh_base
 
 TTL = 4.0

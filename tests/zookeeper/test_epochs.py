@@ -14,7 +14,7 @@ from fencelock.stores.zookeeper.source.layout import SCHEMA_NUMBER, new_record
 from fencelock.stores.zookeeper.source.store import ZooKeeperSource
 from fencelock_lab.servers.programs import copy_folder
 from fencelock_lab.servers.zookeeper import ZooKeeperFleet, ZooKeeperServer
-from tests.helpers import wait_until
+from tests.support.helpers import wait_until
 from tests.zookeeper.fix_zookeeper import fresh_base
 
 TTL = 2.0

@@ -18,8 +18,8 @@ from fencelock import ConfigError, GuardError, Hooks, SealLostError, SourceUnava
 from fencelock.stores.zookeeper.guard.block import MAX_REQUEST_BYTES
 from fencelock.stores.zookeeper.guard.codec import ZooKeeperGuardCodec
 from fencelock_lab.servers.zookeeper import ZooKeeperFleet, ZooKeeperServer
-from tests.guards import LOCK, RESOURCE, HandmadeLease
-from tests.helpers import wait_until
+from tests.support.guards import LOCK, RESOURCE, HandmadeLease
+from tests.support.helpers import wait_until
 from tests.zookeeper.fix_zookeeper import fresh_base
 
 

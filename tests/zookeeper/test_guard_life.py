@@ -14,10 +14,10 @@ from fencelock.errors import ConfigError, OutcomeUnknownError, SourceError, Sour
 from fencelock.stores.registry import guard_store
 from fencelock_lab.servers.zookeeper import ZooKeeperFleet, ZooKeeperServer
 from tests.cli.program import program
-from tests.guard_beside_locks import BesideLocks
-from tests.guard_life import GuardLife, outlive_an_outage
-from tests.guarded_keys import Face, Loss
-from tests.guards import LOCK, RESOURCE, HandmadeLease
+from tests.support.guard_colocated import BesideLocks
+from tests.support.guard_life import GuardLife, outlive_an_outage
+from tests.support.guarded_keys import Face, Loss
+from tests.support.guards import LOCK, RESOURCE, HandmadeLease
 from tests.zookeeper.fix_zookeeper import fresh_base
 
 __all__ = ["program"]

@@ -12,7 +12,7 @@ import fencelock
 from fencelock import SealLostError, SourceUnavailableError, StaleTokenError
 from fencelock_lab.servers.programs import copy_folder
 from fencelock_lab.servers.zookeeper import ZooKeeperServer
-from tests.guards import LOCK, HandmadeLease, HandmadeSource
+from tests.support.guards import LOCK, HandmadeLease, HandmadeSource
 
 NODE = "/app/r"
 

@@ -10,7 +10,7 @@ from fencelock.protocol import source_requests as ask
 from fencelock.stores.zookeeper.source.layout import decode_record_node
 from fencelock.stores.zookeeper.source.queue_entry import ZooKeeperQueueEntry
 from fencelock.stores.zookeeper.source.session import ZooKeeperSession
-from tests.helpers import wait_until
+from tests.support.helpers import wait_until
 from tests.zookeeper.fix_client import Client
 from tests.zookeeper.proxy import ZooKeeperProxy
 

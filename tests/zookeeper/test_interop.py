@@ -10,7 +10,7 @@ import fencelock
 from fencelock import SourceError
 from fencelock.stores.zookeeper.source import layout
 from tests.cli.program import Program, program
-from tests.helpers import DEADLINE_S, wait_until
+from tests.support.helpers import DEADLINE_S, wait_until
 
 __all__ = ["program"]
 

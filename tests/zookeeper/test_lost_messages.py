@@ -11,7 +11,7 @@ import pytest
 import fencelock
 from fencelock import aio
 from fencelock_lab.proxy import Fault
-from tests.helpers import wait_until
+from tests.support.helpers import wait_until
 from tests.zookeeper.proxy import ZooKeeperProxy
 
 TTL = 5.0

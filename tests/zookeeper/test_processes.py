@@ -11,11 +11,11 @@ import pytest
 
 import fencelock
 from fencelock_lab.servers.zookeeper import ZooKeeperServer
-from tests.guards import make_file
-from tests.helpers import wait_until
 from tests.process.actors import Actor, Stage
 from tests.process.test_fork import FORKING
 from tests.sql import test_processes as shared
+from tests.support.guards import make_file
+from tests.support.helpers import wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.server_wide]
 

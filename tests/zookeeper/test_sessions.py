@@ -14,7 +14,7 @@ from fencelock.model import draw_claim
 from fencelock.protocol import source_requests as ask
 from fencelock.stores.zookeeper.source.session import ZooKeeperSession
 from fencelock_lab.servers.zookeeper import ZooKeeperServer
-from tests.helpers import wait_until
+from tests.support.helpers import wait_until
 from tests.zookeeper.fix_client import TTL_MS, Client
 from tests.zookeeper.proxy import ZooKeeperProxy
 

@@ -19,7 +19,7 @@ from fencelock import SourceUnavailableError
 from fencelock.protocol.source_requests import ReadSource
 from fencelock.stores.zookeeper.source.store import ZooKeeperSource
 from fencelock_lab.servers.zookeeper import ZooKeeperServer
-from tests.certificates import certify_server, make_authority
+from tests.support.certificates import certify_server, make_authority
 from tests.zookeeper.fix_zookeeper import fresh_base
 
 # kazoo leaves a socket with a failed handshake to the collector.

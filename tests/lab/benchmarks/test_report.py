@@ -15,7 +15,7 @@ from fencelock_lab.benchmarks.measure import Result, amount, compare, quantile, 
 from fencelock_lab.benchmarks.parts import SUBJECTS, chosen, shares
 from fencelock_lab.benchmarks.peers.contest import ALONE, RATE, handing_over, many
 from fencelock_lab.benchmarks.results import Report, read, read_all, write
-from tests.helpers import ROOT
+from tests.support.helpers import ROOT
 
 PLANTED = Report(
     subject="postgres",

@@ -18,7 +18,7 @@ from fencelock_lab.campaigns.negative_controls import CONTROLS, SOUND
 from fencelock_lab.campaigns.verdict import CLEAN, NOT_ENOUGH, VIOLATION
 from tests.cli.program import Program, program
 from tests.etcd.fix_etcd import Corner
-from tests.helpers import wait_until
+from tests.support.helpers import wait_until
 
 __all__ = ["program"]
 pytestmark = [pytest.mark.process, pytest.mark.slow]

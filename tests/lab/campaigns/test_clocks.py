@@ -12,7 +12,7 @@ from fencelock_lab.campaigns.verdict import CLEAN
 from fencelock_lab.servers import faketime, programs
 from tests.cli.program import Program, program
 from tests.lab.campaigns.test_campaign import attack_until, file_at
-from tests.servers import need
+from tests.support.programs import need
 
 __all__ = ["program"]
 

@@ -12,7 +12,7 @@ import pytest
 
 from fencelock_lab.servers.network import Network
 from fencelock_lab.servers.server import HOST
-from tests.helpers import DEADLINE_S, wait_until
+from tests.support.helpers import DEADLINE_S, wait_until
 
 LONG_S = 0.3
 """Longer than a proxy takes to ask a server again that has refused a connection."""

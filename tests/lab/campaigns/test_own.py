@@ -16,9 +16,9 @@ from fencelock_lab.servers import programs
 from fencelock_lab.servers.setups import SETUPS
 from fencelock_lab.servers.watcher import processes_in
 from tests.cli.program import Program, program
-from tests.helpers import wait_until
 from tests.lab.campaigns.test_campaign import attack
-from tests.servers import need
+from tests.support.helpers import wait_until
+from tests.support.programs import need
 
 __all__ = ["program"]
 pytestmark = [pytest.mark.process, pytest.mark.slow]

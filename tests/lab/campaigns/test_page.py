@@ -9,9 +9,9 @@ import pytest
 
 from fencelock_lab.campaigns.page import page_data, write_page
 from fencelock_lab.campaigns.verdict import judge
-from tests.helpers import DEADLINE_S
 from tests.lab.campaigns.planted import Script, stale_writer, two_tenures
-from tests.servers import need
+from tests.support.helpers import DEADLINE_S
+from tests.support.programs import need
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 

@@ -21,7 +21,7 @@ from fencelock_lab.model.protocol import successors
 from fencelock_lab.model.report import cases_table, limits_table, scenes_table
 from fencelock_lab.model.rules import RULES, Anomaly, Rules
 from fencelock_lab.model.scenes import CASES, LIMITS, SCENES, Case
-from tests.helpers import ROOT
+from tests.support.helpers import ROOT
 
 PAGE = ROOT / "docs" / "explanation" / "anomalies.md"
 PICTURES = PAGE.with_suffix("")

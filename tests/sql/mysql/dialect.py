@@ -14,11 +14,11 @@ from fencelock.stores.mysql.connection.client import FORKS, open_connection
 from fencelock.stores.mysql.connection.url import parse_url
 from fencelock.stores.mysql.source.codec import SQL
 from fencelock_lab.servers.mariadb import MariaDBFleet, MariaDBServer
-from tests.guards import RESOURCE
 from tests.sql.clients import SqlClient
 from tests.sql.dialect import SqlDialect, run, run_async
 from tests.sql.mysql.fix_mysql import Database, fresh_mysql_database
 from tests.sql.mysql.proxy import MySQLProxy
+from tests.support.guards import RESOURCE
 
 UNFENCED = "FL001 no token presented"
 DEADLOCK = 1213

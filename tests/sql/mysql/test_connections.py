@@ -17,7 +17,7 @@ from fencelock.stores.mysql.connection.client import (
 )
 from fencelock.stores.mysql.connection.url import parse_url
 from fencelock_lab.servers.mariadb import MariaDBServer
-from tests.helpers import wait_until
+from tests.support.helpers import wait_until
 
 pytestmark = pytest.mark.server_wide
 

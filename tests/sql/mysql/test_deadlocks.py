@@ -8,10 +8,10 @@ import pytest
 import fencelock
 from fencelock import OutcomeUnknownError
 from fencelock.protocol import source_requests as ask
-from tests.helpers import wait_until
 from tests.sql.clients import SqlClient
 from tests.sql.mysql.dialect import MySQLDialect
 from tests.sql.mysql.fix_mysql import Database
+from tests.support.helpers import wait_until
 
 pytestmark = [pytest.mark.server_wide, pytest.mark.process]
 

@@ -13,9 +13,9 @@ import fencelock
 import fencelock.aio
 from fencelock import GuardError, SourceUnavailableError, StaleTokenError, UnfencedWriteError
 from fencelock.stores.mysql.guard.store import MySQLGuard
-from tests.guards import LOCK, RESOURCE, HandmadeLease
 from tests.sql.dialect import run, run_async
 from tests.sql.guarded import BriefLease, Guarded, Step, in_block, write
+from tests.support.guards import LOCK, RESOURCE, HandmadeLease
 
 pytestmark = pytest.mark.server_wide
 

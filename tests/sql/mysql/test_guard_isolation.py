@@ -11,11 +11,11 @@ import pytest
 
 import fencelock
 from fencelock import GuardError, StaleTokenError
-from tests.guards import LOCK, RESOURCE, HandmadeLease, sequencer
 from tests.sql.dialect import run
 from tests.sql.guarded import Guarded, Step, write
 from tests.sql.mysql.dialect import DEADLOCK, ENDED, UNFENCED, code_of
 from tests.sql.mysql.fix_mysql import Database
+from tests.support.guards import LOCK, RESOURCE, HandmadeLease, sequencer
 
 pytestmark = pytest.mark.server_wide
 

@@ -9,10 +9,10 @@ import pytest
 from fencelock import GuardError
 from fencelock.model import Finding
 from fencelock.stores.mysql.guard.store import MySQLGuard
-from tests.guards import HandmadeLease, sequencer
 from tests.sql.dialect import run
 from tests.sql.guarded import Guarded
 from tests.sql.mysql.dialect import UNFENCED
+from tests.support.guards import HandmadeLease, sequencer
 
 pytestmark = pytest.mark.server_wide
 

@@ -11,10 +11,10 @@ import pymysql
 import pytest
 
 from fencelock import GuardError
-from tests.guards import HandmadeLease
 from tests.sql.dialect import run
 from tests.sql.guarded import Guarded, Step
 from tests.sql.mysql.dialect import UNFENCED
+from tests.support.guards import HandmadeLease
 
 ROUTINES = (
     "CREATE PROCEDURE begins() START TRANSACTION READ WRITE",

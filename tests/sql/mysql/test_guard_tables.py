@@ -16,11 +16,11 @@ from fencelock.stores.mysql.guard import store as guard_store
 from fencelock.stores.mysql.guard.codec import SeparateConnection
 from fencelock.stores.mysql.guard.store import MySQLGuard
 from fencelock_lab.servers.mariadb import MariaDBServer
-from tests.guards import LOCK, RESOURCE, HandmadeLease
 from tests.sql.dialect import run
 from tests.sql.guarded import TABLE, Guarded, Step
 from tests.sql.mysql.dialect import UNFENCED
 from tests.sql.mysql.fix_mysql import Database
+from tests.support.guards import LOCK, RESOURCE, HandmadeLease
 
 pytestmark = pytest.mark.server_wide
 

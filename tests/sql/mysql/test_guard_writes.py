@@ -10,11 +10,11 @@ import pytest
 
 import fencelock
 from fencelock import inspect_resources
-from tests.guards import LOCK, RESOURCE, sequencer
 from tests.sql.dialect import run
 from tests.sql.guarded import Guarded
 from tests.sql.mysql.dialect import UNFENCED, code_of
 from tests.sql.mysql.fix_mysql import Database
+from tests.support.guards import LOCK, RESOURCE, sequencer
 
 pytestmark = pytest.mark.server_wide
 

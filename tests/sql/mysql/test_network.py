@@ -8,11 +8,11 @@ import fencelock
 from fencelock import SourceUnavailableError
 from fencelock.stores.mysql.source.store import MySQLSource
 from fencelock_lab.servers.mariadb import MariaDBFleet, MariaDBServer
-from tests.helpers import wait_until
 from tests.sql.clients import PublicSource, SqlClient
 from tests.sql.marks import kinds
 from tests.sql.mysql.fix_tls import TlsServer
 from tests.sql.waiters import Waiter, renewed
+from tests.support.helpers import wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("no_stray_threads")]
 

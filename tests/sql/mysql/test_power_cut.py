@@ -19,10 +19,10 @@ import pytest
 import fencelock
 from fencelock.stores.mysql.source.store import MySQLSource
 from fencelock_lab.servers.mariadb import MariaDBFleet, MariaDBServer
-from tests.helpers import wait_until
-from tests.servers import need
 from tests.sql.clients import SqlClient
 from tests.sql.granters import check_tokens_over_stops
+from tests.support.helpers import wait_until
+from tests.support.programs import need
 
 pytestmark = pytest.mark.process
 

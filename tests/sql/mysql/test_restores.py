@@ -10,9 +10,9 @@ from fencelock import SourceError
 from fencelock.protocol import source_requests as ask
 from fencelock.stores.mysql.source.store import MySQLSource
 from fencelock_lab.servers.mariadb import MariaDBFleet, MariaDBServer
-from tests.servers import need
 from tests.sql.clients import SqlClient, one_token
 from tests.sql.mysql.fix_mysql import Database
+from tests.support.programs import need
 
 DUMP, RUN = "/usr/bin/mariadb-dump", "/usr/bin/mariadb"
 

@@ -9,11 +9,11 @@ import psycopg
 from fencelock import Sequencer
 from fencelock.stores.postgres.source.codec import SQL
 from fencelock_lab.servers.postgres import ADMIN, PostgresFleet, PostgresServer
-from tests.guards import RESOURCE, sequencer
 from tests.sql.clients import SqlClient
 from tests.sql.dialect import SqlDialect, run
 from tests.sql.postgres.fix_postgres import Database, fresh_database
 from tests.sql.postgres.proxy import PostgresProxy
+from tests.support.guards import RESOURCE, sequencer
 
 REFUSED = "takes writes only from the holder of its lock"
 

@@ -11,7 +11,7 @@ from urllib.parse import quote, urlencode
 import pytest
 
 from fencelock_lab.servers.postgres import ADMIN, PostgresFleet, PostgresServer
-from tests.helpers import wait_until
+from tests.support.helpers import wait_until
 
 
 class Copies:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fencelock_lab.servers.postgres import PostgresFleet, PostgresServer
-from tests.certificates import certify_server, make_authority
+from tests.support.certificates import certify_server, make_authority
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ from fencelock.stores.postgres.connection import install
 from fencelock.stores.postgres.connection.client import open_connection
 from fencelock.stores.postgres.source.store import PostgresSource
 from fencelock.stores.registry import guard_store
-from tests.guards import sequencer
 from tests.sql.guarded import Guarded
 from tests.sql.postgres.fix_postgres import Database
+from tests.support.guards import sequencer
 
 TRAPS = """
     CREATE ROLE {role} LOGIN;

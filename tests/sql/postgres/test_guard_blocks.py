@@ -9,9 +9,9 @@ import psycopg
 import pytest
 
 from fencelock import GuardError, UnfencedWriteError
-from tests.guards import HandmadeLease
 from tests.sql.guarded import BriefLease, Guarded, in_block, write
 from tests.sql.postgres.dialect import REFUSED
+from tests.support.guards import HandmadeLease
 
 # --- who ends it ----------------------------------------------------------------------------------
 ENDS: dict[str, Callable[[psycopg.Connection], Any]] = {

@@ -6,11 +6,11 @@ import pytest
 import fencelock
 from fencelock.stores.registry import guard_store
 from fencelock_lab.servers.postgres import PostgresServer
-from tests.guards import LOCK, RESOURCE, HandmadeLease
-from tests.helpers import wait_until
 from tests.sql.guarded import TABLE, Guarded, Step
 from tests.sql.postgres.dialect import PostgresDialect
 from tests.sql.postgres.fix_postgres import Database, only
+from tests.support.guards import LOCK, RESOURCE, HandmadeLease
+from tests.support.helpers import wait_until
 
 pytestmark = pytest.mark.server_wide
 

@@ -9,8 +9,8 @@ from psycopg.errors import SerializationFailure
 
 from fencelock import GuardError, SourceUnavailableError
 from fencelock.stores.postgres.guard import codec as guard_codec
-from tests.guards import LOCK, RESOURCE, HandmadeLease, sequencer
 from tests.sql.guarded import Guarded, write
+from tests.support.guards import LOCK, RESOURCE, HandmadeLease, sequencer
 
 LOOKS_BACK = ["repeatable read", "serializable"]
 

@@ -5,9 +5,9 @@ import pytest
 
 import fencelock
 from fencelock import GuardError, StaleTokenError, inspect_resources
-from tests.guards import LOCK, RESOURCE, HandmadeLease, HandmadeSource
 from tests.sql.guarded import Guarded
 from tests.sql.postgres.dialect import REFUSED
+from tests.support.guards import LOCK, RESOURCE, HandmadeLease, HandmadeSource
 
 pytestmark = pytest.mark.server_wide
 

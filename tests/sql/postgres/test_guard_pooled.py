@@ -5,11 +5,11 @@ import pytest
 
 import fencelock
 from fencelock import StaleTokenError
-from tests.guards import LOCK, RESOURCE, HandmadeLease
 from tests.sql.guarded import Guarded
 from tests.sql.postgres.dialect import REFUSED
 from tests.sql.postgres.fix_pgbouncer import PgBouncer
 from tests.sql.postgres.fix_postgres import only
+from tests.support.guards import LOCK, RESOURCE, HandmadeLease
 
 pytestmark = only("15")
 

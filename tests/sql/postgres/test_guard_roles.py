@@ -13,10 +13,10 @@ from fencelock.stores.postgres.source import store as source
 from fencelock.stores.postgres.source.store import PostgresSource
 from fencelock.stores.registry import guard_store
 from fencelock_lab.servers.postgres import PostgresServer
-from tests.guards import LOCK, RESOURCE, HandmadeLease, sequencer
 from tests.sql.guarded import TABLE, Guarded
 from tests.sql.postgres.dialect import REFUSED
 from tests.sql.postgres.fix_postgres import Database
+from tests.support.guards import LOCK, RESOURCE, HandmadeLease, sequencer
 
 pytestmark = pytest.mark.server_wide
 

@@ -8,9 +8,9 @@ import pytest
 import fencelock
 from fencelock import GuardError, SourceUnavailableError
 from fencelock.stores.registry import guard_store
-from tests.guards import LOCK, RESOURCE, HandmadeLease, HandmadeSource
 from tests.sql.guarded import Guarded, Step
 from tests.sql.postgres.dialect import REFUSED
+from tests.support.guards import LOCK, RESOURCE, HandmadeLease, HandmadeSource
 
 PARTITIONED = """
     CREATE TABLE log (day int, text text) PARTITION BY RANGE (day);

@@ -5,9 +5,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.guards import HandmadeLease, sequencer
 from tests.sql.guarded import Guarded
 from tests.sql.postgres.dialect import REFUSED
+from tests.support.guards import HandmadeLease, sequencer
 
 SET_UP = """
     CREATE TABLE parent (id int PRIMARY KEY);

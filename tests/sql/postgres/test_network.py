@@ -10,7 +10,6 @@ import fencelock
 from fencelock import SourceUnavailableError
 from fencelock.stores.postgres.source.store import PostgresSource
 from fencelock_lab.servers.postgres import PostgresServer
-from tests.helpers import wait_until
 from tests.sql.clients import PublicSource
 from tests.sql.marks import kinds
 from tests.sql.postgres.fix_copies import Copies, failover_url, promote, wait_until_replayed
@@ -18,6 +17,7 @@ from tests.sql.postgres.fix_pgbouncer import PgBouncer
 from tests.sql.postgres.fix_postgres import Database, only
 from tests.sql.postgres.fix_tls import TlsServer
 from tests.sql.waiters import TTL, Waiter, renewed
+from tests.support.helpers import wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("no_stray_threads"), only("18")]
 

@@ -8,9 +8,9 @@ import pytest
 from psycopg import generators
 
 from fencelock_lab.servers.postgres import PostgresServer
-from tests.helpers import wait_until
 from tests.sql.postgres.fix_postgres import Database
 from tests.sql.postgres.proxy import PostgresProxy
+from tests.support.helpers import wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.server_wide]
 

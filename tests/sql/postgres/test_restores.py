@@ -18,7 +18,6 @@ from fencelock.model import EPOCH_STRIDE
 from fencelock.protocol import source_requests as ask
 from fencelock.stores.postgres.source.store import PostgresSource
 from fencelock_lab.servers.postgres import ADMIN, PostgresFleet, PostgresServer
-from tests.helpers import wait_until
 from tests.sql.clients import SqlClient, one_token
 from tests.sql.clock import ClockedServer
 from tests.sql.postgres.fix_copies import (
@@ -30,6 +29,7 @@ from tests.sql.postgres.fix_copies import (
     wait_until_replayed,
 )
 from tests.sql.postgres.fix_postgres import Database, only
+from tests.support.helpers import wait_until
 
 pytestmark = pytest.mark.process
 

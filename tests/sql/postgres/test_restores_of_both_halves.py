@@ -5,10 +5,10 @@ import pytest
 import fencelock
 from fencelock import StaleTokenError
 from fencelock_lab.servers.postgres import PostgresServer
-from tests.guards import LOCK, RESOURCE
 from tests.sql.dialect import install
 from tests.sql.postgres.fix_copies import Copies
 from tests.sql.postgres.fix_postgres import only
+from tests.support.guards import LOCK, RESOURCE
 
 pytestmark = [pytest.mark.process, only("18")]
 

@@ -10,10 +10,10 @@ from fencelock import SourceError
 from fencelock.stores.postgres.source.store import PostgresSource
 from fencelock.stores.registry import guard_store
 from fencelock_lab.servers.postgres import PostgresServer
-from tests.helpers import wait_until
 from tests.sql.clients import PublicSource
 from tests.sql.marks import kinds
 from tests.sql.postgres.fix_postgres import Database, only
+from tests.support.helpers import wait_until
 
 pytestmark = pytest.mark.server_wide
 

@@ -10,7 +10,6 @@ import pytest
 from fencelock import SourceError
 from fencelock_lab.servers.postgres import PostgresFleet, PostgresServer
 from fencelock_lab.servers.processes import GONE, STOPPED, state_of
-from tests.helpers import wait_until
 from tests.sql.postgres.fix_copies import (
     Copies,
     create_restore_point,
@@ -21,6 +20,7 @@ from tests.sql.postgres.fix_copies import (
     wait_until_replayed,
 )
 from tests.sql.postgres.fix_postgres import Database, only
+from tests.support.helpers import wait_until
 
 pytestmark = pytest.mark.process
 

@@ -14,7 +14,6 @@ import psycopg
 import pytest
 
 from fencelock_lab.servers.postgres import PostgresFleet, PostgresServer
-from tests.helpers import DEADLINE_S, wait_until
 from tests.sql.postgres.fix_copies import (
     Copies,
     create_restore_point,
@@ -24,6 +23,7 @@ from tests.sql.postgres.fix_copies import (
     wait_until_replayed,
 )
 from tests.sql.postgres.fix_postgres import Database
+from tests.support.helpers import DEADLINE_S, wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.server_wide]
 

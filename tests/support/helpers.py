@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TypeVar
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 """The clone: for tests about the source and the documents, never to import from."""
 
 DEADLINE_S = 30.0

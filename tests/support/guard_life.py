@@ -23,10 +23,10 @@ from fencelock import (
     inspect_resources,
 )
 from tests.cli.program import Program
-from tests.guarded_keys import FLOWS, MAY_BE_UNKNOWN, Face, Loss
-from tests.guards import LOCK, RESOURCE, HandmadeLease, HandmadeSource
-from tests.helpers import wait_until
 from tests.process.actors import Actor, Stage
+from tests.support.guarded_keys import FLOWS, MAY_BE_UNKNOWN, Face, Loss
+from tests.support.guards import LOCK, RESOURCE, HandmadeLease, HandmadeSource
+from tests.support.helpers import wait_until
 
 MAX_LOST = 30
 """More requests than any flow has."""

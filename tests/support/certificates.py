@@ -4,7 +4,7 @@ import subprocess
 from pathlib import Path
 
 from fencelock_lab.servers.programs import give
-from tests.servers import need
+from tests.support.programs import need
 
 _NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout")
 

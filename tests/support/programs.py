@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import pytest
 
-from tests.helpers import ROOT
+from tests.support.helpers import ROOT
 
 
 def _packages() -> dict[str, list[str]]:

@@ -13,9 +13,9 @@ import fencelock.aio
 from fencelock import GuardError, SchemaError, WrongLockError, inspect_resources
 from fencelock.model import draw_claim
 from fencelock.stores.registry import source_store
-from tests.guards import LOCK, RESOURCE, HandmadeLease
-from tests.helpers import wait_until
 from tests.process.actors import Stage
+from tests.support.guards import LOCK, RESOURCE, HandmadeLease
+from tests.support.helpers import wait_until
 
 
 class BesideLocks:

@@ -1,6 +1,6 @@
 """A guarded resource at a store of keys, with one face for etcd and ZooKeeper, and what may be cut off there.
 
-The tests over it are in `guard_life.py` and `guard_beside_locks.py`.
+The tests over it are in `guard_life.py` and `guard_colocated.py`.
 """
 
 from abc import ABC, abstractmethod
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import fencelock
-from tests.guards import LOCK, RESOURCE, HandmadeLease, HandmadeSource
+from tests.support.guards import LOCK, RESOURCE, HandmadeLease, HandmadeSource
 
 
 class Face(ABC):
