@@ -14,7 +14,7 @@ from tests.sql.mysql.fix_tls import TlsServer
 from tests.sql.waiters import Waiter, renewed
 from tests.support.helpers import wait_until
 
-pytestmark = [pytest.mark.process, pytest.mark.usefixtures("no_stray_threads")]
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("no_stray_threads"), pytest.mark.server_wide]
 
 
 # --- several servers ------------------------------------------------------------------------------

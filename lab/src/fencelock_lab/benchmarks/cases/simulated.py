@@ -9,9 +9,9 @@ import time
 from collections.abc import Generator
 from typing import Any
 
+from fencelock import FencelockError
 from fencelock._flows import renewal
 from fencelock._flows.acquire import Attempt, Grant, acquire, deadline_ms
-from fencelock.errors import FencelockError
 from fencelock.protocol import source_requests as ask
 from fencelock_lab.benchmarks.measure import Result, summarise
 from fencelock_lab.benchmarks.stores import Site

@@ -7,7 +7,7 @@ was read meanwhile, of keys outside of the resource, and of two puts to one key.
 from collections.abc import Callable
 
 import fencelock
-from fencelock.stores.etcd.connection import wire
+from fencelock_lab.benchmarks import etcd_messages
 from fencelock_lab.benchmarks.guards import BY_HAND, GUARDED, LEASE, LOCK, NO_CHECK, RESOURCE, USUAL, Kind
 from fencelock_lab.benchmarks.stores.etcd import BareTransactions
 
@@ -18,7 +18,7 @@ _MARK = b"plain/mark"
 def prepare(url: str) -> None:
     """Put a mark by hand, and seal the resource."""
     bare = BareTransactions(url)
-    bare.run([], [wire.put(_MARK, b"1")])
+    bare.run([], [etcd_messages.put(_MARK, b"1")])
     bare.close()
     _guard(url).seal(LEASE)
 
@@ -26,11 +26,11 @@ def prepare(url: str) -> None:
 def variants(url: str, kind: Kind) -> dict[str, Callable[[], None]]:
     """Return a transaction with a comparison by hand, with none, and a guarded one."""
     bare, guard = BareTransactions(url), _guard(url)
-    puts = [wire.put(f"plain/{number}".encode(), b"x") for number in range(kind.statements)]
+    puts = [etcd_messages.put(f"plain/{number}".encode(), b"x") for number in range(kind.statements)]
     keys = [f"bench-data/{RESOURCE}/{number}" for number in range(kind.statements)]
 
     def by_hand() -> None:
-        bare.run([wire.has_value(_MARK, b"1")], puts)
+        bare.run([etcd_messages.has_value(_MARK, b"1")], puts)
 
     def unguarded() -> None:
         bare.run([], puts)

@@ -6,12 +6,14 @@ COMMIT.
 """
 
 from collections.abc import Callable
-
-import pymysql
+from typing import TYPE_CHECKING
 
 import fencelock
-from fencelock.stores.mysql.connection.url import parse_url
 from fencelock_lab.benchmarks.guards import BY_HAND, GUARDED, LEASE, LOCK, NO_CHECK, RESOURCE, Kind
+from fencelock_lab.benchmarks.stores.mysql import connect
+
+if TYPE_CHECKING:
+    import pymysql
 
 KINDS = (
     Kind("1 writer, 1 statement"),
@@ -29,7 +31,7 @@ _TABLES = (
 
 def prepare(url: str) -> None:
     """Make the tables, and protect one."""
-    with _connect(url) as native, native.cursor() as cursor:
+    with connect(url) as native, native.cursor() as cursor:
         for statement in _TABLES:
             cursor.execute(statement)
     guard = _guard(url)
@@ -39,7 +41,7 @@ def prepare(url: str) -> None:
 
 def variants(url: str, kind: Kind) -> dict[str, Callable[[], None]]:
     """Return a transaction with a look at the mark, with no check, and a guarded one."""
-    native = _connect(url)
+    native = connect(url)
     guard = _guard(url)
 
     def by_hand() -> None:
@@ -60,13 +62,6 @@ def variants(url: str, kind: Kind) -> dict[str, Callable[[], None]]:
             _write(lent, "report", kind)
 
     return {BY_HAND: by_hand, NO_CHECK: unguarded, GUARDED: guarded}
-
-
-def _connect(url: str) -> "pymysql.Connection[pymysql.cursors.Cursor]":
-    place = parse_url(url)
-    (address,) = place.addresses
-    login = {"host": address.host, "port": address.port, "user": place.user, "database": place.database}
-    return pymysql.connect(autocommit=True, **login)
 
 
 def _write(connection: "pymysql.Connection[pymysql.cursors.Cursor]", table: str, kind: Kind) -> None:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+import fencelock
+
 if TYPE_CHECKING:
     from fencelock_lab.servers.server import Server
 
@@ -32,6 +34,12 @@ class Site:
     url: str
     server: "Server | None" = None
     asked: Callable[[], int] | None = None
+
+
+def install(url: str) -> None:
+    """Install fencelock's source at a URL."""
+    with fencelock.connect(url) as source:
+        source.install()
 
 
 def site(store: str) -> AbstractContextManager[Site]:

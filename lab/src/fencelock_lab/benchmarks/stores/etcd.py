@@ -4,15 +4,12 @@ else would keep alive.
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from typing import Any
+from urllib.parse import urlsplit
 
 import grpc
 
-from fencelock.stores.etcd.connection import wire
-from fencelock.stores.etcd.connection.client import LEASE_GRANT, TXN, Method
-from fencelock.stores.etcd.connection.url import parse_url
-from fencelock.stores.etcd.source.store import EtcdSource
-from fencelock_lab.benchmarks.stores import PREFIX, Operation, Site
+from fencelock_lab.benchmarks import etcd_messages
+from fencelock_lab.benchmarks.stores import PREFIX, Operation, Site, install
 from fencelock_lab.servers.etcd import EtcdFleet
 from fencelock_lab.servers.fleet import fleet_of
 
@@ -28,7 +25,7 @@ def site() -> Iterator[Site]:
         cluster = fleet.shared(1)
         (server,) = cluster.servers
         url = cluster.url("bench")
-        EtcdSource(url).install()
+        install(url)
         yield Site("etcd", f"etcd {server.version()}", url, server, lambda: sum(server.calls().values()))
 
 
@@ -43,28 +40,27 @@ class BareTransactions:
     """Put a key that is not there, and delete it again: what the floor is, without any promise."""
 
     def __init__(self, url: str) -> None:
-        self._channel = grpc.insecure_channel(parse_url(url).endpoints[0])
-        self._call = self._caller(TXN)
-        self._lease = self._caller(LEASE_GRANT)(wire.LeaseGrantRequest(ttl=LEASE_S), timeout=REQUEST_TIMEOUT_S).id
+        self._channel = grpc.insecure_channel(urlsplit(url).netloc)
+        self._call = self._channel.unary_unary(etcd_messages.TXN)
+        grant = self._channel.unary_unary(etcd_messages.LEASE_GRANT)
+        reply = grant(etcd_messages.lease_grant(LEASE_S), timeout=REQUEST_TIMEOUT_S)
+        self._lease = etcd_messages.lease_of(reply)
         self._revision = 0
 
-    def _caller(self, method: Method) -> Any:
-        serialise = lambda message: message.SerializeToString()  # noqa: E731
-        return self._channel.unary_unary(method.path, serialise, method.reply.FromString)
-
-    def run(self, conditions: Sequence[Any], operations: Sequence[Any]) -> Any:
-        """Run a transaction whose conditions hold."""
-        reply = self._call(wire.txn(conditions, operations), timeout=REQUEST_TIMEOUT_S)
-        assert reply.succeeded
+    def run(self, conditions: Sequence[bytes], operations: Sequence[bytes]) -> bytes:
+        """Run a transaction whose conditions hold, and return the reply."""
+        reply: bytes = self._call(etcd_messages.txn(conditions, operations), timeout=REQUEST_TIMEOUT_S)
+        assert etcd_messages.is_done(reply)
         return reply
 
     def take(self) -> None:
         """Put the key."""
-        self._revision = self.run([wire.is_absent(KEY)], [wire.put(KEY, b"me", self._lease)]).header.revision
+        absent = etcd_messages.was_created(KEY, 0)
+        self._revision = etcd_messages.revision_of(self.run([absent], [etcd_messages.put(KEY, b"me", self._lease)]))
 
     def free(self) -> None:
         """Delete it."""
-        self.run([wire.was_created(KEY, self._revision)], [wire.delete(KEY)])
+        self.run([etcd_messages.was_created(KEY, self._revision)], [etcd_messages.delete(KEY)])
 
     def cycle(self) -> None:
         """Put the key, and delete it."""

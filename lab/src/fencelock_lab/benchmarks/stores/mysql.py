@@ -8,20 +8,23 @@ the refusal of late duplicates, errors, and rights: whoever may update the row m
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
+import pymysql
+
+import fencelock
 from fencelock.protocol import boottime_us, draw_claim
-from fencelock.protocol.source_requests import Acquire
-from fencelock.stores.mysql.connection.client import FORKS, MySQLConnection, open_connection
-from fencelock.stores.mysql.connection.url import parse_url
-from fencelock.stores.mysql.source.codec import SQL
-from fencelock.stores.mysql.source.store import MySQLSource
-from fencelock.stores.sql.source import GRANTED, MAX_WAITERS
-from fencelock_lab.benchmarks.stores import CONNECTIONS, PREFIX, Operation, Site
+from fencelock_lab.benchmarks.stores import CONNECTIONS, PREFIX, Operation, Site, install
 from fencelock_lab.servers.fleet import fleet_of
 from fencelock_lab.servers.mariadb import MariaDBFleet
 
+if TYPE_CHECKING:
+    from pymysql.cursors import Cursor
+
 TTL_US = 30_000_000
+MAX_WAITERS = 10_000
+"""What fencelock's clients pass to `fencelock_acquire`."""
 _BY_HAND = (
     """
     CREATE TABLE IF NOT EXISTS by_hand (name VARBINARY(512) PRIMARY KEY, token BIGINT NOT NULL, claim VARCHAR(64),
@@ -48,7 +51,7 @@ def site() -> Iterator[Site]:
         server.start()
         server.rows("CREATE DATABASE bench")
         url = server.url(database="bench")
-        MySQLSource(url).install()
+        install(url)
         ((version,),) = server.rows("SELECT VERSION()")
 
         def asked() -> int:
@@ -71,11 +74,18 @@ def by_hand(site: Site) -> Iterator[dict[str, Operation]]:
         }
 
 
+def connect(url: str) -> "pymysql.Connection[Cursor]":
+    """Return a new connection in autocommit mode to the database of a URL."""
+    parts = urlsplit(url)
+    address = {"host": parts.hostname, "port": parts.port, "user": parts.username, "database": parts.path[1:]}
+    return pymysql.connect(autocommit=True, charset="utf8mb4", **address)
+
+
 class HandWrittenLock:
     """Take and free a lock by two statements."""
 
     def __init__(self, url: str) -> None:
-        self.connection: MySQLConnection = open_connection(parse_url(url), 10.0)
+        self.connection = connect(url)
         self._claim = ""
         for statement in _BY_HAND:
             self._run(statement)
@@ -120,31 +130,42 @@ class HandWrittenLock:
 
     def close(self) -> None:
         """Close the connection."""
-        FORKS.close(self.connection)
+        self.connection.close()
 
 
 class SameCalls:
-    """fencelock's own two calls by hand: what is left above them is Python's."""
+    """The two calls of fencelock's clients by hand: what is left above them is Python's."""
 
     def __init__(self, url: str) -> None:
-        self._store = MySQLSource(url)
-        source = self._store.connect(request_timeout_s=10.0)
-        source.perform(Acquire("same", draw_claim(), "nobody", 100, boottime_us(), may_wait=False))
-        source.close()
-        self.connection: MySQLConnection = open_connection(parse_url(url), 10.0)
+        with fencelock.connect(url) as source:
+            with source.lock("bench-same"):
+                pass  # The first grant makes the row.
+            info = source.describe()
+        self._history = (info.epoch, info.history_id)
+        self.connection = connect(url)
+        with self.connection.cursor() as cursor:
+            cursor.execute("SET time_zone = '+00:00', tx_isolation = 'READ-COMMITTED'")
+        (now_us,) = self._call("SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))", ())
+        # Later than any claim that has ended, whenever the server read its clock.
+        self._ahead_us = now_us - boottime_us() + TTL_US
+        """How far this client's time is ahead of this machine's time since the boot."""
 
     def cycle(self) -> None:
         """Take the lock and free it."""
-        seen, claim = self._store.identity.seen, draw_claim()
-        assert seen is not None
-        # Later than any claim that has ended, however late the server told its time when the connection was made.
-        born_us = self._store.identity.clock.at(boottime_us()) + TTL_US
+        claim = draw_claim()
+        born_us = boottime_us() + self._ahead_us
         ttl_ms = TTL_US // 1000
-        told = (b"bench-same", claim, "somebody", ttl_ms, born_us, "wait", MAX_WAITERS, seen.epoch, seen.history_id)
-        ((outcome, *_),) = self.connection.run(SQL.acquire, told)
-        assert outcome == GRANTED
-        self.connection.run(SQL.release, (b"bench-same", claim, 0))
+        parameters = (b"bench-same", claim, "somebody", ttl_ms, born_us, "wait", MAX_WAITERS, *self._history)
+        outcome, *_ = self._call("CALL fencelock_acquire(%s, %s, %s, %s, %s, %s, %s, %s, %s)", parameters)
+        assert outcome == "granted"
+        self._call("CALL fencelock_release(%s, %s, %s)", (b"bench-same", claim, 0))
+
+    def _call(self, statement: str, parameters: tuple[object, ...]) -> tuple[Any, ...]:
+        with self.connection.cursor() as cursor:
+            cursor.execute(statement, parameters)
+            (row,) = cursor.fetchall()
+            return tuple(row)
 
     def close(self) -> None:
         """Close the connection."""
-        FORKS.close(self.connection)
+        self.connection.close()

@@ -12,17 +12,25 @@ from contextlib import closing, contextmanager
 
 import psycopg
 
+import fencelock
 from fencelock.protocol import boottime_us, draw_claim
-from fencelock.protocol.source_requests import Acquire, ReserveBlock
-from fencelock.stores.postgres.source.codec import HEAD_WAIT_MS, SQL
-from fencelock.stores.postgres.source.store import PostgresSource
-from fencelock.stores.sql.source import GRANTED, MAX_WAITERS
-from fencelock_lab.benchmarks.stores import CONNECTIONS, PREFIX, Operation, Site
+from fencelock_lab.benchmarks.stores import CONNECTIONS, PREFIX, Operation, Site, install
 from fencelock_lab.servers.fleet import fleet_of
 from fencelock_lab.servers.postgres import PostgresFleet
 
 VERSION = os.environ.get("BENCH_POSTGRES", "15")
 TTL_MS = 30_000
+HEAD_WAIT_MS, MAX_WAITERS = 1000, 10_000
+"""What fencelock's clients pass to `acquire`."""
+_SETTINGS = """
+SELECT set_config('synchronous_commit', 'off', false), set_config('enable_seqscan', 'off', false),
+       set_config('jit', 'off', false), set_config('plan_cache_mode', 'force_generic_plan', false)
+"""
+_ACQUIRE = """
+SELECT outcome, token, time_ms, now_us, source_id, epoch, history_id
+FROM fencelock.acquire(%s, %s, %s, %s, %s, %s, %s, %s, %s)
+"""
+_RELEASE = "SELECT was_held, now_us FROM fencelock.release(%s, %s, %s)"
 _BY_HAND = """
 CREATE SEQUENCE IF NOT EXISTS by_hand_token;
 CREATE TABLE IF NOT EXISTS by_hand_bound (bound bigint PRIMARY KEY);
@@ -59,7 +67,7 @@ def site() -> Iterator[Site]:
         server.settings["max_connections"] = CONNECTIONS
         server.start()
         url = server.url(dbname="postgres")
-        PostgresSource(url).install()
+        install(url)
         ((version,),) = server.rows("SHOW server_version")
         yield Site("postgres", f"PostgreSQL {version.split()[0]}", url, server)
 
@@ -83,7 +91,7 @@ def fill(url: str, count: int) -> str:
     with psycopg.connect(url, autocommit=True) as admin:
         admin.execute(f"CREATE DATABASE {name}".encode())
     url = url.rpartition("/")[0] + f"/{name}"
-    PostgresSource(url).install()
+    install(url)
     with psycopg.connect(url, autocommit=True) as admin:
         admin.execute(_FILL.format(count=count).encode())
     return url
@@ -101,8 +109,8 @@ class HandWrittenLock:
     def take(self) -> None:
         """Take the lock."""
         self._claim = draw_claim()
-        told = (b"bench", self._claim, "somebody", TTL_MS)
-        taken = self.connection.execute("SELECT by_hand_take(%s, %s, %s, %s)", told, prepare=True).fetchone()
+        parameters = (b"bench", self._claim, "somebody", TTL_MS)
+        taken = self.connection.execute("SELECT by_hand_take(%s, %s, %s, %s)", parameters, prepare=True).fetchone()
         assert taken is not None
         assert taken[0] is not None
 
@@ -127,27 +135,28 @@ class HandWrittenLock:
 
 
 class SameCalls:
-    """fencelock's own two statements by hand: what is left above them is Python's."""
+    """The two statements of fencelock's clients by hand: what is left above them is Python's."""
 
     def __init__(self, url: str) -> None:
-        self._store = PostgresSource(url)
+        with fencelock.connect(url) as source, source.lock("bench-same"):
+            pass  # The first grant makes the row.
         self.connection = psycopg.connect(url, autocommit=True)
-        self.connection.execute(SQL.settle_in.encode())
-        # The first grant makes the row, and has the process learn the server's clock.
-        source = self._store.connect(request_timeout_s=10.0)
-        for request in (ReserveBlock(), Acquire("same", draw_claim(), "nobody", 100, boottime_us(), may_wait=False)):
-            source.perform(request)
-        source.close()
+        self.connection.execute(_SETTINGS.encode())
+        self._ahead_us = 0
+        """How far the server's clock is ahead of this machine's time since the boot."""
+        self._release("nobody")
 
     def cycle(self) -> None:
         """Take the lock and free it."""
-        run = self.connection.execute
-        clock = self._store.identity.clock
-        claim, born_us = draw_claim(), clock.at(boottime_us())
-        told = (b"bench-same", claim, "somebody", TTL_MS, born_us, "wait", None, HEAD_WAIT_MS, MAX_WAITERS)
-        granted = run(SQL.acquire.encode(), told, prepare=True).fetchone()
+        claim = draw_claim()
+        born_us = boottime_us() + self._ahead_us
+        parameters = (b"bench-same", claim, "somebody", TTL_MS, born_us, "wait", None, HEAD_WAIT_MS, MAX_WAITERS)
+        granted = self.connection.execute(_ACQUIRE.encode(), parameters, prepare=True).fetchone()
         assert granted is not None
-        assert granted[0] == GRANTED
-        freed = run(SQL.release.encode(), (b"bench-same", claim, 0), prepare=True).fetchone()
+        assert granted[0] == "granted", granted
+        self._release(claim)
+
+    def _release(self, claim: str) -> None:
+        freed = self.connection.execute(_RELEASE.encode(), (b"bench-same", claim, 0), prepare=True).fetchone()
         assert freed is not None
-        clock.learn(freed[1], boottime_us())
+        self._ahead_us = freed[1] - boottime_us()

@@ -9,22 +9,43 @@ user passes. A second variant runs fencelock's own statements by hand: what is l
 
 import sqlite3
 import tempfile
+import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import fencelock
-from fencelock.clock import boottime_ms, boottime_us
-from fencelock.protocol import draw_claim
-from fencelock.stores.sqlite.connection.database import Database
-from fencelock.stores.sqlite.source.identity import PAGE_BYTES, SQL
-from fencelock.stores.sqlite.source.store import register_functions
+from fencelock.protocol import boottime_ms, boottime_us, draw_claim
 from fencelock_lab.benchmarks.stores import Operation, Site
 
 TTL_MS = 30_000
+PAGE_BYTES = 1024
 _MANY_TOKENS = 1 << 60
+_GRANT = """
+UPDATE fencelock_lock SET
+    (token, ended) = (SELECT s.counter + 1, fencelock_emit(s.counter + 1) FROM fencelock_source AS s WHERE s.id = 1),
+    claim = ?, holder = ?, ttl_ms = ?, deadline_ms = fencelock_now_ns() / 1000000 + ?
+WHERE name = ? AND claim IS NULL AND forgotten_us < ? AND ended_claim IS NOT ?
+  AND EXISTS (
+      SELECT 1 FROM fencelock_source AS s
+      WHERE s.id = 1 AND s.history_id = ? AND s.counter >= max(?, token) AND s.counter < s.bound
+        AND s.boot_id = ? AND s.time_namespace = ? AND s.born_after_us < ?)
+  AND NOT EXISTS (SELECT 1 FROM fencelock_waiter AS w WHERE w.lock = fencelock_lock.name)
+"""
+_RELEASE = """
+UPDATE fencelock_lock SET
+    claim = NULL, deadline_ms = 0, ended = 'it was released',
+    forgotten_us = max(forgotten_us, ended_us), ended_us = fencelock_now_ns() / 1000, ended_claim = claim,
+    holder = fencelock_emit((
+        SELECT w.claim FROM fencelock_waiter AS w
+        WHERE w.lock = fencelock_lock.name AND w.deadline_ms > (SELECT fencelock_now_ns() / 1000000)
+        ORDER BY w.ticket LIMIT 1))
+WHERE name = ? AND claim = ?
+"""
+"""The two statements of fencelock's own, for a lock that is free, and that nobody waits for."""
 
 
 @contextmanager
@@ -54,19 +75,16 @@ def fill(url: str, count: int) -> str:
     with fencelock.connect(f"sqlite:///{path}") as source, source.lock("lock-0"):
         pass
     rows = ((f"lock-{number}", number + 2) for number in range(1, count))
-    with closing(Database(path)) as database:
-        database.transact_flushed(
-            lambda: (
-                database.execute(
-                    "UPDATE fencelock_source SET reserved = :bound, bound = :bound", {"bound": count + 1_000_000}
-                ),
-                database.native.executemany(
-                    "INSERT INTO fencelock_lock (name, token, ttl_ms, deadline_ms, ended)"
-                    " VALUES (?, ?, 30000, 0, 'it was released')",
-                    rows,
-                ),
-            )
+    with closing(sqlite3.connect(path, isolation_level=None)) as native:
+        native.execute("PRAGMA synchronous = FULL")
+        native.execute("BEGIN IMMEDIATE")
+        native.execute("UPDATE fencelock_source SET reserved = :bound, bound = :bound", {"bound": count + 1_000_000})
+        native.executemany(
+            "INSERT INTO fencelock_lock (name, token, ttl_ms, deadline_ms, ended)"
+            " VALUES (?, ?, 30000, 0, 'it was released')",
+            rows,
         )
+        native.execute("COMMIT")
     return f"sqlite:///{path}"
 
 
@@ -129,9 +147,12 @@ class SameStatements:
     def __init__(self, path: Path) -> None:
         with fencelock.connect(f"sqlite:///{path}") as source, source.lock("bench") as lease:
             self._history_id, self._token = lease.sequencer.history_id, lease.token
-        self._told: deque[Any] = deque(maxlen=1)
+        self._emitted: deque[Any] = deque(maxlen=1)
         self.connection = connection = sqlite3.connect(path, isolation_level=None)
-        register_functions(self._told, connection)
+        # C functions without a Python frame, as fencelock registers them.
+        connection.create_function("fencelock_now_ns", 0, partial(time.clock_gettime_ns, time.CLOCK_BOOTTIME))
+        connection.create_function("fencelock_emit", 1, self._emitted.append)
+        connection.execute("PRAGMA synchronous = NORMAL")
         for column in ("reserved", "bound"):
             connection.execute(f"UPDATE fencelock_source SET {column} = {_MANY_TOKENS}")
         self._kernel = connection.execute("SELECT boot_id, time_namespace FROM fencelock_source").fetchone()
@@ -142,7 +163,7 @@ class SameStatements:
         claim = draw_claim()
         born_us = boottime_us()
         row = (claim, "somebody", TTL_MS, TTL_MS, "bench", born_us, claim)
-        granted = run(SQL.grant_if_free, (*row, self._history_id, self._token, *self._kernel, born_us)).rowcount
-        self._token = self._told.pop()
-        ended = run(SQL.end_lease, ("bench", claim)).rowcount
+        granted = run(_GRANT, (*row, self._history_id, self._token, *self._kernel, born_us)).rowcount
+        self._token = self._emitted.pop()
+        ended = run(_RELEASE, ("bench", claim)).rowcount
         assert granted == ended == 1

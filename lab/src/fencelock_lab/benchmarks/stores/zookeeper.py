@@ -12,8 +12,7 @@ from urllib.parse import urlsplit
 
 from kazoo.client import KazooClient
 
-from fencelock.stores.zookeeper.source.store import ZooKeeperSource
-from fencelock_lab.benchmarks.stores import PREFIX, Operation, Site
+from fencelock_lab.benchmarks.stores import PREFIX, Operation, Site, install
 from fencelock_lab.servers.fleet import fleet_of
 from fencelock_lab.servers.zookeeper import ZooKeeperFleet
 
@@ -28,7 +27,7 @@ def site() -> Iterator[Site]:
     """Yield a server on a disk that is gone afterwards."""
     with fleet_of(ZooKeeperFleet, PREFIX, on_disk=True) as fleet:
         server = fleet.shared()
-        ZooKeeperSource(server.url()).install()
+        install(server.url())
         yield Site(
             "zookeeper", f"ZooKeeper {server.version()}", server.url(), server, lambda: int(server.report()["Received"])
         )
