@@ -1,4 +1,4 @@
-"""`fencelock` as its users start it: a process with a source of its own."""
+"""Runs `fencelock` as users do: as a process, with a source of its own."""
 
 import json
 import os
@@ -17,12 +17,12 @@ import fencelock
 from tests.support.helpers import DEADLINE_S, wait_until
 
 _MARK = "TEST_MARK"
-"""The variable by which every process of one test is known."""
+"""The environment variable that marks every process of one test."""
 PROGRAM = [sys.executable, "-m", "fencelock.cli"]
 
 
 class Program:
-    """Runs `fencelock` in a folder of its own, and stops in the end what it started."""
+    """Runs `fencelock` in a folder of its own, and finally kills what it started."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -76,7 +76,7 @@ class Program:
         return [process for process in psutil.process_iter() if _mark_of(process) == self._mark]
 
     def stop_all(self) -> None:
-        """Kill what is left of what was started."""
+        """Kill the started processes that still run."""
         for process in self._started:
             if process.poll() is None:
                 process.kill()
@@ -120,7 +120,7 @@ def watchdog(process: subprocess.Popen[str]) -> psutil.Process:
 
 
 def is_gone(pid: int) -> bool:
-    """Tell whether a process has ended, reaped or not."""
+    """Return whether a process has ended, reaped or not."""
     try:
         return psutil.Process(pid).status() in {psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD}
     except psutil.NoSuchProcess:

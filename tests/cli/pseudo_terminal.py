@@ -1,4 +1,4 @@
-"""A terminal with a shell in it, and somebody who types: for job control, which only exists there."""
+"""A pseudo-terminal with a shell, for tests of job control."""
 
 import fcntl
 import os
@@ -74,7 +74,7 @@ class Terminal:
         return os.tcgetpgrp(self.master)
 
     def echoes(self) -> bool:
-        """Tell whether the terminal's modes are as a shell has them."""
+        """Return whether the terminal's modes are those of a shell."""
         return bool(termios.tcgetattr(self.master)[3] & termios.ECHO)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What the commands about locks and sources show and do; guards' own commands are in test_guards_cli.py."""
+"""The commands about locks and sources; those about guards are in test_guards_cli.py."""
 
 import json
 import sqlite3
@@ -70,7 +70,7 @@ def test_an_unknown_lock_is_an_error_in_json_too(program: Program, words: tuple[
 def test_break_makes_tokens_stale_of_a_lock_that_the_source_has_forgotten(
     program: Program, guard: fencelock.Guard
 ) -> None:
-    """What was purged at the source may still be about: whoever held the lock last has its token."""
+    """A token of a lock that was purged at the source may still be in use by its last holder."""
     breaking = ("break", "x", "--reason", "a test")
     with program.source() as source:
         with source.lock("x") as lease:

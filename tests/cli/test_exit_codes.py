@@ -1,4 +1,4 @@
-"""The exit codes of DESIGN's contract, and that no traceback reaches a user."""
+"""The documented exit codes, and that no traceback reaches a user."""
 
 import json
 import os
@@ -149,7 +149,7 @@ def test_every_fencelock_error_has_its_code() -> None:
     made = {kind.__name__: kind.__new__(kind) for kind in kinds}
     codes = {name: errors.exit_code(error) for name, error in made.items()}
     assert {name for name, code in codes.items() if code == 70} == {
-        # The command never uses a lease so: it would be our bug.
+        # The command never uses a lease in this way: it would be a bug.
         *("FencelockError", "LeaseError", "LeaseInheritedError", "LeaseReleasedError", "NotHeldError"),
     }
     assert codes["AcquireTimeoutError"] == 75

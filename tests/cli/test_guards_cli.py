@@ -237,7 +237,7 @@ def test_names_that_could_move_a_cursor_are_shown_escaped(program: Program, app:
 
 
 def test_doctor_continues_if_marks_cannot_be_read(program: Program) -> None:
-    """One who may examine the tables need not have the right to the marks."""
+    """A user who may examine the tables need not have the right to read the marks."""
     with program.source() as source:
         (finding,) = doctor._compare("postgresql://127.0.0.1:1/nowhere", source.describe())
     assert finding.code == "guard-refused"

@@ -25,7 +25,7 @@ FORWARDED = ["TERM", "INT", "HUP", "QUIT", "USR1", "USR2"]
 
 
 def ready(process: subprocess.Popen[str]) -> None:
-    """Wait until CMD says that it runs."""
+    """Wait until CMD reports that it runs."""
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
 
@@ -226,7 +226,7 @@ told = signals.Signals(events.Events())
 """
     is_cut_off = place == "in the leaving"
     program_text = begin.format(leaving_s=0.01 if is_cut_off else 60) + SWALLOWED[place]
-    # Once the wait is over, what it raised is all that there is: Python exits with 1. A leaving that hangs is cut off.
+    # Once the wait is over, Python exits with 1 because of InterruptedWait. A leaving that hangs is cut off.
     done = subprocess.run(
         [sys.executable, "-c", program_text], capture_output=True, text=True, timeout=DEADLINE_S, check=False
     )
@@ -263,7 +263,7 @@ def test_processes_that_cmd_left_behind_are_killed_if_they_ignore_sigterm(progra
 
 
 def test_a_daemon_that_leaves_the_group_is_out_of_reach(program: Program) -> None:
-    """As the documentation says; whoever wants it ended needs a cgroup."""
+    """As documented: ending it needs a cgroup."""
     process = program.start("run", "x", "--", "sh", "-c", "setsid sh -c 'echo $$; exec sleep 60' > pid & sleep 0.2")
     assert process.wait() == 0
     daemon = int(wait_until((program.folder / "pid").read_text))
@@ -311,7 +311,7 @@ def test_loss_kills_a_cmd_that_ignores_sigterm(program: Program) -> None:
 
 
 def test_loss_ends_a_run_inside_a_run(program: Program) -> None:
-    """Each has a group of its own; the inner one is told by the outer one's SIGTERM."""
+    """Each has a group of its own; the outer one's SIGTERM reaches the inner one."""
     inner = [*PROGRAM, "run", "y", "--", "sh", "-c", "echo ready; exec sleep 60"]
     process = program.start("run", "x", "--ttl", "2", "--", *inner)
     ready(process)
@@ -330,7 +330,7 @@ def test_loss_ends_a_stopped_cmd(program: Program) -> None:
 
 
 def test_a_run_cut_off_from_its_source_ends_before_the_deadline(program: Program) -> None:
-    """Nobody else can have got the lock when CMD is dead."""
+    """CMD is dead before another holder can get the lock."""
     process = program.start("run", "x", "--ttl", "5", "--", "sh", "-c", SAY_READY + "sleep 60")
     ready(process)
     command = running(process)
@@ -424,7 +424,7 @@ def test_the_default_file_is_named_when_it_is_created(program: Program) -> None:
     assert complaint() == ""
 
 
-# Root's default file is the machine's own. Who is somebody else needs leave to read this environment.
+# Root's default file belongs to the machine, so the test runs as another user, who may read this environment.
 _NOT_ROOT = (
     ["setpriv", "--reuid=65534", "--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
     if os.geteuid() == 0

@@ -20,7 +20,7 @@ STUBBORN = "trap '' TERM INT HUP; echo ready; while :; do sleep 0.1; done"
 
 
 def start(program: Program, *options: str, script: str = "echo ready; sleep 60") -> subprocess.Popen[str]:
-    """Start a run whose CMD says that it is ready, and wait for that."""
+    """Start a run and wait until its CMD reports that it is ready."""
     process = program.start("run", "x", *options, "--", "sh", "-c", script)
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
@@ -43,7 +43,7 @@ def test_the_cmd_of_a_frozen_run_ends_before_another_holder_gets_the_lock(progra
 
 
 def test_a_freeze_that_ends_before_the_deadline_but_after_the_grace_is_a_loss_too(program: Program) -> None:
-    """CMD was told to end: whether the lease could be renewed afterwards does not matter any more."""
+    """CMD has got SIGTERM, so a later renewal no longer matters."""
     process = start(program, "--ttl", "6", "--grace", "2")
     command = running(process)
     freeze(process.pid, program.folder / "locks.db")
@@ -89,7 +89,7 @@ def test_a_killed_run_has_its_whole_group_ended(program: Program, script: str) -
     process = start(program, "--ttl", "20", "--grace", "0.2", script=script)
     process.kill()
     wait_until(lambda: program.left() == [])
-    # The lease was not given back: it stays until its ttl.
+    # The lease was not released: it stays until its ttl.
     assert program.source().info("x").is_held
 
 
@@ -194,7 +194,7 @@ def succeeds(script: str) -> None:
 
 
 def test_after_the_deadline_there_is_no_grace() -> None:
-    """As when the whole machine was frozen: the first thing that the watchdog does is to kill."""
+    """As after a freeze of the whole machine: the watchdog kills at once."""
     succeeds("""
 import os, signal, subprocess
 from fencelock.cli.run import watchdog
@@ -233,7 +233,7 @@ assert supervisor.is_lost
 
 
 def test_others_lists_the_living_members_of_the_group() -> None:
-    """`others` names the living of one's own group, without oneself and without those who wait to be reaped."""
+    """`others` lists the living processes of the caller's group, without the caller and without zombies."""
     succeeds("""
 import os, subprocess
 from fencelock.cli.run import group

@@ -1,4 +1,4 @@
-"""No command prints a password that a URL holds, as user and password or as an option."""
+"""No command prints a password from a URL, neither of the login nor of an option."""
 
 import pytest
 
@@ -13,13 +13,13 @@ LOCK = "a"
 
 @pytest.fixture(params=["before the host", "as an option"])
 def guard_url(database: Database, request: pytest.FixtureRequest) -> str:
-    """A guard's URL with a password, which the server does not ask for."""
+    """A guard's URL with a password that the server does not need."""
     url = database.url()
     return f"{url}?password={PASSWORD}" if request.param == "as an option" else url.replace("@", f":{PASSWORD}@", 1)
 
 
 def said(program: Program, code: int, *words: str) -> str:
-    """Run a command that ends with this code, and return all that it prints, which is not the password."""
+    """Run a command that exits with this code; check that its output lacks the password, and return the output."""
     done = program(*words)
     text = done.stdout + done.stderr
     assert done.returncode == code, text

@@ -1,4 +1,4 @@
-"""The library without its extra `cli`: the command is there, and says what it needs."""
+"""The library without its extra `cli`: the command exists, and says what it needs."""
 
 import subprocess
 import sys

@@ -9,8 +9,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, c
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from fencelock.integrations.sqlalchemy import fenced
-from tests.integrations.places import Where
 from tests.support.guards import RESOURCE
+from tests.integrations.databases import GuardedDatabase
 
 TARGETS = ("session", "connection", "async session", "async connection")
 Body = Callable[[Any], Any]
@@ -46,16 +46,16 @@ def read(target: Any) -> Any:
 class Stack:
     """One engine, and one session or connection on it, of one of the four kinds."""
 
-    def __init__(self, target: str, where: Where, **options: Any) -> None:
+    def __init__(self, target: str, guarded: GuardedDatabase, **options: Any) -> None:
         self.is_async = target.startswith("async")
         self.is_session = target.endswith("session")
         self._runner = asyncio.Runner()
         self.async_engine: AsyncEngine | None = None
         if self.is_async:
-            self.async_engine = create_async_engine(where.engines[1], **options)
+            self.async_engine = create_async_engine(guarded.engines[1], **options)
             self.engine: Engine = self.async_engine.sync_engine
         else:
-            self.engine = create_engine(where.engines[0], **options)
+            self.engine = create_engine(guarded.engines[0], **options)
         self.target = self.open()
 
     def open(self) -> Any:

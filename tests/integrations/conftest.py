@@ -5,18 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.integrations.places import KINDS, Where, make_tables, place_of
+from tests.integrations.databases import KINDS, GuardedDatabase, make_tables, open_database
 
 
 @pytest.fixture(params=KINDS)
-def empty(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Where]:
+def empty(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[GuardedDatabase]:
     """Yield an empty database of each kind."""
-    with place_of(request.param, tmp_path, request.getfixturevalue) as where:
-        yield where
+    with open_database(request.param, tmp_path, request.getfixturevalue) as guarded:
+        yield guarded
 
 
 @pytest.fixture
-def where(empty: Where) -> Where:
-    """Return a database of each kind, whose table `reports` is protected."""
+def guarded(empty: GuardedDatabase) -> GuardedDatabase:
+    """Return a database of each kind with a protected table `reports`."""
     make_tables(empty)
     return empty

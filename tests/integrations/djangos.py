@@ -1,4 +1,4 @@
-"""The project of `project/` in this process, whose database each test changes, and in processes of its own."""
+"""The Django project of `project/`, in this process (with the database of each test) and in processes of its own."""
 
 import json
 import os
@@ -21,13 +21,13 @@ django.setup()
 
 from books.models import Report  # noqa: E402
 
-from tests.integrations.places import Where  # noqa: E402
+from tests.integrations.databases import GuardedDatabase  # noqa: E402
 
 
 @contextmanager
-def project_on(where: Where) -> Iterator[None]:
-    """Have the project's tables in a database, with one report."""
-    settings = connections.configure_settings({"default": where.settings})
+def project_on(guarded: GuardedDatabase) -> Iterator[None]:
+    """Create the project's tables, with one report, in a database."""
+    settings = connections.configure_settings({"default": guarded.settings})
     connections.databases["default"] = settings["default"]
     forget()
     try:
@@ -45,9 +45,9 @@ def forget() -> None:
         del connections["default"]
 
 
-def manage(where: Where, *words: str, source: str | None = None, **more: Any) -> subprocess.Popen[str]:
+def manage(guarded: GuardedDatabase, *words: str, source: str | None = None, **more: Any) -> subprocess.Popen[str]:
     """Start `manage.py` in a process of its own."""
-    environment = os.environ | {"BOOKS_DATABASE": json.dumps(where.settings)}
+    environment = os.environ | {"BOOKS_DATABASE": json.dumps(guarded.settings)}
     environment |= {} if source is None else {"BOOKS_SOURCE": source}
     command = [sys.executable, "-W", "error", "manage.py", *words]
     return subprocess.Popen(
@@ -55,8 +55,8 @@ def manage(where: Where, *words: str, source: str | None = None, **more: Any) ->
     )
 
 
-def managed(where: Where, *words: str, source: str | None = None) -> tuple[int, str]:
+def managed(guarded: GuardedDatabase, *words: str, source: str | None = None) -> tuple[int, str]:
     """Run `manage.py` to its end; return its exit code, and what it printed."""
-    process = manage(where, *words, source=source)
+    process = manage(guarded, *words, source=source)
     said, complained = process.communicate(timeout=60)
     return process.returncode, said + complained

@@ -26,8 +26,8 @@ from fencelock import (
     WrongLockError,
 )
 from fencelock.integrations.django import fenced, lock, protected, source
+from tests.integrations.databases import GuardedDatabase
 from tests.integrations.djangos import Report, forget, project_on
-from tests.integrations.places import Where
 from tests.sql.guarded import Step
 from tests.support.guards import LOCK, HandmadeLease, HandmadeSource, sequencer
 
@@ -36,7 +36,7 @@ FIRST = "first"
 
 
 @pytest.fixture(autouse=True)
-def project(empty: Where) -> Iterator[None]:
+def project(empty: GuardedDatabase) -> Iterator[None]:
     with project_on(empty):
         call_command("fencelock_protect", verbosity=0, stdout=_Silent())
         yield
@@ -52,8 +52,8 @@ def lease() -> HandmadeLease:
     return HandmadeLease(5)
 
 
-def guard(where: Where, **named: Any) -> fencelock.Guard:
-    return fencelock.guard(where.url, resource="reports", lock=LOCK, **named)
+def guard(guarded: GuardedDatabase, **named: Any) -> fencelock.Guard:
+    return fencelock.guard(guarded.url, resource="reports", lock=LOCK, **named)
 
 
 def write(value: str) -> None:
@@ -77,7 +77,7 @@ def value() -> str:
 
 # --- what a block does ------------------------------------------------------------------------------
 @pytest.mark.reduced
-def test_a_block_seals_writes_and_commits(empty: Where, lease: HandmadeLease) -> None:
+def test_a_block_seals_writes_and_commits(empty: GuardedDatabase, lease: HandmadeLease) -> None:
     with fenced(lease, resource="reports"):
         report = Report.objects.get(pk=1)
         report.value = "new"
@@ -98,13 +98,13 @@ def test_an_exception_undoes_the_block_and_it_may_be_made_again(lease: HandmadeL
     assert value() == "new"
 
 
-def test_a_bare_sequencer_and_a_guard_of_ones_own_are_as_good(empty: Where) -> None:
+def test_a_bare_sequencer_and_a_guard_of_ones_own_are_as_good(empty: GuardedDatabase) -> None:
     with fenced(sequencer(5, claim=uuid4().hex), guard=guard(empty)):
         write("new")
     assert value() == "new"
 
 
-def test_callbacks_run_after_the_commit(empty: Where, lease: HandmadeLease) -> None:
+def test_callbacks_run_after_the_commit(empty: GuardedDatabase, lease: HandmadeLease) -> None:
     seen = []
     with fenced(lease, resource="reports"):
         write("new")
@@ -151,7 +151,7 @@ def test_bulk_operations_are_fenced(lease: HandmadeLease) -> None:
 
 # --- what is refused --------------------------------------------------------------------------------
 @pytest.mark.reduced
-def test_g1_a_stale_holder_is_refused(empty: Where, lease: HandmadeLease) -> None:
+def test_g1_a_stale_holder_is_refused(empty: GuardedDatabase, lease: HandmadeLease) -> None:
     with fenced(lease, resource="reports"):
         write("mine")
     guard(empty).seal(HandmadeLease(6))
@@ -161,7 +161,7 @@ def test_g1_a_stale_holder_is_refused(empty: Where, lease: HandmadeLease) -> Non
     assert value() == "mine"
 
 
-def test_g2_a_seal_between_ours_and_our_first_read_is_seen(empty: Where, lease: HandmadeLease) -> None:
+def test_g2_a_seal_between_ours_and_our_first_read_is_seen(empty: GuardedDatabase, lease: HandmadeLease) -> None:
     guard(empty).seal(lease)
 
     def write_newer() -> None:
@@ -181,7 +181,9 @@ def test_g2_a_seal_between_ours_and_our_first_read_is_seen(empty: Where, lease: 
 
 @pytest.mark.reduced
 @pytest.mark.parametrize("is_failing", [False, True])
-def test_g6_nothing_is_presented_after_the_block(empty: Where, lease: HandmadeLease, *, is_failing: bool) -> None:
+def test_g6_nothing_is_presented_after_the_block(
+    empty: GuardedDatabase, lease: HandmadeLease, *, is_failing: bool
+) -> None:
     with pytest.raises(ZeroDivisionError) if is_failing else nullcontext():
         work(lease, fail if is_failing else bool)
     with pytest.raises(DatabaseError, match=empty.refused):
@@ -200,7 +202,7 @@ def test_g6_a_write_to_another_resources_table_is_refused(lease: HandmadeLease) 
     assert Note.objects.count() == 0
 
 
-def test_g9_a_lost_seal_is_reported(empty: Where, lease: HandmadeLease) -> None:
+def test_g9_a_lost_seal_is_reported(empty: GuardedDatabase, lease: HandmadeLease) -> None:
     with fenced(lease, resource="reports"):
         write("mine")
     guard(empty).lower(3, reason="as a restore would")
@@ -215,14 +217,14 @@ def test_g5_another_locks_lease_is_refused() -> None:
     assert value() == FIRST
 
 
-def test_a_lease_that_is_over_is_refused(empty: Where, lease: HandmadeLease) -> None:
+def test_a_lease_that_is_over_is_refused(empty: GuardedDatabase, lease: HandmadeLease) -> None:
     lease.problem = LeaseExpiredError("over")
     with pytest.raises(LeaseExpiredError), fenced(lease, resource="reports"):
         write("late")
     assert guard(empty).mark().token == 0
 
 
-def test_g2_inside_an_atomic_block_it_is_refused(empty: Where, lease: HandmadeLease) -> None:
+def test_g2_inside_an_atomic_block_it_is_refused(empty: GuardedDatabase, lease: HandmadeLease) -> None:
     with transaction.atomic(), pytest.raises(GuardError, match="outermost"), fenced(lease, resource="reports"):
         write("new")
     with pytest.raises(GuardError, match="outermost"):
@@ -278,7 +280,9 @@ def test_the_claim_is_in_no_log_of_queries(lease: HandmadeLease) -> None:
 
 
 # --- asyncio ----------------------------------------------------------------------------------------
-def test_on_an_event_loop_django_itself_refuses_before_anything_is_asked(empty: Where, lease: HandmadeLease) -> None:
+def test_on_an_event_loop_django_itself_refuses_before_anything_is_asked(
+    empty: GuardedDatabase, lease: HandmadeLease
+) -> None:
     async def view() -> None:
         with pytest.raises(SynchronousOnlyOperation), fenced(lease, resource="reports"):
             write("new")
@@ -315,7 +319,7 @@ def test_locks_come_from_the_configured_source(tmp_path: Any) -> None:
         source()
 
 
-def test_a_guards_url_may_be_configured(empty: Where, lease: HandmadeLease) -> None:
+def test_a_guards_url_may_be_configured(empty: GuardedDatabase, lease: HandmadeLease) -> None:
     with override_settings(FENCELOCK={"GUARDS": {"default": "redis://nowhere"}}), pytest.raises(ConfigError):
         fenced(lease, resource="reports")
     with override_settings(FENCELOCK={"GUARDS": {"default": empty.url}}), fenced(lease, resource="reports"):
@@ -333,7 +337,7 @@ def test_a_model_without_a_table_cannot_ask() -> None:
         protected(resource="reports", lock=LOCK)(abstract)
 
 
-def test_what_the_check_says(empty: Where) -> None:
+def test_what_the_check_says(empty: GuardedDatabase) -> None:
     def found() -> list[str]:
         return [message.id for message in run_checks(databases=["default"])]
 
@@ -348,7 +352,7 @@ def test_what_the_check_says(empty: Where) -> None:
     assert found() == ["fencelock.W001"] * 2
 
 
-def test_the_command_checks_and_switches(empty: Where) -> None:
+def test_the_command_checks_and_switches(empty: GuardedDatabase) -> None:
     call_command("fencelock_protect", check=True, stdout=_Silent())
     guard(empty).unprotect(reason="to show that it is missing")
     with pytest.raises(CommandError, match="is not protected"):

@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 
 from tests.integrations.djangos import manage, managed
-from tests.integrations.places import Where
 from tests.support.helpers import wait_until
+from tests.integrations.databases import GuardedDatabase
 
 pytestmark = pytest.mark.process
 
 
-def value(where: Where) -> str:
-    return where.rows("SELECT value FROM books_report")[0][0]
+def value(guarded: GuardedDatabase) -> str:
+    return guarded.rows("SELECT value FROM books_report")[0][0]
 
 
 @pytest.fixture
-def source(empty: Where, tmp_path: Path) -> str:
+def source(empty: GuardedDatabase, tmp_path: Path) -> str:
     """Make the project's tables with one report, and return its source of locks."""
     url = f"sqlite:///{tmp_path / 'locks.db'}"
     assert managed(empty, "migrate", "--run-syncdb", source=url)[0] == 0
@@ -29,7 +29,7 @@ def source(empty: Where, tmp_path: Path) -> str:
 
 
 @pytest.mark.reduced
-def test_a_project_from_migrate_to_a_refused_script(empty: Where, source: str) -> None:
+def test_a_project_from_migrate_to_a_refused_script(empty: GuardedDatabase, source: str) -> None:
     code, said = managed(empty, "check", "--database", "default", "--fail-level", "WARNING", source=source)
     assert code == 1
     assert re.search(r"fencelock\.W001.*books_report.* is not protected", said)
@@ -51,7 +51,7 @@ def test_a_project_from_migrate_to_a_refused_script(empty: Where, source: str) -
     assert value(empty) == "first, then"
 
 
-def test_a_database_that_cannot_be_read_is_reported_without_a_traceback(empty: Where) -> None:
+def test_a_database_that_cannot_be_read_is_reported_without_a_traceback(empty: GuardedDatabase) -> None:
     elsewhere = {"NAME": "/nowhere/app.db"} if empty.kind == "sqlite" else {"PORT": "1"}
     gone = replace(empty, settings=empty.settings | elsewhere)
     told = [managed(gone, "fencelock_protect", *words) for words in ((), ("--check",))]
@@ -65,7 +65,7 @@ def test_a_database_that_cannot_be_read_is_reported_without_a_traceback(empty: W
         assert (code, "fencelock.W002) database 'default': Django cannot read" in said) == (0, True), said
 
 
-def test_observed_first_and_enforced_then(empty: Where, source: str) -> None:
+def test_observed_first_and_enforced_then(empty: GuardedDatabase, source: str) -> None:
     assert managed(empty, "fencelock_protect", "--mode", "observe", source=source)[0] == 0
     assert managed(empty, "unfenced", source=source)[0] == 0
     assert value(empty) == "unfenced"
@@ -77,7 +77,7 @@ def test_observed_first_and_enforced_then(empty: Where, source: str) -> None:
     assert managed(empty, "nightly", "then", source=source) == (0, "")
 
 
-def test_a_frozen_job_is_refused_after_its_successor(empty: Where, source: str) -> None:
+def test_a_frozen_job_is_refused_after_its_successor(empty: GuardedDatabase, source: str) -> None:
     assert managed(empty, "fencelock_protect", source=source)[0] == 0
     frozen = manage(empty, "nightly", "stale", "--freeze", source=source)
     try:
@@ -99,7 +99,7 @@ def _state(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
-def test_a_wrong_setting_is_an_error_of_the_check(empty: Where, source: str) -> None:
+def test_a_wrong_setting_is_an_error_of_the_check(empty: GuardedDatabase, source: str) -> None:
     code, said = managed(empty, "check", source="redis://localhost")
     assert code == 1
     assert "fencelock.E001" in said

@@ -17,8 +17,8 @@ from fencelock import ConfigError, GuardError
 from fencelock.integrations.sqlalchemy import fenced
 from fencelock.integrations.sqlalchemy.urls import url_of
 from tests.integrations.alchemy import TARGETS, Plain, Report, Stack, write
-from tests.integrations.places import Where, make_tables, place_of
 from tests.support.guards import LOCK, HandmadeLease
+from tests.integrations.databases import GuardedDatabase, make_tables, open_database
 
 ENDING = {
     "postgres": ("SELECT pg_backend_pid()", "SELECT pg_terminate_backend({}, 5000)"),
@@ -28,11 +28,11 @@ ENDING = {
 
 
 @pytest.fixture
-def file(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Where]:
+def file(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[GuardedDatabase]:
     """A file of SQLite's."""
-    with place_of("sqlite", tmp_path, request.getfixturevalue) as where:
-        make_tables(where)
-        yield where
+    with open_database("sqlite", tmp_path, request.getfixturevalue) as guarded:
+        make_tables(guarded)
+        yield guarded
 
 
 @pytest.fixture
@@ -43,7 +43,9 @@ def lease() -> HandmadeLease:
 # --- SQLite: who begins, and when -------------------------------------------------------------------
 @pytest.mark.parametrize("begin", ["BEGIN", "BEGIN IMMEDIATE"])
 @pytest.mark.parametrize("target", TARGETS)
-def test_an_engine_that_begins_by_an_event_works(file: Where, lease: HandmadeLease, target: str, begin: str) -> None:
+def test_an_engine_that_begins_by_an_event_works(
+    file: GuardedDatabase, lease: HandmadeLease, target: str, begin: str
+) -> None:
     stack = Stack(target, file)
 
     @event.listens_for(stack.engine, "connect")
@@ -61,7 +63,9 @@ def test_an_engine_that_begins_by_an_event_works(file: Where, lease: HandmadeLea
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_an_engine_in_autocommit_leaves_no_transaction_behind(file: Where, lease: HandmadeLease, target: str) -> None:
+def test_an_engine_in_autocommit_leaves_no_transaction_behind(
+    file: GuardedDatabase, lease: HandmadeLease, target: str
+) -> None:
     options: dict[str, Any] = {"pool_size": 1, "max_overflow": 0, "skip_autocommit_rollback": True}
     stack = Stack(target, file, isolation_level="AUTOCOMMIT", **options)
     stack.fenced(lease, write("new"))
@@ -77,7 +81,7 @@ def test_an_engine_in_autocommit_leaves_no_transaction_behind(file: Where, lease
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="Python 3.12 brought Connection.autocommit")
 @pytest.mark.reduced
 def test_a_driver_that_keeps_a_transaction_open_needs_foreign_keys_from_the_start(
-    file: Where, lease: HandmadeLease
+    file: GuardedDatabase, lease: HandmadeLease
 ) -> None:
     engine = create_engine(file.engines[0], connect_args={"autocommit": False})
     with Session(engine) as session:
@@ -98,7 +102,7 @@ def test_a_driver_that_keeps_a_transaction_open_needs_foreign_keys_from_the_star
     engine.dispose()
 
 
-def test_foreign_keys_are_enforced_in_the_block_alone(file: Where, lease: HandmadeLease) -> None:
+def test_foreign_keys_are_enforced_in_the_block_alone(file: GuardedDatabase, lease: HandmadeLease) -> None:
     file.rows("CREATE TABLE child (parent INTEGER REFERENCES plain)")
     orphan = text("INSERT INTO child VALUES (99)")
     stack = Stack("connection", file)
@@ -110,7 +114,7 @@ def test_foreign_keys_are_enforced_in_the_block_alone(file: Where, lease: Handma
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_file_that_others_write_is_waited_for_no_longer_than_the_engine_says(
-    file: Where, lease: HandmadeLease, target: str
+    file: GuardedDatabase, lease: HandmadeLease, target: str
 ) -> None:
     stack = Stack(target, file, connect_args={"timeout": 0.05})
     stack.fenced(lease, write("mine"))
@@ -132,7 +136,7 @@ def test_a_database_without_a_file_cannot_be_guarded(url: str, lease: HandmadeLe
     engine.dispose()
 
 
-def test_a_guard_of_another_file_is_refused(file: Where, lease: HandmadeLease, tmp_path: Path) -> None:
+def test_a_guard_of_another_file_is_refused(file: GuardedDatabase, lease: HandmadeLease, tmp_path: Path) -> None:
     other = tmp_path / "other.db"
     sqlite3.connect(other).close()
     guard = fencelock.guard(f"sqlite:///{other}", resource="reports", lock=LOCK)
@@ -143,64 +147,66 @@ def test_a_guard_of_another_file_is_refused(file: Where, lease: HandmadeLease, t
 
 
 # --- sessions ---------------------------------------------------------------------------------------
-def test_a_session_with_several_engines_must_name_one(where: Where, tmp_path: Path, lease: HandmadeLease) -> None:
-    engine, other = create_engine(where.engines[0]), create_engine(f"sqlite:///{tmp_path / 'other.db'}")
+def test_a_session_with_several_engines_must_name_one(
+    guarded: GuardedDatabase, tmp_path: Path, lease: HandmadeLease
+) -> None:
+    engine, other = create_engine(guarded.engines[0]), create_engine(f"sqlite:///{tmp_path / 'other.db'}")
     with Session(binds={Report: engine, Plain: other}) as session:
         with pytest.raises(ConfigError, match="bind_arguments"):
             fenced(session, lease, resource="reports")
         with fenced(session, lease, resource="reports", bind_arguments={"mapper": Report}):
             session.get_one(Report, 1).value = "new"
-    assert where.value() == "new"
+    assert guarded.value() == "new"
     engine.dispose()
     other.dispose()
 
 
-def test_a_session_that_is_bound_to_a_connection(where: Where, lease: HandmadeLease) -> None:
-    engine = create_engine(where.engines[0])
+def test_a_session_that_is_bound_to_a_connection(guarded: GuardedDatabase, lease: HandmadeLease) -> None:
+    engine = create_engine(guarded.engines[0])
     with engine.connect() as connection, Session(connection) as session:
         with fenced(session, lease, resource="reports"):
             session.get_one(Report, 1).value = "new"
-        assert where.value() == "new"
+        assert guarded.value() == "new"
         block = fenced(session, lease, resource="reports")
         with connection.begin(), pytest.raises(GuardError, match="session's connection is in a transaction"), block:
             pass
     engine.dispose()
 
 
-def test_a_scoped_session_stands_for_its_session(where: Where, lease: HandmadeLease) -> None:
-    engine = create_engine(where.engines[0])
+def test_a_scoped_session_stands_for_its_session(guarded: GuardedDatabase, lease: HandmadeLease) -> None:
+    engine = create_engine(guarded.engines[0])
     registry = scoped_session(sessionmaker(engine))
     with fenced(registry, lease, resource="reports") as session:
         assert session is registry()
         registry.get_one(Report, 1).value = "new"
-    assert where.value() == "new"
+    assert guarded.value() == "new"
     registry.remove()
     engine.dispose()
 
 
-def test_the_engines_options_for_a_block_hold(where: Where, lease: HandmadeLease) -> None:
-    engine = create_engine(where.engines[0])
+def test_the_engines_options_for_a_block_hold(guarded: GuardedDatabase, lease: HandmadeLease) -> None:
+    engine = create_engine(guarded.engines[0])
     serializable = engine.execution_options(isolation_level="SERIALIZABLE")
     with Session(serializable) as session, fenced(session, lease, resource="reports"):
-        if where.kind == "postgres":
+        if guarded.kind == "postgres":
             assert session.scalar(text("SHOW transaction_isolation")) == "serializable"
         session.get_one(Report, 1).value = "new"
-    assert where.value() == "new"
+    assert guarded.value() == "new"
     engine.dispose()
 
 
 def test_a_block_whose_connection_was_killed_is_rolled_back_and_the_pool_works(
-    where: Where, lease: HandmadeLease
+    guarded: GuardedDatabase, lease: HandmadeLease
 ) -> None:
-    if where.kind == "sqlite":
+    if guarded.kind == "sqlite":
         pytest.skip("a file has no server that could end a connection")
     for target in TARGETS:
-        stack = Stack(target, where)
+        stack = Stack(target, guarded)
 
         def ended(it: Any) -> None:
             write("lost")(it)
-            which, kill = ENDING[where.kind]
-            where.rows(kill.format(it.execute(text(which)).scalar_one()))
+            which, kill = ENDING[guarded.kind]
+            guarded.rows(kill.format(it.execute(text(which)).scalar_one()))
             if hasattr(it, "flush"):
                 it.add(Report(id=2, value="lost"))
                 it.flush()
@@ -208,9 +214,9 @@ def test_a_block_whose_connection_was_killed_is_rolled_back_and_the_pool_works(
 
         with pytest.raises((DBAPIError, GuardError)):
             stack.fenced(lease, ended)
-        assert where.value() != "lost"
+        assert guarded.value() != "lost"
         stack.fenced(lease, write("next"))
-        assert where.value() == "next"
+        assert guarded.value() == "next"
         stack.close()
 
 

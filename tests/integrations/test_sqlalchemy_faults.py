@@ -1,4 +1,4 @@
-"""SQLAlchemy over a server: how many trips a block takes, and what is told when one of them is lost."""
+"""SQLAlchemy over a server: the number of round trips of a block, and the error when one of them is lost."""
 
 import dataclasses
 import logging
@@ -10,7 +10,7 @@ from sqlalchemy import text
 
 from fencelock import FencelockError, GuardError, OutcomeUnknownError
 from tests.integrations.alchemy import TARGETS, Stack, write
-from tests.integrations.places import Where, make_tables, place_of
+from tests.integrations.databases import GuardedDatabase, make_tables, open_database
 from tests.sql.mysql.proxy import MySQLProxy
 from tests.sql.postgres.proxy import PostgresProxy
 from tests.support.guards import HandmadeLease
@@ -31,33 +31,33 @@ PING = text("SELECT 1")
 
 
 MORE_TRIPS = {"postgres": 1, "mysql": 2}
-"""To present; and on MySQL, whose sessions keep what was presented, to take it back."""
+"""Presenting; and on MySQL, whose sessions keep what was presented, withdrawing."""
 IDLE = {
     "postgres": "SELECT 1 FROM pg_stat_activity WHERE state LIKE 'idle in%'",
     "mysql": "SELECT 1 FROM information_schema.innodb_trx WHERE SLEEP(0.15) = 0",
 }
-"""What has rows while a transaction is open. The server shows the same again to whoever looks ten times a second."""
+"""Has rows while a transaction is open. The server refreshes it less than ten times a second."""
 only_postgres = pytest.mark.parametrize("where", ["postgres"], indirect=True)
 
 
 @pytest.fixture(params=["postgres", "mysql"])
-def where(request: pytest.FixtureRequest, tmp_path: Any) -> Iterator[Where]:
-    with place_of(request.param, tmp_path, request.getfixturevalue) as place:
+def guarded(request: pytest.FixtureRequest, tmp_path: Any) -> Iterator[GuardedDatabase]:
+    with open_database(request.param, tmp_path, request.getfixturevalue) as place:
         make_tables(place)
         yield place
 
 
 @pytest.fixture
-def proxy(where: Where) -> Iterator[Any]:
-    port = int(where.settings["PORT"])
-    with PostgresProxy(port) if where.kind == "postgres" else FrameworksProxy(port) as the_proxy:
+def proxy(guarded: GuardedDatabase) -> Iterator[Any]:
+    port = int(guarded.settings["PORT"])
+    with PostgresProxy(port) if guarded.kind == "postgres" else FrameworksProxy(port) as the_proxy:
         yield the_proxy
 
 
-def behind(proxy: Any, where: Where) -> Where:
+def behind(proxy: Any, guarded: GuardedDatabase) -> GuardedDatabase:
     """Return the same database by way of the proxy, for engines."""
-    first, second = where.engines
-    return dataclasses.replace(where, engines=(proxy.url(first), proxy.url(second)))
+    first, second = guarded.engines
+    return dataclasses.replace(guarded, engines=(proxy.url(first), proxy.url(second)))
 
 
 def trips(proxy: Any, act: Callable[[], Any]) -> int:
@@ -67,10 +67,10 @@ def trips(proxy: Any, act: Callable[[], Any]) -> int:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_a_block_takes_one_trip_more_than_a_transaction(where: Where, proxy: Any, target: str) -> None:
-    stack = Stack(target, behind(proxy, where))
+def test_a_block_takes_one_trip_more_than_a_transaction(guarded: GuardedDatabase, proxy: Any, target: str) -> None:
+    stack = Stack(target, behind(proxy, guarded))
     lease = HandmadeLease(5)
-    guard = where.guard()
+    guard = guarded.guard()
     stack.fenced(lease, write("first"), guard=guard)
 
     def alone() -> None:
@@ -80,7 +80,7 @@ def test_a_block_takes_one_trip_more_than_a_transaction(where: Where, proxy: Any
     usual = trips(proxy, alone)
     assert (
         trips(proxy, lambda: stack.fenced(lease, lambda it: it.execute(PING), guard=guard))
-        == usual + MORE_TRIPS[where.kind]
+        == usual + MORE_TRIPS[guarded.kind]
     )
     stack.close()
 
@@ -88,22 +88,22 @@ def test_a_block_takes_one_trip_more_than_a_transaction(where: Where, proxy: Any
 @pytest.mark.parametrize("target", ["session", "async connection"])
 @pytest.mark.parametrize("lose", ["drop_request", "drop_reply"])
 def test_one_loss_is_reported_correctly_and_the_next_block_works(
-    where: Where, proxy: Any, target: str, lose: str
+    guarded: GuardedDatabase, proxy: Any, target: str, lose: str
 ) -> None:
-    stack = Stack(target, behind(proxy, where))
+    stack = Stack(target, behind(proxy, guarded))
     lease = HandmadeLease(5)
     for nth in range(1, MAX_LOST):
-        stack.fenced(lease, write("before"), guard=where.guard())
+        stack.fenced(lease, write("before"), guard=guarded.guard())
         fault = getattr(proxy, lose)(nth)
         error: Exception | None = None
         try:
-            stack.fenced(lease, write("done"), guard=where.guard())
+            stack.fenced(lease, write("done"), guard=guarded.guard())
         except Exception as caught:
             error = caught
         if error is None:
-            assert where.value() == "done", f"the loss of {nth} was told as done"
+            assert guarded.value() == "done", f"the loss of {nth} was told as done"
         elif not isinstance(error, OutcomeUnknownError):
-            assert where.value() == "before", f"the loss of {nth} was told as not done: {error}"
+            assert guarded.value() == "before", f"the loss of {nth} was told as not done: {error}"
         assert lease.open_transactions == 0
         if not fault.has_happened:
             assert nth > 2
@@ -113,78 +113,78 @@ def test_one_loss_is_reported_correctly_and_the_next_block_works(
     raise AssertionError(f"a block has more than {MAX_LOST} requests")
 
 
-def test_an_unconfirmed_commit_is_reported_as_unknown(where: Where, proxy: Any) -> None:
-    stack = Stack("session", behind(proxy, where))
+def test_an_unconfirmed_commit_is_reported_as_unknown(guarded: GuardedDatabase, proxy: Any) -> None:
+    stack = Stack("session", behind(proxy, guarded))
     lease = HandmadeLease(5)
 
     def last_reply_lost(session: Any) -> None:
         write("done")(session)
-        proxy.drop_reply(MORE_TRIPS[where.kind])
+        proxy.drop_reply(MORE_TRIPS[guarded.kind])
 
     with pytest.raises(OutcomeUnknownError, match="at COMMIT") as caught:
-        stack.fenced(lease, last_reply_lost, guard=where.guard())
+        stack.fenced(lease, last_reply_lost, guard=guarded.guard())
     assert not caught.value.definite
-    assert where.value() == "done"
-    stack.fenced(lease, write("next"), guard=where.guard())
-    assert where.value() == "next"
+    assert guarded.value() == "done"
+    stack.fenced(lease, write("next"), guard=guarded.guard())
+    assert guarded.value() == "next"
     stack.close()
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_g3_a_block_that_is_idle_for_longer_than_its_lease_is_ended(where: Where, target: str) -> None:
-    stack = Stack(target, where)
+def test_g3_a_block_that_is_idle_for_longer_than_its_lease_is_ended(guarded: GuardedDatabase, target: str) -> None:
+    stack = Stack(target, guarded)
     lease = HandmadeLease(5)
-    where.guard().seal(lease)
+    guarded.guard().seal(lease)
     lease.remaining = lambda: 0.2
 
     def idle(it: Any) -> None:
         write("frozen")(it)
-        wait_until(lambda: where.rows(IDLE[where.kind]) == [])
+        wait_until(lambda: guarded.rows(IDLE[guarded.kind]) == [])
         it.execute(PING)
 
     with pytest.raises(GuardError, match="idle for longer than its lease"):
         stack.fenced(lease, idle)
-    assert where.value() == "first"
+    assert guarded.value() == "first"
     lease.remaining = lambda: 30.0
     stack.fenced(lease, write("next"))
-    assert where.value() == "next"
+    assert guarded.value() == "next"
     stack.close()
 
 
 @only_postgres
-def test_a_database_without_the_guards_schema_is_reported(where: Where) -> None:
-    where.rows("DROP SCHEMA fencelock CASCADE")
-    stack = Stack("session", where)
+def test_a_database_without_the_guards_schema_is_reported(guarded: GuardedDatabase) -> None:
+    guarded.rows("DROP SCHEMA fencelock CASCADE")
+    stack = Stack("session", guarded)
     with pytest.raises(FencelockError, match="fencelock protect"):
         stack.fenced(HandmadeLease(5), write("new"))
     stack.close()
 
 
 @only_postgres
-def test_a_statement_that_failed_and_was_swallowed_commits_nothing(where: Where) -> None:
+def test_a_statement_that_failed_and_was_swallowed_commits_nothing(guarded: GuardedDatabase) -> None:
     def body(connection: Any) -> None:
         write("new")(connection)
         with pytest.raises(Exception, match="division by zero"):
             connection.execute(text("SELECT 1/0"))
 
-    stack = Stack("connection", where)
+    stack = Stack("connection", guarded)
     with pytest.raises(GuardError, match="its error was caught"):
         stack.fenced(HandmadeLease(5), body)
-    assert where.value() == "first"
+    assert guarded.value() == "first"
     stack.close()
 
 
 @only_postgres
-def test_a_commit_in_plain_sql_is_found(where: Where) -> None:
-    stack = Stack("connection", where)
+def test_a_commit_in_plain_sql_is_found(guarded: GuardedDatabase) -> None:
+    stack = Stack("connection", guarded)
     with pytest.raises(GuardError, match="ended its own guarded transaction"):
         stack.fenced(HandmadeLease(5), lambda it: it.execute(text("COMMIT")))
     stack.close()
 
 
-def test_the_claim_is_in_no_log(where: Where, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_claim_is_in_no_log(guarded: GuardedDatabase, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    stack = Stack("session", where, echo="debug")
+    stack = Stack("session", guarded, echo="debug")
     lease = HandmadeLease(5, claim="a-claim-that-nobody-may-see")
     stack.fenced(lease, write("new"))
     assert "UPDATE reports" in caplog.text

@@ -38,14 +38,14 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def no_remembered_tenures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no test find what another one's bare sequencers have sealed: they have the same claims."""
+    """Forget the tenures of other tests, whose handmade sequencers have the same claims."""
     for name, value in vars(TenureMemory()).items():
         monkeypatch.setattr(MEMORY, name, value)
 
 
 @pytest.fixture
 def lost_commits(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Have a flushed commit go unconfirmed for each entry, which says whether it "happened" or was "lost"."""
+    """Leave one flushed commit unconfirmed for each entry, which says whether it "happened" or was "lost"."""
     fates: list[str] = []
     commit = SQLiteGuardConnection._ANSWERS[ask_for.Commit]
 

@@ -1,4 +1,4 @@
-"""The rule H4 at the source: a claim is granted once, and its end touches nobody else.
+"""The rule H4 at the source: a claim is granted once, and its end affects no other claim.
 
 The whole path from acquire to release is in test_leases.py.
 """
@@ -48,7 +48,7 @@ def end_by_release(client: Client) -> None:
 
 
 def end_by_release_and_go_on(client: Client) -> None:
-    """With enough others in between that a memory of one place, or of a few, has forgotten the claim."""
+    """With enough other claims in between to make a store with a short memory forget this one."""
     end_by_release(client)
     for _ in range(50):
         client.one_token("lock")
@@ -96,7 +96,7 @@ def end_by_expiry_and_purge(client: Client) -> None:
 
 
 def end_by_expiry_and_purge_with_a_waiter(client: Client) -> None:
-    """The lock's row stays, because somebody waits."""
+    """The lock's row stays because there is a waiter."""
     client.token("lock", "claim", ttl_ms=1000)
     client.acquire("lock", "waiter", may_wait=True)
     wait_until(lambda: not client.ask(ask.Inspect("lock")).is_held)
@@ -212,7 +212,7 @@ def test_h4_source_that_ends_every_claim_is_an_error_and_no_endless_loop(
 
 
 def test_break_that_is_repeated_ends_no_successors_lease(path: Path, client: Client) -> None:
-    """The reply to a break is lost, somebody acquires, and the request is repeated: it must find what it has done."""
+    """The reply to a break is lost, another claim is granted, and the break is repeated: it must not break again."""
     client.token("lock", "old")
     request = ask.Break("lock", "breaker", "operator", "a test")
     first = client.ask(request)

@@ -1,4 +1,4 @@
-"""The rule T7, over the SQLite source: raising the epoch, and whose clock a file is on.
+"""The rule T7, over the SQLite source: raising the epoch, and the kernel whose clock a file uses.
 
 What a restored or copied file does is in test_restores.py.
 """
@@ -196,7 +196,7 @@ def test_t7_another_kernel_takes_over_by_a_raise_and_the_first_is_refused_from_t
 def test_t7_process_of_the_boot_before_grants_nothing_once_the_file_was_adopted(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a machine that was cloned with its id: it looks like a reboot, and only one of the two may go on."""
+    """A machine cloned with its id looks like a reboot; only one of the two may continue."""
     here = this_kernel()._replace(machine_id="0" * 32)
     pretend_kernel(monkeypatch, here)
     before = Client(path)

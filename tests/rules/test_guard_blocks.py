@@ -115,7 +115,7 @@ def test_the_bodys_own_exception_passes_also_after_a_stray_end(guard: Any, file:
 
 
 def test_without_the_watch_the_file_itself_keeps_the_seal_from_being_committed(guard: Any, file: Path) -> None:
-    """Once the user has replaced our authorizer, the foreign key that nothing satisfies must hold."""
+    """If the user replaces the authorizer, the unsatisfiable foreign key must still prevent the commit."""
 
     def unwatched(connection: sqlite3.Connection) -> None:
         connection.set_authorizer(None)

@@ -1,4 +1,4 @@
-"""The rule G10 on a SQLite file, what hooks are told, and what is no guard."""
+"""The rule G10 on a SQLite file, the events that hooks get, and arguments that are not guards."""
 
 from pathlib import Path
 from typing import Any

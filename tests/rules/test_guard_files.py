@@ -1,4 +1,4 @@
-"""Bad files under a guard: an error of the tree, nothing changed and nothing lost."""
+"""Bad files under a guard: a FencelockError, nothing changed and nothing lost."""
 
 import os
 import subprocess
@@ -94,7 +94,7 @@ def test_a_corrupted_file_is_unavailable_with_the_remedy(open_guard: Opener, tmp
 
 @pytest.fixture(params=["wal", "delete"])
 def locked(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
-    """A file on which somebody else has a write transaction open."""
+    """A file on which another connection has a write transaction open."""
     file = make_file(tmp_path / "app.db", journal=request.param)
     with plain(file) as other:
         other.execute("BEGIN IMMEDIATE")
@@ -189,7 +189,7 @@ def run(file: Path, before: str) -> list[str]:
 
 @pytest.fixture
 def nobodys_folder(short_path: Path) -> Path:
-    """A folder that a process without rights can reach."""
+    """A folder that an unprivileged process can reach."""
     if os.geteuid() != 0:
         pytest.skip("only root can start a process as somebody else")
     short_path.chmod(0o755)

@@ -1,4 +1,4 @@
-"""What a user keeps of a connection after its block: it never reaches into a later block."""
+"""References to a connection that a user keeps after its block: they never reach into a later block."""
 
 import sqlite3
 from collections.abc import Callable
@@ -31,7 +31,7 @@ def guard(open_guard: Opener, file: Path) -> Any:
 def test_what_is_kept_of_a_connection_writes_in_no_later_block(
     guard: Any, file: Path, keep: Callable[[sqlite3.Connection], Any]
 ) -> None:
-    """A late thread of an older tenure may have it: a write of its would be committed with the new holder's."""
+    """A late thread of an older tenure may have it: its write would be committed with the new holder's."""
     kept: list[Any] = []
     write(guard, HandmadeLease(5), "old", then=lambda connection: kept.append(keep(connection)))
     execute = getattr(kept[0], "execute", kept[0])
@@ -66,7 +66,7 @@ def test_what_was_done_to_a_kept_connection_does_not_reach_a_later_block(guard: 
 
 
 def test_a_loop_whose_variable_keeps_the_connection_opens_two(open_guard: Opener, file: Path) -> None:
-    """While a name still refers to the one of the last block, the next block gets the other."""
+    """While a name still refers to the last block's connection, the next block gets the other one."""
     guard, used = open_guard(file), []
     for _ in range(6):
         with guard.transaction(HandmadeLease(5)) as connection:

@@ -1,4 +1,4 @@
-"""The rules G4 and G9 on a SQLite file: a seal is on the disk, and its tenure remembers it."""
+"""The rules G4 and G9 on a SQLite file: a seal is durable, and its tenure remembers it."""
 
 import os
 import shutil
@@ -126,7 +126,7 @@ def test_g4_a_seal_that_was_lost_to_a_newer_holder_is_stale(
 
 # --- G9: the tenure remembers its seal -----------------------------------------------------------------------------
 def restore(backup: Path, file: Path, how: str) -> None:
-    """Put the backup in the place of the file, which nobody has open in a way that matters."""
+    """Replace the file with the backup; no other process has it open."""
     for name in (f"{file}-wal", f"{file}-shm"):
         if os.path.exists(name):
             os.unlink(name)

@@ -1,4 +1,4 @@
-"""The async guard among tasks: cancellation at every await, waiting for oneself, many tasks and few threads."""
+"""The async guard among tasks: cancellation at every await, self-deadlock, many tasks and few threads."""
 
 import asyncio
 import sqlite3
@@ -214,7 +214,7 @@ async def test_a_release_waits_for_the_blocks_that_other_tasks_have_open(
 
 
 async def test_many_tasks_write_one_after_the_other(guard: fencelock.aio.AsyncGuard, file: Path) -> None:
-    """More tasks than threads: those who wait for the write lock must not keep the one who has it from committing."""
+    """More tasks than threads: tasks that wait for the write lock must not keep its holder from committing."""
     lease = HandmadeLease(5)
     await guard.seal(lease)
 

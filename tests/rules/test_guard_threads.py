@@ -1,4 +1,4 @@
-"""Guards among threads and event loops: connections are never shared, and nobody waits for itself."""
+"""Guards among threads and event loops: connections are never shared, and no thread waits for itself."""
 
 import asyncio
 import sqlite3

@@ -106,7 +106,7 @@ def test_g2_the_seal_stays_when_the_users_transaction_fails(open_guard: Opener, 
 def test_g2_an_old_write_cannot_land_between_the_new_holders_read_and_its_first_write(
     open_guard: Opener, file: Path
 ) -> None:
-    """Where the mark is raised by the first write only, the old holder's increment is accepted here, and lost."""
+    """If only the first write raised the mark, the old holder's increment would be accepted here, and lost."""
     guard, old, new = open_guard(file), HandmadeLease(1), HandmadeLease(2)
     write(guard, old, 10)
     with guard.transaction(new) as connection:
@@ -164,7 +164,7 @@ def test_g2_an_independent_guard_may_be_opened_late(open_guard: Opener, tmp_path
 
 
 def test_g2_a_read_that_begins_while_another_guard_is_sealing_makes_that_seal_late(tmp_path: Path) -> None:
-    """Another thread of the tenure reads from one resource just while this one's seal of a second one is committed."""
+    """Another thread of the tenure reads from one resource while this thread commits the seal of a second one."""
     lease = HandmadeLease(5)
     stock = fencelock.guard(
         url_of(make_file(tmp_path / "stock.db")), resource="stock", lock=LOCK, hooks=Hooks(on_sealed=lambda _: None)

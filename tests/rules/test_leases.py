@@ -1,6 +1,6 @@
 """The rules of leases and holders, H1 to H9, each on the real store; their names begin with the rule.
 
-What needs frozen, killed or forked processes is in `tests/process`, what needs a clock that stands in `tests/unit`.
+Tests with frozen, killed or forked processes are in `tests/process`, tests with a stopped clock in `tests/unit`.
 """
 
 import asyncio
@@ -68,12 +68,12 @@ def locked_file(client: Client) -> Iterator[None]:
 
 
 def expire(lease: fencelock.Lease) -> None:
-    """Let the deadline of a lease pass, for its holder."""
+    """Let the holder's own deadline of a lease pass."""
     lease._record.deadline_ms = boottime_ms() - 1
 
 
 def deadline_at_source(path: Path, lock: str = "lock") -> int:
-    """Return until when the source counts the lease."""
+    """Return the source's deadline of the lease."""
     ((deadline_ms,),) = rows(path, "SELECT deadline_ms FROM fencelock_lock WHERE name = ?", (lock,))
     return deadline_ms
 
@@ -86,7 +86,7 @@ def until_expired(path: Path, lock: str = "lock") -> None:
 def test_h1_a_renewal_that_waited_for_the_file_past_the_expiry_is_refused(
     client: Client, other: Client, path: Path
 ) -> None:
-    """The clock is read under the write lock: one read before it would say that the lease still runs."""
+    """The clock is read under the write lock: an earlier reading would show a running lease."""
     claim = draw_claim()
     client.token("lock", claim, ttl_ms=SHORT_MS)
     other.describe()
@@ -166,7 +166,7 @@ def test_h2_a_definite_no_is_a_loss(source: fencelock.Source) -> None:
 
 
 def test_h2_an_outage_that_ends_before_the_deadline_loses_nothing(source: fencelock.Source, other: Client) -> None:
-    """The keeper asks again and again: three beats are missed, and the lease is still there."""
+    """The keeper retries: it misses three beats, and the lease still exists."""
     lost: list[str] = []
     with source.lock("lock", ttl=6.0, on_lost=lost.append) as lease:
         first = lease.deadline_ms
@@ -180,7 +180,7 @@ def test_h2_an_outage_that_ends_before_the_deadline_loses_nothing(source: fencel
 def test_h2_an_outage_past_the_deadline_ends_the_lease_for_good(
     source: fencelock.Source, other: Client, path: Path
 ) -> None:
-    """The source still counts the lease when it is back, or renews it late: then it is released, not revived."""
+    """If the source still has the lease when it is back, or renews it late, the lease is released, not revived."""
     lost: list[str] = []
     lock = source.lock("lock", ttl=1.0, on_lost=lost.append)
     lease = lock.acquire()
@@ -308,7 +308,7 @@ def test_h4_a_release_that_overtakes_its_acquire_ends_it(client: Client) -> None
 def test_h4_a_release_ends_a_claim_that_is_granted_meanwhile(
     client: Client, other: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A cancelled task's poll is still under way in its thread when the keeper gives its claim up."""
+    """A cancelled task's poll is still running in its thread when the keeper abandons its claim."""
     holder, waiting = draw_claim(), draw_claim()
     other.token("lock", holder)
     assert isinstance(other.acquire("lock", waiting, may_wait=True), ask.Queued)
@@ -330,7 +330,7 @@ def test_h4_a_release_ends_a_claim_that_is_granted_meanwhile(
 # --- H5: no orphan --------------------------------------------------------------------------------
 @pytest.fixture
 def lost_replies(source: fencelock.Source, monkeypatch: pytest.MonkeyPatch) -> list[type]:
-    """Have the reply to each of these requests lost, after the source has done what it was asked."""
+    """Lose the reply to each of these requests, after the source has executed it."""
     with source.lock("lock"):
         pass  # A block of tokens is reserved now.
     losing: list[type] = []
@@ -442,7 +442,7 @@ def test_h6_a_forked_child_inherits_no_lease(stage: Stage) -> None:
 
 # --- H7: first in, first out ----------------------------------------------------------------------
 def test_h7_waiters_are_served_in_the_order_of_their_coming(source: fencelock.Source) -> None:
-    """Over threads and sources alike; each waits for the one before to stand in line."""
+    """Over threads and sources alike; each waits until the one before is queued."""
     served: list[int] = []
     holder = source.lock("lock", ttl=TTL)
     holder.acquire()
@@ -462,7 +462,7 @@ def test_h7_waiters_are_served_in_the_order_of_their_coming(source: fencelock.So
 
 
 def test_h7_no_claim_overtakes_a_waiter_also_without_blocking(client: Client, other: Client) -> None:
-    """Neither when the lock is free and its head has not looked yet, nor after an expiry."""
+    """Neither while the lock is free and the head has not polled yet, nor after an expiry."""
     holder, waiting = draw_claim(), draw_claim()
     client.token("lock", holder)
     client.acquire("lock", waiting, may_wait=True)
@@ -485,7 +485,7 @@ def test_h7_the_second_in_line_waits_for_the_first_to_look(client: Client, other
 
 
 def test_h7_a_dead_waiter_blocks_the_queue_no_longer_than_its_own_ttl(client: Client, other: Client) -> None:
-    """The lock is free; the first in line never looks again."""
+    """The lock is free; the first waiter never polls again."""
     holder, dead, second = draw_claim(), draw_claim(), draw_claim()
     client.token("lock", holder)
     client.acquire("lock", dead, may_wait=True, ttl_ms=SHORT_MS)
@@ -540,7 +540,7 @@ def test_h9_two_claims_over_one_connection_are_two_holders(client: Client) -> No
 
 @pytest.mark.parametrize("sharing", ["the handle", "the source", "nothing"])
 def test_h9_threads_on_one_lock_are_never_inside_together(source: fencelock.Source, sharing: str) -> None:
-    """One handle, one source, one holder's name: whatever they share, they are as many."""
+    """Two acquisitions stay two, though they share a handle, a source and a holder's name."""
     inside: list[int] = []
     most: list[int] = []
     tokens: list[int] = []

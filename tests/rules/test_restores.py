@@ -1,4 +1,4 @@
-"""The rule T7, where a file was copied, restored or moved: what is noticed, and, as a limit, what is not.
+"""The rule T7, where a file was copied, restored or moved: what is noticed, and the documented limits.
 
 Each `test_…_is_not_noticed` holds a limit that the documents name: if it fails one day, that is good news for them.
 """
@@ -41,7 +41,7 @@ REMEDY = "stop everything that uses it, then run `fencelock epoch --raise"
 
 
 class Backup:
-    """A source with a backup of an older state, and tokens issued since."""
+    """A source with a backup of an older state, and tokens issued after it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -56,7 +56,7 @@ class Backup:
         self.token = 10
 
     def check_refused(self, client: Client, message: str) -> None:
-        """Assert that nobody is granted anything, until an operator raises the epoch."""
+        """Assert that no lock is granted until an operator raises the epoch."""
         held = rows(self.path, "select counter from fencelock_source")
         for request in (
             lambda: client.acquire("lock", may_wait=True),
@@ -79,7 +79,7 @@ def backup(path: Path) -> Backup:
 
 
 def remove(path: Path) -> None:
-    """Take the file away with its log."""
+    """Remove the file and its log."""
     for name in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
         name.unlink(missing_ok=True)
 
@@ -90,7 +90,7 @@ def removed_and_copied_back(backup: Backup) -> None:
 
 
 def renamed_over(backup: Backup) -> None:
-    """As rsync puts a file in place."""
+    """Replace a file in the way rsync does."""
     remove(backup.path)
     temporary = backup.path.with_name(".locks.db.tmp")
     shutil.copy(backup.copy, temporary)
@@ -147,7 +147,7 @@ def test_t7_file_that_was_renamed_is_the_same_file(backup: Backup, tmp_path: Pat
 
 
 def written_over_in_place(backup: Backup) -> None:
-    """`cp backup.db locks.db`, after the log was taken away."""
+    """`cp backup.db locks.db`, after removing the log."""
     for name in (f"{backup.path}-wal", f"{backup.path}-shm"):
         Path(name).unlink(missing_ok=True)
     shutil.copyfile(backup.copy, backup.path)
@@ -192,7 +192,7 @@ def test_t7_holder_learns_of_a_restore_in_place_by_its_renewal(url: str, path: P
 
 @pytest.mark.parametrize("restore", IN_PLACE)
 def test_restore_in_place_without_witness_is_not_noticed(backup: Backup, restore: Callable[[Backup], None]) -> None:
-    """The documented limit: nobody who saw the newer state is running, and the file is the same file."""
+    """The documented limit: no process that saw the newer state is running, and the file is the same file."""
     backup.client.close()
     restore(backup)
     assert one_token(backup.path) == 4  # Issued before: this is why a restore ends with `fencelock epoch --raise`.

@@ -261,7 +261,7 @@ def test_t5_lease_that_is_over_keeps_its_own_token(url: str, path: Path) -> None
 
 
 def test_t5_only_the_holding_claim_gets_its_token(client: Client) -> None:
-    """Whatever anybody asks under a claim that does not hold the lock, no reply has a token in it."""
+    """No reply to a claim that does not hold the lock contains a token, whatever the request."""
     client.token("lock", "holder")
     client.acquire("lock", "waiter", may_wait=True)
     replies = [
@@ -316,7 +316,7 @@ def vacuumed(client: Client) -> None:
 
 
 def dumped_in_place(client: Client) -> None:
-    """Taken away the log, and made another journal of it: what upgrades and tools do."""
+    """Remove the log and switch the journal mode, as upgrades and tools do."""
     client.release("lock", "claim")
     client.close()
     rows(client.path, "pragma journal_mode = delete")

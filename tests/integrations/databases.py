@@ -1,4 +1,4 @@
-"""The databases on which every test of the adapters runs, with one table, `reports`, that is protected."""
+"""The databases on which every adapter test runs; their table `reports` is protected."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -27,20 +27,20 @@ TABLES = (
 
 
 @dataclass
-class Where:
-    """A database of one test's own."""
+class GuardedDatabase:
+    """The database of one test."""
 
     kind: str
     url: str
-    """As fencelock has it."""
+    """The guard's URL."""
     engines: tuple[str, str]
-    """As SQLAlchemy has it, synchronous and asynchronous."""
+    """SQLAlchemy's URLs, synchronous and asynchronous."""
     settings: dict[str, Any]
-    """As Django has it."""
+    """Django's settings."""
     native: Any
     """Opens a plain connection, in autocommit mode."""
     refused: str = "takes writes only from the holder of its lock"
-    """What the store says of a write that presents no token."""
+    """Part of the store's error for a write without a token."""
 
     def guard(self, *resources: str) -> fencelock.Guard:
         return fencelock.guard(self.url, resources=resources or (RESOURCE,), lock=LOCK)
@@ -59,15 +59,15 @@ class Where:
         return row[0]
 
 
-def make_tables(where: Where) -> None:
+def make_tables(guarded: GuardedDatabase) -> None:
     for statement in TABLES:
-        where.rows(statement)
-    where.guard().protect(RESOURCE)
+        guarded.rows(statement)
+    guarded.guard().protect(RESOURCE)
 
 
 @contextmanager
-def place_of(kind: str, folder: Path, fleet: Any) -> Iterator[Where]:
-    """Have an empty database; `fleet` is asked for where it has to be on a server."""
+def open_database(kind: str, folder: Path, fleet: Any) -> Iterator[GuardedDatabase]:
+    """Open an empty database; `fleet` returns the fleet of servers by its fixture's name."""
     if kind == "sqlite":
         yield _file(folder / "app.db")
         return
@@ -80,10 +80,10 @@ def place_of(kind: str, folder: Path, fleet: Any) -> Iterator[Where]:
         yield _postgres(database)
 
 
-def _file(path: Path) -> Where:
+def _file(path: Path) -> GuardedDatabase:
     sqlite3.connect(path).close()
     path.touch()
-    return Where(
+    return GuardedDatabase(
         "sqlite",
         f"sqlite:///{path}",
         (f"sqlite:///{path}", f"sqlite+aiosqlite:///{path}"),
@@ -92,7 +92,7 @@ def _file(path: Path) -> Where:
     )
 
 
-def _postgres(database: Database) -> Where:
+def _postgres(database: Database) -> GuardedDatabase:
     engine = database.url().replace("postgresql://", "postgresql+psycopg://")
     settings = {
         "ENGINE": "django.db.backends.postgresql",
@@ -101,10 +101,10 @@ def _postgres(database: Database) -> Where:
         "HOST": "127.0.0.1",
         "PORT": str(database.server.port),
     }
-    return Where("postgres", database.url(), (engine, engine), settings, database.connect)
+    return GuardedDatabase("postgres", database.url(), (engine, engine), settings, database.connect)
 
 
-def _mysql(database: MySQLDatabase) -> Where:
+def _mysql(database: MySQLDatabase) -> GuardedDatabase:
     url = database.url()
     settings = {
         "ENGINE": "django.db.backends.mysql",
@@ -114,4 +114,4 @@ def _mysql(database: MySQLDatabase) -> Where:
         "PORT": str(database.server.port),
     }
     engines = (url.replace("mysql://", "mysql+pymysql://"), url.replace("mysql://", "mysql+aiomysql://"))
-    return Where("mysql", url, engines, settings, database.connect, "FL001 no token presented")
+    return GuardedDatabase("mysql", url, engines, settings, database.connect, "FL001 no token presented")
