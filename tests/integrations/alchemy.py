@@ -9,8 +9,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, c
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from fencelock.integrations.sqlalchemy import fenced
-from tests.support.guards import RESOURCE
 from tests.integrations.databases import GuardedDatabase
+from tests.support.guards import RESOURCE
 
 TARGETS = ("session", "connection", "async session", "async connection")
 Body = Callable[[Any], Any]

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.integrations.databases import GuardedDatabase
 from tests.integrations.djangos import manage, managed
 from tests.support.helpers import wait_until
-from tests.integrations.databases import GuardedDatabase
 
 pytestmark = pytest.mark.process
 

@@ -10,9 +10,9 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 
 from fencelock.integrations.sqlalchemy import fenced
+from tests.integrations.databases import GuardedDatabase
 from tests.support.guards import HandmadeLease
 from tests.support.helpers import wait_until_async
-from tests.integrations.databases import GuardedDatabase
 
 WRITE = text("UPDATE reports SET value = 'new' WHERE id = 1")
 HOLD = {

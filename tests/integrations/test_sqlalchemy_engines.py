@@ -17,8 +17,8 @@ from fencelock import ConfigError, GuardError
 from fencelock.integrations.sqlalchemy import fenced
 from fencelock.integrations.sqlalchemy.urls import url_of
 from tests.integrations.alchemy import TARGETS, Plain, Report, Stack, write
-from tests.support.guards import LOCK, HandmadeLease
 from tests.integrations.databases import GuardedDatabase, make_tables, open_database
+from tests.support.guards import LOCK, HandmadeLease
 
 ENDING = {
     "postgres": ("SELECT pg_backend_pid()", "SELECT pg_terminate_backend({}, 5000)"),
