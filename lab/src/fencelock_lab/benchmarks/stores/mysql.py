@@ -145,7 +145,7 @@ class SameCalls:
         self.connection = connect(url)
         with self.connection.cursor() as cursor:
             cursor.execute("SET time_zone = '+00:00', tx_isolation = 'READ-COMMITTED'")
-        (now_us,) = self._call("SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))", ())
+        ((now_us,),) = self._call("SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))", ())
         # Later than any claim that has ended, whenever the server read its clock.
         self._ahead_us = now_us - boottime_us() + TTL_US
         """How far this client's time is ahead of this machine's time since the boot."""
@@ -156,15 +156,15 @@ class SameCalls:
         born_us = boottime_us() + self._ahead_us
         ttl_ms = TTL_US // 1000
         parameters = (b"bench-same", claim, "somebody", ttl_ms, born_us, "wait", MAX_WAITERS, *self._history)
-        outcome, *_ = self._call("CALL fencelock_acquire(%s, %s, %s, %s, %s, %s, %s, %s, %s)", parameters)
+        ((outcome, *_),) = self._call("CALL fencelock_acquire(%s, %s, %s, %s, %s, %s, %s, %s, %s)", parameters)
         assert outcome == "granted"
         self._call("CALL fencelock_release(%s, %s, %s)", (b"bench-same", claim, 0))
 
-    def _call(self, statement: str, parameters: tuple[object, ...]) -> tuple[Any, ...]:
+    def _call(self, statement: str, parameters: tuple[object, ...]) -> tuple[tuple[Any, ...], ...]:
         with self.connection.cursor() as cursor:
             cursor.execute(statement, parameters)
-            (row,) = cursor.fetchall()
-            return tuple(row)
+            rows: tuple[tuple[Any, ...], ...] = cursor.fetchall()
+            return rows
 
     def close(self) -> None:
         """Close the connection."""
