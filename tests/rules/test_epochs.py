@@ -91,7 +91,7 @@ def test_t7_the_second_raise_of_a_history_is_refused(url: str, monkeypatch: pyte
             return perform(request)
 
         monkeypatch.setattr(connected._driver._pool, "perform", overtaken)
-        with pytest.raises(SourceError, match="somebody else raised the epoch at this moment"):
+        with pytest.raises(SourceError, match="another process raised the epoch at this moment"):
             connected.raise_epoch(reason="the second")
         assert connected.describe().epoch == 2
 

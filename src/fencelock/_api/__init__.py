@@ -1,7 +1,8 @@
 """The public classes, thin over flows, drivers and keeper: sync in plain names, their async twins with the prefix
 `Async`.
 
-`source.py` and `aio_source.py` connect; `lock.py`, `rlock.py` and `aio_lock.py` are handles to a named lock;
-`lease.py` and `aio_lease.py` are single holdings; `guard.py` and `aio_guard.py` enforce. `terms.py` checks what users
-ask for.
+`source.py` connects, `lock.py` has the handles to a named lock, `lease.py` a single holding, `guard.py` enforces; each
+has a twin `aio_….py`, and its base class holds what the two share. `guard_core.py` and `executors.py` do a guard's
+work, in the caller's thread and for tasks. `credentials.py` says what a guard accepts as a lease; `lock_options.py` and
+`validation.py` check arguments.
 """

@@ -1,8 +1,8 @@
 """The async guard: the same names and rules.
 
-Promise: the event loop is never blocked by a lock or a flush of the store. The connection that a block yields is the
-client's own: an asynchronous one where the client has one (PostgreSQL), else synchronous, opened and committed by
-threads (SQLite). etcd and ZooKeeper have none that is open: there it is what collects the block's writes.
+Promise: a lock or a flush of the store never blocks the event loop. A block gets the client's own connection: an
+asynchronous one if the client has one (PostgreSQL), otherwise a synchronous one that threads open and commit (SQLite).
+etcd and ZooKeeper have no open transactions: there the block gets an object that collects its writes.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ def guard(
 
 
 class AsyncGuard(BaseGuard):
-    """Enforces tokens at one or several resources of one place. `fencelock.aio.guard(…)` makes one."""
+    """Enforces tokens at one or several resources of one store. `fencelock.aio.guard(…)` makes one."""
 
     def __init__(self, store: GuardStore, scope: Scope, hooks: Hooks) -> None:
         super().__init__(store, scope, hooks)
@@ -131,7 +131,7 @@ class AsyncGuard(BaseGuard):
         await self._operate(admin.protect(self._core.scope, tables, mode, info, default_holder()))
 
     async def unprotect(self, *tables: str, reason: str) -> None:
-        """Let anybody write to the tables again; none named: to all of the resource. The mark stays."""
+        """Stop protecting these tables, or all tables of the resource if none is named. The mark stays."""
         self._only_resource("unprotect")
         check_tables(tables)
         await self._operate(admin.unprotect(self._core.scope, tables, default_holder(), check_reason(reason)))

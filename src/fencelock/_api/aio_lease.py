@@ -1,7 +1,7 @@
 """The async lease: what `AsyncLock.acquire` returns.
 
-Promise: as its twin, with the task in the thread's place; what is told from other threads arrives on the loop. Never: a
-task cancelled that has left its block.
+Promise: as its twin, with tasks instead of threads; notifications from other threads arrive on the loop. Never: a task
+cancelled that has left its block.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from fencelock.errors import FencelockError
 
 
 def call_on_loop(loop: asyncio.AbstractEventLoop, function: Callable[..., object], *arguments: object) -> None:
-    """Have the loop call a function soon, from any thread; a loop that is closed by now has nobody to tell."""
+    """Have the loop call a function soon, from any thread; do nothing if the loop is closed."""
     with suppress(RuntimeError):
         loop.call_soon_threadsafe(function, *arguments)
 
@@ -35,8 +35,9 @@ class AsyncLost:
         return self._record.is_lost()
 
     async def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the lease is over, `timeout` seconds at most; return whether it was lost (False: released, or
-        timeout).
+        """Wait at most `timeout` seconds until the lease is over; return whether it was lost.
+
+        False: it was released, or the timeout passed.
         """
         over = asyncio.Event()
         loop = asyncio.get_running_loop()
@@ -67,7 +68,7 @@ class AsyncLease(BaseLease):
 
     @property
     def lost(self) -> AsyncLost:
-        """Tells of the loss of this lease: `is_set()`, `await wait(timeout)`."""
+        """Announces the loss of this lease: `is_set()`, `await wait(timeout)`."""
         self._record.check_own()
         return AsyncLost(self._record)
 
@@ -86,7 +87,7 @@ class AsyncLease(BaseLease):
             call_on_loop(loop, self._cancel, task, reason)
 
         self._listeners.callbacks = (*self._listeners.callbacks, cancel)
-        # Looked at after the listener is there: either the keeper calls it, or the loss is seen here.
+        # Checked after the callback is registered: either the keeper calls it, or the loss is seen here.
         if self.lost.is_set():
             cancel(self._record.reason or DEADLINE_PASSED)
 
@@ -97,9 +98,9 @@ class AsyncLease(BaseLease):
             task.cancel(f"lock {self.lock!r} with token {self.token} was lost: {reason}")
 
     async def release(self) -> bool:
-        """Give the lock back; return whether it was still ours. Idempotent, and never frees somebody else's lock (H4).
+        """Give the lock back; return whether it still held the lock. Idempotent; never frees another holder's (H4).
 
-        Waits for the lease's open guarded transactions, until its deadline at most. If the source cannot be told now,
+        Waits for the lease's open guarded transactions, until its deadline at most. If the source is unavailable,
         or the task is cancelled meanwhile, the keeper goes on trying in the background. LeaseInheritedError in a
         forked child, LeaseError inside a guarded transaction of the same task.
         """
@@ -137,7 +138,7 @@ class AsyncLease(BaseLease):
         self._record.enter_guarded(block, self._who())
 
     def leave_guarded(self, block: object) -> None:
-        """Count it out, in whichever task, if it is counted; for guards."""
+        """Count a guarded transaction out if it is counted, in any task; for guards."""
         self._record.leave_guarded(block)
 
     def _who(self) -> int:

@@ -1,6 +1,6 @@
 """The async handles to a named lock: `AsyncLock` and `AsyncRLock`, twins of `Lock` and `RLock`.
 
-Promise: as their twins, with the task in the thread's place; a cancelled acquire leaves no orphan behind (H5).
+Promise: as their twins, with tasks instead of threads; a cancelled acquire leaves no claim behind (H5).
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """`fencelock.aio.connect`: the async source, twin of `source.py`.
 
-Promise: the loop is never blocked by the source; an acquire that is cancelled at any await leaves no orphan (H5).
+Promise: the source never blocks the loop; an acquire that is cancelled at any await leaves no claim behind (H5).
 """
 
 import asyncio
@@ -127,7 +127,9 @@ class AsyncSource(BaseSource):
         """Begin a new history above every token issued before, and end every lease; as `Source.raise_epoch`."""
         info = await self._driver.run(renewal.raise_epoch(check_reason(reason)))
         if info is None:
-            raise SourceError(f"{self.url}: somebody else raised the epoch at this moment: look with `fencelock epoch`")
+            raise SourceError(
+                f"{self.url}: another process raised the epoch at this moment: look with `fencelock epoch`"
+            )
         return info
 
     async def break_lock(self, name: str, *, reason: str) -> BrokenLock:

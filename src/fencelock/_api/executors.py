@@ -1,8 +1,8 @@
-"""The work of a guard for tasks: on the loop where the store's client speaks asyncio, in threads where it does not.
+"""The work of a guard for tasks: on the loop if the store's client speaks asyncio, otherwise in threads.
 
-Promise: the event loop is never blocked by a lock or a flush of the store. In threads, beginnings and ends of
-transactions have threads of their own, so that those who wait for the write lock never keep the one who has it from
-committing. Every commit that was begun is waited for, though its task be cancelled.
+Promise: a lock or a flush of the store never blocks the event loop. Beginnings and ends of transactions have separate
+threads, so that those that wait for the write lock never keep its owner from committing. A commit that has begun runs
+to its end even if its task is cancelled.
 """
 
 import asyncio
@@ -32,11 +32,11 @@ class AsyncWork(Protocol):
         """Seal if need be, begin, present the lease, and return the native connection; if cancelled, undo it."""
 
     def end(self, error: BaseException | None) -> Awaitable[GuardError | None]:
-        """Commit, or undo; return what the exception means if it came from the store."""
+        """Commit, or roll back; return the GuardError that the exception stands for, if any."""
 
 
 class Executor(Protocol):
-    """How a guard's work is done for tasks."""
+    """Does a guard's work for tasks."""
 
     async def run(self, flow: GuardFlow[Result]) -> Result:
         """Run a flow on a connection of the guard's own."""
@@ -48,17 +48,17 @@ class Executor(Protocol):
         """Bind every resource to another lock, and this guard with them."""
 
     async def install(self) -> None:
-        """Make the store's schema if it has none."""
+        """Create the store's schema if it has none."""
 
     def work(self, credential: Credential) -> AsyncWork:
-        """Return a guarded transaction, not begun."""
+        """Return a guarded transaction that has not begun."""
 
     def caller_connection(self, native: Any) -> AsyncGuardConnection:
-        """Speak over the caller's connection."""
+        """Return a connection that uses the caller's own."""
 
 
 def executor_for(core: GuardCore) -> Executor:
-    """Return the way in which this guard's store works for tasks."""
+    """Return the executor that this guard's store needs."""
     return AsyncioExecutor(core) if core.store.speaks_asyncio else ThreadExecutor(core)
 
 
@@ -90,15 +90,15 @@ class AsyncioExecutor:
         self._core.scope = scope.bound_to(lock)
 
     async def install(self) -> None:
-        """Make the store's schema if it has none: rare enough for a thread."""
+        """Create the store's schema if it has none: rare enough for a thread."""
         await asyncio.to_thread(self._store.install)
 
     def work(self, credential: Credential) -> "AsyncioWork":
-        """Return a guarded transaction, not begun."""
+        """Return a guarded transaction that has not begun."""
         return AsyncioWork(self._core, self._store, credential)
 
     def caller_connection(self, native: Any) -> AsyncGuardConnection:
-        """Speak over the caller's connection."""
+        """Return a connection that uses the caller's own."""
         return self._store.async_caller_connection(native)
 
 
@@ -130,7 +130,7 @@ class AsyncioWork:
         return connection.native
 
     async def end(self, error: BaseException | None) -> GuardError | None:
-        """Commit, or undo what an exception left; return what that exception means if it came from the store."""
+        """Commit, or roll back after an exception; return the GuardError that the exception stands for, if any."""
         return await wait_to_the_end(asyncio.ensure_future(self._end(error)))
 
     async def _end(self, error: BaseException | None) -> GuardError | None:
@@ -168,20 +168,20 @@ class ThreadExecutor:
         await self._beginnings.run(self._core.rebind, lock, source, reason)
 
     async def install(self) -> None:
-        """Make the store's schema if it has none."""
+        """Create the store's schema if it has none."""
         await self._beginnings.run(self._core.store.install)
 
     def work(self, credential: Credential) -> "ThreadWork":
-        """Return a guarded transaction, not begun."""
+        """Return a guarded transaction that has not begun."""
         return ThreadWork(GuardedWork(self._core, credential), self._beginnings, self._ends)
 
     def caller_connection(self, native: Any) -> AsyncGuardConnection:
-        """Speak over the caller's connection in the loop's thread, where it is."""
+        """Return a connection that uses the caller's own in the loop's thread, where that is."""
         return CallerThreadConnection(self._core.store.caller_connection(native))
 
 
 class ThreadWork:
-    """A transaction whose two steps are made by threads."""
+    """A transaction whose two steps run in threads."""
 
     __slots__ = ("_beginnings", "_ends", "_work")
 
@@ -195,17 +195,17 @@ class ThreadWork:
         return self._beginnings.run_or_undo(self._work.open, self._undo)
 
     def end(self, error: BaseException | None) -> "Coroutine[Any, Any, GuardError | None]":
-        """Commit, or undo what an exception left; return what that exception means if it came from the store."""
+        """Commit, or roll back after an exception; return the GuardError that the exception stands for, if any."""
         end: Callable[..., GuardError | None] = self._work.end
         return self._ends.run_to_end(end, error)
 
     def _undo(self) -> None:
-        """The task was cancelled while the transaction was being opened: nobody has written anything in it."""
+        """Roll back a transaction whose task was cancelled while it was being opened: it contains no writes."""
         self._work.end(asyncio.CancelledError())
 
 
 class CallerThreadConnection:
-    """A synchronous connection of the caller's, which blocks the loop no longer than the caller's own calls do."""
+    """The caller's synchronous connection; it blocks the loop no longer than the caller's own calls do."""
 
     __slots__ = ("_connection",)
 
@@ -226,7 +226,7 @@ class CallerThreadConnection:
         self._connection.rollback()
 
     def map_error(self, error: BaseException) -> GuardError | None:
-        """Return what an exception out of the user's block means in the guard's words."""
+        """Return the GuardError that an exception from the user's block stands for, if any."""
         return self._connection.map_error(error)
 
     def close(self) -> None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class BaseGuard:
-    """Enforces tokens at one or several resources of one place."""
+    """What the sync and the async guard share."""
 
     def __init__(self, store: GuardStore, scope: Scope, hooks: Hooks) -> None:
         self._core = GuardCore(store, scope, hooks)
@@ -66,9 +66,9 @@ class BaseGuard:
 
 
 def core_of(guard: BaseGuard) -> GuardCore:
-    """Return what does a guard's work, for adapters; ConfigError if it is no guard."""
+    """Return the core of a guard, for adapters; ConfigError if the argument is not a guard."""
     if not isinstance(guard, BaseGuard):
-        raise ConfigError(f"guard must be one that fencelock.guard(…) has made, not {type(guard).__name__}")
+        raise ConfigError(f"guard must be a guard that fencelock.guard(…) returned, not {type(guard).__name__}")
     return guard._core  # noqa: SLF001 - this module's own.
 
 
@@ -92,7 +92,7 @@ def guard(
 
 
 class Guard(BaseGuard):
-    """Enforces tokens at one or several resources of one place. `fencelock.guard(…)` makes one."""
+    """Enforces tokens at one or several resources of one store. `fencelock.guard(…)` makes one."""
 
     def seal(self, lease: LeaseLike, *, connection: Any = None) -> None:
         """Raise the mark of every resource to the lease's token, on the disk, before anything is read from them.
@@ -172,7 +172,7 @@ class Guard(BaseGuard):
         self._operate(admin.protect(self._core.scope, tables, mode, info, default_holder()))
 
     def unprotect(self, *tables: str, reason: str) -> None:
-        """Let anybody write to the tables again; none named: to all of the resource. The mark stays."""
+        """Stop protecting these tables, or all tables of the resource if none is named. The mark stays."""
         self._only_resource("unprotect")
         check_tables(tables)
         self._operate(admin.unprotect(self._core.scope, tables, default_holder(), check_reason(reason)))

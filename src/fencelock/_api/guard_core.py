@@ -26,7 +26,7 @@ from fencelock.protocol.stores import GuardConnection, GuardStore
 
 
 class OpenBlock:
-    """One guarded transaction: where, and in which task (None: by a thread)."""
+    """An open guarded transaction: its URL, and its task (None: it belongs to a thread)."""
 
     __slots__ = ("_home", "task", "url")
 
@@ -36,14 +36,14 @@ class OpenBlock:
         self._home: list[OpenBlock] = []
 
     def begin(self, task: object = None) -> None:
-        """Take the place for this thread or task, until the end; GuardError if it has the place already."""
+        """Register the transaction for this thread or task; GuardError if it has one open at the URL already."""
         check_free(self.url, task)
         self.task = task
         self._home = _THREAD.open
         self._home.append(self)
 
     def end(self) -> None:
-        """The transaction has ended, if it had begun; any thread may say so, and more than once."""
+        """Unregister the transaction if it is registered; any thread may do so, and more than once."""
         if self in self._home:
             self._home.remove(self)
 
@@ -57,7 +57,7 @@ _THREAD = _Thread()
 
 
 def _after_fork_in_child() -> None:
-    """Forget the parent's open transactions: what bars the child from the file is that the parent has it open."""
+    """Forget the parent's open transactions; the store itself refuses a file that the parent has open."""
     _THREAD.open = []
 
 
@@ -65,7 +65,11 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def check_free(url: str, task: object = None) -> None:
-    """Raise GuardError if this thread, or this task, has a guarded transaction open at the place."""
+    """Raise GuardError if this thread, or this task, has a guarded transaction open at the URL.
+
+    It would wait for its own write lock until the timeout. A thread conflicts with every transaction open in it,
+    because the tasks of its loop cannot go on while it waits; a task conflicts with its own transactions only.
+    """
     for open_block in _THREAD.open:
         if open_block.url == url and (task is None or task is open_block.task):
             who = "thread" if task is None else "task"
@@ -80,7 +84,7 @@ _MS_PER_S = 1000
 
 
 class GuardCore:
-    """One guard's store and scope, and what can be done there."""
+    """One guard's store and scope, and the operations on them."""
 
     def __init__(self, store: GuardStore, scope: Scope, hooks: Hooks) -> None:
         self.store = store
@@ -96,11 +100,11 @@ class GuardCore:
             connection.close()
 
     def marks(self) -> dict[str, Mark]:
-        """Return the mark of every resource; token 0 for those never sealed."""
+        """Return the mark of every resource; token 0 if it was never sealed."""
         return self.run(self.marks_flow())
 
     def is_sealed(self, credential: Credential) -> bool:
-        """Tell whether this tenure has sealed every resource, so that the store need not be asked."""
+        """Return whether this tenure is known to have sealed every resource."""
         return credential.sequencer.lock == self.scope.lock and credential.tenure.sealed.issuperset(self.scope.keys)
 
     def seal(self, credential: Credential) -> None:
@@ -152,11 +156,11 @@ class GuardCore:
         )
 
     def present_flow(self, credential: Credential) -> GuardFlow[tuple[str, ...]]:
-        """Have the caller's writes admitted; return the resources to which the lease was presented."""
+        """Admit the caller's writes; return the resources to which the lease was presented."""
         return guarding.present(self.scope, credential.sequencer, credential.tenure, _left_ms(credential))
 
     def present_first_flow(self, credential: Credential) -> GuardFlow[Opened]:
-        """Have the caller's writes admitted from the beginning of their transaction on."""
+        """Admit the caller's writes from the beginning of their transaction on."""
         return guarding.present_first(self.scope, credential.sequencer, credential.tenure, _left_ms(credential))
 
     def close_flow(self, credential: Credential) -> GuardFlow[None]:
@@ -166,7 +170,7 @@ class GuardCore:
     # --- the hooks ----------------------------------------------------------------------------------------------------
     @contextmanager
     def emitting_refusals(self, credential: Credential) -> Iterator[None]:
-        """Tell of a refusal that leaves the block."""
+        """Emit an event for a refusal that leaves the block."""
         try:
             yield
         except GuardError as error:
@@ -174,25 +178,25 @@ class GuardCore:
             raise
 
     def emit_opened(self, credential: Credential, opened: Opened) -> None:
-        """Tell what a guarded transaction has sealed, and which refusals were only observed."""
+        """Emit the events of a transaction's beginning: seals, and refusals in observe mode."""
         if opened.sealed is not None:
             self.emit_sealed(credential, opened.sealed)
         elif opened.refused:
             self.emit_observed(credential, opened.refused)
 
     def emit_sealed(self, credential: Credential, sealed: Sealed) -> None:
-        """Tell which marks were raised, and which refusals were only observed."""
+        """Emit the events of a seal: raised marks, and refusals in observe mode."""
         for resource in sealed.raised:
             emit(self.hooks, Event("sealed", self.scope.lock, credential.sequencer.token, resource))
         self.emit_observed(credential, sealed.refused)
 
     def emit_observed(self, credential: Credential, refused: Iterable[Refused]) -> None:
-        """Tell which resources would have refused."""
+        """Emit the refusals of observe mode."""
         for resource, error in refused:
             self.emit_refused(credential, error, resource)
 
     def emit_refused(self, credential: Credential, error: GuardError, resource: str | None = None) -> None:
-        """Tell that the token was turned away; a mistake in using the guard is no refusal."""
+        """Emit a refusal of the token; a mistake in using the guard is not one."""
         if (reason := KINDS.get(type(error))) is not None:
             resource = resource or getattr(error, "resource", None) or self.scope.resources[0]
             emit(self.hooks, Event("refused", self.scope.lock, credential.sequencer.token, resource, reason=reason))
@@ -248,7 +252,7 @@ class GuardedWork:
         return native
 
     def end(self, error: BaseException | None) -> GuardError | None:
-        """Commit, or undo what an exception left; return what that exception means if it came from the store."""
+        """Commit, or roll back after an exception; return the GuardError that the exception stands for, if any."""
         connection = self._connection
         assert connection is not None, "open comes first"
         try:
@@ -262,7 +266,7 @@ class GuardedWork:
             self.give_back()
 
     def give_back(self) -> None:
-        """Give back the connection that is not given back yet, with what is open in it undone."""
+        """Give the connection back, if that has not happened yet; its open transaction is rolled back."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()

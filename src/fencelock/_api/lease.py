@@ -62,7 +62,7 @@ class BaseLease:
 
     @property
     def holder(self) -> str:
-        """The holder's name, as people will see it."""
+        """The holder's name, for people to read."""
         return self._record.holder
 
     @property
@@ -72,7 +72,7 @@ class BaseLease:
 
     @property
     def deadline_ms(self) -> int:
-        """Until when the lease may be relied on, in milliseconds of CLOCK_BOOTTIME; it moves with each renewal."""
+        """The end of the time for which the lease may be relied on, in ms of CLOCK_BOOTTIME; each renewal moves it."""
         self._record.check_own()
         return self._record.deadline_ms
 
@@ -105,15 +105,15 @@ class BaseLease:
 
     @property
     def tenure(self) -> Tenure:
-        """What guards remember of this lease: which resources it sealed."""
+        """The memory that guards have of this lease: which resources it sealed."""
         record = self._record
         if record.tenure is None:
             record.tenure = MEMORY.of(self.sequencer)
         return record.tenure
 
     def _begin_release(self) -> str | None:
-        """Leave held; return for what, or None if it was left before. If it is too late the loss is announced: the
-        keeper may not have seen it yet, and would take a lease that left held for a released one (H3).
+        """Leave held; return the new state, None if it had left held. If it is too late, announce the loss: the keeper
+        may not have seen it yet, and takes a lease that has left held for a released one (H3).
         """
         ended_as = self._record.begin_release()
         if ended_as == EXPIRED:
@@ -125,14 +125,14 @@ class BaseLease:
         keeper().abandon(record.driver, record.lock, record.claim, record.ttl_ms)
 
     def _after_release(self, error: BaseException | None) -> None:
-        """Tell hooks and log; a claim that the source may still have is the keeper's to abandon."""
+        """Call hooks and log; have the keeper abandon a claim that the source may still have."""
         record = self._record
         keeper().forget(record)
         if error is None:
             self._listeners.emit(record, "released")
             return
         record.leave_held(RELEASED, "it was released")
-        if record.state == EXPIRED:  # Perhaps broken off before it was announced.
+        if record.state == EXPIRED:  # Perhaps interrupted before the loss was announced.
             keeper().expire(record)
         self._abandon()
         if isinstance(error, FencelockError):
@@ -140,11 +140,11 @@ class BaseLease:
             record.emit("released", reason=str(error))
 
     def leave_inner_block(self, error: BaseException | None) -> None:
-        """End a `with` block inside another one that has the same lease: as the outer one will, without the release."""
+        """End a `with` block inside another one with the same lease: as the outer one will, without the release."""
         note_loss(self._problem_at_end(), error)
 
     def _problem_at_end(self) -> BaseException | None:
-        """Return the loss that the end of a `with` block must tell; a lease released by hand is none."""
+        """Return the loss that the end of a `with` block must report; a release by hand is not a loss."""
         problem = self._record.problem()
         return None if isinstance(problem, LeaseReleasedError) else problem
 
@@ -155,12 +155,12 @@ def note_loss(problem: BaseException | None, error: BaseException | None) -> Non
         return
     if error is None:
         raise problem
-    if not isinstance(error, type(problem)):  # An inner block may have raised the very same loss.
+    if not isinstance(error, type(problem)):  # An inner block may have raised the same loss.
         error.add_note(f"fencelock: {problem}")
 
 
 class Lost:
-    """Announces that a lease was lost or has expired; like an Event that nobody can clear."""
+    """Announces that a lease was lost or has expired; like an Event that cannot be cleared."""
 
     __slots__ = ("_record",)
 
@@ -172,8 +172,9 @@ class Lost:
         return self._record.is_lost()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the lease is over, `timeout` seconds at most; return whether it was lost (False: released, or
-        timeout).
+        """Wait at most `timeout` seconds until the lease is over; return whether it was lost.
+
+        False: it was released, or the timeout passed.
         """
         # Not an Event, whose lock is not re-entrant: `release_soon` wakes this thread, perhaps from a signal handler
         # that runs in this very thread.
@@ -202,14 +203,14 @@ class Lease(BaseLease):
 
     @property
     def lost(self) -> Lost:
-        """Tells of the loss of this lease: `is_set()`, `wait(timeout)`."""
+        """Announces the loss of this lease: `is_set()`, `wait(timeout)`."""
         self._record.check_own()
         return Lost(self._record)
 
     def release(self) -> bool:
-        """Give the lock back; return whether it was still ours. Idempotent, and never frees somebody else's lock (H4).
+        """Give the lock back; return whether it still held the lock. Idempotent; never frees another holder's (H4).
 
-        Waits for the lease's open guarded transactions, until its deadline at most. If the source cannot be told now,
+        Waits for the lease's open guarded transactions, until its deadline at most. If the source is unavailable,
         the keeper goes on trying in the background, and the ttl ends the lease at the latest. LeaseInheritedError in a
         forked child, LeaseError inside a guarded transaction of the same thread.
         """
@@ -246,7 +247,7 @@ class Lease(BaseLease):
         self._record.enter_guarded(block, self._who())
 
     def leave_guarded(self, block: object) -> None:
-        """Count it out, in whichever thread, if it is counted; for guards."""
+        """Count a guarded transaction out if it is counted, in any thread; for guards."""
         self._record.leave_guarded(block)
 
     def _who(self) -> int:

@@ -27,7 +27,7 @@ class Entered(threading.local):
 
 
 class BaseLock:
-    """What the handles share, without I/O."""
+    """What all handles to a lock share, without I/O."""
 
     def __init__(self, options: LockOptions) -> None:
         self._options = options
@@ -53,7 +53,7 @@ class BaseLock:
 
     def _timed_out(self) -> AcquireTimeoutError:
         return AcquireTimeoutError(
-            f"lock {self.name!r} was not obtained within {self.timeout:g} s; the place in the queue is given up. "
+            f"lock {self.name!r} was not obtained within {self.timeout:g} s; this waiter has left the queue. "
             f"`fencelock show` tells who holds it"
         )
 
@@ -107,7 +107,7 @@ class Lock(BaseLock):
         try:
             entered.append(lease)
         except BaseException:
-            # A signal handler raised at the last moment: `__exit__` will not run, so nobody else would release it (H5).
+            # A signal handler raised at the last moment: `__exit__` will not run and release the lease (H5).
             entered[:] = [kept for kept in entered if kept is not lease]
             lease.release_soon()
             raise
@@ -138,7 +138,7 @@ AnyLease = TypeVar("AnyLease", bound=BaseLease)
 
 
 class Holding(Generic[AnyLease]):
-    """What one thread or task has of a re-entrant lock: its lease, and how many frames hold it."""
+    """A re-entrant lock in one thread or task: the lease, and how many frames hold it."""
 
     __slots__ = ("depth", "lease")
 
@@ -163,7 +163,7 @@ class Holding(Generic[AnyLease]):
     def end(self, depth: int) -> bool:
         """Take the frame off that was entered as the `depth`th, and return whether it was the first one.
 
-        Doing it twice is doing it once, so that whoever is interrupted by a signal handler can make sure of it.
+        Idempotent, so that a caller may repeat it after a signal handler interrupted it.
         """
         self.depth = depth - 1
         if depth == 1:
@@ -210,7 +210,7 @@ class RLock(BaseLock):
             try:
                 holding.begin(lease)
             except BaseException:
-                # A signal handler raised at the last moment: the caller has nothing that it could release (H5).
+                # A signal handler raised at the last moment: the caller has no lease to release (H5).
                 holding.end(1)
                 lease.release_soon()
                 raise

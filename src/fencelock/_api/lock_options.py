@@ -1,6 +1,6 @@
-"""Check what users ask for, once, before anything is opened: names, ttl, timeouts, and which source is meant.
+"""Check the arguments of locks, once, before anything is opened: names, ttl, timeouts, and the source's URL.
 
-Promise: what is outside the contract is ConfigError, which states the contract; nothing is ever clamped.
+Promise: an argument outside its contract is ConfigError, which states the contract. Never: an argument clamped.
 """
 
 import math
@@ -18,11 +18,11 @@ SOURCE_VARIABLE = "FENCELOCK_SOURCE"
 DEFAULT_TTL_S = 30.0
 _ROUNDING_MS = 1e-6
 _LARGEST_NUMBER = 1e15
-"""No contract reaches this far; beyond, arithmetic with floats fails in ways of its own. NaN is not below it either."""
+"""Larger than any allowed value; beyond it, float arithmetic loses whole numbers. NaN is not below it either."""
 
 
 class LockOptions(NamedTuple):
-    """On which terms a handle acquires its lock. `timeout` is seconds, None: wait for ever."""
+    """How a handle acquires its lock. `timeout` is seconds, None: wait for ever."""
 
     name: str
     ttl_ms: int
@@ -32,7 +32,7 @@ class LockOptions(NamedTuple):
     timeout_ms: int | None = None
 
     def holder_now(self) -> str:
-        """Return who acquires; the default is asked for each time, since a forked child is somebody else."""
+        """Return the holder's name; the default is made each time, because a forked child is another holder."""
         return self.holder or default_holder()
 
 
@@ -44,7 +44,7 @@ def check_lock_options(
     holder: str | None,
     on_lost: Callable[[str], Any] | None,
 ) -> LockOptions:
-    """Return the terms, or raise ConfigError."""
+    """Return the options, or raise ConfigError."""
     check_lock_name(name)
     if timeout is not None and not (_is_number(timeout) and 0 <= timeout <= threading.TIMEOUT_MAX):
         raise ConfigError(f"lock {name!r}: timeout is seconds, 0 or more, or None to wait for ever; not {timeout!r}")
@@ -77,9 +77,7 @@ def _is_number(value: object) -> bool:
 
 
 def waiting(blocking: bool, timeout: float, default_ms: int | None) -> tuple[bool, int | None]:
-    """Return (may wait, timeout in ms) by the rules of `threading.Lock.acquire`; a timeout of -1 means the handle's
-    own.
-    """
+    """Return (may wait, timeout in ms) by the rules of `threading.Lock.acquire`; -1 is the handle's own timeout."""
     if blocking and timeout == -1:
         return True, default_ms
     if not blocking:
@@ -100,7 +98,7 @@ def _as_ms(timeout: float | None) -> int | None:
 
 
 def resolve_url(url: str | None) -> str:
-    """Return the URL, or where None is given $FENCELOCK_SOURCE, or else the default file, whose folder is made."""
+    """Return the URL; for None, $FENCELOCK_SOURCE or else the default file, whose folder is created."""
     if url is None:
         url = os.environ.get(SOURCE_VARIABLE) or None
     if url is not None:
@@ -110,14 +108,14 @@ def resolve_url(url: str | None) -> str:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(
-            f"the default folder {folder} cannot be made ({error.strerror}): set {SOURCE_VARIABLE} to a URL such as "
+            f"the default folder {folder} cannot be created ({error.strerror}): set {SOURCE_VARIABLE} to a URL such as "
             f"sqlite:////path/to/locks.db"
         ) from error
     return f"sqlite:///{folder / 'locks.db'}"
 
 
 def default_folder() -> Path:
-    """Return where the default source lives: one for root, one for each other user."""
+    """Return the folder of the default source: one for root, one for each other user."""
     if os.geteuid() == 0:
         return Path("/var/lib/fencelock")
     state = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")

@@ -80,7 +80,7 @@ class BaseSource:
         )
 
     def _keep(self, lease: AnyLease, record: LeaseRecord, listeners: Listeners) -> AnyLease:
-        """Have the lease renewed from now on, and tell of it."""
+        """Have the lease renewed from now on, and emit its events."""
         keeper().add(record)
         waited_ms = record.grant.waited_ms
         if waited_ms is not None:
@@ -89,19 +89,19 @@ class BaseSource:
         return lease
 
     def _give_up(self, attempt: Attempt, record: LeaseRecord | None) -> None:
-        """Undo an acquire that was interrupted, in the background; nobody is told of the loss of what nobody got."""
+        """Undo an interrupted acquire in the background, without an event: the caller never got the lease."""
         if record is not None:
             record.leave_held(RELEASED, "its acquire was interrupted")
         if attempt.claim is not None:
             keeper().abandon(self._keeper_driver, attempt.lock, attempt.claim, attempt.ttl_ms)
 
     def examine(self) -> list[Finding]:
-        """Return what in the source's set-up would break the promise, as `fencelock doctor` prints it."""
+        """Return the problems of the source's setup that break its guarantees, as `fencelock doctor` prints them."""
         return self._store.examine()
 
 
 def broken_lock(name: str, claim: str, reply: Broken) -> BrokenLock:
-    """Return what a break brought, for the breaker."""
+    """Return the result of a break, for the breaker."""
     sequencer = Sequencer(reply.source_id, reply.history_id, name, reply.token, claim)
     return BrokenLock(name, reply.token, reply.holder, sequencer)
 
@@ -205,15 +205,17 @@ class Source(BaseSource):
     def raise_epoch(self, *, reason: str) -> SourceInfo:
         """Begin a new history above every token issued before, and end every lease: after a restore or a move (T7).
 
-        SourceError if somebody else raised it at the same moment.
+        SourceError if another process raised it at the same moment.
         """
         info = self._driver.run(renewal.raise_epoch(check_reason(reason)))
         if info is None:
-            raise SourceError(f"{self.url}: somebody else raised the epoch at this moment: look with `fencelock epoch`")
+            raise SourceError(
+                f"{self.url}: another process raised the epoch at this moment: look with `fencelock epoch`"
+            )
         return info
 
     def break_lock(self, name: str, *, reason: str) -> BrokenLock:
-        """End the lock's lease, whoever has it, and mint a token for guards to be sealed with (G10).
+        """End the lock's present lease, and mint a token with which guards can be sealed (G10).
 
         By itself this does not stop the old holder from writing: pass the result to `guard.outrank`.
         """

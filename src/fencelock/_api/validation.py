@@ -1,6 +1,6 @@
-"""Check what users ask of a guard, before anything is opened: names, tables, modes, tokens, reasons.
+"""Check the arguments of guards, before anything is opened: names, tables, modes.
 
-Promise: what is outside the contract is ConfigError, which states the contract.
+Promise: an argument outside its contract is ConfigError, which states the contract.
 """
 
 from collections.abc import Iterable
@@ -38,13 +38,13 @@ def scope_of(url: str, resource: str | None, resources: Iterable[str] | None, lo
 
 
 def check_tables(tables: tuple[str, ...]) -> None:
-    """Raise unless every one can be the name of a table."""
+    """Raise ConfigError unless each is a possible name of a table."""
     for table in tables:
         check_name(table, what="table name", limit_bytes=MAX_TABLE_NAME_BYTES)
 
 
 def check_protect(tables: tuple[str, ...], mode: str) -> None:
-    """Raise unless there are tables, and the mode is one."""
+    """Raise ConfigError unless there are tables and the mode exists."""
     if mode not in (ENFORCE, OBSERVE):
         raise ConfigError(f"mode is {ENFORCE!r} or {OBSERVE!r}, not {mode!r}")
     if not tables:
@@ -53,7 +53,7 @@ def check_protect(tables: tuple[str, ...], mode: str) -> None:
 
 
 def check_info(info: object) -> SourceInfo:
-    """Return what a source said of itself."""
+    """Return the SourceInfo that a source gave; ConfigError if it is something else."""
     if not isinstance(info, SourceInfo):
         raise ConfigError("source must be a source, as fencelock.connect() returns, or its SourceInfo")
     return info

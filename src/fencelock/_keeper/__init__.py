@@ -1,5 +1,6 @@
-"""The one background thread per process that keeps leases alive, ends them in time, and cleans up behind interruptions.
+"""The one background thread per process that renews leases, ends them in time, and abandons interrupted claims.
 
-`record.py` is what is known of one lease, `schedule.py` decides who is due (pure), `keeper.py` is the thread,
-`announcer.py` runs the users' callbacks beside it, `lifecycle.py` starts it, and handles fork and exit.
+`record.py` holds the state of one lease, `schedule.py` decides which leases are due (pure), `keeper.py` is the thread,
+`callback_thread.py` runs the users' callbacks in another one, `lifecycle.py` starts the keeper and handles fork and
+exit.
 """

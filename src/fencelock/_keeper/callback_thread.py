@@ -1,8 +1,7 @@
-"""Run the users' callbacks beside the keeper, so that none of them can hold up a renewal.
+"""Run the users' callbacks in a thread of their own, so that none of them can delay a renewal.
 
-Promise: callbacks run one after another, in the order of what happened, in one daemon thread that starts with the
-first of them; what they raise is logged, SystemExit too. A callback that blocks delays later callbacks and nothing
-else.
+Promise: callbacks run one after another, in the order of the events, in one daemon thread that starts with the first of
+them; their exceptions are logged, SystemExit too. A callback that blocks delays later callbacks and nothing else.
 """
 
 import queue
@@ -20,7 +19,7 @@ class CallbackThread:
         self._thread: threading.Thread | None = None
 
     def submit(self, callback: Callable[[], object]) -> None:
-        """Have the callback run soon. For the keeper's thread alone."""
+        """Run the callback soon. Only the keeper's thread may call this."""
         self._queue.put(callback)
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="fencelock-announcer", daemon=True)
@@ -32,5 +31,5 @@ class CallbackThread:
             try:
                 callback()
             except BaseException:
-                # One that calls sys.exit() must not keep every later loss from being told.
+                # A callback that calls sys.exit() must not suppress the callbacks of later losses.
                 logger.exception("a callback of a lease raised; the lease is over all the same")

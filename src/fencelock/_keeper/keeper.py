@@ -1,11 +1,11 @@
-"""The keeper's thread: renews what is due, ends what is over, abandons what was interrupted.
+"""The keeper's thread: renews the leases that are due, ends those that are over, abandons interrupted claims.
 
-Promise: a definite "not yours" ends a lease as lost, a passed deadline as expired, each announced within a second (H2,
-H3); a renewal that succeeds after the deadline is followed by a release. An abandoned claim is released as soon as the
-source can be reached, and is forgotten after its ttl, when it has ended by itself (H5).
-Never: waits for a user's code, or for one source longer than REQUEST_TIMEOUT_S at a time, and what its store adds for a
-large batch; lets one source's errors, even those that nobody foresaw, touch the leases of another. Other threads speak
-to it through its inbox alone, whose `put` is safe in signal handlers and finalizers.
+Promise: a source's definite "not yours" ends a lease as lost, a passed deadline ends it as expired, and callbacks run
+within a second (H2, H3). A renewal that succeeds after the deadline is followed by a release. An abandoned claim is
+released as soon as the source can be reached, and forgotten after its ttl, when it has ended by itself (H5). Other
+threads reach the keeper through its inbox alone, whose `put` is safe in signal handlers and finalizers.
+Never: waits for a user's code, or for one source longer than REQUEST_TIMEOUT_S at a time (plus what its store adds for
+a large batch); lets the errors of one source, even unexpected ones, affect the leases of another.
 """
 
 import itertools
@@ -30,26 +30,26 @@ from fencelock.errors import FencelockError
 from fencelock.hooks import logger
 
 REQUEST_TIMEOUT_S = 0.5
-"""How long the keeper waits for one source that is busy, so that the others' leases are renewed in time."""
+"""How long the keeper waits for one busy source; the leases of other sources must be renewed meanwhile."""
 MAX_SLEEP_MS = 500
-"""The keeper looks at the clock this often while leases are held: its sleep does not count a suspend, deadlines do."""
+"""How often the keeper checks the clock while leases are held: its sleep does not count a suspend, deadlines do."""
 LINGER_MS = 5000
-"""It goes on looking for this long after the last lease, so that a quick succession of leases need not wake it."""
+"""How long it goes on checking after the last lease, so that a quick succession of leases need not wake it."""
 ABANDON_PAUSE_MS = 250
 MAX_ABANDONED_AT_ONCE = 64
-"""Claims that are released between two looks at what is due for renewal."""
+"""Claims that are released between two checks for due renewals."""
 ERROR_PAUSE_S = 0.1
 LAST_WAIT_S = 0.2
-"""How long the keeper listens, at the interpreter's end, for each thread that was waiting."""
-_UNEXPECTED = "the keeper met an error that it did not expect; it goes on"
+"""How long the keeper waits, at the interpreter's end, for the claim of each thread that was waiting."""
+_UNEXPECTED = "the keeper met an unexpected error; it goes on"
 
 
 class Wake(NamedTuple):
-    """A lease arrived that is due before the keeper meant to look again."""
+    """A lease arrived that is due before the keeper's next check."""
 
 
 class Abandon(NamedTuple):
-    """A claim that may stand at the source though nobody will use it."""
+    """A claim that the source may have and that will not be used."""
 
     driver: SyncDriver
     lock: str
@@ -58,7 +58,7 @@ class Abandon(NamedTuple):
 
 
 class Expired(NamedTuple):
-    """Somebody saw that the deadline of a lease has passed, before the keeper did."""
+    """Another thread saw that the deadline of a lease has passed, before the keeper did."""
 
     record: LeaseRecord
 
@@ -86,20 +86,20 @@ class Keeper:
 
     # --- called by other threads -------------------------------------------------------------------------------------
     def start(self) -> None:
-        """Start the thread unless it runs; to be called from ordinary code, before the first message."""
+        """Start the thread unless it runs. Call it from ordinary code, before the first message."""
         if self._thread is None:
             with self._start_lock:
                 if self._thread is None:
                     threading.Thread(target=self._run_once, name="fencelock-keeper", daemon=True).start()
 
     def add(self, record: LeaseRecord) -> None:
-        """Keep a new lease. Waking the thread costs more than a grant, so it is woken only if it would be late."""
+        """Renew a new lease from now on. A wake-up costs more than a grant, so this wakes the thread only if needed."""
         self._arrivals[record.claim] = record
         if self._wake_ms > first_beat_ms(record, self._now_ms()):
             self._inbox.put(Wake())
 
     def forget(self, record: LeaseRecord) -> None:
-        """Let go of a lease that has ended; one that was taken in by now goes with its next beat."""
+        """Drop a lease that has ended; if the thread has it already, its next beat drops it."""
         self._arrivals.pop(record.claim, None)
 
     def abandon(self, driver: SyncDriver, lock: str, claim: str, ttl_ms: int) -> None:
@@ -107,18 +107,18 @@ class Keeper:
         self._inbox.put(Abandon(driver, lock, claim, self._now_ms() + ttl_ms))
 
     def expire(self, record: LeaseRecord) -> None:
-        """Have the loss of a lease announced whose deadline was seen to have passed. Safe in signal handlers."""
+        """Announce the loss of a lease whose deadline has passed. Safe in signal handlers."""
         self._inbox.put(Expired(record))
 
     def stop(self, timeout_s: float) -> None:
-        """Release every held lease, and wait `timeout_s` at most for that."""
+        """Release every held lease, and wait at most `timeout_s` for that."""
         if self._thread is not None:
             self._inbox.put(Stop())
             self._thread.join(timeout_s)
 
     # --- the thread -------------------------------------------------------------------------------
     def _run_once(self) -> None:
-        # `start` may have been broken off by a signal handler after it had begun a thread: the second one ends here.
+        # A signal handler may have interrupted `start` after it had started a thread: the second thread ends here.
         if self._is_running.acquire(blocking=False):
             self._thread = threading.current_thread()
             self._run()
@@ -133,19 +133,19 @@ class Keeper:
                 self._expire()
                 self._abandon_claims()
             except Exception:
-                # One unforeseen error must not end the renewal of every lease (Artemis#2371): tell, and go on.
+                # One unexpected error must not end the renewal of every lease (Artemis#2371): log it, and go on.
                 logger.exception(_UNEXPECTED)
                 time.sleep(ERROR_PAUSE_S)
 
     def _receive(self) -> bool:
         """Take messages until something is due; return whether to end."""
-        # In this order, a lease that arrives is either taken in here or sees the new moment and wakes us.
+        # In this order, a new lease is either taken in here, or its thread sees the new time and wakes this one.
         self._take_arrivals()
         timeout_s = self._plan_sleep()
         if not self._arrivals:
             with suppress(queue.Empty):
                 message = self._inbox.get(timeout=timeout_s)
-                # Leases that come and go between two looks are not seen; what woke us says that there are some.
+                # Leases that come and go between two checks are not seen; the wake-up shows that there are some.
                 self._idle_since_ms = self._now_ms()
                 while not isinstance(message, Stop):
                     if isinstance(message, Abandon):
@@ -165,13 +165,13 @@ class Keeper:
             try:
                 _, record = self._arrivals.popitem()
             except KeyError:
-                return  # It ended at this moment.
+                return  # Another thread removed it at this moment.
             self._idle_since_ms = self._now_ms()
             if record.state == HELD:
                 self._schedule.add(record, self._now_ms())
 
     def _plan_sleep(self) -> float | None:
-        """Decide how long to sleep, and tell it to `add`. None: until somebody writes."""
+        """Return how long to sleep (None: until a message arrives), and record it for `add`."""
         now_ms = self._now_ms()
         moments = [moment for moment in (self._schedule.next_ms(), self._next_abandon_ms()) if moment is not None]
         if not moments and now_ms - self._idle_since_ms > LINGER_MS:
@@ -179,7 +179,7 @@ class Keeper:
             return None
         sleep_ms = max(0, min([*(moment - now_ms for moment in moments), MAX_SLEEP_MS]))
         self._wake_ms = now_ms + sleep_ms
-        # A moment later than asked: get(timeout=0) would be an error, and waking early would find nothing due.
+        # A millisecond more: get(timeout=0) would be an error, and waking early would find nothing due.
         return (sleep_ms + 1) / 1000
 
     def _next_abandon_ms(self) -> int | None:
@@ -194,7 +194,7 @@ class Keeper:
             self._end(record, EXPIRED, DEADLINE_PASSED)
 
     def _end(self, record: LeaseRecord, state: str, reason: str) -> None:
-        """End a lease that is over, announce that once, and give up its claim in case the source still counts it."""
+        """End a lease that is over, announce that once, and abandon its claim in case the source still has it."""
         self._schedule.remove(record)
         record.leave_held(state, reason)
         if record.state not in {EXPIRED, LOST} or record.is_announced:
@@ -227,7 +227,7 @@ class Keeper:
             self._settle(beat, records)
 
     def _log_failure(self, error: Exception, level: int, message: str, what: object) -> None:
-        """Log an error of the tree in one line, and any other, which nobody foresaw, with its traceback."""
+        """Log a FencelockError in one line, and any other error, which is unexpected, with its traceback."""
         if isinstance(error, FencelockError):
             logger.log(level, message, what, error)
         else:
@@ -252,7 +252,7 @@ class Keeper:
         unreachable: set[SyncDriver] = set()
         for claim, message in list(itertools.islice(self._abandoned.items(), MAX_ABANDONED_AT_ONCE)):
             del self._abandoned[claim]
-            # One failure speaks for its source: asking for each claim would hold up the renewals.
+            # One failure stands for its source: a request for each claim would delay the renewals.
             if message.driver in unreachable or not self._is_released(message):
                 unreachable.add(message.driver)
                 if now_ms < message.give_up_ms:  # Later its ttl has ended it.
@@ -268,7 +268,7 @@ class Keeper:
         return True
 
     def _take_last_abandons(self) -> None:
-        """Abandon the places of the threads that the interpreter's end woke; they write within moments, or never."""
+        """Abandon the claims of the threads that the interpreter's end woke; they send them at once, or never."""
         with suppress(queue.Empty):
             for _ in range(len(SHUTDOWN.waiting)):
                 message = self._inbox.get(timeout=LAST_WAIT_S)
@@ -284,7 +284,7 @@ class Keeper:
         self._abandon_all()
 
     def _abandon_all(self) -> None:
-        """Abandon what is to be abandoned, until a source cannot be reached."""
+        """Release the abandoned claims, until a source cannot be reached."""
         self._retry_ms = 0
         while self._abandoned and not self._retry_ms:
             self._abandon_claims()

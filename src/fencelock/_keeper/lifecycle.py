@@ -1,8 +1,8 @@
 """The process's keeper: started by the first acquire, inherited by no child, stopped at the interpreter's end.
 
-Promise: a forked child starts without leases: those of its parent are marked inherited (H6), every lock of ours is
-made anew, and the child's first acquire starts a keeper of its own. At the interpreter's end waiters get SourceError,
-and leases are released within EXIT_TIMEOUT_S.
+Promise: a forked child starts without leases: those of its parent are inherited (H6), fencelock's own mutexes are
+replaced, and the child's first acquire starts a keeper. At the interpreter's end waiters get SourceError, and leases
+are released within EXIT_TIMEOUT_S.
 """
 
 import atexit

@@ -1,13 +1,13 @@
-"""What this process knows of one lease of its own: the state that keeper, lease and guards share.
+"""The state of one lease in this process, which keeper, lease and guards share.
 
     held ──release()──────────────> released
       ├──own deadline passed──────> expired
-      ├──the source said no───────> lost
+      ├──the source refused───────> lost
       └──fork, in the child───────> inherited
 
-Promise: `held` is left once, by one thread, for good; a renewal never moves the deadline of a lease that was over when
-its reply arrived, nor of one that anybody was told is over. Never: I/O, or a lock taken while a user's code runs; a
-strong reference to what the user gave, which may refer to the lease.
+Promise: one thread moves the record out of `held`, once and for good. A renewal never moves the deadline of a lease
+that was over when its reply arrived, nor of one that was reported to be over. Never: I/O, or a mutex held while a
+user's code runs; a strong reference to a user's object, which may refer to the lease.
 """
 
 import threading
@@ -39,9 +39,9 @@ DEADLINE_PASSED = "its deadline passed without word from the source"
 
 
 class Process:
-    """What all leases of this process share: one mutex, since state changes are short and rare, and its generation, by
-    which a forked child knows the leases that it inherited (H6). The mutex is re-entrant: a finalizer may end one
-    lease while its thread is changing another.
+    """What all leases of this process share: one mutex, because state changes are short and rare, and a generation,
+    by which a forked child recognises inherited leases (H6). The mutex is re-entrant: a finalizer may end one lease
+    while its thread is changing another.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class Process:
         self.drained = threading.Condition(self.mutex)
 
     def after_fork_in_child(self) -> None:
-        """Make the mutex anew, which another thread may have held, and disown every lease made until now."""
+        """Replace the mutex, which another thread may have held, and mark all leases so far as inherited."""
         self._make_locks()
         self.generation += 1
 
@@ -62,8 +62,8 @@ PROCESS = Process()
 
 
 class Listeners:
-    """Who is told of one lease. The public lease holds it, the record refers to it weakly: a callback often belongs to
-    the object that has the lease, and would keep it alive through the keeper for ever (H2).
+    """The callbacks and hooks of one lease. The public lease refers to them, the record does so weakly: a callback
+    often belongs to the object that has the lease, and would keep that alive through the keeper for ever (H2).
     """
 
     __slots__ = ("__weakref__", "callbacks", "hooks")
@@ -75,7 +75,7 @@ class Listeners:
     def emit(
         self, record: "LeaseRecord", name: str, *, duration: float | None = None, reason: str | None = None
     ) -> None:
-        """Tell hooks and log that something happened to the lease."""
+        """Call hooks and log for an event of the lease."""
         if is_observed(self.hooks, name):
             event = Event(
                 name, record.lock, token=record.grant.token, holder=record.holder, duration=duration, reason=reason
@@ -87,9 +87,7 @@ _NO_LISTENERS = Listeners(NO_HOOKS)
 
 
 class LeaseRecord:
-    """One lease of this process. The keeper holds it as long as it is held; the public Lease holds it as long as it
-    lives.
-    """
+    """One lease of this process. The keeper refers to it while it is held, the public Lease as long as that lives."""
 
     __slots__ = (
         "_generation",
@@ -139,7 +137,7 @@ class LeaseRecord:
 
     @property
     def state(self) -> str:
-        """One of the states above; a child of the process that acquired the lease sees it as inherited."""
+        """One of the states above; a forked child of the process that acquired the lease sees `inherited`."""
         return self._state if self._generation == PROCESS.generation else INHERITED
 
     @property
@@ -159,13 +157,11 @@ class LeaseRecord:
 
     @property
     def listeners(self) -> Listeners:
-        """Who is told of this lease; nobody, when the public lease is gone."""
+        """The callbacks and hooks of this lease; none after the public lease is gone."""
         return self._listeners() or _NO_LISTENERS
 
     def leave_held(self, state: str, reason: str) -> bool:
-        """Move from held to another state, once; return whether this call did it. Whoever waits for the end is
-        woken.
-        """
+        """Move from held to another state, once, and wake the waiters for that; return whether this call did it."""
         with PROCESS.mutex:
             if self._state != HELD or self._generation != PROCESS.generation:
                 return False
@@ -176,7 +172,7 @@ class LeaseRecord:
             return True
 
     def remaining_ms(self) -> int:
-        """Return for how long the lease may be relied on; once that was 0 it stays 0, whatever a renewal brings."""
+        """Return for how long the lease may be relied on. After the first 0 it stays 0, even if a renewal succeeds."""
         if self._state != HELD or self._generation != PROCESS.generation:
             return 0
         left_ms = self.deadline_ms - boottime_ms()
@@ -197,12 +193,12 @@ class LeaseRecord:
         with PROCESS.mutex:
             if self._was_reported_over or received_ms >= self.deadline_ms:
                 return False
-            # What was confirmed before stays true.
+            # An earlier confirmation stays valid.
             self.deadline_ms = max(self.deadline_ms, deadline_ms)
             return True
 
     def when_over(self, wake: Callable[[], object]) -> None:
-        """Have `wake`, which must not block, called when the lease leaves held; at once if it has."""
+        """Call `wake`, which must not block, when the lease leaves held, or now if it has."""
         with PROCESS.mutex:
             self.wakers = (*self.wakers, wake)
             if self.state != HELD:
@@ -214,13 +210,15 @@ class LeaseRecord:
             self.wakers = tuple(waker for waker in self.wakers if waker is not wake)
 
     def is_lost(self) -> bool:
-        """Tell whether the lease was lost or expired, by its state or by the clock at this moment."""
+        """Return whether the lease was lost or has expired, by its state or by the clock at this moment."""
         # The state is read last, here and in `problem`: another thread, or a signal handler, may change it meanwhile.
         return self.is_over() and self.state in {HELD, EXPIRED, LOST}
 
     def enter_guarded(self, block: object, who: int) -> None:
-        """Count a guarded transaction of thread or task `who`; raise if the lease is over. `block` stands for it, and
-        does not refer to the lease: the record, which the keeper has, would keep that alive for ever (H2).
+        """Count a guarded transaction of thread or task `who`; raise if the lease is over.
+
+        `block` identifies it and must not refer to the lease: through the keeper, which refers to this record, it would
+        keep the lease alive for ever (H2).
         """
         with PROCESS.mutex:
             if (problem := self.problem()) is not None:
@@ -228,16 +226,14 @@ class LeaseRecord:
             self.open_transactions[block] = who
 
     def leave_guarded(self, block: object) -> None:
-        """Count a guarded transaction out again, if it is counted: whoever is interrupted here can make sure of it."""
+        """Count a guarded transaction out if it is counted; an interrupted caller may repeat this."""
         with PROCESS.mutex:
             self.open_transactions.pop(block, None)
-            if self._state != HELD:  # Else nobody waits yet: a release leaves held first.
+            if self._state != HELD:  # Otherwise no release is waiting: it leaves held first.
                 PROCESS.drained.notify_all()
 
     def wait_for_guarded(self) -> None:
-        """Wait until no guarded transaction of this lease is open, until its deadline at most: then they are stale
-        anyway.
-        """
+        """Wait until no guarded transaction of this lease is open, or its deadline: then they are stale anyway."""
         if not self.open_transactions:
             return
         with PROCESS.drained:
@@ -252,16 +248,16 @@ class LeaseRecord:
             )
 
     def begin_release(self) -> str | None:
-        """Leave held for released, or for expired if it is too late; return which, or None if it was left before."""
+        """Leave held for released, or for expired if it is too late; return the new state, None if it had left held."""
         state, reason = (RELEASED, "it was released") if self.remaining_ms() else (EXPIRED, DEADLINE_PASSED)
         return state if self.leave_held(state, reason) else None
 
     def is_over(self) -> bool:
-        """Tell whether the lease may not be relied on any more, by its state or by the clock at this moment."""
+        """Return whether the lease is over, by its state or by the clock at this moment."""
         return self.remaining_ms() == 0
 
     def problem(self) -> LeaseError | None:
-        """Return the error that says why the lease cannot be relied on; None while it can."""
+        """Return the error that says why the lease is over; None while it is not."""
         if not self.is_over():
             return None
         state = self.state
@@ -291,5 +287,5 @@ class LeaseRecord:
         return f"the lease on lock {self.lock!r} with token {self.grant.token}"
 
     def emit(self, name: str, *, duration: float | None = None, reason: str | None = None) -> None:
-        """Tell hooks and log that something happened to this lease."""
+        """Call hooks and log for an event of this lease."""
         self.listeners.emit(self, name, duration=duration, reason=reason)

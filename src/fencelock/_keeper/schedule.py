@@ -1,9 +1,9 @@
-"""Decide which leases are due for renewal, and when to look next. Pure: it is told the time.
+"""Decide which leases are due for renewal, and when to check next. Pure: the time is a parameter.
 
-Promise: every lease is due at a third of its ttl after it was last confirmed, a new one at half of the time that it has
-left, if that is sooner; leases of one source that are due at about the same time are due together, so that one request
-renews them (H2). While a renewal is in doubt the group is due again after a quarter of its interval, and the next look
-is no later than its earliest deadline; of the sources in doubt, one is asked at a time.
+Promise: every lease is due a third of its ttl after its last confirmation; a new lease is due after half of its time
+left, if that is sooner. Leases of one source that are due at about the same time are due together, so that one request
+renews them (H2). While a renewal is in doubt the group is due again after a quarter of its interval, and the next check
+is no later than its earliest deadline; one source in doubt is asked at a time.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ Batch = tuple[SyncDriver, list[LeaseRecord]]
 
 
 def first_beat_ms(record: LeaseRecord, now_ms: int) -> int:
-    """Return when a new lease is due: sooner than a beat from now if it was long on its way and little time is left."""
+    """Return when a new lease is due: sooner than after a beat if the grant took long and little time is left."""
     left_ms = max(0, record.deadline_ms - now_ms)
     return now_ms + min(record.ttl_ms // BEATS_PER_TTL, left_ms // 2)
 
@@ -46,7 +46,7 @@ class Schedule:
             yield from group.records.values()
 
     def add(self, record: LeaseRecord, now_ms: int) -> None:
-        """Take a new lease in; it joins the beat of its group, which comes earlier if the lease needs it."""
+        """Add a new lease; it joins the beat of its group, which comes earlier if the lease needs it."""
         key = (record.driver, record.ttl_ms)
         due_ms = first_beat_ms(record, now_ms)
         group = self._groups.get(key)
@@ -71,14 +71,14 @@ class Schedule:
                 self.remove(record)
 
     def is_due(self, now_ms: int) -> bool:
-        """Tell whether some lease is to be renewed now."""
+        """Return whether a lease is due now."""
         return any(group.next_ms <= now_ms for group in self._groups.values())
 
     def take_due(self, now_ms: int) -> list[Batch]:
         """Return the leases to renew now, one batch for each source, and set their next beat.
 
-        Of the sources in doubt only the one that waits longest is among them, as the last: each may cost the keeper its
-        whole patience, and the leases of the others must not wait for all of them.
+        Of the sources in doubt only the one that has waited longest is included, as the last one: each may cost the
+        keeper its whole request timeout, and the leases of other sources must not wait for all of them.
         """
         doubted = {driver for (driver, _), group in self._groups.items() if group.in_doubt}
         due: dict[SyncDriver, int] = {}
@@ -96,7 +96,7 @@ class Schedule:
         return list(batches.items())
 
     def doubt(self, records: list[LeaseRecord], now_ms: int) -> None:
-        """The source did not answer for these: ask again soon."""
+        """Plan an early retry for leases whose source did not answer."""
         for key in {(record.driver, record.ttl_ms) for record in records}:
             group = self._groups.get(key)
             if group is not None:
@@ -104,12 +104,12 @@ class Schedule:
                 group.next_ms = now_ms + group.interval_ms // DOUBT_FRACTION
 
     def overdue(self, now_ms: int) -> list[LeaseRecord]:
-        """Return the leases whose own deadline has passed, of the groups where that can be."""
+        """Return the leases whose deadline has passed, of the groups where that is possible."""
         suspects = [group for group in self._groups.values() if group.in_doubt or group.next_ms <= now_ms]
         return [record for group in suspects for record in group.records.values() if record.deadline_ms <= now_ms]
 
     def next_ms(self) -> int | None:
-        """Return when to look next; None without leases."""
+        """Return when to check next; None without leases."""
         moments = [group.next_ms for group in self._groups.values()]
         for group in self._groups.values():
             if group.in_doubt:

@@ -57,7 +57,7 @@ UNSAFE_SOURCES = {
 
 
 def source_store(url: str) -> SourceStore:
-    """Return the source store that the URL names, unopened; ConfigError or UnsafeSourceError if there is none."""
+    """Return the source store of the URL, unopened; ConfigError or UnsafeSourceError if there is none."""
     scheme = _scheme(url)
     if scheme in UNSAFE_SOURCES:
         raise UnsafeSourceError(
@@ -67,12 +67,12 @@ def source_store(url: str) -> SourceStore:
 
 
 def guard_store(url: str) -> GuardStore:
-    """Return the guard store that the URL names, unopened; ConfigError if there is none."""
+    """Return the guard store of the URL, unopened; ConfigError if there is none."""
     return cast("GuardStore", _load(_scheme(url), GUARDS, GUARD_GROUP)(url))
 
 
 def guard_url(url: str) -> str:
-    """Return a guard's URL as it may be shown: without user, password and options."""
+    """Return a guard's URL without user, password and options, which must not be shown."""
     return shown_url(guard_store(url).url)
 
 
@@ -86,15 +86,15 @@ def _scheme(url: object) -> str:
 
 
 def shown_url(url: str) -> str:
-    """Return the URL as it may be shown: without user, password and options, which only a URL with a host can have."""
+    """Return the URL without user, password and options, which only a URL with a host can have."""
     scheme, separator, rest = url.partition("://")
     if not separator:
         scheme, rest = "", url
     if rest.startswith("/"):
         return url
-    _, at, place = rest.rpartition("@")
-    place, mark, _ = place.partition("?")
-    return f"{scheme}{separator}{'…@' if at else ''}{place}{'?…' if mark else ''}"
+    _, at, target = rest.rpartition("@")
+    target, mark, _ = target.partition("?")
+    return f"{scheme}{separator}{'…@' if at else ''}{target}{'?…' if mark else ''}"
 
 
 def _load(scheme: str, table: dict[str, str], group: str) -> Any:
@@ -115,9 +115,11 @@ def _missing_client(scheme: str, error: ImportError) -> MissingDependencyError:
         return MissingDependencyError(
             f"{scheme}:// needs a client that is not installed ({error.name}): {install_extra(EXTRAS[scheme])}"
         )
-    # The client is there and lacks something itself, as psycopg does on a machine without libpq.
-    said = " ".join(str(error).split())
-    return MissingDependencyError(f"{scheme}:// needs a client that cannot be loaded ({said}): install what it needs")
+    # The client is installed and lacks something itself, as psycopg does on a machine without libpq.
+    problem = " ".join(str(error).split())
+    return MissingDependencyError(
+        f"{scheme}:// needs a client that cannot be loaded ({problem}): install what it needs"
+    )
 
 
 def _load_entry_point(scheme: str, table: dict[str, str], group: str) -> Any:
