@@ -144,7 +144,7 @@ def test_a_role_for_the_prefix_is_enough_and_leaves_nothing_to_find(own_etcd: Et
     assert guard_store(url).examine() == []
     assert "secret" not in repr(guard)
     nobody = fencelock.guard(own_etcd.url("app"), resource=RESOURCE, lock=LOCK)
-    with pytest.raises(SourceError, match="asks who this is"):
+    with pytest.raises(SourceError, match="requires a login"):
         nobody.seal(HandmadeLease(7))
     assert [one.code for one in guard_store(own_etcd.url("app")).examine()] == ["guard-refused"]
     elsewhere = fencelock.guard(own_etcd.url("other", login="clerk:secret"), resource=RESOURCE, lock=LOCK)

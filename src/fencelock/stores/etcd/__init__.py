@@ -13,8 +13,9 @@ block's reads go out at once, its writes are collected. `Finish` sends one Txn, 
 that was read, and writes all or nothing.
 
 In the background: a session (`source/session.py`) is one etcd lease for each ttl, and all queue entries of that ttl are
-attached to it. The keeper's beat renews it by one keepalive. One stream of watches (`source/watcher.py`) tells the
-deletion of predecessors and of held keys. `source/admin.py` and `source/inspection.py` serve operators.
+attached to it. The keeper's beat (`source/renewal.py`) renews it by one keepalive. One stream of watches
+(`source/watcher.py`) tells the deletion of predecessors and of held keys. `source/admin.py` and `source/inspection.py`
+serve operators.
 
 To understand the folder, read this and three files: `source/codec.py`, `source/cluster_state.py`, `guard/block.py`.
 

@@ -39,8 +39,8 @@ class CompactedError(SourceError):
 
 
 _DEFINITE: tuple[tuple[grpc.StatusCode, str, type[SourceError], str], ...] = (
-    (grpc.StatusCode.NOT_FOUND, "lease not found", LeaseGoneError, "{url} knows no such lease"),
-    (grpc.StatusCode.FAILED_PRECONDITION, "lease already exists", LeaseExistsError, "{url} has such a lease already"),
+    (grpc.StatusCode.NOT_FOUND, "lease not found", LeaseGoneError, "{url} does not know the lease"),
+    (grpc.StatusCode.FAILED_PRECONDITION, "lease already exists", LeaseExistsError, "{url} has this lease already"),
     (grpc.StatusCode.OUT_OF_RANGE, "compacted", CompactedError, "{url} has compacted that revision"),
     (
         grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -58,7 +58,7 @@ _DEFINITE: tuple[tuple[grpc.StatusCode, str, type[SourceError], str], ...] = (
         grpc.StatusCode.INVALID_ARGUMENT,
         "user name is empty",
         SourceError,
-        "{url} asks who this is ({details}): write user and password into the URL, etcd://user:password@…",
+        "{url} requires a login ({details}): write user and password into the URL, etcd://user:password@…",
     ),
     (
         grpc.StatusCode.INVALID_ARGUMENT,
@@ -70,7 +70,7 @@ _DEFINITE: tuple[tuple[grpc.StatusCode, str, type[SourceError], str], ...] = (
         grpc.StatusCode.UNIMPLEMENTED,
         "",
         UnsupportedError,
-        "{url} does not know what it was asked ({details}): etcd 3.4 or newer is needed",
+        "{url} does not support the request ({details}): etcd 3.4 or newer is needed",
     ),
     (grpc.StatusCode.INVALID_ARGUMENT, "", SourceError, "{url} refused: {details}"),
     (grpc.StatusCode.FAILED_PRECONDITION, "", SourceError, "{url} refused: {details}"),

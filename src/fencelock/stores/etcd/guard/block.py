@@ -133,8 +133,8 @@ class EtcdWriteBuffer(WriteBuffer):
         A key that does not exist has version and revisions 0.
         """
         self._check_open()
-        said = {"version": version, "create_revision": create_revision, "mod_revision": mod_revision}
-        given = {name: number for name, number in said.items() if number is not None}
+        numbers = {"version": version, "create_revision": create_revision, "mod_revision": mod_revision}
+        given = {name: number for name, number in numbers.items() if number is not None}
         if len(given) + (value is not None) != 1:
             raise ConfigError("compare needs one of value, version, create_revision and mod_revision")
         where = _bytes(key, "key")
@@ -147,7 +147,7 @@ class EtcdWriteBuffer(WriteBuffer):
             compare, read_metadata(where), lambda _: None
         )
 
-    # --- reads: what is asked, and what the answer means --------------------------------------------------------------
+    # --- reads --------------------------------------------------------------------------------------------------------
     def _encode_get(self, key: str | bytes) -> Any:
         where = self._readable(self._checked_key(key))
         return txn((), (get(where),))
@@ -246,8 +246,8 @@ def raise_conflict(answer: Any, conditions: Iterable[EtcdCondition]) -> None:
     if answer.succeeded:
         return
     found = [one.response_range.kvs for one in answer.responses]
-    said = (one.describe_change(kvs) for one, kvs in zip(conditions, found, strict=True))
-    raise ConflictError(next(filter(None, said), "a comparison that the block itself added does not hold"))
+    changes = (one.describe_change(kvs) for one, kvs in zip(conditions, found, strict=True))
+    raise ConflictError(next(filter(None, changes), "a comparison that the block itself added does not hold"))
 
 
 def _number_is(key: bytes, name: str, number: int) -> Any:

@@ -29,8 +29,8 @@ class EtcdColocatedLocks:
     def conditions(self, sequencer: Sequencer) -> Operations:
         """Return what must stay unchanged while the lease is not over; GuardError if it is over now."""
         known = self._remembered.of(sequencer)
-        looks = [get(self._layout.record)] if known is None else [get(self._layout.record), read_metadata(known)]
-        stored, *entries = [one.response_range.kvs for one in (yield txn((), looks)).responses]
+        reads = [get(self._layout.record)] if known is None else [get(self._layout.record), read_metadata(known)]
+        stored, *entries = [one.response_range.kvs for one in (yield txn((), reads)).responses]
         if not stored:
             raise SchemaError(
                 f"there is no source of locks at {self._where}: name its prefix by locks=… in the guard's URL"

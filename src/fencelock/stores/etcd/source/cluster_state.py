@@ -19,7 +19,7 @@ from fencelock.stores.etcd.connection.client import LEASE_GRANT, LEASE_KEEP_ALIV
 from fencelock.stores.etcd.connection.errors import LeaseExistsError, LeaseGoneError
 from fencelock.stores.etcd.connection.url import EtcdConnectionInfo
 from fencelock.stores.etcd.source.layout import EtcdLayout, EtcdRecord, decode_record, encode_queue_entry
-from fencelock.stores.etcd.source.session import EtcdQueueEntry, EtcdSession, PendingRevocations, wait_for_all
+from fencelock.stores.etcd.source.session import EXPIRED, EtcdQueueEntry, EtcdSession, PendingRevocations, wait_for_all
 from fencelock.stores.etcd.source.watcher import Watcher
 from fencelock.stores.quorum.tombstones import EndedClaims
 from fencelock.stores.source_clock import SourceIdentity, SourceState
@@ -27,7 +27,6 @@ from fencelock.stores.source_clock import SourceIdentity, SourceState
 MS_PER_S = 1000
 MAX_OPERATIONS = 100
 """In one transaction; etcd takes 128 unless it is configured otherwise."""
-EXPIRED = "it expired at the source before it was renewed"
 
 
 class Call(NamedTuple):

@@ -1,4 +1,4 @@
-"""Acquire, Poll, Renew and Release in etcd: the operations of each request, for threads and loops alike.
+"""Acquire, Poll and Release in etcd: the operations of each request, for threads and loops alike.
 
 A queue entry is a key. The entry that was created first holds the lock, and the revision of its creation is the token
 (T1: minted at enqueue, which is right because the queue is strictly first in, first out).
@@ -19,20 +19,22 @@ from fencelock.protocol import source_requests as ask
 from fencelock.stores.etcd.connection import wire
 from fencelock.stores.etcd.connection.client import TXN
 from fencelock.stores.etcd.connection.errors import LeaseGoneError
-from fencelock.stores.etcd.source.cluster_state import EXPIRED, Call, ClusterState, Operations, batches
-from fencelock.stores.etcd.source.layout import EtcdLayout, EtcdRecord, describe_holder
-from fencelock.stores.etcd.source.session import BEATS_PER_TTL, EtcdQueueEntry, EtcdSession
-from fencelock.stores.quorum.encoding import decode_object, shorten
+from fencelock.stores.etcd.source.cluster_state import Call, ClusterState, Operations
+from fencelock.stores.etcd.source.layout import EtcdLayout, EtcdRecord, decode_break_reason
+from fencelock.stores.etcd.source.session import (
+    BEATS_PER_TTL,
+    DELETED,
+    EXPIRED,
+    LOST_SESSION,
+    NEW_EPOCH,
+    RELEASED,
+    EtcdQueueEntry,
+    EtcdSession,
+)
 
 MAX_ROUNDS = 5
 """How often an acquire starts again because the source's history or its own session has ended meanwhile."""
 MAX_WAIT_MS = 10_000
-MAX_EXPLAINED = 50
-"""Lost leases of one beat whose reasons are looked up; the others get the general reason."""
-RELEASED = "it was released"
-_LOST_SESSION = "its session with etcd has ended"
-_NEW_EPOCH = "the source's epoch was raised"
-_DELETED = "its key in etcd was deleted"
 
 
 # --- acquire ----------------------------------------------------------------------------------------------------------
@@ -53,7 +55,7 @@ def acquire(state: ClusterState, request: ask.Acquire) -> Operations:
         if session.is_lost:
             continue
         if entry.session not in (None, session) and entry.is_in_doubt:
-            state.end(entry, _LOST_SESSION)
+            state.end(entry, LOST_SESSION)
             return ask.ClaimEnded()
         reply = yield from _enqueue(state, entry, session, request, record)
         if reply is not None:
@@ -107,12 +109,12 @@ def _enqueue_txn(layout: EtcdLayout, entry: EtcdQueueEntry, request: ask.Acquire
     ]
     if not request.may_wait:
         conditions.append(wire.is_empty(queue))
-    place = [
+    creation = [
         wire.put(entry.key, entry.value, entry.session.lease),
         wire.put(layout.lock(request.lock), b""),
         wire.count_prefix(queue),
     ]
-    return wire.txn(conditions, place, [wire.get(layout.record), wire.get(entry.key), wire.get(refusal)])
+    return wire.txn(conditions, creation, [wire.get(layout.record), wire.get(entry.key), wire.get(refusal)])
 
 
 def _decode_refusal(state: ClusterState, entry: EtcdQueueEntry, record: EtcdRecord, answer: Any) -> ask.SourceReply:
@@ -175,7 +177,7 @@ def _check_position(state: ClusterState, entry: EtcdQueueEntry) -> Operations:
 
 
 def _common_reads(state: ClusterState, entry: EtcdQueueEntry) -> list[Any]:
-    """Return the reads that every look at a position needs: the record, the last break, the claim's own key."""
+    """Return the reads that every check of a position needs: the record, the last break, the claim's own key."""
     return [wire.get(state.layout.record), wire.get(state.layout.last_break(entry.lock)), wire.get(entry.key)]
 
 
@@ -218,16 +220,16 @@ def _decode_position(
     known, last_break, own = (response.response_range.kvs for response in answer.responses[:3])
     record = state.record
     if not own or own[0].create_revision != entry.revision:
-        return (yield from _end_claim(state, entry, _DELETED))
+        return (yield from _end_claim(state, entry, DELETED))
     if record is None or not known or known[0].mod_revision != record.revision:
         record, _ = yield from state.read_record()
     if entry.revision < record.revision:
-        return (yield from _end_claim(state, entry, _NEW_EPOCH))
+        return (yield from _end_claim(state, entry, NEW_EPOCH))
     if last_break and entry.revision < last_break[0].mod_revision:
-        return (yield from _end_claim(state, entry, _decode_break_reason(last_break[0])))
+        return (yield from _end_claim(state, entry, decode_break_reason(last_break[0])))
     assert entry.session is not None
     if entry.session.is_lost:
-        return (yield from _end_claim(state, entry, _LOST_SESSION))
+        return (yield from _end_claim(state, entry, LOST_SESSION))
     if not entry.is_granted:
         entry.extend(sent_ms)
     return _granted(entry, record) if is_first else _queued(entry)
@@ -238,11 +240,6 @@ def _end_claim(state: ClusterState, entry: EtcdQueueEntry, reason: str) -> Opera
     yield from state.delete_entries([entry])
     state.end(entry, reason)
     return ask.ClaimEnded()
-
-
-def _decode_break_reason(kv: Any) -> str:
-    fields = decode_object(kv.value)
-    return shorten(f"{fields.get('who')} broke it: {fields.get('reason')}")
 
 
 # --- release ----------------------------------------------------------------------------------------------------------
@@ -269,98 +266,3 @@ def release(state: ClusterState, request: ask.Release) -> Operations:
             state.highest = max(state.highest, answer.header.revision)
     state.end(entry, RELEASED)
     return ask.Released(was_held)
-
-
-# --- keep -------------------------------------------------------------------------------------------------------------
-def renew(state: ClusterState, request: ask.Renew) -> Operations:
-    """Renew every session of the batch by one keepalive, and look at the leases whose keys are not watched yet."""
-    lost: dict[str, str] = {}
-    of_session: dict[EtcdSession, list[EtcdQueueEntry]] = {}
-    for lock, claim in request.leases:
-        entry = state.entries.get(claim)
-        if entry is None or entry.lock != lock or entry.session is None:
-            lost[claim] = state.ended.reason(claim)
-        else:
-            of_session.setdefault(entry.session, []).append(entry)
-    remaining_ms: dict[str, int] = {}
-    for session, leases in of_session.items():
-        reasons = yield from _renew_session(state, session, leases)
-        gone = [one for one in leases if one.claim in reasons]
-        reasons |= yield from _explain_losses(state, gone)
-        yield from state.delete_entries(gone)
-        for one in gone:
-            state.end(one, reasons[one.claim])
-        lost |= reasons
-        remaining_ms |= {one.claim: one.remaining_ms() for one in leases if one.claim not in reasons}
-    yield from state.end_overdue()
-    return ask.Renewed(remaining_ms, lost)
-
-
-def _renew_session(state: ClusterState, session: EtcdSession, leases: list[EtcdQueueEntry]) -> Operations:
-    """Renew one session; return the reasons of those leases that are lost."""
-    sent_ms = boottime_ms()
-    reasons = {one.claim: EXPIRED for one in leases if one.deadline_ms < sent_ms}
-    first, *more = batches([one for one in leases if not one.is_watched]) or [[]]
-    if not session.is_lost:
-        answer = yield from state.keepalive_with(session, _existence_txn(state, first))
-        if answer is None:
-            more = [first, *more]
-        else:
-            reasons |= yield from _decode_existence(state, leases, first, answer)
-    if session.is_lost:
-        return {one.claim: _LOST_SESSION for one in leases} | reasons
-    for batch in more:
-        answer = yield from state.execute(_existence_txn(state, batch))
-        reasons |= yield from _decode_existence(state, leases, batch, answer)
-    for one in leases:
-        if one.claim not in reasons:
-            one.extend(sent_ms)
-    return reasons
-
-
-def _existence_txn(state: ClusterState, batch: list[EtcdQueueEntry]) -> Any:
-    """Return the transaction that reads the source's record, and which of these queue entries exist."""
-    return wire.txn([], [wire.get(state.layout.record), *(wire.count(entry.key) for entry in batch)])
-
-
-def _decode_existence(
-    state: ClusterState, leases: list[EtcdQueueEntry], batch: list[EtcdQueueEntry], answer: Any
-) -> Operations:
-    """Watch the queue entries that exist, and return why the others' leases are lost."""
-    known, *places = (response.response_range for response in answer.responses)
-    record = state.record
-    if record is None or not known.kvs or known.kvs[0].mod_revision != record.revision:
-        record, _ = yield from state.read_record()
-    reasons = {one.claim: _NEW_EPOCH for one in leases if one.revision < record.revision}
-    for entry, place in zip(batch, places, strict=True):
-        if not place.count:
-            reasons.setdefault(entry.claim, _DELETED)
-        else:
-            entry.is_watched = True
-            state.watch(entry, entry.key, answer.header.revision + 1, entry.mark_unwatched)
-    return reasons
-
-
-def _explain_losses(state: ClusterState, gone: list[EtcdQueueEntry]) -> Operations:
-    """Return better reasons for lost leases, where somebody has taken or broken the lock."""
-    explained = gone[:MAX_EXPLAINED]
-    if not explained:
-        return {}
-    record = yield from state.known_record()
-    reads = []
-    for one in explained:
-        head = wire.get_prefix(state.layout.queue(one.lock), limit=1, is_oldest_first=True)
-        reads += [wire.get(state.layout.last_break(one.lock)), head]
-    answer = yield from state.execute(wire.txn([], reads))
-    found = [response.response_range.kvs for response in answer.responses]
-    reasons = {}
-    for one, last_break, head in zip(explained, found[::2], found[1::2], strict=True):
-        if head and head[0].create_revision > one.revision:
-            token, holder = (
-                record.token(head[0].create_revision),
-                describe_holder(state.layout.queue(one.lock), head[0]),
-            )
-            reasons[one.claim] = f"{holder} holds the lock now, with token {token}"
-        elif last_break and last_break[0].mod_revision > one.revision:
-            reasons[one.claim] = _decode_break_reason(last_break[0])
-    return reasons

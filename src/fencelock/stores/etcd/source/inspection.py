@@ -1,7 +1,7 @@
 """Read a source in etcd: its record, its locks and their queues, and what `doctor` reports.
 
 Promise: reads nothing but the source's own keys and the queues of its locks, a page at a time. The time left to a lease
-is at most one second too high: etcd tells whole seconds.
+is at most one second too high: etcd reports whole seconds.
 Never: a change in etcd.
 """
 
@@ -152,7 +152,7 @@ def _examine_members(info: EtcdConnectionInfo) -> list[Finding]:
 
 
 def _unreachable_finding(endpoint: str, error: FencelockError) -> Finding:
-    message = f"member {endpoint} does not answer ({error}): if another member fails, one less can take its place"
+    message = f"member {endpoint} does not answer ({error}): if another member fails, there is one less to replace it"
     return Finding("member-unreachable", message, "start it, or take it out of the URL")
 
 

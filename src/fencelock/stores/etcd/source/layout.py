@@ -157,3 +157,9 @@ def describe_holder(queue: bytes, kv: Any) -> str:
         return f"key {shorten(kv.key.decode(errors='backslashreplace'))}, which is not a queue entry"
     holder = decode_object(kv.value).get("holder")
     return shorten(holder) if isinstance(holder, str) and holder else f"etcd lease {kv.lease:x}"
+
+
+def decode_break_reason(kv: Any) -> str:
+    """Return why a break ended a claim, for its holder."""
+    fields = decode_object(kv.value)
+    return shorten(f"{fields.get('who')} broke it: {fields.get('reason')}")

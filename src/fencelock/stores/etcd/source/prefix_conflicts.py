@@ -58,7 +58,7 @@ def find_conflict(conflicts: Sequence[PrefixConflict], execute: Callable[[Any], 
 
 
 def _exist(conflicts: Sequence[PrefixConflict], execute: Callable[[Any], Operations]) -> Operations:
-    # A mark's own key may go on with another's name, so it is read as one key; the parent of all marks as a range.
+    # A mark's own key may be the beginning of another's, so it is read as one key; the parent of all marks as a range.
     """Return for each conflict whether it exists."""
     reads = [wire.count_prefix(one.key) if one.key.endswith(b"/") else wire.count(one.key) for one in conflicts]
     answer = yield from execute(wire.txn((), reads))
@@ -66,9 +66,7 @@ def _exist(conflicts: Sequence[PrefixConflict], execute: Callable[[Any], Operati
 
 
 def _exist_one_by_one(conflicts: Sequence[PrefixConflict], execute: Callable[[Any], Operations]) -> Operations:
-    """Return the same for a user who may not read all of the keys; a key that the user may not read counts as
-    missing.
-    """
+    """Return the same, one by one, because the user may not read all keys; such a key counts as missing."""
     own, *others = conflicts
     found: list[bool] = yield from _exist([own], execute)
     for one in others:

@@ -28,6 +28,13 @@ REVOKE_S = 1.0
 BEATS_PER_TTL = 3
 _RETRIES_PER_TTL = 12
 
+# Why a claim is over, for its holder.
+EXPIRED = "it expired at the source before it was renewed"
+RELEASED = "it was released"
+LOST_SESSION = "its session with etcd has ended"
+NEW_EPOCH = "the source's epoch was raised"
+DELETED = "its key in etcd was deleted"
+
 
 class EtcdSession:
     """One etcd lease, as this process knows it: all queue entries of one ttl are attached to it.

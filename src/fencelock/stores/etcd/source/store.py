@@ -18,7 +18,7 @@ from fencelock.protocol import source_requests as ask
 from fencelock.protocol.generators import run_generator, run_generator_async
 from fencelock.protocol.stores import Capabilities
 from fencelock.stores.etcd.connection.url import parse_url
-from fencelock.stores.etcd.source import admin, codec, inspection
+from fencelock.stores.etcd.source import admin, codec, inspection, renewal
 from fencelock.stores.etcd.source.cluster_state import Call, CallPair, ClusterState, Operations, revoke_all_at_exit
 from fencelock.stores.wakeup import EventWakeup
 
@@ -27,7 +27,7 @@ OPERATIONS: dict[type, Callable[[ClusterState, Any], Operations]] = {
     ask.Acquire: codec.acquire,
     ask.Poll: codec.poll,
     ask.Release: codec.release,
-    ask.Renew: codec.renew,
+    ask.Renew: renewal.renew,
     ask.ReserveBlock: admin.reserve,
     ask.ReadSource: inspection.read_source,
     ask.RaiseEpoch: admin.raise_epoch,

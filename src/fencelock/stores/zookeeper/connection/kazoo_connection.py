@@ -132,10 +132,10 @@ class KazooConnection(ConnectionHandler):
 
     def _read_socket(self, read_timeout: float) -> Any:
         """Read everything that has arrived, which may be more than one message."""
-        told = super()._read_socket(read_timeout)
-        while self._received and told is None:
-            told = super()._read_socket(read_timeout)
-        return told
+        reply = super()._read_socket(read_timeout)
+        while self._received and reply is None:
+            reply = super()._read_socket(read_timeout)
+        return reply
 
     def _read(self, length: int, timeout: float) -> bytes:
         if len(self._received) < length:

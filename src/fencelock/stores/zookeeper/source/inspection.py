@@ -130,7 +130,7 @@ def list_locks(context: OperatorContext, request: ask.ListLocks) -> tuple[LockIn
     own = own_nodes(context.sessions)
     for first in range(0, len(names), PAGE_LOCKS):
         queues = context.read_queues(names[first : first + PAGE_LOCKS])
-        # Other programs may keep nodes of their own beside the locks: those are no queues.
+        # Other programs may keep their own nodes beside the locks: those are not queues.
         found = [lock_info(record, queue, own) for queue in queues if queue.found or queue.is_kept]
         if found:
             return tuple(found)

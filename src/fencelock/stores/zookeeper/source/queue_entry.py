@@ -40,13 +40,13 @@ class ZooKeeperQueueEntry:
         self.predecessor: str | None = None
         """The node directly before it in the queue; None: the queue has to be read."""
         self.is_second = False
-        """Whether it holds the lock once the deletion of `predecessor` is told.
+        """Whether it holds the lock once ZooKeeper tells the deletion of `predecessor`.
 
         Nobody was before the predecessor when the queue was read, nobody can get before it later, and the two nodes
         cannot disappear in one step.
         """
         self.is_in_last_queue = False
-        """Whether the queue contained its own node when it was last read, with no other look at either since."""
+        """Whether the queue contained its own node when it was last read, and neither node was read since."""
         self.is_granted = False
         self.watched_connection = 0
         """The number of the connection over which ZooKeeper would tell the deletion of its node; 0: none."""

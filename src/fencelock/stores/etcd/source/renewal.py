@@ -1,0 +1,113 @@
+"""Renew the leases of a process in etcd: one keepalive for each of its sessions, however many leases it has.
+
+Promise: a beat is one keepalive, together with a transaction that reads the source's record and looks for the keys that
+no watch serves yet. A key that exists is watched from then on; a lease whose key is gone is lost, though its session
+lives. The reasons of lost leases name who holds or broke the lock, as far as etcd can tell.
+Never: a lease extended before the answer confirms it.
+"""
+
+from typing import Any
+
+from fencelock.clock import boottime_ms
+from fencelock.protocol import source_requests as ask
+from fencelock.stores.etcd.connection import wire
+from fencelock.stores.etcd.source.cluster_state import ClusterState, Operations, batches
+from fencelock.stores.etcd.source.layout import decode_break_reason, describe_holder
+from fencelock.stores.etcd.source.session import DELETED, EXPIRED, LOST_SESSION, NEW_EPOCH, EtcdQueueEntry, EtcdSession
+
+MAX_EXPLAINED = 50
+"""Lost leases of one beat whose reasons are looked up; the others get the general reason."""
+
+
+def renew(state: ClusterState, request: ask.Renew) -> Operations:
+    """Renew every session of the batch by one keepalive, and check the leases whose keys are not watched yet."""
+    lost: dict[str, str] = {}
+    of_session: dict[EtcdSession, list[EtcdQueueEntry]] = {}
+    for lock, claim in request.leases:
+        entry = state.entries.get(claim)
+        if entry is None or entry.lock != lock or entry.session is None:
+            lost[claim] = state.ended.reason(claim)
+        else:
+            of_session.setdefault(entry.session, []).append(entry)
+    remaining_ms: dict[str, int] = {}
+    for session, leases in of_session.items():
+        reasons = yield from _renew_session(state, session, leases)
+        gone = [one for one in leases if one.claim in reasons]
+        reasons |= yield from _explain_losses(state, gone)
+        yield from state.delete_entries(gone)
+        for one in gone:
+            state.end(one, reasons[one.claim])
+        lost |= reasons
+        remaining_ms |= {one.claim: one.remaining_ms() for one in leases if one.claim not in reasons}
+    yield from state.end_overdue()
+    return ask.Renewed(remaining_ms, lost)
+
+
+def _renew_session(state: ClusterState, session: EtcdSession, leases: list[EtcdQueueEntry]) -> Operations:
+    """Renew one session; return the reasons of those leases that are lost."""
+    sent_ms = boottime_ms()
+    reasons = {one.claim: EXPIRED for one in leases if one.deadline_ms < sent_ms}
+    first, *more = batches([one for one in leases if not one.is_watched]) or [[]]
+    if not session.is_lost:
+        answer = yield from state.keepalive_with(session, _existence_txn(state, first))
+        if answer is None:
+            more = [first, *more]
+        else:
+            reasons |= yield from _decode_existence(state, leases, first, answer)
+    if session.is_lost:
+        return {one.claim: LOST_SESSION for one in leases} | reasons
+    for batch in more:
+        answer = yield from state.execute(_existence_txn(state, batch))
+        reasons |= yield from _decode_existence(state, leases, batch, answer)
+    for one in leases:
+        if one.claim not in reasons:
+            one.extend(sent_ms)
+    return reasons
+
+
+def _existence_txn(state: ClusterState, batch: list[EtcdQueueEntry]) -> Any:
+    """Return the transaction that reads the source's record, and which of these queue entries exist."""
+    return wire.txn([], [wire.get(state.layout.record), *(wire.count(entry.key) for entry in batch)])
+
+
+def _decode_existence(
+    state: ClusterState, leases: list[EtcdQueueEntry], batch: list[EtcdQueueEntry], answer: Any
+) -> Operations:
+    """Watch the queue entries that exist, and return why the others' leases are lost."""
+    known, *keys = (response.response_range for response in answer.responses)
+    record = state.record
+    if record is None or not known.kvs or known.kvs[0].mod_revision != record.revision:
+        record, _ = yield from state.read_record()
+    reasons = {one.claim: NEW_EPOCH for one in leases if one.revision < record.revision}
+    for entry, key in zip(batch, keys, strict=True):
+        if not key.count:
+            reasons.setdefault(entry.claim, DELETED)
+        else:
+            entry.is_watched = True
+            state.watch(entry, entry.key, answer.header.revision + 1, entry.mark_unwatched)
+    return reasons
+
+
+def _explain_losses(state: ClusterState, gone: list[EtcdQueueEntry]) -> Operations:
+    """Return better reasons for lost leases, where somebody has taken or broken the lock."""
+    explained = gone[:MAX_EXPLAINED]
+    if not explained:
+        return {}
+    record = yield from state.known_record()
+    reads = []
+    for one in explained:
+        head = wire.get_prefix(state.layout.queue(one.lock), limit=1, is_oldest_first=True)
+        reads += [wire.get(state.layout.last_break(one.lock)), head]
+    answer = yield from state.execute(wire.txn([], reads))
+    found = [response.response_range.kvs for response in answer.responses]
+    reasons = {}
+    for one, last_break, head in zip(explained, found[::2], found[1::2], strict=True):
+        if head and head[0].create_revision > one.revision:
+            token, holder = (
+                record.token(head[0].create_revision),
+                describe_holder(state.layout.queue(one.lock), head[0]),
+            )
+            reasons[one.claim] = f"{holder} holds the lock now, with token {token}"
+        elif last_break and last_break[0].mod_revision > one.revision:
+            reasons[one.claim] = decode_break_reason(last_break[0])
+    return reasons
