@@ -395,7 +395,7 @@ def test_what_a_listener_writes_at_the_end_is_fenced(
 def test_autoflush_writes_what_a_query_has_to_see(orm: Stack, guarded: GuardedDatabase, lease: HandmadeLease) -> None:
     def body(session: Any) -> Any:
         session.add(Report(id=2, value="pending"))
-        return session.scalar(select(Report.value).guarded(Report.id == 2))
+        return session.scalar(select(Report.value).where(Report.id == 2))
 
     assert orm.fenced(lease, body) == "pending"
 
@@ -414,8 +414,8 @@ def test_an_unfenced_flush_is_refused_and_undone(orm: Stack, guarded: GuardedDat
 def test_bulk_operations_are_fenced(orm: Stack, guarded: GuardedDatabase, lease: HandmadeLease) -> None:
     def body(session: Any) -> None:
         session.execute(insert(Report), [{"id": number, "value": "bulk"} for number in range(2, 12)])
-        session.execute(update(Report).guarded(Report.id > 1).values(value="changed"))
-        session.execute(delete(Report).guarded(Report.id > 6))
+        session.execute(update(Report).where(Report.id > 1).values(value="changed"))
+        session.execute(delete(Report).where(Report.id > 6))
 
     orm.fenced(lease, body)
     assert guarded.rows("SELECT count(*) FROM reports WHERE value = 'changed'") == [(5,)]
