@@ -210,7 +210,7 @@ class AsyncMySQLBlockConnection(MySQLBlockState, AsyncMySQLConnection):
         await super().autocommit(value)
 
 
-class _ErrorMapping(GuardConnectionBase[Any, MySQLBlockCodec]):
+class MySQLBlockMapping(GuardConnectionBase[Any, MySQLBlockCodec]):
     """Error mapping, and the decision whether to roll back."""
 
     _info: MySQLConnectionInfo
@@ -245,7 +245,7 @@ class _ErrorMapping(GuardConnectionBase[Any, MySQLBlockCodec]):
         return False
 
 
-class MySQLGuardConnection(_ErrorMapping, BlockingGuardConnection[MySQLBlockConnection, MySQLBlockCodec]):
+class MySQLGuardConnection(MySQLBlockMapping, BlockingGuardConnection[MySQLBlockConnection, MySQLBlockCodec]):
     """Answers the guard's requests over a synchronous connection of its own."""
 
     def __init__(self, info: MySQLConnectionInfo, idle: IdleConnections[MySQLBlockConnection]) -> None:
@@ -291,7 +291,7 @@ class MySQLGuardConnection(_ErrorMapping, BlockingGuardConnection[MySQLBlockConn
             FORKS.close(separate)
 
 
-class AsyncMySQLGuardConnection(_ErrorMapping, AsyncioGuardConnection[AsyncMySQLBlockConnection, MySQLBlockCodec]):
+class AsyncMySQLGuardConnection(MySQLBlockMapping, AsyncioGuardConnection[AsyncMySQLBlockConnection, MySQLBlockCodec]):
     """Answers the guard's requests over an asynchronous connection of its own."""
 
     def __init__(self, info: MySQLConnectionInfo, idle: AsyncIdleConnections[AsyncMySQLBlockConnection]) -> None:

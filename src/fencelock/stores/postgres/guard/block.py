@@ -175,7 +175,7 @@ class AsyncPostgresBlockConnection(PostgresBlockState, AsyncPostgresConnection):
         await super().rollback()
 
 
-class _ErrorMapping(GuardConnectionBase[Any, PostgresBlockCodec]):
+class PostgresBlockMapping(GuardConnectionBase[Any, PostgresBlockCodec]):
     """Error mapping, and the decision whether to roll back."""
 
     _info: PostgresConnectionInfo
@@ -204,7 +204,9 @@ class _ErrorMapping(GuardConnectionBase[Any, PostgresBlockCodec]):
         return False
 
 
-class PostgresGuardConnection(_ErrorMapping, BlockingGuardConnection[PostgresBlockConnection, PostgresBlockCodec]):
+class PostgresGuardConnection(
+    PostgresBlockMapping, BlockingGuardConnection[PostgresBlockConnection, PostgresBlockCodec]
+):
     """Answers the guard's requests over a synchronous connection of its own."""
 
     def __init__(self, info: PostgresConnectionInfo, idle: IdleConnections[PostgresBlockConnection]) -> None:
@@ -236,7 +238,7 @@ class PostgresGuardConnection(_ErrorMapping, BlockingGuardConnection[PostgresBlo
 
 
 class AsyncPostgresGuardConnection(
-    _ErrorMapping, AsyncioGuardConnection[AsyncPostgresBlockConnection, PostgresBlockCodec]
+    PostgresBlockMapping, AsyncioGuardConnection[AsyncPostgresBlockConnection, PostgresBlockCodec]
 ):
     """Answers the guard's requests over an asynchronous connection of its own."""
 

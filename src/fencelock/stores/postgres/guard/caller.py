@@ -43,7 +43,9 @@ def _check_usable(native: Any, kind: type[Any]) -> None:
         )
 
 
-class _ErrorMapping(CallerConnectionBase):
+class PostgresCallerMapping(CallerConnectionBase):
+    """Error mapping for connections of callers."""
+
     _info: PostgresConnectionInfo
 
     def _map_request_error(self, error: BaseException) -> FencelockError | None:
@@ -56,7 +58,7 @@ class _ErrorMapping(CallerConnectionBase):
         return map_refusal(error)
 
 
-class PostgresCallerConnection(_ErrorMapping, BlockingCallerConnection):
+class PostgresCallerConnection(PostgresCallerMapping, BlockingCallerConnection):
     """The caller's psycopg.Connection."""
 
     def __init__(self, native: Any, info: PostgresConnectionInfo) -> None:
@@ -73,7 +75,7 @@ class PostgresCallerConnection(_ErrorMapping, BlockingCallerConnection):
         return answers
 
 
-class AsyncPostgresCallerConnection(_ErrorMapping, AsyncioCallerConnection):
+class AsyncPostgresCallerConnection(PostgresCallerMapping, AsyncioCallerConnection):
     """The caller's psycopg.AsyncConnection."""
 
     def __init__(self, native: Any, info: PostgresConnectionInfo) -> None:
