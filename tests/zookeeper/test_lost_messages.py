@@ -10,7 +10,7 @@ import pytest
 
 import fencelock
 from fencelock import aio
-from fencelock_lab.proxy import Fault
+from fencelock_lab.proxy import RequestFault
 from tests.support.helpers import wait_until
 from tests.zookeeper.proxy import ZooKeeperProxy
 
@@ -145,7 +145,7 @@ def test_h5_any_message_lost_once_is_recovered(
     raise AssertionError(f"the flow sends more than {MAX_MESSAGES} messages")
 
 
-def _play(scene: Scene, flow: Flow, lost: str, nth: int) -> Fault:
+def _play(scene: Scene, flow: Flow, lost: str, nth: int) -> RequestFault:
     steps = flow(scene)
     next(steps)
     loss = getattr(scene.proxy, f"drop_{lost}")(nth)

@@ -4,9 +4,9 @@ Promise: bytes arrive unchanged and in their order, or not at all. A protocol's 
 replies begin and end; without one the proxy passes bytes.
 """
 
-from fencelock_lab.proxy.fault import Fault, Request
 from fencelock_lab.proxy.framing import Frame, Framing
 from fencelock_lab.proxy.proxy import Direction, Proxy
+from fencelock_lab.proxy.request import Request, RequestFault
 from fencelock_lab.proxy.urls import address_of
 
-__all__ = ["Direction", "Fault", "Frame", "Framing", "Proxy", "Request", "address_of"]
+__all__ = ["Direction", "Frame", "Framing", "Proxy", "Request", "RequestFault", "address_of"]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from fencelock_lab.proxy.framing import Framing
 
 if TYPE_CHECKING:
-    from fencelock_lab.proxy.fault import Request
+    from fencelock_lab.proxy.request import Request
 
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]

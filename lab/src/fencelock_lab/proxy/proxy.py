@@ -18,8 +18,8 @@ from contextlib import suppress
 from typing import Literal, Self, TypeVar
 
 from fencelock_lab.proxy.connection import ProxiedConnection
-from fencelock_lab.proxy.fault import DEADLINE_S, Fault, FaultKind, Request
 from fencelock_lab.proxy.framing import Frame, Framing
+from fencelock_lab.proxy.request import DEADLINE_S, FaultKind, Request, RequestFault
 from fencelock_lab.proxy.urls import HOST, through
 
 REMEMBERED_REQUESTS = 10_000
@@ -55,7 +55,7 @@ class Proxy:
         self._to_drop: set[Direction] = set()
         self._counts: Counter[str] = Counter()
         self._begun = 0
-        self._faults: dict[int, Fault] = {}
+        self._faults: dict[int, RequestFault] = {}
         self._requests: deque[Request] = deque(maxlen=REMEMBERED_REQUESTS)
         self._connections: dict[asyncio.Task[None], ProxiedConnection] = {}
         self._listener: socket.socket | None = None
@@ -106,19 +106,19 @@ class Proxy:
         return self._call(lambda: list(self._requests))
 
     # --- faults of single requests ------------------------------------------------------------------------------------
-    def drop_reply(self, nth: int = 1) -> Fault:
+    def drop_reply(self, nth: int = 1) -> RequestFault:
         """Lose the reply of the nth request from now: the server ends it, the client meets a reset before any byte."""
         return self._plan("drop reply", nth)
 
-    def drop_request(self, nth: int = 1) -> Fault:
+    def drop_request(self, nth: int = 1) -> RequestFault:
         """Lose the nth request from now: no byte of it reaches the server, and both sides lose their connection."""
         return self._plan("drop request", nth)
 
-    def hold_request(self, nth: int = 1) -> Fault:
+    def hold_request(self, nth: int = 1) -> RequestFault:
         """Keep the nth request from now from the server until it is released."""
         return self._plan("hold request", nth)
 
-    def hold_reply(self, nth: int = 1) -> Fault:
+    def hold_reply(self, nth: int = 1) -> RequestFault:
         """Keep the reply of the nth request from now from the client until it is released."""
         return self._plan("hold reply", nth)
 
@@ -126,9 +126,9 @@ class Proxy:
         """Let no request meet a fault that was planned before."""
         self._call(self._faults.clear)
 
-    def _plan(self, kind: FaultKind, nth: int) -> Fault:
+    def _plan(self, kind: FaultKind, nth: int) -> RequestFault:
         assert nth >= 1, "requests are counted from 1"
-        fault = Fault(kind, self._loop)
+        fault = RequestFault(kind, self._loop)
 
         def note() -> None:
             self._faults[self._begun + nth] = fault

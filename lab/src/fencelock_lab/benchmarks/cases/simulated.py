@@ -6,20 +6,18 @@ the time, the network and the source.
 """
 
 import time
-from collections.abc import Generator
 from typing import Any
 
 from fencelock import FencelockError
-from fencelock._flows import renewal
-from fencelock._flows.acquire import Attempt, Grant, acquire, deadline_ms
 from fencelock.protocol import source_requests as ask
 from fencelock_lab.benchmarks.measure import Result, summarise
 from fencelock_lab.benchmarks.stores import Site
-from fencelock_lab.simulator.keeper import SimulatedKeeper, SimulatedLease
-from fencelock_lab.simulator.kernel import US_PER_MS, Computer, SimulatedKernel, SimulatedProcess, Sleep
+from fencelock_lab.simulator.keeper import SimulatedKeeper
+from fencelock_lab.simulator.kernel import US_PER_MS, Computer, SimulatedKernel, SimulatedProcess
 from fencelock_lab.simulator.network import Network
 from fencelock_lab.simulator.oracle import SourceOracle
 from fencelock_lab.simulator.source import SimulatedSource
+from fencelock_lab.simulator.workload import hold_many, take_and_pass_on
 
 HAND_OFF, BEAT = "requests for each hand-off", "requests for each beat"
 QUEUES = ((1, 100), (100, 100), (1_000, 100))
@@ -76,9 +74,9 @@ def _hand_offs(locks: int, waiters: int) -> Result:
     computer = Computer(kernel)
     may_begin_us = kernel.now_us + QUEUEING_US
     for number in range(locks):
-        for place in range(waiters + 1):
-            process = SimulatedProcess(computer, f"p{number}-{place}")
-            process.start(_take_and_pass_on(f"lock-{number}", may_begin_us), network.answer)
+        for waiter in range(waiters + 1):
+            process = SimulatedProcess(computer, f"p{number}-{waiter}")
+            process.start(take_and_pass_on(f"lock-{number}", WAITER_TTL_MS, HOLD_US, may_begin_us), network.answer)
     kernel.run(may_begin_us)
     asked_before, granted_before = source.asked, source.granted
     kernel.run(may_begin_us + MEASURED_US)
@@ -88,22 +86,12 @@ def _hand_offs(locks: int, waiters: int) -> Result:
     )
 
 
-def _take_and_pass_on(lock: str, may_begin_us: int) -> Generator[Any, Any, None]:
-    attempt = Attempt(lock, "somebody", WAITER_TTL_MS)
-    grant = yield from acquire(attempt, may_wait=True, timeout_ms=None)
-    assert grant is not None
-    now_ms = yield ask.Now()
-    yield Sleep(max(HOLD_US, may_begin_us - now_ms * US_PER_MS))
-    assert attempt.claim is not None
-    yield from renewal.release(lock, attempt.claim)
-
-
 def _beats(leases: int) -> Result:
     """Hold so many leases in one process for some beats."""
     kernel, source, network = _world()
     process = SimulatedProcess(Computer(kernel), "holder")
     keeper = SimulatedKeeper(process, network.tell, lambda _: None)
-    process.start(_hold(keeper, source, leases), network.answer)
+    process.start(hold_many(keeper, source, leases, LEASE_TTL_MS), network.answer)
     process.start(keeper.run(), network.answer)
     beat_us = LEASE_TTL_MS // 3 * US_PER_MS
     kernel.run(kernel.now_us + beat_us // 2)
@@ -111,16 +99,3 @@ def _beats(leases: int) -> Result:
     assert source.granted == leases
     kernel.run(kernel.now_us + BEATS * beat_us)
     return summarise(BEAT, f"{leases:,} leases", "requests", [(source.asked - before) / BEATS], aim=AIMS[BEAT])
-
-
-def _hold(keeper: SimulatedKeeper, source: CountingSource, leases: int) -> Generator[Any, Any, None]:
-    """Take the leases at once: the time that a million requests take is of no interest here."""
-    now_ms = yield ask.Now()
-    for number in range(leases):
-        attempt = Attempt(f"lock-{number}", "holder", LEASE_TTL_MS)
-        attempt.claim = f"c-{number}"
-        request = ask.Acquire(attempt.lock, attempt.claim, "holder", LEASE_TTL_MS, now_ms * US_PER_MS, False)
-        reply = source.perform(request)
-        assert isinstance(reply, ask.Granted)
-        until_ms = deadline_ms(now_ms, reply.remaining_ms, LEASE_TTL_MS)
-        keeper.add(SimulatedLease(attempt, Grant(reply.token, until_ms, "s", "h", None), None), now_ms)

@@ -1,4 +1,4 @@
-"""What is to happen to one request that passes a proxy, and the request itself.
+"""A request that passes a proxy, and what is to happen to it.
 
 Promise: a fault happens at most once, and says when it has.
 """
@@ -14,7 +14,7 @@ DEADLINE_S = 30.0
 FaultKind = Literal["drop request", "drop reply", "hold request", "hold reply"]
 
 
-class Fault:
+class RequestFault:
     """What is to happen to one request."""
 
     def __init__(self, kind: FaultKind, loop: asyncio.AbstractEventLoop) -> None:
@@ -55,4 +55,4 @@ class Request:
     """The letters of its messages; PostgreSQL's: PBDES."""
     statements: list[str] = field(default_factory=list)
     """The SQL texts in it. An execution of what was prepared earlier has none."""
-    fault: Fault | None = None
+    fault: RequestFault | None = None
