@@ -467,6 +467,6 @@ def test_what_is_neither_session_nor_connection_is_refused(guarded: GuardedDatab
             untyped(target, lease, resource="reports")
     with pytest.raises(ConfigError, match=r"either guard=… or resource=…"):
         fenced(stack.target, lease, resource="reports", guard=guarded.guard())
-    with pytest.raises(ConfigError, match="guard must be one"):
+    with pytest.raises(ConfigError, match="guard must be a guard"):
         untyped(stack.target, lease, guard="sqlite:///app.db")
     stack.close()
