@@ -182,7 +182,7 @@ def check_only_grew(rounds: list[list[int]]) -> None:
         pytest.param("db db-wal db-shm", True, id="every file as it stood"),
     ],
 )
-def test_t1_no_token_is_told_again_after_a_power_cut(machine: Machine, survives: str, keeps_names: bool) -> None:
+def test_t1_no_token_is_issued_again_after_a_power_cut(machine: Machine, survives: str, keeps_names: bool) -> None:
     machine.keeps_names = keeps_names
     moments = random.Random(survives)
     rounds = []

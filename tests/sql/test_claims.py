@@ -89,7 +89,7 @@ def test_h4_a_request_and_its_repetition_get_one_token(
     assert client.release("lock", "claim")
 
 
-def test_t4_of_many_who_wait_for_a_free_row_one_is_granted(
+def test_t4_of_many_acquires_that_wait_for_a_free_row_one_is_granted(
     sql: SqlDialect, url: str, client: SqlClient, database: Any
 ) -> None:
     """All have seen the lock free, and drawn a token, when the first of them gets the row."""

@@ -57,7 +57,9 @@ def test_h2_a_beat_is_one_round_trip_for_any_number_of_leases(open_scene: OpenSc
 
 @pytest.mark.parametrize("open_scene", ["sync"], indirect=True)
 @pytest.mark.parametrize("sql_server", ["postgres18"], indirect=True)
-def test_a_waiter_asks_once_to_queue_once_more_to_be_sure_and_once_when_told(open_scene: OpenScene, proxy: Any) -> None:
+def test_a_waiter_asks_once_to_queue_once_more_to_be_sure_and_once_when_notified(
+    open_scene: OpenScene, proxy: Any
+) -> None:
     with open_scene() as scene:
         # The listening connection is there already, and so are the prepared statements.
         for _ in range(3):
@@ -99,7 +101,7 @@ def test_h7_a_hand_off_costs_the_same_however_many_wait(sql: SqlDialect, client:
 
 
 @pytest.mark.parametrize("sql_server", ["postgres18"], indirect=True)
-def test_h7_a_release_tells_the_head_of_the_queue_and_nobody_else(client: SqlClient, database: Any) -> None:
+def test_h7_a_release_notifies_the_head_of_the_queue_only(client: SqlClient, database: Any) -> None:
     with database.connect() as listening:
         listening.execute(f"listen {client.store.listener.name}")
         client.one_token()

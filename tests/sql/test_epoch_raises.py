@@ -65,7 +65,7 @@ def test_t7_a_grant_that_waits_for_a_raise_is_of_the_new_history(
     assert client.describe().epoch == 2
 
 
-def test_t7_who_waited_in_the_old_epoch_waits_no_more(client: SqlClient) -> None:
+def test_t7_a_waiter_of_the_old_epoch_loses_its_place(client: SqlClient) -> None:
     client.token("lock", "holder")
     for number in range(3):
         client.acquire("lock", f"waiter{number}", may_wait=True)

@@ -108,7 +108,7 @@ def test_g10_a_closed_mark_is_refused_and_an_operators(guarded: Guarded) -> None
     ],
 )
 @pytest.mark.parametrize("routine", ["present", "seal"])
-def test_what_is_no_sequencer_is_refused_without_showing_it(guarded: Guarded, routine: str, text: str) -> None:
+def test_a_text_that_is_no_sequencer_is_refused_without_showing_it(guarded: Guarded, routine: str, text: str) -> None:
     with guarded.database.connect() as native:
         if routine == "present":
             run(native, "START TRANSACTION")

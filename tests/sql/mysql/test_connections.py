@@ -221,7 +221,7 @@ def test_a_url_is_shown_in_one_spelling_and_without_secrets(
     assert repr(place) == f"Place({shown!r})"
 
 
-def test_what_a_url_leaves_out_is_what_the_servers_own_programs_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_url_has_the_defaults_of_the_servers_own_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MYSQL_HOST", "db.example")
     monkeypatch.setenv("MYSQL_TCP_PORT", "3307")
     assert parse_url("mysql://u@/app").url == "mysql://db.example:3307/app"
@@ -258,7 +258,7 @@ def test_a_url_that_is_not_understood_is_refused_without_its_password(url: str) 
         ("?ssl_ca=/ca&ssl_mode=VERIFY_CA", "VERIFY_CA"),
     ],
 )
-def test_who_names_an_authority_has_the_identity_checked(query: str, mode: str) -> None:
+def test_a_url_that_names_an_authority_has_the_identity_checked(query: str, mode: str) -> None:
     assert parse_url(f"mysql://h/db{query}").ssl_mode == mode
 
 
@@ -267,7 +267,7 @@ def test_a_certificate_that_is_no_file_is_refused() -> None:
         parse_url("mysql://h/db?ssl_ca=/nowhere").tls()
 
 
-def test_a_server_without_tls_is_told_nothing_by_who_asks_for_it(mysql_server: MariaDBServer) -> None:
+def test_a_client_that_asks_for_tls_sends_nothing_to_a_server_without_it(mysql_server: MariaDBServer) -> None:
     before = mysql_server.rows("show global status like 'Aborted_connects'")
     place = parse_url(mysql_server.url(ssl_mode="REQUIRED", user="nobody_at_all"))
     with pytest.raises(SourceUnavailableError, match="the server offers none"):

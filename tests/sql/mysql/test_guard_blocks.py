@@ -52,7 +52,9 @@ SLIPS = [
 
 
 @pytest.mark.parametrize("slip", SLIPS)
-def test_what_slips_past_the_watch_is_told_and_what_follows_is_not_committed(guarded: Guarded, slip: str) -> None:
+def test_an_end_that_slips_past_the_watch_is_reported_and_later_writes_are_not_committed(
+    guarded: Guarded, slip: str
+) -> None:
     guarded.database.rows("CREATE TABLE free (id int)")
     guarded.database.rows("CREATE PROCEDURE ends() COMMIT")
     guarded.database.rows("CREATE PROCEDURE ends_and_begins() BEGIN COMMIT; START TRANSACTION READ WRITE; END")
@@ -248,7 +250,7 @@ def test_any_kind_of_cursor_will_do(guarded: Guarded, cursor: type) -> None:
     assert guarded.value() == "own"
 
 
-def test_a_commit_inside_the_callers_check_is_told(guarded: Guarded) -> None:
+def test_a_commit_inside_the_callers_check_is_reported(guarded: Guarded) -> None:
     guard, lease = guarded.guard(), guarded.sealed(5)
 
     def commit_inside(native: Any) -> None:

@@ -114,7 +114,7 @@ def test_doctor_names_accounts_that_go_past_the_triggers(guarded: Guarded) -> No
         guarded.database.rows(f"DROP USER {name}")
 
 
-def test_doctor_names_who_may_hide_the_marks_behind_a_temporary_table(guarded: Guarded, clerk: str) -> None:
+def test_doctor_names_accounts_that_may_hide_the_marks_behind_a_temporary_table(guarded: Guarded, clerk: str) -> None:
     guarded.sealed(5)
     assert "powerful-role" not in findings(guarded, user=clerk)
     guarded.database.rows(f"GRANT CREATE TEMPORARY TABLES ON `{guarded.database.name}`.* TO {clerk}")
@@ -157,7 +157,7 @@ def test_doctor_names_the_tables_that_an_account_has_rights_on_and_no_others(gua
         guarded.database.rows(f"DROP USER {name}")
 
 
-def test_doctor_names_who_may_empty_the_table_of_marks(guarded: Guarded, clerk: str) -> None:
+def test_doctor_names_accounts_that_may_empty_the_table_of_marks(guarded: Guarded, clerk: str) -> None:
     """TRUNCATE needs the right DROP, and meets no trigger that protects the marks."""
     guarded.database.rows(f"GRANT DROP ON {guarded.database.name}.fencelock_mark TO {clerk}")
     assert f"'{clerk}'@'%' has DROP on fencelock_mark" in findings(guarded, user=clerk)["open-marks"].message
@@ -232,7 +232,7 @@ def test_doctor_cannot_log_in_and_says_so(guarded: Guarded) -> None:
     assert set(findings(guarded, user="nobody_of_that_name")) == {"guard-refused"}
 
 
-def test_a_refused_token_is_shown_to_nobody(guarded: Guarded) -> None:
+def test_a_refusal_shows_no_claim(guarded: Guarded) -> None:
     guarded.sealed(5)
     with guarded.database.connect(autocommit=False) as native, pytest.raises(pymysql.Error) as caught:
         run(native, "CALL fencelock_present(%s, 'reports')", str(sequencer(4)))

@@ -168,7 +168,7 @@ def test_g3_two_blocks_of_one_holder_write_while_a_seal_waits_for_both(guarded: 
     assert (guarded.value(1), guarded.value(2)) == ("in time", "in time")
 
 
-def test_g6_who_has_presented_nothing_is_refused_without_waiting_for_the_mark(guarded: Guarded) -> None:
+def test_g6_a_session_that_has_presented_nothing_is_refused_without_waiting_for_the_mark(guarded: Guarded) -> None:
     guarded.sealed(5)
     with guarded.client() as sealing, guarded.client() as unfenced:
         run(sealing, "START TRANSACTION")

@@ -78,7 +78,7 @@ def test_installing_at_the_same_time_makes_one_schema(unprotected: Guarded) -> N
     assert unprotected.database.value("SELECT COUNT(*) FROM fencelock_guard") == 1
 
 
-def test_an_installation_is_not_done_where_a_table_is_somebody_elses(unprotected: Guarded) -> None:
+def test_an_installation_is_refused_where_a_table_is_not_of_fencelock(unprotected: Guarded) -> None:
     unprotected.database.rows("CREATE TABLE fencelock_observation (name varchar(40), colour int)")
     for _ in range(2):
         with pytest.raises(SchemaError, match=r"a table fencelock_observation that is not fencelock's own .*rename"):
@@ -197,7 +197,7 @@ def test_what_cannot_be_protected_is_refused_with_the_reason(guarded: Guarded, w
         guarded.guard().protect(name)
 
 
-def test_with_the_binary_log_on_who_may_make_no_trigger_is_told_why(own_mysql: MariaDBServer) -> None:
+def test_with_the_binary_log_on_an_account_that_may_make_no_trigger_learns_why(own_mysql: MariaDBServer) -> None:
     own_mysql.stop()
     own_mysql.settings |= {"log_bin": str(own_mysql.folder / "log"), "server_id": 7}
     own_mysql.start()

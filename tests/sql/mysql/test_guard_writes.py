@@ -97,7 +97,7 @@ def test_g6_a_refused_statement_changes_no_row(guarded: Guarded) -> None:
     assert guarded.database.rows("SELECT * FROM free") == []
 
 
-def test_g6_ours_come_before_triggers_of_the_users(database: Database) -> None:
+def test_g6_fencelocks_triggers_come_before_those_of_the_user(database: Database) -> None:
     database.rows("CREATE TABLE reports (id int PRIMARY KEY, value varchar(64))")
     database.rows("CREATE TABLE seen (id int) ENGINE = MyISAM")
     database.rows("CREATE TRIGGER first_one BEFORE INSERT ON reports FOR EACH ROW INSERT INTO seen VALUES (NEW.id)")
@@ -194,7 +194,7 @@ def test_g6_a_savepoint_keeps_what_was_presented_before_it(guarded: Guarded) -> 
     assert guarded.value() == "kept"
 
 
-def test_g6_a_rollback_to_before_the_presenting_is_told_at_the_end(guarded: Guarded) -> None:
+def test_g6_a_rollback_to_before_the_presenting_is_reported_at_the_end(guarded: Guarded) -> None:
     guarded.sealed(5)
     with guarded.client() as native:
         run(native, "START TRANSACTION")

@@ -94,7 +94,7 @@ def test_a_read_only_server_grants_nothing_though_the_routines_owner_might_write
     assert replica.rows("select * from shop.fencelock_lock") == []
 
 
-def test_t7_a_failover_that_lost_grants_is_refused_by_whoever_saw_them(
+def test_t7_a_failover_that_lost_grants_is_refused_by_clients_that_saw_them(
     pair: tuple[MariaDBServer, MariaDBServer],
 ) -> None:
     """The replica is behind when it is promoted: what the primary had acknowledged is gone."""

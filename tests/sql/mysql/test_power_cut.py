@@ -85,7 +85,9 @@ def _survivor(fleet: MariaDBFleet, server: MariaDBServer) -> MariaDBServer:
     return left
 
 
-def test_t1_what_was_told_is_in_the_files_at_that_moment(disk_fleet: MariaDBFleet, server: MariaDBServer) -> None:
+def test_t1_a_granted_token_is_in_the_files_when_the_reply_comes(
+    disk_fleet: MariaDBFleet, server: MariaDBServer
+) -> None:
     told: list[int] = []
     moments = random.Random("cut")
     for _ in range(3):
@@ -95,7 +97,7 @@ def test_t1_what_was_told_is_in_the_files_at_that_moment(disk_fleet: MariaDBFlee
             _grant(left, one_more, 3)
 
 
-def test_t1_a_server_that_keeps_commits_to_itself_tells_a_token_again(
+def test_t1_a_server_that_does_not_flush_commits_issues_a_token_again(
     disk_fleet: MariaDBFleet, server: MariaDBServer
 ) -> None:
     """The same check must see what it is for; doctor names the setting."""
@@ -136,7 +138,7 @@ def _flushes(server: MariaDBServer, file: Path) -> Iterator[Callable[[], int]]:
 
 
 @pytest.mark.parametrize("setting", [1, 2])
-def test_t1_each_grant_and_each_release_is_flushed_before_it_is_told(
+def test_t1_each_grant_and_each_release_is_flushed_before_its_reply(
     server: MariaDBServer, tmp_path: Path, setting: int
 ) -> None:
     """And with 2 they are not, which only a power cut would show."""

@@ -32,7 +32,9 @@ def _restore(database: Database, dump: bytes) -> None:
     _run(RUN, database.server, database.name, text=dump)
 
 
-def test_t7_a_dump_that_was_restored_over_the_source_is_refused_by_who_saw_more(url: str, database: Database) -> None:
+def test_t7_a_dump_that_was_restored_over_the_source_is_refused_by_clients_that_saw_more(
+    url: str, database: Database
+) -> None:
     client, waiting = SqlClient(url), SqlClient(url)
     client.one_token()
     dump = _dump(database)
@@ -88,7 +90,7 @@ def test_t7_a_raise_is_above_what_the_operator_saw_also_when_the_clock_says_less
     assert client.raise_epoch().last_token == 2**61 + 2**40
 
 
-def test_t7_of_two_who_raise_at_once_one_does(url: str) -> None:
+def test_t7_of_two_raises_at_once_one_succeeds(url: str) -> None:
     first, second = SqlClient(url), SqlClient(url)
     history_id = first.describe().history_id
     assert first.ask(ask.RaiseEpoch(history_id, "a test")).epoch == 2

@@ -115,7 +115,7 @@ def test_counts_of_rows_found_are_not_taken_for_rows_changed(url: str, database:
 # --- roles ----------------------------------------------------------------------------------------
 
 
-def test_a_role_is_told_which_of_its_rights_are_too_many(owned: Database) -> None:
+def test_doctor_names_an_account_that_has_too_many_rights(owned: Database) -> None:
     def found(user: str) -> set[str]:
         with fencelock.connect(owned.url(user=user)) as source:
             return {finding.code for finding in source.examine()}
@@ -158,7 +158,7 @@ def test_routines_that_were_dropped_are_made_anew_by_the_next_installation(url: 
     assert one_token(url) == 2
 
 
-def test_an_installation_is_not_done_where_a_table_is_somebody_elses(database: Database) -> None:
+def test_an_installation_is_refused_where_a_table_is_not_of_fencelock(database: Database) -> None:
     database.rows("create table fencelock_lock (name varchar(40), colour int)")
     store = MySQLSource(database.url())
     for _ in range(2):

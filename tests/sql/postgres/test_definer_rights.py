@@ -88,7 +88,7 @@ PUBLIC_TRAPS = """
 """Better matches than PostgreSQL's own, which anybody may leave where everybody may create, as in `public` until 14."""
 
 
-def test_no_trap_is_sprung_by_whoever_installs(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_trap_is_sprung_by_the_installer(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     sprung: list[str] = []
 
     def listening(*terms: Any) -> Any:

@@ -98,7 +98,7 @@ def data_of(database: Database, copies: Copies, *options: str) -> Path:
 
 
 @only("18")
-def test_t7_data_of_another_source_is_refused_by_who_knew_the_first(
+def test_t7_data_of_another_source_is_refused_by_clients_of_the_first(
     dumped: Database, issued: IssuedTokens, copies: Copies, clients: Clients, postgres_fleet: PostgresFleet
 ) -> None:
     dump = data_of(dumped, copies)

@@ -27,7 +27,9 @@ def test_a_block_cannot_end_its_own_transaction_by_psycopg(guarded: Guarded, how
 
 
 @pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK", "COMMIT; BEGIN", "COMMIT AND CHAIN", "ROLLBACK; BEGIN"])
-def test_a_block_that_ends_it_by_sql_is_told_and_what_follows_is_not_committed(guarded: Guarded, end: str) -> None:
+def test_a_block_that_ends_its_transaction_by_sql_fails_and_later_writes_are_not_committed(
+    guarded: Guarded, end: str
+) -> None:
     with guarded.database.connect() as native:
         native.execute("CREATE TABLE free (id int)")
 
@@ -69,7 +71,7 @@ def test_savepoints_and_nested_blocks_of_psycopg_work(guarded: Guarded) -> None:
     assert guarded.value() == "kept"
 
 
-def test_a_failed_statement_that_was_swallowed_is_told(guarded: Guarded) -> None:
+def test_a_failed_statement_whose_error_was_caught_fails_the_block(guarded: Guarded) -> None:
     def body(native: psycopg.Connection) -> None:
         with pytest.raises(psycopg.errors.DivisionByZero):
             native.execute("SELECT 1 / 0")
@@ -104,7 +106,7 @@ def test_a_deferred_trigger_may_write_to_protected_tables(guarded: Guarded) -> N
 
 
 @pytest.mark.parametrize("change", ["close", "copy"])
-def test_a_block_that_leaves_its_connection_unfit_is_told(guarded: Guarded, change: str) -> None:
+def test_a_block_that_leaves_its_connection_unfit_fails(guarded: Guarded, change: str) -> None:
     def body(native: psycopg.Connection) -> None:
         if change == "close":
             native.close()
@@ -214,7 +216,7 @@ def test_an_async_block_commits_after_psycopg_has_thrown_away_what_it_prepared(g
     assert guarded.value() == "mine"
 
 
-def test_statements_that_somebody_threw_away_between_two_blocks_are_prepared_again(guarded: Guarded) -> None:
+def test_statements_that_were_thrown_away_between_two_blocks_are_prepared_again(guarded: Guarded) -> None:
     guard = guarded.guard()
     with guard.transaction(HandmadeLease(5)) as native:
         write(native)

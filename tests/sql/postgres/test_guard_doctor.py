@@ -106,7 +106,7 @@ def test_a_role_that_could_read_claims_or_write_marks_is_named(guarded: Guarded)
             assert (found.code, "may read claims or write marks" in found.message) == ("powerful-role", True)
 
 
-def test_a_role_without_usage_is_told(guarded: Guarded) -> None:
+def test_a_role_without_usage_is_found(guarded: Guarded) -> None:
     with guarded.database.connect() as native:
         native.execute("DO $$ BEGIN CREATE ROLE stranger LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$")
     assert codes(guarded.database.url(user="stranger")) == ["guard-refused"]

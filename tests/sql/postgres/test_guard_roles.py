@@ -52,7 +52,7 @@ def test_a_holder_needs_usage_on_the_schema_and_no_more(application: Guarded) ->
     assert application.value() == "in its own transaction"
 
 
-def test_a_role_without_it_is_refused_by_the_trigger_and_told_what_it_needs(application: Guarded) -> None:
+def test_a_role_without_usage_is_refused_by_the_trigger_and_learns_what_it_needs(application: Guarded) -> None:
     with application.database.connect() as native:
         native.execute(f"REVOKE USAGE ON SCHEMA fencelock FROM {APPLICATION}")
     with application.database.connect(user=APPLICATION) as native, pytest.raises(psycopg.Error, match=REFUSED):
@@ -151,7 +151,7 @@ def test_whatever_runs_with_its_owners_rights_and_may_hold_a_secret_prints_no_pl
     assert [name for (name,) in rows] == ["confirm", "enforce", "observe", "offer"]
 
 
-def test_nobody_but_the_owner_may_call_what_is_not_for_holders(application: Guarded) -> None:
+def test_only_the_owner_may_call_what_is_not_for_holders(application: Guarded) -> None:
     rows = application.database.rows(
         "SELECT proname FROM pg_proc WHERE pronamespace = 'fencelock'::regnamespace"
         " AND has_function_privilege(%s, oid, 'EXECUTE') ORDER BY 1",
@@ -163,7 +163,7 @@ def test_nobody_but_the_owner_may_call_what_is_not_for_holders(application: Guar
     ]
 
 
-def test_g6_the_name_of_what_presenting_leaves_is_told_to_nobody(application: Guarded) -> None:
+def test_g6_the_setting_that_presenting_leaves_has_a_secret_name(application: Guarded) -> None:
     # A reader of it could put it back after a savepoint had undone it, and the lock of the mark with it.
     application.sealed(5)
     with application.database.connect(user=APPLICATION) as native, native.transaction():
@@ -193,7 +193,7 @@ def test_g6_no_plan_that_a_session_may_see_holds_the_secret(application: Guarded
         assert "".join(map(str, hidden.encode())) not in "".join("".join(seen).split())
 
 
-def test_a_claim_is_shown_to_whoever_knows_it_and_to_nobody_else(application: Guarded) -> None:
+def test_a_claim_is_shown_only_to_a_session_that_knows_it(application: Guarded) -> None:
     application.sealed(5)
     read = "SELECT claim FROM fencelock.read_marks(%s, %s, 'shared', NULL)"
     with application.database.connect(user=APPLICATION) as native:
@@ -363,7 +363,7 @@ def test_doctor_by_the_applications_own_role_finds_nothing(application: Guarded)
     assert guard_store(application.database.url(user=APPLICATION)).examine() == []
 
 
-def test_doctor_trusts_the_guards_functions_beside_a_source(application: Guarded) -> None:
+def test_doctor_trusts_the_guards_functions_in_the_database_of_a_source(application: Guarded) -> None:
     PostgresSource(application.database.url()).install()
     findings = [finding.message for finding in PostgresSource(application.database.url(user=APPLICATION)).examine()]
     assert not [message for message in findings if "search_path" in message], findings

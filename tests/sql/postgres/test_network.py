@@ -190,7 +190,7 @@ def terminate(database: Database) -> None:
         assert database.value("select pg_terminate_backend(%s, 10000)", pid)
 
 
-def test_one_listening_connection_serves_all_locks_and_closes_when_nobody_waits(
+def test_one_listening_connection_serves_all_locks_and_closes_after_the_last_waiter(
     url: str, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fencelock.stores.postgres.source.wakeup.LINGER_S", 0.2)

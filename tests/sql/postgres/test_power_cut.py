@@ -113,7 +113,7 @@ def machine(own_postgres: PostgresServer, postgres_fleet: PostgresFleet, copies:
     return Machine(postgres_fleet, copies, own_postgres)
 
 
-def test_t1_no_token_is_told_again_after_a_power_cut(machine: Machine) -> None:
+def test_t1_no_token_is_issued_again_after_a_power_cut(machine: Machine) -> None:
     moments = random.Random("cut")
     for _ in range(3):
         machine.grant(5)
@@ -124,7 +124,7 @@ def test_t1_no_token_is_told_again_after_a_power_cut(machine: Machine) -> None:
     machine.grant(5)
 
 
-def test_t1_a_bound_that_was_raised_is_durable_before_a_token_above_it_is_told(machine: Machine) -> None:
+def test_t1_a_bound_that_was_raised_is_durable_before_a_token_above_it_is_issued(machine: Machine) -> None:
     """Also with a clock that says no more than the tokens that are known: the bound alone keeps them apart."""
     machine.grant(5)
     for _ in range(2):
@@ -151,7 +151,7 @@ def test_t7_a_raised_epoch_survives_a_power_cut(machine: Machine) -> None:
     assert machine.told[-1] > raised.last_token
 
 
-def test_a_break_that_was_told_survives_a_power_cut(machine: Machine) -> None:
+def test_a_break_that_was_confirmed_survives_a_power_cut(machine: Machine) -> None:
     machine.grant(1)
     client = SqlClient(machine.server.url())
     client.token("broken", "holder")
@@ -167,7 +167,7 @@ def test_a_break_that_was_told_survives_a_power_cut(machine: Machine) -> None:
         assert lease.token > machine.told[-1]
 
 
-def test_t1_without_the_witness_a_token_is_told_again(machine: Machine) -> None:
+def test_t1_without_the_witness_a_token_is_issued_again(machine: Machine) -> None:
     """The same check must see what it is for: here the witness is logged, and outlives the cut."""
     machine.server.rows("alter table fencelock.witness set logged")
     machine.server.rows("delete from fencelock.witness")

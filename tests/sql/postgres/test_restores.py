@@ -207,7 +207,7 @@ def test_a_cold_copy_without_a_witness_is_not_noticed(
 
 
 @only("18")
-def test_t7_a_cold_copy_is_noticed_by_who_knew_more(
+def test_t7_a_cold_copy_is_noticed_by_clients_that_knew_more(
     primary: PostgresServer, issued: IssuedTokens, copies: Copies, clients: Clients
 ) -> None:
     copy = restored_cold(primary, issued, copies)

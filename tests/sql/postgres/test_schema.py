@@ -128,7 +128,7 @@ def test_the_schema_is_made_where_slips_of_plpgsql_are_errors(database: Database
         assert lease.token == 1
 
 
-def test_t7_whoever_raises_the_epoch_is_told_the_new_one_however_the_planner_joins(database: Database) -> None:
+def test_t7_a_raise_returns_the_new_epoch_for_any_plan_of_the_server(database: Database) -> None:
     PostgresSource(database.url()).install()
     with fencelock.connect(database.url(options="-c geqo_threshold=2")) as source:
         before = source.describe()

@@ -113,7 +113,7 @@ def test_the_port_stays_the_same(own_postgres: PostgresServer) -> None:
 # Freezing
 
 
-def test_a_frozen_server_answers_nobody_until_it_is_thawed(own_postgres: PostgresServer) -> None:
+def test_a_frozen_server_answers_only_after_it_is_thawed(own_postgres: PostgresServer) -> None:
     start_notes(own_postgres)
     with own_postgres.admin() as connection:
         own_postgres.freeze()

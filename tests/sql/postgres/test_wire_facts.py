@@ -100,7 +100,7 @@ def test_an_unlogged_table_is_empty_on_a_promoted_standby(server: PostgresServer
     assert witnesses(server) == 1
 
 
-def test_a_cold_copy_has_everything_and_cannot_be_told_apart(server: PostgresServer, copies: Copies) -> None:
+def test_a_cold_copy_has_everything_and_cannot_be_distinguished(server: PostgresServer, copies: Copies) -> None:
     server.stop()
     copy = copies.cold_copy(server)
     server.start()
