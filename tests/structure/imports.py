@@ -8,6 +8,7 @@ import ast
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 PACKAGE = "fencelock"
@@ -81,8 +82,13 @@ def modules(root: Path, package: str = PACKAGE) -> dict[str, Path]:
     return found
 
 
-def imports(root: Path, package: str = PACKAGE) -> Iterator[Import]:
-    """Yield every import under `root`, wherever in a module it stands."""
+@cache
+def imports(root: Path, package: str = PACKAGE) -> tuple[Import, ...]:
+    """Return every import under `root`, wherever in a module it stands. The files are read once."""
+    return tuple(_read_imports(root, package))
+
+
+def _read_imports(root: Path, package: str) -> Iterator[Import]:
     known = modules(root, package)
     for module, path in known.items():
         for node in ast.walk(ast.parse(path.read_text())):

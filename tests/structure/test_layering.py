@@ -23,15 +23,7 @@ SOURCE = ROOT / "src" / "fencelock"
 LABORATORY = ROOT / "lab" / "src" / "fencelock_lab"
 
 NOT_YET_PUBLIC = {
-    # Benchmarks that run a store's statements by hand, to compare a lock with nothing but its round trips.
-    "fencelock_lab.benchmarks.guards.etcd",
-    "fencelock_lab.benchmarks.guards.mysql",
-    "fencelock_lab.benchmarks.stores.etcd",
-    "fencelock_lab.benchmarks.stores.mysql",
-    "fencelock_lab.benchmarks.stores.postgres",
-    "fencelock_lab.benchmarks.stores.sqlite",
-    "fencelock_lab.benchmarks.stores.zookeeper",
-    # A benchmark that runs the flows over requests that cost nothing.
+    # A benchmark that runs the flows over requests that cost nothing, to measure the flows themselves.
     "fencelock_lab.benchmarks.cases.simulated",
 }
 """Modules of the laboratory that still import private ones, and why; the list only gets shorter."""

@@ -1,4 +1,4 @@
-"""What guards remember of bare sequencers, and how they notice that a thread would wait for itself."""
+"""Guards remember the tenures of sequencers, and refuse a thread that would wait for itself."""
 
 import os
 import threading
@@ -43,13 +43,13 @@ def test_a_tenure_is_remembered_as_long_as_somebody_keeps_it() -> None:
     assert not memory.kept(sequencer(1)).has_read
 
 
-def test_a_lease_is_its_own_proof() -> None:
+def test_a_lease_is_its_own_credential() -> None:
     lease = HandmadeLease(5)
     assert credential_of(lease) is lease
 
 
 @pytest.mark.parametrize("lease", [None, "fl1.", 5, object()])
-def test_what_shows_no_sequencer_is_no_proof(lease: object) -> None:
+def test_an_object_without_a_sequencer_is_refused(lease: object) -> None:
     with pytest.raises(ConfigError, match="needs a lease"):
         credential_of(lease)
 

@@ -1,4 +1,4 @@
-"""What users may ask for: names, ttl, timeouts, callbacks, and which source is meant."""
+"""Arguments of locks are checked: names, ttl, timeouts, callbacks, and the URL of the source."""
 
 import math
 import os
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fencelock._api import lock_options as terms
+from fencelock._api import lock_options
 from fencelock._api.lock_options import check_lock_options, default_folder, resolve_url, waiting
 from fencelock.errors import ConfigError
 from fencelock.protocol.stores import Capabilities
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.reduced
 CAPABILITIES = Capabilities(ttl_min_ms=100, ttl_max_ms=86_400_000, ttl_step_ms=1, notifies=True)
 
 
-def terms_of(**options: Any) -> terms.LockOptions:
+def options_of(**options: Any) -> lock_options.LockOptions:
     given: dict[str, Any] = {"name": "the-lock", "ttl": 10.0, "timeout": None, "holder": None, "on_lost": None}
     return check_lock_options(CAPABILITIES, **{**given, **options})
 
@@ -28,13 +28,13 @@ def terms_of(**options: Any) -> terms.LockOptions:
     [(0.1, 100), (1, 1000), (30.0, 30_000), (86_400, 86_400_000), (0.3, 300), (1.001, 1001), (4.35, 4350)],
 )
 def test_a_ttl_is_seconds_and_is_granted_as_asked(ttl: float, ttl_ms: int) -> None:
-    assert terms_of(ttl=ttl).ttl_ms == ttl_ms
+    assert options_of(ttl=ttl).ttl_ms == ttl_ms
 
 
 @pytest.mark.parametrize("ttl", [0.0999, 0, -1, 86_400.001, 10**300, math.inf, math.nan, 1.0005, True, "10", None, 1j])
 def test_a_ttl_outside_the_range_or_between_the_steps_is_refused_and_never_clamped(ttl: Any) -> None:
     with pytest.raises(ConfigError, match=r"'the-lock': ttl .* 0\.1 to 86400 seconds, in steps of 0\.001"):
-        terms_of(ttl=ttl)
+        options_of(ttl=ttl)
 
 
 def test_a_ttl_of_a_store_with_a_coarse_step_must_be_on_it() -> None:
@@ -46,40 +46,40 @@ def test_a_ttl_of_a_store_with_a_coarse_step_must_be_on_it() -> None:
 
 @pytest.mark.parametrize("timeout", [None, 0, 0.5, 60, threading.TIMEOUT_MAX])
 def test_a_timeout_is_seconds_or_for_ever(timeout: float | None) -> None:
-    assert terms_of(timeout=timeout).timeout == timeout
+    assert options_of(timeout=timeout).timeout == timeout
 
 
 @pytest.mark.parametrize("timeout", [-1, -0.001, math.nan, math.inf, threading.TIMEOUT_MAX * 2, True, "1"])
 def test_another_timeout_is_refused_when_the_handle_is_made(timeout: Any) -> None:
     with pytest.raises(ConfigError, match="timeout is seconds, 0 or more, or None"):
-        terms_of(timeout=timeout)
+        options_of(timeout=timeout)
 
 
 @pytest.mark.parametrize("name", ["", "\0", "x" * 513, "é" * 257, "\ud800", b"bytes", 7, None])
 def test_a_name_outside_the_contract_is_refused(name: Any) -> None:
     with pytest.raises(ConfigError):
-        terms_of(name=name)
+        options_of(name=name)
 
 
 @pytest.mark.parametrize("name", ["x" * 512, "é" * 256, "a/b c%\n", "..", " "])
 def test_every_other_name_is_taken(name: str) -> None:
-    assert terms_of(name=name).name == name
+    assert options_of(name=name).name == name
 
 
 def test_on_lost_must_be_callable() -> None:
     with pytest.raises(ConfigError, match="on_lost must be callable"):
-        terms_of(on_lost="no")
+        options_of(on_lost="no")
 
 
 def test_a_holder_follows_the_rules_of_names() -> None:
-    assert terms_of(holder="me").holder_now() == "me"
+    assert options_of(holder="me").holder_now() == "me"
     with pytest.raises(ConfigError):
-        terms_of(holder="")
+        options_of(holder="")
 
 
 def test_the_default_holder_is_asked_for_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """A forked child is somebody else."""
-    the_terms = terms_of()
+    the_terms = options_of()
     before = the_terms.holder_now()
     assert str(os.getpid()) in before
     monkeypatch.setattr(os, "getpid", lambda: 424242)
@@ -140,7 +140,7 @@ def test_then_the_default_file_in_a_private_folder(
     if variable is not None:
         monkeypatch.setenv("FENCELOCK_SOURCE", variable)
     folder = tmp_path / "state" / "fencelock"
-    monkeypatch.setattr(terms, "default_folder", lambda: folder)
+    monkeypatch.setattr(lock_options, "default_folder", lambda: folder)
     assert resolve_url(None) == f"sqlite:///{folder}/locks.db"
     assert folder.stat().st_mode & 0o777 == 0o700
 
@@ -160,6 +160,6 @@ def test_a_default_folder_that_cannot_be_made_names_the_way_out(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
-    monkeypatch.setattr(terms, "default_folder", lambda: tmp_path / "file" / "fencelock")
+    monkeypatch.setattr(lock_options, "default_folder", lambda: tmp_path / "file" / "fencelock")
     with pytest.raises(ConfigError, match=r"set FENCELOCK_SOURCE to a URL"):
         resolve_url(None)
