@@ -28,7 +28,6 @@ EXCEPTIONS = {
     "Step": "",
     "Verdict": "",
     "World": "",
-    "_ErrorMapping": "",
 }
 """Names that stand in several files all the same, and why."""
 
