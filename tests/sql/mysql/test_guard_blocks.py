@@ -1,4 +1,4 @@
-"""A guarded block of MySQL's: whose connection it is, who ends it, and what becomes of a holder that is frozen."""
+"""What only MySQL has in a guarded block: ends by SQL and by routines, session settings, the caller's transaction."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,6 +1,6 @@
-"""G2 and G3 on MySQL, at every isolation level: two or three connections, stepped statement by statement.
+"""What only MySQL has at its isolation levels: snapshots, XA, first seals, stray ends, deadlocks.
 
-No step is timed: one that has to wait runs in a thread, and the next is taken once the server says that it waits.
+No step is timed: one that has to wait runs in a thread, and the next is taken when the server says that it waits.
 """
 
 from contextlib import suppress
@@ -21,9 +21,6 @@ pytestmark = pytest.mark.server_wide
 
 LOOKS_BACK = "repeatable read"
 """The level at which InnoDB shows the database as it was: at the third it locks what it reads instead."""
-
-
-# --- G3: a seal and a transaction that has presented exclude each other ---------------------------
 
 
 # --- G2: a snapshot from before the raise ---------------------------------------------------------

@@ -1,4 +1,4 @@
-"""G6 on MySQL: the database itself refuses a write that presents no token in its transaction, from any client."""
+"""G6 on MySQL: all forms of a write are refused without a token, and what only this server's sessions can do."""
 
 import base64
 import subprocess

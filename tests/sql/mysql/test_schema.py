@@ -1,4 +1,4 @@
-"""The MySQL source's schema and its surroundings: versions, installers, names, roles, settings, what doctor says."""
+"""What only MySQL has around a source's schema: steps of an installation, rights, settings, and what doctor says."""
 
 from typing import Any
 

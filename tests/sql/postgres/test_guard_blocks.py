@@ -1,4 +1,4 @@
-"""A guarded block of PostgreSQL's: whose connection it is, who ends it, and what becomes of a holder that is frozen."""
+"""What only PostgreSQL has in a guarded block: savepoints, deferred constraints, statements that were prepared."""
 
 import asyncio
 from collections.abc import Callable
@@ -128,9 +128,6 @@ def test_g3_the_sessions_own_limit_stays_if_it_is_lower(guarded: Guarded, own: s
         assert native.execute("SHOW idle_in_transaction_session_timeout").fetchone() == (limit,)
     with guard.transaction(HandmadeLease(6)) as native:
         assert native.execute("SHOW idle_in_transaction_session_timeout").fetchone() in ((own,), ("30s",))
-
-
-# --- lost connections -----------------------------------------------------------------------------
 
 
 # --- on the event loop ----------------------------------------------------------------------------

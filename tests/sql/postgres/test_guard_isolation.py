@@ -1,6 +1,6 @@
-"""G2 and G3 on PostgreSQL, at every isolation level: two or three connections, stepped statement by statement.
+"""What only PostgreSQL has at its isolation levels: old snapshots, seals in the caller's transaction, conflicts.
 
-No step is timed: one that has to wait runs in a thread, and the next is taken once the server says that it waits.
+No step is timed: one that has to wait runs in a thread, and the next is taken when the server says that it waits.
 """
 
 import psycopg
@@ -13,9 +13,6 @@ from tests.sql.guarded import Guarded, write
 from tests.support.guards import LOCK, RESOURCE, HandmadeLease, sequencer
 
 LOOKS_BACK = ["repeatable read", "serializable"]
-
-
-# --- G3: a seal and a transaction that has presented exclude each other ---------------------------
 
 
 # --- G2: a snapshot from before the raise ---------------------------------------------------------
@@ -162,6 +159,3 @@ def test_g3_a_seal_that_gives_up_leaves_no_session_that_waits(
             assert caught.value.definite
         assert guarded.database.rows("SELECT pid FROM pg_locks WHERE NOT granted") == []
     guarded.guard().seal(HandmadeLease(6))
-
-
-# --- round trips ----------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Which tables PostgreSQL's guard protects, how partitions are, and what switching, repeating and taking away do."""
+"""What only PostgreSQL has about protected tables: partitions, schemas, subscriptions, dumps."""
 
 from typing import Any
 

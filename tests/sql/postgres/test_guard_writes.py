@@ -1,4 +1,4 @@
-"""G6 on PostgreSQL: the database itself refuses a write that presents no token in its transaction."""
+"""G6 on PostgreSQL: all forms of a write are refused without a token, and what only its sessions can do."""
 
 from typing import Any
 
@@ -136,9 +136,6 @@ def test_g6_functions_and_operators_of_the_sessions_path_are_not_used(guarded: G
         for statement in ("DELETE FROM public.reports", "UPDATE public.reports SET value = 'x'"):
             with pytest.raises(psycopg.Error, match=REFUSED):
                 native.execute(statement)
-
-
-# --- presenting, in any language ------------------------------------------------------------------
 
 
 # --- nothing else counts as presenting ------------------------------------------------------------

@@ -1,6 +1,4 @@
-"""The source's schema and its users: installed once, refused when it is another, used by roles with little right, in
-databases of every encoding and with every setting that a role may have by default.
-"""
+"""What only PostgreSQL has around a source's schema: encodings, roles, and settings that a role has by default."""
 
 import pytest
 from psycopg.errors import CharacterNotInRepertoire, InvalidParameterValue
