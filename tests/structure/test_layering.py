@@ -21,12 +21,6 @@ from tests.support.helpers import ROOT
 
 SOURCE = ROOT / "src" / "fencelock"
 LABORATORY = ROOT / "lab" / "src" / "fencelock_lab"
-
-NOT_YET_PUBLIC = {
-    # A benchmark that runs the flows over requests that cost nothing, to measure the flows themselves.
-    "fencelock_lab.benchmarks.cases.simulated",
-}
-"""Modules of the laboratory that still import private ones, and why; the list only gets shorter."""
 Check = Callable[[Path], list[str]]
 
 
@@ -47,9 +41,7 @@ def test_kits_import_public_names_only() -> None:
 
 
 def test_the_laboratory_imports_public_names_only() -> None:
-    faulty = {fault.partition(":")[0] for fault in lab_faults(LABORATORY)}
-    assert sorted(faulty - NOT_YET_PUBLIC) == []
-    assert sorted(NOT_YET_PUBLIC - faulty) == []
+    assert lab_faults(LABORATORY) == []
 
 
 def test_nothing_that_is_installed_imports_the_tests() -> None:

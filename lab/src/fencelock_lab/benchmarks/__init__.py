@@ -1,4 +1,4 @@
-"""How fast fencelock is: against the work by hand, and against everybody else who offers locks on the same store.
+"""How fast fencelock is: against the same work by hand, and against other lock libraries on the same store.
 
 `make bench` measures everything within half an hour; `python -m fencelock_lab.benchmarks --help` tells how to measure
 less. Machines are noisy: those who are compared take turns on one private server, and what is reported is the median

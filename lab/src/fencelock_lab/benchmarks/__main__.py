@@ -16,7 +16,7 @@ from fencelock_lab.benchmarks.results import FOLDER, read_all, replace
 
 S_PER_MIN = 60
 QUESTIONS = {
-    "contest": "everybody who offers locks on the store: alone, many at once, hand-off",
+    "contest": "all lock libraries on the store: alone, many at once, hand-off",
     "cycle": "acquire and release, against the same by hand, step by step",
     "guarded": "a guarded write, against one with a look by hand, and one with none",
     "known": "acquire and release where the store knows a million locks",
@@ -26,9 +26,8 @@ QUESTIONS = {
     "simulated": "a million leases, in virtual time: requests to the source",
 }
 _NOTES = f"""
-All of it takes {FULL_S / S_PER_MIN:.0f} minutes; --minutes divides another time in the same proportions. Those who
-are compared take turns on one private server; who is not installed is left out. Nothing fails because a machine is
-slow.
+All of it takes {FULL_S / S_PER_MIN:.0f} minutes; --minutes divides another time in the same proportions. What is
+compared takes turns on one private server; a library that is not installed is left out. A slow machine fails nothing.
 
   make bench STORE=all                      everything, into lab/results and the documents
   make bench STORE=postgres                 one store
@@ -86,7 +85,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def measured(subject: str, parts: Mapping[str, float], speed: float, folder: Path) -> bool:
-    """Measure one subject in a process of its own, and tell whether all of it was."""
+    """Measure one subject in a process of its own, and return whether all of it was measured."""
     seconds = sum(parts.values()) * speed
     command = [sys.executable, "-m", "fencelock_lab.benchmarks.subject", subject, str(seconds), str(folder), *parts]
     process = subprocess.Popen(command)

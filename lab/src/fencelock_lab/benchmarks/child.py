@@ -1,6 +1,6 @@
-"""A process that does one thing at a time when it is told to, and the line to it.
+"""A process that carries out one command at a time, and the connection to it.
 
-Its other end calls `serve` with what it does. Nothing of it is left behind, whatever it does at the end.
+The process calls `serve` with what carries commands out. It is killed in the end, whatever it does.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ REQUEST_TIMEOUT_S = 15.0
 
 
 class Child:
-    """A process, as the one who tells it what to do sees it. Its last argument is its end of the line."""
+    """A process that carries out commands. The last argument of its function is its end of the connection."""
 
     def __init__(self, context: SpawnContext | ForkServerContext, target: Callable[..., None], *arguments: Any) -> None:
         self.name = str(arguments[0]) if arguments else target.__name__
@@ -25,15 +25,15 @@ class Child:
         far_end.close()
 
     def fileno(self) -> int:
-        """Where its answers come."""
+        """Return the descriptor on which its answers come."""
         return self._line.fileno()
 
-    def tell(self, *command: Any) -> None:
-        """Have it do something."""
+    def send(self, *command: Any) -> None:
+        """Send it a command."""
         self._line.send(command)
 
-    def hear(self, request_timeout_s: float = REQUEST_TIMEOUT_S) -> Any:
-        """Wait until it is done; ChildProcessError with what it says if it failed."""
+    def receive(self, request_timeout_s: float = REQUEST_TIMEOUT_S) -> Any:
+        """Wait for the answer; ChildProcessError with its message if the command failed."""
         try:
             answer = (
                 self._line.recv()
@@ -47,26 +47,26 @@ class Child:
         return answer
 
     def ask(self, *command: Any, request_timeout_s: float = REQUEST_TIMEOUT_S) -> Any:
-        """Have it do something, and wait until it is done."""
-        self.tell(*command)
-        return self.hear(request_timeout_s)
+        """Send it a command, and wait for the answer."""
+        self.send(*command)
+        return self.receive(request_timeout_s)
 
     def close(self) -> None:
-        """End it, whatever it does."""
+        """Kill it."""
         self._process.kill()
         self._process.join()
         self._line.close()
 
 
 def serve(line: "Connection[Any, Any]", answer: Callable[..., Any]) -> None:
-    """Answer commands until nobody asks any more; what goes wrong is an answer too."""
+    """Answer commands until the connection ends; an error is an answer too."""
     while True:
         try:
             command = line.recv()
         except EOFError:
             return
         try:
-            told = answer(*command)
+            reply = answer(*command)
         except Exception as error:
-            told = {"error": f"{type(error).__name__}: {error}"[:300]}
-        line.send(told)
+            reply = {"error": f"{type(error).__name__}: {error}"[:300]}
+        line.send(reply)

@@ -1,7 +1,7 @@
 """Take turns between variants, and reduce what was measured to medians and ratios.
 
 Turns are short, a few milliseconds, and many: so the median is of turns that no other process has interrupted. A turn
-begins as long as there is time, and everybody has at least three.
+begins as long as there is time, and each variant has at least three.
 """
 
 import resource
@@ -38,8 +38,8 @@ class Result:
 
     def as_json(self) -> dict[str, Any]:
         """Return the result as JSON carries it, without what it does not have, in four digits."""
-        told = {name: value for name, value in asdict(self).items() if value not in {None, ""}}
-        return {name: float(f"{value:.4g}") if isinstance(value, float) else value for name, value in told.items()}
+        present = {name: value for name, value in asdict(self).items() if value not in {None, ""}}
+        return {name: float(f"{value:.4g}") if isinstance(value, float) else value for name, value in present.items()}
 
     @property
     def is_missed(self) -> bool:
@@ -57,7 +57,7 @@ def turns(seconds: float, least: int = MIN_TURNS) -> Iterator[int]:
 
 
 def rotated(names: Sequence[str], number: int) -> Sequence[str]:
-    """Return the names with another one first in each turn: whoever comes first pays for waking up."""
+    """Return the names with another one first in each turn: the first variant pays for waking up."""
     first = number % len(names)
     return [*names[first:], *names[:first]]
 
@@ -118,8 +118,8 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 def amount(number: int, wanted: int, what: str) -> str:
     """Return so many of something in words, and how many it should have been if time was over before."""
-    said = f"{number:,} {what}"
-    return said if number == wanted else f"{said}: time was over before {wanted:,}"
+    text = f"{number:,} {what}"
+    return text if number == wanted else f"{text}: time was over before {wanted:,}"
 
 
 def resident_bytes() -> int:

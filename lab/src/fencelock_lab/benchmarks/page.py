@@ -1,4 +1,4 @@
-"""The page of what was measured: one table a store of everybody who offers locks there, and one of the other questions.
+"""The page of results: for each store one table of all lock libraries on it, and one table of the other questions.
 
 Promise: every figure on it is in a results file, in the same digits. It explains nothing: `performance.md` does.
 """
@@ -59,7 +59,7 @@ def as_markdown(reports: Sequence[Report]) -> str:
 
 
 def is_of_contest(case: str) -> bool:
-    """Tell whether a case has its column in the table of everybody."""
+    """Return whether a case has a column in the table of all lock libraries."""
     return case in _columns()
 
 

@@ -1,7 +1,7 @@
 """What is measured in one run, and how the time is divided among it.
 
-Each subject, a store or another question, is measured in a process of its own: one that fails takes nobody's results
-along. A part gets its share of what is left, so that one that ended early leaves its time to those after it.
+Each subject, a store or another question, is measured in a process of its own: one that fails leaves the results of the
+others. A part gets its share of what is left, so that one that ended early leaves its time to those after it.
 """
 
 import time

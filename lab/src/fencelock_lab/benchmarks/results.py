@@ -45,9 +45,9 @@ class Report:
 
 def write(report: Report, folder: Path) -> Path:
     """Write a report over the one before."""
-    told = {**asdict(report), "results": [result.as_json() for result in report.results]}
-    lines = ",\n  ".join(json.dumps(each, ensure_ascii=False) for each in told.pop("results"))
-    head = json.dumps(told, indent=1, ensure_ascii=False)[: -len("\n}")]
+    content = {**asdict(report), "results": [result.as_json() for result in report.results]}
+    lines = ",\n  ".join(json.dumps(each, ensure_ascii=False) for each in content.pop("results"))
+    head = json.dumps(content, indent=1, ensure_ascii=False)[: -len("\n}")]
     path = folder / f"{report.subject}.json"
     replace(path, f'{head},\n "results": [\n  {lines}\n ]\n}}\n')
     return path
@@ -55,8 +55,8 @@ def write(report: Report, folder: Path) -> Path:
 
 def read(path: Path) -> Report:
     """Read a report."""
-    told = json.loads(path.read_text())
-    return Report(**{**told, "results": [Result(**each) for each in told["results"]]})
+    content = json.loads(path.read_text())
+    return Report(**{**content, "results": [Result(**each) for each in content["results"]]})
 
 
 def read_all(folder: Path) -> list[Report]:
@@ -65,7 +65,7 @@ def read_all(folder: Path) -> list[Report]:
 
 
 def replace(path: Path, content: str) -> None:
-    """Write a file at once: whoever reads it finds the old content or the new one."""
+    """Replace a file atomically: a reader finds the old content or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_suffix(".new")
     fresh.write_text(content)

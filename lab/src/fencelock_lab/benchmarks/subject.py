@@ -1,4 +1,4 @@
-"""Measure one subject, and write what came out: `python -m fencelock_lab.benchmarks.subject SUBJECT …`.
+"""Measure one subject, and write the results: `python -m fencelock_lab.benchmarks.subject SUBJECT …`.
 
 Never called by hand: `python -m fencelock_lab.benchmarks` runs it in a process of its own, so that a subject that fails
 or hangs stops no other.
@@ -21,8 +21,8 @@ _TITLES = {"startup": "Start-up", "simulated": "Simulated"}
 def measure(subject: str, seconds: float, parts: list[str]) -> Report:
     """Measure the parts one after another, on one server."""
     began = time.monotonic()
-    with _site(subject) as place:
-        title = _TITLES.get(subject) or (place.title if place else subject)
+    with _site(subject) as measured:
+        title = _TITLES.get(subject) or (measured.title if measured else subject)
         report = Report(subject, title)
         for part, share in shares(chosen([subject], parts)[subject], seconds):
             print(f"{title}: {part}, {share:.0f} s …", file=sys.stderr, flush=True)
@@ -32,7 +32,7 @@ def measure(subject: str, seconds: float, parts: list[str]) -> Report:
                     if part == "contest"
                     else f"fencelock_lab.benchmarks.cases.{part}"
                 )
-                report.results += module.run(place, share)
+                report.results += module.run(measured, share)
             except Exception as error:
                 print(f"{title}: {part} failed: {error!r}", file=sys.stderr, flush=True)
                 report.failed[part] = f"{type(error).__name__}: {error}"
@@ -45,7 +45,7 @@ def _site(subject: str) -> AbstractContextManager[Site | None]:
 
 
 def main(subject: str, seconds: str, folder: str, *parts: str) -> int:
-    """Measure, write, and tell by the exit code whether every part has results."""
+    """Measure, write, and return an exit code that says whether every part has results."""
     report = measure(subject, float(seconds), list(parts))
     write(report, Path(folder))
     return 1 if report.failed else 0

@@ -51,10 +51,10 @@ def _take_turns(writers: Sequence[Child], seconds: float) -> dict[str, list[floa
     taken: dict[str, list[float]] = {}
     for _ in turns(seconds, MIN_TURNS + 1):
         for writer in writers:
-            writer.tell()
-        told = [dict(writer.hear(TURN_S)) for writer in writers]
-        for name in told[0]:
-            taken.setdefault(name, []).append(sum(one[name] for one in told) / len(told))
+            writer.send()
+        times = [dict(writer.receive(TURN_S)) for writer in writers]
+        for name in times[0]:
+            taken.setdefault(name, []).append(sum(one[name] for one in times) / len(times))
     return {name: values[1:] for name, values in taken.items()}  # The first turn has connected.
 
 

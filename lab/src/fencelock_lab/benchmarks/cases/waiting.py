@@ -78,7 +78,7 @@ class _Queue:
 
     def __init__(self, url: str, name: str) -> None:
         self._lock = fencelock.aio.connect(url).lock(name, ttl=TTL_S)
-        # Who looks how many wait has connections of his own, and stands in nobody's way.
+        # The counting of waiters has connections of its own, and blocks no waiter.
         self._looker = fencelock.aio.connect(url)
         self._first: Any = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -96,7 +96,7 @@ class _Queue:
             self._tasks += [asyncio.create_task(self._wait()) for _ in range(wanted - waiting)]
             waiting = await self._arrived(wanted)
         taken = resident_bytes() - before
-        # The last have been told their places when a few moments have passed, more of them on a slow machine.
+        # The last waiters learn their places in the queue after a few moments, more of them on a slow machine.
         await asyncio.sleep(SETTLE_S + (time.monotonic() - began) * _SETTLING)
         return waiting, taken / waiting
 

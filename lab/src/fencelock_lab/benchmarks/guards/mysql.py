@@ -1,7 +1,7 @@
 """A guarded transaction on MariaDB against one by hand that looks at a mark and holds it, and against none.
 
 The work by hand: BEGIN, a look at the mark by LOCK IN SHARE MODE, the statements, COMMIT: a trip more than the guard
-takes. What it lacks: the table that refuses everybody else, the limit on idleness, the refusal of what follows a stray
+takes. What it lacks: the table that refuses other writers, the limit on idleness, the refusal of what follows a stray
 COMMIT.
 """
 

@@ -1,7 +1,7 @@
 """A guarded transaction in PostgreSQL against one by hand that begins and checks a mark in one trip, and against none.
 
 The work by hand: BEGIN and a look at the mark in one simple query, the statements, COMMIT. What it lacks: the lock
-that a seal waits for, the table that refuses everybody else, the limit on idleness.
+that a seal waits for, the table that refuses other writers, the limit on idleness.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What the comparison asks of a lock: take it, free it; and what is said about those who do less.
+"""What the comparison asks of a lock: take it, free it; and what the libraries that promise less lack.
 
 A contender is used at the settings that its own documents recommend, its handle made once and used again where it may
 be. Never: a contender slowed down by what surrounds it here.

@@ -36,7 +36,7 @@ Measured = Mapping[str, Sequence[float]]
 
 
 def run(site: Site, seconds: float) -> list[Result]:
-    """Measure everything; who fails at something is left out there, and said so on stderr."""
+    """Measure everything; a library that fails at something is left out there, and stderr says so."""
     prepare(site.store)
     return Contest(site).run(seconds)
 
@@ -52,7 +52,7 @@ def handing_over(waiters: int) -> str:
 
 
 class Contest:
-    """Everybody who offers locks on one store, at one address."""
+    """All lock libraries on one store, at one address."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -67,8 +67,8 @@ class Contest:
         return [replace(result, lacks=lacks[result.variant]) for result in results]
 
     def _player(self, one: Contender, what: str) -> Player:
-        # A lock of each one's own, and of each turn: whoever is ended while he holds one, or waits for one, leaves that
-        # behind until his lease is over.
+        # Each library has a lock of its own in each turn: a process that is killed while it holds or awaits a lock
+        # leaves it behind until its lease is over.
         return Player(self._site.store, one, self._site.url, f"{what}-{self._contenders.index(one)}")
 
     # --- alone --------------------------------------------------------------------------------------------------------
@@ -119,9 +119,9 @@ class Contest:
                 fresh = [self._player(one, f"turn-{number}") for _ in range(size - len(players))]
                 for player in fresh:
                     stack.callback(player.close)
-                    player.tell("cycles", 1)
+                    player.send("cycles", 1)
                 for player in fresh:
-                    player.hear()
+                    player.receive()
                 players += fresh
                 yield from measure(players[:size]).items()
 
@@ -130,8 +130,8 @@ def _contend(size: int, players: Sequence[Player]) -> Measured:
     """Let them all take the lock as often as they can: how often together, and how evenly."""
     began_ns = time.monotonic_ns()
     for player in players:
-        player.tell("contend", CONTEND_S)
-    counts, longest_ns, ended_ns = zip(*(player.hear() for player in players), strict=True)
+        player.send("contend", CONTEND_S)
+    counts, longest_ns, ended_ns = zip(*(player.receive() for player in players), strict=True)
     rate = sum(counts) / (max(ended_ns) - began_ns) * NS_PER_S
     # Jain's index: 1 when all had the same number of turns, 1/n when one had them all.
     fairness = sum(counts) ** 2 / (len(counts) * sum(count**2 for count in counts))
@@ -148,13 +148,13 @@ def _hand_over(waiters: int, players: Sequence[Player]) -> Measured:
         holder, *others = players
         holder.ask("acquire")
         for other in others:
-            other.tell("acquire")
+            other.send("acquire")
         time.sleep(SETTLE_S)
         for _ in range(HAND_OFFS):
             released_ns = holder.ask("release")
             successor = _first(selector, holder.name)
-            taken.append((successor.hear() - released_ns) / NS_PER_MS)
-            holder.tell("acquire")
+            taken.append((successor.receive() - released_ns) / NS_PER_MS)
+            holder.send("acquire")
             holder = successor
             time.sleep(SETTLE_S / 10)
     _let_go(holder, [player for player in players if player is not holder])
@@ -166,17 +166,17 @@ def _first(selector: DefaultSelector, name: str) -> Player:
     for key, _ in selector.select(REQUEST_TIMEOUT_S):
         player: Player = key.data
         return player
-    raise ChildProcessError(f"{name}: nobody who waited was granted the lock within {REQUEST_TIMEOUT_S:g} s")
+    raise ChildProcessError(f"{name}: no waiter was granted the lock within {REQUEST_TIMEOUT_S:g} s")
 
 
 def _let_go(holder: Player, others: Sequence[Player]) -> None:
-    """Have everybody who waits take the lock once and free it at once."""
+    """Let every waiter take the lock once and free it at once."""
     for other in others:
-        other.tell("release")
+        other.send("release")
     holder.ask("release")
     for other in others:
-        other.hear()
-        other.hear()
+        other.receive()
+        other.receive()
 
 
 def _unit(case: str) -> str:

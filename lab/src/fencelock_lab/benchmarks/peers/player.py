@@ -1,6 +1,6 @@
 """One contender in a process of its own.
 
-Processes are forked from one that has imported what everybody needs, and has used none of it: so 64 of them are there
+Processes are forked from one that has imported what all need, and has used none of it: so 64 of them are there
 in a second. Times are nanoseconds of CLOCK_MONOTONIC, the same for all processes.
 """
 
@@ -68,7 +68,7 @@ def play(lock: Lock, *command: Any) -> Any:
 def _contend(lock: Lock, seconds: float) -> tuple[int, int, int]:
     """Take and free the lock for some time; return how often, the longest wait in nanoseconds, and when it ended.
 
-    Whoever waits when the time is over still has his turn.
+    A process that waits when the time is over still has its turn.
     """
     count = longest_ns = 0
     end_ns = time.monotonic_ns() + int(seconds * 1e9)

@@ -1,4 +1,4 @@
-"""Who offers locks on Redis, where fencelock does not: it refuses Redis as a source of tokens."""
+"""The lock libraries on Redis, without fencelock: it refuses Redis as a source of tokens."""
 
 from urllib.parse import urlsplit
 

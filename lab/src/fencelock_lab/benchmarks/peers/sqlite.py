@@ -1,4 +1,4 @@
-"""Who offers locks on one machine's disk; fencelock is there with SQLite."""
+"""The lock libraries on one machine's disk; fencelock takes part with SQLite."""
 
 import os
 from typing import Any

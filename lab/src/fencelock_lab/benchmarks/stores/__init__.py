@@ -1,8 +1,8 @@
 """One module a store: a private server that is gone afterwards, and the same work done by hand on its plain client.
 
 Each has `site()`, a block in which the store may be used; `by_hand(url)`, a block that yields what the cycle of acquire
-and release is compared with, the least work first; and, where a store knows locks that nobody holds, `fill(url,
-count)`, which makes it know so many and returns the source's URL.
+and release is compared with, the least work first; and, where a store remembers free locks, `fill(url,
+count)`, which makes it remember so many and returns the source's URL.
 """
 
 from collections.abc import Callable

@@ -1,5 +1,5 @@
-"""A private etcd member, and the work by hand on it: two bare transactions on one channel, under a lease that somebody
-else would keep alive.
+"""A private etcd member, and the work by hand on it: two bare transactions on one channel, under a lease that
+another process would keep alive.
 """
 
 from collections.abc import Iterator, Sequence

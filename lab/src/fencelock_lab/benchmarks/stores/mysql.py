@@ -1,9 +1,9 @@
 """A private MariaDB server for the benchmarks, and the work by hand on it.
 
-By hand: the two statements that somebody who knows MySQL well would write for one lock with a token, and nothing around
+By hand: the two statements that an expert in MySQL would write for one lock with a token, and nothing around
 them: one row, whose token comes back by LAST_INSERT_ID, taken by an UPDATE and freed by another, each flushed. What it
 lacks: a counter that outlives the row, so that the tokens of a lock that is deleted never come again; waiting, renewal,
-the refusal of late duplicates, errors, and rights: whoever may update the row may give himself any token.
+the refusal of late duplicates, errors, and rights: a role that may update the row can give itself any token.
 """
 
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
 """A private PostgreSQL server for the benchmarks, and the work by hand on it.
 
-By hand: what somebody who knows PostgreSQL well would write for one lock with a token, and nothing around it: a row, a
+By hand: what an expert in PostgreSQL would write for one lock with a token, and nothing around it: a row, a
 sequence under a bound that is durable already, the server's clock, one function to take and one to free, neither
 flushed, prepared statements. What it lacks: waiting, renewal, the refusal of late duplicates, the notice of a recovery,
 rights, errors, and every check of what the user passes.

@@ -1,4 +1,4 @@
-"""A folder for SQLite, and the work by hand on it: what somebody who knows SQLite well would write for one lock with a
+"""A folder for SQLite, and the work by hand on it: what an expert in SQLite would write for one lock with a
 token, and nothing around it.
 
 The same durability as fencelock's: write-ahead log, `synchronous = NORMAL`, the same page size, a counter under a
@@ -45,7 +45,7 @@ UPDATE fencelock_lock SET
         ORDER BY w.ticket LIMIT 1))
 WHERE name = ? AND claim = ?
 """
-"""The two statements of fencelock's own, for a lock that is free, and that nobody waits for."""
+"""fencelock's own two statements for a lock that is free and has no waiters."""
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """A private ZooKeeper server for the benchmarks, and the work by hand on it.
 
-By hand: the three requests that somebody who knows kazoo well would make for one lock with a token, each waited for,
+By hand: the three requests that an expert in kazoo would make for one lock with a token, each waited for,
 and nothing around them. What they lack: the queue's node made when it is missing, waiting, the look for a node whose
 reply was lost, the refusal of late duplicates, a time left, histories, and errors.
 """
