@@ -37,7 +37,7 @@ IDLE = {
     "mysql": "SELECT 1 FROM information_schema.innodb_trx WHERE SLEEP(0.15) = 0",
 }
 """Has rows while a transaction is open. The server refreshes it less than ten times a second."""
-only_postgres = pytest.mark.parametrize("where", ["postgres"], indirect=True)
+only_postgres = pytest.mark.parametrize("guarded", ["postgres"], indirect=True)
 
 
 @pytest.fixture(params=["postgres", "mysql"])
