@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from fencelock_lab.servers.programs import PACKAGES
+from tests.support.helpers import ROOT
 from tests.support.programs import need
 
 
@@ -41,3 +43,9 @@ def test_a_path_that_leads_nowhere_names_its_packages(monkeypatch: pytest.Monkey
     monkeypatch.delenv("FENCELOCK_REQUIRE_SERVERS", raising=False)
     with pytest.raises(pytest.skip.Exception, match="run apt-get install postgresql"):
         need(pattern)
+
+
+def test_every_program_of_the_lab_is_among_those_that_are_installed() -> None:
+    """The lab's errors and scripts/install-servers name the same Debian packages."""
+    installed = (ROOT / "requirements" / "system.txt").read_text().split()
+    assert sorted(set(PACKAGES.values()) - set(installed)) == []
