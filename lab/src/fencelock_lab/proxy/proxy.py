@@ -23,10 +23,9 @@ from fencelock_lab.proxy.request import DEADLINE_S, FaultKind, Request, RequestF
 from fencelock_lab.proxy.urls import HOST, through
 
 REMEMBERED_REQUESTS = 10_000
+_RETRY_S, _QUIET_S = 0.02, 0.05
 _ROUNDS_TO_BEGIN = 10
 """Rounds of the loop after which a connection that was just accepted has begun, and can be ended."""
-_RETRY_S = 0.02
-_QUIET_S = 0.05
 
 Direction = Literal["requests", "replies"]
 Result = TypeVar("Result")
@@ -273,17 +272,16 @@ class Proxy:
 
     def _is_dropped(self, direction: Direction, connection: ProxiedConnection) -> bool:
         """Reset the connection if the next bytes in this direction are to be lost, and return whether they are."""
-        if direction not in self._to_drop:
-            return False
-        self._to_drop.discard(direction)
-        connection.reset()
-        return True
+        is_dropped = direction in self._to_drop
+        if is_dropped:
+            self._to_drop.discard(direction)
+            connection.reset()
+        return is_dropped
 
     def _is_lost(self, direction: Direction, frame: Frame) -> bool:
-        if self._losing == direction:
-            self.lost_bytes += len(frame.data)
-            return True
-        return False
+        is_lost = self._losing == direction
+        self.lost_bytes += len(frame.data) if is_lost else 0
+        return is_lost
 
     async def _pass_requests(self, connection: ProxiedConnection) -> None:
         reader, writer = connection.client[0], connection.server[1]
