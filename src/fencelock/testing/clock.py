@@ -11,10 +11,10 @@ _START_US = 1_000_000_000
 
 
 class ManualClock:
-    """Shows the time that a test has set; it only goes forward.
+    """Shows the time that a test has set, which only goes forward.
 
-    Give `now_us` or `now_ms` to whatever takes a clock: `MemorySource(url, now_us=clock.now_us)`. Any thread may read
-    and move it.
+    Pass `now_us` or `now_ms` where a clock is a parameter: `MemorySource(url, now_us=clock.now_us)`. Any thread may
+    read and move it.
     """
 
     def __init__(self, now_us: int = _START_US) -> None:

@@ -1,8 +1,8 @@
-"""End a real lease as the world would, so that a test can see what its code does then.
+"""Expire or lose a real lease on purpose, so that a test can see how its code reacts.
 
-Promise: what follows is what production does: the lease's state, `lost`, `on_lost`, hooks, `cancel_on_lost`, the error
-at the end of a `with` block, and the source, which is told in the background, so that somebody else may have the lock.
-As in production, callbacks run in another thread (on the loop for async leases), within a second: wait for them.
+Promise: everything that follows is production code: the lease's state, `lost`, `on_lost`, hooks, `cancel_on_lost`, the
+error at the end of a `with` block, and the release at the source in the background, after which the lock is free.
+As in production, callbacks run in another thread (on the loop for async leases) within a second: wait for them.
 """
 
 from typing import Any
@@ -15,9 +15,9 @@ from fencelock.errors import ConfigError
 
 
 def expire(lease: Any) -> None:
-    """End the lease as if its deadline had passed without word from the source: LeaseExpiredError from now on.
+    """End the lease as if its deadline had passed without a renewal: LeaseExpiredError from now on.
 
-    ConfigError if the argument is no lease of this process; the lease's own error if it is over already.
+    ConfigError if the argument is not a lease; the lease's own error if it is over already.
     """
     record = _record_of(lease)
     record.deadline_ms = boottime_ms()
@@ -25,7 +25,7 @@ def expire(lease: Any) -> None:
 
 
 def lose(lease: Any, reason: str = "a test made it lost") -> None:
-    """End the lease as if the source had said that it is not ours: LeaseLostError with this reason from now on.
+    """End the lease as if the source had reported its loss: LeaseLostError with this reason from now on.
 
     Errors as for `expire`.
     """

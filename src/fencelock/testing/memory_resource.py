@@ -1,9 +1,8 @@
-"""A guarded place in memory: marks, data and one writer at a time, as a database has them.
+"""A guarded resource in memory: marks, data and one writer at a time, as a database has them.
 
-Promise: a session's transaction works on a copy, which `Commit` or `Finish` puts in the place's whole and anything else
-drops; while one session is inside, no other begins. Marks compare and refuse as `guard_requests.py` asks of a store.
-The simulator drives sessions in virtual time; the conformance kit breaks them one rule at a time.
-Never: a decision about a token, which is `admit`'s; durable, so no URL leads here.
+Promise: a session's transaction works on a copy of the state; `Commit` or `Finish` publishes the copy, and anything
+else drops it. While one session is in a write transaction, no other begins one. Never: a decision about a token, which
+`admit` makes; durable, so no URL leads here.
 """
 
 from typing import Any, ClassVar
@@ -16,7 +15,7 @@ _WHEN = "1970-01-01T00:00:00Z"
 
 
 class MemoryResourceState:
-    """All that a place keeps."""
+    """Everything that a resource in memory keeps."""
 
     def __init__(self) -> None:
         self.marks: dict[str, Mark] = {}
@@ -26,20 +25,20 @@ class MemoryResourceState:
         self.data: dict[tuple[str, str], Any] = {}
 
     def copy(self) -> "MemoryResourceState":
-        """Return an equal state that changes apart from this one."""
+        """Return an equal, independent state."""
         twin = type(self)()
         for name, value in vars(self).items():
             setattr(twin, name, value.copy())
         return twin
 
     def observe(self, resource: str, table: str, kind: str) -> None:
-        """Count what enforcement would have refused."""
+        """Count a write that enforcement would have refused."""
         key = (resource, table, kind)
         self.observed[key] = self.observed.get(key, 0) + 1
 
 
 class MemoryResource:
-    """The committed state, and who is inside a write transaction."""
+    """The committed state, and the session that is in a write transaction."""
 
     def __init__(self) -> None:
         self.state = MemoryResourceState()
@@ -47,7 +46,7 @@ class MemoryResource:
 
 
 class MemoryResourceSession:
-    """One client of a place: answers guard requests, and is the native connection that users write through."""
+    """One client: answers guard requests, and is the native connection that users write through."""
 
     def __init__(self, place: MemoryResource) -> None:
         self.place = place
@@ -61,13 +60,13 @@ class MemoryResourceSession:
 
     @property
     def inside(self) -> MemoryResourceState:
-        """The state as the open transaction sees it; SourceUnavailableError if there is none any more."""
+        """The state as the open transaction sees it; SourceUnavailableError if the transaction has ended."""
         if self.work is None:
-            raise SourceUnavailableError("the place has ended this transaction, and undone what it wrote")
+            raise SourceUnavailableError("the resource has ended this transaction and rolled it back")
         return self.work
 
     def perform(self, request: ask.GuardRequest) -> ask.GuardReply:
-        """Answer one request; anything but success leaves no transaction open."""
+        """Answer one request; if it raises, no transaction is open afterwards."""
         try:
             reply: ask.GuardReply = getattr(self, self.ANSWERS[type(request)])(request)
         except BaseException:
@@ -78,7 +77,7 @@ class MemoryResourceSession:
     def enter(self) -> None:
         """Begin a write transaction; SourceUnavailableError while another session is inside one."""
         if self.place.writer not in (None, self):
-            raise SourceUnavailableError("the place was locked by another client for too long: try again")
+            raise SourceUnavailableError("another client locked the resource for too long: try again")
         self.place.writer = self
         self.work = self.place.state.copy()
         self.presented = {}
@@ -89,23 +88,23 @@ class MemoryResourceSession:
         self.rollback()
 
     def rollback(self) -> None:
-        """Leave the transaction, if there is one, without a trace; never raises."""
+        """Roll back the open transaction, if there is one; never raises."""
         self.work = None
         self.presented = {}
         if self.place.writer is self:
             self.place.writer = None
 
     def map_error(self, error: BaseException) -> GuardError | None:
-        """Errors here are of the tree already."""
+        """Return None: errors here are fencelock's already."""
         return None
 
     def close(self) -> None:
-        """Undo what is open."""
+        """Roll back the open transaction."""
         self.rollback()
 
-    # --- what a user does with the native connection ------------------------------------------------------------------
+    # --- for users of the native connection ---------------------------------------------------------------------------
     def get(self, table: str, key: str) -> Any:
-        """Return a value as the open transaction sees it, or as it was committed last."""
+        """Return a value as the open transaction sees it; the committed value outside of one."""
         return (self.work or self.place.state).data.get((table, key))
 
     def put(self, table: str, key: str, value: Any) -> None:
@@ -122,7 +121,7 @@ class MemoryResourceSession:
         state.data[table, key] = value
 
     def put_alone(self, table: str, key: str, value: Any) -> None:
-        """Write a value in a transaction of its own, as a client does that knows no guard."""
+        """Write a value in a transaction of its own, as a client that does not use the guard does."""
         self.enter()
         try:
             self.put(table, key, value)
@@ -131,12 +130,12 @@ class MemoryResourceSession:
             self.rollback()
 
     def is_presented(self, resource: str) -> bool:
-        """Tell whether this transaction presents the open mark of the resource."""
+        """Return whether this transaction has presented the resource's mark, and that is not closed."""
         sequencer = self.presented.get(resource)
         return sequencer is not None and self.is_own(resource, sequencer)
 
     def is_own(self, resource: str, sequencer: Sequencer) -> bool:
-        """Compare the resource's mark with the lease."""
+        """Return whether the resource's mark belongs to the lease and is not closed."""
         mark = self.inside.marks.get(resource)
         if mark is None or mark.is_closed or mark.claim is None:
             return False

@@ -1,6 +1,6 @@
-"""The conformance kit: every rule that a store can break, as checks that its author runs with a few lines.
+"""The conformance kits: a check for every rule that a store can break, which its author runs with a few lines.
 
-Promise: a check fails with the rule that was broken; what a store cannot do is declared, never discovered by an error.
+Promise: a check fails with the rule that was broken. A store declares what it cannot do; no error skips a check.
 A kit is a plain class: pytest collects a subclass of it, and `failures(kit)` runs one without pytest.
 """
 

@@ -1,4 +1,4 @@
-"""Checks that the store itself refuses whoever presents no token: rule G6."""
+"""Checks that the store itself refuses writes that present no token: rule G6."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from fencelock.testing.conformance.rig import refusal, require
 
 
 class EnforcementChecks(GuardRig):
-    """What a client can do that knows no guard. Nothing, where the store enforces."""
+    """A client that does not use the guard cannot write where the store enforces."""
 
     def test_an_unfenced_write_is_refused(self) -> None:
         """G6: from any client; before anybody has sealed the resource, and after."""

@@ -17,9 +17,9 @@ from fencelock.protocol import (
 
 
 class LostReplies:
-    """The given store, but that the first reply to each of these kinds of request is lost on its way.
+    """The given store, but the first reply to each of these kinds of request gets lost.
 
-    A reply that asks for a block of tokens is none to lose: the request has changed nothing yet.
+    BlockSpent is never lost: that request has changed nothing yet.
     """
 
     def __init__(self, store: SourceStore, kinds: Iterable[type]) -> None:
@@ -38,11 +38,11 @@ class LostReplies:
         return self._store.listen(lock, claim)
 
     def install(self) -> None:
-        """Make what the store needs."""
+        """Install the store."""
         self._store.install()
 
     def examine(self) -> list[Finding]:
-        """Return what the store says."""
+        """Return the store's findings."""
         return self._store.examine()
 
 
@@ -54,7 +54,7 @@ class LossyConnection:
         self._connection = connection
 
     def perform(self, request: SourceRequest) -> SourceReply:
-        """Have the request done, and lose the reply if it is the first of its kind."""
+        """Perform the request, and lose the reply if it is the first of its kind."""
         reply = self._connection.perform(request)
         if type(request) in self._store.to_lose and not isinstance(reply, BlockSpent):
             self._store.to_lose.discard(type(request))

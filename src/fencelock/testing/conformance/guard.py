@@ -1,11 +1,11 @@
-"""The conformance kit for guards: subclass it in a test module, say how to write and read, and run pytest."""
+"""The conformance kit for guards: subclass it in a test module, give it ways to write and read, and run pytest."""
 
 from fencelock.testing.conformance.enforcing import EnforcementChecks
 from fencelock.testing.conformance.sealing import SealChecks
 
 
 class GuardConformance(SealChecks, EnforcementChecks):
-    """Every rule that a guarded place can break, through the sync guard.
+    """Every rule that a guard's store can break, through the sync guard.
 
     class TestMyGuard(GuardConformance):
         def make_url(self): ...
@@ -13,8 +13,7 @@ class GuardConformance(SealChecks, EnforcementChecks):
         def put_alone(self, table, key, value): ...
         def get(self, table, key): ...
 
-    What the store cannot do is declared by the class's attributes (`enforces = False`); nothing is skipped because of
-    an error.
+    Declare what the store cannot do by the class's attributes (`enforces = False`); no error skips a check.
     """
 
 

@@ -1,7 +1,7 @@
-"""What checks of a guard are written in: sequencers made up for the purpose, and a place with two tables.
+"""The language of the checks of a guard: made-up sequencers, and a store with two tables.
 
-Promise: the checks speak through the public `Guard`, or its async twin, over the store under test; what the store's own
-client can do, they ask of the kit's methods.
+Promise: the checks use the public `Guard`, or its async twin, over the store under test, and the kit's methods for
+everything that the store's own client does.
 """
 
 import inspect
@@ -16,12 +16,12 @@ LOCK = "lock"
 
 
 class GuardRig(Rig):
-    """A fresh place for each check. Subclass it through `GuardConformance`, and say the first four of its methods."""
+    """A fresh store for each check. Subclass it through `GuardConformance`, and define its first four methods."""
 
     is_async = False
     """Whether the checks go through the async guard, in tasks."""
     tables: tuple[str, str] = ("red", "blue")
-    """Two tables, or whatever the store protects one by one, which `make_url` has made."""
+    """Two tables, or other units that the store protects one by one; `make_url` creates them."""
     enforces = True
     """Whether the store itself refuses writes that present no token (G6)."""
     observes = True
@@ -31,34 +31,34 @@ class GuardRig(Rig):
     history_id: str
     loop: AsyncRunner | None
 
-    # --- said by the store's author -----------------------------------------------------------------------------------
+    # --- defined by the store's author--------------------------------------------------------------------------------
     def make_url(self) -> str:
-        """Return the URL of a fresh place with the two tables, empty. `self.folder` is private to the check."""
-        raise NotImplementedError("say where a fresh place is: def make_url(self) -> str")
+        """Return the URL of a fresh store with the two tables, empty. `self.folder` is private to the check."""
+        raise NotImplementedError("define make_url(self) -> str: the URL of a fresh store")
 
     def put(self, native: Any, table: str, key: str, value: str) -> None:
         """Write a value through the connection that `guard.transaction` yields."""
-        raise NotImplementedError("say how to write: def put(self, native, table, key, value)")
+        raise NotImplementedError("define put(self, native, table, key, value): how to write")
 
     async def put_async(self, native: Any, table: str, key: str, value: str) -> None:
-        """Write through the connection that the async guard yields; say it if that is not the sync one's kind."""
+        """Write through the connection that the async guard yields; define it if that is of another kind."""
         self.put(native, table, key, value)
 
     def put_alone(self, table: str, key: str, value: str) -> None:
-        """Write a value as a client that knows no guard; raise what the store says if it refuses."""
-        raise NotImplementedError("say how others write: def put_alone(self, table, key, value)")
+        """Write a value as a client that does not use the guard; raise the store's error if it refuses."""
+        raise NotImplementedError("define put_alone(self, table, key, value): how a client without the guard writes")
 
     def get(self, table: str, key: str) -> str | None:
-        """Return a committed value, None if there is none, as a client that knows no guard."""
-        raise NotImplementedError("say how to read: def get(self, table, key)")
+        """Return a committed value, None if there is none, as a client that does not use the guard."""
+        raise NotImplementedError("define get(self, table, key): how to read")
 
     def make_store(self, url: str) -> GuardStore:
-        """Return the store of a URL; the registry's, unless you check one that is not registered."""
+        """Return the store of a URL; override it for a store that is not registered."""
         return guard_store(url)
 
     # --- around each check --------------------------------------------------------------------------------------------
     def setup_method(self) -> None:
-        """Make a fresh place."""
+        """Create a fresh store."""
         super().setup_method()
         self.url = self.make_url()
         self.source_id = draw_claim()
@@ -66,28 +66,28 @@ class GuardRig(Rig):
         self.loop = AsyncRunner(self.now_us) if self.is_async else None
 
     def teardown_method(self) -> None:
-        """Close what the check has opened."""
+        """Close everything that the check opened."""
         if self.loop is not None:
             self.loop.close()
         super().teardown_method()
 
-    # --- the words of the checks --------------------------------------------------------------------------------------
+    # --- used by the checks -------------------------------------------------------------------------------------------
     def sequencer(self, token: int, *, lock: str = LOCK, claim: str | None = None) -> Sequencer:
-        """Return the proof of a tenure with this token, which nobody else has unless the claim is said."""
+        """Return the sequencer of a tenure with this token, with a new claim unless one is given."""
         return Sequencer(self.source_id, self.history_id, lock, token, claim or draw_claim())
 
     def source_at(self, last_token: int, *, source_id: str | None = None) -> SourceInfo:
-        """Return what a source says of itself that has issued so many tokens."""
+        """Return the SourceInfo of a source that has issued tokens up to this one."""
         return SourceInfo(source_id or self.source_id, 1, self.history_id, last_token, last_token)
 
     def guard(self, *resources: str, lock: str = LOCK, independent: bool = False) -> Any:
-        """Return a guard over a store of its own; of resource `r` unless said."""
+        """Return a guard over a store of its own; of resource `r` by default."""
         store = self.make_store(self.url)
         make_guard = async_guard if self.is_async else sync_guard
         return make_guard(store, resources or ("r",), lock, independent=independent)
 
     def do(self, result: Any) -> Any:
-        """Return what a method of a guard returned; await it if it is the async one's."""
+        """Return the result of a guard's method, awaited if it is the async guard's."""
         if self.loop is not None and inspect.isawaitable(result):
             return self.loop.wait(result)
         return result
@@ -138,7 +138,7 @@ class GuardRig(Rig):
         return guard
 
     def seen(self) -> ResourceReport:
-        """Return all that is known of resource `r`."""
+        """Return the store's report on resource `r`."""
         connection = self.make_store(self.url).connect()
         try:
             return run_generator(ask(InspectResources("r")), connection.perform)

@@ -44,11 +44,11 @@ class Rig:
     """
 
     def setup_method(self) -> None:
-        """Make what one check needs."""
+        """Create the folder of one check."""
         self.folder = Path(tempfile.mkdtemp(prefix="fencelock-"))
 
     def teardown_method(self) -> None:
-        """Take it away."""
+        """Remove it."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def now_us(self) -> int:
@@ -56,12 +56,12 @@ class Rig:
         return boottime_us() if self.clock is None else self.clock.now_us()
 
     def tick(self) -> None:
-        """Let a clock that stands still go on: a claim drawn in the microsecond of another's end may be refused."""
+        """Advance a manual clock: a source may refuse a claim drawn in the microsecond in which another one ended."""
         if self.clock is not None:
             self.clock.advance(0.000_001)
 
     def pass_time(self, milliseconds: int) -> None:
-        """Let this time and a little more pass on the store's clock."""
+        """Let this time and two milliseconds more pass on the store's clock."""
         if self.clock is None:
             time.sleep((milliseconds + 2) / 1000)
         else:

@@ -1,4 +1,4 @@
-"""The conformance kit for sources: subclass it in a test module, say where a fresh source is, and run pytest."""
+"""The conformance kit for sources: subclass it in a test module, give it a fresh source, and run pytest."""
 
 from fencelock.testing.conformance.leases import LeaseChecks
 from fencelock.testing.conformance.names import NameChecks
@@ -14,8 +14,7 @@ class SourceConformance(TokenChecks, LeaseChecks, WaitingChecks, NameChecks):
         def make_url(self):
             return f"mystore://{self.folder}/locks"
 
-    What the store cannot do is declared by the class's attributes (`has_purge = False`); nothing is skipped because
-    of an error.
+    Declare what the store cannot do by the class's attributes (`has_purge = False`); no error skips a check.
     """
 
 

@@ -1,7 +1,7 @@
 """The language of the checks of a source: claimants of a lock, who ask a fresh source one request at a time.
 
-Promise: every request goes through the flows' own driver, so that what is checked is what production asks; a request
-that finds the block of tokens spent reserves one and is asked again, as the acquire flow does.
+Promise: every request goes through the library's own driver, so that the checks ask what production asks. A request
+that finds the block of tokens spent reserves a block and is repeated, as in the acquire flow.
 """
 
 from collections.abc import Callable
@@ -54,7 +54,7 @@ class Claimant:
         return self.rig.ask(self.request())
 
     def queue(self) -> requests.Queued:
-        """Ask for the lock, which somebody has, and take a place in its queue."""
+        """Ask for the lock, which is held, and take a place in its queue."""
         reply = self.rig.ask(self.request(may_wait=True))
         require(
             isinstance(reply, requests.Queued), f"{self.lock!r} is held, so a waiting acquire is queued, not {reply}"
@@ -92,7 +92,7 @@ class Claimant:
 
 
 class SourceRig(Rig):
-    """A fresh source for each check. Subclass it through `SourceConformance`, and say `make_url`."""
+    """A fresh source for each check. Subclass it through `SourceConformance`, and define `make_url`."""
 
     store: SourceStore
     runner: SyncRunner | AsyncRunner
@@ -103,34 +103,34 @@ class SourceRig(Rig):
     has_purge = True
     """Whether the source can forget idle locks."""
     break_keeps_queue = True
-    """Whether who waits keeps his place when the lock is broken. A store that mints tokens with the places cannot let
-    him: his token would be below the breaker's, so he has to queue up anew.
+    """Whether waiters keep their places when the lock is broken. A store that mints tokens with the places cannot keep
+    them: a waiter's token would be below the breaker's, so the waiter has to queue again.
     """
     survives_reopening = True
     """Whether a second store made from the same URL is the same source."""
     shows_spent_tokens = True
-    """Whether a lock that nobody holds shows the last token issued for it."""
+    """Whether a free lock shows the last token issued for it."""
     renewal_lag_ms = 0
-    """How much less than the ttl a renewal may leave, where a session is kept and not the lease itself."""
+    """How much less than the ttl a renewal may leave, at stores that renew a session instead of the lease."""
     short_ttl_ms = SHORT_TTL_MS
     """A ttl that a check can wait for; raise it to the smallest that the store grants."""
     long_ttl_ms = LONG_TTL_MS
     """A ttl that no check outlives."""
     churn = 50
-    """Leases that come and go while a source should remember an ended claim: more than it keeps one by one."""
+    """Leases that begin and end while a source must remember an ended claim: more than it keeps one by one."""
     many_names = 1000
     """Locks taken at once to see whether two names are mixed up: enough to find a 16-bit hash."""
 
     def make_url(self) -> str:
-        """Return the URL of a source that nobody has used: a fresh one for each check. `self.folder` is private."""
-        raise NotImplementedError("say where a fresh source is: def make_url(self) -> str")
+        """Return the URL of an unused source, a fresh one for each check. `self.folder` is private."""
+        raise NotImplementedError("define make_url(self) -> str: the URL of a fresh source")
 
     def make_store(self, url: str) -> SourceStore:
-        """Return the store of a URL; the registry's, unless you check one that is not registered."""
+        """Return the store of a URL; override it for a store that is not registered."""
         return source_store(url)
 
     def setup_method(self) -> None:
-        """Make a fresh source."""
+        """Create a fresh source."""
         super().setup_method()
         self.url = self.make_url()
         self.store = self.make_store(self.url)
@@ -144,11 +144,11 @@ class SourceRig(Rig):
             )
 
     def teardown_method(self) -> None:
-        """Close what the check has opened."""
+        """Close everything that the check opened."""
         self.runner.close()
         super().teardown_method()
 
-    # --- the words of the checks --------------------------------------------------------------------------------------
+    # --- used by the checks -------------------------------------------------------------------------------------------
     def run(self, flow: SourceFlow[Reply]) -> Reply:
         """Run a flow over the source."""
         return self.runner.run(self.store, flow)
@@ -158,7 +158,7 @@ class SourceRig(Rig):
         return self.run(ask_flow(request))
 
     def claimant(self, lock: str = "lock", ttl_ms: int | None = None) -> Claimant:
-        """Return a fresh claim, with the long ttl unless said."""
+        """Return a fresh claim, with the long ttl by default."""
         return Claimant(self, lock, self.long_ttl_ms if ttl_ms is None else ttl_ms)
 
     def brief(self, lock: str = "lock") -> Claimant:
@@ -171,23 +171,24 @@ class SourceRig(Rig):
 
     def renew(self, *leases: Claimant) -> requests.Renewed:
         """Renew leases in one batch."""
-        return self.ask(requests.Renew(tuple((lease.lock, lease.claim) for lease in leases)))  # type: ignore[no-any-return]
+        return self.run(ask(requests.Renew(tuple((lease.lock, lease.claim) for lease in leases))))
 
     def info(self, lock: str = "lock") -> LockInfo:
         """Inspect a lock."""
-        return self.ask(requests.Inspect(lock))  # type: ignore[no-any-return]
+        return self.run(ask(requests.Inspect(lock)))
 
     def source(self) -> SourceInfo:
         """Inspect the source."""
-        return self.ask(requests.ReadSource())  # type: ignore[no-any-return]
+        return self.run(ask(requests.ReadSource()))
 
     def break_lock(self, lock: str = "lock", reason: str = "a check") -> requests.Broken:
-        """End whatever lease the lock has."""
+        """End the lock's present lease."""
         claim, _ = self.run(draw_flow())
         return self.ask(requests.Break(lock, claim, "an operator", reason))  # type: ignore[no-any-return]
 
     def raise_epoch(self) -> SourceInfo:
         """Begin a new history."""
-        info = self.ask(requests.RaiseEpoch(self.source().history_id, "a check"))
-        require(isinstance(info, SourceInfo), f"raising the epoch of the present history succeeds, not {info}")
-        return info  # type: ignore[no-any-return]
+        info = self.run(ask(requests.RaiseEpoch(self.source().history_id, "a check")))
+        if info is None:
+            raise AssertionError("raising the epoch of the present history succeeds")
+        return info
