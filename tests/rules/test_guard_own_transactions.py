@@ -283,3 +283,21 @@ def test_observe_mode_lets_a_stale_lease_write_in_its_own_transaction(
     assert value_in(file) == "mine"
     rows = ask(file, "SELECT table_name, kind FROM fencelock_observed ORDER BY 1, 2")
     assert rows == [("", "stale"), ("reports", "update")]
+
+
+def raise_an_error_of_its_own(own: sqlite3.Connection) -> None:
+    raise KeyError("no error of SQLite's")
+
+
+def break_another_constraint(own: sqlite3.Connection) -> None:
+    own.execute("CREATE TABLE other (id INTEGER PRIMARY KEY, value UNIQUE)")
+    own.execute("INSERT INTO other VALUES (1, 'a'), (2, 'a')")
+
+
+@pytest.mark.parametrize("then", [raise_an_error_of_its_own, break_another_constraint])
+def test_an_error_that_no_commit_has_caused_gets_no_advice(guard: Any, own: sqlite3.Connection, then: Any) -> None:
+    lease = HandmadeLease(5)
+    guard.seal(lease)
+    with pytest.raises((KeyError, sqlite3.IntegrityError)) as caught:
+        write_and(guard, lease, own, then)
+    assert not getattr(caught.value, "__notes__", [])
