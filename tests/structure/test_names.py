@@ -14,7 +14,6 @@ EXCEPTIONS = {
     "Lock": "benchmarks name the operations that a peer's lock must have by the interface that they share",
     # Not renamed yet; the list only gets shorter.
     "Call": "",
-    "Fault": "",
     "Finding": "",
     "HandWrittenLock": "",
     "Mark": "",
