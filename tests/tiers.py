@@ -2,8 +2,8 @@
 
 A test belongs to exactly one tier; `--tier test` runs those of `check` as well.
 
-- `campaigns`: marked `campaign`, or one more version of a server: where a test runs over several, only the newest
-  one (see NEWER) stays in `test`.
+- `campaigns`: marked `campaign`, or with a parameter for which another one stands in (see STAND_INS): of a server's
+  versions, for example, the newest one stays in `test`.
 - `check`: in one of the CHECK folders, and without a server, and not marked `slow`.
 - `test`: all others.
 
@@ -31,8 +31,18 @@ CHECK = (
 SERVER_FIXTURES = {"postgres_fleet", "mysql_fleet", "etcd_fleet", "zookeeper_fleet"}
 """A test that uses one of these, directly or not, starts a server: it does not belong to `check`."""
 
-NEWER = {"postgres_kind": {"15": "18"}, "sql_server": {"postgres15": "postgres18"}}
-"""Parameter -> older version of a server -> the one that stays in `test`, if the test runs on both."""
+STAND_INS = {
+    # The older version of a server for the newer one.
+    "postgres_kind": {"15": "18"},
+    "sql_server": {"postgres15": "postgres18"},
+    # An adapter's database: each has tests of its own in tests/sql.
+    "empty": {"mysql": "postgres"},
+    # Lost messages take seconds each; both APIs run the same flow.
+    "open_scene": {"async": "sync"},
+    "runner": {"async": "sync"},
+}
+"""Parameter -> value -> the value that stands in for it: where a test runs with both, the first is left to campaigns.
+"""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -58,20 +68,22 @@ def tiers_of(items: Sequence[pytest.Item]) -> dict[str, str]:
 
 
 def _tier_of(item: pytest.Item, names: Collection[str]) -> str:
-    if item.get_closest_marker("campaign") is not None or _newer_twin(item) in names:
+    if item.get_closest_marker("campaign") is not None or _stand_in(item) in names:
         return "campaigns"
     fixtures = SERVER_FIXTURES.intersection(getattr(item, "fixturenames", ()))
     is_light = item.get_closest_marker("slow") is None and not fixtures
     return "check" if is_light and item.nodeid.startswith(CHECK) else "test"
 
 
-def _newer_twin(item: pytest.Item) -> str | None:
-    """Return the node id of the same test on the newer version of its server; None if it runs on no older one."""
+def _stand_in(item: pytest.Item) -> str | None:
+    """Return the node id of the same test with the values that stand in for its own; None if none does."""
     callspec = getattr(item, "callspec", None)
     if callspec is None:
         return None
-    newer = {old: new for name, versions in NEWER.items() for old, new in versions.items() if name in callspec.params}
+    others = {
+        value: other for name, values in STAND_INS.items() if name in callspec.params for value, other in values.items()
+    }
     ids = callspec.id.split("-")
-    if newer.keys().isdisjoint(ids):
+    if others.keys().isdisjoint(ids):
         return None
-    return f"{item.nodeid.partition('[')[0]}[{'-'.join(newer.get(part, part) for part in ids)}]"
+    return f"{item.nodeid.partition('[')[0]}[{'-'.join(others.get(part, part) for part in ids)}]"

@@ -51,5 +51,6 @@ class TestAsyncEtcdGuard(InRange, AsyncGuardConformance):
         native.put(self.key(table, key), value)
 
 
+@pytest.mark.campaign
 class TestEtcdGuardOnThree(InRange, GuardConformance):
     size = THREE

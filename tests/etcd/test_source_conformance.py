@@ -51,6 +51,7 @@ class TestEtcdSource(OnOne, SourceConformance):
     pass
 
 
+@pytest.mark.campaign
 class TestEtcdSourceOfThree(OnThree, SourceConformance):
     pass
 

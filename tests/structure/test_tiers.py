@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.support.helpers import ROOT
-from tests.tiers import CHECK, NEWER, SERVER_FIXTURES, tiers_of
+from tests.tiers import CHECK, SERVER_FIXTURES, STAND_INS, tiers_of
 
 
 def item(nodeid: str, *marks: str, fixtures: tuple[str, ...] = (), **params: str) -> Any:
@@ -44,7 +44,7 @@ def test_of_two_versions_the_newer_one_stays() -> None:
 def test_folders_and_fixtures_of_the_tiers_exist() -> None:
     text = "".join(path.read_text() for path in (ROOT / "tests").rglob("*.py"))
     assert [folder for folder in CHECK if not (ROOT / folder).is_dir()] == []
-    assert [name for name in {*SERVER_FIXTURES, *NEWER} if f"\ndef {name}(" not in text] == []
+    assert [name for name in {*SERVER_FIXTURES, *STAND_INS} if f"\ndef {name}(" not in text] == []
 
 
 def test_no_rule_is_left_to_the_campaigns() -> None:

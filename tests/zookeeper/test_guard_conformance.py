@@ -66,6 +66,7 @@ class TestAsyncZooKeeperGuard(InSubtree, AsyncGuardConformance):
     pass
 
 
+@pytest.mark.campaign
 class TestZooKeeperGuardOnThree(InSubtree, GuardConformance):
     @pytest.fixture(autouse=True)
     def _in_subtree(self, zookeeper_ensemble: ZooKeeperEnsemble) -> Iterator[None]:
