@@ -37,6 +37,7 @@ STAND_INS = {
     "sql_server": {"postgres15": "postgres18"},
     # An adapter's database: each has tests of its own in tests/sql.
     "empty": {"mysql": "postgres"},
+    "guarded": {"mysql": "postgres"},
     # Lost messages take seconds each; both APIs run the same flow.
     "open_scene": {"async": "sync"},
     "runner": {"async": "sync"},
