@@ -100,8 +100,8 @@ def odd_file(file: Path) -> Path:
         ("shown", "it is a view"),
         ("words", "virtual table, which can have no triggers"),
         ("words_content", "part of a virtual table"),
-        ("fencelock_mark", "not yours to write"),
-        ("sqlite_schema", "not yours to write"),
+        ("fencelock_mark", "are reserved"),
+        ("sqlite_schema", "are reserved"),
     ],
 )
 def test_what_cannot_be_protected_is_refused_with_the_reason(
