@@ -211,3 +211,43 @@ def client_faults(root: Path) -> list[str]:
         if origin not in {PACKAGE, *sys.stdlib_module_names, *allowed}:
             faults.append(found.fault("the core needs the standard library only"))
     return faults
+
+
+def circles(root: Path) -> list[list[str]]:
+    """Return each group of modules that import one another, type-only imports included: Tarjan's algorithm."""
+    known = modules(root)
+    graph: dict[str, set[str]] = {module: set() for module in known}
+    for found in imports(root):
+        if found.target in known and found.target != found.module:
+            graph[found.module].add(found.target)
+    search = _Components(graph)
+    for module in graph:
+        search.visit(module)
+    return sorted(sorted(group) for group in search.groups if len(group) > 1)
+
+
+class _Components:
+    """The strongly connected components of a graph."""
+
+    def __init__(self, graph: dict[str, set[str]]) -> None:
+        self.groups: list[list[str]] = []
+        self._graph = graph
+        self._lowest: dict[str, int] = {}
+        self._path: list[str] = []
+        self._ended: set[str] = set()
+
+    def visit(self, node: str) -> None:
+        """Find the components that can be reached from a node."""
+        if node in self._lowest:
+            return
+        number = self._lowest[node] = len(self._lowest)
+        self._path.append(node)
+        for other in self._graph[node]:
+            self.visit(other)
+            if other not in self._ended:
+                self._lowest[node] = min(self._lowest[node], self._lowest[other])
+        if self._lowest[node] == number:
+            start = self._path.index(node)
+            self.groups.append(self._path[start:])
+            self._ended.update(self._path[start:])
+            del self._path[start:]

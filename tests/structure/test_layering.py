@@ -8,6 +8,7 @@ import pytest
 from tests.structure.imports import (
     LAB,
     PACKAGE,
+    circles,
     client_faults,
     direction_faults,
     faults_of_test_imports,
@@ -26,6 +27,22 @@ Check = Callable[[Path], list[str]]
 
 def test_imports_go_one_way() -> None:
     assert direction_faults(SOURCE) == []
+
+
+def test_only_handles_and_their_source_import_each_other() -> None:
+    """A source makes handles, and a handle's annotations name its source."""
+    assert circles(SOURCE) == [
+        ["fencelock._api.aio_lock", "fencelock._api.aio_source"],
+        ["fencelock._api.lock", "fencelock._api.source"],
+    ]
+
+
+def test_a_circle_is_reported(tmp_path: Path) -> None:
+    _module(tmp_path, "_api/a.py", "from fencelock._api import b")
+    (tmp_path / "_api" / "b.py").write_text("if TYPE_CHECKING:\n    from fencelock._api.c import x")
+    (tmp_path / "_api" / "c.py").write_text("def f():\n    from fencelock._api.a import y")
+    (tmp_path / "_api" / "d.py").write_text("from fencelock._api import a, errors")
+    assert circles(tmp_path) == [["fencelock._api.a", "fencelock._api.b", "fencelock._api.c"]]
 
 
 def test_flows_import_no_time_thread_or_socket() -> None:

@@ -11,22 +11,6 @@ FOLDERS = (ROOT / "src", ROOT / "lab" / "src")
 
 EXCEPTIONS = {
     "Command": "Django finds a management command by this name; the other is `fencelock run`'s command line",
-    "Lock": "benchmarks name the operations that a peer's lock must have by the interface that they share",
-    # Not renamed yet; the list only gets shorter.
-    "Call": "",
-    "Finding": "",
-    "HandWrittenLock": "",
-    "Mark": "",
-    "Network": "",
-    "Outcome": "",
-    "Resource": "",
-    "Result": "",
-    "SameCalls": "",
-    "Schedule": "",
-    "Source": "",
-    "Step": "",
-    "Verdict": "",
-    "World": "",
 }
 """Names that stand in several files all the same, and why."""
 

@@ -5,7 +5,7 @@ from contextlib import closing
 
 import pytest
 
-from fencelock_lab.benchmarks.measure import Result
+from fencelock_lab.benchmarks.measure import Measurement
 from fencelock_lab.benchmarks.peers import contest
 from fencelock_lab.benchmarks.peers.contest import ALONE, FAIRNESS, RATE, handing_over, many
 from fencelock_lab.benchmarks.peers.player import Player, contenders
@@ -39,7 +39,7 @@ def test_a_contest_measures_who_is_there(monkeypatch: pytest.MonkeyPatch, capsys
             assert f"left out: {one.name}: ModuleNotFoundError" in left_out
 
 
-def _variants(results: list[Result], case: str) -> set[str]:
+def _variants(results: list[Measurement], case: str) -> set[str]:
     return {result.variant for result in results if result.case == case}
 
 

@@ -11,7 +11,7 @@ import pytest
 from fencelock_lab.benchmarks import __main__ as command
 from fencelock_lab.benchmarks import page, plots
 from fencelock_lab.benchmarks.cases import held, waiting
-from fencelock_lab.benchmarks.measure import Result, amount, compare, quantile, summarise, turns
+from fencelock_lab.benchmarks.measure import Measurement, amount, compare, quantile, summarise, turns
 from fencelock_lab.benchmarks.parts import SUBJECTS, chosen, shares
 from fencelock_lab.benchmarks.peers.contest import ALONE, RATE, handing_over, many
 from fencelock_lab.benchmarks.results import Report, read, read_all, write
@@ -24,20 +24,20 @@ PLANTED = Report(
     machine="a machine",
     measured="2001-02-03 04:05 UTC",
     results=[
-        Result(ALONE, "by hand", "us", 111.0, 100.0, 120.0, lacks="no waiting"),
-        Result(ALONE, "fencelock", "us", 123.4, 110.0, 130.0, ratio=1.117),
-        Result(ALONE, "somebody", "us", 5678.9, 5000.0, 6000.0, ratio=51.2, lacks="no token"),
-        Result(f"{ALONE}, p99", "by hand", "us", 222.0, 222.0, 222.0),
-        Result(f"{ALONE}, p99", "fencelock", "us", 234.0, 234.0, 234.0),
-        Result(f"{ALONE}, p99", "somebody", "us", 7777.0, 7777.0, 7777.0),
-        Result(many(RATE, 2), "fencelock", "/s", 4321.0, 4321.0, 4321.0),
-        Result(many(RATE, 64), "fencelock", "/s", 1234.0, 1234.0, 1234.0),
-        Result(handing_over(8), "fencelock", "ms", 0.876, 0.7, 0.9),
-        Result("a question", "quick enough", "us", 10.0, 9.0, 11.0, ratio=1.2, aim=1.3),
-        Result("a question", "too slow", "us", 20.0, 19.0, 21.0, ratio=1.4, aim=1.3),
-        Result(waiting.HAND_OFF, "10,000 waiting", "ms", 3.21, 3.0, 4.0),
-        Result(held.RENEWAL, "1,000 leases", "% of a core", 0.0, 0.0, 0.0),
-        Result(held.RENEWAL, "10,000 leases", "% of a core", 3.5, 3.5, 3.5, aim=3.0),
+        Measurement(ALONE, "by hand", "us", 111.0, 100.0, 120.0, lacks="no waiting"),
+        Measurement(ALONE, "fencelock", "us", 123.4, 110.0, 130.0, ratio=1.117),
+        Measurement(ALONE, "somebody", "us", 5678.9, 5000.0, 6000.0, ratio=51.2, lacks="no token"),
+        Measurement(f"{ALONE}, p99", "by hand", "us", 222.0, 222.0, 222.0),
+        Measurement(f"{ALONE}, p99", "fencelock", "us", 234.0, 234.0, 234.0),
+        Measurement(f"{ALONE}, p99", "somebody", "us", 7777.0, 7777.0, 7777.0),
+        Measurement(many(RATE, 2), "fencelock", "/s", 4321.0, 4321.0, 4321.0),
+        Measurement(many(RATE, 64), "fencelock", "/s", 1234.0, 1234.0, 1234.0),
+        Measurement(handing_over(8), "fencelock", "ms", 0.876, 0.7, 0.9),
+        Measurement("a question", "quick enough", "us", 10.0, 9.0, 11.0, ratio=1.2, aim=1.3),
+        Measurement("a question", "too slow", "us", 20.0, 19.0, 21.0, ratio=1.4, aim=1.3),
+        Measurement(waiting.HAND_OFF, "10,000 waiting", "ms", 3.21, 3.0, 4.0),
+        Measurement(held.RENEWAL, "1,000 leases", "% of a core", 0.0, 0.0, 0.0),
+        Measurement(held.RENEWAL, "10,000 leases", "% of a core", 3.5, 3.5, 3.5, aim=3.0),
     ],
     failed={"known": "OSError: no room"},
 )

@@ -7,19 +7,19 @@ import pytest
 
 from fencelock.errors import SourceError
 from fencelock_lab.campaigns import __main__ as program
-from fencelock_lab.campaigns.schedules import SCHEDULES, STORES, Outcome, Schedule
-from fencelock_lab.campaigns.summary import Finding, page
+from fencelock_lab.campaigns.schedules import SCHEDULES, STORES, CampaignOutcome, CampaignSchedule
+from fencelock_lab.campaigns.summary import CampaignFinding, page
 from fencelock_lab.campaigns.verdict import judge
 from tests.lab.campaigns.planted import Script, two_tenures
 from tests.lab.campaigns.test_check_command import busy
 
-SHORT = Schedule("short", STORES, duration=1.0)
-LONG = Schedule("long", STORES, duration=50.0)
+SHORT = CampaignSchedule("short", STORES, duration=1.0)
+LONG = CampaignSchedule("long", STORES, duration=50.0)
 
 
-def outcome(script: Script, schedule: Schedule = SHORT) -> Outcome:
+def outcome(script: Script, schedule: CampaignSchedule = SHORT) -> CampaignOutcome:
     history = script.history()
-    return Outcome(schedule, 7, judge(history), history)
+    return CampaignOutcome(schedule, 7, judge(history), history)
 
 
 class Clock:
@@ -32,7 +32,7 @@ class Clock:
         monkeypatch.setattr(program.time, "monotonic", lambda: self.now)
         monkeypatch.setattr(program, "run_schedule", self.run)
 
-    def run(self, schedule: Schedule, history: Path, **more: Any) -> Outcome:
+    def run(self, schedule: CampaignSchedule, history: Path, **more: Any) -> CampaignOutcome:
         self.now += schedule.duration
         self.ran.append(schedule.name)
         more["started"]("sqlite:///" + str(history.with_name("app.db")))
@@ -94,7 +94,7 @@ def test_a_violation_outranks_a_run_that_could_not_be_carried_out(monkeypatch: p
 
 
 def test_the_page_says_when_and_over_how_many_faults() -> None:
-    text = page([Finding(outcome(busy(), SCHEDULES["sqlite"]), "SQLite 3.40.1")])
+    text = page([CampaignFinding(outcome(busy(), SCHEDULES["sqlite"]), "SQLite 3.40.1")])
     assert "`make verify` wrote this page, last on 20" in text
     assert "**In all 5 freezes of a holder past its ttl, 0 kills, 0 disturbances" in text
     assert "no promise was broken" in text

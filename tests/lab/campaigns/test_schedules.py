@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fencelock_lab.campaigns.report import story
-from fencelock_lab.campaigns.schedules import OWN, SCHEDULES, Schedule, run_schedule
+from fencelock_lab.campaigns.schedules import OWN, SCHEDULES, CampaignSchedule, run_schedule
 from fencelock_lab.campaigns.verdict import CLEAN, NOT_ENOUGH
 from tests.lab.campaigns.test_own import need_all
 
@@ -47,7 +47,7 @@ def test_every_promise_is_kept(name: str, folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=lambda one: one.name)
-def test_a_schedule_says_what_it_must_show(schedule: Schedule) -> None:
+def test_a_schedule_says_what_it_must_show(schedule: CampaignSchedule) -> None:
     assert schedule.least
     assert schedule.duration > 0
     if schedule.script:

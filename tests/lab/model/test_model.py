@@ -15,7 +15,7 @@ from fencelock.errors import SealLostError, StaleTokenError, TokenCollisionError
 from fencelock.model import Mark, Sequencer
 from fencelock_lab.model import explorer, guard, world
 from fencelock_lab.model.__main__ import main
-from fencelock_lab.model.checks import Result, check, check_case, check_limit, check_scene
+from fencelock_lab.model.checks import ModelResult, check, check_case, check_limit, check_scene
 from fencelock_lab.model.picture import file_name, picture, text_width
 from fencelock_lab.model.protocol import successors
 from fencelock_lab.model.report import cases_table, limits_table, scenes_table
@@ -89,21 +89,21 @@ LIMIT_TRACES = {
 
 
 @cache
-def walked(name: str) -> tuple[Result, str]:
+def walked(name: str) -> tuple[ModelResult, str]:
     """Walk through a scene with all rules on; return the result, and the text of every step that was met."""
     texts = set()
 
-    def is_wanted(step: world.Step) -> bool:
+    def is_wanted(step: world.ModelStep) -> bool:
         texts.add(step.text)
         return any(found.anomaly in scene.promised for found in step.found)
 
     scene = SCENES[name]
     way = explorer.explore(scene.start(), partial(successors, scene=scene, rules=Rules()), is_wanted)
     found = way.trace[-1][0].found[0] if way.trace else None
-    return Result(name, scene, "", way.states, way.transitions, found, way.trace or ()), "\n".join(sorted(texts))
+    return ModelResult(name, scene, "", way.states, way.transitions, found, way.trace or ()), "\n".join(sorted(texts))
 
 
-def quiet(name: str) -> Result:
+def quiet(name: str) -> ModelResult:
     return walked(name)[0]
 
 
@@ -116,7 +116,7 @@ loud = cache(check_case)
 beyond = cache(check_limit)
 
 
-def traces() -> list[Result]:
+def traces() -> list[ModelResult]:
     return [*map(loud, CASES), *map(beyond, LIMITS)]
 
 
@@ -208,9 +208,9 @@ def test_only_the_last_step_of_a_trace_is_the_anomaly() -> None:
 
 # --- the model's decisions are the library's ------------------------------------------------------
 LIBRARY_SAYS = {
-    StaleTokenError: guard.Verdict.STALE,
-    TokenCollisionError: guard.Verdict.COLLISION,
-    SealLostError: guard.Verdict.SEAL_LOST,
+    StaleTokenError: guard.ModelVerdict.STALE,
+    TokenCollisionError: guard.ModelVerdict.COLLISION,
+    SealLostError: guard.ModelVerdict.SEAL_LOST,
 }
 
 
@@ -218,7 +218,7 @@ def sequencer(token: int, claim: str) -> Sequencer:
     return Sequencer("0" * 32, "1" * 16, "lock", token, claim)
 
 
-def library_says(mark: world.Mark, token: int, claim: str, *, was_sealed: bool) -> guard.Verdict:
+def library_says(mark: world.ModelMark, token: int, claim: str, *, was_sealed: bool) -> guard.ModelVerdict:
     proof = sequencer(token, claim)
     history = proof.history_id if mark.claim else None
     theirs = Mark("stock", "lock", mark.token, proof.source_id, history, mark.claim, mark.is_closed)
@@ -226,18 +226,21 @@ def library_says(mark: world.Mark, token: int, claim: str, *, was_sealed: bool) 
         verdict = library.admit(theirs, proof, was_sealed=was_sealed)
     except tuple(LIBRARY_SAYS) as error:
         return LIBRARY_SAYS[type(error)]
-    return guard.Verdict.PASS if verdict is library.Verdict.PASS else guard.Verdict.RAISE
+    return guard.ModelVerdict.PASS if verdict is library.Verdict.PASS else guard.ModelVerdict.RAISE
 
 
 def test_the_model_admits_whom_the_library_admits() -> None:
     claims = ("a" * 32, "b" * 32)
-    marks = [world.Mark(), *(world.Mark(*fields) for fields in product((1, 2, 3), (None, *claims), (False, True)))]
+    marks = [
+        world.ModelMark(),
+        *(world.ModelMark(*fields) for fields in product((1, 2, 3), (None, *claims), (False, True))),
+    ]
     verdicts = set()
     for mark, token, claim, was_sealed in product(marks, (1, 2, 3), claims, (False, True)):
         verdict = guard.admit(mark, token, claim, was_sealed=was_sealed, rules=Rules())
         assert verdict is library_says(mark, token, claim, was_sealed=was_sealed), (mark, token, claim, was_sealed)
         verdicts.add(verdict)
-    assert verdicts == set(guard.Verdict)
+    assert verdicts == set(guard.ModelVerdict)
 
 
 # --- the explorer -----------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ NO_AIMS: Aims = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class Measurement:
     """One variant of one case. `ratio` is against the case's first variant; `aim` is the most that the ratio should be,
     or the median where there is none; `lacks` is what the variant does not do.
     """
@@ -72,7 +72,7 @@ def seconds_each(operation: Callable[[], object], count: int) -> float:
 
 def take_turns(
     case: str, variants: Mapping[str, Callable[[], object]], seconds: float, *, batch: int, aims: Aims = NO_AIMS
-) -> list[Result]:
+) -> list[Measurement]:
     """Measure the variants in turns; the first is the floor that the others are compared with. Unit: microseconds."""
     for operation in variants.values():
         operation()
@@ -83,7 +83,7 @@ def take_turns(
     return compare(case, taken, "us", aims)
 
 
-def compare(case: str, taken: Mapping[str, Sequence[float]], unit: str, aims: Aims = NO_AIMS) -> list[Result]:
+def compare(case: str, taken: Mapping[str, Sequence[float]], unit: str, aims: Aims = NO_AIMS) -> list[Measurement]:
     """Reduce what was measured in turns, the first variant being the floor."""
     floor = next(iter(taken.values()))
     results = []
@@ -102,12 +102,12 @@ def summarise(
     *,
     ratio: float | None = None,
     aim: float | None = None,
-) -> Result:
+) -> Measurement:
     """Return the median and the quartiles of what was measured."""
     low, high = min(values), max(values)
     if len(values) > 3:
         low, _, high = statistics.quantiles(values, n=4)
-    return Result(case, variant, unit, statistics.median(values), low, high, ratio, aim)
+    return Measurement(case, variant, unit, statistics.median(values), low, high, ratio, aim)
 
 
 def quantile(values: Sequence[float], share: float) -> float:

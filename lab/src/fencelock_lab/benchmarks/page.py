@@ -5,7 +5,7 @@ Promise: every figure on it is in a results file, in the same digits. It explain
 
 from collections.abc import Iterable, Sequence
 
-from fencelock_lab.benchmarks.measure import Result
+from fencelock_lab.benchmarks.measure import Measurement
 from fencelock_lab.benchmarks.peers.contest import (
     ALONE,
     FAIRNESS,
@@ -89,8 +89,8 @@ def _contest(report: Report) -> list[list[str]]:
     return rows
 
 
-def _questions(results: Sequence[Result]) -> Iterable[list[str]]:
-    cases: dict[str, list[Result]] = {}
+def _questions(results: Sequence[Measurement]) -> Iterable[list[str]]:
+    cases: dict[str, list[Measurement]] = {}
     for result in results:
         cases.setdefault(result.case, []).append(result)
     for case, variants in cases.items():
@@ -100,14 +100,14 @@ def _questions(results: Sequence[Result]) -> Iterable[list[str]]:
             yield ["" if index else case, result.variant, median, spread, _ratio(result), _aim(result)]
 
 
-def _aim(result: Result) -> str:
+def _aim(result: Measurement) -> str:
     if result.aim is None:
         return ""
     aim = f"{number(result.aim)}x" if result.ratio is not None else f"{number(result.aim)} {result.unit}".rstrip()
     return f"{aim}: *missed*" if result.is_missed else aim
 
 
-def _ratio(result: Result) -> str:
+def _ratio(result: Measurement) -> str:
     return "" if result.ratio is None else f"{number(result.ratio)}x"
 
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from fencelock_lab.benchmarks.measure import Result
+from fencelock_lab.benchmarks.measure import Measurement
 from fencelock_lab.benchmarks.parts import SUBJECTS
 
 FOLDER = Path("lab") / "results"
@@ -35,10 +35,10 @@ class Report:
     seconds: float = 0.0
     machine: str = field(default_factory=machine)
     measured: str = field(default_factory=lambda: datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"))
-    results: list[Result] = field(default_factory=list)
+    results: list[Measurement] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
 
-    def find(self, case: str) -> list[Result]:
+    def find(self, case: str) -> list[Measurement]:
         """Return the results of one case."""
         return [result for result in self.results if result.case == case]
 
@@ -56,7 +56,7 @@ def write(report: Report, folder: Path) -> Path:
 def read(path: Path) -> Report:
     """Read a report."""
     content = json.loads(path.read_text())
-    return Report(**{**content, "results": [Result(**each) for each in content["results"]]})
+    return Report(**{**content, "results": [Measurement(**each) for each in content["results"]]})
 
 
 def read_all(folder: Path) -> list[Report]:
@@ -72,6 +72,6 @@ def replace(path: Path, content: str) -> None:
     fresh.replace(path)
 
 
-def by_variant(results: Iterable[Result]) -> dict[str, Result]:
+def by_variant(results: Iterable[Measurement]) -> dict[str, Measurement]:
     """Return results by the names of their variants."""
     return {result.variant: result for result in results}

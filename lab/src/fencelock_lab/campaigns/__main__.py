@@ -22,9 +22,9 @@ from fencelock import FencelockError
 from fencelock.cli.plugin import UNAVAILABLE
 from fencelock_lab.campaigns.files import set_aside
 from fencelock_lab.campaigns.report import story
-from fencelock_lab.campaigns.schedules import FAULTS, SCHEDULES, Schedule, run_schedule
+from fencelock_lab.campaigns.schedules import FAULTS, SCHEDULES, CampaignSchedule, run_schedule
 from fencelock_lab.campaigns.signals import exit_by_cleaning_up
-from fencelock_lab.campaigns.summary import Finding, page, version_of
+from fencelock_lab.campaigns.summary import CampaignFinding, page, version_of
 from fencelock_lab.campaigns.verdict import CLEAN, NAMES, NOT_ENOUGH, VIOLATION
 
 USUAL_DURATION_S = 60.0
@@ -38,7 +38,7 @@ class Runs:
     """The runs so far: what they found, how long each schedule takes, and the worst exit code."""
 
     def __init__(self, seed: int | None = None) -> None:
-        self.findings: list[Finding] = []
+        self.findings: list[CampaignFinding] = []
         self.seconds: dict[str, float] = {}
         self._seed = seed
         self._codes = {CLEAN}
@@ -48,7 +48,7 @@ class Runs:
         """The exit code of them all."""
         return next(code for code in _WORST_FIRST if code in self._codes)
 
-    def run(self, schedule: Schedule, duration: float | None = None) -> None:
+    def run(self, schedule: CampaignSchedule, duration: float | None = None) -> None:
         """Run a schedule once, and print what came out."""
         began = time.monotonic()
         versions: list[str] = []
@@ -70,19 +70,19 @@ class Runs:
             finally:
                 self.seconds[schedule.name] = time.monotonic() - began
             self._codes.add(outcome.verdict.code)
-            self.findings.append(Finding(outcome, *versions))
+            self.findings.append(CampaignFinding(outcome, *versions))
             took = f"{self.seconds[schedule.name]:.0f} s"
             _print(f"{schedule.name}: {NAMES[outcome.verdict.code]} (seed {outcome.seed}, {took})")
             if outcome.verdict.code != CLEAN:
                 _print(story(outcome.verdict))
                 _print(f"the history is in {set_aside(history)}")
 
-    def expected(self, schedule: Schedule) -> float:
+    def expected(self, schedule: CampaignSchedule) -> float:
         """Return how many seconds a run of the schedule should take."""
         return self.seconds.get(schedule.name, schedule.duration + OVERHEAD_S)
 
 
-def share(runs: Runs, schedules: Iterable[Schedule], minutes: float) -> None:
+def share(runs: Runs, schedules: Iterable[CampaignSchedule], minutes: float) -> None:
     """Run the schedules in turns for so many minutes, the shortest first."""
     end = time.monotonic() + minutes * _SECONDS_PER_MINUTE
     waiting = list(schedules)
@@ -98,7 +98,7 @@ def share(runs: Runs, schedules: Iterable[Schedule], minutes: float) -> None:
             _print(f"{schedule.name}: not run, it would take {runs.expected(schedule):.0f} s")
 
 
-def run_once(runs: Runs, schedules: Iterable[Schedule], duration: float) -> None:
+def run_once(runs: Runs, schedules: Iterable[CampaignSchedule], duration: float) -> None:
     """Run each schedule once; the duration is for those that have no script of their own."""
     for schedule in schedules:
         runs.run(schedule, None if schedule.group == FAULTS else max(duration, schedule.duration))

@@ -27,7 +27,7 @@ MAX_STEPS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class EvidenceStep:
     """One sentence of an explanation; `at` is in seconds since the history began."""
 
     at: float
@@ -35,13 +35,13 @@ class Step:
     text: str
 
 
-def explain(history: History, violation: CampaignViolation) -> list[Step]:
+def explain(history: History, violation: CampaignViolation) -> list[EvidenceStep]:
     """Return the steps that lead to the violation, in the order in which they happened."""
     zero_ns = history.operations[0].invoked_ns if history.operations else 0
-    told: dict[tuple[int, str, str], Step] = {}
+    told: dict[tuple[int, str, str], EvidenceStep] = {}
     found = [step for one in violation.operations for step in _about(history, one)]
     for at_ns, process, text in (*found, *_about_servers(history, violation.operations)):
-        told[at_ns, process, text] = Step(round((at_ns - zero_ns) / NS_PER_S, 6), process, text)
+        told[at_ns, process, text] = EvidenceStep(round((at_ns - zero_ns) / NS_PER_S, 6), process, text)
     return [told[key] for key in sorted(told)][-MAX_STEPS:]
 
 

@@ -56,7 +56,7 @@ _REFUSALS = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class CampaignSchedule:
     """One campaign that can be repeated. Times are seconds.
 
     `setup` names the servers of the source, None for a SQLite file; `guard` those of the resources, if they are others.
@@ -92,15 +92,15 @@ class Schedule:
         return Expectations(self.least, self.errors)
 
 
-def _quorum(kind: str, what: str, *script: Strike, **others: object) -> Schedule:
+def _quorum(kind: str, what: str, *script: Strike, **others: object) -> CampaignSchedule:
     """Return a schedule of takeovers: few workers whose clocks are wrong hold long while three servers are struck."""
     least = {"handoffs": 6, "server_faults": len(script)}
     usual: dict[str, object] = {"guard": FILE, "workers": 4, "locks": 1, "mix": "holders", "rates": WRONG_RATES}
     usual |= {"ttl": QUORUM_TTL_S, "duration": 20.0, "least": least, "faults": ()}
-    return Schedule(f"{kind}-{what}", FAULTS, kind, script=script, **usual | others)  # type: ignore[arg-type]
+    return CampaignSchedule(f"{kind}-{what}", FAULTS, kind, script=script, **usual | others)  # type: ignore[arg-type]
 
 
-def _for_quorum(kind: str) -> tuple[Schedule, ...]:
+def _for_quorum(kind: str) -> tuple[CampaignSchedule, ...]:
     """Return the schedules of one kind of three servers."""
     ttl = QUORUM_TTL_S
     kill = Strike(0.0, SERVER_KILL, seconds=ttl, aim=LEADER)
@@ -121,16 +121,16 @@ def _for_quorum(kind: str) -> tuple[Schedule, ...]:
     )
 
 
-SCHEDULES: dict[str, Schedule] = {
+SCHEDULES: dict[str, CampaignSchedule] = {
     one.name: one
     for one in (
-        Schedule("sqlite", STORES),
-        Schedule("postgres", STORES, "postgres"),
-        Schedule("mariadb", STORES, "mariadb"),
-        Schedule("etcd", STORES, "etcd", ttl=1.0, duration=15.0),
-        Schedule("zookeeper", STORES, "zookeeper3", ttl=1.0, duration=20.0, is_one_host=True),
+        CampaignSchedule("sqlite", STORES),
+        CampaignSchedule("postgres", STORES, "postgres"),
+        CampaignSchedule("mariadb", STORES, "mariadb"),
+        CampaignSchedule("etcd", STORES, "etcd", ttl=1.0, duration=15.0),
+        CampaignSchedule("zookeeper", STORES, "zookeeper3", ttl=1.0, duration=20.0, is_one_host=True),
         # 32 processes at one lock, frozen and killed from outside at any instruction.
-        Schedule(
+        CampaignSchedule(
             "sqlite-anywhere",
             FAULTS,
             faults=(ANYWHERE_FREEZE, ANYWHERE_KILL),
@@ -142,7 +142,7 @@ SCHEDULES: dict[str, Schedule] = {
             least={"handoffs": 20, "writes": 50, "kills": 5},
         ),
         # Threads that share a source, with leases of two lengths, while the network is bad all the time.
-        Schedule(
+        CampaignSchedule(
             "zookeeper-weather",
             FAULTS,
             "zookeeper3",
@@ -157,17 +157,17 @@ SCHEDULES: dict[str, Schedule] = {
             is_one_host=True,
             least={"handoffs": 10, "disturbances": 10},
         ),
-        *(Schedule(f"own-{kind}", OWN, kind, duration=20.0) for kind in SETUPS),
+        *(CampaignSchedule(f"own-{kind}", OWN, kind, duration=20.0) for kind in SETUPS),
         *_for_quorum("etcd3"),
         *_for_quorum("zookeeper3"),
     )
 }
 
 
-class Outcome(NamedTuple):
+class CampaignOutcome(NamedTuple):
     """How a schedule ended: with which seed, verdict and history."""
 
-    schedule: Schedule
+    schedule: CampaignSchedule
     seed: int
     verdict: CampaignVerdict
     history: History
@@ -180,7 +180,7 @@ class _Place(NamedTuple):
 
 
 def run_schedule(
-    schedule: Schedule,
+    schedule: CampaignSchedule,
     history_file: Path,
     *,
     seed: int | None = None,
@@ -188,7 +188,7 @@ def run_schedule(
     tell: Tell = lambda _: None,
     warn: Tell = lambda _: None,
     started: Callable[[str], object] = lambda _: None,
-) -> Outcome:
+) -> CampaignOutcome:
     """Run a schedule on servers of its own, leave the history in the file, and judge it.
 
     `started` is told the URL of the guard as soon as its servers run.
@@ -199,11 +199,11 @@ def run_schedule(
         settings = _settings(schedule, place, seed, schedule.duration if duration is None else duration)
         servers = place.servers if schedule.is_struck else None
         history = Campaign(settings, servers, schedule.script).run(history_file, tell, warn)
-    return Outcome(schedule, seed, judge(history, schedule.expected), history)
+    return CampaignOutcome(schedule, seed, judge(history, schedule.expected), history)
 
 
 @contextmanager
-def _placed(schedule: Schedule) -> Iterator[_Place]:
+def _placed(schedule: CampaignSchedule) -> Iterator[_Place]:
     """Start the servers of a schedule, and yield where its locks and resources are."""
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="fencelock-schedule-"))
@@ -234,7 +234,7 @@ def _one_host(url: str) -> str:
     return url if scheme == "sqlite" else f"{scheme}://{hosts.partition(',')[0]}{slash}{path}"
 
 
-def _settings(schedule: Schedule, place: _Place, seed: int, duration: float) -> CampaignSettings:
+def _settings(schedule: CampaignSchedule, place: _Place, seed: int, duration: float) -> CampaignSettings:
     with fencelock.connect(place.source) as source:
         of = source.describe().source_id[:_SOURCE_ID_CHARACTERS]
     faults = schedule.faults

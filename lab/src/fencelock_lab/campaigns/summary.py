@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from fencelock.testing import unfenced
-from fencelock_lab.campaigns.schedules import FAULTS, OWN, STORES, Outcome
+from fencelock_lab.campaigns.schedules import FAULTS, OWN, STORES, CampaignOutcome
 
 _LOOK_S = 5.0
 _HEAD = """# What `fencelock verify` found
@@ -70,14 +70,14 @@ _ROWS: tuple[tuple[str, Callable[[dict[str, Any]], object]], ...] = (
 )
 
 
-class Finding(NamedTuple):
+class CampaignFinding(NamedTuple):
     """How a schedule ended, and the version of the store that held the resources."""
 
-    outcome: Outcome
+    outcome: CampaignOutcome
     version: str
 
 
-def page(findings: Iterable[Finding]) -> str:
+def page(findings: Iterable[CampaignFinding]) -> str:
     """Return the page of these runs, as Markdown."""
     found = list(findings)
     amounts = [one.outcome.verdict.amounts for one in found]
@@ -97,7 +97,7 @@ def page(findings: Iterable[Finding]) -> str:
     return text
 
 
-def _table(findings: list[Finding]) -> str:
+def _table(findings: list[CampaignFinding]) -> str:
     """Return a table with a column for each campaign."""
     told = [one.outcome.verdict.to_json() for one in findings]
     names = [one.version if one.outcome.schedule.group == STORES else one.outcome.schedule.name for one in findings]

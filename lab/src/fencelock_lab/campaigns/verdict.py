@@ -30,7 +30,7 @@ from fencelock_lab.campaigns.check_progress import (
 )
 from fencelock_lab.campaigns.check_reads import check_reads
 from fencelock_lab.campaigns.check_writes import check_writes
-from fencelock_lab.campaigns.evidence import Step, explain
+from fencelock_lab.campaigns.evidence import EvidenceStep, explain
 from fencelock_lab.campaigns.findings import CampaignViolation, Findings
 from fencelock_lab.campaigns.history import History
 from fencelock_lab.campaigns.lost_on_crash import shorten_leases
@@ -74,7 +74,7 @@ class CampaignVerdict:
     findings: Findings
     amounts: Amounts
     shortfalls: tuple[str, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[EvidenceStep, ...]
 
     @property
     def first(self) -> CampaignViolation | None:

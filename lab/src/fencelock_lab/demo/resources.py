@@ -17,7 +17,7 @@ LOCK = "counter"
 BUSY_TIMEOUT_S = 10.0
 
 
-class Resource(Protocol):
+class DemoResource(Protocol):
     """A counter in a database file."""
 
     def create(self) -> None:

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import fencelock
-from fencelock_lab.demo.resources import LOCK, RESOURCES, Resource
+from fencelock_lab.demo.resources import LOCK, RESOURCES, DemoResource
 
 TRIES = 3
 """How often a worker whose write was refused acquires the lock again before it gives up."""
@@ -29,7 +29,7 @@ def main(kind: str, folder: Path, amount: int, ttl: float) -> None:
     _tell("done")
 
 
-def _add(lock: fencelock.Lock, resource: Resource, amount: int) -> bool:
+def _add(lock: fencelock.Lock, resource: DemoResource, amount: int) -> bool:
     """Add `amount` in one tenure; return False if the resource refused the write."""
     _stand_before("acquire")
     _tell("asked")
@@ -51,7 +51,7 @@ def _add(lock: fencelock.Lock, resource: Resource, amount: int) -> bool:
         _tell("released", token=sequencer.token)
 
 
-def _write(resource: Resource, sequencer: fencelock.Sequencer, value: int, amount: int) -> bool:
+def _write(resource: DemoResource, sequencer: fencelock.Sequencer, value: int, amount: int) -> bool:
     try:
         resource.write(sequencer, value)
     except fencelock.StaleTokenError as error:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fencelock_lab.model import report
-from fencelock_lab.model.checks import Result, cases_of, check_case, check_limit, check_scene
+from fencelock_lab.model.checks import ModelResult, cases_of, check_case, check_limit, check_scene
 from fencelock_lab.model.picture import file_name, picture
 from fencelock_lab.model.rules import RULES
 from fencelock_lab.model.scenes import CASES, LIMITS, SCENES
@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def drawn() -> Iterator[Result]:
+def drawn() -> Iterator[ModelResult]:
     """Yield the results that have a picture beside `docs/explanation/anomalies.md`."""
     for rule in RULES:
         yield check_case(cases_of(rule)[0])
@@ -72,7 +72,7 @@ def _run_all() -> int:
     return 0 if _is_as_said(quiet, [*loud, *limits]) else 1
 
 
-def _is_as_said(quiet: list[Result], loud: list[Result]) -> bool:
+def _is_as_said(quiet: list[ModelResult], loud: list[ModelResult]) -> bool:
     return not any(result.trace for result in quiet) and all(result.trace for result in loud)
 
 

@@ -10,12 +10,12 @@ from fencelock_lab.model.explorer import explore
 from fencelock_lab.model.protocol import successors
 from fencelock_lab.model.rules import Anomaly, Rules
 from fencelock_lab.model.scenes import CASES, LIMITS, SCENES, Case
-from fencelock_lab.model.world import Found, Scene, Step, World
+from fencelock_lab.model.world import Found, ModelStep, ModelWorld, Scene
 
-Trace = tuple[tuple[Step, World], ...]
+Trace = tuple[tuple[ModelStep, ModelWorld], ...]
 
 
-class Result(NamedTuple):
+class ModelResult(NamedTuple):
     """What an exploration brought. `rule`: the one that was off, or empty."""
 
     name: str
@@ -27,10 +27,10 @@ class Result(NamedTuple):
     trace: Trace
 
 
-def check(name: str, scene: Scene, anomalies: tuple[Anomaly, ...], rule: str = "") -> Result:
+def check(name: str, scene: Scene, anomalies: tuple[Anomaly, ...], rule: str = "") -> ModelResult:
     """Look for one of these anomalies in a scene, without this rule if one is given."""
 
-    def found_in(step: Step) -> Found | None:
+    def found_in(step: ModelStep) -> Found | None:
         return next((found for found in step.found if found.anomaly in anomalies), None)
 
     rules = Rules().without(rule) if rule else Rules()
@@ -41,20 +41,20 @@ def check(name: str, scene: Scene, anomalies: tuple[Anomaly, ...], rule: str = "
     )
     trace = explored.trace or ()
     found = found_in(trace[-1][0]) if trace else None
-    return Result(name, scene, rule, explored.states, explored.transitions, found, trace)
+    return ModelResult(name, scene, rule, explored.states, explored.transitions, found, trace)
 
 
-def check_scene(name: str) -> Result:
+def check_scene(name: str) -> ModelResult:
     """Look in a scene for anything that it promises not to have, with all rules on."""
     return check(name, SCENES[name], SCENES[name].promised)
 
 
-def check_case(case: Case) -> Result:
+def check_case(case: Case) -> ModelResult:
     """Look for the anomaly of a rule that is off."""
     return check(case.scene, SCENES[case.scene], (case.anomaly,), case.rule)
 
 
-def check_limit(name: str) -> Result:
+def check_limit(name: str) -> ModelResult:
     """Look for what the whole protocol cannot prevent."""
     return check(name, LIMITS[name], LIMITS[name].promised)
 

@@ -8,7 +8,7 @@ a message.
 
 from collections.abc import Iterator
 
-from fencelock_lab.model.guard import Verdict, admit, admitted
+from fencelock_lab.model.guard import ModelVerdict, admit, admitted
 from fencelock_lab.model.rules import Rules
 from fencelock_lab.model.source import draws
 from fencelock_lab.model.world import (
@@ -23,17 +23,17 @@ from fencelock_lab.model.world import (
     UNREAD,
     WRITE,
     Client,
-    Mark,
     Message,
+    ModelMark,
+    ModelStep,
+    ModelWorld,
     Next,
     Scene,
-    Step,
     Touch,
-    World,
 )
 
 
-def client_steps(world: World, index: int, scene: Scene, rules: Rules) -> Iterator[Next]:
+def client_steps(world: ModelWorld, index: int, scene: Scene, rules: Rules) -> Iterator[Next]:
     """Yield whatever this client may do next."""
     client = world.clients[index]
     # Whoever has learnt that its lease is over may come again; what it sent before is still on its way.
@@ -53,7 +53,7 @@ def client_steps(world: World, index: int, scene: Scene, rules: Rules) -> Iterat
         yield from _closes(world, index, scene, rules)
 
 
-def _asks(world: World, index: int, scene: Scene) -> Iterator[Next]:
+def _asks(world: ModelWorld, index: int, scene: Scene) -> Iterator[Next]:
     # Clients are alike: it is enough that they come for the first time in the order of their names.
     if index and not world.clients[index - 1].tenure:
         return
@@ -61,17 +61,17 @@ def _asks(world: World, index: int, scene: Scene) -> Iterator[Next]:
     asking = Client(client.name, client.tenure + 1, ASKING, 0, (Touch(),) * len(scene.resources))
     after = world.with_client(index, asking).with_message(Message(ACQUIRE, index, asking.claim))
     text = "asks for the lock again" if client.tenure else "asks for the lock"
-    yield Step(client.name, "source", text, SENT), after
+    yield ModelStep(client.name, "source", text, SENT), after
 
 
-def _leaves(world: World, index: int, text: str) -> Next:
+def _leaves(world: ModelWorld, index: int, text: str) -> Next:
     client = world.clients[index]
     past = world.past._replace(gone=world.past.gone | {client.claim})
     after = world.with_client(index, client._replace(phase=IDLE))._replace(past=past)
-    return Step(client.name, "source", text, SENT), after.with_message(Message(RELEASE, index, client.claim))
+    return ModelStep(client.name, "source", text, SENT), after.with_message(Message(RELEASE, index, client.claim))
 
 
-def _works(world: World, index: int, resource: int, scene: Scene, rules: Rules) -> Iterator[Next]:
+def _works(world: ModelWorld, index: int, resource: int, scene: Scene, rules: Rules) -> Iterator[Next]:
     """Yield what the holder may do at one resource."""
     client = world.clients[index]
     touch = client.touches[resource]
@@ -89,17 +89,17 @@ def _works(world: World, index: int, resource: int, scene: Scene, rules: Rules) 
         yield from _closes(world, index, scene, rules)
 
 
-def _begins(world: World, index: int, resource: int, scene: Scene) -> Next:
+def _begins(world: ModelWorld, index: int, resource: int, scene: Scene) -> Next:
     client = world.clients[index]
     content = world.resources[resource].content
     touch = client.touches[resource]._replace(snapshot=content)
     text = f"begins a transaction: its snapshot has {len(content)}"
-    return Step(client.name, scene.resources[resource], text, CALL), world.with_client(
+    return ModelStep(client.name, scene.resources[resource], text, CALL), world.with_client(
         index, client.touching(resource, touch)
     )
 
 
-def _seals(world: World, index: int, resource: int, scene: Scene, rules: Rules) -> Next:
+def _seals(world: ModelWorld, index: int, resource: int, scene: Scene, rules: Rules) -> Next:
     client, name = world.clients[index], scene.resources[resource]
     state = world.resources[resource]
     verdict = admit(state.mark, client.token, client.claim, was_sealed=False, rules=rules)
@@ -108,24 +108,24 @@ def _seals(world: World, index: int, resource: int, scene: Scene, rules: Rules) 
     touch = client.touches[resource]._replace(is_opened=True, is_sealed=verdict.is_admitted)
     after = world.with_client(index, client.touching(resource, touch))
     if not verdict.is_admitted:
-        return Step(client.name, name, "opens it: a refusal, only counted", CALL), after
-    if verdict is Verdict.RAISE:
-        sealed = state._replace(mark=Mark(client.token, client.claim))
+        return ModelStep(client.name, name, "opens it: a refusal, only counted", CALL), after
+    if verdict is ModelVerdict.RAISE:
+        sealed = state._replace(mark=ModelMark(client.token, client.claim))
         after = after.with_resource(resource, sealed, is_flushed=rules.durable_mark)
     after, found = admitted(after, client.token, client.claim, scene)
     text = f"seals with token {client.token}"
-    return Step(client.name, name, text, CALL, found=found), after
+    return ModelStep(client.name, name, text, CALL, found=found), after
 
 
-def _refused(world: World, index: int, name: str, text: str, verdict: Verdict, mark: Mark) -> Next:
+def _refused(world: ModelWorld, index: int, name: str, text: str, verdict: ModelVerdict, mark: ModelMark) -> Next:
     client = world.clients[index]
-    why = f" ({verdict.value})" if verdict is not Verdict.STALE else ""
+    why = f" ({verdict.value})" if verdict is not ModelVerdict.STALE else ""
     text = f"{text}: refused, token {client.token}, mark {mark}{why}"
     over = world.with_client(index, client._replace(phase=IDLE))
-    return Step(client.name, name, text, CALL, is_refused=True), over
+    return ModelStep(client.name, name, text, CALL, is_refused=True), over
 
 
-def _reads(world: World, index: int, resource: int, scene: Scene, rules: Rules) -> Next:
+def _reads(world: ModelWorld, index: int, resource: int, scene: Scene, rules: Rules) -> Next:
     client, name = world.clients[index], scene.resources[resource]
     state, touch = world.resources[resource], client.touches[resource]
     after = world
@@ -133,8 +133,8 @@ def _reads(world: World, index: int, resource: int, scene: Scene, rules: Rules) 
         verdict = admit(state.mark, client.token, client.claim, was_sealed=touch.is_sealed, rules=rules)
         if not verdict.is_admitted and world.is_enforcing:
             return _refused(world, index, name, "reads", verdict, state.mark)
-        if verdict is Verdict.RAISE:
-            state = state._replace(mark=Mark(client.token, client.claim))
+        if verdict is ModelVerdict.RAISE:
+            state = state._replace(mark=ModelMark(client.token, client.claim))
             after = after.with_resource(resource, state, is_flushed=rules.durable_mark)
     is_old = touch.snapshot != UNREAD and not touch.reads
     seen = touch.snapshot if is_old else state.content
@@ -142,10 +142,10 @@ def _reads(world: World, index: int, resource: int, scene: Scene, rules: Rules) 
     past = after.past._replace(reader=max(after.past.reader, client.token))
     after = after.with_client(index, client.touching(resource, touch))._replace(past=past)
     text = f"reads {len(seen)}{' from its snapshot' if is_old else ''}"
-    return Step(client.name, name, text, CALL), after
+    return ModelStep(client.name, name, text, CALL), after
 
 
-def _writes(world: World, index: int, resource: int, scene: Scene) -> Next:
+def _writes(world: ModelWorld, index: int, resource: int, scene: Scene) -> Next:
     client = world.clients[index]
     touch = client.touches[resource]
     number = touch.sent + 1
@@ -153,10 +153,10 @@ def _writes(world: World, index: int, resource: int, scene: Scene) -> Next:
     message = Message(WRITE, index, client.claim, resource, number, client.token, touch.is_sealed, seen)
     after = world.with_client(index, client.touching(resource, touch._replace(sent=number)))
     text = f"sends a write of {len(touch.seen) + 1}"
-    return Step(client.name, scene.resources[resource], text, SENT), after.with_message(message)
+    return ModelStep(client.name, scene.resources[resource], text, SENT), after.with_message(message)
 
 
-def _closes(world: World, index: int, scene: Scene, rules: Rules) -> Iterator[Next]:
+def _closes(world: ModelWorld, index: int, scene: Scene, rules: Rules) -> Iterator[Next]:
     """Close one resource after the other, and send the release when all are closed."""
     client = world.clients[index]
     still_open = [number for number, touch in enumerate(client.touches) if not touch.is_closed]
@@ -169,7 +169,7 @@ def _closes(world: World, index: int, scene: Scene, rules: Rules) -> Iterator[Ne
     after = world.with_client(index, client.touching(resource, touch)._replace(phase=LEAVING))
     verdict = admit(state.mark, client.token, client.claim, was_sealed=touch.is_sealed, rules=rules)
     if not verdict.is_admitted:
-        yield Step(client.name, name, f"closes nothing: mark {state.mark} is not its own", CALL), after
+        yield ModelStep(client.name, name, f"closes nothing: mark {state.mark} is not its own", CALL), after
         return
-    closed = state._replace(mark=Mark(client.token, client.claim, is_closed=True))
-    yield Step(client.name, name, f"closes with token {client.token}", CALL), after.with_resource(resource, closed)
+    closed = state._replace(mark=ModelMark(client.token, client.claim, is_closed=True))
+    yield ModelStep(client.name, name, f"closes with token {client.token}", CALL), after.with_resource(resource, closed)

@@ -17,17 +17,17 @@ from fencelock_lab.model.world import (
     UNREAD,
     Content,
     Found,
-    Mark,
     Message,
+    ModelMark,
+    ModelResource,
+    ModelStep,
+    ModelWorld,
     Next,
-    Resource,
     Scene,
-    Step,
-    World,
 )
 
 
-class Verdict(Enum):
+class ModelVerdict(Enum):
     """What is to be done with the mark, or why nothing is."""
 
     RAISE = "raised"
@@ -39,23 +39,23 @@ class Verdict(Enum):
     @property
     def is_admitted(self) -> bool:
         """True for the two that go on."""
-        return self is Verdict.RAISE or self is Verdict.PASS
+        return self is ModelVerdict.RAISE or self is ModelVerdict.PASS
 
 
-def admit(mark: Mark, token: int, claim: str, *, was_sealed: bool, rules: Rules) -> Verdict:
+def admit(mark: ModelMark, token: int, claim: str, *, was_sealed: bool, rules: Rules) -> ModelVerdict:
     """Compare a tenure with the mark: G1, G9 and the end of G10."""
     if token < mark.token:
-        return Verdict.STALE
+        return ModelVerdict.STALE
     if token > mark.token:
-        return Verdict.SEAL_LOST if was_sealed and rules.remembered_seal else Verdict.RAISE
+        return ModelVerdict.SEAL_LOST if was_sealed and rules.remembered_seal else ModelVerdict.RAISE
     if mark.claim is None:
-        return Verdict.STALE
+        return ModelVerdict.STALE
     if rules.claim_in_mark and mark.claim != claim:
-        return Verdict.COLLISION
-    return Verdict.STALE if mark.is_closed else Verdict.PASS
+        return ModelVerdict.COLLISION
+    return ModelVerdict.STALE if mark.is_closed else ModelVerdict.PASS
 
 
-def admitted(world: World, token: int, claim: str, scene: Scene) -> tuple[World, tuple[Found, ...]]:
+def admitted(world: ModelWorld, token: int, claim: str, scene: Scene) -> tuple[ModelWorld, tuple[Found, ...]]:
     """Note who was admitted under which token, where the scene promises that it is one claim."""
     if Anomaly.TWO_CLAIMS not in scene.promised:
         return world, ()
@@ -65,7 +65,7 @@ def admitted(world: World, token: int, claim: str, scene: Scene) -> tuple[World,
     return world._replace(past=past), found
 
 
-def arrivals(world: World, message: Message, scene: Scene, rules: Rules) -> Iterator[Next]:
+def arrivals(world: ModelWorld, message: Message, scene: Scene, rules: Rules) -> Iterator[Next]:
     """Deliver a write to its resource."""
     after = world.without_message(message)
     if message.kind == CHECKED:
@@ -73,12 +73,12 @@ def arrivals(world: World, message: Message, scene: Scene, rules: Rules) -> Iter
         return
     mark = world.resources[message.resource].mark
     verdict = admit(mark, message.token, message.claim, was_sealed=message.was_sealed, rules=rules)
-    is_above = verdict is Verdict.RAISE
+    is_above = verdict is ModelVerdict.RAISE
     if verdict.is_admitted and not rules.check_with_write:
         checked = after.with_message(message._replace(kind=CHECKED))
         yield _step(message, scene, f"passes the check: token {message.token}, mark {mark}"), checked
     elif verdict.is_admitted and (rules.admit_equal or is_above):
-        new_mark = Mark(message.token, message.claim) if is_above else mark
+        new_mark = ModelMark(message.token, message.claim) if is_above else mark
         how = "is accepted, and raises the mark" if is_above else "is accepted"
         yield _written(after, message, new_mark, scene, how)
     elif world.is_enforcing:
@@ -87,14 +87,14 @@ def arrivals(world: World, message: Message, scene: Scene, rules: Rules) -> Iter
         yield _written(after, message, mark, scene, f"is let through, and counted as {verdict.value}")
 
 
-def _refused(world: World, message: Message, verdict: Verdict, scene: Scene) -> Next:
+def _refused(world: ModelWorld, message: Message, verdict: ModelVerdict, scene: Scene) -> Next:
     mark = world.resources[message.resource].mark
     found: tuple[Found, ...] = ()
-    if verdict is Verdict.PASS:
+    if verdict is ModelVerdict.PASS:
         detail = f"nobody has sealed {scene.resources[message.resource]} since {message.claim} did"
         found = (Found(Anomaly.OWN_REFUSED, detail),)
     text = f"is refused: token {message.token}, mark {mark}"
-    if verdict in {Verdict.COLLISION, Verdict.SEAL_LOST}:
+    if verdict in {ModelVerdict.COLLISION, ModelVerdict.SEAL_LOST}:
         text += f" ({verdict.value})"
     client = world.clients[message.client]
     if client.claim == message.claim and client.phase == HOLDING:
@@ -102,10 +102,10 @@ def _refused(world: World, message: Message, verdict: Verdict, scene: Scene) -> 
     return _step(message, scene, text, is_refused=True, found=found), world
 
 
-def _written(world: World, message: Message, mark: Mark, scene: Scene, how: str) -> Next:
+def _written(world: ModelWorld, message: Message, mark: ModelMark, scene: Scene, how: str) -> Next:
     resource = world.resources[message.resource]
     increment = f"{message.claim}.{message.number}"
-    after = Resource(
+    after = ModelResource(
         mark,
         (*message.seen[message.resource], increment),
         tuple(sorted({*resource.accepted, increment})),
@@ -123,7 +123,7 @@ def _written(world: World, message: Message, mark: Mark, scene: Scene, how: str)
     return _step(message, scene, how, found=found), world
 
 
-def _faults_of(world: World, message: Message, after: Resource, scene: Scene) -> tuple[Found, ...]:
+def _faults_of(world: ModelWorld, message: Message, after: ModelResource, scene: Scene) -> tuple[Found, ...]:
     """Return what a write breaks that a guard has let through."""
     found = []
     lost = sorted(set(after.accepted) - set(after.content))
@@ -142,7 +142,7 @@ def _faults_of(world: World, message: Message, after: Resource, scene: Scene) ->
     return tuple(found)
 
 
-def _mixed(world: World, message: Message, scene: Scene) -> list[Found]:
+def _mixed(world: ModelWorld, message: Message, scene: Scene) -> list[Found]:
     """Return the other resources whose present the write does not know: others have changed what it read there."""
     found = []
     for index, seen in enumerate(message.seen):
@@ -165,7 +165,9 @@ def _of_others(content: Content, message: Message) -> Content:
     return tuple(increment for increment in content if not increment.startswith(f"{message.claim}."))
 
 
-def _step(message: Message, scene: Scene, how: str, *, is_refused: bool = False, found: tuple[Found, ...] = ()) -> Step:
+def _step(
+    message: Message, scene: Scene, how: str, *, is_refused: bool = False, found: tuple[Found, ...] = ()
+) -> ModelStep:
     value = len(message.seen[message.resource]) + 1
     text = f"write of {value} {how}"
-    return Step(message.claim[0], scene.resources[message.resource], text, ARRIVAL, is_refused, found)
+    return ModelStep(message.claim[0], scene.resources[message.resource], text, ARRIVAL, is_refused, found)

@@ -11,8 +11,8 @@ their own, as wide as the longest of them. Equal results give equal pictures.
 from xml.etree import ElementTree as ET
 
 from fencelock_lab.model import report
-from fencelock_lab.model.checks import Result
-from fencelock_lab.model.world import ARRIVAL, CLIENTS, EVENT, HOLDING, LEAVING, SENT, Step, World
+from fencelock_lab.model.checks import ModelResult
+from fencelock_lab.model.world import ARRIVAL, CLIENTS, EVENT, HOLDING, LEAVING, SENT, ModelStep, ModelWorld
 
 ROW = 28
 LANE = 84
@@ -51,14 +51,14 @@ _LEGEND = (
 )
 
 
-def picture(result: Result) -> str:
+def picture(result: ModelResult) -> str:
     """Return the SVG text of the trace of a result that has one."""
     drawing = _Drawing(result)
     ET.indent(drawing.root)
     return ET.tostring(drawing.root, encoding="unicode") + "\n"
 
 
-def file_name(result: Result) -> str:
+def file_name(result: ModelResult) -> str:
     """Return under which name a picture is kept."""
     return f"{result.rule or 'limit-' + result.name.replace(' ', '-')}.svg"
 
@@ -71,7 +71,7 @@ def text_width(text: str, size: float) -> float:
 class _Drawing:
     """Appends shapes to an SVG element, from the heading down."""
 
-    def __init__(self, result: Result) -> None:
+    def __init__(self, result: ModelResult) -> None:
         self.result = result
         names = (*CLIENTS[: result.scene.clients], "source", *result.scene.resources)
         self.words = [_words(step) for step, _ in result.trace]
@@ -119,7 +119,7 @@ class _Drawing:
         self._text(MARGIN, self.bottom + 52, self.verdict[1], 13, "bad")
         self._legend(self.bottom + 84)
 
-    def _row(self, index: int, step: Step) -> None:
+    def _row(self, index: int, step: ModelStep) -> None:
         y = self._y(index)
         is_bad = bool(step.found) and index + 1 == len(self.words)
         style = "bad strong" if is_bad else ""
@@ -132,14 +132,14 @@ class _Drawing:
         else:
             self._arrow(step, y, "-bad" if is_bad or step.is_refused else "")
 
-    def _event(self, step: Step, y: float) -> None:
+    def _event(self, step: ModelStep, y: float) -> None:
         x = self.lanes[step.to]
         if step.to in CLIENTS:
             self._line(x - BAR / 2 - 5, y, x + BAR / 2 + 5, y, "end")
         else:
             self._path(f"M{x:g} {y - 9:g} l9 9 l-9 9 l-9 -9 z", "event")
 
-    def _arrow(self, step: Step, y: float, tone: str) -> None:
+    def _arrow(self, step: ModelStep, y: float, tone: str) -> None:
         start, end = self.lanes[step.who], self.lanes[step.to]
         way = 1 if end > start else -1
         start += way * (BAR / 2 + 1 if step.who in CLIENTS else 0)
@@ -229,14 +229,14 @@ def _legend_width() -> float:
     return sum(_entry_width(meaning) for _, meaning in _LEGEND)
 
 
-def _words(step: Step) -> str:
+def _words(step: ModelStep) -> str:
     """Return a step as a sentence that names who did it; the end of a lease names its holder itself."""
     return step.text if step.how == EVENT and step.to in CLIENTS else f"{step.who}: {step.text}"
 
 
-def _changes(result: Result, index: int) -> str:
+def _changes(result: ModelResult, index: int) -> str:
     """Return how each resource stands after a step that changed it."""
-    before: World = result.trace[index - 1][1] if index else result.scene.start()
+    before: ModelWorld = result.trace[index - 1][1] if index else result.scene.start()
     after = result.trace[index][1]
     return "; ".join(
         f"{name}: {report.resource_text(present)}"

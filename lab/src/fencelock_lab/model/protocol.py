@@ -11,10 +11,10 @@ from fencelock_lab.model.faults import fault_steps
 from fencelock_lab.model.guard import arrivals
 from fencelock_lab.model.rules import Rules
 from fencelock_lab.model.source import acquire_arrives, release_arrives, source_steps
-from fencelock_lab.model.world import ACQUIRE, CHECKED, RELEASE, Message, Next, Scene, World
+from fencelock_lab.model.world import ACQUIRE, CHECKED, RELEASE, Message, ModelWorld, Next, Scene
 
 
-def successors(world: World, scene: Scene, rules: Rules) -> Iterator[Next]:
+def successors(world: ModelWorld, scene: Scene, rules: Rules) -> Iterator[Next]:
     """Yield every step that is possible in a state, and the state after it."""
     for index in range(len(world.clients)):
         yield from client_steps(world, index, scene, rules)
@@ -28,7 +28,7 @@ def successors(world: World, scene: Scene, rules: Rules) -> Iterator[Next]:
     yield from fault_steps(world, scene, rules)
 
 
-def _delivered(world: World, message: Message, scene: Scene, rules: Rules) -> Iterator[Next]:
+def _delivered(world: ModelWorld, message: Message, scene: Scene, rules: Rules) -> Iterator[Next]:
     if message.kind == ACQUIRE:
         return acquire_arrives(world, message, rules)
     if message.kind == RELEASE:

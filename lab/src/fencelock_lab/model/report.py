@@ -5,10 +5,10 @@ Promise: plain text whose columns are aligned; equal explorations give equal tex
 
 from collections.abc import Iterable, Sequence
 
-from fencelock_lab.model.checks import Result, Trace
+from fencelock_lab.model.checks import ModelResult, Trace
 from fencelock_lab.model.rules import RULES
 from fencelock_lab.model.scenes import LIMITS
-from fencelock_lab.model.world import Found, Resource, Scene, Source
+from fencelock_lab.model.world import Found, ModelResource, ModelSource, Scene
 
 
 def table(rows: Sequence[Sequence[object]]) -> str:
@@ -26,7 +26,7 @@ def table(rows: Sequence[Sequence[object]]) -> str:
     return "\n".join(lines)
 
 
-def scenes_table(results: Iterable[Result]) -> str:
+def scenes_table(results: Iterable[ModelResult]) -> str:
     """Return how large each scene is with all rules on, and that nothing was found."""
     rows: list[Sequence[object]] = [
         ("with all rules on", "size", "found", "states", "transitions", "what happens in it")
@@ -39,7 +39,7 @@ def scenes_table(results: Iterable[Result]) -> str:
     return table(rows)
 
 
-def cases_table(results: Iterable[Result]) -> str:
+def cases_table(results: Iterable[ModelResult]) -> str:
     """Return which anomaly is found without each rule, and how long the shortest trace to it is."""
     rows: list[Sequence[object]] = [("without the rule", "", "found", "in scene", "steps", "states")]
     for result in results:
@@ -49,7 +49,7 @@ def cases_table(results: Iterable[Result]) -> str:
     return table(rows)
 
 
-def limits_table(results: Iterable[Result]) -> str:
+def limits_table(results: Iterable[ModelResult]) -> str:
     """Return what happens in the scenes that no rule covers."""
     rows: list[Sequence[object]] = [("beyond the rules", "found", "steps", "states")]
     for result in results:
@@ -63,7 +63,7 @@ def rules_text() -> str:
     return "\n".join(f"{name} ({rule.code}): {rule.text}.\n    Without: {rule.off}." for name, rule in RULES.items())
 
 
-def heading(result: Result) -> tuple[str, str]:
+def heading(result: ModelResult) -> tuple[str, str]:
     """Return what a trace is about, and what was different in it, as two sentences."""
     if not result.rule:
         return "Beyond the rules", f"All rules hold, and {LIMITS[result.name].title}."
@@ -71,7 +71,7 @@ def heading(result: Result) -> tuple[str, str]:
     return f"Without the rule that {rule.text}", _sentence(rule.off)
 
 
-def result_text(result: Result) -> str:
+def result_text(result: ModelResult) -> str:
     """Return a result as a heading and its trace."""
     text = "\n".join(heading(result))
     if result.found is None:
@@ -98,10 +98,10 @@ def _sentence(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}."
 
 
-def _source_texts(source: Source) -> tuple[str, str]:
+def _source_texts(source: ModelSource) -> tuple[str, str]:
     return str(source.counter), source.holder[0] if source.holder else "-"
 
 
-def resource_text(resource: Resource) -> str:
+def resource_text(resource: ModelResource) -> str:
     """Return how a resource stands."""
     return f"value {len(resource.content)}, mark {resource.mark}"

@@ -18,28 +18,28 @@ from fencelock_lab.model.world import (
     IDLE,
     Found,
     Message,
+    ModelSource,
+    ModelStep,
+    ModelWorld,
     Next,
-    Source,
-    Step,
-    World,
 )
 
 
-def source_steps(world: World) -> Iterator[Next]:
+def source_steps(world: ModelWorld) -> Iterator[Next]:
     """Yield what the source does by itself: end a lease, reserve a block of tokens."""
     source = world.source
     if source.holder is not None:
         ended = source._replace(holder=None, ended=source.ended | {source.holder})
         text = f"{source.holder[0]}'s lease ends"
-        yield Step("source", source.holder[0], text, EVENT), world._replace(source=ended)
+        yield ModelStep("source", source.holder[0], text, EVENT), world._replace(source=ended)
     is_wanted = any(message.kind == ACQUIRE for message in world.messages) or world.faults.breaks
     if source.counter == source.bound and is_wanted:
         reserved = source._replace(bound=source.bound + BLOCK_TOKENS)
         text = f"reserves tokens up to {reserved.bound}"
-        yield Step("source", "source", text, EVENT), world._replace(source=reserved)
+        yield ModelStep("source", "source", text, EVENT), world._replace(source=reserved)
 
 
-def acquire_arrives(world: World, message: Message, rules: Rules) -> Iterator[Next]:
+def acquire_arrives(world: ModelWorld, message: Message, rules: Rules) -> Iterator[Next]:
     """Deliver a request to acquire: granted, refused for good, or left waiting."""
     source, client = world.source, world.clients[message.client]
     after = world.without_message(message)
@@ -48,7 +48,7 @@ def acquire_arrives(world: World, message: Message, rules: Rules) -> Iterator[Ne
         if is_awaited:
             after = after.with_client(message.client, client._replace(phase=IDLE))
         text = f"refuses {client.name}'s request: that claim has ended"
-        yield Step("source", client.name, text, ARRIVAL, is_refused=True), after
+        yield ModelStep("source", client.name, text, ARRIVAL, is_refused=True), after
     elif source.holder is None and source.counter < source.bound:
         found: tuple[Found, ...] = ()
         if rules.minted_with_grant:
@@ -62,10 +62,10 @@ def acquire_arrives(world: World, message: Message, rules: Rules) -> Iterator[Ne
             after = after.with_client(message.client, client._replace(phase=HOLDING, token=token))
         else:
             text += ", which nobody awaits"
-        yield Step("source", client.name, text, ARRIVAL, found=found), after
+        yield ModelStep("source", client.name, text, ARRIVAL, found=found), after
 
 
-def minted(world: World) -> tuple[World, tuple[Found, ...]]:
+def minted(world: ModelWorld) -> tuple[ModelWorld, tuple[Found, ...]]:
     """Issue the next token."""
     token = world.source.counter + 1
     found: tuple[Found, ...] = ()
@@ -75,7 +75,7 @@ def minted(world: World) -> tuple[World, tuple[Found, ...]]:
     return world._replace(source=world.source._replace(counter=token), past=past), found
 
 
-def draws(world: World, index: int) -> Iterator[Next]:
+def draws(world: ModelWorld, index: int) -> Iterator[Next]:
     """Give a holder its token after the grant, which is too late."""
     client = world.clients[index]
     if world.source.counter == world.source.bound:
@@ -87,10 +87,13 @@ def draws(world: World, index: int) -> Iterator[Next]:
         detail = f"{successor.name} holds the lock with token {successor.token}, and {client.name} has token {token}"
         found += (Found(Anomaly.INVERTED, detail),)
     text = f"draws token {token}"
-    yield Step(client.name, "source", text, CALL, found=found), after.with_client(index, client._replace(token=token))
+    yield (
+        ModelStep(client.name, "source", text, CALL, found=found),
+        after.with_client(index, client._replace(token=token)),
+    )
 
 
-def release_arrives(world: World, message: Message, rules: Rules) -> Iterator[Next]:
+def release_arrives(world: ModelWorld, message: Message, rules: Rules) -> Iterator[Next]:
     """Deliver a release: it ends its claim wherever that is."""
     source, name = world.source, message.claim[0]
     ended = source._replace(ended=source.ended | {message.claim})
@@ -98,10 +101,10 @@ def release_arrives(world: World, message: Message, rules: Rules) -> Iterator[Ne
     text = "release arrives: it held nothing"
     if source.holder is not None and (source.holder == message.claim or not rules.release_by_claim):
         counter = source.counter if rules.counter_kept else 0
-        ended = Source(counter, ended.bound, None, ended.ended)
+        ended = ModelSource(counter, ended.bound, None, ended.ended)
         text = "release arrives: the lock is free"
         if source.holder != message.claim:
             detail = f"{source.holder[0]} holds the lock, and {name}'s release frees it"
             found = (Found(Anomaly.FOREIGN_RELEASE, detail),)
     after = world.without_message(message)._replace(source=ended)
-    yield Step(name, "source", text, ARRIVAL, found=found), after
+    yield ModelStep(name, "source", text, ARRIVAL, found=found), after

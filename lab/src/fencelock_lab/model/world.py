@@ -22,7 +22,7 @@ Content = tuple[str, ...]
 UNREAD: Content = ("unread",)
 
 
-class Mark(NamedTuple):
+class ModelMark(NamedTuple):
     """The highest token that a resource has promised. `claim` is None where an operator raised it."""
 
     token: int = 0
@@ -33,15 +33,15 @@ class Mark(NamedTuple):
         return f"{self.token}{' closed' if self.is_closed else ''}"
 
 
-class Resource(NamedTuple):
+class ModelResource(NamedTuple):
     """A guarded counter. `accepted` is what its clients were promised: the increments accepted and not undone."""
 
-    mark: Mark = Mark()
+    mark: ModelMark = ModelMark()
     content: Content = ()
     accepted: Content = ()
 
 
-class Source(NamedTuple):
+class ModelSource(NamedTuple):
     """What issues tokens. `ended` are the claims that will not hold the lock again."""
 
     counter: int = 0
@@ -133,45 +133,45 @@ class Past(NamedTuple):
     admitted: frozenset[tuple[int, str]] = frozenset()
 
 
-class World(NamedTuple):
+class ModelWorld(NamedTuple):
     """One state. Power cuts and restores befall the first resource: `durable` is what a cut leaves of it, `backup`
     what a restore brings back.
     """
 
-    source: Source
-    resources: tuple[Resource, ...]
+    source: ModelSource
+    resources: tuple[ModelResource, ...]
     clients: tuple[Client, ...]
     faults: Faults
-    durable: Resource = Resource()
-    backup: Resource = Resource()
+    durable: ModelResource = ModelResource()
+    backup: ModelResource = ModelResource()
     messages: tuple[Message, ...] = ()
     is_enforcing: bool = True
     breaking: Breaking | None = None
     past: Past = Past()
 
-    def with_client(self, index: int, client: Client) -> "World":
+    def with_client(self, index: int, client: Client) -> "ModelWorld":
         """Return this state with one client changed."""
         return self._replace(clients=_replaced(self.clients, index, client))
 
-    def with_resource(self, index: int, resource: Resource, *, is_flushed: bool = True) -> "World":
+    def with_resource(self, index: int, resource: ModelResource, *, is_flushed: bool = True) -> "ModelWorld":
         """Return this state with one resource changed, on its disk too if that is flushed."""
         resources = _replaced(self.resources, index, resource)
         if index or not is_flushed or not self.faults.resource_cuts:
             return self._replace(resources=resources)
         return self._replace(resources=resources, durable=resource)
 
-    def with_message(self, message: Message) -> "World":
+    def with_message(self, message: Message) -> "ModelWorld":
         """Return this state with one more message on its way; a second copy of the same changes nothing."""
         if message in self.messages:
             return self
         # Sorted, so that equal states are equal, and the same trace is found in every run.
         return self._replace(messages=tuple(sorted((*self.messages, message), key=_name)))
 
-    def without_message(self, message: Message) -> "World":
+    def without_message(self, message: Message) -> "ModelWorld":
         """Return this state with a message delivered."""
         return self._replace(messages=tuple(one for one in self.messages if one != message))
 
-    def spending(self, fault: str) -> "World":
+    def spending(self, fault: str) -> "ModelWorld":
         """Return this state with one fault fewer to come."""
         left = getattr(self.faults, fault) - 1
         return self._replace(faults=self.faults._replace(**{fault: left}))
@@ -195,7 +195,7 @@ class Found(NamedTuple):
 SENT, CALL, ARRIVAL, EVENT = "sent", "call", "arrival", "event"
 
 
-class Step(NamedTuple):
+class ModelStep(NamedTuple):
     """What happened: who did it, to whom, in words; `how` is one of SENT, CALL, ARRIVAL, EVENT."""
 
     who: str
@@ -206,7 +206,7 @@ class Step(NamedTuple):
     found: tuple[Found, ...] = ()
 
 
-Next = tuple[Step, World]
+Next = tuple[ModelStep, ModelWorld]
 
 
 class Scene(NamedTuple):
@@ -222,11 +222,11 @@ class Scene(NamedTuple):
     leaves: bool = False
     is_observed: bool = False
 
-    def start(self) -> World:
+    def start(self) -> ModelWorld:
         """Return the first state: nothing was issued, nothing written."""
-        return World(
-            Source(),
-            tuple(Resource() for _ in self.resources),
+        return ModelWorld(
+            ModelSource(),
+            tuple(ModelResource() for _ in self.resources),
             tuple(Client(name) for name in CLIENTS[: self.clients]),
             self.faults,
             is_enforcing=not self.is_observed,

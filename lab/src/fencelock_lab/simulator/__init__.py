@@ -11,6 +11,6 @@ exactly:
 """
 
 from fencelock_lab.simulator.kernel import Violation
-from fencelock_lab.simulator.world import Outcome, World, simulate
+from fencelock_lab.simulator.world import SimulatedWorld, SimulationOutcome, simulate
 
-__all__ = ["Outcome", "Violation", "World", "simulate"]
+__all__ = ["SimulatedWorld", "SimulationOutcome", "Violation", "simulate"]

@@ -11,7 +11,7 @@ from functools import partial
 
 from fencelock.errors import ConfigError
 from fencelock_lab.simulator.controls import CONTROLS, control
-from fencelock_lab.simulator.world import MakeWorld, Outcome, World, simulate
+from fencelock_lab.simulator.world import MakeWorld, SimulatedWorld, SimulationOutcome, simulate
 
 USAGE_ERROR = 64
 STORES = ("memory", "sqlite", "postgres")
@@ -51,7 +51,7 @@ def _worlds(store: str, url: str | None) -> Iterator[MakeWorld]:
         with closing(SimulatedDatabase(url)) as database:
             yield partial(PostgresWorld, database=database)
     else:
-        yield World
+        yield SimulatedWorld
 
 
 def _say(line: object) -> None:
@@ -97,7 +97,7 @@ def _run(seeds: range, world_type: MakeWorld) -> int:
     return 1 if broken else 0
 
 
-def summary(outcomes: Iterable[Outcome]) -> str:
+def summary(outcomes: Iterable[SimulationOutcome]) -> str:
     """Return what was simulated, in one line."""
     told = list(outcomes)
     steps, tokens, increments = (sum(getattr(one, name) for one in told) for name in ("steps", "tokens", "increments"))

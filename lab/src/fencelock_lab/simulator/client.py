@@ -22,7 +22,7 @@ from fencelock.errors import (
 from fencelock.protocol.guard_requests import Finish
 from fencelock_lab.simulator.keeper import SimulatedKeeper, SimulatedLease
 from fencelock_lab.simulator.kernel import US_PER_MS, SimulatedProcess, Sleep, Violation
-from fencelock_lab.simulator.network import At, Job, Network, Read, Write, perform
+from fencelock_lab.simulator.network import At, Job, Read, SimulatedNetwork, Write, perform
 from fencelock_lab.simulator.oracle import ResourceOracle, SourceOracle
 from fencelock_lab.simulator.resource import SimulatedResource, SimulatedSession
 
@@ -52,7 +52,12 @@ class SimulatedClient:
     """One process with a keeper and a worker."""
 
     def __init__(
-        self, process: SimulatedProcess, network: Network, places: tuple[SimulatedResource, ...], lock: str, ttl_ms: int
+        self,
+        process: SimulatedProcess,
+        network: SimulatedNetwork,
+        places: tuple[SimulatedResource, ...],
+        lock: str,
+        ttl_ms: int,
     ) -> None:
         self.process = process
         self.kernel = process.kernel

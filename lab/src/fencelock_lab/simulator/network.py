@@ -61,7 +61,7 @@ class Odds:
         self.bell_lost = 0.0
 
 
-class Network:
+class SimulatedNetwork:
     """Answers what tasks yield."""
 
     def __init__(self, kernel: SimulatedKernel, source: SimulatedSource) -> None:

@@ -28,7 +28,7 @@ from fencelock_lab.simulator.postgres_database import SimulatedDatabase
 from fencelock_lab.simulator.postgres_network import PostgresClient, PostgresNetwork, Say, store_at
 from fencelock_lab.simulator.postgres_oracle import ClocklessOracle, Memory, RecoveringOracle
 from fencelock_lab.simulator.source import MAX_BACKUPS, SimulatedSource
-from fencelock_lab.simulator.world import World
+from fencelock_lab.simulator.world import SimulatedWorld
 
 BASE_US = 1_800_000_000_000_000
 CALENDAR_S = 1_800_000_000
@@ -208,7 +208,7 @@ class PostgresBehindANetwork(SimulatedSource):
         return SourceInfo(*row)
 
 
-class PostgresWorld(World):
+class PostgresWorld(SimulatedWorld):
     """A world whose source is PostgreSQL's, in a database of its own."""
 
     network: PostgresNetwork

@@ -27,7 +27,7 @@ _TOLD = {
 _CREATED = [name for name in SQL if name.startswith("create_")]
 
 
-class Outcome(NamedTuple):
+class StatementOutcome(NamedTuple):
     """What a statement returned, and what became of what it did."""
 
     rows: Rows
@@ -83,7 +83,7 @@ class SimulatedDatabase:
         self.native.execute(SQL.begin_world.encode(), (str(now_us), str(now_us), str(calendar_s), self._unused))
         self._told.clear()
 
-    def run(self, now_us: int, statement: str, parameters: Sequence[Any]) -> Outcome:
+    def run(self, now_us: int, statement: str, parameters: Sequence[Any]) -> StatementOutcome:
         """Run a statement at a time, in one transaction and one trip; psycopg's errors are passed on."""
         together = f"{SQL.tell_time};{statement};{SQL.tell_outcome}"
         cursor = self.native.execute(together.encode(), (str(now_us), *parameters))
@@ -91,7 +91,7 @@ class SimulatedDatabase:
         rows = cursor.fetchall()
         cursor.nextset()
         [(has_changed, is_flushed)] = cursor
-        return Outcome(rows, has_changed, is_flushed and has_changed)
+        return StatementOutcome(rows, has_changed, is_flushed and has_changed)
 
     def save(self) -> str:
         """Return the present state."""

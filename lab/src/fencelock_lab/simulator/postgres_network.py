@@ -18,7 +18,7 @@ from fencelock.stores.postgres.source.codec import SQL, PostgresSourceCodec
 from fencelock.stores.postgres.source.store import PostgresSource
 from fencelock.stores.sql.source import SourceView
 from fencelock_lab.simulator.kernel import PENDING, SimulatedProcess, Task
-from fencelock_lab.simulator.network import Network
+from fencelock_lab.simulator.network import SimulatedNetwork
 from fencelock_lab.simulator.postgres_database import CHANNEL
 
 POOLER_ID = 0
@@ -101,7 +101,7 @@ class PostgresClient:
             raise
 
 
-class PostgresNetwork(Network):
+class PostgresNetwork(SimulatedNetwork):
     """Carries statements instead of requests."""
 
     source: Any

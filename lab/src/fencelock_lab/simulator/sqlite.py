@@ -21,7 +21,7 @@ from fencelock.stores.sqlite.source import identity
 from fencelock.stores.sqlite.source import store as source
 from fencelock.stores.sqlite.source.store import SQLiteSource, SQLiteSourceConnection
 from fencelock_lab.simulator.source import SimulatedSource
-from fencelock_lab.simulator.world import World
+from fencelock_lab.simulator.world import SimulatedWorld
 
 Result = TypeVar("Result")
 NS_PER_US = 1000
@@ -177,7 +177,7 @@ class SQLiteBehindANetwork(SimulatedSource):
         return self.ledger.take_flushed()
 
 
-class SQLiteWorld(World):
+class SQLiteWorld(SimulatedWorld):
     """A world whose source is SQLite's."""
 
     source_type = SQLiteBehindANetwork

@@ -14,7 +14,7 @@ from fencelock.errors import FencelockError
 from fencelock.model import Sequencer
 from fencelock_lab.simulator.client import SimulatedClient, over
 from fencelock_lab.simulator.kernel import US_PER_MS, Computer, Line, SimulatedKernel, SimulatedProcess, Violation
-from fencelock_lab.simulator.network import Network, Odds
+from fencelock_lab.simulator.network import Odds, SimulatedNetwork
 from fencelock_lab.simulator.oracle import ResourceOracle, SourceOracle
 from fencelock_lab.simulator.resource import SimulatedResource, SimulatedSession
 from fencelock_lab.simulator.source import SimulatedSource
@@ -29,7 +29,7 @@ TOPOLOGIES: tuple[tuple[tuple[str, ...], ...], ...] = ((("r",),), (("r", "s"),),
 TTLS_MS = (300, 600, 1000)
 
 
-class Outcome(NamedTuple):
+class SimulationOutcome(NamedTuple):
     """What became of one seed."""
 
     seed: int
@@ -40,7 +40,7 @@ class Outcome(NamedTuple):
     lines: tuple[Line, ...]
 
 
-class World:
+class SimulatedWorld:
     """Clients, one source, one or two places, and what happens to them."""
 
     source_type = SimulatedSource
@@ -52,7 +52,7 @@ class World:
         self.computer = Computer(kernel)
         oracle = SourceOracle(lambda: [lease for client in self.clients for lease in client.beliefs()])
         self.source = self.source_type(kernel, oracle, block_tokens=kernel.random.choice((2, 5, 1000)))
-        self.network = Network(kernel, self.source)
+        self.network = SimulatedNetwork(kernel, self.source)
         places = kernel.random.choice(TOPOLOGIES)
         self.place_oracle = ResourceOracle(resource for resources in places for resource in resources)
         self.places = tuple(
@@ -238,11 +238,11 @@ class World:
                 self.place_oracle.check_acknowledged(resource, value)
 
 
-MakeWorld = Callable[..., World]
+MakeWorld = Callable[..., SimulatedWorld]
 """Makes a world of a seed and `is_tracing`."""
 
 
-def simulate(seed: int, *, is_tracing: bool = False, world_type: MakeWorld = World) -> Outcome:
+def simulate(seed: int, *, is_tracing: bool = False, world_type: MakeWorld = SimulatedWorld) -> SimulationOutcome:
     """Run one seed; equal seeds give equal outcomes, on every machine."""
     world = world_type(seed, is_tracing=is_tracing)
     violation = None
@@ -255,4 +255,4 @@ def simulate(seed: int, *, is_tracing: bool = False, world_type: MakeWorld = Wor
         error.add_note(f"in the simulated world of seed {seed}, after {world.kernel.steps} steps")
         raise
     tokens, increments = world.source.oracle.grants, world.place_oracle.confirmations
-    return Outcome(seed, violation, world.kernel.steps, tokens, increments, tuple(world.kernel.lines))
+    return SimulationOutcome(seed, violation, world.kernel.steps, tokens, increments, tuple(world.kernel.lines))

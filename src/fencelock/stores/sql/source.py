@@ -124,14 +124,14 @@ _ACQUIRING = {ask.Acquire, ask.Poll}
 Reply = TypeVar("Reply")
 
 
-class Call(NamedTuple):
+class StoreCall(NamedTuple):
     """One round trip: a statement and its parameters."""
 
     statement: str
     parameters: Row = ()
 
 
-Exchange = Generator[Call, Rows, Reply]
+Exchange = Generator[StoreCall, Rows, Reply]
 """Yields calls, is sent the rows of each, and returns a reply."""
 
 
@@ -186,7 +186,7 @@ class SourceProtocolBase(ABC):
         identity = self._identity
         before, highest = identity.seen, identity.highest_token
         operation = self._encode(request, SourceView(before, highest, identity.clock.at, boottime_us))
-        rows = yield Call(operation.statement, operation.parameters)
+        rows = yield StoreCall(operation.statement, operation.parameters)
         if operation.clock_column is not None and rows:
             identity.clock.learn(rows[0][operation.clock_column], boottime_us())
         reply = operation.decode(rows)
@@ -260,7 +260,7 @@ class BlockingSourceConnection(_SourceConnectionBase[Native, AnyProtocol], ABC):
         native.limit_wait(self._timeout_for(request))
         return run_generator(self._protocol.operations(request), self._exchange)
 
-    def _exchange(self, call: Call) -> Rows:
+    def _exchange(self, call: StoreCall) -> Rows:
         assert self._native is not None, "perform opens it"
         with self._error_mapper:
             return self._run(self._native, call)
@@ -270,7 +270,7 @@ class BlockingSourceConnection(_SourceConnectionBase[Native, AnyProtocol], ABC):
         """Return a new connection."""
 
     @abstractmethod
-    def _run(self, native: Native, call: Call) -> Rows:
+    def _run(self, native: Native, call: StoreCall) -> Rows:
         """Make one call, and return its rows."""
 
 
@@ -283,7 +283,7 @@ class AsyncioSourceConnection(_SourceConnectionBase[Native, AnyProtocol], ABC):
         native.limit_wait(self._timeout_for(request))
         return await run_generator_async(self._protocol.operations(request), self._exchange)
 
-    async def _exchange(self, call: Call) -> Rows:
+    async def _exchange(self, call: StoreCall) -> Rows:
         assert self._native is not None, "perform opens it"
         with self._error_mapper:
             return await self._run(self._native, call)
@@ -293,5 +293,5 @@ class AsyncioSourceConnection(_SourceConnectionBase[Native, AnyProtocol], ABC):
         """Return a new connection."""
 
     @abstractmethod
-    async def _run(self, native: Native, call: Call) -> Rows:
+    async def _run(self, native: Native, call: StoreCall) -> Rows:
         """Make one call, and return its rows."""

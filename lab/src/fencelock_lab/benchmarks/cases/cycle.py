@@ -4,7 +4,7 @@ import asyncio
 
 import fencelock
 import fencelock.aio
-from fencelock_lab.benchmarks.measure import Result, take_turns
+from fencelock_lab.benchmarks.measure import Measurement, take_turns
 from fencelock_lab.benchmarks.stores import Site, by_hand
 
 BATCH = 10
@@ -12,7 +12,7 @@ AIMS = {"sqlite": 1.3, "postgres": 1.15, "mysql": 1.2, "etcd": 1.2, "zookeeper":
 """What `with lock:` should not be above, against the work by hand."""
 
 
-def run(site: Site, seconds: float) -> list[Result]:
+def run(site: Site, seconds: float) -> list[Measurement]:
     """Measure a cycle of acquire and release."""
     with by_hand(site) as floors, asyncio.Runner() as runner, fencelock.connect(site.url) as source:
         lock = source.lock("cycle")

@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 from fencelock_lab.benchmarks.child import Child, serve
 from fencelock_lab.benchmarks.guards import GUARDED, Kind
-from fencelock_lab.benchmarks.measure import MIN_TURNS, NO_AIMS, US_PER_S, Result, compare, rotated, seconds_each, turns
+from fencelock_lab.benchmarks.measure import (
+    MIN_TURNS,
+    NO_AIMS,
+    US_PER_S,
+    Measurement,
+    compare,
+    rotated,
+    seconds_each,
+    turns,
+)
 from fencelock_lab.benchmarks.stores import Operation, Site
 
 if TYPE_CHECKING:
@@ -24,7 +33,7 @@ CASE = "a guarded write"
 TURN_S = 60.0
 
 
-def run(site: Site, seconds: float) -> list[Result]:
+def run(site: Site, seconds: float) -> list[Measurement]:
     """Measure each kind that the store's guard has."""
     guards = import_module(f"fencelock_lab.benchmarks.guards.{site.store}")
     guards.prepare(site.url)
@@ -34,7 +43,7 @@ def run(site: Site, seconds: float) -> list[Result]:
     return results
 
 
-def _measure(site: Site, kind: Kind, seconds: float) -> list[Result]:
+def _measure(site: Site, kind: Kind, seconds: float) -> list[Measurement]:
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(kind.writers)
     with ExitStack() as stack:

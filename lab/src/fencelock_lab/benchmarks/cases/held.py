@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import fencelock
 from fencelock_lab.benchmarks.child import Child, serve
-from fencelock_lab.benchmarks.measure import US_PER_S, Result, amount, resident_bytes, seconds_each, summarise
+from fencelock_lab.benchmarks.measure import US_PER_S, Measurement, amount, resident_bytes, seconds_each, summarise
 from fencelock_lab.benchmarks.stores import Site
 from fencelock_lab.servers.processes import cpu_s
 
@@ -47,9 +47,9 @@ GROWTH = 2
 _SLACK_S = 60.0
 
 
-def run(site: Site, seconds: float) -> list[Result]:
+def run(site: Site, seconds: float) -> list[Measurement]:
     """Take more and more leases, and measure at each size; the next is begun only while there is time."""
-    results: list[Result] = []
+    results: list[Measurement] = []
     until = time.monotonic() + seconds
     held, takers = 0, 1 if site.server is None else TAKERS
     with closing(Child(multiprocessing.get_context("spawn"), _hold, site.url, takers)) as child:
@@ -69,7 +69,7 @@ def run(site: Site, seconds: float) -> list[Result]:
     return results
 
 
-def _measure(site: Site, child: Child, held: int, wanted: int, until: float, bytes_each: float) -> list[Result]:
+def _measure(site: Site, child: Child, held: int, wanted: int, until: float, bytes_each: float) -> list[Measurement]:
     name = amount(held, wanted, "lease" if held == 1 else "leases")
     served = _cpu_s(site.server)
     seconds = max(min(BEATS * BEAT_S, until - time.monotonic()), LEAST_S)

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from importlib import import_module
 
 import fencelock
-from fencelock_lab.benchmarks.measure import Result, take_turns
+from fencelock_lab.benchmarks.measure import Measurement, take_turns
 from fencelock_lab.benchmarks.stores import Site
 
 COUNTS = (10, 1_000_000)
@@ -19,7 +19,7 @@ HOT = 10
 AIM = 1.2
 
 
-def run(site: Site, seconds: float) -> list[Result]:
+def run(site: Site, seconds: float) -> list[Measurement]:
     """Measure a cycle against the number of locks that the store knows."""
     fill = import_module(f"fencelock_lab.benchmarks.stores.{site.store}").fill
     few, *more = (f"{count:,} locks" for count in COUNTS)

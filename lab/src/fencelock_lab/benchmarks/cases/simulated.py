@@ -10,11 +10,11 @@ from typing import Any
 
 from fencelock import FencelockError
 from fencelock.protocol import source_requests as ask
-from fencelock_lab.benchmarks.measure import Result, summarise
+from fencelock_lab.benchmarks.measure import Measurement, summarise
 from fencelock_lab.benchmarks.stores import Site
 from fencelock_lab.simulator.keeper import SimulatedKeeper
 from fencelock_lab.simulator.kernel import US_PER_MS, Computer, SimulatedKernel, SimulatedProcess
-from fencelock_lab.simulator.network import Network
+from fencelock_lab.simulator.network import SimulatedNetwork
 from fencelock_lab.simulator.oracle import SourceOracle
 from fencelock_lab.simulator.source import SimulatedSource
 from fencelock_lab.simulator.workload import hold_many, take_and_pass_on
@@ -34,9 +34,9 @@ SEED = 1
 TOKENS = 10_000_000
 
 
-def run(_site: Site | None, seconds: float) -> list[Result]:
+def run(_site: Site | None, seconds: float) -> list[Measurement]:
     """Count for more and more waiters and leases; the next number is begun only if there seems to be time for it."""
-    results: list[Result] = []
+    results: list[Measurement] = []
     until, took = time.monotonic() + seconds, 0.0
     for queue, leases in zip(QUEUES, LEASES, strict=True):
         begun = time.monotonic()
@@ -61,14 +61,14 @@ class CountingSource(SimulatedSource):
         return reply
 
 
-def _world() -> tuple[SimulatedKernel, CountingSource, Network]:
+def _world() -> tuple[SimulatedKernel, CountingSource, SimulatedNetwork]:
     kernel = SimulatedKernel(SEED, is_tracing=False)
     source = CountingSource(kernel, SourceOracle(list), block_tokens=TOKENS)
     source.perform(ask.ReserveBlock())
-    return kernel, source, Network(kernel, source)
+    return kernel, source, SimulatedNetwork(kernel, source)
 
 
-def _hand_offs(locks: int, waiters: int) -> Result:
+def _hand_offs(locks: int, waiters: int) -> Measurement:
     """Let each lock go from waiter to waiter for a while, all of them at the same time."""
     kernel, source, network = _world()
     computer = Computer(kernel)
@@ -86,7 +86,7 @@ def _hand_offs(locks: int, waiters: int) -> Result:
     )
 
 
-def _beats(leases: int) -> Result:
+def _beats(leases: int) -> Measurement:
     """Hold so many leases in one process for some beats."""
     kernel, source, network = _world()
     process = SimulatedProcess(Computer(kernel), "holder")

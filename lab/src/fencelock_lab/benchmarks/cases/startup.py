@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from fencelock_lab.benchmarks.measure import MS_PER_S, NO_AIMS, Aims, Result, compare, seconds_each, turns
+from fencelock_lab.benchmarks.measure import MS_PER_S, NO_AIMS, Aims, Measurement, compare, seconds_each, turns
 from fencelock_lab.benchmarks.stores import Site
 from fencelock_lab.servers.etcd import ctl_environment
 
@@ -22,7 +22,7 @@ AIMS = {"fencelock run, SQLite": 10.0}
 """Against an interpreter that does nothing."""
 
 
-def run(site: Site, seconds: float) -> list[Result]:
+def run(site: Site, seconds: float) -> list[Measurement]:
     """Measure whole processes, in turns; the site is etcd's."""
     python = [sys.executable, "-c"]
     floor = {FLOOR: [*python, "pass"]}
@@ -52,7 +52,7 @@ def _commands(url: str, folder: str) -> dict[str, list[str]]:
     return {name: command for name, command in commands.items() if shutil.which(command[0])}
 
 
-def _processes(case: str, commands: Mapping[str, Sequence[str]], seconds: float, aims: Aims) -> list[Result]:
+def _processes(case: str, commands: Mapping[str, Sequence[str]], seconds: float, aims: Aims) -> list[Measurement]:
     taken: dict[str, list[float]] = {name: [] for name in commands}
     for _ in turns(seconds):
         for name, command in commands.items():

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import fencelock.aio
 from fencelock_lab.benchmarks.child import Child, serve
-from fencelock_lab.benchmarks.measure import MS_PER_S, Result, amount, resident_bytes, summarise
+from fencelock_lab.benchmarks.measure import MS_PER_S, Measurement, amount, resident_bytes, summarise
 from fencelock_lab.benchmarks.stores import Site
 
 if TYPE_CHECKING:
@@ -39,9 +39,9 @@ GROWTH = 2
 _SLACK_S = 60.0
 
 
-def run(site: Site, seconds: float) -> list[Result]:
+def run(site: Site, seconds: float) -> list[Measurement]:
     """Measure queues of growing length; the longest has what time the others leave."""
-    results: list[Result] = []
+    results: list[Measurement] = []
     until, waiting = time.monotonic() + seconds, 0
     for count in COUNTS:
         left, before = max(until - time.monotonic(), 0.0), waiting
@@ -58,7 +58,7 @@ def run(site: Site, seconds: float) -> list[Result]:
     return results
 
 
-def _measure(site: Site, count: int, queueing_s: float, passing_on_s: float) -> tuple[int, list[Result]]:
+def _measure(site: Site, count: int, queueing_s: float, passing_on_s: float) -> tuple[int, list[Measurement]]:
     with closing(Child(multiprocessing.get_context("spawn"), _wait, site.url, f"queue-{count}")) as child:
         waiting, bytes_each = child.ask("queue", count, queueing_s, request_timeout_s=queueing_s + _SLACK_S)
         before = site.asked() if site.asked else 0

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import asyncio
 
 
-class Lock(Protocol):
+class ContenderLock(Protocol):
     """One handle on one lock, in one process."""
 
     def acquire(self) -> object:
@@ -100,7 +100,7 @@ class Contender:
     """
 
     name: str
-    make: Callable[[str, str], Lock]
+    make: Callable[[str, str], ContenderLock]
     lacks: str = ""
     can_wait: bool = True
     """Whether it is fit for contention: it waits by itself, and frees what it took when its process ends."""

@@ -12,7 +12,16 @@ from operator import itemgetter
 from selectors import EVENT_READ, DefaultSelector
 
 from fencelock_lab.benchmarks.child import REQUEST_TIMEOUT_S
-from fencelock_lab.benchmarks.measure import NS_PER_MS, NS_PER_S, NS_PER_US, Result, compare, quantile, summarise, turns
+from fencelock_lab.benchmarks.measure import (
+    NS_PER_MS,
+    NS_PER_S,
+    NS_PER_US,
+    Measurement,
+    compare,
+    quantile,
+    summarise,
+    turns,
+)
 from fencelock_lab.benchmarks.peers.contender import Contender
 from fencelock_lab.benchmarks.peers.player import Player, contenders, prepare
 from fencelock_lab.benchmarks.stores import Site
@@ -35,7 +44,7 @@ Measured = Mapping[str, Sequence[float]]
 """What one turn brought, by the case."""
 
 
-def run(site: Site, seconds: float) -> list[Result]:
+def run(site: Site, seconds: float) -> list[Measurement]:
     """Measure everything; a library that fails at something is left out there, and stderr says so."""
     prepare(site.store)
     return Contest(site).run(seconds)
@@ -58,7 +67,7 @@ class Contest:
         self._site = site
         self._contenders = contenders(site.store)
 
-    def run(self, seconds: float) -> list[Result]:
+    def run(self, seconds: float) -> list[Measurement]:
         """Measure everything, if only once; what time is left then goes to further turns."""
         until = time.monotonic() + seconds
         results = self._alone(seconds * ALONE_SHARE)
@@ -72,7 +81,7 @@ class Contest:
         return Player(self._site.store, one, self._site.url, f"{what}-{self._contenders.index(one)}")
 
     # --- alone --------------------------------------------------------------------------------------------------------
-    def _alone(self, seconds: float) -> list[Result]:
+    def _alone(self, seconds: float) -> list[Measurement]:
         """Take turns of a few cycles each: the median, and the slowest in a hundred and in a thousand."""
         with ExitStack() as stack:
             players = [stack.enter_context(closing(self._player(one, "alone"))) for one in self._contenders]
@@ -90,7 +99,7 @@ class Contest:
         return results
 
     # --- together -----------------------------------------------------------------------------------------------------
-    def _together(self, until: float) -> list[Result]:
+    def _together(self, until: float) -> list[Measurement]:
         """Have each who waits by himself take turns at all sizes; another turn begins only if there is time for it."""
         left = [one for one in self._contenders if one.can_wait]
         samples: dict[str, dict[str, list[float]]] = {}

@@ -3,20 +3,20 @@
 from typing import Any
 from urllib.parse import urlsplit
 
-from fencelock_lab.benchmarks.peers.contender import Calls, Contender, Coroutines, Lock, run
+from fencelock_lab.benchmarks.peers.contender import Calls, Contender, ContenderLock, Coroutines, run
 from fencelock_lab.benchmarks.peers.ours import OURS
 
 TTL_S = 30
 
 
-def _by_hand(url: str, _name: str) -> Lock:
+def _by_hand(url: str, _name: str) -> ContenderLock:
     from fencelock_lab.benchmarks.stores.etcd import BareTransactions
 
     lock = BareTransactions(url)
     return Calls(lock.take, lock.free)
 
 
-def _aetcd(url: str, name: str) -> Lock:
+def _aetcd(url: str, name: str) -> ContenderLock:
     import aetcd
 
     parts = urlsplit(url)
@@ -30,7 +30,7 @@ def _aetcd(url: str, name: str) -> Lock:
     return Coroutines(lock.acquire, lock.release)
 
 
-def _tooz(url: str, name: str) -> Lock:
+def _tooz(url: str, name: str) -> ContenderLock:
     from tooz import coordination
 
     parts = urlsplit(url)

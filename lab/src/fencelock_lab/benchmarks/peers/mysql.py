@@ -2,19 +2,19 @@
 
 from urllib.parse import urlsplit
 
-from fencelock_lab.benchmarks.peers.contender import Calls, Contender, Lock
+from fencelock_lab.benchmarks.peers.contender import Calls, Contender, ContenderLock
 from fencelock_lab.benchmarks.peers.ours import OURS
 from fencelock_lab.benchmarks.peers.postgres import _tooz
 
 
-def _by_hand(url: str, _name: str) -> Lock:
-    from fencelock_lab.benchmarks.stores.mysql import HandWrittenLock
+def _by_hand(url: str, _name: str) -> ContenderLock:
+    from fencelock_lab.benchmarks.stores.mysql import MySQLHandWrittenLock
 
-    lock = HandWrittenLock(url)
+    lock = MySQLHandWrittenLock(url)
     return Calls(lock.take, lock.free)
 
 
-def _get_lock(url: str, name: str) -> Lock:
+def _get_lock(url: str, name: str) -> ContenderLock:
     import pymysql
 
     parts = urlsplit(url)

@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fencelock_lab.benchmarks.child import Child, serve
-from fencelock_lab.benchmarks.peers.contender import Contender, Lock
+from fencelock_lab.benchmarks.peers.contender import Contender, ContenderLock
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -47,7 +47,7 @@ class Player(Child):
         self.contender = contender
 
 
-def play(lock: Lock, *command: Any) -> Any:
+def play(lock: ContenderLock, *command: Any) -> Any:
     """Do what one command says, and return the answer."""
     match command:
         case ("cycles", count):
@@ -65,7 +65,7 @@ def play(lock: Lock, *command: Any) -> Any:
             raise ValueError(command)
 
 
-def _contend(lock: Lock, seconds: float) -> tuple[int, int, int]:
+def _contend(lock: ContenderLock, seconds: float) -> tuple[int, int, int]:
     """Take and free the lock for some time; return how often, the longest wait in nanoseconds, and when it ended.
 
     A process that waits when the time is over still has its turn.
@@ -87,7 +87,7 @@ def main(name: str, store: str, url: str, lock_name: str, line: "Connection[Any,
         os.dup2(nowhere, descriptor)
 
     @cache
-    def lock() -> Lock:
+    def lock() -> ContenderLock:
         (contender,) = [one for one in contenders(store) if one.name == name]
         return contender.make(url, lock_name)
 

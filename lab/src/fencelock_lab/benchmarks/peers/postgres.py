@@ -3,20 +3,20 @@
 from typing import Any
 from urllib.parse import urlsplit
 
-from fencelock_lab.benchmarks.peers.contender import Calls, Contender, Lock
+from fencelock_lab.benchmarks.peers.contender import Calls, Contender, ContenderLock
 from fencelock_lab.benchmarks.peers.ours import OURS
 
 _ADVISORY = "no token, no lease: held by a connection that nothing watches"
 
 
-def _by_hand(url: str, _name: str) -> Lock:
-    from fencelock_lab.benchmarks.stores.postgres import HandWrittenLock
+def _by_hand(url: str, _name: str) -> ContenderLock:
+    from fencelock_lab.benchmarks.stores.postgres import PostgresHandWrittenLock
 
-    lock = HandWrittenLock(url)
+    lock = PostgresHandWrittenLock(url)
     return Calls(lock.take, lock.free)
 
 
-def _advisory(url: str, _name: str) -> Lock:
+def _advisory(url: str, _name: str) -> ContenderLock:
     import psycopg
 
     run = psycopg.connect(url, autocommit=True).execute
@@ -26,7 +26,7 @@ def _advisory(url: str, _name: str) -> Lock:
     )
 
 
-def _tooz(url: str, name: str) -> Lock:
+def _tooz(url: str, name: str) -> ContenderLock:
     from tooz import coordination
 
     coordinator = coordination.get_coordinator(url, b"bench")
@@ -35,7 +35,7 @@ def _tooz(url: str, name: str) -> Lock:
     return Calls(lock.acquire, lock.release)
 
 
-def _pals(url: str, name: str) -> Lock:
+def _pals(url: str, name: str) -> ContenderLock:
     import pals
 
     locker = pals.Locker("bench", url.replace("postgresql://", "postgresql+psycopg2://"))
@@ -60,21 +60,21 @@ def _django(url: str) -> None:
     django.setup()
 
 
-def _pglock(url: str, name: str) -> Lock:
+def _pglock(url: str, name: str) -> ContenderLock:
     _django(url)
     import pglock
 
     return _entered(lambda: pglock.advisory(name))
 
 
-def _pglocks(url: str, name: str) -> Lock:
+def _pglocks(url: str, name: str) -> ContenderLock:
     _django(url)
     from django_pglocks import advisory_lock
 
     return _entered(lambda: advisory_lock(name))
 
 
-def _entered(make: Any) -> Lock:
+def _entered(make: Any) -> ContenderLock:
     """Return a lock whose handle is a context manager that is made anew each time."""
     held: list[Any] = []
 
@@ -88,7 +88,7 @@ def _entered(make: Any) -> Lock:
     return Calls(acquire, release)
 
 
-def _sentinel(url: str, name: str) -> Lock:
+def _sentinel(url: str, name: str) -> ContenderLock:
     import psycopg
     import sentinel
     from sentinel import core

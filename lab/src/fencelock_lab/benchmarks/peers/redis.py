@@ -2,19 +2,19 @@
 
 from urllib.parse import urlsplit
 
-from fencelock_lab.benchmarks.peers.contender import Calls, Contender, Lock
+from fencelock_lab.benchmarks.peers.contender import Calls, Contender, ContenderLock
 
 _LOSES = "no token, and a failover loses acknowledged locks"
 
 
-def _redis_py(url: str, name: str) -> Lock:
+def _redis_py(url: str, name: str) -> ContenderLock:
     import redis
 
     lock = redis.Redis.from_url(url).lock(f"redis-py-{name}", timeout=30)
     return Calls(lock.acquire, lock.release)
 
 
-def _redis_lock(url: str, name: str) -> Lock:
+def _redis_lock(url: str, name: str) -> ContenderLock:
     import redis
     import redis_lock
 
@@ -28,7 +28,7 @@ def _redis_lock(url: str, name: str) -> Lock:
     return Calls(acquire, lambda: locks.pop().release())
 
 
-def _sherlock(url: str, name: str) -> Lock:
+def _sherlock(url: str, name: str) -> ContenderLock:
     import redis
     import sherlock
 
@@ -36,7 +36,7 @@ def _sherlock(url: str, name: str) -> Lock:
     return Calls(lock.acquire, lock.release)
 
 
-def _pottery(url: str, name: str) -> Lock:
+def _pottery(url: str, name: str) -> ContenderLock:
     import pottery
     import redis
 
@@ -44,7 +44,7 @@ def _pottery(url: str, name: str) -> Lock:
     return Calls(lock.acquire, lock.release)
 
 
-def _portalocker(url: str, name: str) -> Lock:
+def _portalocker(url: str, name: str) -> ContenderLock:
     import portalocker
     import redis
 
@@ -52,7 +52,7 @@ def _portalocker(url: str, name: str) -> Lock:
     return Calls(lock.acquire, lock.release)
 
 
-def _tooz(url: str, name: str) -> Lock:
+def _tooz(url: str, name: str) -> ContenderLock:
     from tooz import coordination
 
     coordinator = coordination.get_coordinator(f"redis://{urlsplit(url).netloc}", b"bench")

@@ -3,56 +3,56 @@
 import os
 from typing import Any
 
-from fencelock_lab.benchmarks.peers.contender import Calls, Contender, Lock
+from fencelock_lab.benchmarks.peers.contender import Calls, Contender, ContenderLock
 from fencelock_lab.benchmarks.peers.ours import OURS
 from fencelock_lab.benchmarks.stores.sqlite import folder_of
 
 _FLOCK = "no token, no lease: freed by the kernel when the process ends, never taken from a frozen one"
 
 
-def _by_hand(url: str, name: str) -> Lock:
-    from fencelock_lab.benchmarks.stores.sqlite import HandWrittenLock
+def _by_hand(url: str, name: str) -> ContenderLock:
+    from fencelock_lab.benchmarks.stores.sqlite import SQLiteHandWrittenLock
 
-    lock = HandWrittenLock(folder_of(url) / f"by-hand-{name}.db")
+    lock = SQLiteHandWrittenLock(folder_of(url) / f"by-hand-{name}.db")
     return Calls(lock.take, lock.free)
 
 
-def _flock(url: str, name: str) -> Lock:
+def _flock(url: str, name: str) -> ContenderLock:
     import fcntl
 
     descriptor = os.open(folder_of(url) / f"flock-{name}", os.O_RDWR | os.O_CREAT, 0o600)
     return Calls(lambda: fcntl.flock(descriptor, fcntl.LOCK_EX), lambda: fcntl.flock(descriptor, fcntl.LOCK_UN))
 
 
-def _filelock(url: str, name: str) -> Lock:
+def _filelock(url: str, name: str) -> ContenderLock:
     import filelock
 
     lock = filelock.FileLock(folder_of(url) / f"filelock-{name}")
     return Calls(lock.acquire, lock.release)
 
 
-def _generation(url: str, name: str) -> Lock:
+def _generation(url: str, name: str) -> ContenderLock:
     import filelock
 
     lock: Any = filelock.SoftReadWriteLock(str(folder_of(url) / f"generation-{name}"))
     return Calls(lock.acquire_write, lock.release)
 
 
-def _portalocker(url: str, name: str) -> Lock:
+def _portalocker(url: str, name: str) -> ContenderLock:
     import portalocker
 
     lock = portalocker.Lock(str(folder_of(url) / f"portalocker-{name}"), "a", timeout=600)
     return Calls(lock.acquire, lock.release)
 
 
-def _fasteners(url: str, name: str) -> Lock:
+def _fasteners(url: str, name: str) -> ContenderLock:
     import fasteners
 
     lock = fasteners.InterProcessLock(folder_of(url) / f"fasteners-{name}")
     return Calls(lock.acquire, lock.release)
 
 
-def _tooz(url: str, name: str) -> Lock:
+def _tooz(url: str, name: str) -> ContenderLock:
     from tooz import coordination
 
     coordinator = coordination.get_coordinator(f"file://{folder_of(url)}/tooz", b"bench")

@@ -2,25 +2,25 @@
 
 from urllib.parse import urlsplit
 
-from fencelock_lab.benchmarks.peers.contender import Calls, Contender, Lock
+from fencelock_lab.benchmarks.peers.contender import Calls, Contender, ContenderLock
 from fencelock_lab.benchmarks.peers.ours import OURS
 
 
-def _by_hand(url: str, _name: str) -> Lock:
-    from fencelock_lab.benchmarks.stores.zookeeper import HandWrittenLock
+def _by_hand(url: str, _name: str) -> ContenderLock:
+    from fencelock_lab.benchmarks.stores.zookeeper import ZooKeeperHandWrittenLock
 
-    lock = HandWrittenLock(url)
+    lock = ZooKeeperHandWrittenLock(url)
     return Calls(lock.take, lock.free)
 
 
-def _kazoo(url: str, name: str) -> Lock:
+def _kazoo(url: str, name: str) -> ContenderLock:
     from fencelock_lab.benchmarks.stores.zookeeper import client_of
 
     lock = client_of(url).Lock(f"/kazoo-{name}", "bench")
     return Calls(lock.acquire, lock.release)
 
 
-def _tooz(url: str, name: str) -> Lock:
+def _tooz(url: str, name: str) -> ContenderLock:
     from tooz import coordination
 
     coordinator = coordination.get_coordinator(f"zookeeper://{urlsplit(url).netloc}", b"bench")
@@ -38,6 +38,6 @@ CONTENDERS = [
         can_wait=False,
     ),
     *OURS,
-    Contender("kazoo Lock", _kazoo, "no token handed out; stays `is_acquired` after its session was lost"),
+    Contender("kazoo ContenderLock", _kazoo, "no token handed out; stays `is_acquired` after its session was lost"),
     Contender("tooz", _tooz, "no token, no notice of a loss"),
 ]

@@ -64,7 +64,7 @@ def site() -> Iterator[Site]:
 @contextmanager
 def by_hand(site: Site) -> Iterator[dict[str, Operation]]:
     """Yield what the server takes for nothing, for less, and for fencelock's own calls."""
-    with closing(HandWrittenLock(site.url)) as floor, closing(SameCalls(site.url)) as same:
+    with closing(MySQLHandWrittenLock(site.url)) as floor, closing(MySQLSameCalls(site.url)) as same:
         yield {
             "two statements by hand": floor.cycle,
             "five by hand, with a counter for all locks": floor.cycle_with_counter,
@@ -81,7 +81,7 @@ def connect(url: str) -> "pymysql.Connection[Cursor]":
     return pymysql.connect(autocommit=True, charset="utf8mb4", **address)
 
 
-class HandWrittenLock:
+class MySQLHandWrittenLock:
     """Take and free a lock by two statements."""
 
     def __init__(self, url: str) -> None:
@@ -133,7 +133,7 @@ class HandWrittenLock:
         self.connection.close()
 
 
-class SameCalls:
+class MySQLSameCalls:
     """The two calls of fencelock's clients by hand: what is left above them is Python's."""
 
     def __init__(self, url: str) -> None:

@@ -75,7 +75,7 @@ def site() -> Iterator[Site]:
 @contextmanager
 def by_hand(site: Site) -> Iterator[dict[str, Operation]]:
     """Yield what the server takes for nothing, for less, and for fencelock's own statements."""
-    floor, same = HandWrittenLock(site.url), SameCalls(site.url)
+    floor, same = PostgresHandWrittenLock(site.url), PostgresSameCalls(site.url)
     with closing(floor.connection), closing(same.connection):
         yield {
             "two statements by hand": floor.cycle,
@@ -97,7 +97,7 @@ def fill(url: str, count: int) -> str:
     return url
 
 
-class HandWrittenLock:
+class PostgresHandWrittenLock:
     """Take and free a lock by two statements."""
 
     def __init__(self, url: str) -> None:
@@ -134,7 +134,7 @@ class HandWrittenLock:
         self.connection.execute("SELECT pg_advisory_unlock(17)", prepare=True).fetchone()
 
 
-class SameCalls:
+class PostgresSameCalls:
     """The two statements of fencelock's clients by hand: what is left above them is Python's."""
 
     def __init__(self, url: str) -> None:

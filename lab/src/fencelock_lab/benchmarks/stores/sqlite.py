@@ -64,7 +64,7 @@ def folder_of(url: str) -> Path:
 def by_hand(site: Site) -> Iterator[dict[str, Operation]]:
     """Yield two transactions by hand, and fencelock's own statements."""
     folder = folder_of(site.url)
-    floor, same = HandWrittenLock(folder / "by-hand.db"), SameStatements(folder / "same.db")
+    floor, same = SQLiteHandWrittenLock(folder / "by-hand.db"), SameStatements(folder / "same.db")
     with closing(floor.connection), closing(same.connection):
         yield {"two transactions by hand": floor.cycle, "fencelock's statements by hand": same.cycle}
 
@@ -97,7 +97,7 @@ def connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
-class HandWrittenLock:
+class SQLiteHandWrittenLock:
     """Acquire and release in two transactions."""
 
     def __init__(self, path: Path) -> None:

@@ -43,14 +43,14 @@ def client_of(url: str) -> Any:
 @contextmanager
 def by_hand(site: Site) -> Iterator[dict[str, Operation]]:
     """Yield kazoo's plain requests."""
-    with closing(HandWrittenLock(site.url)) as floor:
+    with closing(ZooKeeperHandWrittenLock(site.url)) as floor:
         yield {
             "create, get_children, delete by hand": floor.cycle,
             "create, delete by hand: no queue": floor.two_writes,
         }
 
 
-class HandWrittenLock:
+class ZooKeeperHandWrittenLock:
     """Take and free a lock by kazoo's plain requests."""
 
     def __init__(self, url: str) -> None:

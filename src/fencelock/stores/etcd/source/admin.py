@@ -14,7 +14,7 @@ from fencelock.model import SourceInfo, default_holder, draw_claim
 from fencelock.protocol import source_requests as ask
 from fencelock.stores.etcd.connection import wire
 from fencelock.stores.etcd.connection.client import TXN
-from fencelock.stores.etcd.source.cluster_state import MAX_OPERATIONS, Call, ClusterState, Operations
+from fencelock.stores.etcd.source.cluster_state import MAX_OPERATIONS, ClusterState, EtcdCall, Operations
 from fencelock.stores.etcd.source.inspection import UNBLOCKING, read_names
 from fencelock.stores.etcd.source.layout import (
     EtcdRecord,
@@ -68,7 +68,7 @@ def raise_epoch(state: ClusterState, request: ask.RaiseEpoch) -> Operations:
         wire.put(state.layout.audit(f"epoch-{epoch}-{history_id}"), audit),
     ]
     # Not by `state.execute`, which would refuse the answer of a source that went back.
-    answer = yield Call(TXN, wire.txn([wire.was_modified(state.layout.record, record.revision)], changes))
+    answer = yield EtcdCall(TXN, wire.txn([wire.was_modified(state.layout.record, record.revision)], changes))
     if not answer.succeeded:
         return None
     yield from state.read_record()

@@ -29,7 +29,7 @@ MAX_OPERATIONS = 100
 """In one transaction; etcd takes 128 unless it is configured otherwise."""
 
 
-class Call(NamedTuple):
+class EtcdCall(NamedTuple):
     """Send this request, and return the answer."""
 
     method: Method
@@ -39,11 +39,11 @@ class Call(NamedTuple):
 class CallPair(NamedTuple):
     """Send both requests at once, and return both answers; None for the second if it failed."""
 
-    main: Call
-    concurrent: Call
+    main: EtcdCall
+    concurrent: EtcdCall
 
 
-Operations = Generator[Call | CallPair, Any, Any]
+Operations = Generator[EtcdCall | CallPair, Any, Any]
 """Yields requests to etcd, is sent their answers, and returns the result."""
 
 
@@ -95,7 +95,7 @@ class ClusterState:
         """Run a transaction, and return its answer."""
         # Before the request: other threads may see later revisions while this answer is on its way.
         before = self.highest
-        answer = yield Call(TXN, txn)
+        answer = yield EtcdCall(TXN, txn)
         self.check_header(answer.header, before)
         return answer
 
@@ -106,7 +106,7 @@ class ClusterState:
         before, sent_ms = self.highest, boottime_ms()
         # Set before the request is sent, so that no other thread sends a keepalive as well.
         session.keepalive_sent_ms = sent_ms
-        answer, kept = yield CallPair(Call(TXN, txn), _keepalive(session))
+        answer, kept = yield CallPair(EtcdCall(TXN, txn), _keepalive(session))
         self.check_header(answer.header, before)
         self.apply_keepalive(session, kept, sent_ms)
         yield from self.end_overdue()
@@ -142,7 +142,7 @@ class ClusterState:
         `allow_regressed` also accepts a source that went back, without remembering anything of it.
         """
         before, seen = self.highest, self.identity.seen
-        answer = yield Call(TXN, wire.txn([], [wire.get(self.layout.record)]))
+        answer = yield EtcdCall(TXN, wire.txn([], [wire.get(self.layout.record)]))
         kvs, revision = answer.responses[0].response_range.kvs, answer.header.revision
         if not kvs:
             raise SchemaError(f"{self.url} holds no source of tokens: run `fencelock install` on it")
@@ -178,13 +178,13 @@ class ClusterState:
     def _grant(self, session: EtcdSession) -> Operations:
         sent_ms, ttl_s = boottime_ms(), session.ttl_ms // MS_PER_S
         try:
-            granted = yield Call(LEASE_GRANT, wire.LeaseGrantRequest(id=session.lease, ttl=ttl_s))
+            granted = yield EtcdCall(LEASE_GRANT, wire.LeaseGrantRequest(id=session.lease, ttl=ttl_s))
         except LeaseExistsError:
             # Another thread was faster, or the first grant's answer was lost. A keepalive tells how long it lives.
             self.apply_keepalive(session, (yield _keepalive(session)), sent_ms)
             return
         if granted.ttl != ttl_s:
-            yield Call(LEASE_REVOKE, wire.LeaseRevokeRequest(id=session.lease))
+            yield EtcdCall(LEASE_REVOKE, wire.LeaseRevokeRequest(id=session.lease))
             session.is_lost = True
             raise ConfigError(
                 f"{self.url} grants a ttl of {granted.ttl} s where {ttl_s} s were asked for: ask for {granted.ttl} s, "
@@ -196,7 +196,7 @@ class ClusterState:
         """Send the session's keepalive together with a transaction; return the transaction's answer, None if lost."""
         before, sent_ms = self.highest, boottime_ms()
         session.keepalive_sent_ms = sent_ms
-        kept, answer = yield CallPair(_keepalive(session), Call(TXN, txn))
+        kept, answer = yield CallPair(_keepalive(session), EtcdCall(TXN, txn))
         self.apply_keepalive(session, kept, sent_ms)
         if answer is not None:
             self.check_header(answer.header, before)
@@ -319,8 +319,8 @@ def batches(entries: list[EtcdQueueEntry]) -> list[list[EtcdQueueEntry]]:
     return [entries[begin : begin + MAX_OPERATIONS] for begin in range(0, len(entries), MAX_OPERATIONS)]
 
 
-def _keepalive(session: EtcdSession) -> Call:
-    return Call(LEASE_KEEP_ALIVE, wire.LeaseKeepAliveRequest(id=session.lease))
+def _keepalive(session: EtcdSession) -> EtcdCall:
+    return EtcdCall(LEASE_KEEP_ALIVE, wire.LeaseKeepAliveRequest(id=session.lease))
 
 
 def _after_fork_in_child() -> None:

@@ -19,7 +19,7 @@ from fencelock.protocol import source_requests as ask
 from fencelock.stores.etcd.connection import wire
 from fencelock.stores.etcd.connection.client import TXN
 from fencelock.stores.etcd.connection.errors import LeaseGoneError
-from fencelock.stores.etcd.source.cluster_state import Call, ClusterState, Operations
+from fencelock.stores.etcd.source.cluster_state import ClusterState, EtcdCall, Operations
 from fencelock.stores.etcd.source.layout import EtcdLayout, EtcdRecord, decode_break_reason
 from fencelock.stores.etcd.source.session import (
     BEATS_PER_TTL,
@@ -258,7 +258,7 @@ def release(state: ClusterState, request: ask.Release) -> Operations:
         )
         try:
             # Not by `state.execute`: whatever has become of the source, a claim may delete its own entry.
-            answer = yield Call(TXN, state.delete_entry(entry, *last_release))
+            answer = yield EtcdCall(TXN, state.delete_entry(entry, *last_release))
         except LeaseGoneError:
             entry.session.is_lost = True
         else:

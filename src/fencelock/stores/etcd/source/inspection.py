@@ -15,7 +15,7 @@ from fencelock.protocol.generators import run_generator
 from fencelock.stores.etcd.connection import wire
 from fencelock.stores.etcd.connection.client import LEASE_TIME_TO_LIVE, RANGE, STATUS, EtcdClient
 from fencelock.stores.etcd.connection.url import EtcdConnectionInfo
-from fencelock.stores.etcd.source.cluster_state import MAX_OPERATIONS, Call, CallPair, ClusterState, Operations
+from fencelock.stores.etcd.source.cluster_state import MAX_OPERATIONS, CallPair, ClusterState, EtcdCall, Operations
 from fencelock.stores.etcd.source.layout import EtcdRecord, describe_holder, is_queue_entry
 
 PAGE_LOCKS = MAX_OPERATIONS
@@ -51,7 +51,7 @@ def read_names(state: ClusterState, after: str | None) -> Operations:
     """Return the next page of names of the locks that were ever queued for."""
     begin = state.layout.locks if after is None else state.layout.lock(after) + b"\0"
     end = wire.prefix_end(state.layout.locks)
-    answer = yield Call(RANGE, wire.RangeRequest(key=begin, range_end=end, limit=PAGE_LOCKS, keys_only=True))
+    answer = yield EtcdCall(RANGE, wire.RangeRequest(key=begin, range_end=end, limit=PAGE_LOCKS, keys_only=True))
     return [name for kv in answer.kvs if (name := state.layout.name(kv.key)) is not None]
 
 
@@ -72,7 +72,7 @@ def _read_infos(state: ClusterState, names: list[str]) -> Operations:
                 minted[name] = kv.mod_revision
     times: dict[int, tuple[int, int]] = {}
     for lease in {kvs[0].lease for kvs in entries if kvs} - {0}:
-        left = yield Call(LEASE_TIME_TO_LIVE, wire.LeaseTimeToLiveRequest(id=lease))
+        left = yield EtcdCall(LEASE_TIME_TO_LIVE, wire.LeaseTimeToLiveRequest(id=lease))
         times[lease] = (left.ttl, left.granted_ttl)
     return [
         _lock_info(record, name, layout.queue(name), kvs, minted.get(name), times)
@@ -100,7 +100,7 @@ def _lock_info(
 
 
 # --- doctor -----------------------------------------------------------------------------------------------------------
-def examine(state: ClusterState, send: Callable[[Call | CallPair], Any]) -> list[Finding]:
+def examine(state: ClusterState, send: Callable[[EtcdCall | CallPair], Any]) -> list[Finding]:
     """Return what is wrong with the members in the URL, with the source's record, and in its queues."""
     try:
         run_generator(read_source(state, ask.ReadSource()), send)

@@ -19,7 +19,7 @@ from fencelock.protocol.generators import run_generator, run_generator_async
 from fencelock.protocol.stores import Capabilities
 from fencelock.stores.etcd.connection.url import parse_url
 from fencelock.stores.etcd.source import admin, codec, inspection, renewal
-from fencelock.stores.etcd.source.cluster_state import Call, CallPair, ClusterState, Operations, revoke_all_at_exit
+from fencelock.stores.etcd.source.cluster_state import CallPair, ClusterState, EtcdCall, Operations, revoke_all_at_exit
 from fencelock.stores.wakeup import EventWakeup
 
 INSTALL_S = 10.0
@@ -124,10 +124,10 @@ class EtcdSourceConnection(_Connection):
         self._has_failed = False
         return reply  # type: ignore[no-any-return]
 
-    def send(self, operation: Call | CallPair) -> Any:
+    def send(self, operation: EtcdCall | CallPair) -> Any:
         """Say one thing to etcd, or two at once, and return the answer."""
         client = self._state.client
-        if isinstance(operation, Call):
+        if isinstance(operation, EtcdCall):
             return client.call(*operation, self._request_timeout_s)
         concurrent = client.begin(*operation.concurrent, self._request_timeout_s)
         try:
@@ -151,9 +151,9 @@ class AsyncEtcdSourceConnection(_Connection):
         self._has_failed = False
         return reply  # type: ignore[no-any-return]
 
-    async def _send(self, operation: Call | CallPair) -> Any:
+    async def _send(self, operation: EtcdCall | CallPair) -> Any:
         client = self._state.client
-        if isinstance(operation, Call):
+        if isinstance(operation, EtcdCall):
             return await client.call_async(*operation, self._request_timeout_s)
         concurrent = asyncio.ensure_future(client.call_async(*operation.concurrent, self._request_timeout_s))
         try:

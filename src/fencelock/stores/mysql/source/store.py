@@ -38,13 +38,13 @@ from fencelock.stores.sql.source import (
     SCHEMA_NUMBER,
     AsyncioSourceConnection,
     BlockingSourceConnection,
-    Call,
     Exchange,
     Row,
     Rows,
     SourceOperation,
     SourceProtocolBase,
     SourceView,
+    StoreCall,
 )
 from fencelock.stores.statements import statements
 from fencelock.stores.wakeup import EventWakeup
@@ -127,7 +127,7 @@ class MySQLSourceProtocol(SourceProtocolBase):
     def _greet(self) -> Exchange[MySQLDescription]:
         """Check the source."""
         before = self._identity.seen
-        rows = yield Call(SQL.describe)
+        rows = yield StoreCall(SQL.describe)
         received_us = boottime_us()
         if not rows:
             raise SchemaError(
@@ -169,7 +169,7 @@ class MySQLSourceConnection(BlockingSourceConnection[MySQLConnection, MySQLSourc
     def _open(self) -> MySQLConnection:
         return open_connection(self._info, self._request_timeout_s)
 
-    def _run(self, native: MySQLConnection, call: Call) -> Rows:
+    def _run(self, native: MySQLConnection, call: StoreCall) -> Rows:
         for _ in range(MAX_DEADLOCKS):
             try:
                 return native.run(*call)
@@ -188,7 +188,7 @@ class AsyncMySQLSourceConnection(AsyncioSourceConnection[AsyncMySQLConnection, M
     async def _open(self) -> AsyncMySQLConnection:
         return await open_async_connection(self._info, self._request_timeout_s)
 
-    async def _run(self, native: AsyncMySQLConnection, call: Call) -> Rows:
+    async def _run(self, native: AsyncMySQLConnection, call: StoreCall) -> Rows:
         for _ in range(MAX_DEADLOCKS):
             try:
                 return await native.run(*call)

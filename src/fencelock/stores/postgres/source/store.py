@@ -38,13 +38,13 @@ from fencelock.stores.sql.source import (
     AcquireAnswer,
     AsyncioSourceConnection,
     BlockingSourceConnection,
-    Call,
     Exchange,
     Row,
     Rows,
     SourceOperation,
     SourceProtocolBase,
     SourceView,
+    StoreCall,
 )
 from fencelock.stores.statements import statements
 
@@ -109,7 +109,7 @@ class PostgresSourceProtocol(SourceProtocolBase):
         super().attach(native)
         self._native = native
 
-    def is_prepared(self, call: Call) -> bool:
+    def is_prepared(self, call: StoreCall) -> bool:
         """Return whether to prepare a statement: one of every grant, and not behind a pooler."""
         return call.statement in _PREPARED and not self._is_pooled
 
@@ -127,7 +127,7 @@ class PostgresSourceProtocol(SourceProtocolBase):
     def _greet(self) -> Exchange[PostgresDescription]:
         """Check the source; on a connection to the server itself, change the session's settings once."""
         before = self._identity.seen
-        rows = yield Call(SQL.describe)
+        rows = yield StoreCall(SQL.describe)
         received_us = boottime_us()
         if not rows:
             raise SchemaError(f"{self._url}: the source's one row was deleted; restore it from a backup")
@@ -137,7 +137,7 @@ class PostgresSourceProtocol(SourceProtocolBase):
         self._check_description(found, before, received_us)
         self._may_grant = found.may_grant
         if not self._is_greeted and not self._is_pooled:
-            yield Call(SQL.settle_in)
+            yield StoreCall(SQL.settle_in)
         self._is_greeted = True
         return found
 
@@ -166,7 +166,7 @@ class PostgresSourceConnection(BlockingSourceConnection[PostgresConnection, Post
     def _open(self) -> PostgresConnection:
         return open_connection(self._info, self._request_timeout_s)
 
-    def _run(self, native: PostgresConnection, call: Call) -> Rows:
+    def _run(self, native: PostgresConnection, call: StoreCall) -> Rows:
         return native.run(*call, is_prepared=self._protocol.is_prepared(call))
 
 
@@ -182,5 +182,5 @@ class AsyncPostgresSourceConnection(AsyncioSourceConnection[AsyncPostgresConnect
     async def _open(self) -> AsyncPostgresConnection:
         return await open_async_connection(self._info, self._request_timeout_s)
 
-    async def _run(self, native: AsyncPostgresConnection, call: Call) -> Rows:
+    async def _run(self, native: AsyncPostgresConnection, call: StoreCall) -> Rows:
         return await native.run(*call, is_prepared=self._protocol.is_prepared(call))
