@@ -123,7 +123,7 @@ def test_t7_file_that_is_a_copy_is_refused(backup: Backup, restore: Callable[[Ba
         backup.client.close()
         backup.client = Client(backup.path)
     restore(backup)
-    backup.client.connection._look_again_s = 0  # It looks at the file a few times a second.
+    backup.client.connection._next_check_s = 0  # It looks at the file a few times a second.
     backup.check_refused(backup.client, r"is a copy: it was made as inode \d+, born 20\S+Z, and is inode \d+, born 20")
 
 

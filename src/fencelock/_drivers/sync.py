@@ -38,7 +38,6 @@ class SyncDriver:
     ) -> None:
         self._store = store
         self._pool = pool_for(store, request_timeout_s)
-        self._perform = self._pool.perform
         self._now_us = now_us
 
     def run(self, flow: SourceFlow[Result]) -> Result:
@@ -53,7 +52,7 @@ class SyncDriver:
     def _answer(self, channels: list[Channel], request: SourceRequest | DriverRequest) -> object:
         # Tests of type, not patterns: this runs for every request of every flow.
         if not isinstance(request, DRIVER_REQUESTS):
-            return self._perform(request)
+            return self._pool.perform(request)
         if isinstance(request, Draw):
             return draw_claim(), self._now_us()
         if isinstance(request, Now):
