@@ -5,7 +5,7 @@
 #   PYTHON=python3.12 make test     choose the interpreter (3.11 or newer)
 #   WORKERS=8 make test             run so many tests at once, on a machine with more cores
 #   make test PYTEST='-k lease'     hand arguments to pytest: some tests, of all tiers
-#   make campaigns MINUTES=10       begin no campaign after ten minutes
+#   make campaigns MINUTES=10       begin no test after ten minutes
 #   make bench BENCH='--help'       hand arguments to the harness
 #   make bench STORE=all            measure everything, and write what the documents show
 #   make mutants MUTANTS='--help'   hand arguments to the mutants' runner
@@ -25,7 +25,7 @@ demo: ## see a split brain, without and with fencing
 	@scripts/venv .venv fencelock --editable '.[cli]' --editable ./lab
 	@.venv/bin/fencelock demo $(DEMO)
 
-check: ## lint, types, and the tests that need no server: two minutes
+check: ## lint, types, and the quick tests that need no server: two minutes
 	@scripts/check
 
 test: ## lint, build the wheels, and run check's and the servers' tests against them

@@ -32,8 +32,7 @@ MARGIN_TTL_FRACTION = 10
 MARGIN_MAX_TTL_FRACTION = 4
 MIN_CLAIMS = 3
 """Claims that one acquire may draw even if its timeout has passed. A source refuses a new claim that it cannot tell
-from
-a late one, for example the first claim after a recovery; a free lock must not be reported busy because of that."""
+from a late one, for example the first claim after a recovery. That must not make a free lock look busy."""
 RETRY_MS = 500
 """The interval at which a waiter retries a source that is unavailable."""
 MAX_CLAIMS = 100

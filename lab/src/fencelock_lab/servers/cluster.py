@@ -78,11 +78,6 @@ class Cluster(Generic[AnyServer]):
         assert leader is not None
         return leader
 
-    def followers(self) -> list[AnyServer]:
-        """Return the running servers that do not lead, as soon as one leads."""
-        leader = self.leader()
-        return [server for server in self.running() if server is not leader]
-
     @property
     def addresses(self) -> str:
         """Host and port of every server, as a URL names them."""

@@ -1,7 +1,7 @@
 """A simulated process's leases, and the keeper that renews them by the library's own flows and schedule.
 
-Promise: when it asks, what it asks for, and what a reply means are the library's: `keep.renew`, `keep.release`,
-`deadline_ms` and `Schedule`. Only the thread and the clock are made up.
+Promise: when it asks, what it asks for, and what a reply means are the library's: `renewal.renew`, `renewal.release`,
+`deadline_ms` and `Schedule`. Only the thread and the clock are simulated.
 """
 
 from collections.abc import Callable, Generator
@@ -39,7 +39,7 @@ class SimulatedLease:
         self.sequencer = Sequencer(grant.source_id, grant.history_id, self.lock, grant.token, self.claim)
 
     def is_believed(self, now_ms: int) -> bool:
-        """Return whether its holder relies on it, as `LeaseRecord.lease_is_over` decides."""
+        """Return whether its holder relies on it, as `LeaseRecord.is_held` decides."""
         return self.state == HELD and now_ms < self.deadline_ms
 
     def leave_held(self, state: str) -> None:
