@@ -72,6 +72,7 @@ def attack_until(wanted: int, program: Program, *words: str) -> tuple[int, Any]:
     return code, verdict
 
 
+@pytest.mark.disk  # doctor warns of a file in memory.
 def test_a_sound_set_up_passes_and_nothing_is_left_behind(program: Program) -> None:
     guard = file_at(program.folder)
     history = program.folder / "history.jsonl"

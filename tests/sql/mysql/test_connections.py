@@ -218,7 +218,7 @@ def test_a_url_is_shown_in_one_spelling_and_without_secrets(
         monkeypatch.delenv(name, raising=False)
     place = parse_url(url)
     assert place.url == shown
-    assert repr(place) == f"Place({shown!r})"
+    assert repr(place) == f"MySQLConnectionInfo({shown!r})"
 
 
 def test_a_url_has_the_defaults_of_the_servers_own_programs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,9 +1,9 @@
 """The simulated world with PostgreSQL's own source in it: its functions on a real server, and its client half.
 
 Promise: what is decided in the database is decided by the statements of `stores/postgres/source/functions_*.sql`, and
-what a process makes of it by `PostgresSourceProtocol` and `SourceIdentity`, on virtual time; the server's clock is off by days. A crash
-keeps what PostgreSQL had flushed and some of what it had not: commits are lost from the end. A server comes back from a
-crash, as a backup or standby, out of a dump, or as a cold copy; only an operator notices the last.
+what a process makes of it by `PostgresSourceProtocol` and `SourceIdentity`, on virtual time; the server's clock is off
+by days. A crash keeps what PostgreSQL had flushed and some of what it had not: commits are lost from the end. A server
+comes back from a crash, as a backup or standby, out of a dump, or as a cold copy; only an operator notices the last.
 """
 
 from collections.abc import Callable, Iterable, Iterator

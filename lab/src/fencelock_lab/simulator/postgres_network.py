@@ -1,9 +1,9 @@
 """What a process says to a simulated PostgreSQL source: by the library's own client half, each statement a message.
 
-Promise: `PostgresSourceProtocol`, `SourceIdentity` and `PostgresSourceCodec` decide what is said and what an answer means, in
-the process that they belong to: it may be frozen or killed between two statements. Each task has a connection, which is
-another one after an error, and after the server is another one. Behind a pooler a statement reaches whichever server
-there is by then; notifications are the server's own, and may be lost.
+Promise: `PostgresSourceProtocol`, `SourceIdentity` and `PostgresSourceCodec` decide what is said and what an answer
+means, in the process that they belong to: it may be frozen or killed between two statements. Each task has a
+connection, which is another one after an error, and after the server is another one. Behind a pooler a statement
+reaches whichever server there is by then; notifications are the server's own, and may be lost.
 """
 
 import hashlib
