@@ -16,7 +16,7 @@
 
 Promise: each message says what happened, to which lock or resource, with which numbers, and what to do. `definite` says
 whether the operation certainly did not happen (True: retry freely) or may have happened (False: look before you retry).
-No message ever contains a claim or a sequencer, because whoever has one can act for the lease.
+No message ever contains a claim or a sequencer, because anyone who has one can act for the lease.
 """
 
 

@@ -103,7 +103,7 @@ class AsyncGuard(BaseGuard):
         return AsyncAdmission(self._executor, self._core, credential_of(lease), native, may_raise=may_raise)
 
     async def close(self, lease: LeaseLike) -> None:
-        """Make the lease's own token stale at every resource: its late tasks and children cannot write any more."""
+        """Make the lease's own token stale at every resource: its late tasks and children can no longer write."""
         credential = credential_of(lease)
         check_closable(credential)
         self._check_free()

@@ -92,7 +92,7 @@ class AsyncLease(BaseLease):
             cancel(self._record.reason or DEADLINE_PASSED)
 
     def _cancel(self, task: "asyncio.Task[Any]", reason: str) -> None:
-        """Runs on the loop, as `release` does: a task that has left its block is not cancelled any more."""
+        """Runs on the loop, as `release` does: a task that has left its block is no longer cancelled."""
         if task in self._to_cancel:
             self._to_cancel.discard(task)
             task.cancel(f"lock {self.lock!r} with token {self.token} was lost: {reason}")

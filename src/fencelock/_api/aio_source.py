@@ -133,7 +133,7 @@ class AsyncSource(BaseSource):
         return info
 
     async def break_lock(self, name: str, *, reason: str) -> BrokenLock:
-        """End the lock's lease, whoever has it, and mint a token for guards to be sealed with; as
+        """End the lock's lease, no matter who has it, and mint a token for guards to be sealed with; as
         `Source.break_lock`.
         """
         claim = draw_claim()

@@ -140,7 +140,7 @@ class Guard(BaseGuard):
         return Admission(self._core, credential_of(lease), connection, may_raise=False)
 
     def close(self, lease: LeaseLike) -> None:
-        """Make the lease's own token stale at every resource: its late threads and children cannot write any more.
+        """Make the lease's own token stale at every resource: its late threads and children can no longer write.
 
         Idempotent. The lease may be over already; a newer holder is not disturbed.
         """

@@ -41,7 +41,7 @@ class Shutdown:
     def check(self) -> None:
         """Raise SourceError if the interpreter is ending."""
         if self.has_begun:
-            raise SourceError("the interpreter is ending: no lock can be waited for any more")
+            raise SourceError("the interpreter is ending: no thread can wait for a lock")
 
     def after_fork_in_child(self) -> None:
         """Forget the parent's switch, whose descriptor would wake the parent's threads."""

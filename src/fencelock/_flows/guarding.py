@@ -240,7 +240,7 @@ def finish(scope: Scope, sequencer: Sequencer, tenure: Tenure, presented: tuple[
             admit(mark, sequencer, was_sealed=(scope.url, mark.resource) in tenure.sealed)
         raise GuardError(
             f"the marks are still this lease's, but {conflict}: nothing of the block was written. Another block of the "
-            f"same lease was faster, or somebody writes there without the guard: begin it anew"
+            f"same lease was faster, or somebody writes there without the guard: start it again"
         ) from conflict
 
 

@@ -56,7 +56,7 @@ def test_g2_a_check_on_an_old_snapshot_says_what_to_do(guarded: Guarded, says_so
     with guarded.client(LOOKS_BACK, init_command=says_so) as native:
         look(native)
         lease = guarded.sealed(6)
-        with pytest.raises(GuardError, match=r"as it was before the mark was raised.*begin it anew"):
+        with pytest.raises(GuardError, match=r"as it was before the mark was raised.*start it again"):
             guarded.guard().check(lease, connection=native)
         run(native, "ROLLBACK")
         look(native)

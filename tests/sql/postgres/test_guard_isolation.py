@@ -43,7 +43,7 @@ def test_g2_a_check_on_an_old_snapshot_says_what_to_do(guarded: Guarded, old: st
     with guarded.client(old) as native:
         look(native)
         lease = guarded.sealed(6)
-        with pytest.raises(GuardError, match=r"as it was before a mark was raised.*begin it anew"):
+        with pytest.raises(GuardError, match=r"as it was before a mark was raised.*start it again"):
             guarded.guard().check(lease, connection=native)
         native.execute("ROLLBACK")
         look(native)

@@ -52,7 +52,7 @@ class WaitingChecks(SourceRig):
         """H7: giving up a place, and telling so."""
         holder, (leaver, stayer) = self._queue_of(2)
         require(not leaver.release().was_held, "a waiter holds nothing")
-        require(self.info().waiters == (stayer.holder,), "H7: a waiter that leaves is not in the queue any more")
+        require(self.info().waiters == (stayer.holder,), "H7: a waiter that leaves is no longer in the queue")
         holder.release()
         require(isinstance(leaver.poll(), ask.ClaimEnded), "H4: nor does it come back")
         stayer.granted(stayer.poll(), "H7: the next one is served")

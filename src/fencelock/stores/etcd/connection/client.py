@@ -86,7 +86,7 @@ Attempts = Generator[EtcdAttempt, Any, Any]
 
 
 class _Channels:
-    """The channels to all members. Each opens with its first call; all are closed when nobody has this object any more.
+    """The channels to all members. Each opens with its first call; all are closed when the program drops this object.
 
     gRPC keeps every channel that was not closed, because of forks.
     """
@@ -125,7 +125,7 @@ def _discard(channels: dict[int, Any]) -> None:
 
 
 def _close_discarded() -> None:
-    """Close the channels that nobody has any more, unless a fork is under way.
+    """Close the channels that nothing refers to, unless a fork is under way.
 
     Closing takes a lock, which a forked child would find taken. A finalizer, which may run inside a call, must not wait
     for the fork either.
@@ -290,7 +290,7 @@ def _after_fork_in_child() -> None:
 
 
 _DISCARDED: list[Any] = []
-"""Channels of this process that nobody has any more, still to be closed."""
+"""Channels of this process that nothing refers to, still to be closed."""
 _INHERITED: list[Any] = []
 """The parent's objects in a forked child, kept because destroying them would use them."""
 _CLIENTS: "weakref.WeakSet[EtcdClient]" = weakref.WeakSet()

@@ -113,7 +113,7 @@ class EtcdWriteBuffer(WriteBuffer):
         self._resources_with_deletes.add(self._resource(where))
 
     def delete_prefix(self, prefix: str | bytes) -> None:
-        """At the end of the block, delete all keys that begin with the prefix, whoever wrote them."""
+        """At the end of the block, delete all keys that begin with the prefix, no matter which client wrote them."""
         start = self._checked_key(prefix)
         self._writes = {key: value for key, value in self._writes.items() if not key.startswith(start)}
         self._deleted_prefixes.append(start)

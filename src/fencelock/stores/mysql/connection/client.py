@@ -226,7 +226,7 @@ def _socket_of(writer: asyncio.StreamWriter) -> socket.socket:
 
 
 def _end_without_loop(transport: Any) -> None:
-    """Close the socket of a closing transport whose loop will not run its callbacks any more."""
+    """Close the socket of a closing transport whose loop no longer runs its callbacks."""
     inner = vars(getattr(transport, "_ssl_protocol", transport)).get("_transport", transport)
     with suppress(Exception):
         inner._call_connection_lost(None)  # noqa: SLF001 - a closed loop offers no public way

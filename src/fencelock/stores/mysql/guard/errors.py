@@ -130,7 +130,7 @@ def old_snapshot(message: str) -> GuardError:
     """Return the error for a transaction that does not see a mark as it is."""
     return GuardError(
         f"{message}. The transaction looks at the database as it was before the mark was raised, perhaps by this very "
-        f"lease: roll it back, and begin it anew after guard.seal(lease)"
+        f"lease: roll it back, and start it again after guard.seal(lease)"
     )
 
 

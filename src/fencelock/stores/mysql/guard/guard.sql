@@ -35,7 +35,7 @@ CALL {here}.fencelock_offer({resources}, {lock}, {token}, {claim}, {source_id}, 
 CALL {here}.fencelock_finish();
 
 -- name: take_back
--- Take back what was presented; an error if the transaction is not the same any more.
+-- Take back what was presented; an error if the transaction is no longer the same.
 CALL {here}.fencelock_take_back({resources});
 
 -- name: check_marks

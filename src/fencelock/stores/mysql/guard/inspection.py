@@ -57,7 +57,7 @@ def _about_tables(entries: list[MySQLProtectionEntry], rows: Rows, url: str) -> 
             left = ", ".join(sorted(kind for kind in KINDS if entry.is_covered(kind))) or "no"
             message = (
                 f"{named} was protected, and only {left} writes meet a trigger of fencelock now: the table or its "
-                f"triggers were dropped or made anew"
+                f"triggers were dropped or recreated"
             )
             yield Finding("lost-protection", message, again, entry.resource)
         elif entry.mode == "observe":

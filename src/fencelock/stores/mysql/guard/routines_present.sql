@@ -13,7 +13,7 @@
 --
 -- READ ONLY has gaps: after a deadlock, SET autocommit, COMMIT AND CHAIN or START TRANSACTION READ WRITE a session goes
 -- on read-write, without its shared lock on the mark. Therefore the triggers compare @fencelock_presented with the mark
--- for each row, read anew and locked: what such a session writes is never a stale write, even if it commits that itself.
+-- for each row, read again and locked: what such a session writes is never a stale write, even if it commits that itself.
 -- `fencelock_finish` and `fencelock_commit` do not find the savepoint then, and commit nothing.
 --
 -- Errors, each with its SQLSTATE at the beginning of its text: FL001 unfenced write, FL002 stale token, FL003 collision,
@@ -196,7 +196,7 @@ END;
 -- name: fencelock_open
 -- Begin the user's transaction on a connection of the guard's own, and admit its writes; there is a result only if some
 -- resources have another mark. Every guarded transaction waits for this, so it is one routine, and it does not save the
--- session's settings, since it sets them anew each time. (MariaDB's limits apply to transactions only; `fencelock_finish`
+-- session's settings, since it sets them each time. (MariaDB's limits apply to transactions only; `fencelock_finish`
 -- lifts the other one.)
 CREATE PROCEDURE fencelock_open(
     p_resources LONGTEXT CHARACTER SET ascii, p_lock VARBINARY(512), p_token BIGINT, p_claim VARBINARY(64),

@@ -35,7 +35,7 @@ def _check_usable(native: Any, kind: type[Any]) -> None:
         raise GuardError("the connection is closed: pass the open one of your own transaction")
     status = native.info.transaction_status
     if status == TransactionStatus.INERROR:
-        raise GuardError("the connection's transaction has failed: roll it back, and begin it anew")
+        raise GuardError("the connection's transaction has failed: roll it back, and start it again")
     if native.autocommit and status == TransactionStatus.IDLE:
         raise GuardError(
             "the connection is in no transaction, so a check would be worth nothing a moment later: write `with "

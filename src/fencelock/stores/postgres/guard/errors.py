@@ -126,7 +126,7 @@ def old_snapshot() -> GuardError:
     """Return the error for a transaction that may not see what a later holder has changed."""
     return GuardError(
         "the transaction looks at the database as it was before a mark was raised, perhaps by this very lease: "
-        "roll it back, and begin it anew after guard.seal(lease)"
+        "roll it back, and start it again after guard.seal(lease)"
     )
 
 

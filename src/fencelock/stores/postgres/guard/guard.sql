@@ -30,7 +30,7 @@ SELECT fencelock.offer($1::text[], $2::bytea, $3::bigint, $4::text, $5::text, $6
 SELECT fencelock.confirm($1::text);
 
 -- name: withdraw
--- Take back what was presented; an error if it is not presented any more.
+-- Take back what was presented; an error if it is no longer presented.
 SELECT fencelock.confirm(($1::text[])[1]), fencelock.withdraw(VARIADIC $1::text[]);
 
 -- name: isolation

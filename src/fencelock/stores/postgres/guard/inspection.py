@@ -41,7 +41,7 @@ def findings(native: psycopg.Connection[Any], info: PostgresConnectionInfo) -> l
 def _lost(url: str, table: str, resource: str) -> Finding:
     message = (
         f"table {table} of resource {resource!r} was protected, and its triggers are gone, disabled or incomplete: it "
-        f"was dropped or made anew, another table has its name now, or ALTER TABLE … DISABLE TRIGGER was run"
+        f"was dropped or recreated, another table has its name now, or ALTER TABLE … DISABLE TRIGGER was run"
     )
     remedy = f"run `fencelock protect {url} …` again, as the last step of every migration that remakes a table"
     return Finding("lost-protection", message, remedy, resource)

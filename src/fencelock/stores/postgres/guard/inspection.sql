@@ -7,7 +7,7 @@ SELECT EXISTS (SELECT FROM pg_class WHERE relnamespace = namespace.oid AND relna
 FROM pg_namespace AS namespace WHERE nspname = 'fencelock';
 
 -- name: lost
--- Tables that were protected, and are not, or not completely: dropped, made anew, triggers dropped or disabled; or
+-- Tables that were protected, and are not, or not completely: dropped, recreated, triggers dropped or disabled; or
 -- renamed, and another table has the name now.
 SELECT protection.name, protection.resource FROM fencelock.protection
 LEFT JOIN fencelock.protected_table AS protected USING (relation)

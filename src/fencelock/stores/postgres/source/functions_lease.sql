@@ -109,7 +109,7 @@ $$;
 --
 -- The common case is one UPDATE: the lock was taken before and is free, nobody waits, enough tokens are reserved, and the
 -- claim cannot be a late duplicate. If another transaction changed the row since the statement began, the comparison of
--- its xmin fails, and `decide` considers everything anew.
+-- its xmin fails, and `decide` considers everything again.
 CREATE FUNCTION fencelock.acquire(
     p_lock bytea, p_claim text, p_holder text, p_ttl_ms bigint, p_born_us bigint, p_mode text, p_channel text,
     p_head_wait_ms bigint, p_queue_limit bigint)

@@ -222,7 +222,7 @@ class ZooKeeperGuardConnection:
         self._info = info
         self._client = client
         self._codec = ZooKeeperGuardCodec(info.url, layout, locks)
-        # The session ends when nobody has the guard any more: a connection keeps it.
+        # The session ends when nothing refers to the guard: a connection does.
         self._guard = guard
 
     @property

@@ -182,7 +182,7 @@ class ZooKeeperSession:
             return
         path, stat = done.value
         # Under the lock that `end` takes: either `end` comes first and its reason is seen here, or the path comes first
-        # and whoever ended the claim removes the node by it.
+        # and the code that ended the claim removes the node by it.
         with self.mutex:
             entry.path, entry.zxid = path, stat.czxid
             is_ended = entry.end_reason is not None

@@ -40,7 +40,7 @@ class _ProcessSessions:
     def check_open(self) -> None:
         """Raise SourceUnavailableError if the interpreter is ending."""
         if self.is_over:
-            raise SourceUnavailableError("the interpreter is ending: no lock can be acquired any more")
+            raise SourceUnavailableError("the interpreter is ending: no lock can be acquired")
 
     def add(self, session: ZooKeeperSession) -> None:
         """Keep a new session, unless the interpreter has begun to end: nobody would close it."""
@@ -76,7 +76,7 @@ class ZooKeeperSessions:
 
     def _reset(self) -> None:
         self._of_process = _ProcessSessions()
-        # The finalizer does not refer to this object, so the sessions end when nobody has the source any more.
+        # The finalizer does not refer to this object, so the sessions end when nothing refers to the source.
         weakref.finalize(self, self._of_process.close)
 
     @property
