@@ -1,7 +1,7 @@
-"""The conformance kits: a check for every rule that a store can break, which its author runs with a few lines.
+"""The conformance kits: a check for every rule that a store can break. A store's author runs them with a few lines.
 
-Promise: a check fails with the rule that was broken. A store declares what it cannot do; no error skips a check.
-A kit is a plain class: pytest collects a subclass of it, and `failures(kit)` runs one without pytest.
+Promise: a failing check names the broken rule. A store declares what it cannot do; an error never skips a check.
+A kit is a plain class: pytest collects its subclasses, and `failures(kit)` runs one without pytest.
 """
 
 from fencelock.testing.conformance.guard import AsyncGuardConformance, GuardConformance

@@ -1,4 +1,4 @@
-"""A store whose replies get lost, for checks of what a client does then."""
+"""A store that loses replies, for checks of how a client reacts."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -17,13 +17,13 @@ from fencelock.protocol import (
 
 
 class LostReplies:
-    """The given store, but the first reply to each of these kinds of request gets lost.
+    """Wrap a store and lose the first reply to each of the given kinds of request.
 
-    BlockSpent is never lost: that request has changed nothing yet.
+    A BlockSpent reply is never lost, because that request has changed nothing yet.
     """
 
     def __init__(self, store: SourceStore, kinds: Iterable[type]) -> None:
-        # Its requests are lost in a thread, whatever the store's client speaks.
+        # This wrapper loses replies in a thread, even if the store's own client uses asyncio.
         self.capabilities: Capabilities = replace(store.capabilities, speaks_asyncio=False)
         self.url = store.url
         self.to_lose = set(kinds)

@@ -1,11 +1,11 @@
-"""The conformance kit for guards: subclass it in a test module, give it ways to write and read, and run pytest."""
+"""The conformance kit for guards: subclass it in a test module, define how to write and read, and run pytest."""
 
 from fencelock.testing.conformance.enforcing import EnforcementChecks
 from fencelock.testing.conformance.sealing import SealChecks
 
 
 class GuardConformance(SealChecks, EnforcementChecks):
-    """Every rule that a guard's store can break, through the sync guard.
+    """Check every rule that a guard's store can break, through the sync guard.
 
     class TestMyGuard(GuardConformance):
         def make_url(self): ...
@@ -13,7 +13,7 @@ class GuardConformance(SealChecks, EnforcementChecks):
         def put_alone(self, table, key, value): ...
         def get(self, table, key): ...
 
-    Declare what the store cannot do by the class's attributes (`enforces = False`); no error skips a check.
+    Declare what the store cannot do with class attributes (`enforces = False`); an error never skips a check.
     """
 
 

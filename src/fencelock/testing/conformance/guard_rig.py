@@ -1,7 +1,7 @@
-"""The language of the checks of a guard: made-up sequencers, and a store with two tables.
+"""The base class of the guard checks: made-up sequencers, and a store with two tables.
 
-Promise: the checks use the public `Guard`, or its async twin, over the store under test, and the kit's methods for
-everything that the store's own client does.
+Promise: the checks use the public `Guard` or its async twin on the store under test, and call the kit's methods for
+everything that the store's own client must do.
 """
 
 import inspect
@@ -19,13 +19,13 @@ class GuardRig(Rig):
     """A fresh store for each check. Subclass it through `GuardConformance`, and define its first four methods."""
 
     is_async = False
-    """Whether the checks go through the async guard, in tasks."""
+    """Whether the checks use the async guard, in tasks."""
     tables: tuple[str, str] = ("red", "blue")
-    """Two tables, or other units that the store protects one by one; `make_url` creates them."""
+    """Two tables, or other units that the store protects separately; `make_url` creates them."""
     enforces = True
     """Whether the store itself refuses writes that present no token (G6)."""
     observes = True
-    """Whether the store can count such writes instead."""
+    """Whether the store can count such writes instead of refusing them."""
     url: str
     source_id: str
     history_id: str
@@ -33,7 +33,7 @@ class GuardRig(Rig):
 
     # --- defined by the store's author--------------------------------------------------------------------------------
     def make_url(self) -> str:
-        """Return the URL of a fresh store with the two tables, empty. `self.folder` is private to the check."""
+        """Return the URL of a fresh store with the two tables, both empty. `self.folder` is private to the check."""
         raise NotImplementedError("define make_url(self) -> str: the URL of a fresh store")
 
     def put(self, native: Any, table: str, key: str, value: str) -> None:
@@ -41,7 +41,7 @@ class GuardRig(Rig):
         raise NotImplementedError("define put(self, native, table, key, value): how to write")
 
     async def put_async(self, native: Any, table: str, key: str, value: str) -> None:
-        """Write through the connection that the async guard yields; define it if that is of another kind."""
+        """Write through the connection that the async guard yields; define it if that connection has another type."""
         self.put(native, table, key, value)
 
     def put_alone(self, table: str, key: str, value: str) -> None:
@@ -49,7 +49,7 @@ class GuardRig(Rig):
         raise NotImplementedError("define put_alone(self, table, key, value): how a client without the guard writes")
 
     def get(self, table: str, key: str) -> str | None:
-        """Return a committed value, None if there is none, as a client that does not use the guard."""
+        """Return a committed value or None, as a client that does not use the guard."""
         raise NotImplementedError("define get(self, table, key): how to read")
 
     def make_store(self, url: str) -> GuardStore:
@@ -81,13 +81,13 @@ class GuardRig(Rig):
         return SourceInfo(source_id or self.source_id, 1, self.history_id, last_token, last_token)
 
     def guard(self, *resources: str, lock: str = LOCK, independent: bool = False) -> Any:
-        """Return a guard over a store of its own; of resource `r` by default."""
+        """Return a guard with its own store; it guards resource `r` by default."""
         store = self.make_store(self.url)
         make_guard = async_guard if self.is_async else sync_guard
         return make_guard(store, resources or ("r",), lock, independent=independent)
 
     def do(self, result: Any) -> Any:
-        """Return the result of a guard's method, awaited if it is the async guard's."""
+        """Return the result of a guard's method; await it if the guard is async."""
         if self.loop is not None and inspect.isawaitable(result):
             return self.loop.wait(result)
         return result
@@ -106,7 +106,7 @@ class GuardRig(Rig):
         key: str = "k",
         then: Exception | None = None,
     ) -> None:
-        """Write a value in a guarded transaction of its own; `then` leave it by an exception."""
+        """Write a value in its own guarded transaction; `then`, if given, is raised at the end of the block."""
         row = (table or self.tables[0], key, value)
         if self.loop is None:
             with guard.transaction(lease) as native:
@@ -128,7 +128,7 @@ class GuardRig(Rig):
         return self.get(table or self.tables[0], key)
 
     def mark(self, resource: str = "r") -> Mark:
-        """Return a resource's mark, read by a client of its own."""
+        """Return a resource's mark, read through a new client."""
         return self.do(self.guard(resource).mark())  # type: ignore[no-any-return]
 
     def protect(self, *, mode: str = "enforce", source: SourceInfo | None = None) -> Any:

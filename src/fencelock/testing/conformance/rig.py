@@ -1,6 +1,6 @@
-"""The base of the conformance kits: a fresh folder for each check, a clock, and how a check fails.
+"""The base class of the conformance kits: a fresh folder for each check, a clock, and the way a check fails.
 
-Promise: pytest calls `setup_method` and `teardown_method` around each check; nothing of pytest is imported, so that
+Promise: pytest calls `setup_method` and `teardown_method` around each check. The kits do not import pytest, so
 `failures()` and other runners can call the checks as well.
 """
 
@@ -18,14 +18,14 @@ from fencelock.testing.clock import ManualClock
 
 
 def require(is_kept: object, rule: str) -> None:
-    """Fail the check with the rule that was broken; plain `assert` would be silent under `python -O`."""
+    """Fail the check and name the broken rule; a plain `assert` does nothing under `python -O`."""
     if not is_kept:
         raise AssertionError(rule)
 
 
 @contextmanager
 def refusal(kind: type[Exception] | tuple[type[Exception], ...], rule: str) -> Iterator[list[Any]]:
-    """Fail with the rule unless the block raises such an error; the list gets that error."""
+    """Fail and name the rule unless the block raises an error of this kind; append that error to the yielded list."""
     caught: list[Any] = []
     try:
         yield caught
@@ -39,8 +39,8 @@ class Rig:
     """The base of every kit: a folder for each check, and a clock."""
 
     clock: ManualClock | None = None
-    """The clock that the store under test reads, if it can be given one; None: the machine's, and checks that need
-    time to pass let it pass.
+    """The clock that the store under test reads, if it accepts one. With None it reads the machine's clock, and
+    checks that need time to pass sleep.
     """
 
     def setup_method(self) -> None:
@@ -48,7 +48,7 @@ class Rig:
         self.folder = Path(tempfile.mkdtemp(prefix="fencelock-"))
 
     def teardown_method(self) -> None:
-        """Remove it."""
+        """Remove the folder."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def now_us(self) -> int:
@@ -56,12 +56,12 @@ class Rig:
         return boottime_us() if self.clock is None else self.clock.now_us()
 
     def tick(self) -> None:
-        """Advance a manual clock: a source may refuse a claim drawn in the microsecond in which another one ended."""
+        """Advance a manual clock: a source may refuse a claim drawn in the microsecond in which another claim ended."""
         if self.clock is not None:
             self.clock.advance(0.000_001)
 
     def pass_time(self, milliseconds: int) -> None:
-        """Let this time and two milliseconds more pass on the store's clock."""
+        """Let this time plus two milliseconds pass on the store's clock."""
         if self.clock is None:
             time.sleep((milliseconds + 2) / 1000)
         else:
@@ -69,7 +69,7 @@ class Rig:
 
 
 def failures(kit: type[Rig]) -> dict[str, BaseException]:
-    """Run every check of a kit without pytest; return what each of those that failed raised, by its name."""
+    """Run every check of a kit without pytest; return the exception of each failed check, by the check's name."""
     found: dict[str, BaseException] = {}
     for name, _ in inspect.getmembers(kit, inspect.isfunction):
         if name.startswith("test_") and (error := failure(kit, name)) is not None:
@@ -78,7 +78,7 @@ def failures(kit: type[Rig]) -> dict[str, BaseException]:
 
 
 def failure(kit: type[Rig], name: str) -> BaseException | None:
-    """Run one check of a kit; return what it raised, or None."""
+    """Run one check of a kit; return its exception, or None if it passes."""
     rig = kit()
     rig.setup_method()
     try:

@@ -8,17 +8,17 @@ from fencelock.testing.runners import AsyncRunner
 
 
 class SourceConformance(TokenChecks, LeaseChecks, WaitingChecks, NameChecks):
-    """Every rule that a source of tokens can break, over the sync driver.
+    """Check every rule that a source of tokens can break, through the sync driver.
 
     class TestMySource(SourceConformance):
         def make_url(self):
             return f"mystore://{self.folder}/locks"
 
-    Declare what the store cannot do by the class's attributes (`has_purge = False`); no error skips a check.
+    Declare what the store cannot do with class attributes (`has_purge = False`); an error never skips a check.
     """
 
 
 class AsyncSourceConformance(SourceConformance):
-    """The same checks over the async driver, in tasks instead of threads."""
+    """The same checks through the async driver, in tasks instead of threads."""
 
     runner_type = AsyncRunner

@@ -1,7 +1,7 @@
-"""The language of the checks of a source: claimants of a lock, who ask a fresh source one request at a time.
+"""The base class of the source checks: claimants of a lock that send one request at a time to a fresh source.
 
-Promise: every request goes through the library's own driver, so that the checks ask what production asks. A request
-that finds the block of tokens spent reserves a block and is repeated, as in the acquire flow.
+Promise: every request goes through the library's own driver, so the checks send the same requests as production. When
+a request finds its block of tokens spent, the driver reserves a new block and repeats the request, as in acquire.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ LONG_TTL_MS = 30_000
 
 
 def ask_flow(request: SourceRequest | DriverRequest) -> SourceFlow[Any]:
-    """Ask for a reply, reserving a block of tokens where the last one is spent."""
+    """Send a request and return the reply; reserve a block of tokens when the last block is spent."""
     while isinstance(reply := (yield request), requests.BlockSpent):
         yield requests.ReserveBlock()
     return reply
@@ -54,7 +54,7 @@ class Claimant:
         return self.rig.ask(self.request())
 
     def queue(self) -> requests.Queued:
-        """Ask for the lock, which is held, and take a place in its queue."""
+        """Ask for a lock that is held, and join its queue."""
         reply = self.rig.ask(self.request(may_wait=True))
         require(
             isinstance(reply, requests.Queued), f"{self.lock!r} is held, so a waiting acquire is queued, not {reply}"
@@ -62,8 +62,8 @@ class Claimant:
         return reply  # type: ignore[no-any-return]
 
     def hold(self) -> requests.Granted:
-        """Acquire the lock, which must be free. A source may refuse a claim that it cannot tell from one that it has
-        forgotten, after a purge for example: then draw a new one, as every acquire does, MIN_CLAIMS in all.
+        """Acquire a lock that must be free. A source may refuse a claim that it cannot distinguish from a forgotten
+        one, after a purge for example. Then draw a new claim, as every acquire does, at most MIN_CLAIMS in total.
         """
         reply = self.acquire()
         for _ in range(MIN_CLAIMS - 1):
@@ -74,7 +74,7 @@ class Claimant:
         return self.granted(reply, f"lock {self.lock!r} is free, so acquire is granted")
 
     def granted(self, reply: Any, rule: str) -> requests.Granted:
-        """Return the reply if it is a grant; fail with the rule if not."""
+        """Return the reply if it is a grant; otherwise fail and name the rule."""
         require(isinstance(reply, requests.Granted), f"{rule}; the reply was {reply}")
         return reply  # type: ignore[no-any-return]
 
@@ -87,7 +87,7 @@ class Claimant:
         return self.rig.ask(requests.Release(self.lock, self.claim))  # type: ignore[no-any-return]
 
     def renew(self) -> str | None:
-        """Renew the lease alone; return the reason if it was refused."""
+        """Renew this lease only; return the reason if the source refuses."""
         return self.rig.renew(self).lost.get(self.claim)
 
 
@@ -103,26 +103,26 @@ class SourceRig(Rig):
     has_purge = True
     """Whether the source can forget idle locks."""
     break_keeps_queue = True
-    """Whether waiters keep their places when the lock is broken. A store that mints tokens with the places cannot keep
-    them: a waiter's token would be below the breaker's, so the waiter has to queue again.
+    """Whether waiters keep their queue positions when the lock is broken. A store that mints tokens with the queue
+    entries cannot keep them: a waiter's token would be below the breaker's, so the waiter must queue again.
     """
     survives_reopening = True
     """Whether a second store made from the same URL is the same source."""
     shows_spent_tokens = True
     """Whether a free lock shows the last token issued for it."""
     renewal_lag_ms = 0
-    """How much less than the ttl a renewal may leave, at stores that renew a session instead of the lease."""
+    """How much less than the ttl a renewal may leave, in stores that renew a session instead of the lease."""
     short_ttl_ms = SHORT_TTL_MS
-    """A ttl that a check can wait for; raise it to the smallest that the store grants."""
+    """A ttl short enough for a check to wait for; raise it to the smallest ttl that the store grants."""
     long_ttl_ms = LONG_TTL_MS
-    """A ttl that no check outlives."""
+    """A ttl longer than any check."""
     churn = 50
-    """Leases that begin and end while a source must remember an ended claim: more than it keeps one by one."""
+    """Leases that begin and end while a source must remember an ended claim: more than it remembers individually."""
     many_names = 1000
-    """Locks taken at once to see whether two names are mixed up: enough to find a 16-bit hash."""
+    """Locks held at once to detect colliding names: enough to detect a 16-bit hash."""
 
     def make_url(self) -> str:
-        """Return the URL of an unused source, a fresh one for each check. `self.folder` is private."""
+        """Return the URL of an unused source, a new one for each check. `self.folder` is private to the check."""
         raise NotImplementedError("define make_url(self) -> str: the URL of a fresh source")
 
     def make_store(self, url: str) -> SourceStore:
@@ -150,23 +150,23 @@ class SourceRig(Rig):
 
     # --- used by the checks -------------------------------------------------------------------------------------------
     def run(self, flow: SourceFlow[Reply]) -> Reply:
-        """Run a flow over the source."""
+        """Run a flow on the source."""
         return self.runner.run(self.store, flow)
 
     def ask(self, request: SourceRequest) -> Any:
-        """Ask the source one thing."""
+        """Send one request to the source."""
         return self.run(ask_flow(request))
 
     def claimant(self, lock: str = "lock", ttl_ms: int | None = None) -> Claimant:
-        """Return a fresh claim, with the long ttl by default."""
+        """Return a new claimant, with the long ttl by default."""
         return Claimant(self, lock, self.long_ttl_ms if ttl_ms is None else ttl_ms)
 
     def brief(self, lock: str = "lock") -> Claimant:
-        """Return a fresh claim with the short ttl."""
+        """Return a new claimant with the short ttl."""
         return self.claimant(lock, self.short_ttl_ms)
 
     def let_expire(self) -> None:
-        """Let a short ttl pass."""
+        """Wait until a lease with the short ttl has expired."""
         self.pass_time(self.short_ttl_ms)
 
     def renew(self, *leases: Claimant) -> requests.Renewed:
@@ -174,15 +174,15 @@ class SourceRig(Rig):
         return self.run(ask(requests.Renew(tuple((lease.lock, lease.claim) for lease in leases))))
 
     def info(self, lock: str = "lock") -> LockInfo:
-        """Inspect a lock."""
+        """Inspect a lock and return the result."""
         return self.run(ask(requests.Inspect(lock)))
 
     def source(self) -> SourceInfo:
-        """Inspect the source."""
+        """Inspect the source and return the result."""
         return self.run(ask(requests.ReadSource()))
 
     def break_lock(self, lock: str = "lock", reason: str = "a check") -> requests.Broken:
-        """End the lock's present lease."""
+        """Break the lock: end its present lease."""
         claim, _ = self.run(draw_flow())
         return self.ask(requests.Break(lock, claim, "an operator", reason))  # type: ignore[no-any-return]
 
