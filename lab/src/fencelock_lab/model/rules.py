@@ -1,6 +1,7 @@
 """The rules of the protocol, each a switch, and the anomalies that they exist to prevent.
 
-Promise: the codes (G1, T7, …) are those of the design, and the text of a rule says what is left out when it is off.
+Promise: the codes (G1, T7, …) are those of docs/reference/rules.md, and the text of a rule says what is left out when
+it is off.
 """
 
 from enum import Enum
@@ -36,7 +37,7 @@ class Rules(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """One rule: its code in the design, what it says, and what is done when it is switched off."""
+    """One rule: its code, what it says, and what is done when it is switched off."""
 
     code: str
     text: str
