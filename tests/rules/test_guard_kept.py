@@ -1,4 +1,4 @@
-"""References to a connection that a user keeps after its block: they never reach into a later block."""
+"""The rule G11 on a SQLite file: references to a connection that a user keeps never reach into a later block."""
 
 import sqlite3
 from collections.abc import Callable
@@ -29,7 +29,7 @@ def guard(open_guard: Opener, file: Path) -> Any:
 
 
 @pytest.mark.parametrize("keep", KEEPERS.values(), ids=KEEPERS)
-def test_what_is_kept_of_a_connection_writes_in_no_later_block(
+def test_g11_what_is_kept_of_a_connection_writes_in_no_later_block(
     guard: Any, file: Path, keep: Callable[[sqlite3.Connection], Any]
 ) -> None:
     """A late thread of an older tenure may have it: its write would be committed with the new holder's."""
@@ -55,7 +55,7 @@ MEDDLING: list[Callable[[sqlite3.Connection], Any]] = [
 ]
 
 
-def test_what_was_done_to_a_kept_connection_does_not_reach_a_later_block(guard: Any, file: Path) -> None:
+def test_g11_what_was_done_to_a_kept_connection_does_not_reach_a_later_block(guard: Any, file: Path) -> None:
     kept: list[sqlite3.Connection] = []
     for meddle in MEDDLING:
         write(guard, HandmadeLease(5), then=kept.append)
@@ -66,7 +66,7 @@ def test_what_was_done_to_a_kept_connection_does_not_reach_a_later_block(guard: 
             assert connection.row_factory is None
 
 
-def test_a_loop_whose_variable_keeps_the_connection_opens_two(open_guard: Opener, file: Path) -> None:
+def test_g11_a_loop_whose_variable_keeps_the_connection_opens_two(open_guard: Opener, file: Path) -> None:
     """While a name still refers to the last block's connection, the next block gets the other one."""
     guard, used = open_guard(file), []
     for _ in range(6):
@@ -76,7 +76,7 @@ def test_a_loop_whose_variable_keeps_the_connection_opens_two(open_guard: Opener
     assert used[::2] == used[:1] * 3
 
 
-def test_connections_that_are_kept_for_ever_do_not_fill_the_pool(open_guard: Opener, file: Path) -> None:
+def test_g11_connections_that_are_kept_for_ever_do_not_fill_the_pool(open_guard: Opener, file: Path) -> None:
     guard, kept = open_guard(file), []
     for _ in range(3 * MAX_IDLE_CONNECTIONS):
         write(guard, HandmadeLease(5), then=kept.append)
