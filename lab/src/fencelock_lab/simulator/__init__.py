@@ -1,10 +1,10 @@
-"""The simulator: the library's real flows under a seeded scheduler, in virtual time, against all that goes wrong.
+"""The simulator: it runs the library's real flows under a seeded scheduler, in virtual time, and injects faults.
 
-Promise: what decides here is what decides in production: `acquire`, `keep`, `guarding`, `operating`, `admit`, and the
-keeper's schedule. What is made up is the world around them: processes that are frozen and killed at any yield, a
-network that loses, doubles, delays and reorders, a source that loses what it had not flushed or goes back to a backup,
-and resources that are restored. The rules are judged after every step; a seed that breaks one is printed, and replays
-exactly:
+Promise: the production code makes every decision: `acquire`, `renewal`, `guarding`, `admin`, `admit` and the keeper's
+schedule. Only the world around them is simulated: processes freeze and die at any yield; the network loses,
+duplicates, delays and reorders messages; the source loses unflushed state or goes back to a backup; and operators
+restore resources. The simulator checks the rules after every step. It prints each seed that breaks a rule, and the
+seed replays exactly:
 
     python -m fencelock_lab.simulator --seeds 0:5000
     python -m fencelock_lab.simulator --seed 17

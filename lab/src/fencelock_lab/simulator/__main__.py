@@ -1,6 +1,6 @@
-"""`python -m fencelock_lab.simulator`: run seeds, print what breaks a rule, and replay it line by line.
+"""`python -m fencelock_lab.simulator`: run seeds, print the seeds that break a rule, and replay one line by line.
 
-Exit codes: 0 no rule was broken, 1 some seed broke one, 64 a mistake in the arguments.
+Exit codes: 0 no seed broke a rule, 1 at least one seed did, 64 invalid arguments.
 """
 
 import argparse
@@ -16,11 +16,11 @@ from fencelock_lab.simulator.world import MakeWorld, SimulatedWorld, SimulationO
 USAGE_ERROR = 64
 STORES = ("memory", "sqlite", "postgres")
 MAX_SHOWN = 10
-"""Broken seeds that are printed; the rest is counted."""
+"""The most broken seeds to print; the rest are only counted."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run what the arguments ask for, and return the exit code."""
+    """Run the command with these arguments and return its exit code."""
     try:
         asked = _parser().parse_args(arguments)
     except SystemExit as end:
@@ -98,7 +98,7 @@ def _run(seeds: range, world_type: MakeWorld) -> int:
 
 
 def summary(outcomes: Iterable[SimulationOutcome]) -> str:
-    """Return what was simulated, in one line."""
+    """Return a one-line summary of the simulated seeds."""
     told = list(outcomes)
     steps, tokens, increments = (sum(getattr(one, name) for one in told) for name in ("steps", "tokens", "increments"))
     broken = sum(one.violation is not None for one in told)

@@ -1,7 +1,7 @@
-"""A simulated client: a process that takes the lock, keeps its lease, and increments what it guards.
+"""A simulated client: a process that takes the lock, keeps its lease, and increments the guarded resources.
 
-Promise: every decision about locks and guards is the library's own: `acquire`, `keep` and `guarding`, driven one
-request at a time. What is written here is what their drivers and callers do around them.
+Promise: the library's own `acquire`, `renewal` and `guarding` make every decision about locks and guards, driven one
+request at a time. This module plays only their drivers and callers.
 """
 
 from collections.abc import Generator
@@ -31,11 +31,11 @@ LATE_WRITE_ODDS = 0.2
 
 
 class TenureOverError(FencelockError):
-    """The worker stops what it does under this lease, and acquires anew."""
+    """The worker stops its work under this lease and acquires the lock again."""
 
 
 class Habits:
-    """What a client does, drawn once for it."""
+    """The behaviour of one client, drawn once when it starts."""
 
     def __init__(self, kernel: Any, ttl_ms: int) -> None:
         self.ttl_ms = ttl_ms
@@ -71,7 +71,7 @@ class SimulatedClient:
         self._number = 0
 
     def start(self) -> None:
-        """Let keeper and worker run."""
+        """Start the keeper and the worker."""
         self.process.start(self._keeper.run(), self._network.answer)
         self.process.start(self._work(), self._network.answer)
 
@@ -84,7 +84,7 @@ class SimulatedClient:
         return self._network.source.oracle
 
     def beliefs(self) -> list[SimulatedLease]:
-        """Return the leases that this process may rely on; a dead one relies on nothing."""
+        """Return the leases that this process may rely on; a dead process has none."""
         return [] if self.process.is_dead else self.leases
 
     # --- the worker ---------------------------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ class SimulatedClient:
             if not self.kernel.chance(self.habits.forget_odds):
                 yield from self._release(lease)
             else:
-                # A lease that nobody refers to any more is abandoned (H2).
+                # The worker drops its last reference to the lease, so the lease is abandoned (H2).
                 lease.leave_held(RELEASED)
                 self._keeper.abandon(lease)
             if self.kernel.chance(LATE_WRITE_ODDS) and not lease.has_unknown_write:
@@ -136,7 +136,7 @@ class SimulatedClient:
             raise TenureOverError("the lease is over")
 
     def _increment(self, lease: SimulatedLease) -> Body:
-        """Read all resources, think, and write each: the time in between is what fencing is about."""
+        """Read all resources, think, and write each of them; fencing protects the time in between."""
         values: dict[str, tuple[Any, ...]] = {}
         self._check_valid(lease)
         yield from self._seal_all(lease)
@@ -156,7 +156,7 @@ class SimulatedClient:
                 self._places_oracle.confirmed(resource, write)
 
     def _seal_all(self, lease: SimulatedLease) -> Body:
-        """With one place the first transaction seals; with several, all are sealed before the first is read (G2)."""
+        """Seal all resources before the first read (G2); with one store the first transaction seals them."""
         if len(self._places) > 1:
             for place, scope in zip(self._places, self._scopes, strict=True):
                 yield from over(self._session(place), guarding.seal(scope, lease.sequencer, lease.tenure))
@@ -184,7 +184,7 @@ class SimulatedClient:
             raise
 
     def _send_write(self, lease: SimulatedLease, place: SimulatedResource, scope: Scope, new: dict[str, Any]) -> Body:
-        """Write by one message, which may arrive when its sender has long been told that the outcome is unknown."""
+        """Write with one message, which may arrive long after its sender has given up with an unknown outcome."""
         yield Job(lambda: run_at_once(self._session(place), self._body_of_write(lease, scope, new)))
 
     def _body_of_write(self, lease: SimulatedLease, scope: Scope, new: dict[str, Any]) -> Body:
@@ -195,7 +195,7 @@ class SimulatedClient:
 
     def _session(self, place: SimulatedResource) -> SimulatedSession:
         session = SimulatedSession(place)
-        # The server learns of the death a little later: a commit that is under way may be faster.
+        # The server learns of the death a little later, so a commit in flight may arrive first.
         self.process.at_death.append(lambda: self.kernel.after(self.kernel.between(1, 500_000), session.rollback))
         return session
 
@@ -216,7 +216,7 @@ class SimulatedClient:
             self._keeper.abandon(lease)
 
     def _write_late(self, lease: SimulatedLease) -> Body:
-        """What a forgotten thread does with the sequencer; the oracle sees to it that nothing comes of it too late."""
+        """Write with the sequencer as a forgotten thread would; the oracle checks that a late write has no effect."""
         place, scope = self._places[0], self._scopes[0]
         values: dict[str, Any] = {}
         try:
@@ -230,11 +230,11 @@ class SimulatedClient:
             self._judge(error, lease)
 
     def _judge(self, error: FencelockError, lease: SimulatedLease) -> None:
-        """Fail where a guard refused what it must admit."""
+        """Raise Violation if a guard refused an operation that it must admit."""
         self.kernel.trace(self.process.name, "stops: {}: {}", type(error).__name__, error)
         match error:
             case OutcomeUnknownError():
-                # A write that may still be under way could overtake a later one under the same token.
+                # A write still in flight could overtake a later write with the same token.
                 lease.has_unknown_write = True
             case TokenCollisionError() if lease.claim not in self._source_oracle.doubtful:
                 raise Violation(f"T1: two claims present token {lease.token}: {error}") from error
@@ -253,7 +253,7 @@ class SimulatedClient:
 
 
 def over(session: SimulatedSession, flow: Body) -> Body:
-    """Run a guard's flow over a session, as `_drivers/guard.py` does: an exception leaves no transaction open."""
+    """Run a guard's flow on a session, as `_drivers/guard.py` does: an exception leaves no transaction open."""
     step: Any = flow.send
     value: Any = None
     try:
@@ -273,7 +273,7 @@ def over(session: SimulatedSession, flow: Body) -> Body:
 
 
 def run_at_once(session: SimulatedSession, flow: Body) -> Any:
-    """Run a guard's flow in one step, as a conditional write does at its server; its error is a reply as well."""
+    """Run a guard's flow in one step, as a server does with a conditional write; return its error as a reply."""
     step: Any = flow.send
     value: Any = None
     try:

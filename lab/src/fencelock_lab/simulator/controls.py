@@ -1,10 +1,10 @@
-"""Negative controls: each breaks one rule, in the library or in the simulated stores, and the simulator must find it.
+"""Negative controls: each breaks one rule in the library or in the simulated stores, and the simulator must find it.
 
-Promise: a control changes what it says and nothing else, while its `with` block runs. A simulator that passes whatever
-it is given proves nothing: `tests/lab/simulator` runs every control.
+Promise: a control changes only what its name says, and only while its `with` block runs. A simulator that accepts
+everything proves nothing, so `tests/lab/simulator` runs every control.
 """
 
-# ruff: noqa: SLF001, ARG001 - to break a rule is to reach inside, and to ignore what one is told.
+# ruff: noqa: SLF001, ARG001 - breaking a rule means using private names and ignoring arguments.
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -30,7 +30,7 @@ Ledger = reference_model.ReferenceModel
 FAR_MS = 1_000_000
 Change = tuple[Any, str, Any]
 
-# What the replacements below go on with.
+# The original methods, which the replacements below call.
 _start_again = Ledger.start_again
 _release = Ledger._release
 _granted_before = Ledger._granted_before
@@ -98,7 +98,7 @@ def _no_expiry(self: Ledger, lock: str, now_ms: int) -> bool:
 
 
 class _NoReply:
-    """What no source says."""
+    """A reply that no source sends."""
 
 
 # --- queues -----------------------------------------------------------------------------------------------------------
@@ -223,12 +223,12 @@ CONTROLS: dict[str, tuple[Change, ...]] = {
     "G10: close does nothing": ((guarding, "close", _flow_of_nothing),),
     "G10: break leaves the guards alone": ((admin, "outrank", _flow_of_nothing),),
 }
-"""What is changed by each control: (owner, attribute, replacement)."""
+"""The changes that each control makes: (owner, attribute, replacement)."""
 
 
 @contextmanager
 def control(name: str) -> Iterator[None]:
-    """Break one rule inside the block; KeyError if there is no such control."""
+    """Break one rule inside the block; raise KeyError if the control does not exist."""
     before = [(owner, attribute, vars(owner)[attribute]) for owner, attribute, _ in CONTROLS[name]]
     try:
         for owner, attribute, replacement in CONTROLS[name]:
@@ -240,7 +240,7 @@ def control(name: str) -> Iterator[None]:
 
 
 def first_violation(name: str, seeds: Iterable[int], simulate: Callable[[int], Any]) -> Any:
-    """Return the outcome of the first seed that finds the broken rule; None if none of them does."""
+    """Return the outcome of the first seed that finds the broken rule, or None if no seed finds it."""
     with control(name):
         for seed in seeds:
             outcome = simulate(seed)

@@ -1,7 +1,7 @@
-"""A simulated process's leases, and the keeper that renews them by the library's own flows and schedule.
+"""The leases of a simulated process, and the keeper that renews them with the library's own flows and schedule.
 
-Promise: when it asks, what it asks for, and what a reply means are the library's: `renewal.renew`, `renewal.release`,
-`deadline_ms` and `Schedule`. Only the thread and the clock are simulated.
+Promise: the library decides when to send a request, which request to send, and how to read the reply:
+`renewal.renew`, `renewal.release`, `deadline_ms` and `Schedule`. Only the thread and the clock are simulated.
 """
 
 from collections.abc import Callable, Generator
@@ -23,7 +23,7 @@ ABANDON_PAUSE_MS = 250
 
 
 class SimulatedLease:
-    """A lease as its process knows it: what `LeaseRecord` is to the library, without its threads and clock."""
+    """A lease as its process knows it: a `LeaseRecord` without threads and clock."""
 
     def __init__(self, attempt: Attempt, grant: Grant, driver: object) -> None:
         assert attempt.claim is not None, "a grant without a claim"
@@ -39,17 +39,17 @@ class SimulatedLease:
         self.sequencer = Sequencer(grant.source_id, grant.history_id, self.lock, grant.token, self.claim)
 
     def is_believed(self, now_ms: int) -> bool:
-        """Return whether its holder relies on it, as `LeaseRecord.is_held` decides."""
+        """Return whether the holder relies on the lease, as `LeaseRecord.is_held` decides."""
         return self.state == HELD and now_ms < self.deadline_ms
 
     def leave_held(self, state: str) -> None:
-        """Move from held to another state, once."""
+        """Move from held to another state; later calls do nothing."""
         if self.state == HELD:
             self.state = state
 
 
 class SimulatedKeeper:
-    """Renews the leases of one process, and abandons what was interrupted."""
+    """Renews the leases of one process, and releases interrupted claims."""
 
     def __init__(
         self, process: SimulatedProcess, wake: Callable[[str], None], relied_on: Callable[[Any], None]
@@ -63,19 +63,19 @@ class SimulatedKeeper:
         self.abandoned: dict[str, str] = {}
 
     def add(self, lease: SimulatedLease, now_ms: int) -> None:
-        """Keep a new lease."""
+        """Start to renew a new lease."""
         self._relied_on(lease)
         self.schedule.add(lease, now_ms)  # type: ignore[arg-type]
         self._wake(self._bell)
 
     def abandon(self, claimed: SimulatedLease | Attempt) -> None:
-        """Release a claim that may stand at the source, as soon as the source can be told."""
+        """Release a claim that the source may hold, as soon as the source is reachable."""
         if claimed.claim is not None:
             self.abandoned[claimed.claim] = claimed.lock
             self._wake(self._bell)
 
     def run(self) -> Body:
-        """What the keeper's thread does, for ever."""
+        """Run the keeper's loop; it never ends."""
         yield ask.Listen("", self._bell)
         while True:
             now_ms = yield ask.Now()

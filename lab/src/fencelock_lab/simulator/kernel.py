@@ -1,8 +1,8 @@
-"""Virtual time, processes and tasks: what runs when, and who is frozen or dead.
+"""Virtual time, processes and tasks: the kernel decides what runs when, and which process is frozen or dead.
 
-Promise: one seed, one history. Everything random is drawn from one generator, events at the same time run in the order
-in which they were planned, and no real clock, thread or hash order is consulted. A process can be frozen or killed at
-every yield of every task in it, between the moment when a reply has arrived and the moment when it is used.
+Promise: one seed gives one history. One generator draws everything random, events at the same time run in the order
+in which they were planned, and the kernel reads no real clock, thread or hash order. The kernel can freeze or kill a
+process at every yield of every task in it, between the arrival of a reply and its use.
 """
 
 import heapq
@@ -16,12 +16,12 @@ START_US = 1_000_000_000
 Action = Callable[..., None]
 
 
-class Violation(AssertionError):  # noqa: N818 - it names what was found, not a mistake of the caller's.
-    """A rule was broken; the message says which, and by whom."""
+class Violation(AssertionError):  # noqa: N818 - it names a finding, not a caller's mistake.
+    """A rule was broken; the message says which rule, and what broke it."""
 
 
 class Sleep(NamedTuple):
-    """What a task yields to let time pass. Reply: None."""
+    """A request of a task to let time pass. Reply: None."""
 
     duration_us: int
 
@@ -59,11 +59,11 @@ class SimulatedKernel:
         heapq.heappush(self._plan, (max(when_us, self.now_us), next(self._numbers), action, arguments))
 
     def after(self, delay_us: int, action: Action, *arguments: Any) -> None:
-        """Plan an action for some time from now."""
+        """Plan an action after a delay."""
         heapq.heappush(self._plan, (self.now_us + delay_us, next(self._numbers), action, arguments))
 
     def run(self, until_us: int) -> None:
-        """Run what is planned until then; the clock shows that time afterwards."""
+        """Run the actions planned up to this time, then set the clock to it."""
         plan = self._plan
         while plan and plan[0][0] <= until_us:
             self.now_us, _, action, arguments = heapq.heappop(plan)
@@ -72,7 +72,7 @@ class SimulatedKernel:
         self.now_us = until_us
 
     def trace(self, who: str, what: str, *details: object) -> None:
-        """Write a line of the trace; `what` is formatted with the details only if somebody reads it."""
+        """Add a line to the trace; format `what` with the details only if tracing is on."""
         if self.is_tracing:
             self.lines.append(Line(self.now_us, who, what.format(*details)))
 
@@ -86,7 +86,7 @@ class SimulatedKernel:
 
 
 class Computer:
-    """How processes live and die: the odds of a freeze and of a crash at each step."""
+    """The odds that a process freezes or crashes at each step."""
 
     def __init__(self, kernel: SimulatedKernel) -> None:
         self.kernel = kernel
@@ -96,7 +96,7 @@ class Computer:
 
 
 class SimulatedProcess:
-    """Some tasks that are frozen together and die together."""
+    """A group of tasks that freeze together and die together."""
 
     def __init__(self, computer: Computer, name: str) -> None:
         self.computer = computer
@@ -107,12 +107,12 @@ class SimulatedProcess:
         self.at_death: list[Action] = []
 
     def freeze(self, duration_ms: int) -> None:
-        """Run nothing of this process for a while."""
+        """Stop all tasks of this process for a while."""
         self.kernel.trace(self.name, "is frozen for {} ms", duration_ms)
         self.frozen_until_us = self.kernel.now_us + duration_ms * US_PER_MS
 
     def kill(self) -> None:
-        """Run nothing of this process any more; what it has sent stays on its way."""
+        """Stop this process for good; the messages that it has sent stay in flight."""
         if not self.is_dead:
             self.kernel.trace(self.name, "is killed")
             self.is_dead = True
@@ -120,7 +120,7 @@ class SimulatedProcess:
                 action()
 
     def is_struck(self) -> bool:
-        """Draw whether this step is the process's last, or is delayed by a freeze; return whether it is dead."""
+        """Draw whether the process dies or freezes at this step; return whether it is dead."""
         computer, kernel = self.computer, self.kernel
         if kernel.chance(computer.freeze_odds) and kernel.now_us >= self.frozen_until_us:
             self.freeze(kernel.between(1, computer.longest_freeze_ms))
@@ -129,12 +129,12 @@ class SimulatedProcess:
         return self.is_dead
 
     def start(self, body: Generator[Any, Any, None], answer: "Answer") -> None:
-        """Run a task, whose requests `answer` answers."""
+        """Start a task; `answer` answers its requests."""
         Task(self, body, answer).reply(0, 0, None)
 
 
 class Pending:
-    """What `answer` returns when the reply comes later, by `Task.reply`."""
+    """The result of `answer` when the reply comes later, through `Task.reply`."""
 
 
 PENDING = Pending()
@@ -142,7 +142,7 @@ Answer = Callable[["Task", Any], Any]
 
 
 class Task:
-    """One generator of a process. It waits for the reply to what it yielded last, and for no older one."""
+    """One generator of a process. It accepts only the reply to its latest request."""
 
     __slots__ = ("_answer", "body", "process", "ticket")
 
@@ -153,21 +153,21 @@ class Task:
         self._answer = answer
 
     def reply(self, ticket: int, delay_us: int, value: Any) -> None:
-        """Go on with a value, or an exception to be thrown, some time from now, unless an earlier reply was faster."""
+        """Resume with a value, or throw an exception, after a delay, unless another reply arrives first."""
         self.process.kernel.after(delay_us, self._arrive, ticket, value)
 
     def put_between(self, body: Generator[Any, Any, None]) -> None:
-        """Run another generator from now on; it runs the old one, which has asked for something, inside."""
+        """Replace this task's generator by a wrapper, which runs the old generator and has its pending request."""
         self.body = body
         self.reply(self.ticket, 0, None)
 
     def _arrive(self, ticket: int, value: Any) -> None:
         if ticket == self.ticket:
-            self.ticket += 1  # From here on this reply is the one: a later one finds another ticket.
+            self.ticket += 1  # Accept this reply; a later reply finds another ticket and is dropped.
             self._go_on(value)
 
     def _go_on(self, value: Any) -> None:
-        """Run the task until it has to wait; before every step its process may be frozen or killed."""
+        """Run the task until it must wait; its process may freeze or die before every step."""
         process, kernel = self.process, self.process.kernel
         while value is not PENDING and not process.is_dead:
             if process.is_struck():

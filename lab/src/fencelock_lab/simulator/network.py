@@ -1,8 +1,8 @@
-"""The simulated network: requests and replies that are lost, late, doubled and out of order.
+"""The simulated network: it loses, delays, duplicates and reorders requests and replies.
 
-Promise: a request to the source may take effect at any time after it was sent, once, twice or never, whatever its
-sender was told. A connection to a place keeps the order of its requests, and may break: then a commit that was under
-way has happened or has not, and any other transaction is undone.
+Promise: a request to the source may take effect at any time after it was sent, once, twice or never, independently of
+the reply that its sender got. A connection to a store keeps the order of its requests and may break: a commit in
+flight then has or has not happened, and any other transaction is rolled back.
 """
 
 from collections.abc import Callable
@@ -36,20 +36,20 @@ class Write(NamedTuple):
 
 
 class At(NamedTuple):
-    """A request to a place, over a session."""
+    """A request to a guarded store, over a session."""
 
     session: SimulatedSession
     request: Any
 
 
 class Job(NamedTuple):
-    """A conditional write that is one message: it is done when it arrives, at once. Reply: None, or its error."""
+    """A conditional write in one message, carried out on arrival. Reply: None, or its error."""
 
     body: Callable[[], None]
 
 
 class Odds:
-    """How bad the network is; all of it at rest until a seed says otherwise."""
+    """The odds of network faults; none until a seed sets them."""
 
     def __init__(self) -> None:
         self.request_lost = 0.0
@@ -62,7 +62,7 @@ class Odds:
 
 
 class SimulatedNetwork:
-    """Answers what tasks yield."""
+    """Answers the requests that tasks yield."""
 
     def __init__(self, kernel: SimulatedKernel, source: SimulatedSource) -> None:
         self.kernel = kernel
@@ -76,7 +76,7 @@ class SimulatedNetwork:
         self._generation = 0
 
     def answer(self, task: Task, request: Any) -> Any:
-        """Return the reply to what needs no network; have anything else answered some time."""
+        """Return the reply to a local request; send any other request and answer it later."""
         kind = type(request)
         if kind is ask.Now:
             return self.kernel.now_ms
@@ -104,11 +104,11 @@ class SimulatedNetwork:
         return self.kernel.between(100, 1500)
 
     def forget(self) -> None:
-        """Lose every request to the source that is under way, as a power cut of a whole machine does."""
+        """Lose every request in flight to the source, as a power cut of a whole machine does."""
         self._generation += 1
 
     def cut(self, process: SimulatedProcess, duration_ms: int) -> None:
-        """Let nothing through between a process and the source for a while; what is under way arrives."""
+        """Cut a process off from the source for a while; messages in flight still arrive."""
         self.kernel.trace("network", "is cut for {} for {} ms", process.name, duration_ms)
         self._cut_until_us[process.name] = self.kernel.now_us + duration_ms * US_PER_MS
 
@@ -144,14 +144,14 @@ class SimulatedNetwork:
                 kernel.after(self._delay() + self._delay(), arrive)
         task.reply(ticket, TIMEOUT_US, OutcomeUnknownError("no reply came"))
 
-    # --- bells --------------------------------------------------------------------------------------------------------
+    # --- notifications ------------------------------------------------------------------------------------------------
     def _ring(self, lock: str) -> None:
         claim = self.source.head(lock)
         if claim is not None and not self.kernel.chance(self.odds.bell_lost):
             self.kernel.after(self._delay(), self.tell, claim)
 
     def tell(self, claim: str) -> None:
-        """Wake the task that listens under this name, now or when it next waits."""
+        """Wake the task that listens for this claim, now or at its next wait."""
         sleeper = self._sleepers.pop(claim, None)
         if sleeper is None:
             self._told.add(claim)
@@ -169,7 +169,7 @@ class SimulatedNetwork:
             self._sleepers[claim] = (task, task.ticket)
         task.reply(task.ticket, timeout_ms * US_PER_MS, None)
 
-    # --- places -------------------------------------------------------------------------------------------------------
+    # --- guarded stores -----------------------------------------------------------------------------------------------
     def _at_place(self, task: Task, at: At) -> None:
         kernel, ticket, give_up_us = self.kernel, task.ticket, self.kernel.now_us + BUSY_PATIENCE_US
         session, request = at
@@ -179,7 +179,7 @@ class SimulatedNetwork:
         def arrive() -> None:
             place = session.place
             if type(request) in _BEGINS and task.process.is_dead:
-                return  # Its connection is closed: the place begins nothing for it any more.
+                return  # The connection is closed: the store starts no new work for it.
             is_busy = place.writer is not None and place.writer is not session
             if type(request) in _BEGINS and is_busy and kernel.now_us < give_up_us:
                 kernel.after(kernel.between(1, 10) * US_PER_MS, arrive)
@@ -196,7 +196,7 @@ class SimulatedNetwork:
 
 
 def perform(session: SimulatedSession, request: Any) -> Any:
-    """Do at a place what one request asks; an error of the tree is a reply as well."""
+    """Carry out one request at a guarded store; return a FencelockError as a reply."""
     try:
         if type(request) is Read:
             return session.get(request.resource, "value")

@@ -1,8 +1,8 @@
-"""What must be true of every history: the rules, told from what an onlooker sees, never from a store's own state.
+"""Checks the rules on every history, from an observer's view, never from a store's own state.
 
-Promise: each observation is judged in the step in which it is made, by what was observed before; a broken rule is a
-`Violation` that names the rule. Where a history was broken on purpose and nobody raised the epoch yet, the source's
-promises rest (`is_tainted`), and the guards' do not.
+Promise: the oracle judges each observation in the step in which it is made, by the observations before it, and raises
+a `Violation` that names the broken rule. After a history was broken on purpose and until an operator raises the epoch,
+the oracle suspends the source's rules (`is_tainted`), but not the guards' rules.
 """
 
 from collections.abc import Callable, Iterable
@@ -14,7 +14,7 @@ from fencelock.protocol import source_requests as ask
 from fencelock_lab.simulator.kernel import Violation
 
 Write = tuple[str, int]
-"""An increment: by which claim, and its number."""
+"""An increment: its claim and its number."""
 
 
 class Belief(Protocol):
@@ -26,24 +26,24 @@ class Belief(Protocol):
     deadline_ms: int
 
     def is_believed(self, now_ms: int) -> bool:
-        """Return whether the holder relies on it at this moment."""
+        """Return whether the holder relies on the lease at this moment."""
 
 
 class Tenancy(NamedTuple):
-    """Who holds a lock at the source, and until when if it is not renewed."""
+    """The claim that holds a lock at the source, and the deadline of its lease unless it is renewed."""
 
     claim: str
     deadline_ms: int
 
 
 class SourceOracle:
-    """Watches what a source answers, and what its clients make of it: T1, T3, T4, H1, H4, H5, H7, H8."""
+    """Checks a source's replies and its clients' conclusions: T1, T3, T4, H1, H4, H5, H7, H8."""
 
     def __init__(self, beliefs: Callable[[], Iterable[Belief]]) -> None:
         self.is_tainted = False
         self.excused: set[str] = set()
         self.doubtful: set[str] = set()
-        """Claims whose tokens a source may have issued twice, since it went back unnoticed."""
+        """Claims whose tokens a source may have issued twice, because it went back unnoticed."""
         self.last_token = 0
         self.grants = 0
         self._beliefs = beliefs
@@ -70,25 +70,25 @@ class SourceOracle:
             getattr(self, judge)(request, reply, now_ms)
 
     def relied_on(self, belief: Belief) -> None:
-        """A holder has a new deadline: it lies a margin before the source's, whenever the reply arrived."""
+        """Check a holder's new deadline: it lies a margin before the source's, independently of the reply's arrival."""
         tenancy = self._held.get(belief.lock)
         if tenancy is None or tenancy.claim != belief.claim or self.is_tainted:
-            return  # It has ended at the source since: the next grant shows whether its holder knows in time.
+            return  # The lease has ended at the source; the next grant shows whether its holder notices in time.
         late_ms = belief.deadline_ms + margin_ms(belief.ttl_ms) - tenancy.deadline_ms
         if late_ms > 0:
             raise Violation(f"H1: claim {belief.claim} is relied on for {late_ms} ms longer than the source allows")
 
     def gave_up(self, claim: str) -> None:
-        """A client was told that it does not get the lock, and forgets this claim."""
+        """Note that a client learned that it does not get the lock and forgot this claim."""
         self._given_up.add(claim)
 
     def doubled(self, request: Any) -> None:
-        """The network itself made two of a request: no client can know that one may still be under way."""
+        """Note that the network duplicated a request; no client can know that a copy may still be in flight."""
         if isinstance(request, ask.Acquire):
             self._doubled.add(request.claim)
 
     def everything_ended(self) -> None:
-        """The source forgot who held what, or an operator ended it: holders learn of it at their next beat."""
+        """Note that every lease ended, by data loss or an operator; holders learn of it at their next renewal."""
         for claim in (*self._tokens, *(claim for queue in self._queues.values() for claim in queue)):
             self._ended.add(claim)
             self.excused.add(claim)
@@ -96,7 +96,7 @@ class SourceOracle:
         self._queues.clear()
 
     def regressed(self) -> None:
-        """The source was restored: until its epoch is raised it may issue tokens twice."""
+        """Note that the source was restored; until its epoch is raised it may issue tokens twice."""
         self.doubtful.update(self._tokens)
         self.everything_ended()
         self.is_tainted = True
@@ -174,7 +174,7 @@ class SourceOracle:
     def _broken(self, request: ask.Break, reply: ask.Broken, now_ms: int) -> None:
         before = self._tokens.get(request.claim)
         if before == reply.token:
-            return  # The same break, asked again.
+            return  # A repeated request for the same break.
         if before is not None and request.claim not in self._ended:
             raise Violation(f"T3: the same break minted {before}, and then {reply.token}")
         self._fresh_token(reply.token, f"the break of lock {request.lock!r}")
@@ -203,7 +203,7 @@ class SourceOracle:
 
 
 class ResourceOracle:
-    """Watches what is read and committed at the guarded places: G1, G2, G3, G5, G8, G9, G10, and no increment lost."""
+    """Checks reads and commits at the guarded resources: G1, G2, G3, G5, G8, G9, G10, and lost increments."""
 
     def __init__(self, resources: Iterable[str]) -> None:
         self.acknowledged: dict[str, list[Write]] = {}
@@ -214,14 +214,14 @@ class ResourceOracle:
         self._sealers: set[tuple[str, str]] = set()
         self._lost_seals: set[tuple[str, str]] = set()
         self._used: set[tuple[str, str]] = set()
-        """Tenures that have relied on their seal of a resource: they have read it, or were told that it is closed."""
+        """Tenures that have relied on their seal of a resource: they have read it, or know that they closed it."""
         self._void: set[tuple[str, str]] = set()
         self._lost_writes: set[Write] = set()
         self._owners: dict[str, str | None] = {}
         self._left: set[tuple[str, str]] = set()
 
     def read(self, claim: str, token: int, resource: str) -> None:
-        """A tenure has read from a resource of the lock."""
+        """Check a tenure's read from a resource of the lock."""
         self._check_owner(claim, resource, "read")
         for other, sealed in self._sealed.items():
             if sealed < token and (claim, other) not in self._lost_seals:
@@ -230,7 +230,7 @@ class ResourceOracle:
         self._readers = max(self._readers, token)
 
     def marked(self, before: Mark | None, after: Mark) -> None:
-        """A mark was committed."""
+        """Check a committed mark."""
         resource = after.resource
         if before is not None and after.token < before.token:
             raise Violation(f"G8: the mark of {resource!r} went down from {before.token} to {after.token}")
@@ -247,7 +247,7 @@ class ResourceOracle:
             self._closed[resource] = max(self._closed.get(resource, 0), after.token)
 
     def written(self, resource: str, claim: str | None, token: int, before: tuple[Any, ...], after: Any) -> None:
-        """A value of the resource was committed by a client that presented this claim, or none."""
+        """Check a committed value of the resource; `claim` is None if the client presented no claim."""
         if claim is None:
             raise Violation(f"G6: {resource!r} was written without a token")
         self._check_owner(claim, resource, "wrote")
@@ -270,28 +270,28 @@ class ResourceOracle:
             raise Violation(f"G1: claim {claim} {what} {resource!r} under the mark of {owner}")
 
     def left(self, claim: str, resource: str) -> None:
-        """A client was told that it has closed the resource for its own token."""
+        """Note that a client knows that it has closed the resource for its own token."""
         self._used.add((claim, resource))
         self._left.add((claim, resource))
 
     def outranked(self, resource: str, token: int) -> None:
-        """An operator was told that the resource refuses everybody up to this token."""
+        """Note that an operator knows that the resource refuses every token up to this one."""
         self._closed[resource] = max(self._closed.get(resource, 0), token)
 
     def confirmed(self, resource: str, write: Write) -> None:
-        """A client was told that its increment is committed; unless a restore has undone it since."""
+        """Note that a client knows that its increment is committed, unless a restore has undone it since."""
         self.confirmations += 1
         if write not in self._lost_writes:
             self.acknowledged.setdefault(resource, []).append(write)
 
     def is_own(self, resource: str, claim: str) -> bool:
-        """Return whether the resource's mark is this tenure's, and open."""
+        """Return whether the resource's mark belongs to this tenure and is open."""
         return self._owners.get(resource) == claim
 
     def restored(
         self, marks: dict[str, Mark | None], before: dict[str, tuple[Any, ...]], after: dict[str, tuple[Any, ...]]
     ) -> None:
-        """A place went back to an older state: what it lost by that is nobody's fault, and every reading is void."""
+        """Note that a store went back to an older state: excuse the lost increments, and discard every read."""
         self._readers = 0
         for resource, mark in marks.items():
             token = mark.token if mark else 0
@@ -311,11 +311,11 @@ class ResourceOracle:
             self.acknowledged[resource] = [write for write in self.acknowledged.get(resource, ()) if write in kept]
 
     def is_lost(self, claim: str, resource: str) -> bool:
-        """Return whether a restore took this tenure's seal away, so that SealLostError is the right answer."""
+        """Return whether a restore removed this tenure's seal, so that SealLostError is the right answer."""
         return (claim, resource) in self._lost_seals
 
     def check_acknowledged(self, resource: str, value: tuple[Any, ...]) -> None:
-        """At the end, everything that was acknowledged is there."""
+        """Check at the end that the value contains every acknowledged increment."""
         missing = [write for write in self.acknowledged.get(resource, ()) if write not in value]
         if missing:
             raise Violation(f"{resource!r} lost acknowledged increments: {missing}")

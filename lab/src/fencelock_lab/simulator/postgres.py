@@ -1,9 +1,9 @@
-"""The simulated world with PostgreSQL's own source in it: its functions on a real server, and its client half.
+"""The simulated world with PostgreSQL's own source: its functions on a real server, and its client code.
 
-Promise: what is decided in the database is decided by the statements of `stores/postgres/source/functions_*.sql`, and
-what a process makes of it by `PostgresSourceProtocol` and `SourceIdentity`, on virtual time; the server's clock is off
-by days. A crash keeps what PostgreSQL had flushed and some of what it had not: commits are lost from the end. A server
-comes back from a crash, as a backup or standby, out of a dump, or as a cold copy; only an operator notices the last.
+Promise: in the database, the statements of `stores/postgres/source/functions_*.sql` make every decision; in a process,
+`PostgresSourceProtocol` and `SourceIdentity` make them, on virtual time. The server's clock is wrong by days. A crash
+keeps the flushed commits and some of the unflushed ones: it loses the latest commits. A server comes back after a
+crash, as a backup or standby, from a dump, or as a cold copy; only an operator can notice a cold copy.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -34,19 +34,19 @@ BASE_US = 1_800_000_000_000_000
 CALENDAR_S = 1_800_000_000
 MAX_SKEW_US = 10 * 86_400_000_000
 CRASH_ODDS = 0.3
-"""The share of worlds whose server crashes again and again, beside those that draw it anyway."""
+"""The share of worlds whose server crashes repeatedly, in addition to those that draw this fault anyway."""
 CLOCK_SET_ODDS = 0.15
 CALENDAR_ODDS = 0.8
-"""The share of worlds whose server's clock is set while it runs; and of the others, where it tells the right year."""
+"""The share of worlds whose server's clock is set while it runs; and, of the others, the share with the right year."""
 _NO_TOKEN = {"FL102", "FL103"}
-"""Errors by which the functions themselves refuse to issue a token a second time, or above the bound."""
+"""Errors with which the functions themselves refuse to issue a token twice or above the bound."""
 RECOVERIES = ("recovered", "recovered", "dump", "cold")
-"""How a server comes back from a copy: as a backup or standby, out of a dump, or as a stopped server's folder."""
+"""How a server comes back from a copy: as a backup or standby, from a dump, or as a stopped server's folder."""
 
 
 @contextmanager
 def virtual_time(now_us: Callable[[], int]) -> Iterator[None]:
-    """Have PostgreSQL's client half read this clock inside the block."""
+    """Make PostgreSQL's client code read this clock inside the block."""
     modules = (identity, source, sql_source)
     before = [vars(module)["boottime_us"] for module in modules]
     try:
@@ -59,14 +59,14 @@ def virtual_time(now_us: Callable[[], int]) -> Iterator[None]:
 
 
 class Saved(NamedTuple):
-    """A state of the source, and what an onlooker knew of it."""
+    """A state of the source, and an observer's knowledge of it."""
 
     state: str
     memory: Memory
 
 
 class PostgresBehindANetwork(SimulatedSource):
-    """The simulated source, with PostgreSQL in the ledger's place."""
+    """The simulated source, with PostgreSQL instead of the reference model."""
 
     oracle: RecoveringOracle
 
@@ -78,7 +78,7 @@ class PostgresBehindANetwork(SimulatedSource):
         self.is_clock_set = kernel.chance(CLOCK_SET_ODDS)
         self.oracle = (ClocklessOracle if self.is_clock_set else RecoveringOracle)(beliefs)
         self.server = 1
-        """The number of the server that answers: another one after each recovery."""
+        """The number of the answering server; it changes at each recovery."""
         self.is_down = False
         self.is_pooled = kernel.chance(0.2)
         self._flush_odds = kernel.random.choice((0.0, 0.1, 0.5))
@@ -96,19 +96,19 @@ class PostgresBehindANetwork(SimulatedSource):
         return self.kernel.now_us + self._offset_us
 
     def set_clock(self, by_us: int) -> None:
-        """Somebody sets the server's clock, forward or back."""
+        """Set the server's clock forward or back, as an operator does."""
         self.kernel.trace("source", "has its clock set by {} us", by_us)
         self._offset_us += by_us
 
     # --- requests -----------------------------------------------------------------------------------------------------
     def say(self, said: Say) -> Any:
-        """Answer a statement that has arrived with its rows; an error of the tree is an answer as well."""
+        """Answer a statement with its rows, or with a FencelockError."""
         if said.server not in {None, self.server}:
             return OutcomeUnknownError("the connection to the old server broke")
         if self.is_down:
             return SourceUnavailableError("the server is down")
         if said.statement == SQL.settle_in and self._has_settled_in:
-            return []  # Here it is one session.
+            return []  # The simulation has only one session.
         self._has_settled_in = self._has_settled_in or said.statement == SQL.settle_in
         try:
             outcome = self.database.run(self._now_us, said.statement, said.parameters)
@@ -117,7 +117,7 @@ class PostgresBehindANetwork(SimulatedSource):
         if said.is_answer:
             reply = said.hear(outcome.rows)
             self.kernel.trace("source", "{} -> {}", said.request, reply)
-            # Deadlines are microseconds here: what is rounded down would end too early for the oracle.
+            # Deadlines are in microseconds here: with rounded times a lease would end too early for the oracle.
             self.oracle.saw(said.request, reply, cast("int", Decimal(self.kernel.now_us).scaleb(-3)))
         if outcome.is_flushed or (outcome.has_changed and self.kernel.chance(self._flush_odds)):
             self.flush()
@@ -132,7 +132,7 @@ class PostgresBehindANetwork(SimulatedSource):
         return known
 
     def perform(self, request: Any) -> Any:
-        """Answer a request of an operator at the server itself, who has seen nothing before."""
+        """Answer an operator's request at the server itself, through a client without earlier knowledge."""
         talk = PostgresClient(store_at(self.database.url), self).answer(request)
         try:
             said = next(talk)
@@ -142,9 +142,9 @@ class PostgresBehindANetwork(SimulatedSource):
         except StopIteration as done:
             return done.value
 
-    # --- what is left -------------------------------------------------------------------------------------------------
+    # --- crashes and restores -----------------------------------------------------------------------------------------
     def flush(self) -> None:
-        """Have everything until now survive a crash, if there is to be one in this world."""
+        """Make the present state survive a crash, if this world can have one."""
         if self.may_crash:
             self._flushed = self._saved()
 
@@ -152,28 +152,28 @@ class PostgresBehindANetwork(SimulatedSource):
         return Saved(self.database.save(), self.oracle.memory())
 
     def stop(self) -> None:
-        """Crash: what was not flushed is lost."""
+        """Crash, and lose the unflushed commits."""
         self.kernel.trace("source", "crashes, and loses what it had not flushed")
         self.is_down = True
         self._come_back(self._flushed, "recovered")
 
     def start(self) -> None:
-        """Take connections again. Leases whose rows are left go on; the next grant begins a history."""
+        """Accept connections again. Leases with surviving rows continue; the next grant begins a history."""
         self.is_down = False
         self.kernel.trace("source", "has recovered")
 
     def back_up(self) -> None:
-        """Keep a copy of the present state; a backup and a standby have only what was flushed."""
+        """Keep a copy of the present state; a backup or a standby has only the flushed commits."""
         if not self.oracle.is_tainted:
             self._flushed = self._saved()
             self._copies = [*self._copies[-MAX_BACKUPS + 1 :], self._flushed]
             self.kernel.trace("source", "is copied")
 
     def restore(self, *, is_noticed: bool) -> None:
-        """Go back to a copy. Only a cold one has to be noticed by an operator, who raises the epoch then."""
+        """Go back to a copy. Only for a cold copy must an operator notice and raise the epoch."""
         if not self._copies:
             return
-        # By the counter alone nobody knows what was issued after the copy was made.
+        # The counter alone does not tell which tokens were issued after the copy was made.
         how = self.kernel.random.choice(RECOVERIES if self._has_calendar else ("cold",))
         copy = self.kernel.random.choice(self._copies)
         self.kernel.trace("source", "goes back to a copy: {}", how)
@@ -191,7 +191,7 @@ class PostgresBehindANetwork(SimulatedSource):
         self.flush()
 
     def raise_epoch(self) -> None:
-        """Begin a new history above every other: once more than one began ever before."""
+        """Raise the epoch until it is above every earlier one."""
         info = self._info
         self._newest_epoch = max(self._newest_epoch, info.epoch) + 1
         while info.epoch < self._newest_epoch:
@@ -209,7 +209,7 @@ class PostgresBehindANetwork(SimulatedSource):
 
 
 class PostgresWorld(SimulatedWorld):
-    """A world whose source is PostgreSQL's, in a database of its own."""
+    """A world with PostgreSQL's source in its own database."""
 
     network: PostgresNetwork
     source: PostgresBehindANetwork
@@ -222,7 +222,7 @@ class PostgresWorld(SimulatedWorld):
         self.network = PostgresNetwork(self.kernel, self.source)
 
     def run(self) -> None:
-        """Run it on virtual time."""
+        """Run the world on virtual time."""
         with virtual_time(lambda: self.kernel.now_us):
             super().run()
 
@@ -231,7 +231,7 @@ class PostgresWorld(SimulatedWorld):
         super()._plan(fault, about_every_ms)
 
     def _faults_of_stores(self) -> tuple[Callable[[], None], ...]:
-        """Not both at once: what a crash loses is told from what was drawn later by a clock that goes on (H4)."""
+        """Draw crashes or clock changes, not both: telling lost claims from later ones needs a steady clock (H4)."""
         faults = (*super()._faults_of_stores(), self._purge)
         if self.source.is_clock_set:
             return tuple(fault for fault in faults if fault not in self._losses)
@@ -253,7 +253,7 @@ class PostgresWorld(SimulatedWorld):
         self.source.set_clock(self.kernel.between(-furthest_us, furthest_us))
 
     def _purge(self) -> None:
-        """What `fencelock purge` does."""
+        """Purge the source, as `fencelock purge` does."""
 
         def body() -> Any:
             try:

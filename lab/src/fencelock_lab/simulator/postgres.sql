@@ -1,13 +1,13 @@
 -- name: create_schema
--- By this schema a database is known as one that is for simulations.
+-- This schema marks a database as one for simulations.
 CREATE SCHEMA simulated;
 
 -- name: create_draw
--- What is drawn at random elsewhere is counted here, so that a seed replays exactly.
+-- Counts the values that production draws at random, so that a seed replays exactly.
 CREATE SEQUENCE simulated.draw;
 
 -- name: create_now_us
--- The source's clock: the simulator tells it before each statement.
+-- The source's clock: the simulator sets it before each statement.
 CREATE OR REPLACE FUNCTION fencelock.now_us() RETURNS bigint LANGUAGE sql VOLATILE AS
 $$ SELECT current_setting('simulated.now_us')::bigint $$;
 
@@ -22,7 +22,7 @@ $$
 $$;
 
 -- name: create_draw_id
--- An id that was not drawn before in this world.
+-- Draws an id that this world has not drawn before.
 CREATE FUNCTION simulated.draw_id() RETURNS uuid LANGUAGE sql VOLATILE AS
 $$ SELECT md5(nextval('simulated.draw')::text)::uuid $$;
 
@@ -93,13 +93,13 @@ SELECT setval('simulated.draw', 1), set_config('simulated.start_us', %s, false),
 SELECT simulated.save()::text;
 
 -- name: load
--- Another one in its place.
+-- Replaces the present state by a saved one.
 SELECT simulated.load(%s::jsonb, %s);
 
 -- name: tell_time
--- Comes before each statement, in its transaction.
+-- Runs before each statement, in its transaction.
 SELECT set_config('simulated.now_us', %s, false);
 
 -- name: tell_outcome
--- Comes after each statement, in its transaction: whether it has changed anything, and whether that will be flushed.
+-- Runs after each statement, in its transaction: whether it has changed anything, and whether the commit flushes it.
 SELECT pg_current_xact_id_if_assigned() IS NOT NULL, current_setting('synchronous_commit') <> 'off';

@@ -1,9 +1,9 @@
-"""A database for simulations: PostgreSQL's own source on a real server, whose clock is told to it.
+"""A database for simulations: PostgreSQL's own source on a real server, with a clock that the simulator sets.
 
-Promise: the functions are those of `stores/postgres/source/functions_*.sql`; only the clock is a setting, and
-`begin_history` is told its calendar and the id that it draws. Each statement is a transaction, and is watched: whether
-it changed anything, and whether that is flushed. A saved state can be put in the place of the present one in every way
-in which a server can come back. Never: a database with a source that somebody uses.
+Promise: the functions are those of `stores/postgres/source/functions_*.sql`, except that the clock is a setting, and
+that `begin_history` reads a simulated calendar and a simulated id. Each statement is a transaction; the outcome says
+whether it changed anything and whether the change is flushed. A saved state can replace the present one in every way
+in which a server can come back. Never uses a database with a source that is in use.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from fencelock.stores.sql.source import Rows
 from fencelock.stores.statements import statements
 
 CHANNEL = "fencelock_simulated"
-"""Where all simulated processes listen."""
+"""The channel on which all simulated processes listen."""
 SQL = statements(__package__, "postgres.sql")
 _ANEW = {"CREATE FUNCTION": "CREATE OR REPLACE FUNCTION"}
 _TOLD = {
@@ -28,7 +28,7 @@ _CREATED = [name for name in SQL if name.startswith("create_")]
 
 
 class StatementOutcome(NamedTuple):
-    """What a statement returned, and what became of what it did."""
+    """The rows of a statement, and whether its changes exist and are flushed."""
 
     rows: Rows
     has_changed: bool
@@ -36,7 +36,7 @@ class StatementOutcome(NamedTuple):
 
 
 class SimulatedDatabase:
-    """One connection to a database that has a source to simulate, and nothing else."""
+    """One connection to a database that contains only a source to simulate."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -55,7 +55,7 @@ class SimulatedDatabase:
         self._unused = self.save()
 
     def _prepare(self) -> None:
-        """Make the source anew, and put virtual time into it."""
+        """Create a new source that uses virtual time."""
         [(has_source, is_ours)] = self.native.execute(
             "SELECT to_regnamespace('fencelock') IS NOT NULL, to_regnamespace('simulated') IS NOT NULL"
         )
@@ -69,7 +69,7 @@ class SimulatedDatabase:
         self.native.execute(SQL.draw_first_ids.encode())
 
     def replace(self, name: str, changes: dict[str, str]) -> None:
-        """Replace one of the source's functions by a text that differs in this: all the changes are found in it."""
+        """Redefine one of the source's functions with these changes to its text; each change must match."""
         text = next(file[name] for file in FUNCTIONS if name in file)
         for old, new in {**_ANEW, **_TOLD.get(name, {}), **changes}.items():
             if old not in text:
@@ -78,13 +78,13 @@ class SimulatedDatabase:
         self.native.execute(text.encode())
 
     def begin_world(self, now_us: int, calendar_s: int) -> None:
-        """Go back to a source that nobody has used, and to a session that nobody has used."""
+        """Return to an unused source and an unused session."""
         self.native.execute(SQL.begin_session.encode())
         self.native.execute(SQL.begin_world.encode(), (str(now_us), str(now_us), str(calendar_s), self._unused))
         self._told.clear()
 
     def run(self, now_us: int, statement: str, parameters: Sequence[Any]) -> StatementOutcome:
-        """Run a statement at a time, in one transaction and one trip; psycopg's errors are passed on."""
+        """Run a statement at this virtual time, in one transaction and one round trip; psycopg's errors propagate."""
         together = f"{SQL.tell_time};{statement};{SQL.tell_outcome}"
         cursor = self.native.execute(together.encode(), (str(now_us), *parameters))
         cursor.nextset()
@@ -99,11 +99,11 @@ class SimulatedDatabase:
         return state  # type: ignore[no-any-return]
 
     def load(self, state: str, how: str) -> None:
-        """Put a saved state in the place of the present one; `how` is what `simulated.load` knows."""
+        """Replace the present state by a saved one; `how` is an argument of `simulated.load`."""
         self.native.execute(SQL.load.encode(), (state, how))
 
     def take_told(self) -> list[str]:
-        """Return what was told since the last call."""
+        """Return the notifications since the last call."""
         told, self._told = self._told, []
         return told
 

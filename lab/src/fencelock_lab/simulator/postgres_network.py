@@ -1,9 +1,9 @@
-"""What a process says to a simulated PostgreSQL source: by the library's own client half, each statement a message.
+"""The traffic between a process and a simulated PostgreSQL source: each statement of the client code is a message.
 
-Promise: `PostgresSourceProtocol`, `SourceIdentity` and `PostgresSourceCodec` decide what is said and what an answer
-means, in the process that they belong to: it may be frozen or killed between two statements. Each task has a
-connection, which is another one after an error, and after the server is another one. Behind a pooler a statement
-reaches whichever server there is by then; notifications are the server's own, and may be lost.
+Promise: the library's `PostgresSourceProtocol`, `SourceIdentity` and `PostgresSourceCodec` choose the statements and
+read the answers, in their own process, which may freeze or die between two statements. Each task has a connection; it
+gets a new one after an error and after the server changes. Behind a pooler a statement reaches the server that is
+present on arrival. The server itself sends the notifications, and they may be lost.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ _TO_SOURCE = frozenset(ReferenceModel.ANSWERS)
 
 
 class Say(NamedTuple):
-    """A statement under way, for a request, over a connection to one server; None: to whichever is there."""
+    """A statement in flight, for a request, over a connection to one server, or to the present server if it is None."""
 
     statement: str
     parameters: Any
@@ -37,11 +37,11 @@ class Say(NamedTuple):
 
     @property
     def is_answer(self) -> bool:
-        """Whether its rows are the answer to the request, and not what has to be known before."""
+        """Whether its rows answer the request, rather than prepare it."""
         return type(self.request) is ask.ReadSource or self.statement not in {SQL.describe, SQL.settle_in}
 
     def hear(self, rows: Any) -> Any:
-        """Return what the rows mean as a reply, without a client of its own."""
+        """Decode the rows into a reply, without a client."""
         if type(self.request) is ask.ReadSource:
             return None
         codec = PostgresSourceCodec(SourceView(None, 0, int, int), CHANNEL)
@@ -49,7 +49,7 @@ class Say(NamedTuple):
 
 
 def store_at(url: str) -> PostgresSource:
-    """Return the source as one process sees it; all processes listen on one channel."""
+    """Return one process's view of the source; all processes listen on one channel."""
     store = PostgresSource(url)
     listener: Any = SimpleNamespace(name=CHANNEL)
     store.listener = listener
@@ -57,7 +57,7 @@ def store_at(url: str) -> PostgresSource:
 
 
 class PostgresClient:
-    """What one task has at hand: its process's view of the source, and a connection of its own."""
+    """The client state of one task: its process's view of the source, and its own connection."""
 
     def __init__(self, store: PostgresSource, source: Any) -> None:
         self._store = store
@@ -71,7 +71,7 @@ class PostgresClient:
         self._protocol.attach(SimpleNamespace(info=SimpleNamespace(backend_pid=backend_id)))
 
     def go_on(self, body: Body, request: Any) -> Body:
-        """Run a task's body that has just asked for `request`, and say for it what a source is asked."""
+        """Continue a task's body after it has yielded `request`, and send the statements of its source requests."""
         while True:
             try:
                 value = (yield from self.answer(request)) if type(request) in _TO_SOURCE else (yield request)
@@ -84,9 +84,9 @@ class PostgresClient:
                 return
 
     def answer(self, request: Any) -> Body:
-        """Say what a request needs, and return the reply."""
+        """Send the statements of a request, and return the reply."""
         if not self._source.is_pooled and self._server != self._source.server:
-            self._connect()  # `is_alive` has found that the old connection was ended.
+            self._connect()  # `is_alive` has found that the server ended the old connection.
         talk = self._protocol.operations(request)
         server = None if self._source.is_pooled else self._server
         try:
@@ -97,7 +97,7 @@ class PostgresClient:
         except StopIteration as done:
             return done.value
         except FencelockError:
-            self._connect()  # The pool closes a connection that saw an error.
+            self._connect()  # The pool closes a connection after an error.
             raise
 
 
@@ -112,7 +112,7 @@ class PostgresNetwork(SimulatedNetwork):
         self._claims_by_digest: dict[str, str] = {}
 
     def answer(self, task: Task, request: Any) -> Any:
-        """Return the reply to what needs no network; have anything else answered some time."""
+        """Return the reply to a local request; send any other request and answer it later."""
         if type(request) is Say:
             if request.is_answer:
                 self._send(
@@ -126,13 +126,13 @@ class PostgresNetwork(SimulatedNetwork):
         return super().answer(task, request)
 
     def _to_source(self, task: Task, request: Any) -> None:
-        """A task asks a source for the first time: from here on its client half runs between."""
+        """Connect a task at its first request to a source: its client code then handles all its requests."""
         self.kernel.trace(task.process.name, "connects, to ask {}", request)
         client = PostgresClient(self._store_of(task.process), self.source)
         task.put_between(client.go_on(task.body, request))
 
     def _greet(self, task: Task, said: Say) -> None:
-        """Carry what changes nothing, sooner or later: to lose it, too, would leave little to see in a bad network."""
+        """Deliver a statement that changes nothing, perhaps late. Losing these as well would stop nearly all work."""
         ticket = task.ticket
         self.kernel.after(self._delay(), lambda: task.reply(ticket, self._delay(), self._say(said)))
 

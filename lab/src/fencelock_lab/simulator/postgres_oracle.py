@@ -1,7 +1,7 @@
-"""What must be true of a source that loses its last commits, and goes on with the leases that are left.
+"""Checks for a source that loses its last commits and continues with the surviving leases.
 
-Promise: what is left is known from what an onlooker had seen when it was flushed, never from the store's own tables. A
-claim whose row was lost has ended, and is granted to nobody again.
+Promise: the oracle derives the surviving state from an observer's knowledge at the time of the flush, never from the
+store's own tables. A claim whose row was lost has ended, and the source never grants it again.
 """
 
 from typing import Any, NamedTuple
@@ -11,21 +11,21 @@ from fencelock_lab.simulator.oracle import Belief, SourceOracle, Tenancy
 
 
 class Memory(NamedTuple):
-    """Who held and who waited at some moment, as an onlooker knew it."""
+    """The holders and waiters at some moment, as an observer knew them."""
 
     held: dict[str, Tenancy]
     queues: dict[str, dict[str, int]]
 
 
 class RecoveringOracle(SourceOracle):
-    """Judges a source whose leases go on where their rows are left. A claim that was lost with its row has ended."""
+    """Checks a source whose leases continue if their rows survive. A claim whose row is lost has ended."""
 
     def memory(self) -> Memory:
-        """Return what would be left if the source lost everything from now on."""
+        """Return the state that would survive if the source lost every later commit."""
         return Memory(dict(self._held), {lock: dict(queue) for lock, queue in self._queues.items()})
 
     def recovered(self, memory: Memory) -> None:
-        """The source knows again what it knew then. Holders whose renewals were lost may rely on them still."""
+        """Note that the source went back to this state. Holders of lost renewals may still rely on them."""
         unharmed = {now.claim for lock, now in self._held.items() if memory.held.get(lock) == now} - self.excused
         self.everything_ended()
         self.excused -= unharmed
@@ -35,7 +35,7 @@ class RecoveringOracle(SourceOracle):
         self._ended -= {claim for queue in memory.queues.values() for claim in queue}
 
     def relied_on(self, belief: Belief) -> None:
-        """A holder has a new deadline; one that counts from a renewal that was lost is nobody's fault."""
+        """Check a holder's new deadline; excuse a deadline that counts from a lost renewal."""
         if belief.claim not in self.excused:
             super().relied_on(belief)
 
@@ -45,10 +45,10 @@ class RecoveringOracle(SourceOracle):
 
 
 class ClocklessOracle(RecoveringOracle):
-    """Judges a source whose clock is set while it runs by what must hold whatever a clock says: T1, T3, H4, H5."""
+    """Checks a source whose clock is set while it runs, with the rules that need no clock: T1, T3, H4, H5."""
 
     def relied_on(self, belief: Belief) -> None:
-        """A lease that ends early, or late, is the clock's fault."""
+        """Accept any deadline: the clock may end a lease early or late."""
 
     def _check_turn(self, lock: str, claim: str, now_ms: int) -> None:
         queue = self._queues.get(lock, {})
@@ -66,4 +66,4 @@ class ClocklessOracle(RecoveringOracle):
         super()._queued(request, reply, 0)
 
     def _renewed(self, request: ask.Renew, reply: ask.Renewed, now_ms: int) -> None:
-        """Whether a lease had run out is a question of the clock."""
+        """Skip the check for expired leases, which depends on the clock."""

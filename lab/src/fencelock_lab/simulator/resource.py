@@ -1,7 +1,7 @@
-"""The simulated resource: a place whose readings, marks and commits are shown to the oracle.
+"""The simulated guarded store: it shows its reads, marks and commits to the oracle.
 
-Promise: a value is a tuple of increments, so that a lost one is seen in the step in which it is overwritten. A session
-that sleeps inside its transaction for too long is thrown out, as a server does that limits idleness (G3).
+Promise: a value is a tuple of increments, so the oracle sees a lost increment in the step that overwrites it. The
+store ends a transaction whose session sleeps for too long, as a server with an idle limit does (G3).
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ KEY = "value"
 
 
 class SimulatedResource(MemoryResource):
-    """A place with some resources, each of one protected table that has its name."""
+    """A store with some resources, each with one protected table of the same name."""
 
     def __init__(
         self, kernel: SimulatedKernel, oracle: ResourceOracle, name: str, resources: tuple[str, ...], lock: str
@@ -39,11 +39,11 @@ class SimulatedResource(MemoryResource):
 
     def back_up(self) -> None:
         """Keep a copy of the committed state."""
-        self._backups.append(self.state)  # Nobody changes a committed state: a commit puts another in its place.
+        self._backups.append(self.state)  # A committed state is immutable: a commit replaces it by a new one.
         self.kernel.trace(self.name, "is backed up: {}", self.state.marks)
 
     def restore(self) -> None:
-        """Go back to a backup; whoever was inside is thrown out."""
+        """Go back to a backup, and end the open transaction."""
         if self._backups:
             if self.writer is not None:
                 self.writer.rollback()
@@ -60,19 +60,19 @@ class SimulatedResource(MemoryResource):
 
 
 class SimulatedSession(MemoryResourceSession):
-    """A client's connection to a place."""
+    """A client's connection to a simulated store."""
 
     place: SimulatedResource
 
     def get(self, table: str, key: str) -> Any:
-        """Return a value, and let the oracle know who has read it."""
+        """Return a value, and report the read to the oracle."""
         sequencer = self.presented.get(table)
         if sequencer is not None:
             self.place.oracle.read(sequencer.claim, sequencer.token, table)
         return super().get(table, key)
 
     def publish(self) -> None:
-        """Commit, and have the oracle judge what was committed."""
+        """Commit, and have the oracle check the committed marks and values."""
         place, before, after = self.place, self.place.state, self.inside
         for resource in place.resources:
             mark = after.marks[resource]

@@ -1,7 +1,7 @@
-"""The simulated source: a ledger behind a network, with a disk that keeps what was flushed.
+"""The simulated source: a reference model behind a network, with a disk that keeps only flushed state.
 
-Promise: only `ReserveBlock` and `RaiseEpoch` are flushed, as T1 demands and no more; an unclean stop loses everything
-after the last flush. Each reply is shown to the oracle in the same step in which it was decided.
+Promise: the source flushes only `ReserveBlock` and `RaiseEpoch`, the minimum that T1 demands; an unclean stop loses
+everything after the last flush. The source shows each reply to the oracle in the step that decides it.
 """
 
 from typing import Any
@@ -31,7 +31,7 @@ class SimulatedSource:
         self._newest_epoch = self.ledger.epoch
 
     def perform(self, request: Any) -> ask.SourceReply | FencelockError:
-        """Answer a request that has arrived; an error of the tree is a reply as well."""
+        """Answer a request with a reply or a FencelockError."""
         if self.is_down:
             return SourceUnavailableError("the source is down")
         try:
@@ -45,25 +45,25 @@ class SimulatedSource:
         return reply
 
     def has_flushed(self, request: Any) -> bool:
-        """Return whether everything until this request is on the disk now."""
+        """Return whether everything up to this request is on the disk."""
         return type(request) in {ask.ReserveBlock, ask.RaiseEpoch}
 
     def flush(self) -> None:
-        """Have everything until now survive an unclean stop."""
+        """Make the present state survive an unclean stop."""
         self._durable = self.ledger.copy()
 
     def head(self, lock: str) -> str | None:
-        """Return whose turn it is, to be told of a release."""
+        """Return the claim at the head of the queue, which a release notifies."""
         return self.ledger.head(lock, self.kernel.now_ms)
 
     def stop(self) -> None:
-        """Stop uncleanly: what was not flushed is lost."""
+        """Stop uncleanly, and lose the unflushed state."""
         self.kernel.trace("source", "stops, and loses what it had not flushed")
         self.is_down = True
         self.ledger = self._durable.copy()
 
     def start(self) -> None:
-        """Start after an unclean stop: tokens go on above the bound, and nobody holds anything."""
+        """Start after an unclean stop: tokens continue above the bound, and no lock is held."""
         self.ledger.start_again(self.kernel.now_us, "the source was started again")
         self.flush()
         self.is_down = False
@@ -76,7 +76,7 @@ class SimulatedSource:
         self.kernel.trace("source", "is backed up at token {}", self.ledger.counter)
 
     def restore(self, *, is_noticed: bool) -> None:
-        """Go back to a backup; an operator raises the epoch, or has not noticed."""
+        """Go back to a backup; an operator who notices raises the epoch."""
         if not self._backups:
             return
         self.ledger = self.kernel.random.choice(self._backups).copy()
@@ -87,7 +87,7 @@ class SimulatedSource:
         self.flush()
 
     def raise_epoch(self) -> None:
-        """Begin a new history above every other: once more than it was raised ever before."""
+        """Raise the epoch until it is above every earlier one."""
         wanted = self._newest_epoch + 1
         while self.ledger.epoch < wanted:
             self.perform(ask.RaiseEpoch(self.ledger.history_id, "an operator"))

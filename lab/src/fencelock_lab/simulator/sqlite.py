@@ -1,8 +1,8 @@
-"""The simulated world with SQLite's own source in it: its statements and decisions, on virtual time.
+"""The simulated world with SQLite's own source: its statements and decisions, on virtual time.
 
-Promise: every request is answered by `SQLiteSourceConnection` over a database in memory; only its clock, its kernel and
-its disk are made up. What survives a power cut is what `transact_flushed` had flushed. A power cut ends every process
-of the machine, as it must: the deadlines in the file are on the clock of one boot.
+Promise: `SQLiteSourceConnection` answers every request from a database in memory; only its clock, its kernel and its
+disk are simulated. A power cut keeps only the state that `transact_flushed` has flushed. It ends every process of the
+machine, because the deadlines in the file are on the clock of one boot.
 """
 
 import sqlite3
@@ -30,19 +30,19 @@ URL_PREFIX = "sqlite:///"
 
 @cache
 def _template() -> tuple[tempfile.TemporaryDirectory[str], Path, bytes]:
-    """Return a source that nobody has used: its folder, its file, which tells its birth, and its pages."""
+    """Return an unused source: its folder, its file, which identifies it, and its pages."""
     folder = tempfile.TemporaryDirectory(prefix="fencelock-")
     path = Path(folder.name) / "locks.db"
     connection = SQLiteSource(f"{URL_PREFIX}{path}").connect()
     connection.perform(ask.ReadSource())
     connection.close()
     with closing(sqlite3.connect(path)) as native:
-        native.execute("PRAGMA journal_mode = DELETE")  # A database in memory has no log beside it.
+        native.execute("PRAGMA journal_mode = DELETE")  # A database in memory has no separate log file.
         return folder, path, native.serialize()
 
 
 class Clock:
-    """The time and the kernel that the SQLite source sees."""
+    """The time and the kernel that the SQLite source reads."""
 
     def __init__(self) -> None:
         self.now_us: Callable[[], int] = lambda: 0
@@ -59,7 +59,7 @@ CLOCK = Clock()
 
 @contextmanager
 def virtual_time(now_us: Callable[[], int]) -> Iterator[None]:
-    """Have the SQLite source read this clock inside the block."""
+    """Make the SQLite source read this clock inside the block."""
     changes = (
         (identity, "boottime_us", now_us),
         (source, "this_kernel", CLOCK.kernel),
@@ -77,7 +77,7 @@ def virtual_time(now_us: Callable[[], int]) -> Iterator[None]:
 
 
 class MemoryDatabase(Database):
-    """A database whose file is in memory, and whose flushes are told."""
+    """A database in memory that records its flushes."""
 
     pages: bytes
     was_flushed = False
@@ -90,17 +90,17 @@ class MemoryDatabase(Database):
         return native
 
     def drop_if_replaced(self) -> None:
-        """Nobody can replace it."""
+        """Do nothing: no other process can replace a database in memory."""
 
     def transact_flushed(self, body: Callable[[], Result], *, afterwards: str = "NORMAL") -> Result:
-        """Run the transaction, and note that everything until now is on the disk."""
+        """Run the transaction, and note that the present state is on the disk."""
         result = super().transact_flushed(body, afterwards=afterwards)
         self.was_flushed = True
         return result
 
 
 class SimulatedConnection(SQLiteSourceConnection):
-    """A connection to pages in memory; schema and identity are checked when it is opened, as ever."""
+    """A connection to pages in memory; opening it checks schema and identity, as in production."""
 
     database_type = MemoryDatabase
     database: MemoryDatabase
@@ -117,32 +117,32 @@ class SimulatedConnection(SQLiteSourceConnection):
 
 
 class SQLiteLedger:
-    """SQLite's source where the simulator expects a ledger."""
+    """SQLite's source with the interface of the reference model."""
 
     def __init__(self, source_id: str, history_id: str, *, block_tokens: int, pages: bytes | None = None) -> None:
         self._connection = SimulatedConnection(_template()[2] if pages is None else pages)
 
     def answer(self, request: Any, now_us: int) -> ask.SourceReply:
-        """Answer one request by SQLite."""
+        """Answer one request with SQLite."""
         return self._connection.perform(request)
 
     def take_flushed(self) -> bool:
-        """Return whether something was flushed since the last call."""
+        """Return whether a flush has happened since the last call."""
         database = self._connection.database
         was_flushed, database.was_flushed = database.was_flushed, False
         return was_flushed
 
     def copy(self) -> "SQLiteLedger":
-        """Return a source over a copy of the pages, which nobody has looked at yet."""
+        """Return a source on an unopened copy of the pages."""
         return SQLiteLedger("", "", block_tokens=0, pages=self._connection.database.native.serialize())
 
     def start_again(self, now_us: int, ended: str) -> None:
-        """The machine was started again: the next request finds another boot."""
+        """Restart the machine: the next request finds another boot."""
         CLOCK.boots += 1
         self._connection.perform(ask.ReserveBlock())
 
     def head(self, lock: str, now_ms: int) -> str | None:
-        """Return whose turn it is."""
+        """Return the claim at the head of the queue."""
         row = self._connection.database.execute(identity.SQL.read_head, {"lock": lock}).fetchone()
         return row[0] if row else None
 
@@ -153,12 +153,12 @@ class SQLiteLedger:
 
     @property
     def epoch(self) -> int:
-        """The number of the history."""
+        """The epoch of the present history."""
         return self._info.epoch
 
     @property
     def history_id(self) -> str:
-        """The history."""
+        """The id of the present history."""
         return self._info.history_id
 
     @property
@@ -167,28 +167,28 @@ class SQLiteLedger:
 
 
 class SQLiteBehindANetwork(SimulatedSource):
-    """The simulated source, with SQLite in the ledger's place."""
+    """The simulated source, with SQLite instead of the reference model."""
 
     ledger_type = SQLiteLedger  # type: ignore[assignment]
     ledger: SQLiteLedger  # type: ignore[assignment]
 
     def has_flushed(self, request: Any) -> bool:
-        """Tell what SQLite did, not what it should have done."""
+        """Return what SQLite did, not what it should have done."""
         return self.ledger.take_flushed()
 
 
 class SQLiteWorld(SimulatedWorld):
-    """A world whose source is SQLite's."""
+    """A world with SQLite's source."""
 
     source_type = SQLiteBehindANetwork
 
     def run(self) -> None:
-        """Run it on virtual time."""
+        """Run the world on virtual time."""
         with virtual_time(lambda: self.kernel.now_us):
             super().run()
 
     def _restart_source(self) -> None:
-        """A power cut: the machine, with every process on it, begins anew."""
+        """Cut the power: the machine restarts, and every process on it ends."""
         for client in self.clients:
             client.process.kill()
         self.network.forget()

@@ -1,4 +1,4 @@
-"""Work for simulated processes that a benchmark counts: locks that go from waiter to waiter, and many held leases.
+"""Workloads of simulated processes for the benchmarks: locks that pass from waiter to waiter, and many held leases.
 
 Promise: the flows are the library's own.
 """
@@ -26,7 +26,7 @@ def take_and_pass_on(lock: str, ttl_ms: int, hold_us: int, may_begin_us: int) ->
 
 
 def hold_many(keeper: SimulatedKeeper, source: SimulatedSource, leases: int, ttl_ms: int) -> Generator[Any, Any, None]:
-    """Take many leases at once, without the time that their requests would take, and have the keeper renew them."""
+    """Take many leases at once, in no virtual time, and have the keeper renew them."""
     now_ms = yield ask.Now()
     for number in range(leases):
         attempt = Attempt(f"lock-{number}", "holder", ttl_ms)

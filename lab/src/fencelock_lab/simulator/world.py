@@ -1,8 +1,8 @@
-"""One simulated world: drawn from a seed, tormented, and brought to rest.
+"""One simulated world: a seed draws it, faults strike it, and then it comes to rest.
 
-Promise: after the torment everybody is killed, the network is sound again, and one ttl later a fresh client takes the
-lock at once and increments every resource: nothing that was abandoned stays, and everything that was acknowledged is
-there. Which faults a seed may draw is drawn too, so that rare ones are not drowned by common ones.
+Promise: after the faults every process is killed and the network works again. One ttl later a new client takes the
+lock at once and increments every resource: no abandoned lease or waiter is left, and every acknowledged increment is
+present. The seed also draws which faults it may use, so that common faults do not hide rare ones.
 """
 
 from collections.abc import Callable
@@ -25,12 +25,12 @@ REST_TTLS = 4
 IDLE_LIMIT_MS = 1500
 WATCH_MS = 200
 TOPOLOGIES: tuple[tuple[tuple[str, ...], ...], ...] = ((("r",),), (("r", "s"),), (("r",), ("s",)), (("r",), ("s",)))
-"""The resources at each place: one, two in one transaction, or two that are written one after the other."""
+"""The resources in each store: one, two in one transaction, or two that are written one after the other."""
 TTLS_MS = (300, 600, 1000)
 
 
 class SimulationOutcome(NamedTuple):
-    """What became of one seed."""
+    """The result of one seed."""
 
     seed: int
     violation: str | None
@@ -41,7 +41,7 @@ class SimulationOutcome(NamedTuple):
 
 
 class SimulatedWorld:
-    """Clients, one source, one or two places, and what happens to them."""
+    """Clients, one source, one or two guarded stores, and the faults that strike them."""
 
     source_type = SimulatedSource
 
@@ -63,7 +63,7 @@ class SimulatedWorld:
         self._names = 0
 
     def run(self) -> None:
-        """Torment the world, bring it to rest, and look at what is left; raise the first Violation."""
+        """Inject faults, bring the world to rest, and check the final state; raise the first Violation."""
         for _ in range(self.kernel.between(2, 4)):
             self.add_client()
         self._draw_faults()
@@ -145,7 +145,7 @@ class SimulatedWorld:
             self.source.back_up()
 
     def _fail_over(self) -> None:
-        """Go on with a replica that lacks the last grants, while their holders still believe in them."""
+        """Fail over to a replica that lacks the last grants, while their holders still rely on them."""
         self._back_up_source()
         self.kernel.after(self.kernel.between(1, self.ttl_ms) * US_PER_MS, self._restore_source)
 
@@ -168,7 +168,7 @@ class SimulatedWorld:
         self.kernel.random.choice(self.places).throw_out()
 
     def _write_unfenced(self) -> None:
-        """Write as code does that knows no guard: refused, or busy."""
+        """Write without a guard; the store must refuse the write or be busy."""
         place = self.kernel.random.choice(self.places)
         session = SimulatedSession(place)
         try:
@@ -177,7 +177,7 @@ class SimulatedWorld:
             return
 
     def _break_lock(self) -> None:
-        """What `fencelock break --guard URL` does: mint a token, and raise the marks to it."""
+        """Mint a token and raise the marks to it, as `fencelock break --guard URL` does."""
         operator = SimulatedProcess(self.computer, "operator")
         claim = f"break-{self.kernel.steps}"
 
@@ -196,7 +196,7 @@ class SimulatedWorld:
         operator.start(body(), self.network.answer)
 
     def _watch_idleness(self) -> None:
-        """Places throw out whoever sleeps inside a transaction, as a guarded transaction asks its server to (G3)."""
+        """End transactions that stay idle, as a guarded transaction asks its server to (G3)."""
         for place in self.places:
             if place.writer is not None and self.kernel.now_us - place.last_heard_us > IDLE_LIMIT_MS * US_PER_MS:
                 place.throw_out()
@@ -204,7 +204,7 @@ class SimulatedWorld:
 
     # --- rest ---------------------------------------------------------------------------------------------------------
     def _come_to_rest(self) -> None:
-        """End the torment: kill everybody, let what is under way arrive, and let every lease expire."""
+        """End the faults: kill every process, let messages in flight arrive, and let every lease expire."""
         kernel = self.kernel
         kernel.trace("world", "comes to rest")
         self.network.odds = Odds()
@@ -239,11 +239,11 @@ class SimulatedWorld:
 
 
 MakeWorld = Callable[..., SimulatedWorld]
-"""Makes a world of a seed and `is_tracing`."""
+"""Makes a world from a seed and `is_tracing`."""
 
 
 def simulate(seed: int, *, is_tracing: bool = False, world_type: MakeWorld = SimulatedWorld) -> SimulationOutcome:
-    """Run one seed; equal seeds give equal outcomes, on every machine."""
+    """Run one seed; equal seeds give equal outcomes on every machine."""
     world = world_type(seed, is_tracing=is_tracing)
     violation = None
     try:
