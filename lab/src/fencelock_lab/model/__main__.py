@@ -1,7 +1,7 @@
-"""`python -m fencelock_lab.model`: explore all scenes, or show what is found without one rule.
+"""`python -m fencelock_lab.model`: explore all scenes, or show the anomaly without one rule.
 
-Promise: exits with 0 if the protocol does what the model says of it: nothing is found with all rules on, an anomaly
-without each of them, and in each limit what it is a limit of; else with 1.
+Promise: exits with 0 if the results are as expected: no anomaly with all rules on, an anomaly with each rule off, and
+the stated anomaly in each limit; otherwise with 1.
 """
 
 import argparse
@@ -43,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def drawn() -> Iterator[ModelResult]:
-    """Yield the results that have a picture beside `docs/explanation/anomalies.md`."""
+    """Yield the results that have a picture next to `docs/explanation/anomalies.md`."""
     for rule in RULES:
         yield check_case(cases_of(rule)[0])
     for limit in LIMITS:
@@ -51,7 +51,7 @@ def drawn() -> Iterator[ModelResult]:
 
 
 def _show(chosen: argparse.Namespace) -> int:
-    """Show the traces of a rule, one for each of its anomalies, or of a limit, and draw the first."""
+    """Show the traces of a rule, one for each of its anomalies, or of a limit, and draw the first trace."""
     cases = cases_of(chosen.without)
     results = [check_limit(chosen.limit)] if chosen.limit else [check_case(case) for case in cases]
     for result in results:

@@ -1,6 +1,6 @@
-"""Run the explorer over the scenes, with all rules on and with one off.
+"""Run the explorer on the scenes, with all rules on and with one rule off.
 
-Promise: a result has the shortest trace to the anomaly, or says by `found` None that the whole space has none.
+Promise: a result has the shortest trace to the anomaly; if `found` is None, the whole space has no anomaly.
 """
 
 from functools import partial
@@ -16,7 +16,7 @@ Trace = tuple[tuple[ModelStep, ModelWorld], ...]
 
 
 class ModelResult(NamedTuple):
-    """What an exploration brought. `rule`: the one that was off, or empty."""
+    """The result of an exploration. `rule`: the rule that was off, or empty."""
 
     name: str
     scene: Scene
@@ -28,7 +28,7 @@ class ModelResult(NamedTuple):
 
 
 def check(name: str, scene: Scene, anomalies: tuple[Anomaly, ...], rule: str = "") -> ModelResult:
-    """Look for one of these anomalies in a scene, without this rule if one is given."""
+    """Search a scene for one of these anomalies; if a rule is given, switch it off."""
 
     def found_in(step: ModelStep) -> Found | None:
         return next((found for found in step.found if found.anomaly in anomalies), None)
@@ -45,20 +45,20 @@ def check(name: str, scene: Scene, anomalies: tuple[Anomaly, ...], rule: str = "
 
 
 def check_scene(name: str) -> ModelResult:
-    """Look in a scene for anything that it promises not to have, with all rules on."""
+    """Search a scene for any anomaly that it promises to exclude, with all rules on."""
     return check(name, SCENES[name], SCENES[name].promised)
 
 
 def check_case(case: Case) -> ModelResult:
-    """Look for the anomaly of a rule that is off."""
+    """Search for the anomaly of a rule that is off."""
     return check(case.scene, SCENES[case.scene], (case.anomaly,), case.rule)
 
 
 def check_limit(name: str) -> ModelResult:
-    """Look for what the whole protocol cannot prevent."""
+    """Search for an anomaly that the whole protocol cannot prevent."""
     return check(name, LIMITS[name], LIMITS[name].promised)
 
 
 def cases_of(rule: str) -> list[Case]:
-    """Return the cases of one rule; the first is the one that is drawn."""
+    """Return the cases of one rule; the picture shows the first one."""
     return [case for case in CASES if case.rule == rule]

@@ -1,9 +1,8 @@
-"""What a client does of its own accord, in every order that the rules leave to it.
+"""The steps of a client, in every order that the rules allow.
 
-Promise: a client never looks at its lease again once it has it, for no look would help: it may be frozen after any
-line. So whatever a client does here, a client that is late may do. A request whose sender does nothing until the
-answer comes is one step, at the moment at which it is carried out; only what may arrive after its sender went on is
-a message.
+Promise: a client with a lease never checks it again, because it may freeze right after the check. So a late client may
+take every step of this module. If a sender waits for the answer, its request is one step, taken when the receiver
+carries it out; only a request that may arrive after its sender has continued is a message.
 """
 
 from collections.abc import Iterator
@@ -34,9 +33,9 @@ from fencelock_lab.model.world import (
 
 
 def client_steps(world: ModelWorld, index: int, scene: Scene, rules: Rules) -> Iterator[Next]:
-    """Yield whatever this client may do next."""
+    """Yield every step that this client may take next."""
     client = world.clients[index]
-    # Whoever has learnt that its lease is over may come again; what it sent before is still on its way.
+    # A client that knows that its lease is over may ask again; its earlier messages are still in flight.
     is_over = client.phase == HOLDING and world.source.holder != client.claim
     if (client.phase == IDLE or is_over) and client.tenure < scene.tenures:
         yield from _asks(world, index, scene)
@@ -54,7 +53,7 @@ def client_steps(world: ModelWorld, index: int, scene: Scene, rules: Rules) -> I
 
 
 def _asks(world: ModelWorld, index: int, scene: Scene) -> Iterator[Next]:
-    # Clients are alike: it is enough that they come for the first time in the order of their names.
+    # Clients are interchangeable, so it is enough that their first requests come in the order of their names.
     if index and not world.clients[index - 1].tenure:
         return
     client = world.clients[index]
@@ -72,7 +71,7 @@ def _leaves(world: ModelWorld, index: int, text: str) -> Next:
 
 
 def _works(world: ModelWorld, index: int, resource: int, scene: Scene, rules: Rules) -> Iterator[Next]:
-    """Yield what the holder may do at one resource."""
+    """Yield the holder's possible steps at one resource."""
     client = world.clients[index]
     touch = client.touches[resource]
     if rules.seal_first and not touch.is_opened:
@@ -157,7 +156,7 @@ def _writes(world: ModelWorld, index: int, resource: int, scene: Scene) -> Next:
 
 
 def _closes(world: ModelWorld, index: int, scene: Scene, rules: Rules) -> Iterator[Next]:
-    """Close one resource after the other, and send the release when all are closed."""
+    """Close the resources one after the other, then send the release."""
     client = world.clients[index]
     still_open = [number for number, touch in enumerate(client.touches) if not touch.is_closed]
     if not still_open:

@@ -1,7 +1,7 @@
-"""Walk through every state that can be reached, breadth first.
+"""Explore every reachable state, breadth first.
 
-Promise: a trace that is found is a shortest one; the same start and the same successors give the same trace and the
-same counts, in every run. Never: a state left out or looked at twice. The explorer knows nothing of locks.
+Promise: a trace is always a shortest one; the same start and the same successors give the same trace and the same
+counts in every run. Never omits a state or visits one twice. The explorer does not know about locks.
 """
 
 import gc
@@ -14,7 +14,7 @@ State = TypeVar("State", bound=Hashable)
 Step = TypeVar("Step")
 
 MAX_STATES = 1_000_000
-"""States after which an exploration gives up: a scene so large belongs into several smaller ones."""
+"""The most states of one exploration; split a larger scene into several smaller ones."""
 
 
 class TooManyStatesError(Exception):
@@ -22,7 +22,7 @@ class TooManyStatesError(Exception):
 
 
 class Exploration(NamedTuple, Generic[State, Step]):
-    """What was walked through, and the shortest way to what was looked for. `trace`: None if it is nowhere."""
+    """The size of the explored space, and the shortest trace to a wanted step; None if no state has one."""
 
     states: int
     transitions: int
@@ -34,14 +34,14 @@ def explore(
     successors: Callable[[State], Iterable[tuple[Step, State]]],
     is_wanted: Callable[[Step], bool],
 ) -> Exploration[State, Step]:
-    """Return the shortest trace that ends in a wanted step, or that there is none in the whole space."""
+    """Return the shortest trace that ends in a wanted step; the trace is None if the whole space has none."""
     with _no_collector():
         return _explore(start, successors, is_wanted)
 
 
 @contextmanager
 def _no_collector() -> Iterator[None]:
-    """Keep the collector of cycles away: states have none, and it would look through all of them again and again."""
+    """Disable the cycle collector inside the block: states have no cycles, and it would rescan them repeatedly."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

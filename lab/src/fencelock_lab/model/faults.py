@@ -1,8 +1,8 @@
-"""What goes wrong, and what operators do about it.
+"""The faults, and the operators' steps.
 
-Promise: each fault happens at any moment, as often as the scene allows. A power cut takes what was not flushed, a
-restore takes everything back to a backup. `slip`: a restore that nobody noticed, so that no operator could do his
-part.
+Promise: each fault may happen at any moment, as often as the scene allows. A power cut loses unflushed state, and a
+restore takes everything back to a backup. A `slip` is a restore that no operator notices, so the operator's steps are
+missing.
 """
 
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ from fencelock_lab.model.world import (
 
 
 def fault_steps(world: ModelWorld, scene: Scene, rules: Rules) -> Iterator[Next]:
-    """Yield every fault that may still happen, and every operator's step."""
+    """Yield every fault that may still happen, and every possible operator's step."""
     faults = world.faults
     if any(faults[1:4]):
         yield from _source_faults(world, rules)
@@ -41,7 +41,7 @@ def fault_steps(world: ModelWorld, scene: Scene, rules: Rules) -> Iterator[Next]
 
 
 def _everybody(world: ModelWorld) -> frozenset[str]:
-    """Return every claim that was drawn until now."""
+    """Return every claim drawn so far."""
     return frozenset(f"{client.name}{tenure}" for client in world.clients for tenure in range(1, client.tenure + 1))
 
 
@@ -81,7 +81,7 @@ def _resource_faults(world: ModelWorld, scene: Scene, rules: Rules) -> Iterator[
 
 
 def _restore(world: ModelWorld, name: str, rules: Rules) -> Next:
-    """Bring the backup back; the resource is closed to everybody until the marks are raised."""
+    """Restore the backup; the resource is closed to all clients until an operator has raised the marks."""
     first = _raised(world.backup, world) if rules.raise_after_restore else world.backup
     after = world.with_resource(0, first)
     if rules.raise_after_restore and rules.raise_all:
@@ -92,13 +92,13 @@ def _restore(world: ModelWorld, name: str, rules: Rules) -> Next:
 
 
 def _raised(resource: ModelResource, world: ModelWorld) -> ModelResource:
-    """Raise a mark to the last token that the source has issued; it is no lease's then."""
+    """Raise a mark to the last issued token; it then belongs to no lease."""
     last = world.source.counter
     return resource._replace(mark=ModelMark(last)) if last >= max(resource.mark.token, 1) else resource
 
 
 def _observed_steps(world: ModelWorld, scene: Scene, rules: Rules) -> Iterator[Next]:
-    """While a resource only observes: a script without a token may write, and the operator may switch."""
+    """Yield the steps while a resource only observes: a script may write without a token; the operator may switch."""
     (resource,) = world.resources
     if world.faults.scripts:
         increment = f"{SCRIPT}.1"
@@ -107,7 +107,7 @@ def _observed_steps(world: ModelWorld, scene: Scene, rules: Rules) -> Iterator[N
         text = f"reads {len(resource.content)}, writes {len(content)} without a token: only counted"
         yield ModelStep(SCRIPT, scene.resources[0], text, EVENT), world.spending("scripts").with_resource(0, written)
     if world.faults.switches:
-        # What was lost while nothing was enforced is nobody's promise.
+        # Observe mode promises nothing about increments lost before the switch.
         resource = resource._replace(accepted=tuple(sorted(resource.content)))
         switched = _raised(resource, world) if rules.raise_at_switch else resource
         after = world.spending("switches").with_resource(0, switched)._replace(is_enforcing=True)
@@ -128,7 +128,7 @@ def _break(world: ModelWorld, rules: Rules) -> Next:
 
 
 def _break_seals(world: ModelWorld, breaking: Breaking, scene: Scene) -> Next:
-    """Seal the next resource with the breaker's token; after the last one, the broken tenure writes no more."""
+    """Seal the next resource with the breaker's token; after the last one, the broken tenure cannot write."""
     number = breaking.sealed
     resource = world.resources[number]
     if resource.mark.token < breaking.token:
@@ -140,6 +140,6 @@ def _break_seals(world: ModelWorld, breaking: Breaking, scene: Scene) -> Next:
 
 
 def _gone(world: ModelWorld, token: int) -> ModelWorld:
-    """Note that no tenure below this token may write from now on."""
+    """Note that from now on no tenure below this token may write."""
     broken = {client.claim for client in world.clients if client.phase == HOLDING and client.token < token}
     return world._replace(past=world.past._replace(gone=world.past.gone | broken))

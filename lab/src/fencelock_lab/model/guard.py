@@ -1,7 +1,7 @@
-"""What happens at a guarded resource: the decision to admit, and a write that arrives.
+"""The steps at a guarded resource: the decision to admit, and the arrival of a write.
 
-Promise: with all rules on, `admit` decides as the library's own `admit` does; a test compares the two. A write that
-is let through is held against every promise that the scene makes. Never: a mark changed by a refusal.
+Promise: with all rules on, `admit` decides like the library's own `admit`; a test compares the two. The model checks
+every admitted write against all promises of the scene. Never changes a mark when it refuses.
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ from fencelock_lab.model.world import (
 
 
 class ModelVerdict(Enum):
-    """What is to be done with the mark, or why nothing is."""
+    """How to treat the mark, or the reason for a refusal."""
 
     RAISE = "raised"
     PASS = "passed"
@@ -38,12 +38,12 @@ class ModelVerdict(Enum):
 
     @property
     def is_admitted(self) -> bool:
-        """True for the two that go on."""
+        """Whether the verdict admits the tenure."""
         return self is ModelVerdict.RAISE or self is ModelVerdict.PASS
 
 
 def admit(mark: ModelMark, token: int, claim: str, *, was_sealed: bool, rules: Rules) -> ModelVerdict:
-    """Compare a tenure with the mark: G1, G9 and the end of G10."""
+    """Compare a tenure with the mark: G1, G9 and closed marks (G10)."""
     if token < mark.token:
         return ModelVerdict.STALE
     if token > mark.token:
@@ -56,7 +56,7 @@ def admit(mark: ModelMark, token: int, claim: str, *, was_sealed: bool, rules: R
 
 
 def admitted(world: ModelWorld, token: int, claim: str, scene: Scene) -> tuple[ModelWorld, tuple[Found, ...]]:
-    """Note who was admitted under which token, where the scene promises that it is one claim."""
+    """Note the claim admitted under a token, if the scene promises that a token admits only one claim."""
     if Anomaly.TWO_CLAIMS not in scene.promised:
         return world, ()
     others = sorted(other for its_token, other in world.past.admitted if its_token == token and other != claim)
@@ -124,7 +124,7 @@ def _written(world: ModelWorld, message: Message, mark: ModelMark, scene: Scene,
 
 
 def _faults_of(world: ModelWorld, message: Message, after: ModelResource, scene: Scene) -> tuple[Found, ...]:
-    """Return what a write breaks that a guard has let through."""
+    """Return the promises that an admitted write breaks."""
     found = []
     lost = sorted(set(after.accepted) - set(after.content))
     if lost:
@@ -143,7 +143,7 @@ def _faults_of(world: ModelWorld, message: Message, after: ModelResource, scene:
 
 
 def _mixed(world: ModelWorld, message: Message, scene: Scene) -> list[Found]:
-    """Return the other resources whose present the write does not know: others have changed what it read there."""
+    """Return the other resources that have changed since the writer read them."""
     found = []
     for index, seen in enumerate(message.seen):
         present = world.resources[index].content
@@ -156,7 +156,7 @@ def _mixed(world: ModelWorld, message: Message, scene: Scene) -> list[Found]:
 
 
 def _named(increment: str) -> str:
-    """Return in words whose increment it is."""
+    """Return the name of an increment: its writer and its number."""
     who, _, number = increment.partition(".")
     return "the script's write" if who == SCRIPT else f"{who[0]}'s write {number}"
 

@@ -1,4 +1,4 @@
-"""Run both lists; exit 1 if a mutant survives that should not, or a list does not fit the source.
+"""Run both lists; exit 1 if a mutant survives unexpectedly, or if a list does not match the source.
 
 python -m fencelock_lab.mutants --catalogue           only the mutants of catalogue.py
 python -m fencelock_lab.mutants --tool admit acquire  only the tool's mutants of files with these words in their path
@@ -13,7 +13,7 @@ from fencelock_lab.mutants.trial import Bench, bench
 
 
 def main() -> int:
-    """Run what the arguments ask for, and return the exit code."""
+    """Run the command with these arguments and return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m fencelock_lab.mutants", description=__doc__.partition("\n")[0])
     parser.add_argument("--catalogue", action="store_true", help="run the catalogue alone")
     parser.add_argument("--tool", nargs="*", metavar="WORD", help="run the tool alone, on files whose path has a WORD")
@@ -31,7 +31,7 @@ def main() -> int:
 
 
 def run_catalogue(workers: Bench) -> bool:
-    """Run the catalogue, a line a mutant; return whether all were noticed."""
+    """Run the catalogue and print a line for each mutant; return whether the tests noticed all of them."""
     trials = catalogue.trials()
     if not _is_sound(workers, {tests for trial in trials for tests in trial.tests}):
         return False
@@ -44,7 +44,7 @@ def run_catalogue(workers: Bench) -> bool:
 
 
 def run_tool(workers: Bench, words: list[str]) -> bool:
-    """Run the tool's mutants of some files; return whether enough were noticed and all others are known."""
+    """Run the tool's mutants of some files; return whether the tests noticed enough and all survivors are known."""
     files = [file for file in tool.SELECTIONS if any(word in file for word in words)]
     if not _is_sound(workers, {tests for file in files for tests in tool.SELECTIONS[file]}):
         return False

@@ -1,5 +1,5 @@
-"""The mutants: which rule, which line, what it becomes, and the tests that must notice."""
-# ruff: noqa: E501 - a mutant is read as one row
+"""The mutants: the rule, the line, its replacement, and the tests that must notice."""
+# ruff: noqa: E501 - a mutant is easier to read in one row
 
 from typing import NamedTuple
 
@@ -7,7 +7,7 @@ from fencelock_lab.mutants.trial import PACKAGE, Trial
 
 
 class Mutant(NamedTuple):
-    """`old` stands exactly once in `file`, a path under src/fencelock; `tests` are what pytest is asked to run."""
+    """One mutant. `old` occurs exactly once in `file`, a path under src/fencelock; `tests` are pytest's arguments."""
 
     rule: str
     file: str
@@ -106,7 +106,7 @@ MUTANTS = (
 
 
 def trials() -> list[Trial]:
-    """Return the whole list; ValueError for a line that does not stand in its file exactly once."""
+    """Return the whole list; raise ValueError for a line that does not occur exactly once in its file."""
     return [_trial(mutant) for mutant in MUTANTS]
 
 

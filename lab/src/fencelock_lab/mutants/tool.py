@@ -1,8 +1,8 @@
-"""What a mutation tool makes of the flows and the guards' decisions: Cosmic Ray's operators, and one of our own.
+"""The mutants that a tool makes of the flows and the guards' decisions: Cosmic Ray's operators, and one of our own.
 
-Promise: every change that these operators can make to a file of SELECTIONS is made once; two that mean the same are
-one. Error messages are left alone (they are no decisions), and so are annotations: the operators that are listed do not
-touch them. Cosmic Ray is used as a library: its own runner knows one selection of tests for all files, and one worker.
+Promise: the tool makes every change once that these operators can make to a file of SELECTIONS; two changes with the
+same meaning count as one. The listed operators do not touch error messages (they are not decisions) or annotations.
+This module uses Cosmic Ray as a library, because its runner allows only one selection of tests and one worker.
 """
 
 import ast
@@ -22,7 +22,7 @@ from fencelock_lab.mutants.trial import PACKAGE, Trial
 
 SURVIVORS = Path(__file__).with_name("survivors.toml")
 LEAST_KILLED = 0.9
-"""The share of the mutants that tests must notice."""
+"""The share of the mutants that the tests must notice."""
 
 
 def _tests(names: tuple[str, ...]) -> str:
@@ -51,7 +51,7 @@ SELECTIONS = {
     "stores/sqlite/guard/connection.py": _GUARD_STORE,
     "stores/sqlite/guard/caller.py": _GUARD_STORE,
 }
-"""The files, and the runs of tests for each of their fencelock_lab.mutants."""
+"""The files, and the runs of tests for the mutants of each file."""
 
 _OPERATORS = (
     *("AddNot", "ReplaceAndWithOr", "ReplaceOrWithAnd", "ReplaceTrueWithFalse", "ReplaceFalseWithTrue"),
@@ -69,30 +69,30 @@ _OPERATORS = (
 
 
 class RemoveStatement(Operator):
-    """Puts `pass` in the place of a statement inside a function."""
+    """Replaces a statement inside a function by `pass`."""
 
     _KEPT = ("string", "strings", "keyword", "import_from", "import_name")
 
     def mutation_positions(self, node: Any) -> Iterator[tuple[Any, Any]]:
-        """Tell where a statement stands that does something."""
+        """Yield the positions of statements that have an effect."""
         is_inside = node.type == "simple_stmt" and node.parent.type == "suite" and node.parent.parent.type != "classdef"
         if is_inside and node.children[0].type not in self._KEPT:
             yield node.start_pos, node.end_pos
 
     def mutate(self, node: Any, index: int) -> Any:
-        """Return what comes in its place."""
+        """Return the replacement of the statement."""
         nothing = parso.parse("pass\n").children[0]
         nothing.get_first_leaf().prefix = node.get_first_leaf().prefix
         return nothing
 
     @classmethod
     def examples(cls) -> tuple[()]:
-        """Return none: they are for the tool's own tests."""
+        """Return no examples, because only the tool's own tests use them."""
         return ()
 
 
 class Change(NamedTuple):
-    """What a mutant changes, told by its content, so that it is known again when the lines around it move."""
+    """The change of a mutant, identified by its content, so that it stays known when the lines around it move."""
 
     file: str
     where: str
@@ -104,19 +104,19 @@ class Change(NamedTuple):
 
 
 def known_survivors() -> dict[Change, str]:
-    """Return the mutants that are known to survive, each with the reason why no test can or need notice it."""
+    """Return the known survivors, each with the reason why no test can or need notice it."""
     listed = tomllib.loads(SURVIVORS.read_text()).get("survivor", ())
     return {Change(one["file"], one["where"], one["was"], one["becomes"]): one["reason"] for one in listed}
 
 
 def entry(change: Change) -> str:
-    """Return the change as an entry of `survivors.toml`, but for the reason."""
+    """Return the change as an entry of `survivors.toml`, with an empty reason."""
     lines = (f"{name} = '''{value}'''" for name, value in change._asdict().items())
     return "\n".join(("[[survivor]]", *lines, "reason = ''''''"))
 
 
 def trials(file: str) -> dict[Change, Trial]:
-    """Return every mutant of a file, by what it changes."""
+    """Return every mutant of a file, by its change."""
     code = (PACKAGE / file).read_text()
     found: dict[Change, Trial] = {}
     for text in _mutated(code):
@@ -128,7 +128,7 @@ def trials(file: str) -> dict[Change, Trial]:
 
 
 def _mutated(code: str) -> Iterator[str]:
-    """Yield every text that is valid and means something else."""
+    """Yield every mutated text that is valid Python and has another meaning."""
     operators = [get_operator(f"core/{name}")() for name in _OPERATORS]
     seen = {ast.dump(ast.parse(code))}
     for operator in (*operators, RemoveStatement()):
@@ -142,7 +142,7 @@ def _mutated(code: str) -> Iterator[str]:
 
 
 def _meaning(text: str) -> str:
-    """Return what a text means; nothing for one that is no Python (AddNot does not know of `:=`)."""
+    """Return the meaning of a text; empty if it is not valid Python (AddNot does not support `:=`)."""
     try:
         return ast.dump(ast.parse(text))
     except SyntaxError:
@@ -162,7 +162,7 @@ def _in_one_line(lines: list[str]) -> str:
 
 
 def _function_at(code: str, line: int) -> str:
-    """Return the innermost function around a line, with its class; "module" if there is none."""
+    """Return the innermost function around a line, with its class, or "module" outside any function."""
     names = [
         node.name
         for node in ast.walk(ast.parse(code))

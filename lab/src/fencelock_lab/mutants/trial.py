@@ -1,8 +1,8 @@
-"""Apply changes to copies of the package, and see whether tests notice.
+"""Apply changes to copies of the package, and check whether tests notice.
 
-Promise: the clone is only read. Each worker has a copy of its own and runs one trial at a time; the copies and whatever
-the tests write are in memory where the system has a place for that, since the tests flush to the disk a lot.
-Never: a trial that hangs for ever, or processes of a test that outlive it.
+Promise: trials only read the clone. Each worker has its own copy and runs one trial at a time. The copies and the
+files that the tests write are in memory if the system has a folder for that, because the tests flush often.
+Never lets a trial hang for ever, or a test's processes outlive it.
 """
 
 import os
@@ -20,9 +20,9 @@ from typing import NamedTuple, TypeVar
 
 ROOT = Path(__file__).resolve().parents[4]
 PACKAGE = ROOT / "src" / "fencelock"
-MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of its own is made in it.
+MEMORY = Path("/dev/shm")  # noqa: S108 - the bench makes its own folder in it.
 TIMEOUT_S = 300
-"""After which a trial counts as noticed: something hangs."""
+"""After this time a trial hangs, and its mutant counts as noticed."""
 TEST_TIMEOUT_S = 30
 PYTEST = ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--hypothesis-seed=0", f"--timeout={TEST_TIMEOUT_S}")
 
@@ -31,10 +31,10 @@ Given = TypeVar("Given")
 
 
 class Trial(NamedTuple):
-    """One file of the package, given by its path under src/fencelock, as it is to be, and the tests that should notice.
+    """The changed text of one file, its path under src/fencelock, and the tests that should notice the change.
 
-    Each of `tests` is one run of pytest, with its arguments split at blanks: the quick one first, and the next only if
-    nothing was noticed.
+    Each of `tests` is one run of pytest, with its arguments split at blanks. The quick run comes first; the next one
+    follows only if the tests before it noticed nothing.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Copy:
             self._write(path, text)
 
     def _write(self, path: Path, text: str) -> None:
-        """Write the file, and drop its bytecode: two texts of one length and one second would be taken for one."""
+        """Write the file and delete its bytecode: Python cannot tell two texts of the same length and second apart."""
         path.write_text(text)
         for old in self._bytecode.glob(f"**{path.parent}/{path.stem}.*.pyc"):
             old.unlink()
@@ -94,14 +94,14 @@ class Copy:
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:
-    """End the tests and what they have started and left behind."""
+    """End the tests and the processes that they have started and left behind."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
 class Bench:
-    """Some copies, and a worker for each."""
+    """Copies of the package, with a worker for each."""
 
     def __init__(self, folder: Path, workers: int) -> None:
         self._workers = workers
@@ -115,7 +115,7 @@ class Bench:
         return [tests for tests, passes in zip(asked, self._each(Copy.passes, asked), strict=True) if not passes]
 
     def run(self, trials: list[Trial]) -> Iterator[tuple[Trial, bool]]:
-        """Yield each trial with whether its tests noticed, in order."""
+        """Yield each trial in order, with whether its tests noticed."""
         return zip(trials, self._each(Copy.is_noticed, trials), strict=True)
 
     def _each(self, work: Callable[[Copy, Given], bool], given: list[Given]) -> Iterator[bool]:
@@ -132,7 +132,7 @@ class Bench:
 
 @contextmanager
 def bench(workers: int) -> Iterator[Bench]:
-    """Yield a bench whose folder is removed at the end."""
+    """Yield a bench, and remove its folder at the end."""
     within = MEMORY if os.access(MEMORY, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="fencelock-mutants-", dir=within) as folder:
         yield Bench(Path(folder), workers)
