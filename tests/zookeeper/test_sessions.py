@@ -48,6 +48,7 @@ def test_a_busy_lock_costs_a_node_that_is_gone_at_once(proxied: Client, zookeepe
     assert zookeeper_proxy.sent == {"create": 1, "get_children": 1, "delete": 1}
 
 
+@pytest.mark.campaign
 def test_many_held_locks_cost_one_beat(proxied: Client, zookeeper_proxy: ZooKeeperProxy) -> None:
     """Their first beat reads each node; from then on a beat is two requests."""
     leases = [(f"lock-{number}", proxied.acquire(f"lock-{number}", ttl_ms=120_000)) for number in range(500)]

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from fencelock_lab.simulator import World, simulate
+from fencelock_lab.simulator import SimulatedWorld, simulate
 from fencelock_lab.simulator.__main__ import main
 from fencelock_lab.simulator.controls import CONTROLS, control, first_violation
 
@@ -76,7 +76,7 @@ def test_a_seed_replays_exactly():
 
 
 def test_an_error_that_is_no_broken_rule_names_its_seed(monkeypatch):
-    monkeypatch.setattr(World, "add_client", lambda self: 1 // 0)
+    monkeypatch.setattr(SimulatedWorld, "add_client", lambda self: 1 // 0)
     with pytest.raises(ZeroDivisionError) as caught:
         simulate(17)
     assert any("seed 17" in note for note in caught.value.__notes__)
