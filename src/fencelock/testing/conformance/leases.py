@@ -16,7 +16,7 @@ TRIES = 10
 
 
 class LeaseChecks(SourceRig):
-    """Who holds a lock, for how long, and how it ends."""
+    """Checks of who holds a lock, for how long, and how the lease ends."""
 
     # --- holding ------------------------------------------------------------------------------------------------------
     def test_a_held_lock_is_busy_for_everybody_else(self) -> None:
@@ -28,25 +28,25 @@ class LeaseChecks(SourceRig):
         require(self.info().holder == holder.holder, f"inspection shows who holds it: {self.info()}")
 
     def test_a_grant_states_the_time_left(self) -> None:
-        """H1: the holder's deadline rests on it, so it is never more than the ttl."""
+        """H1: the holder derives its deadline from it, so it never exceeds the ttl."""
         holder = self.claimant()
         grant = holder.hold()
         require(0 < grant.remaining_ms <= holder.ttl_ms, f"H1: the time left is within the ttl: {grant}")
         self.pass_time(self.short_ttl_ms)
         again = holder.granted(holder.acquire(), "T3: the holder's repeated acquire is granted")
-        require(again.remaining_ms <= holder.ttl_ms - self.short_ttl_ms, "H1: a retry does not begin the lease anew")
+        require(again.remaining_ms <= holder.ttl_ms - self.short_ttl_ms, "H1: a retry does not restart the lease")
         info = self.info()
         require(info.ttl == holder.ttl_ms / 1000 and 0 < info.remaining <= info.ttl, f"inspection agrees: {info}")
 
     def test_a_lease_ends_at_its_ttl(self) -> None:
-        """H1: expiry is the source's to decide, and needs nobody's help."""
+        """H1: the source itself decides that a lease has expired."""
         self.brief().hold()
         self.let_expire()
-        require(not self.info().is_held, "H1: an expired lease holds nothing")
-        self.claimant().granted(self.claimant().acquire(), "H1: an expired lease can be taken over")
+        require(not self.info().is_held, "H1: an expired lease does not hold the lock")
+        self.claimant().granted(self.claimant().acquire(), "H1: another claim can take over an expired lease")
 
     def test_renewal_extends_the_lease(self) -> None:
-        """H2: by its ttl, from the moment of the renewal."""
+        """H2: a renewal sets the full ttl from the moment of the renewal."""
         holder = self.claimant()
         holder.hold()
         self.pass_time(self.short_ttl_ms)
@@ -55,20 +55,22 @@ class LeaseChecks(SourceRig):
         spent_ms = holder.ttl_ms - self.short_ttl_ms
         lowest_ms = spent_ms - self.renewal_lag_ms
         require(lowest_ms < left_ms <= holder.ttl_ms, f"H2: a renewal gives back the time that has passed: {renewed}")
-        for _ in range(TRIES):  # A slow machine may let as much time pass once more before it looks.
+        for _ in range(TRIES):  # On a slow machine the same time may pass again before the inspection.
             if self.info().remaining * 1000 > spent_ms:
                 return
             self.renew(holder)
-        raise AssertionError("H2: and the source knows of it")
+        raise AssertionError("H2: inspection shows the renewed lease")
 
     def test_an_expired_lease_cannot_be_renewed(self) -> None:
-        """T4: even when nobody took it over; else its holder would go on under a token that may be stale."""
+        """T4: even if no other claim took it over; otherwise its holder would continue with a possibly stale token."""
         holder = self.brief()
         holder.hold()
         self.let_expire()
         require(holder.renew(), "T4: a renewal after expiry is refused, with the reason")
-        require(not self.info().is_held, "T4: and changes nothing")
-        require(isinstance(holder.acquire(), ask.ClaimEnded), "T4: nor does a retry of the acquire revive it")
+        require(not self.info().is_held, "T4: a refused renewal changes nothing")
+        require(
+            isinstance(holder.acquire(), ask.ClaimEnded), "T4: a retry of the acquire does not revive an expired lease"
+        )
 
     def test_a_lease_taken_over_cannot_be_renewed(self) -> None:
         """T4: the reason names the new holder."""
@@ -77,10 +79,10 @@ class LeaseChecks(SourceRig):
         self.let_expire()
         fresh.hold()
         require(fresh.holder in (stale.renew() or ""), "the reason of the loss names the new holder")
-        require(fresh.renew() is None, "and the new holder's lease runs on")
+        require(fresh.renew() is None, "the new holder's lease continues")
 
     def test_a_batch_tells_the_lost_from_the_renewed(self) -> None:
-        """H2: one beat renews many leases, and each learns its own fate."""
+        """H2: one request renews many leases, and the reply has a result for each."""
         good, released, expired, never = (
             self.claimant("good"),
             self.claimant("released"),
@@ -93,26 +95,29 @@ class LeaseChecks(SourceRig):
         self.let_expire()
         stranger = self.claimant("good")
         reply = self.renew(good, released, expired, never, stranger)
-        require(set(reply.remaining_ms) == {good.claim}, f"H2: of the batch, the one running lease is renewed: {reply}")
+        require(set(reply.remaining_ms) == {good.claim}, f"H2: the batch renews exactly the running lease: {reply}")
         lost = {lease.claim for lease in (released, expired, never, stranger)}
-        require(set(reply.lost) == lost and all(reply.lost.values()), f"H2: the others are told why not: {reply}")
-        require(self.renew() == ask.Renewed({}, {}), "H2: an empty batch is no error")
+        require(
+            set(reply.lost) == lost and all(reply.lost.values()),
+            f"H2: the reply has a reason for each lost lease: {reply}",
+        )
+        require(self.renew() == ask.Renewed({}, {}), "H2: an empty batch is not an error")
 
     # --- release ------------------------------------------------------------------------------------------------------
     def test_release_frees_the_lock(self) -> None:
-        """H4: and says whether the lease was still running."""
+        """H4: the reply says whether the lease was still running."""
         holder = self.claimant()
         holder.hold()
-        require(holder.release().was_held, "release tells that the lease was held until now")
+        require(holder.release().was_held, "the reply to a release says that the lease was held")
         require(not self.info().is_held, "a released lock is free")
         self.claimant().hold()
 
     def test_release_is_idempotent(self) -> None:
-        """H4: its reply may be lost."""
+        """H4: a client repeats a release whose reply was lost."""
         holder = self.claimant()
         holder.hold()
         holder.release()
-        require(not holder.release().was_held, "H4: a second release finds nothing to end")
+        require(not holder.release().was_held, "H4: a second release finds no lease to end")
 
     def test_release_by_an_old_claim_frees_nobody_elses_lock(self) -> None:
         """H4: redis-py once released by name."""
@@ -125,7 +130,7 @@ class LeaseChecks(SourceRig):
         require(new.renew() is None, "H4: the new holder's lease runs on")
 
     def test_release_by_an_expired_claim_frees_nobody_elses_lock(self) -> None:
-        """H4: the late release of a holder that was taken over."""
+        """H4: a holder whose lease was taken over may release late."""
         old, new = self.brief(), self.claimant()
         old.hold()
         self.let_expire()
@@ -134,7 +139,7 @@ class LeaseChecks(SourceRig):
         require(self.info().holder == new.holder, "H4: the late release of an expired lease ends nothing")
 
     def test_release_of_one_lock_leaves_the_others(self) -> None:
-        """H4: a claim is of one lock."""
+        """H4: a claim belongs to one lock."""
         first, second = self.claimant("a"), self.claimant("b")
         first.hold()
         second.hold()
@@ -143,11 +148,11 @@ class LeaseChecks(SourceRig):
 
     # --- a claim is granted once --------------------------------------------------------------------------------------
     def test_a_late_duplicate_after_release_is_refused(self) -> None:
-        """H4: a delayed copy of an acquire that arrives after its release would hold the lock for nobody."""
+        """H4: a delayed copy of an acquire that arrives after the release would hold the lock without a client."""
         self._require_over_after(lambda holder: holder.release(), "its release")
 
     def test_a_late_duplicate_after_another_grant_is_refused(self) -> None:
-        """H4: what is remembered of one ended claim survives the next one's."""
+        """H4: the source remembers an ended claim while later claims end."""
 
         def end(holder: Claimant) -> None:
             holder.release()
@@ -169,11 +174,11 @@ class LeaseChecks(SourceRig):
         self._require_over(holder, "its expiry and another's lease")
 
     def test_a_late_duplicate_after_break_is_refused(self) -> None:
-        """H4: what an operator has ended stays ended."""
+        """H4: a broken claim stays ended."""
         self._require_over_after(lambda holder: self.break_lock(holder.lock), "an operator's break")
 
     def test_a_late_duplicate_after_purge_is_refused(self) -> None:
-        """H4: the memory of ended claims is not forgotten with the lock."""
+        """H4: a purge of the lock does not forget its ended claims."""
         if not self.has_purge:
             return
 
@@ -184,7 +189,7 @@ class LeaseChecks(SourceRig):
         self._require_over_after(end, "its release and a purge")
 
     def test_a_late_duplicate_of_a_waiter_is_refused(self) -> None:
-        """H4: a waiter that gave up, or was granted and released, is over as well."""
+        """H4: the claim of a waiter that gave up, or was granted and released, has ended as well."""
         holder, leaver, served = self.claimant(), self.claimant(), self.claimant()
         holder.hold()
         leaver.queue()
@@ -197,14 +202,14 @@ class LeaseChecks(SourceRig):
             self._require_over(waiter, "it left")
 
     def test_a_release_that_overtakes_its_acquire_is_kept(self) -> None:
-        """H4: an abandoned claim may reach the source before the acquire that it undoes."""
+        """H4: the release of an abandoned claim may reach the source before the acquire that it undoes."""
         for lock in ("never taken", "taken before"):
             if lock == "taken before":
                 other = self.claimant(lock)
                 other.hold()
                 other.release()
             hasty = self.claimant(lock)
-            require(not hasty.release().was_held, "H4: a claim that has not arrived holds nothing")
+            require(not hasty.release().was_held, "H4: a claim that has not arrived holds no lock")
             self._require_over(hasty, "a release that came first", may_wait=True)
 
     def _require_over_after(self, end: Callable[[Claimant], object], what: str) -> None:
@@ -217,50 +222,50 @@ class LeaseChecks(SourceRig):
     def _require_over(self, claimant: Claimant, what: str, *, may_wait: bool = False) -> None:
         reply = self.ask(claimant.request(may_wait=may_wait))
         require(isinstance(reply, ask.ClaimEnded), f"H4: after {what} a claim is not granted or queued again: {reply}")
-        require(not self.info(claimant.lock).is_held, "H4: and the lock stays free")
-        require(not self.info(claimant.lock).waiters, "H4: and nobody waits for it")
+        require(not self.info(claimant.lock).is_held, "H4: the lock stays free")
+        require(not self.info(claimant.lock).waiters, "H4: the queue stays empty")
 
     # --- break --------------------------------------------------------------------------------------------------------
     def test_a_break_ends_the_lease_and_says_why(self) -> None:
-        """G10: the old holder hears the reason at its next renewal."""
+        """G10: the old holder learns the reason at its next renewal."""
         holder = self.claimant()
         holder.hold()
         broken = self.break_lock(reason="the disk burns")
-        require(broken.holder == holder.holder, f"a break tells whose lease it ended: {broken}")
-        require("the disk burns" in (holder.renew() or ""), "the old holder is told the operator's reason")
+        require(broken.holder == holder.holder, f"the reply to a break names the holder: {broken}")
+        require("the disk burns" in (holder.renew() or ""), "the old holder learns the operator's reason")
         require(not self.info().is_held, "a broken lock is free")
-        require(not holder.release().was_held, "and the old holder's release ends nothing")
+        require(not holder.release().was_held, "the old holder's release ends nothing")
 
     def test_a_break_of_a_free_lock_ends_nobodys_lease(self) -> None:
-        """G10: the token is minted all the same, for the guards."""
-        require(self.break_lock().holder is None, "a break of a free lock ends nobody's lease")
+        """G10: the break still mints a token, for the guards."""
+        require(self.break_lock().holder is None, "a break of a free lock ends no lease")
         self.claimant().hold()
 
     def test_a_break_asked_again_breaks_nobody_elses_lease(self) -> None:
-        """G10: its reply was lost, and somebody has acquired the lock since."""
+        """G10: the operator repeats a break whose reply was lost, after another client has acquired the lock."""
         holder, next_one = self.claimant(), self.claimant()
         holder.hold()
         claim, _ = self.run(draw_flow())
         request = ask.Break("lock", claim, "an operator", "a check")
         first = self.ask(request)
         next_one.hold()
-        require(self.ask(request) == first, "G10: the same break gives the same answer, and the same token")
-        require(next_one.renew() is None, "G10: and does not end the lease that came after it")
+        require(self.ask(request) == first, "G10: a repeated break gives the same reply and token")
+        require(next_one.renew() is None, "G10: a repeated break does not end a later lease")
 
     # --- lost replies and threads -------------------------------------------------------------------------------------
     def test_a_lost_reply_is_answered_again(self) -> None:
-        """T3, H5: lost reply and retry once meant "not acquired" while holding (redis-py, python-redis-lock)."""
+        """T3, H5: in redis-py and python-redis-lock retry after a lost reply meant "not acquired" while holding."""
         attempt = Attempt("lock", "holder", self.long_ttl_ms)
         lossy = LostReplies(self.store, (ask.Acquire, ask.ReserveBlock, ask.Release))
         grant = self.runner.run(lossy, acquire(attempt, may_wait=False, timeout_ms=0))
         if grant is None or attempt.claim is None:
             raise AssertionError("T3: an acquire whose reply was lost is granted when it is asked again")
-        require(self.info().token == grant.token, "T3: and issues one token")
+        require(self.info().token == grant.token, "T3: the retry issues no second token")
         self.runner.run(lossy, release("lock", attempt.claim))
         require(not self.info().is_held, "H4: a release whose reply was lost is done when it is asked again")
 
     def test_a_lost_reply_to_a_poll_is_answered_again(self) -> None:
-        """T3: the waiter that was granted, and did not hear it, is not queued behind itself."""
+        """T3: a granted waiter whose reply was lost is not queued behind itself."""
         holder = self.claimant()
         holder.hold()
         lossy = LostReplies(self.store, (ask.Poll,))
@@ -269,12 +274,12 @@ class LeaseChecks(SourceRig):
         while not isinstance(request, ask.Wait):
             request = flow.send(None if isinstance(request, ask.Listen) else self.run(ask_flow(request)))
         holder.release()
-        # The flow sleeps: whoever runs it on sends it None, which is how its sleep ends.
+        # The flow sleeps: sending it None ends its sleep.
         (grant,) = self.runner.together(lossy, [flow])
         require(grant is not None and self.info().token == grant.token, "T3: a lost reply to a poll is answered again")
 
     def test_two_threads_on_one_lock_exclude_each_other(self) -> None:
-        """H9: what a process shares may not make two of its claims look like one."""
+        """H9: two claims of one process stay distinct, whatever the process shares between them."""
         inside: list[str] = []
 
         def work(number: int) -> SourceFlow[None]:
@@ -283,9 +288,9 @@ class LeaseChecks(SourceRig):
                 yield from acquire(attempt, may_wait=True, timeout_ms=None)
                 inside.append(attempt.holder)
                 yield ask.Wait(INSIDE_MS)
-                require(inside == [attempt.holder], f"H9: one at a time holds the lock, not {inside}")
+                require(inside == [attempt.holder], f"H9: one claim at a time holds the lock, not {inside}")
                 inside.clear()
                 yield from release("lock", attempt.claim or "")
 
         self.runner.together(self.store, [work(number) for number in range(THREADS)])
-        require(not self.info().is_held, "H9: all have released")
+        require(not self.info().is_held, "H9: all claims have released the lock")

@@ -19,17 +19,17 @@ from fencelock.testing.conformance.rig import refusal, require
 from fencelock.testing.runners import REQUEST_TIMEOUT_S, sync_guard
 
 A_MOMENT_S = 0.2
-"""How long a seal gets to overtake an open transaction, which it must not."""
+"""How long a seal may try to overtake an open transaction; it must not succeed."""
 BIG = 2**53
-"""From here on a store that keeps numbers as floats mixes neighbours up."""
+"""From this number on, a store that keeps numbers as floats confuses neighbouring integers."""
 
 
-class _Stop(Exception):  # noqa: N818 - no error of anybody's: a block is left by it.
-    """Leaves a block without saying that anything is wrong."""
+class _Stop(Exception):  # noqa: N818 - it is not an error: it only leaves a block.
+    """Leaves a block without an error."""
 
 
 class SealChecks(GuardRig):
-    """Who is admitted, from when on, and to what."""
+    """Checks of which tenure a guard admits, from when on, and to which resource."""
 
     # --- G1 -----------------------------------------------------------------------------------------------------------
     def test_a_resource_that_was_never_sealed_has_mark_0(self) -> None:
@@ -52,10 +52,10 @@ class SealChecks(GuardRig):
         lease = self.sequencer(5)
         self.write(self.guard(), lease, "parent")
         self.write(self.guard(), lease, "child")
-        require(self.value() == "child", "G1: whoever presents the sequencer is the holder")
+        require(self.value() == "child", "G1: any process with the sequencer is the holder")
 
     def test_a_lower_token_is_refused_with_both_numbers(self) -> None:
-        """G1: once a newer holder has sealed, without having written anything."""
+        """G1: as soon as a newer holder has sealed, even without a write."""
         old, new = self.sequencer(5), self.sequencer(8)
         self.write(self.guard(), old, "old")
         self.seal(self.guard(), new)
@@ -64,11 +64,11 @@ class SealChecks(GuardRig):
         error = caught[0]
         require((error.token, error.mark, error.resource) == (5, 8, "r"), f"G1: the error has both numbers: {error}")
         require(self.value() == "old" and self.mark().token == new.token, "G1: a refusal changes nothing")
-        with refusal(StaleTokenError, "G1: it cannot seal either"):
+        with refusal(StaleTokenError, "G1: a token below the mark cannot seal"):
             self.seal(self.guard(), self.sequencer(7))
 
     def test_an_equal_token_of_another_claim_is_a_collision(self) -> None:
-        """G1: the source issued one token twice, which somebody must hear of."""
+        """G1: the source issued one token twice, and the guard must report it."""
         self.write(self.guard(), self.sequencer(5), "first")
         with refusal(TokenCollisionError, "G1: an equal token with another claim is a collision"):
             self.write(self.guard(), self.sequencer(5), "second")
@@ -93,15 +93,15 @@ class SealChecks(GuardRig):
 
     # --- G2, G3, G4 ---------------------------------------------------------------------------------------------------
     def test_a_seal_is_committed_apart_from_the_users_work(self) -> None:
-        """G2: before the first read; the block may be undone, the seal is not."""
+        """G2: the seal commits before the first read and survives a rollback of the block."""
         guard, lease = self.guard(), self.sequencer(5)
         with refusal(_Stop, "an exception leaves the block as it is"):
             self.write(guard, lease, "undone", then=_Stop())
         require(self.mark().token == lease.token, "G2: the seal is committed before the block begins")
-        require(self.value() is None, "and what the block wrote is undone")
+        require(self.value() is None, "the block's write is rolled back")
 
     def test_a_seal_is_seen_by_others_before_the_first_read(self) -> None:
-        """G2: an old holder is refused from then on, though the new one has not written."""
+        """G2: from then on an old holder is refused, although the new holder has not written."""
         guard, old = self.guard(), self.sequencer(5)
         self.write(guard, old, "old")
         self.seal(self.guard(), self.sequencer(6))
@@ -109,7 +109,7 @@ class SealChecks(GuardRig):
             self.write(guard, old, "late")
 
     def test_a_seal_outlives_the_client_that_made_it(self) -> None:
-        """G4: the mark is in the store, with the data."""
+        """G4: the store keeps the mark with the data."""
         self.seal(self.guard(), self.sequencer(5))
         mark = self.mark()
         require((mark.token, mark.lock, mark.source_id) == (5, LOCK, self.source_id), f"G4: the mark is kept: {mark}")
@@ -122,31 +122,31 @@ class SealChecks(GuardRig):
         require([self.mark(name).token for name in ("r", "s")] == [5, 5], "G2: every resource of a guard is sealed")
 
     def test_of_several_resources_none_is_sealed_if_one_refuses(self) -> None:
-        """G2: one transaction over all of them."""
+        """G2: one transaction seals all of them."""
         self.seal(self.guard("s"), self.sequencer(8))
         with refusal(StaleTokenError, "G1: one of them refuses"):
             self.seal(self.guard("r", "s"), self.sequencer(5))
         require(self.mark("r").token == 0, "G2: then none of them is sealed")
 
     def test_a_guard_opened_after_another_was_read_is_refused(self) -> None:
-        """G2: what it protects could be written by the old holder until then."""
+        """G2: until then the old holder could write to the resource."""
         lease = self.sequencer(5)
         self.write(self.guard("r"), lease, "read and written")
         with refusal(GuardError, "G2: a seal after the tenure's first read comes too late"):
             self.seal(self.guard("s"), lease)
-        require(self.mark("s").token == 0, "G2: and is not made")
+        require(self.mark("s").token == 0, "G2: the late seal is not made")
         self.seal(self.guard("s", independent=True), lease)
-        require(self.mark("s").token == lease.token, "G2: unless it is said to be independent")
+        require(self.mark("s").token == lease.token, "G2: an independent guard may seal late")
 
     def test_a_mark_is_checked_again_in_each_transaction(self) -> None:
-        """G2, G3: a seal that was remembered is no leave to write."""
+        """G2, G3: a remembered seal does not permit a write."""
         guard, old = self.guard(), self.sequencer(5)
         self.write(guard, old, "old")
         self.write(self.guard(), self.sequencer(6), "new")
         for _ in range(2):
             with refusal(StaleTokenError, "G3: the mark is checked in the transaction that writes"):
                 self.write(guard, old, "late")
-        require(self.value() == "new", "G3: and nothing of it is written")
+        require(self.value() == "new", "G3: the refused block writes nothing")
 
     def test_a_seal_does_not_overtake_an_open_transaction(self) -> None:
         """G3: check and change are one transaction: either the seal waits, or the write fails."""
@@ -190,10 +190,10 @@ class SealChecks(GuardRig):
                     self.write(self.guard(), old, "late", key=key, table=table)
 
     def test_resources_have_marks_of_their_own(self) -> None:
-        """G5: sealing one says nothing about another."""
+        """G5: sealing one resource does not affect another."""
         self.seal(self.guard("r"), self.sequencer(8))
         self.seal(self.guard("s"), self.sequencer(5))
-        require((self.mark("r").token, self.mark("s").token) == (8, 5), "G5: each resource has a mark of its own")
+        require((self.mark("r").token, self.mark("s").token) == (8, 5), "G5: each resource has its own mark")
 
     def test_resource_names_are_kept_apart(self) -> None:
         """G5: case, blanks, escapes and normal forms make no two resources one."""
@@ -201,7 +201,7 @@ class SealChecks(GuardRig):
         for token, name in enumerate(names, start=1):
             self.seal(self.guard(name), self.sequencer(token))
         found = [self.mark(name).token for name in names]
-        require(found == list(range(1, len(names) + 1)), f"G5: each name has a mark of its own: {found}")
+        require(found == list(range(1, len(names) + 1)), f"G5: each name has its own mark: {found}")
 
     def test_another_locks_lease_is_refused(self) -> None:
         """G5: a resource is bound to its lock."""
@@ -233,17 +233,17 @@ class SealChecks(GuardRig):
 
     # --- G9, G10 ------------------------------------------------------------------------------------------------------
     def test_a_seal_that_is_gone_is_not_made_again(self) -> None:
-        """G9: the resource went back in time, and what was read from it is void."""
+        """G9: the resource went back in time, so earlier reads from it are invalid."""
         guard, lease = self.guard(), self.sequencer(5)
         self.write(guard, lease, "read")
         self.do(guard.lower(3, reason="as a restore does"))
         for _ in range(2):
             with refusal(SealLostError, "G9: a tenure seals once; a mark below its token afterwards is a lost seal"):
                 self.write(guard, lease, "late")
-        require(self.mark().token < lease.token and self.value() == "read", "G9: and nothing is raised or written")
+        require(self.mark().token < lease.token and self.value() == "read", "G9: a lost seal raises and writes nothing")
 
     def test_raising_a_mark_to_a_source_refuses_what_it_had_issued(self) -> None:
-        """G9: the step after a restore; a lease that holds just that token is refused as well."""
+        """G9: an operator raises the mark after a restore; a lease with exactly that token is refused as well."""
         guard, lease = self.guard(), self.sequencer(5)
         self.write(guard, lease, "old")
         self.do(guard.raise_to(self.source_at(8), reason="a restore"))
@@ -254,7 +254,7 @@ class SealChecks(GuardRig):
         require(self.value() == "new", "G9: the next one is admitted")
 
     def test_a_closed_mark_refuses_its_own_holder(self) -> None:
-        """G10: the leaver's late thread, its child with the sequencer."""
+        """G10: a late thread, or a child process with the sequencer, cannot write after close."""
         guard, lease = self.guard(), self.sequencer(5)
         self.write(guard, lease, "mine")
         for _ in range(2):
@@ -267,14 +267,14 @@ class SealChecks(GuardRig):
         require(self.value() == "next" and not self.mark().is_closed, "G10: the next holder opens it by its seal")
 
     def test_closing_before_sealing_refuses_the_token_too(self) -> None:
-        """G10: a holder that never came to its first write may leave as well."""
+        """G10: a holder may close without having written."""
         lease = self.sequencer(5)
         self.do(self.guard().close(lease))
         with refusal(StaleTokenError, "G10: a token that was closed unused is stale"):
             self.write(self.guard(), lease, "late")
 
     def test_a_close_that_is_gone_is_not_undone(self) -> None:
-        """G9, G10: whoever left does not come back because the resource went back in time."""
+        """G9, G10: a closed tenure stays closed after the resource goes back in time."""
         guard, lease = self.guard(), self.sequencer(5)
         self.do(guard.close(lease))
         self.do(guard.lower(3, reason="as a restore does"))
@@ -282,7 +282,7 @@ class SealChecks(GuardRig):
             self.write(guard, lease, "late")
 
     def test_closing_does_not_disturb_a_newer_holder(self) -> None:
-        """G10: the late close of somebody who was overtaken."""
+        """G10: an overtaken holder may close late."""
         old, new = self.sequencer(5), self.sequencer(6)
         self.seal(self.guard(), old)
         self.seal(self.guard(), new)
@@ -291,7 +291,7 @@ class SealChecks(GuardRig):
         require(self.value() == "new", "G10: a late close leaves the newer holder's mark alone")
 
     def test_a_broken_lease_is_outranked(self) -> None:
-        """G10: a break mints a token, and the guard is sealed with it for nobody."""
+        """G10: a break mints a token and seals the guard with it, so that no lease owns the mark."""
         guard, lease = self.guard(), self.sequencer(5)
         self.write(guard, lease, "old")
         minted = self.sequencer(6)
@@ -302,13 +302,13 @@ class SealChecks(GuardRig):
         self.write(self.guard(), self.sequencer(7), "next")
 
     def test_outranking_a_holder_of_the_same_token_is_a_collision(self) -> None:
-        """G1, G10: a source that went back mints what a holder has; that must not pass for done."""
+        """G1, G10: a source that went back mints a holder's token again; the guard must report the collision."""
         guard, lease = self.guard(), self.sequencer(5)
         self.write(guard, lease, "old")
         with refusal(TokenCollisionError, "G1: a break's token that a holder has too is a collision"):
             self.do(guard.outrank(self.sequencer(5), reason="it hangs"))
         self.write(guard, lease, "still mine")
-        require(self.value() == "still mine", "G1: and changes nothing")
+        require(self.value() == "still mine", "G1: the refused break changes nothing")
 
     def test_a_mark_is_lowered_by_an_operator_only(self) -> None:
         """G8: the remedy for a poisoned mark."""

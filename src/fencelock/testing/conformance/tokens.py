@@ -15,15 +15,15 @@ BLOWS = 5
 
 
 class TokenChecks(SourceRig):
-    """T1 to T7, as far as one process can see them."""
+    """Checks of T1 to T7, as far as one process can observe them."""
 
     def test_a_token_is_an_integer_from_1(self) -> None:
-        """T2: 1 <= token < 2**63, and no bool."""
+        """T2: 1 <= token < 2**63, and not a bool."""
         token = self.claimant().hold().token
         require(type(token) is int and 1 <= token <= MAX_TOKEN, f"T2: a token is 1 <= int < 2**63, not {token!r}")
 
     def test_a_new_grant_gives_a_higher_token(self) -> None:
-        """T4: also to the same holder, and to one who comes back at once."""
+        """T4: even if the same holder acquires the lock again at once."""
         tokens = []
         for _ in range(20):
             claimant = self.claimant()
@@ -32,7 +32,7 @@ class TokenChecks(SourceRig):
         self._require_rising(tokens, "T4: each grant gives a higher token")
 
     def test_a_token_rises_after_expiry(self) -> None:
-        """T4, T6: whoever takes over an expired lease gets a higher token."""
+        """T4, T6: a claim that takes over an expired lease gets a higher token."""
         tokens = [self.brief().hold().token]
         self.let_expire()
         tokens.append(self.claimant().hold().token)
@@ -57,7 +57,7 @@ class TokenChecks(SourceRig):
         require(self.info().token == token, "T3: a retry issues no token")
 
     def test_a_waiter_that_asks_again_gets_the_same_token(self) -> None:
-        """T3: the reply to the poll that was granted may be lost as well."""
+        """T3: the reply to a granted poll may be lost as well."""
         first, waiter = self.claimant(), self.claimant()
         first.hold()
         waiter.queue()
@@ -67,7 +67,7 @@ class TokenChecks(SourceRig):
             require(waiter.granted(again, "T3: it is granted again").token == token, "T3: with the same token")
 
     def test_renewal_keeps_the_token(self) -> None:
-        """T3: the token is the tenure's, not the beat's."""
+        """T3: the token belongs to the tenure, not to a renewal."""
         holder = self.claimant()
         token = holder.hold().token
         require(holder.renew() is None, "a running lease can be renewed")
@@ -83,7 +83,7 @@ class TokenChecks(SourceRig):
         self._require_rising([token, self.claimant().hold().token], "T6: release does not reset the counter")
 
     def test_purge_keeps_the_counter(self) -> None:
-        """T6: what is forgotten about a lock is not its tokens."""
+        """T6: a purge forgets the lock, but not its counter."""
         if not self.has_purge:
             return
         first = self.claimant()
@@ -93,13 +93,13 @@ class TokenChecks(SourceRig):
         self._require_rising([token, self.claimant().hold().token], "T6: purge does not reset the counter")
 
     def test_a_break_mints_a_higher_token(self) -> None:
-        """G10: guards are to be sealed with it against the old holder."""
+        """G10: an operator seals the guards with it against the old holder."""
         token = self.claimant().hold().token
         broken = self.break_lock()
-        self._require_rising([token, broken.token, self.claimant().hold().token], "a break mints a token of its own")
+        self._require_rising([token, broken.token, self.claimant().hold().token], "a break mints its own token")
 
     def test_tokens_rise_for_a_source_opened_again(self) -> None:
-        """T6: a restart of the client is no new beginning."""
+        """T6: a restart of the client does not reset the counter."""
         if not self.survives_reopening:
             return
         before = self.source()
@@ -122,8 +122,10 @@ class TokenChecks(SourceRig):
         token = fresh.hold().token
         replies = (stale.acquire(), stale.poll(), self.ask(stale.request(may_wait=True)))
         for reply in replies:
-            require(not isinstance(reply, ask.Granted), f"T5: a stale holder is told no token of another's: {reply}")
-        require(stale.renew() is not None, "T5: nor is its lease confirmed")
+            require(
+                not isinstance(reply, ask.Granted), f"T5: a stale holder does not get another claim's token: {reply}"
+            )
+        require(stale.renew() is not None, "T5: the stale holder's lease is not confirmed")
         require(self.info().token == token, f"T5: inspection shows the last token issued, {token}")
 
     def test_an_unknown_lock_has_no_token(self) -> None:
@@ -161,7 +163,7 @@ class TokenChecks(SourceRig):
         self._require_rising(seen, "T1: tokens rise in the order in which the lock was held")
 
     def test_raising_the_epoch_begins_above_every_token(self) -> None:
-        """T7: the next multiple of 2**40, a new history id, and the old leases are over."""
+        """T7: the counter jumps to the next multiple of 2**40, the history id is new, and the old leases have ended."""
         if not self.has_epochs:
             return
         holder, waiter = self.claimant(), self.claimant()
@@ -178,7 +180,7 @@ class TokenChecks(SourceRig):
         self._require_rising([after.last_token, self.claimant().hold().token], "T7: tokens go on above the jump")
 
     def test_raising_the_epoch_is_compared_and_swapped(self) -> None:
-        """T7: of two operators at the same time, one raises; a repeated request raises nothing."""
+        """T7: of two concurrent operators only one raises the epoch; a repeated request changes nothing."""
         if not self.has_epochs:
             return
         before = self.source()
@@ -187,7 +189,7 @@ class TokenChecks(SourceRig):
         require(self.source().epoch == before.epoch + 1, "T7: the epoch was raised once")
 
     def test_reserving_a_block_twice_spends_nothing(self) -> None:
-        """T1: a reservation whose reply was lost is asked for again."""
+        """T1: a client repeats a reservation whose reply was lost."""
         token = self.claimant("a").hold().token
         before = dataclasses.replace(self.source(), reserved_token=0)
         for _ in range(3):

@@ -12,7 +12,7 @@ POLLS_PER_TTL = 4
 
 
 class WaitingChecks(SourceRig):
-    """Who is next."""
+    """Checks of the order of waiters."""
 
     def test_waiters_are_served_in_the_order_in_which_they_came(self) -> None:
         """H7: first in, first out."""
@@ -27,7 +27,7 @@ class WaitingChecks(SourceRig):
             holder = waiter
 
     def test_a_newcomer_does_not_barge_in(self) -> None:
-        """H7: a lock that is free while somebody waits for it is not free for others."""
+        """H7: only the head of the queue can take a free lock."""
         holder, (waiter,) = self._queue_of(1)
         holder.release()
         require(isinstance(self.claimant().acquire(), ask.Busy), "H7: a newcomer that cannot wait finds it busy")
@@ -38,7 +38,7 @@ class WaitingChecks(SourceRig):
         newcomer.granted(newcomer.poll(), "H7: and then the newcomer")
 
     def test_a_waiter_that_asks_again_keeps_its_one_place(self) -> None:
-        """H7: the reply that told it of its place may be lost."""
+        """H7: the reply that confirms the queue position may be lost."""
         holder, (first, second) = self._queue_of(2)
         for _ in range(3):
             first.queue()
@@ -49,7 +49,7 @@ class WaitingChecks(SourceRig):
         require(isinstance(second.poll(), ask.Queued), "H7: nor does it give it the next one's turn")
 
     def test_a_waiter_that_leaves_makes_room(self) -> None:
-        """H7: giving up a place, and telling so."""
+        """H7: a waiter that gives up leaves the queue."""
         holder, (leaver, stayer) = self._queue_of(2)
         require(not leaver.release().was_held, "a waiter holds nothing")
         require(self.info().waiters == (stayer.holder,), "H7: a waiter that leaves is no longer in the queue")
@@ -58,7 +58,7 @@ class WaitingChecks(SourceRig):
         stayer.granted(stayer.poll(), "H7: the next one is served")
 
     def test_a_dead_waiter_blocks_no_longer_than_its_ttl(self) -> None:
-        """H7: nobody polls for it."""
+        """H7: a dead waiter no longer polls."""
         holder = self.claimant()
         holder.hold()
         dead, alive = self.brief(), self.claimant()
@@ -78,7 +78,7 @@ class WaitingChecks(SourceRig):
         self.claimant().hold()
 
     def test_a_waiter_whose_place_expired_is_not_granted(self) -> None:
-        """H8: etcd#11456, CURATOR-604: it slept past its own ttl, and its lease would be over, or somebody else's."""
+        """H8: etcd#11456, CURATOR-604: a waiter slept past its ttl, so its lease has expired or the lock is taken."""
         holder = self.claimant()
         holder.hold()
         sleeper = self.brief()
@@ -97,7 +97,7 @@ class WaitingChecks(SourceRig):
         sleeper.queue()
         self.let_expire()
         require(isinstance(sleeper.poll(), ask.ClaimEnded), "H8: a place that expired is gone")
-        require(not self.info().waiters, "H8: and is in no queue")
+        require(not self.info().waiters, "H8: an expired waiter is not in the queue")
 
     def test_polling_keeps_a_place(self) -> None:
         """H8: as long as the waiter asks within its ttl, which a slow machine may miss a few times."""
@@ -126,7 +126,7 @@ class WaitingChecks(SourceRig):
             require(0 < reply.wait_ms < waiter.ttl_ms, f"H7: a waiter sleeps for less than its ttl: {reply}")
 
     def test_a_queue_moves_on_when_its_holder_expires(self) -> None:
-        """H7: nobody has to release."""
+        """H7: an expired lease needs no release."""
         self.brief().hold()
         waiter = self.claimant()
         self.ask(waiter.request(may_wait=True))  # Granted at once, if the machine was so slow.
@@ -134,7 +134,7 @@ class WaitingChecks(SourceRig):
         waiter.granted(waiter.poll(), "H7: the head of the queue takes over an expired lease")
 
     def test_a_break_lets_the_queue_move_on(self) -> None:
-        """G10: whoever is next, with his old place or a new one, holds a token above the breaker's."""
+        """G10: the next holder, with its old queue position or a new one, gets a token above the breaker's."""
         _, (waiter,) = self._queue_of(1)
         broken = self.break_lock()
         if self.break_keeps_queue:
@@ -146,7 +146,7 @@ class WaitingChecks(SourceRig):
         require(grant.token > broken.token, f"G10: the next token {grant.token} is above the breaker's {broken.token}")
 
     def test_the_head_of_the_queue_is_told_of_a_release(self) -> None:
-        """H7: if the store says that it notifies."""
+        """H7: applies to stores that declare notifications."""
         if not self.store.capabilities.notifies:
             return
         holder, (waiter,) = self._queue_of(1)
@@ -161,7 +161,7 @@ class WaitingChecks(SourceRig):
                 "H7: a store that notifies tells the head of the queue of a release",
             )
             channel.drain()
-            require(not hearing.poll(0), "what was told is forgotten once it was drained")
+            require(not hearing.poll(0), "draining the channel removes its notifications")
         finally:
             channel.close()
 
