@@ -18,7 +18,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import NamedTuple, TypeVar
 
-ROOT = Path(__file__).resolve().parents[4]
+ROOT = Path.cwd()
+"""The clone: mutants change its files, so the program is run there, by `make mutants`."""
 PACKAGE = ROOT / "src" / "fencelock"
 MEMORY = Path("/dev/shm")  # noqa: S108 - the bench makes its own folder in it.
 TIMEOUT_S = 300
