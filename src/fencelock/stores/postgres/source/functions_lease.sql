@@ -66,7 +66,6 @@ BEGIN
             own := fencelock.enqueue(
                 p_lock, p_claim, p_holder, p_ttl_ms, p_born_us, p_channel, state.now_us, p_queue_limit, head.ticket);
             IF own.ticket IS NULL THEN
-        -- A claim drawn before the last forgotten one ended may be a late duplicate of it (H4).
                 answer.outcome := 'full';
                 RETURN answer;
             END IF;
