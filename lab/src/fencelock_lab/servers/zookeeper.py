@@ -26,6 +26,8 @@ MAX_SESSION_MS = 700_000
 """The default is 20 ticks, and these ticks are short."""
 QUORUM_PORT, ELECTION_PORT = "quorum", "election"
 _ANSWER_S = 2.0
+_STARTING_ANSWER_S = 0.1
+"""A server that has just begun to listen never answers its first client: the next one is answered at once."""
 _CHUNK_BYTES = 65536
 
 
@@ -73,12 +75,14 @@ class ZooKeeperServer(Server):
             "-XX:-UsePerfData",
             *self.options,
         ]
-        java += ["-Dzookeeper.jmx.log4j.disable=true", "-cp", f"/etc/zookeeper/conf:{need(ZOOKEEPER)}"]
+        java += ["-Dzookeeper.jmx.log4j.disable=true", "-cp", f"{need(ZOOKEEPER)}"]
         return [*java, "org.apache.zookeeper.server.quorum.QuorumPeerMain", settings]
 
     def is_ready(self) -> bool:
         """Return whether it takes requests; in an ensemble it follows a leader then, or leads."""
-        return self.mode() is not None
+        with suppress(OSError):
+            return "Mode: " in self.ask("srvr", _STARTING_ANSWER_S)
+        return False
 
     def is_leader(self) -> bool:
         """Return whether it leads."""
@@ -95,9 +99,9 @@ class ZooKeeperServer(Server):
             return {name: value.strip() for name, separator, value in lines if separator}
         return {}
 
-    def ask(self, word: str) -> str:
+    def ask(self, word: str, answer_s: float = _ANSWER_S) -> str:
         """Return the answer to one of its four-letter commands."""
-        with socket.create_connection((self.host, self.port), _ANSWER_S) as connection:
+        with socket.create_connection((self.host, self.port), answer_s) as connection:
             connection.sendall(word.encode())
             return b"".join(iter(lambda: connection.recv(_CHUNK_BYTES), b"")).decode()
 
