@@ -77,7 +77,8 @@ class MariaDBServer(Server):
         """Return a new connection in autocommit mode."""
         import pymysql
 
-        given = {"connect_timeout": 5, "autocommit": True, "charset": "utf8mb4", **params}
+        # A client that is ready for TLS reads all the system's certificates first, which takes 50 ms.
+        given = {"connect_timeout": 5, "autocommit": True, "charset": "utf8mb4", "ssl_disabled": True, **params}
         return pymysql.connect(host=self.host, port=self.port, user=user, database=database, **given)
 
     def admin(self, database: str = "mysql") -> "pymysql.Connection[Cursor]":
