@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 
 import click
 import pytest
@@ -120,6 +121,62 @@ def test_141_a_broken_pipe_is_quiet(program: Program) -> None:
     os.close(writer)
     _, complaint = process.communicate()
     assert (process.returncode, complaint) == (141, "")
+
+
+def redirected(program: Program, redirection: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run `fencelock` with a redirection, as a shell makes it."""
+    line = ["sh", "-c", f'exec "$@" {redirection}', "sh", *PROGRAM, *words]
+    return subprocess.run(line, capture_output=True, text=True, env=program.environment, check=False)
+
+
+@pytest.mark.parametrize(
+    ("redirection", "reason"), [(">/dev/full", "No space left on device"), (">&-", "Bad file descriptor")]
+)
+@pytest.mark.parametrize("words", [["locks"], ["epoch", "--json"], ["--help"], ["run", "--help"], ["--version"]])
+def test_74_stdout_that_cannot_be_written(program: Program, words: list[str], redirection: str, reason: str) -> None:
+    done = redirected(program, redirection, *words)
+    assert done.returncode == 74
+    assert f"stdout cannot be written: {reason}" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_74_a_full_pipe_that_does_not_block(program: Program) -> None:
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(writer, bytes(4096))
+    process = program.start("locks", stdout=writer)
+    _, complaint = process.communicate()
+    assert (process.returncode, "Resource temporarily unavailable" in complaint) == (74, True)
+    os.close(reader)
+    os.close(writer)
+
+
+@pytest.mark.parametrize("redirection", [">/dev/full", ">&-", "2>/dev/full", "2>&-", "0<&- >&- 2>&-"])
+def test_cmds_own_code_with_streams_that_are_closed_or_full(program: Program, redirection: str) -> None:
+    done = redirected(program, redirection, "run", "x", "--", "sh", "-c", "exit 7")
+    assert (done.returncode, done.stdout, done.stderr) == (7, "", "")
+    assert redirected(program, redirection, "run", "x", "--", "no-such-command").returncode == 127
+
+
+@pytest.mark.parametrize("redirection", ["2>/dev/full", "2>&-"])
+def test_an_error_that_nobody_can_read_keeps_its_code(program: Program, redirection: str) -> None:
+    done = redirected(program, redirection, "locks", "--nonsense")
+    assert (done.returncode, done.stdout, done.stderr) == (64, "", "")
+    with program.source() as source, source.lock("x"):
+        assert redirected(program, redirection, "run", "x", "--no-wait", "--", "true").returncode == 75
+    program.environment["FENCELOCK_DEBUG"] = "1"
+    assert redirected(program, redirection, "locks", "--nonsense").returncode == 64
+
+
+def test_cmd_finds_a_closed_descriptor_closed(program: Program) -> None:
+    code = "import os; print(*os.listdir('/proc/self/fd'), file=open('descriptors', 'w'))"
+    show = [sys.executable, "-c", f"import os; os.chdir({str(program.folder)!r}); {code}"]
+    subprocess.run(["sh", "-c", 'exec "$@" 0<&- >&- 2>&-', "sh", *show], check=True)
+    plain = (program.folder / "descriptors").read_text()
+    assert redirected(program, "0<&- >&- 2>&-", "run", "x", "--", *show).returncode == 0
+    assert (program.folder / "descriptors").read_text() == plain
 
 
 @pytest.mark.parametrize(

@@ -300,6 +300,15 @@ def test_loss_is_76_also_when_cmd_exits_with_0(program: Program) -> None:
     assert process.wait() == 76
 
 
+def test_loss_is_76_also_when_stderr_cannot_be_written(program: Program) -> None:
+    full = os.open("/dev/full", os.O_WRONLY)
+    process = program.start(*("run", "x", "--ttl", "2", "--", "sh", "-c", SAY_READY + "exec sleep 60"), stderr=full)
+    os.close(full)
+    ready(process)
+    program("break", "x", "--reason", "a test")
+    assert process.wait() == 76
+
+
 def test_loss_kills_a_cmd_that_ignores_sigterm(program: Program) -> None:
     stubborn = f"trap '' TERM; {SAY_READY} while :; do sleep 1; done"
     process = program.start("run", "x", "--ttl", "2", "--grace", "0.1", "--", "sh", "-c", stubborn)

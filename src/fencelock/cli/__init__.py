@@ -10,6 +10,8 @@ import os
 import sys
 from contextlib import suppress
 
+from fencelock.cli import streams
+
 _BUG = 70
 _UNAVAILABLE = 69
 
@@ -27,6 +29,7 @@ def main() -> None:
 
     # Registered first, so that it runs last, after the library's own exit handlers.
     atexit.register(leave)
+    streams.prepare()
     code = _execute(sys.argv[1:])
     sys.exit(code)
 

@@ -4,7 +4,6 @@ Promise: a command's module is imported when that command is called, or when `--
 other packages come from `extensions`; `plugin` is what they may use.
 """
 
-import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -75,8 +74,8 @@ def cli() -> None:
     \b
     The source of locks: --source, else $FENCELOCK_SOURCE, else this user's own file.
     Exit codes: 0 success, 1 negative result, 64 usage error, 69 unavailable or outcome
-    unknown, 70 bug in fencelock, 75 lock not obtained, 76 lease lost, 126 or 127 CMD
-    cannot be executed, 128+n ended by signal n.
+    unknown, 70 bug in fencelock, 74 stdout cannot be written, 75 lock not obtained,
+    76 lease lost, 126 or 127 CMD cannot be executed, 128+n ended by signal n.
     """
 
 
@@ -87,9 +86,6 @@ def execute(words: Sequence[str]) -> int:
             code = cli.invoke(context)
         # Only `run` and the commands with a negative result return a code.
         sys.stdout.flush()
-    except BrokenPipeError:
-        _silence_stdout()
-        return errors.BROKEN_PIPE
     except BaseException as error:
         return errors.report(error, as_json=_asks_for_json(words))
     return code if isinstance(code, int) else 0
@@ -98,8 +94,3 @@ def execute(words: Sequence[str]) -> int:
 def _asks_for_json(words: Sequence[str]) -> bool:
     own = words[: words.index("--")] if "--" in words else words
     return "--json" in own
-
-
-def _silence_stdout() -> None:
-    """Let the interpreter flush at exit without an error, although the reader of stdout is gone."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

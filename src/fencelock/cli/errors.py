@@ -1,14 +1,16 @@
 """Maps every error of a command to a line for its user and an exit code for a script.
 
-    0   success                                     69  unavailable, or outcome unknown
-    1   negative result                             70  bug in fencelock
+    0   success                                     70  bug in fencelock
+    1   negative result                             74  stdout cannot be written
     64  usage error: the line says what to write    75  lock not obtained
-    76  lease lost                                  126, 127, 128+n  those of CMD, as for env(1) and shells
+    69  unavailable, or outcome unknown             76  lease lost
+    126, 127, 128+n  those of CMD, as for env(1) and shells; 141 also if the reader of stdout has closed it
 
 Promise: each subclass of FencelockError has one code. Any other exception counts as a bug in fencelock, and the line
 says how to see its traceback and report it.
 """
 
+import errno
 import os
 import signal
 import sys
@@ -16,11 +18,13 @@ import sys
 import click
 
 from fencelock import errors as tree
+from fencelock.cli.streams import OutputError
 
 NEGATIVE_RESULT = 1
 USAGE = 64
 UNAVAILABLE = 69
 BUG = 70
+NO_OUTPUT = 74
 NOT_OBTAINED = 75
 LEASE_LOST = 76
 SIGNALLED = 128
@@ -56,6 +60,8 @@ def exit_code(error: BaseException) -> int:
         return error.exit_code
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else 0 if error.code is None else NEGATIVE_RESULT
+    if isinstance(error, OutputError):
+        return BROKEN_PIPE if error.errno == errno.EPIPE else NO_OUTPUT
     return next((code for kind, code in _CODES if isinstance(error, kind)), BUG)
 
 
@@ -90,12 +96,14 @@ def complain(message: str) -> None:
 
 
 def _lines(error: BaseException, code: int) -> list[str]:
-    if isinstance(error, click.exceptions.Exit | SystemExit | KeyboardInterrupt | click.Abort):
+    if code == BROKEN_PIPE or isinstance(error, click.exceptions.Exit | SystemExit | KeyboardInterrupt | click.Abort):
         return []
     if isinstance(error, click.UsageError):
         return [error.format_message(), *_what_to_write(error)]
     if isinstance(error, click.ClickException):
         return [error.format_message()]
+    if isinstance(error, OutputError):
+        return [f"stdout cannot be written: {error.strerror}; what the command changed stays changed"]
     if code == BUG:
         return [
             f"unexpected {type(error).__name__}: {error}",
