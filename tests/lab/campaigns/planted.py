@@ -12,9 +12,10 @@ LOCK, RESOURCE = "l", "r"
 class Script:
     """Collects operations with their times and gives them as lines in the order of time."""
 
-    def __init__(self, ttl: float = 1.0) -> None:
+    def __init__(self, ttl: float = 1.0, **resources: str) -> None:
+        """The resources have locks of these names, or there is one of each."""
         begin = {"time": 0, "process": "verify", "type": "info", "f": "begin", "format": 1, "ttl": ttl}
-        self._begin = begin | {"resources": {RESOURCE: LOCK}}
+        self._begin = begin | {"resources": resources or {RESOURCE: LOCK}}
         self._records: list[dict[str, Any]] = []
 
     def call(
@@ -28,15 +29,17 @@ class Script:
             self._records.append(common | {"time": round(end * NS), "type": outcome})
         return self
 
-    def acquire(self, process: str, start: float, end: float, token: int, until: float | None = None) -> "Script":
-        facts = {} if until is None else {"until": round(until * NS)}
+    def acquire(
+        self, process: str, start: float, end: float, token: int, until: float | None = None, **facts: Any
+    ) -> "Script":
+        facts |= {} if until is None else {"until": round(until * NS)}
         return self.call(process, "acquire", start, end, token=str(token), **facts)
 
     def release(self, process: str, start: float, end: float, token: int) -> "Script":
         return self.call(process, "release", start, end, token=str(token))
 
-    def read(self, process: str, start: float, end: float | None, token: int, position: int) -> "Script":
-        return self.call(process, "read", start, end, token=str(token), position=position)
+    def read(self, process: str, start: float, end: float | None, token: int, position: int, **facts: Any) -> "Script":
+        return self.call(process, "read", start, end, token=str(token), position=position, **facts)
 
     def write(
         self, process: str, start: float, end: float | None, token: int, name: str, position: int, **facts: Any
@@ -47,8 +50,8 @@ class Script:
         self._records.append({"time": round(at * NS), "process": "nemesis", "type": "info", "f": f} | facts)
         return self
 
-    def restore(self, at: float, position: int) -> "Script":
-        return self.event(at, "restore", resource=RESOURCE, position=position)
+    def restore(self, at: float, position: int, resource: str = RESOURCE) -> "Script":
+        return self.event(at, "restore", resource=resource, position=position)
 
     def final(self, *rows: tuple[str, int, int], counter: int | None = None, at: float = 90.0) -> "Script":
         """Add the final state: the writes' names, positions and tokens."""
@@ -82,3 +85,11 @@ def stale_writer() -> Script:
     script.event(1.25, "freeze", victim="1").event(2.9, "thaw", victim="1")
     script.acquire("2", 1.5, 2.1, 11, until=3.0).read("2", 2.2, 2.3, 11, 0)
     return script
+
+
+def two_resources() -> Script:
+    """As before, with two resources: process 1 has read both, and process 2 the first; then process 1 wakes up."""
+    script = Script(r=LOCK, q=LOCK)
+    script.acquire("1", 1.0, 1.1, 10, until=2.0).read("1", 1.1, 1.2, 10, 0).read("1", 1.2, 1.22, 10, 0, resource="q")
+    script.event(1.25, "freeze", victim="1").event(2.4, "thaw", victim="1")
+    return script.acquire("2", 1.5, 2.1, 11, until=3.0).read("2", 2.2, 2.3, 11, 0)

@@ -4,7 +4,7 @@ import pytest
 
 from fencelock_lab.campaigns.evidence import explain
 from fencelock_lab.campaigns.verdict import judge
-from tests.lab.campaigns.planted import LOCK, RESOURCE, Script, stale_writer, two_tenures
+from tests.lab.campaigns.planted import LOCK, RESOURCE, Script, stale_writer, two_resources, two_tenures
 
 
 def rules(script: Script) -> set[str]:
@@ -98,9 +98,26 @@ BENIGN = {
     .release("1", 1.4, 1.5, 10)
     .release("1", 1.6, 1.7, 10)
     .acquire("2", 1.0, 1.8, 11, until=2.8),
-    "a refusal while a newer grant is under way": refused(
-        Script().acquire("1", 1.0, 1.1, 10).acquire("2", 1.2, 2.0, 11), "1", 1.3, 1.4, 10, 11
+    "a refusal that was under way when the newer grant was answered": refused(
+        Script().acquire("1", 1.0, 1.1, 10).acquire("2", 1.2, 1.35, 11), "1", 1.3, 1.4, 10, 11
     ).final(),
+    "a stale write to the second resource is refused": refused(two_resources(), "1", 2.41, 2.5, 10, 11),
+    "a stale write to the second resource while the first is read": two_resources().call(
+        "1", "write", 2.29, 2.5, token="10", resource="q", write="a", position=1
+    ),
+    "a stale write to the second resource, and the read of the first was refused": Script(r=LOCK, q=LOCK)
+    .acquire("1", 1.0, 1.1, 10, until=2.0)
+    .acquire("2", 1.5, 2.1, 11, until=3.0)
+    .call("2", "read", 2.2, 2.3, outcome="fail", token="11", error="SourceUnavailableError")
+    .call("1", "write", 2.4, 2.5, token="10", resource="q", write="a", position=1),
+    "resources of different locks know nothing of each other's tokens": Script(r=LOCK, q="other")
+    .acquire("2", 1.5, 2.1, 11, until=3.0)
+    .read("2", 2.2, 2.3, 11, 0)
+    .acquire("1", 2.3, 2.4, 10, lock="other")
+    .call("1", "write", 2.4, 2.5, token="10", resource="q", write="a", position=1),
+    "a stale write to the second resource, which was restored": two_resources()
+    .restore(2.35, 0, "q")
+    .call("1", "write", 2.41, 2.5, token="10", resource="q", write="a", position=1),
     "progress after the faults": Script()
     .event(1.0, "quiet", patience=2.0)
     .acquire("1", 1.0, 2.0, 10)
@@ -179,6 +196,8 @@ VIOLATIONS = {
     "stale-token-accepted: closed by its own holder, as its refusal said": refused(
         Script().acquire("1", 1.0, 1.1, 10), "1", 1.2, 1.3, 10, 10
     ).read("1", 1.4, 1.5, 10, 0),
+    "sealed-late": two_resources().call("1", "write", 2.41, 2.5, token="10", resource="q", write="a", position=1),
+    "sealed-late: a read": two_resources().read("1", 2.41, 2.5, 10, 0, resource="q"),
     "stale-read": two_tenures().read("2", 3.0, 3.1, 11, 1).final(("a", 1, 10), ("b", 2, 11)),
     "stale-read: another read had seen more": unanswered().read("2", 2.5, 2.6, 11, 0).final(("a", 1, 10)),
     "lost-write: nobody was told of it, but a read had seen it": unanswered().final(),
@@ -201,6 +220,9 @@ VIOLATIONS = {
     .release("1", 1.4, 1.5, 10)
     .acquire("2", 1.0, 1.8, 11, until=2.8),
     "newest-holder-refused": refused(stale_writer(), "2", 2.4, 2.5, 11, 11).final(),
+    "newest-holder-refused: another one waits for the lock": refused(
+        Script().acquire("1", 1.0, 1.1, 10).acquire("2", 1.2, 2.0, 11), "1", 1.3, 1.4, 10, 11
+    ).final(),
     "no-progress": Script().event(1.0, "quiet", patience=2.0).acquire("1", 0.5, 4.0, 10),
     "unfenced-write-accepted": Script().call("1", "stray", 1.0, 1.1),
 }
@@ -286,7 +308,59 @@ def test_a_violation_outranks_that_little_happened() -> None:
 def test_a_clean_history_in_which_little_happened_proves_nothing() -> None:
     verdict = judge(two_tenures().final(("a", 1, 10), ("b", 2, 11)).history())
     assert verdict.code == 2
-    assert [shortfall.split()[1] for shortfall in verdict.shortfalls] == ["handoffs,", "freezes,", "refusals,"]
+    assert [shortfall.split(",")[0] for shortfall in verdict.shortfalls] == [
+        "1 handoffs",
+        "0 freezes",
+        "0 refusals",
+        "1 handoffs of lock l",
+    ]
+
+
+def busy(lock: str, count: int, start: float, first_token: int) -> list[tuple[str, float, float, int, str]]:
+    """Return grants of a lock in turns to two processes, ten in a second."""
+    return [(f"{lock}{n % 2}", start + n / 10, start + n / 10 + 0.01, first_token + n, lock) for n in range(count)]
+
+
+def starved(*grants: tuple[str, float, float, int, str], patience: float = 33.0) -> Script:
+    """Two locks: process x asks for the second one all the time, and gets it after the faults; and these grants."""
+    script = Script(r=LOCK, q="m")
+    for process, begun, ended, token, lock in grants:
+        script.acquire(process, begun, ended, token, lock=lock)
+    for begun in range(1, 50):
+        script.call("x", "acquire", begun, begun + 0.9, outcome="fail", lock="m", error="not obtained")
+    return script.event(50.0, "quiet", patience=patience).acquire("x", 50.1, 50.2, 900, lock="m")
+
+
+def short_of(script: Script) -> list[str]:
+    """Return what was too little at single locks."""
+    return [one for one in judge(script.history()).shortfalls if " lock " in one or one.startswith("lock ")]
+
+
+def test_a_lock_that_was_starved_while_another_was_busy_proves_nothing() -> None:
+    script = starved(*busy(LOCK, 400, 1.0, 10))
+    assert judge(script.history()).amounts.handoffs > 20
+    assert short_of(script) == [
+        "0 handoffs of lock m, and 3 are the least",
+        "lock m was asked for and not granted for 49.0 s, and 33.0 s are the most",
+    ]
+
+
+def test_a_lock_that_was_starved_for_longer_than_its_patience_proves_nothing() -> None:
+    script = starved(*busy(LOCK, 400, 1.0, 10), *busy("m", 40, 1.0, 10))
+    assert short_of(script) == ["lock m was asked for and not granted for 45.1 s, and 33.0 s are the most"]
+
+
+def test_locks_that_are_all_granted_are_enough() -> None:
+    script = starved(*busy(LOCK, 400, 1.0, 10), *busy("m", 40, 1.0, 10), *busy("m", 40, 25.0, 50))
+    assert short_of(script) == []
+    locks = judge(script.history()).locks
+    assert (locks["m"].grants, locks["m"].handoffs) == (80, 79)
+    assert locks["m"].longest_gap == pytest.approx(21.09)
+
+
+def test_a_lock_that_nobody_asks_for_has_no_gap() -> None:
+    script = Script().acquire("1", 1.0, 1.1, 10).acquire("2", 40.0, 40.1, 11).event(50.0, "quiet", patience=5.0)
+    assert judge(script.history()).locks[LOCK].longest_gap == pytest.approx(0.1)
 
 
 def test_a_freeze_counts_if_it_hits_a_holder_and_lasts_past_the_ttl() -> None:

@@ -112,7 +112,7 @@ def check_refusals(history: History, findings: Findings) -> None:
             if any(at_ns <= now_ns and one.token <= mark for at_ns, mark in raised):
                 continue  # An operator has raised the mark, as is due after a restore.
             if not ceiling.may_exceed(one.token, now_ns):
-                message = f"token {one.token} was refused as stale, and no higher one had been asked for"
+                message = f"token {one.token} was refused as stale, and no process had been told of a higher one"
                 findings.blame("newest-holder-refused", resource, message, one)
                 break
 
@@ -142,15 +142,15 @@ def check_errors(history: History, findings: Findings, allowed: frozenset[str]) 
 
 
 class Ceiling:
-    """When the first of the grants above each token was asked for.
+    """When the first of the grants above each token was answered.
 
-    A grant that was not answered is left out: its process had no token to show to a resource.
+    Until then its process had no token to show to a resource: that others wait for the lock raises no mark.
     """
 
     def __init__(self, operations: list[Operation]) -> None:
-        granted = sorted((one.token, one.invoked_ns) for one in operations if one.outcome == OK and one.token)
+        granted = sorted((one.token, one.ended_ns) for one in operations if one.outcome == OK and one.token)
         self._tokens = [token for token, _ in granted]
-        self._earliest = [invoked_ns for _, invoked_ns in granted]
+        self._earliest = [ended_ns for _, ended_ns in granted]
         for at in range(len(granted) - 2, -1, -1):
             self._earliest[at] = min(self._earliest[at], self._earliest[at + 1])
 

@@ -24,9 +24,11 @@ from fencelock_lab.campaigns.faults import (
     FORGET,
     LEAVING,
     NAP,
+    READING,
     WRITTEN,
     Fault,
     fault_of,
+    nap_point,
 )
 from fencelock_lab.campaigns.history import (
     ACQUIRE,
@@ -162,9 +164,14 @@ class Competitor:
         before = {}
         if self._fault.kind == RESTORE and isinstance(target, Rewindable):
             before = {resource: target.snapshot(resource) for resource in target.resources}
-        seen = {resource: self._read(resource, proof, token) for resource in target.resources}
-        self._stand(BETWEEN)
+        seen = {}
         for resource in target.resources:
+            seen[resource] = self._read(resource, proof, token)
+            if len(seen) == 1:
+                self._stand(READING)
+        self._stand(BETWEEN)
+        # The last one is written first: a stale holder meets the resource that a newer one reads, and seals, last.
+        for resource in reversed(target.resources):
             self._write(resource, proof, token, seen[resource])
         for resource, snapshot in before.items():
             self._restore(resource, snapshot)
@@ -265,7 +272,7 @@ class Competitor:
         """Stand at a point of the tenure, where the plan may have a fault for this process."""
         fault = self._fault
         if fault.kind in {None, RESTORE, EARLY_RELEASE, FORGET} or fault.point != point:
-            if point == BETWEEN and self._orders.take_nap():
+            if point == nap_point(self._tenure) and self._orders.take_nap():
                 self._nap(AIMED_NAP_TTLS * self._settings.ttl)
             return
         self._fault = Fault()  # With two resources a process stands at some points twice.

@@ -32,10 +32,11 @@ AIMED_NAP_TTLS = 0.6
 last renewal of the frozen one can be a third old, and that one sleeps for a whole ttl at least: the two must meet."""
 SOURCE, GUARD = "source", "guard"
 """The two sides from which a worker can be cut off."""
-ACQUIRED, BETWEEN, WRITTEN, LEAVING = "acquired", "between", "written", "leaving"
-"""Where a fault hits: after the acquire, between read and write, between write and commit, before the release."""
+ACQUIRED, READING, BETWEEN, WRITTEN, LEAVING = "acquired", "reading", "between", "written", "leaving"
+"""Where a fault hits: after the acquire, after the first read, between reads and writes, between write and commit,
+before the release."""
 
-_POINTS = {ACQUIRED: 4, BETWEEN: 10, WRITTEN: 1, LEAVING: 2}
+_POINTS = {ACQUIRED: 4, READING: 3, BETWEEN: 10, WRITTEN: 1, LEAVING: 2}
 """How often each is chosen. A process that is frozen inside a write blocks a whole SQLite file, hence seldom."""
 _FREEZE_TTLS = (1.1, 2.4)
 _SHORT_FREEZE_TTLS = (0.1, 0.9)
@@ -122,11 +123,16 @@ def _drawn(settings: CampaignSettings, mix: Mix, worker: int, tenure: int) -> Fa
         if drawn < share:
             if kind not in _HARMLESS and kind not in settings.faults:
                 break
-            point = BETWEEN if kind in {NAP, STRAY} else ACQUIRED if kind in _HARMLESS else point
+            point = {NAP: nap_point(tenure), STRAY: BETWEEN, EARLY_RELEASE: ACQUIRED, FORGET: ACQUIRED}.get(kind, point)
             seconds = settings.ttl * _length(kind, mix, chance)
             return Fault(kind, point, seconds, is_bearer or kind == EARLY_RELEASE, chance.choice((SOURCE, GUARD)))
         drawn -= share
     return Fault(is_bearer=is_bearer)
+
+
+def nap_point(tenure: int) -> str:
+    """Return where a tenure takes its time: between its reads, or between them and its writes, in turns."""
+    return READING if tenure % 2 else BETWEEN
 
 
 def _length(kind: str, mix: Mix, chance: random.Random) -> float:

@@ -24,6 +24,8 @@ def _amounts(verdict: CampaignVerdict) -> Iterator[str]:
     a = verdict.amounts
     yield f"{a.events} events in {a.duration:.1f} s"
     yield f"  locks      {a.grants} grants, {a.handoffs} hand-offs to another process"
+    for lock, one in verdict.locks.items():
+        yield f"             {lock}: {one.grants} grants, {one.handoffs} hand-offs, longest gap {one.longest_gap:.1f} s"
     yield f"  resources  {a.reads} reads and {a.writes} writes accepted"
     yield f"  refused    {a.refusals} as stale, {a.strays} without a token"
     yield f"  faults     {a.freezes} freezes of a holder past the ttl, {a.kills} kills, {a.disturbances} of the network"

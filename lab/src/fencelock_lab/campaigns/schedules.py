@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import fencelock
+from fencelock_lab.campaigns.amounts import USUAL_LEAST
 from fencelock_lab.campaigns.campaign import Campaign, Tell
-from fencelock_lab.campaigns.check_progress import USUAL_LEAST
 from fencelock_lab.campaigns.history import (
     CUT,
     DROP,

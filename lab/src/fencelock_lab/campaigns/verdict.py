@@ -11,6 +11,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from fencelock_lab.campaigns.amounts import (
+    LEAST_PER_LOCK,
+    USUAL_LEAST,
+    Amounts,
+    LockAmounts,
+    amounts_of,
+    amounts_of_locks,
+    missing_faults,
+    shortfalls_of_locks,
+)
 from fencelock_lab.campaigns.check_accepted import check_accepted_tokens
 from fencelock_lab.campaigns.check_locks import (
     check_alarms,
@@ -20,14 +30,7 @@ from fencelock_lab.campaigns.check_locks import (
     check_strays,
     check_tokens,
 )
-from fencelock_lab.campaigns.check_progress import (
-    USUAL_LEAST,
-    Amounts,
-    amounts_of,
-    check_progress,
-    check_rest,
-    missing_faults,
-)
+from fencelock_lab.campaigns.check_progress import check_progress, check_rest
 from fencelock_lab.campaigns.check_reads import check_reads
 from fencelock_lab.campaigns.check_writes import check_writes
 from fencelock_lab.campaigns.evidence import EvidenceStep, explain
@@ -56,10 +59,14 @@ CHECKERS: tuple[Callable[[History, Findings], None], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Expectations:
-    """What a campaign must show: at `least` so much of each amount, and no `errors` but these, if they are given."""
+    """What a campaign must show: at `least` so much of each amount, and no `errors` but these, if they are given.
+
+    `per_lock` is the least number of hand-offs of each lock.
+    """
 
     least: Mapping[str, int]
     errors: frozenset[str] | None = None
+    per_lock: int = LEAST_PER_LOCK
 
 
 USUAL = Expectations(USUAL_LEAST)
@@ -73,6 +80,7 @@ class CampaignVerdict:
     code: int
     findings: Findings
     amounts: Amounts
+    locks: Mapping[str, LockAmounts]
     shortfalls: tuple[str, ...]
     steps: tuple[EvidenceStep, ...]
 
@@ -95,6 +103,7 @@ class CampaignVerdict:
             "undecided": [asdict(one) for one in self.findings.undecided],
             "shortfalls": list(self.shortfalls),
             "amounts": asdict(self.amounts),
+            "locks": {lock: asdict(one) for lock, one in self.locks.items()},
             "information": dict(self.findings.information),
         }
 
@@ -108,11 +117,16 @@ def judge(history: History, expected: Expectations = USUAL) -> CampaignVerdict:
     if expected.errors is not None:
         check_errors(history, findings, expected.errors)
     findings.violations.sort(key=_rank)
-    amounts = amounts_of(history)
-    shortfalls = (*amounts.shortfalls(expected.least), *missing_faults(history))
+    amounts, locks = amounts_of(history), amounts_of_locks(history)
+    shortfalls = (
+        *amounts.shortfalls(expected.least),
+        *shortfalls_of_locks(history, locks, expected.per_lock),
+        *missing_faults(history),
+    )
     first = findings.violations[0] if findings.violations else None
     code = VIOLATION if first else NOT_ENOUGH if shortfalls or findings.undecided else CLEAN
-    return CampaignVerdict(code, findings, amounts, shortfalls, tuple(explain(history, first)) if first else ())
+    steps = tuple(explain(history, first)) if first else ()
+    return CampaignVerdict(code, findings, amounts, locks, shortfalls, steps)
 
 
 def _rank(violation: CampaignViolation) -> tuple[bool, int]:
