@@ -86,12 +86,36 @@ def test_69_a_read_only_folder(program: Program) -> None:
 def test_126_and_127_are_those_of_env(program: Program) -> None:
     script = program.folder / "script"
     script.write_text("true\n")
-    for words in (["no-such-command"], [str(script)], [str(program.folder)], ["/no/such/file"]):
+    for words in (["no-such-command"], [str(script)], [str(program.folder)], ["/no/such/file"], [f"{script}/x"], [""]):
         plain = subprocess.run(["env", *words], capture_output=True, check=False)
         done = program("run", "x", "--", *words)
         assert done.returncode == plain.returncode
-        assert words[0] in done.stderr
+        assert repr(words[0]) in done.stderr
         assert len(done.stderr.splitlines()) == 1
+
+
+def test_127_says_that_cmd_is_empty(program: Program) -> None:
+    done = program("run", "x", "--", "", "word")
+    assert (done.returncode, done.stderr) == (127, "fencelock: '' cannot be executed: CMD is empty\n")
+
+
+def test_cmd_is_found_and_executed_as_by_env(program: Program) -> None:
+    """A script without `#!` is run by sh; the first executable file on the PATH is CMD, as execvp(3) does it."""
+    folders = [program.folder / name for name in ("denied", "first", "second")]
+    for folder, mode in zip(folders, (0o644, 0o755, 0o755), strict=True):
+        folder.mkdir()
+        script = folder / "script"
+        script.write_text('echo "$0" "$@"; exit 5\n')
+        script.chmod(mode)
+    (folders[2] / "script").write_text("#!/bin/sh\necho another script\n")
+    program.environment["PATH"] = ":".join((*map(str, folders), "/etc/hostname", os.environ["PATH"]))
+    for words in (["script", "a b", "--"], [str(folders[1] / "script")], ["../first/script"]):
+        plain, done = (
+            subprocess.run([*first, *words], capture_output=True, cwd=folders[0], env=program.environment, check=False)
+            for first in (["env"], [*PROGRAM, "run", "x", "--"])
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (5, plain.stdout, b"")
+        assert plain.returncode == 5
 
 
 def test_cmds_own_code_and_128_plus_its_signal(program: Program) -> None:

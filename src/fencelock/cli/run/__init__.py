@@ -2,7 +2,7 @@
 
 Promise: CMD runs only while the lease is valid, and its process group ends at the lease's deadline at the latest, also
 if this process is frozen or killed (`watchdog.py`). An interrupted wait leaves no queue entry.
-Never: a shell between this process and CMD.
+Never: a shell between this process and CMD, except for a script without `#!`, which env(1) also gives to sh.
 """
 
 from typing import Any

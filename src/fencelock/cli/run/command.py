@@ -5,10 +5,11 @@ a pipe, and executes CMD when it receives the variables of the lease. So the gro
 the group, before CMD can run.
 
 Promise: CMD never runs unless `start` was called: if the pipe is closed for any reason, the process exits. CMD inherits
-this process's files, terminal, folder, signal mask and ignored signals unchanged. A CMD that cannot be executed
-exits with 127 (not found) or 126, as with env(1).
+this process's files, terminal, folder, signal mask and ignored signals unchanged. CMD is found and executed as by
+env(1): sh runs a script without `#!`, and a CMD that cannot be executed exits with 127 (not found) or 126.
 """
 
+import errno
 import os
 import signal
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ from typing import NoReturn
 
 NOT_FOUND = 127
 NOT_EXECUTABLE = 126
+_SHELL = "/bin/sh"
 MESSAGE_BYTES = 4096
 """A write of at most this size to a pipe is atomic (PIPE_BUF)."""
 
@@ -82,7 +84,7 @@ def _wait_and_execute(gate: int, words: tuple[str, ...]) -> NoReturn:
         if message:
             pairs = (pair.partition("=") for pair in message.decode().split("\0"))
             os.environ.update({name: value for name, _, value in pairs})
-            os.execvp(words[0], words)
+            _execute(words)
         code = 0
     except FileNotFoundError as error:
         code = NOT_FOUND
@@ -91,6 +93,27 @@ def _wait_and_execute(gate: int, words: tuple[str, ...]) -> NoReturn:
         _complain(words[0], error)
     finally:
         os._exit(code)
+
+
+def _execute(words: tuple[str, ...]) -> NoReturn:
+    """Replace this process by CMD as execvp(3) does, which os.execvp does not: sh runs a script without `#!`."""
+    program = words[0]
+    folders = [""] if "/" in program else os.get_exec_path()
+    missing: OSError = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+    denied: OSError | None = None
+    for folder in folders if program else ():
+        path = os.path.join(folder, program)
+        try:
+            os.execv(path, words)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            missing = error
+        except PermissionError as error:
+            denied = error
+        except OSError as error:
+            if error.errno != errno.ENOEXEC:
+                raise
+            os.execv(_SHELL, (_SHELL, path, *words[1:]))
+    raise denied or missing
 
 
 def _restore_signals() -> None:
@@ -102,5 +125,5 @@ def _restore_signals() -> None:
 
 
 def _complain(word: str, error: OSError) -> None:
-    line = f"fencelock: {word!r} cannot be executed: {error.strerror}\n"
+    line = f"fencelock: {word!r} cannot be executed: {error.strerror if word else 'CMD is empty'}\n"
     os.write(2, line.encode(errors="backslashreplace"))
