@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -50,10 +50,10 @@ class Program:
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
-    def start(self, *words: str, **options: Any) -> subprocess.Popen[str]:
-        """Start a command, with pipes to read from."""
+    def start(self, *words: str, before: Sequence[str] = (), **options: Any) -> subprocess.Popen[str]:
+        """Start a command, behind the words `before` if there are any, with pipes to read from."""
         process = subprocess.Popen(
-            [*PROGRAM, *words],
+            [*before, *PROGRAM, *words],
             **{
                 "stdin": subprocess.DEVNULL,
                 "stdout": subprocess.PIPE,

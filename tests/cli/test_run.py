@@ -222,7 +222,7 @@ import signal, time
 from fencelock.cli.run import events, signals
 signals.REMINDER_S = 0.01
 signals.LEAVING_S = {leaving_s}
-told = signals.Signals(events.Events())
+told = signals.Signals(events.Events(), children=())
 """
     is_cut_off = place == "in the leaving"
     program_text = begin.format(leaving_s=0.01 if is_cut_off else 60) + SWALLOWED[place]

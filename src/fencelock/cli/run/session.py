@@ -37,7 +37,7 @@ def hold_and_run(options: RunOptions) -> int:
     command = Command(options.words)
     events = Events()
     watchdog = Watchdog(command.pid, events=events.writer, grace_ms=options.grace_ms)
-    signals = Signals(events)
+    signals = Signals(events, children=(command.pid, watchdog.pid))
     supervisor = Supervisor(command, watchdog, events=events, signals=signals, grace_ms=options.grace_ms)
     try:
         return RunSession(options, supervisor, watchdog, events, signals).run()

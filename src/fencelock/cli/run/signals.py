@@ -3,13 +3,13 @@
 Promise: a signal that was ignored when this process started stays ignored (nohup). A signal ends the wait for certain:
 its exception is raised again every REMINDER_S in case other code swallowed it, and leaving the queue is cut off
 after LEAVING_S. A second signal during the leaving ends the process at once. SIGSTOP and SIGKILL cannot be handled;
-the watchdog covers them.
+the watchdog covers them. As process 1 of a container, this process leaves no zombies.
 """
 
 import os
 import signal
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 from fencelock.cli.errors import SIGNALLED
@@ -26,6 +26,9 @@ FORWARDED = (
     signal.SIGUSR2,
 )
 
+_INIT = 1
+"""The process that inherits every orphan of its container, and has to reap it."""
+
 Handler = Callable[[int, FrameType | None], object] | signal.Handlers
 
 
@@ -36,14 +39,15 @@ class InterruptedWait(BaseException):
 class Signals:
     """The signal handlers of this process. Use it in the main thread."""
 
-    def __init__(self, events: Events) -> None:
+    def __init__(self, events: Events, *, children: Collection[int]) -> None:
+        self._children = children
         self.interrupted_by: int | None = None
         """The signal that arrived before CMD was running."""
         self._is_forwarding = False
         self._may_raise = False
         self._is_waiting = False
         # If the parent process ignores SIGCHLD, so does this one, and CMD's exit status would be lost.
-        signal.signal(signal.SIGCHLD, self._handle)
+        signal.signal(signal.SIGCHLD, self._reap_orphans if os.getpid() == _INIT else self._handle)
         signal.signal(signal.SIGCONT, self._handle)
         signal.signal(signal.SIGALRM, self._remind)
         _set_unless_ignored(FORWARDED, self._handle)
@@ -59,6 +63,14 @@ class Signals:
             _set_unless_ignored(FORWARDED, signal.SIG_DFL)
             signal.setitimer(signal.ITIMER_REAL, REMINDER_S, REMINDER_S)
             raise InterruptedWait
+
+    def _reap_orphans(self, _number: int, _frame: FrameType | None) -> None:
+        """Reap all ended processes but CMD and the watchdog, which the supervisor waits for."""
+        with suppress(ChildProcessError):  # There is no child at all.
+            while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
+                if ended.si_pid in self._children:
+                    return  # It hides other ended processes, but `run` is about to end, and they with it.
+                os.waitpid(ended.si_pid, 0)
 
     def _remind(self, _number: int, _frame: FrameType | None) -> None:
         """Raise again in a wait that continues; end the process if leaving takes too long."""
