@@ -6,16 +6,21 @@ back. The guard's errors are fencelock's own, also where SQLAlchemy has wrapped 
 Never: a round trip besides that check, a trace of the lease on a pooled connection, a claim in SQLAlchemy's log.
 """
 
+import warnings
+
 from fencelock._install import install_extra
 from fencelock.errors import MissingDependencyError
 
 try:
-    import sqlalchemy as _needed  # noqa: F401
+    from sqlalchemy.exc import SAWarning
 except ImportError as error:
     raise MissingDependencyError(
         f"fencelock.integrations.sqlalchemy needs SQLAlchemy 2: {install_extra('sqlalchemy')}"
     ) from error
 
 from fencelock.integrations.sqlalchemy.blocks import AsyncFenced, Fenced, fenced
+
+# SQLAlchemy cannot reflect the index with which a SQLite file refuses incremental BLOB writes, and says so each time.
+warnings.filterwarnings("ignore", "Skipped unsupported reflection of expression-based index fencelock_", SAWarning)
 
 __all__ = ["AsyncFenced", "Fenced", "fenced"]

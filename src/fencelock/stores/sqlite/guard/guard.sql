@@ -63,15 +63,16 @@ UPDATE main.fencelock_mark SET lock = lock WHERE 0;
 -- The table that a name means, as the schema spells it, and its kind.
 SELECT name, type FROM pragma_table_list WHERE schema = 'main' AND name = :name COLLATE NOCASE;
 
--- name: read_triggers
--- Every trigger of a protected table, with the current name of the table.
+-- name: read_parts
+-- Every trigger and index of a protected table, with the current name of the table.
 SELECT entry.id, entry.resource, made.tbl_name, made.name
 FROM main.fencelock_protected AS entry
-JOIN main.sqlite_schema AS made ON made.type = 'trigger'
+JOIN main.sqlite_schema AS made ON made.type IN ('trigger', 'index')
     AND made.name IN (
         'fencelock_enforce_insert_' || entry.id,
         'fencelock_enforce_update_' || entry.id,
         'fencelock_enforce_delete_' || entry.id,
+        'fencelock_enforce_blobs_' || entry.id,
         'fencelock_observe_insert_' || entry.id,
         'fencelock_observe_update_' || entry.id,
         'fencelock_observe_delete_' || entry.id

@@ -32,10 +32,13 @@ def examine(marks: SQLiteMarks, url: str) -> list[Finding]:
 def _examine_entry(entry: SQLiteProtectionEntry, url: str) -> list[Finding]:
     name = entry.table or entry.name
     if not entry.is_whole:
-        message = (
-            f"table {name!r} of resource {entry.resource!r} was protected, and its triggers are gone: it was dropped "
-            f"or recreated"
+        what = (
+            "its index is gone, so writes by incremental BLOB I/O (sqlite3_blob_open, blobopen) are not refused: it "
+            "was dropped, or an older fencelock protected the table"
+            if entry.has_triggers
+            else "its triggers are gone: it was dropped or recreated"
         )
+        message = f"table {name!r} of resource {entry.resource!r} was protected, and {what}"
         remedy = f"run `fencelock protect {url} …` again, as the last step of every migration that recreates a table"
         return [Finding("lost-protection", message, remedy, entry.resource)]
     if entry.mode == OBSERVE:

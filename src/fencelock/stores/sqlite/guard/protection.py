@@ -1,5 +1,7 @@
 """Protected tables: the triggers by which a SQLite file itself refuses, or counts, writes that present no token.
 
+An enforced table also has an index, which refuses incremental BLOB writes, because they fire no trigger.
+
 Promise: the existing triggers are the only record of a table's resource and mode. So a renamed table stays protected
 under its new name, and a dropped one counts as unprotected. Names and literals are quoted.
 Never: a trigger on a table of another resource, or on an object that cannot be protected.
@@ -9,13 +11,15 @@ from typing import NamedTuple
 
 from fencelock.errors import GuardError
 from fencelock.model import Protection
-from fencelock.protocol.guard_requests import Protected
+from fencelock.protocol.guard_requests import ENFORCE, Protected
 from fencelock.stores.errors import not_protected, nothing_protected
 from fencelock.stores.sqlite.guard.marks import SQL, SQLiteMarks
 from fencelock.stores.statements import statements
 
 TRIGGERS = statements(__package__, "triggers.sql")
 KINDS = ("insert", "update", "delete")
+BLOBS = "blobs"
+"""The kind of write that an index refuses, where a trigger refuses the others. Observe mode cannot count it."""
 _OUR_PREFIX = "fencelock_"
 _WHY_NOT = {
     "view": "a view: protect the tables that it shows",
@@ -25,7 +29,10 @@ _WHY_NOT = {
 
 
 class SQLiteProtectionEntry(NamedTuple):
-    """A table that was protected, with its current triggers; `table` is None if it has none."""
+    """A table that was protected, and the kinds of write that it still has a trigger or its index for.
+
+    `table` is None if it has none.
+    """
 
     id: int
     resource: str
@@ -35,9 +42,14 @@ class SQLiteProtectionEntry(NamedTuple):
     kinds: frozenset[str]
 
     @property
+    def has_triggers(self) -> bool:
+        """True if there is a trigger for every kind of statement that writes."""
+        return self.kinds.issuperset(KINDS)
+
+    @property
     def is_whole(self) -> bool:
-        """True if there is a trigger for every kind of write."""
-        return len(self.kinds) == len(KINDS)
+        """True if there is everything that `protect` makes in this mode."""
+        return self.has_triggers and (self.mode != ENFORCE or BLOBS in self.kinds)
 
     def shown(self) -> Protection:
         """Return the public view of the entry."""
@@ -47,8 +59,8 @@ class SQLiteProtectionEntry(NamedTuple):
 def read_entries(marks: SQLiteMarks) -> list[SQLiteProtectionEntry]:
     """Return every table that was protected and not unprotected since."""
     made: dict[int, list[tuple[str, str, str]]] = {}
-    for entry_id, _, table, trigger in marks.ask(SQL.read_triggers):
-        _, mode, kind, _ = trigger.split("_")
+    for entry_id, _, table, name in marks.ask(SQL.read_parts):
+        _, mode, kind, _ = name.split("_")
         made.setdefault(entry_id, []).append((table, mode, kind))
     entries = []
     for entry_id, resource, name in marks.ask(SQL.read_protected):
@@ -67,12 +79,12 @@ def read_protections(marks: SQLiteMarks, resource: str | None) -> tuple[Protecti
     if not marks.has_schema():
         return ()
     return tuple(
-        entry.shown() for entry in read_entries(marks) if entry.is_whole and resource in (None, entry.resource)
+        entry.shown() for entry in read_entries(marks) if entry.has_triggers and resource in (None, entry.resource)
     )
 
 
 def protect(marks: SQLiteMarks, resource: str, tables: tuple[str, ...], mode: str) -> Protected:
-    """Give each table its triggers; return the tables whose mode changed, as they were before."""
+    """Give each table its triggers and index; return the tables whose mode changed, as they were before."""
     changed = []
     for table in dict.fromkeys(find_table(marks, name) for name in tables):
         entries = read_entries(marks)
@@ -97,7 +109,7 @@ def protect(marks: SQLiteMarks, resource: str, tables: tuple[str, ...], mode: st
 
 
 def unprotect(marks: SQLiteMarks, resource: str, tables: tuple[str, ...]) -> tuple[Protection, ...]:
-    """Drop the triggers of these tables of the resource, or of all its tables."""
+    """Drop the triggers and indexes of these tables of the resource, or of all its tables."""
     if not marks.has_schema():
         raise nothing_protected(resource)
     entries = [entry for entry in read_entries(marks) if entry.resource == resource]
@@ -149,7 +161,7 @@ def _install(marks: SQLiteMarks, resource: str, table: str, mode: str) -> None:
     for kind in KINDS:
         marks.native.execute(
             TRIGGERS[mode].format(
-                trigger=quoted(f"{_OUR_PREFIX}{mode}_{kind}_{entry_id}"),
+                trigger=_part(mode, kind, entry_id),
                 kind=kind.upper(),
                 table=quoted(table),
                 resource=literal(resource),
@@ -158,13 +170,20 @@ def _install(marks: SQLiteMarks, resource: str, table: str, mode: str) -> None:
                 message=literal(message),
             )
         )
+    if mode == ENFORCE:
+        marks.native.execute(TRIGGERS.refuse_blobs.format(index=_part(mode, BLOBS, entry_id), table=quoted(table)))
 
 
 def _remove(marks: SQLiteMarks, entry: SQLiteProtectionEntry) -> None:
     for kind in entry.kinds:
-        trigger = quoted(f"{_OUR_PREFIX}{entry.mode}_{kind}_{entry.id}")
-        marks.native.execute(f"DROP TRIGGER main.{trigger}")
+        is_index = kind == BLOBS
+        marks.native.execute(f"DROP {'INDEX' if is_index else 'TRIGGER'} main.{_part(entry.mode, kind, entry.id)}")
     marks.native.execute(SQL.remove_protected, {"id": entry.id})
+
+
+def _part(mode: str, kind: str, entry_id: int | None) -> str:
+    """Return the quoted name of one trigger, or of the index."""
+    return quoted(f"{_OUR_PREFIX}{mode}_{kind}_{entry_id}")
 
 
 def quoted(identifier: str) -> str:

@@ -1,5 +1,5 @@
--- The triggers of one protected table: one each for insert, update and delete. `protect` fills in the quoted values in
--- braces. The trigger is the only record of the mode.
+-- The triggers of one protected table, one each for insert, update and delete, and its index. `protect` fills in the
+-- quoted values in braces. The trigger is the only record of the mode.
 
 -- name: enforce
 -- Refuse a change of a row unless this transaction presents the open mark of the resource.
@@ -32,3 +32,8 @@ BEGIN
         WHERE resource = {resource} AND table_name = {table_text} AND kind = {kind_text}
     );
 END;
+
+-- name: refuse_blobs
+-- Refuse incremental BLOB writes, which fire no trigger: SQLite opens no column for them if an index of the table is over
+-- an expression. No row satisfies the WHERE, so the index stays empty, and no query uses it: not even `WHERE 0` implies it.
+CREATE INDEX main.{index} ON {table} (1) WHERE 'fencelock' IS 0;
