@@ -4,14 +4,17 @@ done.
 
 import asyncio
 import gc
+import socket
+import time
+from collections.abc import Iterator
 
 import psutil
 import pytest
 
 import fencelock
-from fencelock.errors import ConfigError, OutcomeUnknownError, SourceUnavailableError
+from fencelock.errors import ConfigError, OutcomeUnknownError, SourceError, SourceUnavailableError
 from fencelock.stores.etcd.connection import wire
-from fencelock.stores.etcd.connection.client import RANGE, STATUS, TXN, EtcdClient
+from fencelock.stores.etcd.connection.client import PROBE_S, RANGE, STATUS, TXN, EtcdClient
 from fencelock.stores.etcd.connection.url import parse_url
 from fencelock.stores.etcd.source.store import EtcdSource
 from fencelock_lab.servers.etcd import EtcdCluster
@@ -20,6 +23,8 @@ from tests.support.helpers import wait_until
 
 REQUEST_TIMEOUT_S = 5.0
 SHORT_S = 0.3
+SLACK_S = 1.0
+"""For a loaded machine; a connection that gRPC waits for costs 2 s."""
 
 
 def test_a_url_names_members_a_prefix_a_login_and_files():
@@ -70,6 +75,33 @@ def test_a_member_that_is_down_is_passed_over(etcd: Corner):
     hosts = f"127.0.0.1:1,{etcd.cluster.servers[0].address}"
     client = EtcdClient(parse_url(f"etcd://{hosts}"))
     assert client.call(RANGE, wire.RangeRequest(key=b"x"), REQUEST_TIMEOUT_S).header.revision
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """Yield the address of a server that accepts connections and never answers, as a frozen one does."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_first_member_that_is_silent_costs_one_probe(etcd: Corner, silent: str, is_async: bool):
+    client = EtcdClient(parse_url(f"etcd://{silent},{etcd.cluster.servers[0].address}"))
+    started_s = time.monotonic()
+    request = wire.RangeRequest(key=b"x")
+    if is_async:
+        assert asyncio.run(client.call_async(RANGE, request, REQUEST_TIMEOUT_S)).header.revision
+    else:
+        assert client.call(RANGE, request, REQUEST_TIMEOUT_S).header.revision
+    assert time.monotonic() - started_s < PROBE_S + SLACK_S
+
+
+def test_silent_members_cost_no_more_than_the_timeout(silent: str):
+    client = EtcdClient(parse_url(f"etcd://{silent},{silent},{silent}"))
+    started_s = time.monotonic()
+    with pytest.raises(SourceError):
+        client.call(RANGE, wire.RangeRequest(key=b"x"), SHORT_S)
+    assert time.monotonic() - started_s < SHORT_S + SLACK_S
 
 
 def test_an_unreachable_member_is_a_definite_error():

@@ -1,9 +1,10 @@
 """A small gRPC client for etcd: single calls in the caller's thread or on its loop, and the stream of watches.
 
 Promise: a call waits `request_timeout_s` at most. The client uses one member at a time; when a call fails, the next
-call goes to the next member of the URL, and the same call does so at once if the request was certainly not sent. The
-login's token is renewed when etcd asks for it. Errors become FencelockErrors, with `definite` as the facts are. A
-forked child uses its own channels and never touches its parent's, which it keeps for that reason.
+call goes to the next member of the URL, and the same call does so at once if the request was certainly not sent. A
+member that has not answered yet is asked for its status first, so that a frozen one costs little. The login's token is
+renewed when etcd asks for it. Errors become FencelockErrors, with `definite` as the facts are. A forked child uses its
+own channels and never touches its parent's, which it keeps for that reason.
 Never: a request repeated that may have been executed; a password or a token shown.
 
 Loops wait for gRPC's futures. They do not use gRPC's asyncio API, which does not survive a fork.
@@ -47,6 +48,11 @@ _NEEDS_LEADER = ("hasleader", "true")
 """etcd ends a stream with this header when its member has lost the leader, and so no longer sees all changes."""
 
 
+PROBE_S = 0.5
+"""How long a member that has not answered yet is asked for its status before the client tries the next one.
+
+A frozen host accepts connections. gRPC would wait for 2 s, at each start of a program.
+"""
 MAX_RENEWED_LOGINS = 3
 """In one call. Each change of users or roles may invalidate a login, and operators make several changes at once."""
 Metadata = tuple[tuple[str, str], ...]
@@ -146,6 +152,8 @@ class EtcdClient:
     def __init__(self, info: EtcdConnectionInfo) -> None:
         self.info = info
         self._member = 0
+        self._has_answered = False
+        """Whether the present member has."""
         self._reset()
         _CLIENTS.add(self)
 
@@ -220,6 +228,8 @@ class EtcdClient:
         end_s = time.monotonic() + request_timeout_s
         untried = len(self.info.endpoints)
         renewals_left = MAX_RENEWED_LOGINS if self.info.user is not None else 0
+        if len(self.info.endpoints) > 1:
+            yield from self._find_member(end_s)
         while True:
             member, left_s, login = self._member, max(0.0, end_s - time.monotonic()), self._metadata
             try:
@@ -239,6 +249,20 @@ class EtcdClient:
                         continue
                 raise map_error(error, self.info) from error
 
+    def _find_member(self, end_s: float) -> Attempts:
+        """Leave members that do not answer a question without effects; if that is all of them, use any."""
+        for _ in self.info.endpoints:
+            if self._has_answered:
+                return
+            member, left_s = self._member, max(0.0, end_s - time.monotonic())
+            try:
+                yield EtcdAttempt(member, STATUS, wire.StatusRequest(), min(PROBE_S, left_s / 2), ())
+            except grpc.RpcError as error:
+                if may_succeed_elsewhere(error):
+                    self._switch_member(member)
+                    continue
+            self._has_answered = True
+
     def _log_in(self, member: int, request_timeout_s: float) -> Generator[EtcdAttempt, Any, Metadata]:
         request = wire.AuthenticateRequest(name=self.info.user, password=self.info.password)
         reply = yield EtcdAttempt(member, _AUTHENTICATE, request, request_timeout_s, ())
@@ -249,6 +273,7 @@ class EtcdClient:
         """Use the next member from now on, unless another thread has switched already."""
         if self._member == member and len(self.info.endpoints) > 1:
             self._member = (member + 1) % len(self.info.endpoints)
+            self._has_answered = False
             tell = self._member_listener() if self._member_listener is not None else None
             if tell is not None:
                 tell()
