@@ -58,7 +58,8 @@ def postgres(postgres_fleet: PostgresFleet, postgres_kind: str) -> PostgresServe
 def fresh_database(server: PostgresServer) -> Iterator[Database]:
     """Have a new database on a server that others use too."""
     name = fresh_name()
-    server.rows(f"create database {name}")
+    # By a copy of the template's files, which takes half the time where they are in memory.
+    server.rows(f"create database {name} strategy file_copy")
     yield Database(server, name)
     with server.admin() as connection:
         connection.execute(sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(name)))
