@@ -1,12 +1,13 @@
-"""Runs `fencelock` as users do: as a process, with a source of its own."""
+"""Runs `fencelock` with a source of its own: as users do, as a process, or inside the test's where that is enough."""
 
+import io
 import json
 import os
 import subprocess
 import sys
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import psutil
 import pytest
 
 import fencelock
+from fencelock.cli.commands import execute
 from tests.support.helpers import DEADLINE_S, wait_until
 
 _MARK = "TEST_MARK"
@@ -44,9 +46,19 @@ class Program:
             check=False,
         )
 
+    def inside(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run a command to its end in this process, which saves the start of an interpreter: never `run` with a CMD."""
+        out, err = io.StringIO(), io.StringIO()
+        with pytest.MonkeyPatch.context() as patched, redirect_stdout(out), redirect_stderr(err):
+            patched.chdir(self.folder)
+            for name, value in self.environment.items():
+                patched.setenv(name, value)
+            code = execute(words)
+        return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
+
     def json(self, *words: str) -> Any:
         """Return what a command prints with --json; it has to succeed."""
-        done = self(*words, "--json")
+        done = self.inside(*words, "--json")
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 

@@ -32,7 +32,7 @@ def test_locks_lists_who_holds_what(program: Program) -> None:
         with source.lock("free"):
             pass
         free, held = program.json("locks")
-        shown = program("locks").stdout
+        shown = program.inside("locks").stdout
     assert held["lock"] == "held"
     assert held["token"] == str(lease.token)
     assert held["holder"] == "somebody"
@@ -49,18 +49,18 @@ def test_show_lists_waiters(program: Program) -> None:
         program.start("run", "x", "--holder", "in line", "--", "true")
         wait_until(lambda: source.info("x").waiters)
         assert program.json("show", "x")["waiters"] == ["in line"]
-        assert "waiter  in line" in program("show", "x").stdout
+        assert "waiter  in line" in program.inside("show", "x").stdout
 
 
 def test_show_of_an_unknown_lock_exits_with_1(program: Program) -> None:
-    done = program("show", "nobody's")
+    done = program.inside("show", "nobody's")
     assert (done.returncode, done.stdout) == (1, "")
     assert "no such lock: nobody's" in done.stderr
 
 
 @pytest.mark.parametrize("words", [("show", "nobody's"), ("break", "nobody's", "--reason", "a test")])
 def test_an_unknown_lock_is_an_error_in_json_too(program: Program, words: tuple[str, ...]) -> None:
-    done = program(*words, "--json")
+    done = program.inside(*words, "--json")
     assert (done.returncode, done.stdout) == (1, "")
     error = json.loads(done.stderr)["error"]
     assert (error["type"], error["exit_code"]) == ("NoSuchLockError", 1)
@@ -76,7 +76,7 @@ def test_break_makes_tokens_stale_of_a_lock_that_the_source_has_forgotten(
         with source.lock("x") as lease:
             old = lease.sequencer
         source.purge()
-        assert program(*breaking).returncode == 1
+        assert program.inside(*breaking).returncode == 1
         assert program.json(*breaking, "--guard", guard.url)["guarded"]
     with pytest.raises(fencelock.StaleTokenError):
         guard.seal(old)
@@ -106,7 +106,7 @@ def test_break_frees_the_lock_and_mints_a_token(program: Program) -> None:
 
 def test_break_without_a_guard_says_that_the_old_holder_can_still_write(program: Program) -> None:
     with program.source() as source, source.lock("x"):
-        shown = program("break", "x", "--reason", "a test").stdout
+        shown = program.inside("break", "x", "--reason", "a test").stdout
     assert "can still write" in shown
     assert "--guard" in shown
 
@@ -126,15 +126,15 @@ def test_break_with_a_guard_makes_the_old_token_stale(program: Program, guard: f
 
 def test_break_with_a_guard_of_another_lock_breaks_nothing(program: Program, guard: fencelock.Guard) -> None:
     with program.source() as source, source.lock("y"):
-        done = program("break", "y", "--reason", "a test", "--guard", guard.url)
+        done = program.inside("break", "y", "--reason", "a test", "--guard", guard.url)
         assert done.returncode == 1
         assert "nothing was broken" in done.stderr
         assert source.info("y").is_held
 
 
 def test_break_needs_a_reason_and_a_known_lock(program: Program) -> None:
-    assert program("break", "x").returncode == 64
-    done = program("break", "x", "--reason", "a test")
+    assert program.inside("break", "x").returncode == 64
+    done = program.inside("break", "x", "--reason", "a test")
     assert (done.returncode, done.stdout) == (1, "")
     assert program.json("locks") == []
 
@@ -150,7 +150,7 @@ def test_epoch_shows_and_changes_nothing(program: Program) -> None:
     first, second = program.json("epoch"), program.json("epoch")
     assert first == second
     assert (first["epoch"], first["last_token"]) == (1, "0")
-    assert first["source_id"] in program("epoch").stdout
+    assert first["source_id"] in program.inside("epoch").stdout
 
 
 def test_raising_the_epoch_jumps_over_every_token_and_ends_every_lease(program: Program) -> None:
@@ -167,7 +167,7 @@ def test_raising_the_epoch_jumps_over_every_token_and_ends_every_lease(program: 
 
 @pytest.mark.parametrize("words", [["--raise"], ["--raise", "--reason", ""], ["--reason", "why"]])
 def test_raising_the_epoch_needs_a_reason(program: Program, words: list[str]) -> None:
-    done = program("epoch", *words)
+    done = program.inside("epoch", *words)
     assert done.returncode == 64
     assert "--reason" in done.stderr
 
@@ -177,8 +177,8 @@ def test_raising_the_epoch_needs_a_reason(program: Program, words: list[str]) ->
 def test_doctor_finds_nothing_in_a_sound_set_up_and_says_what_it_cannot_see(
     program: Program, guard: fencelock.Guard
 ) -> None:
-    program("install")
-    done = program("doctor", "--guard", guard.url)
+    program.inside("install")
+    done = program.inside("doctor", "--guard", guard.url)
     assert (done.returncode, done.stderr) == (0, "")
     assert "nothing found" in done.stdout
     assert "What this command cannot see" in done.stdout
@@ -194,10 +194,10 @@ def test_doctor_finds_a_source_that_lost_tokens_which_a_guard_has_seen(
         history_id = lease.sequencer.history_id
     ahead = fencelock.Sequencer(source_id, history_id, "x", 4000, "c" * 32)
     guard.seal(ahead)
-    done = program("doctor", "--guard", guard.url, "--json")
+    done = program.inside("doctor", "--guard", guard.url, "--json")
     assert done.returncode == 1
     assert '"source-went-back"' in done.stdout
-    shown = program("doctor", "--guard", guard.url).stdout
+    shown = program.inside("doctor", "--guard", guard.url).stdout
     assert "4000" in shown
     assert "remedy:" in shown
     assert "fencelock epoch --raise" in shown
@@ -206,14 +206,14 @@ def test_doctor_finds_a_source_that_lost_tokens_which_a_guard_has_seen(
 def test_doctor_finds_a_resource_of_another_source(program: Program, guard: fencelock.Guard) -> None:
     with fencelock.connect(f"sqlite:///{program.folder}/other.db") as source, source.lock("x") as lease:
         guard.seal(lease)
-    done = program("doctor", "--guard", guard.url)
+    done = program.inside("doctor", "--guard", guard.url)
     assert done.returncode == 1
     assert "other-source" in done.stdout
 
 
 def test_doctor_reports_a_source_that_cannot_be_opened(program: Program) -> None:
     (program.folder / "locks.db").write_bytes(b"this is no database" * 100)
-    done = program("doctor")
+    done = program.inside("doctor")
     assert done.returncode == 1
     assert "source-refused" in done.stdout
 
@@ -221,7 +221,7 @@ def test_doctor_reports_a_source_that_cannot_be_opened(program: Program) -> None
 # --- output
 def test_other_users_names_cannot_control_the_terminal(program: Program) -> None:
     with program.source() as source, source.lock("\x1b[2Jred\n", holder="\x07bell\u202e"):
-        for shown in (program("locks").stdout, program("show", "\x1b[2Jred\n").stdout):
+        for shown in (program.inside("locks").stdout, program.inside("show", "\x1b[2Jred\n").stdout):
             assert "\x1b" not in shown
             assert "\x07" not in shown
             assert "\u202e" not in shown
@@ -241,7 +241,7 @@ def test_a_table_is_aligned() -> None:
 # --- help
 @pytest.mark.parametrize("command", ["run", "locks", "show", "break", "purge", "install", "epoch", "doctor"])
 def test_help_says_what_a_command_does(program: Program, command: str) -> None:
-    done = program(command, "--help")
+    done = program.inside(command, "--help")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(f"Usage: fencelock {command} ")
     assert all(len(line) <= 100 for line in done.stdout.splitlines())
@@ -249,12 +249,12 @@ def test_help_says_what_a_command_does(program: Program, command: str) -> None:
 
 @pytest.mark.parametrize("command", ["run", "break", "doctor"])
 def test_help_says_that_guard_may_be_repeated(program: Program, command: str) -> None:
-    done = program(command, "--help")
+    done = program.inside(command, "--help")
     assert "May be repeated." in " ".join(done.stdout.split())
 
 
 def test_help_lists_every_command(program: Program) -> None:
-    done = program("--help")
+    done = program.inside("--help")
     listed = done.stdout.partition("Commands:\n")[2].split("\n")
     assert [line.split()[0] for line in listed if line] == [
         *("run", "locks", "show", "break", "purge", "install", "epoch"),
@@ -266,4 +266,4 @@ def test_help_lists_every_command(program: Program) -> None:
 
 
 def test_version(program: Program) -> None:
-    assert program("--version").stdout == f"fencelock {fencelock.__version__}\n"
+    assert program.inside("--version").stdout == f"fencelock {fencelock.__version__}\n"

@@ -46,7 +46,7 @@ USAGE = [
 
 @pytest.mark.parametrize(("words", "complaint"), USAGE)
 def test_64_usage_says_what_to_write(program: Program, words: list[str], complaint: str) -> None:
-    done = program(*words)
+    done = program.inside(*words)
     assert done.returncode == 64
     assert done.stdout == ""
     assert complaint in done.stderr
@@ -212,7 +212,7 @@ def test_cmd_finds_a_closed_descriptor_closed(program: Program) -> None:
     ],
 )
 def test_with_json_an_error_is_one_object(program: Program, words: list[str], kind: str, code: int) -> None:
-    done = program(*words)
+    done = program.inside(*words)
     assert (done.returncode, done.stdout) == (code, "")
     told = json.loads(done.stderr)["error"]
     assert (told["type"], told["exit_code"]) == (kind, code)
@@ -220,7 +220,7 @@ def test_with_json_an_error_is_one_object(program: Program, words: list[str], ki
 
 
 def test_with_json_what_to_write_is_a_line_of_its_own(program: Program) -> None:
-    message = json.loads(program("epoch", "--raise", "--json").stderr)["error"]["message"]
+    message = json.loads(program.inside("epoch", "--raise", "--json").stderr)["error"]["message"]
     assert message.splitlines()[0] == "--raise ends every lease: give the reason with --reason TEXT"
     assert message.splitlines()[1].startswith("Write: fencelock epoch [OPTIONS]")
 
@@ -249,9 +249,9 @@ def test_70_a_bug_is_reported_with_what_to_do(capsys: pytest.CaptureFixture[str]
 
 
 def test_a_traceback_is_shown_on_request(program: Program) -> None:
-    assert "Traceback" not in program("show", "").stderr
+    assert "Traceback" not in program.inside("show", "").stderr
     program.environment["FENCELOCK_DEBUG"] = "1"
-    assert "Traceback" in program("show", "").stderr
+    assert "Traceback" in program.inside("show", "").stderr
 
 
 def test_a_usage_error_without_a_context_has_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -85,7 +85,7 @@ def test_a_package_adds_a_command_with_the_options_and_exit_codes_of_ours(progra
     offer("fl_count", "count", COUNT)
     assert program("count").returncode == plugin.NEGATIVE_RESULT
     with program.source() as source, source.lock("a"):
-        assert program.json("count") == {"locks": 1}
+        assert json.loads(program("count", "--json").stdout) == {"locks": 1}
     assert "Count the locks." in program("--help").stdout
     unavailable = program("count", "--source", "gopher://x", "--json")
     assert unavailable.returncode == plugin.USAGE

@@ -1,4 +1,4 @@
-"""`fencelock protect`, `unprotect`, `rebind` and `marks`, as processes on real files."""
+"""`fencelock protect`, `unprotect`, `rebind` and `marks`, on real files."""
 
 import json
 import sqlite3
@@ -43,7 +43,7 @@ def is_refused(file: Path) -> bool:
 
 
 def test_protect_makes_the_file_refuse_writes(program: Program, app: str, file: Path) -> None:
-    done = program(
+    done = program.inside(
         "protect", app, "--resource", "reports", "--lock", LOCK, "--table", "reports", "--table", "main.lines"
     )
     assert done.returncode == 0, done.stderr
@@ -74,10 +74,10 @@ def test_protect_prints_json_with_tokens_as_strings(program: Program, app: str) 
 def test_from_observing_to_enforcing(program: Program, app: str, file: Path) -> None:
     protect(program, app, "--mode", "observe")
     assert not is_refused(file)
-    done = program("marks", app)
+    done = program.inside("marks", app)
     assert "reports   -     nobody yet  nightly  reports (observe)" in done.stdout
     assert "Let through while observing:" in done.stdout
-    refused = program("protect", app, "--resource", "reports", "--lock", LOCK, "--table", "reports")
+    refused = program.inside("protect", app, "--resource", "reports", "--lock", LOCK, "--table", "reports")
     assert refused.returncode == 1
     assert "--source URL" in refused.stderr
     with program.source() as source:
@@ -100,14 +100,13 @@ def test_from_observing_to_enforcing(program: Program, app: str, file: Path) -> 
 
 
 def test_marks_shows_holders_and_tables(program: Program, app: str) -> None:
-    assert (
-        program("marks", app).stdout == f"{app} holds no marks: `fencelock protect`, or the first seal, creates one\n"
-    )
+    nothing = f"{app} holds no marks: `fencelock protect`, or the first seal, creates one\n"
+    assert program.inside("marks", app).stdout == nothing
     protect(program, app)
     with program.source() as source, source.lock(LOCK) as lease:
         guard = fencelock.guard(app, resource="reports", lock=LOCK)
         write(guard, lease, "held")
-        text = program("marks", app).stdout
+        text = program.inside("marks", app).stdout
         assert "RESOURCE  MARK  OF       LOCK     TABLES" in text
         assert f"reports   {lease.token}     a lease  nightly  reports (enforce)" in text
         (described,) = program.json("marks", app, "--resource", "reports")
@@ -115,12 +114,12 @@ def test_marks_shows_holders_and_tables(program: Program, app: str) -> None:
         assert described["source_id"] == source.describe().source_id
         assert lease.sequencer.claim not in text + json.dumps(described)
         guard.close(lease)
-        assert "a lease, closed" in program("marks", app).stdout
+        assert "a lease, closed" in program.inside("marks", app).stdout
 
 
 def test_marks_of_an_unknown_resource_exits_with_1(program: Program, app: str) -> None:
     protect(program, app)
-    done = program("marks", app, "--resource", "nosuch")
+    done = program.inside("marks", app, "--resource", "nosuch")
     assert (done.returncode, done.stdout) == (1, "")
     assert "knows no resource 'nosuch'" in done.stderr
 
@@ -155,21 +154,21 @@ def test_raise_to_without_a_resource_raises_all(program: Program, app: str) -> N
 
 def test_unprotect_allows_every_writer(program: Program, app: str, file: Path) -> None:
     protect(program, app)
-    done = program("unprotect", app, "--resource", "reports", "--reason", "a migration")
+    done = program.inside("unprotect", app, "--resource", "reports", "--reason", "a migration")
     assert (done.returncode, done.stdout) == (0, "table reports: accepts writes from every client\n")
     assert not is_refused(file)
     assert ask(file, "SELECT action, reason FROM fencelock_audit") == [("unprotect", "a migration (reports)")]
-    assert program("unprotect", app, "--resource", "reports", "--reason", "again").returncode == 1
+    assert program.inside("unprotect", app, "--resource", "reports", "--reason", "again").returncode == 1
 
 
 def test_rebind_moves_the_resource(program: Program, app: str, file: Path) -> None:
     protect(program, app)
     fencelock.guard(app, resource="reports", lock=LOCK).raise_to(5, reason="test")
     words = ("rebind", app, "--resource", "reports", "--lock", "other", "--reason", "moved")
-    refused = program(*words)
+    refused = program.inside(*words)
     assert refused.returncode == 1
     assert "fencelock epoch --raise" in refused.stderr
-    assert program("epoch", "--raise", "--reason", "moved").returncode == 0
+    assert program.inside("epoch", "--raise", "--reason", "moved").returncode == 0
     (described,) = program.json(*words)
     assert (described["lock"], described["token"]) == ("other", "5")
     with program.source() as source, source.lock("other") as lease:
@@ -199,7 +198,7 @@ def test_what_is_no_command_line_is_code_64_and_says_what_to_write(
     program: Program, app: str, words: list[str], message: str
 ) -> None:
     protect(program, app)
-    done = program(*(word.format(app=app) for word in words))
+    done = program.inside(*(word.format(app=app) for word in words))
     assert done.returncode == 64
     assert message in done.stderr
     assert "Traceback" not in done.stderr
@@ -207,7 +206,7 @@ def test_what_is_no_command_line_is_code_64_and_says_what_to_write(
 
 @pytest.mark.parametrize("table", ["nosuch", "fencelock_mark"])
 def test_a_table_that_cannot_be_protected_exits_with_1(program: Program, app: str, table: str) -> None:
-    done = program("protect", app, "--resource", "r", "--lock", "l", "--table", table)
+    done = program.inside("protect", app, "--resource", "r", "--lock", "l", "--table", table)
     assert (done.returncode, done.stdout) == (1, "")
     assert table in done.stderr
 
@@ -215,7 +214,7 @@ def test_a_table_that_cannot_be_protected_exits_with_1(program: Program, app: st
 @pytest.mark.parametrize("words", [["marks", "{url}"], ["marks", "{url}", "--json"]])
 def test_a_missing_file_exits_with_69_and_is_not_created(program: Program, words: list[str]) -> None:
     url = url_of(program.folder / "nosuch.db")
-    done = program(*(word.format(url=url) for word in words))
+    done = program.inside(*(word.format(url=url) for word in words))
     assert (done.returncode, done.stdout) == (69, "")
     assert "does not exist" in done.stderr
     assert not (program.folder / "nosuch.db").exists()
@@ -223,17 +222,17 @@ def test_a_missing_file_exits_with_69_and_is_not_created(program: Program, words
 
 @pytest.mark.parametrize("command", ["protect", "unprotect", "rebind", "marks"])
 def test_help_shows_examples(program: Program, command: str) -> None:
-    done = program(command, "--help")
+    done = program.inside(command, "--help")
     assert done.returncode == 0
     assert f"fencelock {command} sqlite:////srv/app.db" in done.stdout
     assert all(len(line) <= 80 for line in done.stdout.splitlines())
 
 
 def test_names_that_could_move_a_cursor_are_shown_escaped(program: Program, app: str) -> None:
-    done = program("protect", app, "--resource", "a\x1b[2Jb", "--lock", "l", "--table", "reports")
+    done = program.inside("protect", app, "--resource", "a\x1b[2Jb", "--lock", "l", "--table", "reports")
     assert done.returncode == 0
-    assert "a\\x1b[2Jb" in done.stdout + program("marks", app).stdout
-    assert "\x1b" not in done.stdout + program("marks", app).stdout
+    assert "a\\x1b[2Jb" in done.stdout + program.inside("marks", app).stdout
+    assert "\x1b" not in done.stdout + program.inside("marks", app).stdout
 
 
 def test_doctor_continues_if_marks_cannot_be_read(program: Program) -> None:

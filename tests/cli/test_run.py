@@ -284,7 +284,7 @@ def test_loss_ends_the_group_and_exits_with_76(program: Program) -> None:
     process = program.start("run", "x", "--ttl", "2", "--", "sh", "-c", SAY_READY + "sleep 60 & wait")
     ready(process)
     sleep = child(running(process), "sleep")
-    assert program("break", "x", "--reason", "a test").returncode == 0
+    assert program.inside("break", "x", "--reason", "a test").returncode == 0
     _, complaint = process.communicate()
     assert process.returncode == 76
     assert "lock 'x': the lease was lost" in complaint
@@ -296,7 +296,7 @@ def test_loss_is_76_also_when_cmd_exits_with_0(program: Program) -> None:
         "run", "x", "--ttl", "2", "--", "sh", "-c", f"trap 'exit 0' TERM; {SAY_READY} sleep 60 & wait"
     )
     ready(process)
-    program("break", "x", "--reason", "a test")
+    program.inside("break", "x", "--reason", "a test")
     assert process.wait() == 76
 
 
@@ -314,7 +314,7 @@ def test_loss_kills_a_cmd_that_ignores_sigterm(program: Program) -> None:
     process = program.start("run", "x", "--ttl", "2", "--grace", "0.1", "--", "sh", "-c", stubborn)
     ready(process)
     command = running(process)
-    program("break", "x", "--reason", "a test")
+    program.inside("break", "x", "--reason", "a test")
     assert process.wait() == 76
     assert is_gone(command.pid)
 
@@ -324,7 +324,7 @@ def test_loss_ends_a_run_inside_a_run(program: Program) -> None:
     inner = [*PROGRAM, "run", "y", "--", "sh", "-c", "echo ready; exec sleep 60"]
     process = program.start("run", "x", "--ttl", "2", "--", *inner)
     ready(process)
-    program("break", "x", "--reason", "a test")
+    program.inside("break", "x", "--reason", "a test")
     assert process.wait() == 76
     wait_until(lambda: program.left() == [])
 
@@ -334,7 +334,7 @@ def test_loss_ends_a_stopped_cmd(program: Program) -> None:
     ready(process)
     command = running(process)
     wait_until(lambda: command.status() == "stopped")
-    program("break", "x", "--reason", "a test")
+    program.inside("break", "x", "--reason", "a test")
     assert process.wait() == 76
 
 
@@ -386,7 +386,7 @@ def test_guards_are_closed_after_a_loss(program: Program, guard: fencelock.Guard
     assert process.stdout is not None
     sequencer = Sequencer.parse(process.stdout.readline().strip())
     guard.seal(sequencer)
-    program("break", "x", "--reason", "a test")
+    program.inside("break", "x", "--reason", "a test")
     assert process.wait() == 76
     with pytest.raises(fencelock.StaleTokenError):
         guard.seal(sequencer)
