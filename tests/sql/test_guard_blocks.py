@@ -56,6 +56,7 @@ def test_a_connection_that_a_block_has_changed_is_not_used_again(guarded: Guarde
             numbers.append(guarded.sql.number_of(native))
             assert run(native, "SELECT 1") == [(1,)]
             change(native)
+        del native
     assert numbers[0] == numbers[1] != numbers[2]
 
 

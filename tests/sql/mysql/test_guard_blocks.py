@@ -12,6 +12,7 @@ import pytest
 import fencelock
 import fencelock.aio
 from fencelock import GuardError, SourceUnavailableError, StaleTokenError, UnfencedWriteError
+from fencelock.stores.mysql.connection.wire import results
 from fencelock.stores.mysql.guard.store import MySQLGuard
 from tests.sql.dialect import run, run_async
 from tests.sql.guarded import BriefLease, Guarded, Step, in_block, write
@@ -154,11 +155,11 @@ def test_a_kept_connection_presents_nothing(guarded: Guarded) -> None:
     def leave(how: str) -> None:
         with guard.transaction(lease) as native:
             write(native)
-            seen.append(native)
+            seen.append(guarded.sql.number_of(native))
             if how == "fails":
                 raise ZeroDivisionError
 
-    seen: list[Any] = []
+    seen: list[int] = []
     store = guard._core.store
     for how in ("well", "fails"):
         try:
@@ -166,13 +167,14 @@ def test_a_kept_connection_presents_nothing(guarded: Guarded) -> None:
         except ZeroDivisionError:
             assert how == "fails"
         native = store._idle.take()
-        assert native is seen[0]
+        assert guarded.sql.number_of(native) == seen[0]
         look = "SELECT @fencelock_presented, @@tx_read_only, @@wait_timeout = @@global.wait_timeout"
-        assert run(native, look) == [(None, 1, 1)]
+        assert results(native, look) == [[(None, 1, 1)]]
         with pytest.raises(pymysql.Error, match="READ ONLY"):
-            write(native, "unfenced")
-        native.rollback()
+            results(native, "UPDATE reports SET value = 'unfenced'")
+        results(native, "ROLLBACK")
         store._idle.give_back(native)
+        del native
 
 
 # --- G3: a frozen holder --------------------------------------------------------------------------
@@ -207,7 +209,7 @@ def test_a_seal_that_waited_too_long_leaves_no_transaction_and_may_be_tried_agai
                 guard.seal(lease)
             kept = guard._core.store._idle
             native = kept.take()
-            assert run(native, "SELECT @@in_transaction, @fencelock_presented") == [(0, None)]
+            assert results(native, "SELECT @@in_transaction, @fencelock_presented") == [[(0, None)]]
             kept.give_back(native)
             run(other, "CALL fencelock_commit()")
         guard.seal(lease)
@@ -223,7 +225,8 @@ def test_a_block_that_is_refused_at_its_beginning_gives_a_clean_connection_back(
     with pytest.raises(StaleTokenError), guard.transaction(old):
         raise AssertionError("not reached")
     native = guard._core.store._idle.take()
-    assert run(native, "SELECT @fencelock_presented, @@tx_read_only, @@in_transaction") == [(None, 1, 0)]
+    look = "SELECT @fencelock_presented, @@tx_read_only, @@in_transaction"
+    assert results(native, look) == [[(None, 1, 0)]]
     native.close()
 
 

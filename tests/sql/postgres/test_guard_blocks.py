@@ -194,6 +194,7 @@ def test_a_block_commits_after_psycopg_has_thrown_away_what_it_prepared(
                 write(native, value)
             throw_away(native)
             native.execute("SELECT 1")
+        del native
         assert guarded.value() == value
     assert len(backends) == 1
 
@@ -213,12 +214,21 @@ def test_an_async_block_commits_after_psycopg_has_thrown_away_what_it_prepared(g
     assert guarded.value() == "mine"
 
 
-def test_statements_that_were_thrown_away_between_two_blocks_are_prepared_again(guarded: Guarded) -> None:
+def test_statements_that_the_last_block_threw_away_are_prepared_again(guarded: Guarded) -> None:
     guard = guarded.guard()
+    backends = set()
+
+    def throw_away(native: psycopg.Connection) -> None:
+        backends.add(native.info.backend_pid)
+        native.execute("DEALLOCATE ALL")
+        raise ZeroDivisionError
+
+    for _ in range(3):
+        with suppress(ZeroDivisionError), guard.transaction(HandmadeLease(5)) as native:
+            throw_away(native)
+        del native
     with guard.transaction(HandmadeLease(5)) as native:
-        write(native)
-    native.execute("DISCARD ALL")
-    with guard.transaction(HandmadeLease(5)) as again:
-        assert again is native, "the connection was kept"
-        write(again, "again")
+        backends.add(native.info.backend_pid)
+        write(native, "again")
+    assert len(backends) == 1, "the connection was kept"
     assert guarded.value() == "again"

@@ -43,6 +43,8 @@ class BlockState(ABC):
     """Part of a client library's connection that a guard gives to blocks: which of them has it now."""
 
     is_in_block = False
+    is_over = False
+    """Whether the block has ended. The guard's own requests go on; they do not ask."""
     attempt: GuardError | None = None
     """The block's attempt to end its own transaction: remembered, since the block may catch the error."""
     savepoint_hint = "use SAVEPOINT"
@@ -50,14 +52,29 @@ class BlockState(ABC):
     def give_to_block(self) -> None:
         """Hand the open transaction to a block."""
         self.is_in_block = True
+        self.is_over = False
         self.attempt = None
 
     def take_back(self) -> None:
         """Take the connection back from the block."""
+        self.is_over = True
         self.is_in_block = False
 
+    def check_not_over(self) -> None:
+        """Raise GuardError if a late thread or task uses the connection of a block that has ended (G11)."""
+        if self.is_over:
+            raise GuardError(
+                "the guarded block of this connection has ended, and nothing was sent: a connection, and what was made "
+                "of it, belongs to its block. End each thread and task that uses it before the block ends"
+            )
+
+    def is_referred_to_inside(self) -> bool:
+        """Return whether anybody refers to a part of it through which one can write, if not to the whole."""
+        return False
+
     def refuse(self, how: str) -> None:
-        """Raise GuardError if a block tries to end its own transaction."""
+        """Raise GuardError if a block tries to end its own transaction, or if somebody does so after the block."""
+        self.check_not_over()
         if self.is_in_block:
             self.attempt = GuardError(
                 f"the block tried to end its own guarded transaction ({how}): nothing of the block was written. The "

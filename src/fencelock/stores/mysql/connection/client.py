@@ -15,12 +15,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, TypedDict
 
-import aiomysql
 import pymysql
 from pymysql.constants import CLIENT, COMMAND, CR
 
 from fencelock.stores.forks import Forks
 from fencelock.stores.mysql.connection.errors import message_of, missing_package
+from fencelock.stores.mysql.connection.replies import AsyncNotingConnection, NotingConnection
 from fencelock.stores.mysql.connection.url import MySQLConnectionInfo, async_client_arguments, client_arguments
 from fencelock.stores.sql.errors import unreachable
 
@@ -48,10 +48,11 @@ FORKS: "Forks[MySQLConnection | AsyncMySQLConnection]" = Forks(close=_close, dro
 """The open connections of this process: see `stores/forks.py`."""
 
 
-class MySQLConnection(pymysql.Connection):
+class MySQLConnection(NotingConnection):
     """A synchronous connection that bounds each wait."""
 
-    _quit = _QUIT  # At interpreter exit the module's globals may be gone before the last connection is collected.
+    # At interpreter exit the module's globals may be gone before the last connection is collected.
+    _quit, _both_ways = _QUIT, socket.SHUT_RDWR
     _needs_tls = False
     _sock: socket.socket | None
     _result: Any
@@ -115,7 +116,11 @@ class MySQLConnection(pymysql.Connection):
         try:
             if self._sock is not None:
                 self._sock.settimeout(0)
-                self._sock.sendall(self._quit)
+                try:
+                    self._sock.sendall(self._quit)
+                finally:
+                    # A thread that still reads ends by this; to close the file would wait for it.
+                    self._sock.shutdown(self._both_ways)
         except Exception:  # noqa: S110 - without QUIT the server sees the socket close
             pass
         finally:
@@ -130,7 +135,7 @@ class MySQLConnection(pymysql.Connection):
             os.close(sock.detach())
 
 
-class AsyncMySQLConnection(aiomysql.Connection):
+class AsyncMySQLConnection(AsyncNotingConnection):
     """An asynchronous connection that bounds each wait."""
 
     _needs_tls = False

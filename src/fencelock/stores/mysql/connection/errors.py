@@ -110,3 +110,9 @@ def map_error(error: BaseException, info: MySQLConnectionInfo) -> SourceError | 
 def error_number(error: BaseException) -> int:
     """Return the number that the server or the client gave to an error; 0 for none."""
     return error.args[0] if error.args and isinstance(error.args[0], int) else 0
+
+
+def is_reported(error: BaseException) -> bool:
+    """Return whether the server reported an error, which ends its reply; the client raises the others itself."""
+    number = error_number(error)
+    return bool(number) and number not in _CLIENT_ERRORS

@@ -1,13 +1,17 @@
 """Statements to MySQL and their results: values as literals, and the rows of each result of a routine.
 
 Promise: every result is read to its end, so that the connection is ready for the next statement; an exception leaves it
-in doubt, unless the server itself reported that the statement failed. `results` uses the connection's own query, not a
-cursor, so rows are tuples whichever cursor class the user has set. A literal contains only digits: texts are
-hexadecimal, so no mode, character set or client can misread a quote, a backslash or a percent sign.
+in doubt, unless the server itself reported that the statement failed. `results` uses the client library's own query, so
+rows are tuples whichever cursor class the user has set, and what a block's connection refuses its user is not refused.
+A literal contains only digits: texts are hexadecimal, so no mode, character set or client can misread a quote, a
+backslash or a percent sign.
 """
 
 from collections.abc import Mapping
 from typing import Any
+
+import aiomysql
+import pymysql
 
 from fencelock.stores.mysql.connection.client import AsyncMySQLConnection, MySQLConnection
 
@@ -19,7 +23,7 @@ Value = str | bytes | int | None
 def results(native: MySQLConnection, statement: str) -> list[Rows]:
     """Run a statement, and return the rows of each result that has columns."""
     found: list[Rows] = []
-    native.query(statement)
+    pymysql.Connection.query(native, statement)
     while _take_result(native, found):
         native.next_result()
     return found
@@ -28,7 +32,7 @@ def results(native: MySQLConnection, statement: str) -> list[Rows]:
 async def results_async(native: AsyncMySQLConnection, statement: str) -> list[Rows]:
     """Run a statement on the running loop, and return the rows of each result that has columns."""
     found: list[Rows] = []
-    await native.query(statement)
+    await aiomysql.Connection.query(native, statement)
     while _take_result(native, found):
         await native.next_result()
     return found

@@ -2,9 +2,10 @@
 
 Promise: while a block runs, `commit()`, `rollback()`, `begin()`, `autocommit()`, the same in plain SQL, and
 reconnecting raise GuardError before anything is sent, and the error is remembered, so that the block's end reports it.
-The block's statements have no time limit. The end of the block detects what this check misses, in a routine or behind a
-comment; what is written after it, the server refuses, or compares with the mark. A failed request leaves no transaction
-open and nothing presented, and a connection in doubt is closed. The block's own errors stay the client's.
+After the block's end the connection refuses every statement but the guard's. The block's statements have no time limit.
+The end of the block detects what this check misses, in a routine or behind a comment; what is written after it, the
+server refuses, or compares with the mark. A failed request leaves no transaction open and nothing presented, and a
+connection in doubt is closed. The block's own errors stay the client's.
 """
 
 import re
@@ -37,6 +38,7 @@ from fencelock.stores.mysql.guard.errors import (
     ended_inside,
     map_block_error,
     map_request_error,
+    unanswered_inside,
 )
 from fencelock.stores.sql.guard import (
     AsyncioGuardConnection,
@@ -83,6 +85,7 @@ class MySQLBlockState(BlockState):
 
     def check_statement(self, statement: str | bytes) -> None:
         """Raise GuardError if a block's statement ends its transaction, or comes after its end."""
+        self.check_not_over()
         if self.is_in_block:
             if self.is_rolled_back:
                 raise ended_inside()
@@ -98,6 +101,8 @@ class MySQLBlockState(BlockState):
         """Return why a block that ended without an exception cannot be committed."""
         if self.attempt is not None:
             return self.attempt  # type: ignore[no-any-return]
+        if self.is_out:
+            return unanswered_inside()
         if self.descriptor < 0 or self.is_cut_off():
             return closed_inside()
         return None if self.is_in_transaction and not self.is_rolled_back else ended_inside()
@@ -119,7 +124,8 @@ class MySQLBlockState(BlockState):
     def is_unchanged(self: Any) -> bool:
         """Return whether the user left the client's settings as they were, so that the next block may use it."""
         return (
-            self.descriptor >= 0
+            not self.is_out
+            and self.descriptor >= 0
             and not self.is_in_transaction
             and not self.get_autocommit()
             and self.cursorclass is self._usual_cursor
@@ -239,7 +245,7 @@ class MySQLBlockMapping(GuardConnectionBase[Any, MySQLBlockCodec]):
         self._is_begun = False
         was_in_block = native.is_in_block
         native.take_back()
-        if FORKS.is_ours(native) and (native.is_in_transaction or not was_in_block):
+        if FORKS.is_ours(native) and not native.is_out and (native.is_in_transaction or not was_in_block):
             return True
         FORKS.close(native)
         return False
@@ -262,8 +268,8 @@ class MySQLGuardConnection(MySQLBlockMapping, BlockingGuardConnection[MySQLBlock
         return results(self._native, trip)
 
     def _open_separate(self) -> MySQLConnection:
-        """Return the connection for DDL, which commits."""
-        if self._separate is None:
+        """Return the connection for DDL, which commits; after an interruption a new one."""
+        if self._separate is None or self._separate.is_out:
             self._separate = open_connection(self._info, REQUEST_TIMEOUT_S)
             results(self._separate, SETTLE_SEPARATE)
         return self._separate
@@ -308,8 +314,8 @@ class AsyncMySQLGuardConnection(MySQLBlockMapping, AsyncioGuardConnection[AsyncM
         return await results_async(self._native, trip)
 
     async def _open_separate(self) -> AsyncMySQLConnection:
-        """Return the connection for DDL, which commits."""
-        if self._separate is None:
+        """Return the connection for DDL, which commits; after an interruption a new one."""
+        if self._separate is None or self._separate.is_out:
             self._separate = await open_async_connection(self._info, REQUEST_TIMEOUT_S)
             await results_async(self._separate, SETTLE_SEPARATE)
         return self._separate

@@ -151,6 +151,14 @@ def closed_inside() -> GuardError:
     )
 
 
+def unanswered_inside() -> GuardError:
+    """Return the error for a block that ended in the middle of a statement."""
+    return GuardError(
+        "the guarded block ended in the middle of a statement: it was interrupted before its reply, or another thread "
+        "runs it. Nothing of the block was written. After an interruption leave the block, and begin another"
+    )
+
+
 def no_schema(info: MySQLConnectionInfo) -> SchemaError:
     """Return the error for a database without the guard's routines."""
     return SchemaError(

@@ -2,12 +2,14 @@
 
 Promise: while a block runs, `commit()`, `rollback()` and `with connection:` raise GuardError, and the error is
 remembered, so that the block's end reports it; `connection.transaction()` is a savepoint. The block's statements have
-no time limit. The end of the block detects a COMMIT in plain SQL, and does not commit a transaction that was begun
-after it. psycopg may prepare the block's statements, and discard them again. A failed request leaves no transaction
-open, and a connection in doubt is closed. The block's own psycopg errors stay psycopg's.
+no time limit. After the block's end the connection refuses every statement but the guard's. The end of the block
+detects a COMMIT in plain SQL, and does not commit a transaction that was begun after it. psycopg may prepare the
+block's statements, and discard them again. A failed request leaves no transaction open, and a connection in doubt is
+closed. The block's own psycopg errors stay psycopg's.
 """
 
 import select
+import sys
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -43,7 +45,7 @@ from fencelock.stores.sql.guard import (
     BlockState,
     GuardConnectionBase,
 )
-from fencelock.stores.sql.guard_store import AsyncIdleConnections, IdleConnections
+from fencelock.stores.sql.guard_store import UNSHARED, AsyncIdleConnections, IdleConnections
 
 _WHICH_BACKEND = (Statement("SELECT pg_catalog.pg_backend_pid()"),)
 _IN_TRANSACTION = (TransactionStatus.INTRANS, TransactionStatus.INERROR)
@@ -57,11 +59,14 @@ class PostgresBlockState(BlockState):
 
     savepoint_hint = "use `with connection.transaction():`"
     may_prepare = True
+    is_out = False
+    """Whether a round trip of the guard's own has not ended: then what the session holds is not known here."""
     _usual_cursor: ClassVar[type]
 
     def exchange(self: Any, statements: Sequence[Statement]) -> Trip[list[PostgresAnswer]]:
         """Send the guard's own statements in one round trip; the first block prepares those that each block sends."""
         encoding = self.info.encoding
+        self.is_out = True
         if self.may_prepare and not self.prepared and statements[-1].text == OF_EACH_BLOCK[0]:
             # Behind a pooler the next transaction may get a server session without the prepared statements.
             ((which, _),) = yield from exchange(self.pgconn, _WHICH_BACKEND, encoding)
@@ -69,10 +74,14 @@ class PostgresBlockState(BlockState):
             for text in OF_EACH_BLOCK if self.may_prepare else ():
                 yield from prepare(self.pgconn, text, self.prepared, encoding)
         try:
-            return (yield from exchange(self.pgconn, statements, encoding, self.prepared))
-        except InvalidSqlStatementName:
-            self.prepared.clear()  # The block's own code has deallocated them.
+            answers = yield from exchange(self.pgconn, statements, encoding, self.prepared)
+        except psycopg.Error as error:
+            if isinstance(error, InvalidSqlStatementName):
+                self.prepared.clear()  # The block's own code has deallocated them.
+            self.is_out = error.sqlstate is None
             raise
+        self.is_out = False
+        return answers
 
     def note_deallocation(self: Any, name: bytes | None) -> None:
         """Stop preparing if psycopg deallocates all statements of the session (`name` is None).
@@ -116,11 +125,16 @@ class PostgresBlockState(BlockState):
     def is_unchanged(self: Any) -> bool:
         """Return whether the user left the client's settings as they were, so that the next block may use it."""
         return (
-            self.info.transaction_status == TransactionStatus.IDLE
+            not self.is_out
+            and self.info.transaction_status == TransactionStatus.IDLE
             and self.autocommit
             and self.row_factory is tuple_row
             and self.cursor_factory is self._usual_cursor
         )
+
+    def is_referred_to_inside(self: Any) -> bool:
+        """Return whether anybody refers to psycopg's inner connection, which sends what it is told to."""
+        return sys.getrefcount(self.pgconn) > UNSHARED
 
 
 class PostgresBlockConnection(PostgresBlockState, PostgresConnection):
@@ -129,10 +143,9 @@ class PostgresBlockConnection(PostgresBlockState, PostgresConnection):
     _usual_cursor = Cursor
 
     def wait(self, gen: Any, *limits: Any, **named_limits: Any) -> Any:
-        """Wait without a limit while a block runs, and with one otherwise."""
-        if self.is_in_block:
-            return psycopg.Connection.wait(self, gen, *limits, **named_limits)
-        return super().wait(gen, *limits, **named_limits)
+        """Wait without a limit while a block runs; GuardError after it."""
+        self.check_not_over()
+        return psycopg.Connection.wait(self, gen, *limits, **named_limits)
 
     def _deallocate(self, name: bytes | None) -> PQGen[None]:
         self.note_deallocation(name)
@@ -155,10 +168,9 @@ class AsyncPostgresBlockConnection(PostgresBlockState, AsyncPostgresConnection):
     _usual_cursor = AsyncCursor
 
     async def wait(self, gen: Any, *limits: Any, **named_limits: Any) -> Any:
-        """Wait without a limit while a block runs, and with one otherwise."""
-        if self.is_in_block:
-            return await psycopg.AsyncConnection.wait(self, gen, *limits, **named_limits)
-        return await super().wait(gen, *limits, **named_limits)
+        """Wait without a limit while a block runs; GuardError after it."""
+        self.check_not_over()
+        return await psycopg.AsyncConnection.wait(self, gen, *limits, **named_limits)
 
     def _deallocate(self, name: bytes | None) -> PQGen[None]:
         self.note_deallocation(name)
@@ -197,9 +209,9 @@ class PostgresBlockMapping(GuardConnectionBase[Any, PostgresBlockCodec]):
             return False
         was_in_block, status = native.is_in_block, native.info.transaction_status
         native.take_back()
-        if status in _IN_TRANSACTION and FORKS.is_ours(native):
+        if status in _IN_TRANSACTION and FORKS.is_ours(native) and not native.is_out:
             return True
-        if was_in_block or status != TransactionStatus.IDLE:
+        if native.is_out or was_in_block or status != TransactionStatus.IDLE:
             FORKS.close(native)
         return False
 
@@ -218,7 +230,7 @@ class PostgresGuardConnection(
             self._native = self._take()
         native = self._native
         with native.lock:
-            answers: list[PostgresAnswer] = native.wait(native.exchange(trip))
+            answers: list[PostgresAnswer] = PostgresConnection.wait(native, native.exchange(trip))
         return answers
 
     def rollback(self) -> None:
@@ -251,7 +263,7 @@ class AsyncPostgresGuardConnection(
             self._native = await self._take()
         native = self._native
         async with native.lock:
-            answers: list[PostgresAnswer] = await native.wait(native.exchange(trip))
+            answers: list[PostgresAnswer] = await AsyncPostgresConnection.wait(native, native.exchange(trip))
         return answers
 
     async def rollback(self) -> None:

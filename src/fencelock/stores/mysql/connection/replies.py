@@ -1,0 +1,166 @@
+"""The note that a request of a connection is out: sent, or about to be, and its reply not read whole yet.
+
+Promise: PyMySQL and aiomysql take the next bytes from the server for the reply to their last statement. An exception
+between the two, which a signal handler or a cancellation may raise on any line, would let a later statement read an
+earlier one's reply. Here a note is made before a request is sent, and cleared once its reply was read whole; while it
+stands, nothing else is sent. Who keeps connections closes one whose note stands.
+Never clears the note because of an exception, unless the server reported the error: an error ends its reply.
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import aiomysql
+import pymysql
+from pymysql.connections import MysqlPacket
+
+from fencelock.stores.mysql.connection.errors import is_reported
+
+
+class OpenRequest:
+    """Part of a client library's connection: the note. It is a lock, which only one of several threads gets."""
+
+    _result: Any
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        self._note = threading.Lock()
+        super().__init__(*arguments, **named)
+
+    @property
+    def is_out(self) -> bool:
+        """Whether a request is out, or was interrupted: then the connection cannot be used again."""
+        return self._note.locked()
+
+    def begin_request(self) -> None:
+        """Note that a request is out; InterfaceError if one is."""
+        if not self._note.acquire(blocking=False):
+            raise pymysql.InterfaceError(
+                0,
+                "nothing was sent: an earlier statement of this connection was interrupted, or another thread's is "
+                "running, and its reply would be taken for this one's",
+            )
+
+    @contextmanager
+    def reading_to_the_end(self) -> Iterator[None]:
+        """Clear the note after a block that reads the rest of a reply; keep it if an exception cut that off."""
+        try:
+            yield
+        except pymysql.MySQLError as error:
+            if is_reported(error):
+                self.end_request()
+            raise
+        self.end_request()
+
+    def end_request(self) -> None:
+        """Clear the note: the reply was read whole."""
+        if self._note.locked():
+            self._note.release()
+
+    @property
+    def is_at_a_row(self) -> bool:
+        """Whether the next packet is one of the rows that the user reads one by one, each with a note of its own."""
+        return self._result is not None and self._result.unbuffered_active
+
+    def end_with_last_row(self, packet: Any) -> None:
+        """End the result with its last packet. The client does so a moment later, and if it were interrupted before, it
+        would wait for another row.
+        """
+        if self._result._check_packet_is_eof(packet):  # noqa: SLF001 - neither client has a public name for it
+            self._result.unbuffered_active = False
+            packet.rewind()
+
+
+class NotingConnection(OpenRequest, pymysql.Connection):
+    """A PyMySQL connection with the note."""
+
+    def _execute_command(self, command: int, sql: str | bytes) -> None:
+        """Send a command, unless the reply to another one is out."""
+        # What the user has left of the last reply. PyMySQL would read it below, where the note is made already.
+        while (left := self._result) is not None and (left.unbuffered_active or left.has_next):
+            if left.unbuffered_active:
+                left._finish_unbuffered_query()  # noqa: SLF001 - PyMySQL has no public name for it
+            else:
+                self.next_result()
+        self.begin_request()
+        super()._execute_command(command, sql)
+
+    def next_result(self, unbuffered: bool = False) -> Any:
+        """Read the next result of the last statement."""
+        self.begin_request()
+        return super().next_result(unbuffered)
+
+    def _read_query_result(self, unbuffered: bool = False) -> Any:
+        with self.reading_to_the_end():
+            return super()._read_query_result(unbuffered)
+
+    def _read_ok_packet(self) -> Any:
+        with self.reading_to_the_end():
+            return super()._read_ok_packet()
+
+    def set_character_set(self, charset: str, collation: str | None = None) -> None:
+        """Set the character set, and read the reply."""
+        with self.reading_to_the_end():
+            super().set_character_set(charset, collation)
+
+    def show_warnings(self) -> Any:
+        """Return the warnings of the last statement."""
+        with self.reading_to_the_end():
+            return super().show_warnings()
+
+    def _read_packet(self, packet_type: type[MysqlPacket] = MysqlPacket) -> Any:
+        if not self.is_at_a_row:
+            return super()._read_packet(packet_type)
+        self.begin_request()
+        with self.reading_to_the_end():
+            packet = super()._read_packet(packet_type)
+            self.end_with_last_row(packet)
+        return packet
+
+
+class AsyncNotingConnection(OpenRequest, aiomysql.Connection):
+    """An aiomysql connection with the note."""
+
+    async def _execute_command(self, command: int, sql: str | bytes) -> None:
+        """Send a command, unless the reply to another one is out."""
+        # What the user has left of the last reply. aiomysql would read it below, where the note is made already.
+        while (left := self._result) is not None and (left.unbuffered_active or left.has_next):
+            if left.unbuffered_active:
+                await left._finish_unbuffered_query()  # noqa: SLF001 - aiomysql has no public name for it
+            else:
+                await self.next_result()
+        self.begin_request()
+        await super()._execute_command(command, sql)
+
+    async def next_result(self) -> Any:
+        """Read the next result of the last statement."""
+        self.begin_request()
+        return await super().next_result()
+
+    async def _read_query_result(self, unbuffered: bool = False) -> None:
+        with self.reading_to_the_end():
+            await super()._read_query_result(unbuffered)
+
+    async def _read_ok_packet(self) -> Any:
+        with self.reading_to_the_end():
+            return await super()._read_ok_packet()
+
+    async def set_charset(self, charset: str) -> None:
+        """Set the character set, and read the reply."""
+        with self.reading_to_the_end():
+            await super().set_charset(charset)
+
+    async def show_warnings(self) -> Any:
+        """Return the warnings of the last statement."""
+        with self.reading_to_the_end():
+            return await super().show_warnings()
+
+    async def _read_packet(self, packet_type: type[MysqlPacket] = MysqlPacket) -> Any:
+        if not self.is_at_a_row:
+            return await super()._read_packet(packet_type)
+        self.begin_request()
+        with self.reading_to_the_end():
+            packet = await super()._read_packet(packet_type)
+            self.end_with_last_row(packet)
+        return packet
