@@ -14,7 +14,7 @@ import pytest
 
 import fencelock
 from fencelock import inspect_resources
-from fencelock_lab.campaigns.negative_controls import CONTROLS, SOUND
+from fencelock_lab.campaigns.controls import CONTROLS, SOUND
 from fencelock_lab.campaigns.verdict import CLEAN, NOT_ENOUGH, VIOLATION
 from tests.cli.program import Program, program
 from tests.etcd.fix_etcd import Corner
@@ -36,6 +36,7 @@ TELLING = {
     "memory-mark": {"stale-token-accepted", "overwritten-write"},
     "per-row": {"stale-token-accepted", "overwritten-write"},
     "unremembered": {"lost-write"},
+    "seal-one": {"sealed-late"},
 }
 """Rules of which each broken guard must break at least one."""
 
@@ -200,7 +201,8 @@ def test_a_control_is_never_let_loose_on_a_users_file(program: Program) -> None:
         ((), "--guard URL"),
         (("--guard", "sqlite:///app.db", "--faults", "flood"), "'flood' is not a fault that can hit"),
         (("--guard", "sqlite:///app.db", "--source", "memory://here"), "a source in memory"),
-        (("--control", "nonesuch"), "'nonesuch' is not one of unfenced"),
+        (("--control", "nonesuch"), "'nonesuch' is not one of the controls: unfenced"),
+        (("--control", "per-row", "--own", "postgres"), "'per-row' is not one of the controls that work with --own"),
         (("--guard", "sqlite:///app.db", "--duration", "nan"), "'--duration': nan is not a number of seconds"),
         (("--guard", "sqlite:///app.db", "--duration", "inf"), "'--duration': inf is not a number of seconds"),
         (("--guard", "sqlite:///app.db", "--ttl", "nan"), "'--ttl': nan is not a number of seconds"),

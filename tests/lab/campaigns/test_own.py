@@ -11,12 +11,12 @@ import pytest
 
 from fencelock_lab.campaigns.command import OWN
 from fencelock_lab.campaigns.settings import USUAL_TTL_S
-from fencelock_lab.campaigns.verdict import CLEAN, NOT_ENOUGH
+from fencelock_lab.campaigns.verdict import CLEAN, NOT_ENOUGH, VIOLATION
 from fencelock_lab.servers import programs
 from fencelock_lab.servers.setups import SETUPS
 from fencelock_lab.servers.watcher import processes_in
 from tests.cli.program import Program, program
-from tests.lab.campaigns.test_campaign import attack
+from tests.lab.campaigns.test_campaign import TELLING, attack
 from tests.support.helpers import wait_until
 from tests.support.programs import need
 
@@ -53,6 +53,19 @@ def place(program: Program) -> Iterator[Path]:
 def is_clean(place: Path) -> bool:
     """Tell whether neither a process nor a file is left."""
     return not list(processes_in(place)) and not list(place.iterdir())
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("control", ["seal-one", "unfenced"])
+@pytest.mark.parametrize("kind", ["postgres", "mariadb", "etcd", "zookeeper3"])
+def test_a_broken_rule_is_found_at_every_store(program: Program, place: Path, kind: str, control: str) -> None:
+    need_all(kind)
+    history = str(program.folder / "history.jsonl")
+    code, verdict = attack(program, "--own", kind, "--control", control, "--history", history, "--duration", "6")
+    assert code == VIOLATION, verdict
+    assert {one["rule"] for one in verdict["violations"]} & TELLING[control]
+    assert is_clean(place)
 
 
 def need_all(kind: str) -> None:

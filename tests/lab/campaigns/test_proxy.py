@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from fencelock_lab.proxy import Proxy, address_of
+from fencelock_lab.proxy import Proxy, addresses_of
 from fencelock_lab.proxy.urls import through
 
 
@@ -93,23 +93,26 @@ def test_a_server_that_is_not_there_ends_the_connection() -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "address"),
+    ("url", "addresses"),
     [
-        ("postgresql://u:p@db.example/app", ("db.example", 5432)),
-        ("mysql://u@db.example:3307/app", ("db.example", 3307)),
-        ("postgresql://[::1]:6543/app", ("::1", 6543)),
-        ("postgresql://one,two/app", None),
-        ("postgresql:///app", None),
-        ("etcd://user:secret@kv.example/app?locks=locks", ("kv.example", 2379)),
-        ("etcd://kv.example/app?ca=ca.pem", None),
-        ("zookeeper://zk.example/app?tick_ms=200", ("zk.example", 2181)),
-        ("zookeeper://zk.example/app?sasl=GSSAPI", None),
-        ("sqlite:////srv/app.db", None),
-        (None, None),
+        ("postgresql://u:p@db.example/app", [("db.example", 5432)]),
+        ("mysql://u@db.example:3307/app", [("db.example", 3307)]),
+        ("postgresql://[::1]:6543/app", [("::1", 6543)]),
+        ("postgresql://one,two/app", []),
+        ("postgresql:///app", []),
+        ("etcd://user:secret@kv.example/app?locks=locks", [("kv.example", 2379)]),
+        ("etcd://kv.example/app?ca=ca.pem", []),
+        ("etcd://u:p,w@one,two:2390,[::1]:7/app", [("one", 2379), ("two", 2390), ("::1", 7)]),
+        ("zookeeper://one,two/app", [("one", 2181), ("two", 2181)]),
+        ("zookeeper://one,,two/app", []),
+        ("zookeeper://zk.example/app?tick_ms=200", [("zk.example", 2181)]),
+        ("zookeeper://zk.example/app?sasl=GSSAPI", []),
+        ("sqlite:////srv/app.db", []),
+        (None, []),
     ],
 )
-def test_only_a_url_with_one_host_has_a_network(url: str | None, address: tuple[str, int] | None) -> None:
-    assert address_of(url) == address
+def test_a_url_that_names_hosts_has_a_network(url: str | None, addresses: list[tuple[str, int]]) -> None:
+    assert addresses_of(url) == addresses
 
 
 @pytest.mark.parametrize(
@@ -126,4 +129,9 @@ def test_only_a_url_with_one_host_has_a_network(url: str | None, address: tuple[
     ],
 )
 def test_a_url_by_way_of_a_proxy_keeps_all_else(url: str, expected: str) -> None:
-    assert through(url, 7000) == expected.format(7000)
+    assert through(url, [7000]) == expected.format(7000)
+
+
+def test_each_server_of_a_cluster_has_its_proxy() -> None:
+    url = "etcd://user:p%40@one,two:2390/app?locks=locks"
+    assert through(url, [7000, 7001]) == "etcd://user:p%40@127.0.0.1:7000,127.0.0.1:7001/app?locks=locks"

@@ -19,7 +19,7 @@ import click
 
 import fencelock
 from fencelock.cli.plugin import UNAVAILABLE, complain, emit, json_option, source_option
-from fencelock_lab.campaigns.files import is_copied, is_drawn, set_aside, try_files
+from fencelock_lab.campaigns.files import is_copied, is_drawn, new_database, set_aside, try_files
 from fencelock_lab.campaigns.signals import exit_by_cleaning_up
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Seconds(click.FloatRange):
 @click.option("--html", "page_file", type=_FILE, metavar="FILE", help="Draw the history as a page into FILE.")
 @click.option("--dry-run", is_flag=True, help="Show what would be touched, and do nothing.")
 @click.option("--check", "checked_file", type=_FILE, metavar="FILE", help="Judge the history in FILE instead.")
-@click.option("--control", metavar="NAME", help="Attack a guard with one rule broken, in files made for it.")
+@click.option("--control", metavar="NAME", help="Break one rule on purpose, in files made for it or with --own.")
 @json_option
 def verify(  # noqa: PLR0913 - each is an option of its own
     *,
@@ -117,8 +117,13 @@ def verify(  # noqa: PLR0913 - each is an option of its own
     from fencelock_lab.campaigns.settings import CampaignSettings, possible_faults
     from fencelock_lab.campaigns.targets import make_target
 
-    kind = _servers_kind(own, source, control, ttl)
-    with _set_up(source, guard, control, kind, is_dry=dry_run) as (source_url, guard_url, servers):
+    _check_control(control, source, guard, own)
+    kind = _servers_kind(own, source, ttl)
+    with (
+        _set_up(source, guard, control, kind, is_dry=dry_run) as (source_url, guard_url, servers),
+        tempfile.TemporaryDirectory(prefix="fencelock-control-") as control_folder,
+    ):
+        is_struck = kind is not None and control is None
         settings = CampaignSettings(
             source=source_url,
             guard=guard_url,
@@ -130,9 +135,11 @@ def verify(  # noqa: PLR0913 - each is an option of its own
             duration=duration,
             seed=int.from_bytes(os.urandom(4)) if seed is None else seed,
             faults=_chosen_faults(
-                faults, (*possible_faults(source_url, guard_url, control), *(kind.faults if kind else ()))
+                faults,
+                (*possible_faults(source_url, guard_url, control), *(kind.faults if kind and is_struck else ())),
             ),
             control=control,
+            control_folder=control_folder,
         )
         if dry_run:
             from fencelock_lab.campaigns.preview import preview, touched
@@ -141,7 +148,7 @@ def verify(  # noqa: PLR0913 - each is an option of its own
             return 0
         make_target(settings, 0)  # A guard that cannot be attacked is refused before the source is made.
         settings = replace(settings, of=_source_part(source_url))
-        return _attack(settings, history_file, page_file, as_json, servers)
+        return _attack(settings, history_file, page_file, as_json, servers if is_struck else None)
 
 
 def _read(path: Path) -> "History":
@@ -172,12 +179,12 @@ def _exit_code(code: int, *, is_whole: bool) -> int:
     return code if is_whole or code == VIOLATION else UNAVAILABLE
 
 
-def _servers_kind(own: str | None, source: str | None, control: str | None, ttl: float | None) -> "type[Setup] | None":
+def _servers_kind(own: str | None, source: str | None, ttl: float | None) -> "type[Setup] | None":
     """Return the servers that the user wants to have started."""
     if own is None:
         return None
-    if source is not None or control is not None:
-        raise click.UsageError("--own starts the source itself: leave --source and --control out")
+    if source is not None:
+        raise click.UsageError("--own starts the source itself: leave --source out")
     from fencelock_lab.servers.setups import SETUPS
 
     kind = SETUPS[own]
@@ -195,20 +202,28 @@ def _set_up(
     if own is not None:
         with _private_servers(own, guard, is_dry=is_dry) as found:
             yield found
-        return
-    if control is None:
-        if guard is None:
-            raise click.UsageError("say what to attack with --guard URL or --own, or judge a history with --check FILE")
+    elif control is not None:
+        with tempfile.TemporaryDirectory(prefix="fencelock-control-") as folder:
+            yield f"sqlite:///{folder}/locks.db", new_database(Path(folder, "app.db")), None
+    elif guard is None:
+        raise click.UsageError("say what to attack with --guard URL or --own, or judge a history with --check FILE")
+    else:
         yield source, guard, None
+
+
+def _check_control(control: str | None, source: str | None, guard: str | None, own: str | None) -> None:
+    """Raise UsageError unless the control exists, and breaks its rule in files or at servers made for it."""
+    if control is None:
         return
-    from fencelock_lab.campaigns.negative_controls import CONTROLS
+    from fencelock_lab.campaigns.controls import CONTROLS, MISUSES
 
     if source is not None or guard is not None:
         raise click.UsageError("--control breaks a rule on purpose: never at a --source or --guard of yours")
-    if control not in CONTROLS:
-        raise click.BadParameter(f"{control!r} is not one of {', '.join(CONTROLS)}", param_hint="--control")
-    with tempfile.TemporaryDirectory(prefix="fencelock-control-") as folder:
-        yield f"sqlite:///{folder}/locks.db", f"sqlite:///{folder}/app.db", None
+    known = CONTROLS if own is None else tuple(MISUSES)
+    if control not in known:
+        where = "" if own is None else " that work with --own"
+        message = f"{control!r} is not one of the controls{where}: {', '.join(known)}"
+        raise click.BadParameter(message, param_hint="--control")
 
 
 @contextmanager

@@ -55,7 +55,7 @@ from fencelock_lab.campaigns.target import Enforced, Rewindable
 from fencelock_lab.campaigns.targets import make_target
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from fencelock_lab.campaigns.target import TargetState
     from fencelock_lab.proxy import Proxy
@@ -94,7 +94,7 @@ class Competitor:
         folder: Path,
         *,
         source: fencelock.Source,
-        networks: "Mapping[str, Proxy]",
+        networks: "Mapping[str, Sequence[Proxy]]",
         orders: CompetitorOrders,
     ) -> None:
         self.number = number
@@ -291,8 +291,26 @@ class Competitor:
         elif fault.kind == STRAY:
             self._stray(self._target.resources[0])
         elif fault.side in self._networks:
-            self._recorder.note(fault.kind, victim=self._process, point=point, side=fault.side, seconds=fault.seconds)
-            _disturb(self._networks[fault.side], fault)
+            self._disturb(point, fault)
+
+    def _disturb(self, point: str, fault: Fault) -> None:
+        """Disturb the ways to one side: to all of its servers, or to one."""
+        assert fault.kind is not None
+        ways = self._networks[fault.side]
+        facts = {"side": fault.side, "seconds": fault.seconds}
+        if fault.server is not None and len(ways) > 1:
+            number = fault.server % len(ways)
+            ways, facts = ways[number : number + 1], facts | {"server": number}
+        self._recorder.note(fault.kind, victim=self._process, point=point, **facts)
+        for way in ways:
+            if fault.kind == PARTITION:
+                way.partition(fault.seconds)
+            elif fault.kind == DELAY:
+                way.delay(fault.seconds)
+            elif fault.kind == CUT:
+                way.cut()
+            else:
+                way.drop_next("requests" if fault.kind == LOSE else "replies")
 
     @staticmethod
     def _nap(seconds: float) -> None:
@@ -303,17 +321,6 @@ class Competitor:
 
 class RefusedWrite(Exception):  # noqa: N818 - it ends a tenure, and nothing is wrong
     """The tenure is over: an operation of it was refused, or its outcome is unknown."""
-
-
-def _disturb(network: "Proxy", fault: Fault) -> None:
-    if fault.kind == PARTITION:
-        network.partition(fault.seconds)
-    elif fault.kind == DELAY:
-        network.delay(fault.seconds)
-    elif fault.kind == CUT:
-        network.cut()
-    else:
-        network.drop_next("requests" if fault.kind == LOSE else "replies")
 
 
 def say(words: str) -> None:

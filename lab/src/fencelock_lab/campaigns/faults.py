@@ -88,13 +88,17 @@ MIXES: Mapping[str, Mix] = {
 
 
 class Fault(NamedTuple):
-    """What hits a tenure, and for how long; `kind` None: nothing. `side` is where a network is disturbed."""
+    """What hits a tenure, and for how long; `kind` None: nothing.
+
+    `side` is where a network is disturbed: on the way to one `server` of a cluster, or to all of them.
+    """
 
     kind: str | None = None
     point: str = ACQUIRED
     seconds: float = 0.0
     is_bearer: bool = True
     side: str = GUARD
+    server: int | None = None
 
 
 def fault_of(settings: CampaignSettings, worker: int, tenure: int) -> Fault:
@@ -125,7 +129,9 @@ def _drawn(settings: CampaignSettings, mix: Mix, worker: int, tenure: int) -> Fa
                 break
             point = {NAP: nap_point(tenure), STRAY: BETWEEN, EARLY_RELEASE: ACQUIRED, FORGET: ACQUIRED}.get(kind, point)
             seconds = settings.ttl * _length(kind, mix, chance)
-            return Fault(kind, point, seconds, is_bearer or kind == EARLY_RELEASE, chance.choice((SOURCE, GUARD)))
+            side = chance.choice((SOURCE, GUARD))
+            server = chance.choice((None, chance.randrange(2**16)))
+            return Fault(kind, point, seconds, is_bearer or kind == EARLY_RELEASE, side, server)
         drawn -= share
     return Fault(is_bearer=is_bearer)
 

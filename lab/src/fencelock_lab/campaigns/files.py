@@ -6,7 +6,9 @@ its own, whose name is printed.
 
 import os
 import shutil
+import sqlite3
 import tempfile
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -77,3 +79,10 @@ def set_aside(made: Path) -> Path:
     descriptor, name = tempfile.mkstemp(prefix="fencelock-history-", suffix=".jsonl")
     os.close(descriptor)
     return Path(shutil.move(made, name))
+
+
+def new_database(path: Path) -> str:
+    """Make a database, as a user has one, and return its URL."""
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE users_own (value)")
+    return f"sqlite:///{path}"

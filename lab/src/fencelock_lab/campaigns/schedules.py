@@ -5,10 +5,9 @@ clean verdict: what its processes are told must keep every rule of docs/referenc
 """
 
 import os
-import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +15,7 @@ from typing import NamedTuple
 import fencelock
 from fencelock_lab.campaigns.amounts import USUAL_LEAST
 from fencelock_lab.campaigns.campaign import Campaign, Tell
+from fencelock_lab.campaigns.files import new_database
 from fencelock_lab.campaigns.history import (
     CUT,
     DROP,
@@ -77,7 +77,6 @@ class CampaignSchedule:
     duration: float = 10.0
     mix: str = "usual"
     rates: tuple[float, ...] = (1.0,)
-    is_one_host: bool = False
     least: Mapping[str, int] = field(default_factory=lambda: USUAL_LEAST)
     errors: frozenset[str] | None = None
 
@@ -128,7 +127,7 @@ SCHEDULES: dict[str, CampaignSchedule] = {
         CampaignSchedule("postgres", STORES, "postgres"),
         CampaignSchedule("mariadb", STORES, "mariadb"),
         CampaignSchedule("etcd", STORES, "etcd", ttl=1.0, duration=15.0),
-        CampaignSchedule("zookeeper", STORES, "zookeeper3", ttl=1.0, duration=20.0, is_one_host=True),
+        CampaignSchedule("zookeeper", STORES, "zookeeper3", ttl=1.0, duration=20.0),
         # 32 processes at one lock, frozen and killed from outside at any instruction.
         CampaignSchedule(
             "sqlite-anywhere",
@@ -154,7 +153,6 @@ SCHEDULES: dict[str, CampaignSchedule] = {
             locks=2,
             ttl=1.5,
             duration=15.0,
-            is_one_host=True,
             least={"handoffs": 10, "disturbances": 10},
         ),
         *(CampaignSchedule(f"own-{kind}", OWN, kind, duration=20.0) for kind in SETUPS),
@@ -212,26 +210,10 @@ def _placed(schedule: CampaignSchedule) -> Iterator[_Place]:
         if schedule.guard in {None, schedule.setup} and servers is not None:
             guard = servers.guard_url
         elif schedule.guard in {None, FILE}:
-            guard = _new_file(Path(folder, "app.db"))
+            guard = new_database(Path(folder, "app.db"))
         else:
             guard = stack.enter_context(SETUPS[schedule.guard]()).guard_url
-        if schedule.is_one_host:
-            source, guard = _one_host(source), _one_host(guard)
         yield _Place(source, guard, servers)
-
-
-def _new_file(path: Path) -> str:
-    """Make a database, as a user has one, and return its URL."""
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("CREATE TABLE users_own (value)")
-    return f"sqlite:///{path}"
-
-
-def _one_host(url: str) -> str:
-    """Return the URL of the first of several servers alone: its network can be disturbed then."""
-    scheme, _, rest = url.partition("://")
-    hosts, slash, path = rest.partition("/")
-    return url if scheme == "sqlite" else f"{scheme}://{hosts.partition(',')[0]}{slash}{path}"
 
 
 def _settings(schedule: CampaignSchedule, place: _Place, seed: int, duration: float) -> CampaignSettings:

@@ -19,7 +19,7 @@ from fencelock_lab.campaigns.history import (
     RESTORE,
     STRAY,
 )
-from fencelock_lab.proxy import address_of
+from fencelock_lab.proxy import addresses_of
 
 OWN_NAMES = "fencelock-verify-"
 """What the names of a campaign's locks and resources begin with, and no others."""
@@ -42,9 +42,10 @@ class CampaignSettings:
     """One campaign. Times are seconds.
 
     `run` tells this run's tables from those of every other. Locks and resources keep their names from run to run, since
-    a mark is never deleted: `of` is the beginning of the source's id. `mix` names how often each fault comes. Each
-    process has so many `threads`, which share its source and compete as processes do. `rates` are how fast the clocks
-    go by which the processes judge their leases, one process after the other.
+    a mark is never deleted: `of` is the beginning of the source's id. The processes of a `control` show each other
+    their tokens in `control_folder`. `mix` names how often each fault comes. Each process has so many `threads`, which
+    share its source and compete as processes do. `rates` are how fast the clocks go by which the processes judge their
+    leases, one process after the other.
     """
 
     source: str | None
@@ -58,6 +59,7 @@ class CampaignSettings:
     seed: int = 0
     faults: tuple[str, ...] = (FREEZE, KILL, STRAY)
     control: str | None = None
+    control_folder: str = ""
     mix: str = "usual"
     threads: int = 1
     rates: tuple[float, ...] = (1.0,)
@@ -128,11 +130,12 @@ def usual_ttl(source: str | None) -> float:
 def possible_faults(source: str | None, guard: str, control: str | None) -> tuple[str, ...]:
     """Return the faults that can hit this setup.
 
-    Those of the network need a URL that names one host. A resource is restored only where a control's own data is
-    behind it. A write without a token is no fault where nothing but access rights would refuse it.
+    Those of the network need a URL that names hosts, and a client that does not check their names. A resource is
+    restored only where a control's own data is behind it. A write without a token is no fault where nothing but access
+    rights would refuse it.
     """
     if control is not None:
         return CONTROL_FAULTS
-    has_network = address_of(source) is not None or address_of(guard) is not None
+    has_network = bool(addresses_of(source) or addresses_of(guard))
     faults = FAULTS if has_network else (FREEZE, KILL, STRAY, JUMP)
     return faults if guard.partition("://")[0].lower() not in TRUSTING else tuple(one for one in faults if one != STRAY)

@@ -7,7 +7,7 @@ deletes those.
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import fencelock
@@ -33,6 +33,8 @@ class TargetState(NamedTuple):
         return TargetState(self.position + 1, self.counters | {self.row: self.counters[self.row] + 1})
 
 
+Proof = fencelock.Lease | fencelock.Sequencer
+"""What a process presents: its lease, or that one's sequencer alone."""
 Row = tuple[str, int, int]
 """A write in the final list: its name, its position, and its token."""
 
@@ -56,6 +58,13 @@ class Enforced(Protocol):
         """Write without a token, as code without a guard does; UnfencedWriteError if the store refuses it."""
 
 
+class Misuse(Protocol):
+    """A wrong way to use a guard: what a negative control has in the place of `guard.transaction`."""
+
+    def transaction(self, proof: Proof, resource: str, *, is_writing: bool) -> AbstractContextManager[Any]:
+        """Return a block of the guard for a read or a write of the resource."""
+
+
 class Target(ABC):
     """The resources of one lock, as the workers of a campaign use them. Making one opens nothing."""
 
@@ -64,22 +73,25 @@ class Target(ABC):
         self.lock = settings.lock(number)
         self.resources = settings.resources(number)
         self._stems = settings.stems(number)
-        self._guard = settings.guard_of(number)
+        self.guard = settings.guard_of(number)
+        self.misuse: Misuse | None = None
         self._made: list[str] = []
 
-    def transaction(self, proof: Any) -> Any:
+    def transaction(self, proof: Proof, resource: str, *, is_writing: bool) -> AbstractContextManager[Any]:
         """Return the guard's block, which commits at its end if the proof is the newest holder's."""
-        return self._guard.transaction(proof)
+        if self.misuse is not None:
+            return self.misuse.transaction(proof, resource, is_writing=is_writing)
+        return self.guard.transaction(proof)
 
-    def read(self, proof: Any, resource: str) -> TargetState:
+    def read(self, proof: Proof, resource: str) -> TargetState:
         """Return what the resource holds, as the holder of the lock sees it."""
-        with self.transaction(proof) as connection:
+        with self.transaction(proof, resource, is_writing=False) as connection:
             return self.look(connection, resource)
 
     @contextmanager
-    def writing(self, proof: Any, resource: str, seen: TargetState, name: str, token: int) -> Iterator[None]:
+    def writing(self, proof: Proof, resource: str, seen: TargetState, name: str, token: int) -> Iterator[None]:
         """Write what was computed from `seen`; the block runs between the write and the commit."""
-        with self.transaction(proof) as connection:
+        with self.transaction(proof, resource, is_writing=True) as connection:
             self.write(connection, resource, seen, name, token)
             yield
 
@@ -119,7 +131,7 @@ class Target(ABC):
     @property
     def shown_url(self) -> str:
         """The guard's URL as it may be shown."""
-        return self._guard.url
+        return self.guard.url
 
     # --- how the store holds them -------------------------------------------------------------------------------------
     @abstractmethod

@@ -17,14 +17,23 @@ TARGETS = dict.fromkeys(DIALECTS, "table_target:TableTarget") | {
 
 
 def make_target(settings: CampaignSettings, number: int) -> Target:
-    """Return the resources of one lock; those of a negative control have a broken guard.
+    """Return the resources of one lock; a negative control has a broken guard, or breaks what protects them.
 
     UnsupportedError if a campaign cannot write to the guard's store.
     """
-    if settings.control is not None:
-        from fencelock_lab.campaigns.negative_controls import CONTROLS
+    if settings.control is None:
+        return _real_target(settings, number)
+    from fencelock_lab.campaigns.controls import MISUSES
+    from fencelock_lab.campaigns.file_guards import FILE_GUARDS
 
-        return CONTROLS[settings.control](settings, number)
+    if settings.control in FILE_GUARDS:
+        return FILE_GUARDS[settings.control](settings, number)
+    target = _real_target(settings, number)
+    target.misuse = MISUSES[settings.control](settings, target)
+    return target
+
+
+def _real_target(settings: CampaignSettings, number: int) -> Target:
     settings.guard_of(number)  # Raises first what is wrong with the URL, or that a client is missing.
     scheme = settings.guard.partition("://")[0].lower()
     if scheme not in TARGETS:

@@ -20,7 +20,7 @@ from fencelock_lab.campaigns.competitor import ENDED, Competitor, say
 from fencelock_lab.campaigns.faults import GUARD, NAP, SOURCE
 from fencelock_lab.campaigns.history import QUIET
 from fencelock_lab.campaigns.settings import NETWORK_FAULTS, CampaignSettings
-from fencelock_lab.proxy import Proxy, address_of
+from fencelock_lab.proxy import Proxy, addresses_of, through
 
 READY = "ready"
 """What it says on standard output when it begins."""
@@ -61,7 +61,7 @@ class Worker:
 
     def __init__(self, settings: CampaignSettings, worker: int, life: int, folder: Path) -> None:
         self._orders = Orders()
-        self._networks: dict[str, Proxy] = {}
+        self._networks: dict[str, list[Proxy]] = {}
         process = f"{worker}.{life}"
         settings = self._behind_proxies(settings)
         source = fencelock.connect(settings.source)
@@ -87,12 +87,11 @@ class Worker:
         return replace(settings, source=source, guard=self._by_proxy(GUARD, settings.guard))
 
     def _by_proxy(self, side: str, url: str) -> str:
-        address = address_of(url)
-        if address is None:
+        addresses = addresses_of(url)
+        if not addresses:
             return url
-        host, port = address
-        self._networks[side] = Proxy(port, host).start()
-        return self._networks[side].url(url)
+        self._networks[side] = [Proxy(port, host).start() for host, port in addresses]
+        return through(url, [proxy.port for proxy in self._networks[side]])
 
     def run(self) -> None:
         """Work until standard input ends."""

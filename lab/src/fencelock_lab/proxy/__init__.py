@@ -7,6 +7,6 @@ replies begin and end; without one the proxy passes bytes.
 from fencelock_lab.proxy.framing import Frame, Framing
 from fencelock_lab.proxy.proxy import Direction, Proxy
 from fencelock_lab.proxy.request import Request, RequestFault
-from fencelock_lab.proxy.urls import address_of
+from fencelock_lab.proxy.urls import addresses_of, through
 
-__all__ = ["Direction", "Frame", "Framing", "Proxy", "Request", "RequestFault", "address_of"]
+__all__ = ["Direction", "Frame", "Framing", "Proxy", "Request", "RequestFault", "addresses_of", "through"]

@@ -91,7 +91,7 @@ class Proxy:
 
     def url(self, server_url: str) -> str:
         """Return the URL with this proxy in the server's place."""
-        return through(server_url, self.port)
+        return through(server_url, [self.port])
 
     # --- what has passed ----------------------------------------------------------------------------------------------
     @property

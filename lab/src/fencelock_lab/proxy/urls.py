@@ -3,6 +3,7 @@
 Never: a server reached that the URL does not name.
 """
 
+from collections.abc import Sequence
 from urllib.parse import SplitResult, parse_qs, parse_qsl, quote, urlencode, urlsplit
 
 HOST = "127.0.0.1"
@@ -14,33 +15,38 @@ _PORTS = {
     "postgresql": 5432,
     "zookeeper": 2181,
 }
+CLUSTERS = frozenset({"etcd", "zookeeper"})
+"""Systems of several servers, any of which a client may ask."""
 _NAMED = {"etcd": {"tls", "ca", "cert", "key"}, "zookeeper": {"tls", "ca", "cert", "key", "sasl"}}
 """Parameters with which a client checks the server's name, which a proxy does not have."""
 
 
-def address_of(url: str | None) -> tuple[str, int] | None:
-    """Return the one host and port that a URL names.
+def addresses_of(url: str | None) -> list[tuple[str, int]]:
+    """Return the hosts and ports that a URL names.
 
-    None if there is no network, more than one host, or a client that would notice a proxy.
+    None of them if there is no network, or a client that would notice a proxy. Only the URLs of clusters name several.
     """
     parts = urlsplit(url or "")
     scheme = parts.scheme.lower()
-    if scheme not in _PORTS or "," in parts.netloc or not parts.hostname:
-        return None
+    hosts = parts.netloc.rpartition("@")[2].split(",")
+    if scheme not in _PORTS or not all(hosts) or (len(hosts) > 1 and scheme not in CLUSTERS):
+        return []
     if _NAMED.get(scheme, set()) & parse_qs(parts.query, keep_blank_values=True).keys():
-        return None
-    return parts.hostname, parts.port or _PORTS[scheme]
+        return []
+    found = (urlsplit(f"//{host}") for host in hosts)
+    return [(one.hostname, one.port or _PORTS[scheme]) for one in found if one.hostname]
 
 
-def through(url: str, port: int) -> str:
-    """Return the URL with a proxy that listens on the port in the server's place."""
+def through(url: str, ports: Sequence[int]) -> str:
+    """Return the URL with a proxy in the place of each server, which listens on the port of its number."""
     parts = urlsplit(url)
     user, at, _ = parts.netloc.rpartition("@")
     host, query = HOST, parts.query
     if parts.scheme.lower() in {"postgres", "postgresql"} and parts.hostname != HOST:
         # libpq checks a certificate against the host's name, and connects to the address.
         host, query = _by_address(parts)
-    return parts._replace(netloc=f"{user}{at}{host}:{port}", query=query).geturl()
+    hosts = ",".join(f"{host}:{port}" for port in ports)
+    return parts._replace(netloc=f"{user}{at}{hosts}", query=query).geturl()
 
 
 def _by_address(parts: SplitResult) -> tuple[str, str]:

@@ -1,13 +1,9 @@
-"""Guards with one rule broken each: the negative controls of `fencelock verify`, which must catch every one.
+"""Broken guards of a SQLite file, as a programmer may well write them at first: negative controls of `verify`.
 
-Each is a guard of a SQLite file as a programmer may well write it at first. Promise: they work only on files that
-`verify --control` has made for them: no user's data is ever behind one. Copy none.
+Promise: they work only on files that `verify --control` has made for them: no user's data is ever behind one. Copy
+none.
 
-    unfenced         the token is never checked
-    strict           a token must be higher than the mark, so that a holder can write only once
     no-seal          token >= mark is checked, and the mark raised, with each write; a read raises nothing
-    seal-after-read  the mark is raised in a transaction of its own, but only when the first write is due
-    memory-mark      the mark is in the memory of each process
     per-row          each row has a mark of its own
     unremembered     the seal is made again when it has gone, as after a restore, instead of ending the tenure
     sound            no rule is broken: this one must pass
@@ -21,7 +17,7 @@ import fencelock
 from fencelock.testing import unfenced
 from fencelock_lab.campaigns.settings import CampaignSettings
 from fencelock_lab.campaigns.table_target import TableTarget
-from fencelock_lab.campaigns.target import TargetState
+from fencelock_lab.campaigns.target import Proof, TargetState
 
 _MAKE = (
     "CREATE TABLE IF NOT EXISTS control_mark (resource TEXT, row INTEGER, token INTEGER, PRIMARY KEY (resource, row))"
@@ -32,48 +28,34 @@ _WHOLE = 0
 """In place of a row's number: the mark of the whole resource."""
 
 
-class Unfenced(TableTarget):
-    """A lock alone: a process that believes that it holds the lock may write."""
-
-    def __init__(self, settings: CampaignSettings, number: int) -> None:
-        super().__init__(settings, number)
-        self._is_writing = False
+class FileGuard(TableTarget):
+    """A guard that checks nothing yet: a block of a transaction, and marks for those that do."""
 
     @contextmanager
-    def transaction(self, proof: Any) -> Iterator[Any]:
+    def transaction(self, proof: Proof, resource: str, *, is_writing: bool) -> Iterator[Any]:
         """Check, yield a connection, and commit at the end of the block."""
         with unfenced(self.url) as connection:
             self.prepare(connection, proof.token)
             connection.execute("BEGIN IMMEDIATE")
             try:
-                self.admit(connection, proof.token)
+                self.admit(connection, proof.token, is_writing=is_writing)
                 yield connection
             except BaseException:
                 connection.execute("ROLLBACK")
                 raise
             connection.execute("COMMIT")
 
-    @contextmanager
-    def writing(self, proof: Any, resource: str, seen: TargetState, name: str, token: int) -> Iterator[None]:
-        """Write as the library's target does; the checks can tell it from a read."""
-        self._is_writing = True
-        try:
-            with super().writing(proof, resource, seen, name, token):
-                yield
-        finally:
-            self._is_writing = False
-
     def prepare(self, connection: Any, token: int) -> None:
         """Do what this guard does before a transaction."""
 
-    def admit(self, connection: Any, token: int) -> None:
+    def admit(self, connection: Any, token: int, *, is_writing: bool) -> None:
         """Raise StaleTokenError if this guard refuses the token, inside the transaction."""
 
     # --- the mark -----------------------------------------------------------------------------------------------------
-    def refuse_below(self, connection: Any, token: int, resource: str, row: int = _WHOLE, *, least: int = 0) -> None:
-        """Raise StaleTokenError unless token >= mark + least."""
+    def refuse_below(self, connection: Any, token: int, resource: str, row: int = _WHOLE) -> None:
+        """Raise StaleTokenError if the token is below the mark."""
         mark = self.mark(connection, resource, row)
-        if token < mark + least:
+        if token < mark:
             message = f"resource {resource!r} refuses token {token}: its mark is {mark}"
             raise fencelock.StaleTokenError(message, token=token, mark=mark, resource=resource)
 
@@ -118,65 +100,18 @@ class Unfenced(TableTarget):
         """Nothing was protected."""
 
 
-class Strict(Unfenced):
-    """`token > mark`, where `>=` is meant: the holder's own second transaction is stale."""
-
-    def admit(self, connection: Any, token: int) -> None:
-        """Refuse an equal token, too."""
-        for resource in self.resources:
-            self.refuse_below(connection, token, resource, least=1)
-            self.raise_mark(connection, token, resource)
-
-
-class NoSeal(Unfenced):
+class NoSeal(FileGuard):
     """Each write checks and raises the mark, atomically; a read leaves it as it is."""
 
-    def admit(self, connection: Any, token: int) -> None:
+    def admit(self, connection: Any, token: int, *, is_writing: bool) -> None:
         """Refuse a lower token, and remember one that writes."""
         for resource in self.resources:
             self.refuse_below(connection, token, resource)
-            if self._is_writing:
+            if is_writing:
                 self.raise_mark(connection, token, resource)
 
 
-class SealAfterRead(Unfenced):
-    """The seal is committed by itself and covers every resource, but comes with the first write: after the read."""
-
-    def prepare(self, connection: Any, token: int) -> None:
-        """Seal, if this is a write."""
-        if not self._is_writing:
-            return
-        for resource in self.resources:
-            connection.execute("BEGIN IMMEDIATE")
-            if token > self.mark(connection, resource):
-                self.raise_mark(connection, token, resource)
-            connection.execute("COMMIT")
-
-    def admit(self, connection: Any, token: int) -> None:
-        """Refuse a lower token."""
-        for resource in self.resources:
-            self.refuse_below(connection, token, resource)
-
-
-class MemoryMark(Unfenced):
-    """The seal comes first, but each process has a mark of its own, which no other process sees."""
-
-    def __init__(self, settings: CampaignSettings, number: int) -> None:
-        super().__init__(settings, number)
-        self._marks: dict[str, int] = {}
-
-    def mark(self, connection: Any, resource: str, row: int = _WHOLE) -> int:
-        """Return what this process remembers."""
-        return self._marks.get(resource, 0)
-
-    def admit(self, connection: Any, token: int) -> None:
-        """Refuse a token lower than what this process remembers."""
-        for resource in self.resources:
-            self.refuse_below(connection, token, resource)
-            self._marks[resource] = token
-
-
-class PerRow(Unfenced):
+class PerRow(FileGuard):
     """The token is kept beside each row and checked when that row is written, as with optimistic locking."""
 
     def write(self, connection: Any, resource: str, seen: TargetState, name: str, token: int) -> None:
@@ -187,7 +122,7 @@ class PerRow(Unfenced):
         super().write(connection, resource, seen, name, token)
 
 
-class Sound(Unfenced):
+class Sound(FileGuard):
     """Seals in a transaction of its own before anything is read, and knows what it has sealed (G2, G9)."""
 
     def __init__(self, settings: CampaignSettings, number: int) -> None:
@@ -212,7 +147,7 @@ class Sound(Unfenced):
         """Return whether the tenure with this token has sealed the resource before."""
         return (resource, token) in self._sealed
 
-    def admit(self, connection: Any, token: int) -> None:
+    def admit(self, connection: Any, token: int, *, is_writing: bool) -> None:
         """Refuse a token that is no longer the mark."""
         for resource in self.resources:
             self.refuse_below(connection, token, resource)
@@ -228,15 +163,10 @@ class Unremembered(Sound):
         return False
 
 
-CONTROLS: dict[str, type[Unfenced]] = {
-    "unfenced": Unfenced,
-    "strict": Strict,
+FILE_GUARDS: dict[str, type[FileGuard]] = {
     "no-seal": NoSeal,
-    "seal-after-read": SealAfterRead,
-    "memory-mark": MemoryMark,
     "per-row": PerRow,
     "unremembered": Unremembered,
     "sound": Sound,
 }
 """Each guard by its name: broken ones, and one that is not."""
-SOUND = "sound"

@@ -1,0 +1,135 @@
+"""The negative controls of `fencelock verify`: each breaks one rule, and a campaign must catch it.
+
+Most use the store's real guard in a wrong way, so that they work at every store:
+
+    unfenced         each process presents the newest token that any process has, instead of its own
+    strict           a token is refused the second time, so that a holder can write only once
+    seal-after-read  a read presents a token that has sealed before, so that a tenure seals with its first write
+    memory-mark      as `unfenced`, and each process refuses what is below the highest token that it has seen itself
+    seal-one         each resource of a lock is sealed by itself, when it is first used
+
+Others are guards of a SQLite file (file_guards.py). Promise: a control works only on files and servers that were made
+for it. Copy none.
+"""
+
+import tempfile
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import fencelock
+from fencelock_lab.campaigns.file_guards import FILE_GUARDS
+from fencelock_lab.campaigns.settings import CampaignSettings
+from fencelock_lab.campaigns.target import Misuse, Proof, Target
+
+_DIGITS = 19
+"""As many as the highest token has: file names are ordered as their tokens are."""
+
+
+class SharedProofs:
+    """The proofs that the processes of a run have shown each other: a file for each token."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._published = 0
+
+    def publish(self, proof: Proof) -> None:
+        """Let the other processes have the proof."""
+        if proof.token == self._published:
+            return
+        self._folder.mkdir(parents=True, exist_ok=True)
+        sequencer = proof if isinstance(proof, fencelock.Sequencer) else proof.sequencer
+        with tempfile.NamedTemporaryFile("w", dir=self._folder, prefix="new-", delete=False) as file:
+            file.write(str(sequencer))
+        Path(file.name).rename(self._folder / f"{proof.token:0{_DIGITS}}")
+        self._published = proof.token
+
+    def newest(self) -> fencelock.Sequencer | None:
+        """Return the proof with the highest token; None if there is none yet."""
+        names = [path.name for path in self._folder.glob("[0-9]*")]
+        return fencelock.Sequencer.parse((self._folder / max(names)).read_text()) if names else None
+
+
+class _ControlBase:
+    """What all wrong uses have: the guard, and the proofs of the other processes."""
+
+    def __init__(self, settings: CampaignSettings, target: Target) -> None:
+        self._target = target
+        self._guard = target.guard
+        self._shared = SharedProofs(Path(settings.control_folder, target.lock))
+
+
+def _refusal(token: int, mark: int, resource: str) -> fencelock.StaleTokenError:
+    message = f"resource {resource!r} refuses token {token}: its mark is {mark}"
+    return fencelock.StaleTokenError(message, token=token, mark=mark, resource=resource)
+
+
+class Unfenced(_ControlBase):
+    """A lock alone: a process that believes that it holds the lock may write."""
+
+    def transaction(self, proof: Proof, resource: str, *, is_writing: bool) -> AbstractContextManager[Any]:
+        """Present the newest proof of all processes."""
+        self._shared.publish(proof)
+        newest = self._shared.newest()
+        return self._guard.transaction(proof if newest is None or newest.token == proof.token else newest)
+
+
+class Strict(_ControlBase):
+    """`token > mark`, where `>=` is meant: the holder's own second transaction is stale."""
+
+    _last = 0
+
+    def transaction(self, proof: Proof, resource: str, *, is_writing: bool) -> AbstractContextManager[Any]:
+        """Refuse a token that was presented before."""
+        if proof.token == self._last:
+            raise _refusal(proof.token, proof.token, resource)
+        self._last = proof.token
+        return self._guard.transaction(proof)
+
+
+class SealAfterRead(_ControlBase):
+    """The seal is committed by itself and covers every resource, but comes with the first write: after the read."""
+
+    def transaction(self, proof: Proof, resource: str, *, is_writing: bool) -> AbstractContextManager[Any]:
+        """Present for a read what another tenure has written with."""
+        sealed = self._shared.newest()
+        if is_writing or sealed is None:
+            self._shared.publish(proof)
+            return self._guard.transaction(proof)
+        return self._guard.transaction(sealed)
+
+
+class MemoryMark(Unfenced):
+    """Each process has a mark of its own, which no other process sees."""
+
+    _mark = 0
+
+    def transaction(self, proof: Proof, resource: str, *, is_writing: bool) -> AbstractContextManager[Any]:
+        """Refuse a token lower than what this process remembers."""
+        if proof.token < self._mark:
+            raise _refusal(proof.token, self._mark, resource)
+        self._mark = proof.token
+        return super().transaction(proof, resource, is_writing=is_writing)
+
+
+class SealOne(_ControlBase):
+    """A guard for each resource, opened one after the other; `independent` silences the guard's own objection."""
+
+    def transaction(self, proof: Proof, resource: str, *, is_writing: bool) -> AbstractContextManager[Any]:
+        """Seal this resource alone."""
+        target = self._target
+        guard = fencelock.guard(target.url, resource=resource, lock=target.lock, independent=True)
+        return guard.transaction(proof)
+
+
+MISUSES: dict[str, Callable[[CampaignSettings, Target], Misuse]] = {
+    "unfenced": Unfenced,
+    "strict": Strict,
+    "seal-after-read": SealAfterRead,
+    "memory-mark": MemoryMark,
+    "seal-one": SealOne,
+}
+CONTROLS = (*MISUSES, *FILE_GUARDS)
+"""All controls by their names; `sound` alone breaks no rule."""
+SOUND = "sound"
