@@ -1,10 +1,11 @@
 """Guarded transactions in Django: `with fenced(lease, resource="…"):`, beside `transaction.atomic`.
 
 Promise: the block is one outermost transaction of the connection that `using` names. The resources are sealed before it
-begins, its first statement checks and presents the lease, and the end of the block commits it; an exception rolls it
-back. Models request protection with `@protected`; `manage.py fencelock_protect` installs it, and `manage.py check
---database default` reports the models without it. The guard's errors are fencelock's own.
-Never: a round trip besides that check, a trace of the lease on a connection that is reused, a claim in Django's query
+begins, its first statement checks and presents the lease, and the end of the block asks the server whether it is still
+the same transaction, and commits it; an exception rolls it back. Models request protection with `@protected`;
+`manage.py fencelock_protect` installs it, and `manage.py check --database default` reports the models without it. The
+guard's errors are fencelock's own.
+Never: a round trip besides these two, a trace of the lease on a connection that is reused, a claim in Django's query
 log.
 """
 

@@ -1,9 +1,10 @@
 """Guarded transactions in SQLAlchemy 2: `with fenced(session, lease, resource="…"):`, and `async with`.
 
 Promise: the block is one transaction on the user's own session or connection. The resources are sealed before it
-begins, its first statement checks and presents the lease, and the end of the block commits it; an exception rolls it
-back. The guard's errors are fencelock's own, also where SQLAlchemy has wrapped them.
-Never: a round trip besides that check, a trace of the lease on a pooled connection, a claim in SQLAlchemy's log.
+begins, its first statement checks and presents the lease, and the end of the block asks the server whether it is still
+the same transaction, and commits it; an exception rolls it back. The guard's errors are fencelock's own, also where
+SQLAlchemy has wrapped them.
+Never: a round trip besides these two, a trace of the lease on a pooled connection, a claim in SQLAlchemy's log.
 """
 
 import warnings

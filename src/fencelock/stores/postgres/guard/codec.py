@@ -100,10 +100,8 @@ class PostgresBlockCodec(PostgresGuardCodec):
         raise AssertionError("the loop ends by its return or its raise")
 
     def _finish(self, request: ask.Finish) -> Trips:
-        # One resource stands for all: they were presented together, and end together with the transaction.
-        confirm = [Statement(SQL.confirm, (resource,)) for resource in request.resources[:1]]
         try:
-            answers = yield (*confirm, Statement(SQL.commit))
+            answers = yield (*_confirm(request.resources), Statement(SQL.commit))
         except InvalidSqlStatementName as error:
             raise GuardError(
                 "the guarded block has discarded the session's prepared statements (DEALLOCATE ALL), including the "
@@ -240,6 +238,28 @@ class PostgresCallerCodec(PostgresGuardCodec):
         ask.Present: _present,
         ask.Unpresent: _unpresent,
     }
+
+
+class PostgresFrameworkCodec(PostgresCallerCodec):
+    """Requests inside a framework's transaction, which the framework commits right after `Unpresent`."""
+
+    def _unpresent(self, request: ask.Unpresent) -> Trips:
+        """Confirm, but withdraw nothing: triggers that COMMIT defers may write, and the transaction ends anyway."""
+        # Without a resource, which only observe mode permits, any statement fails in a transaction that has failed.
+        yield _confirm(request.resources) or (Statement(SQL.isolation),)
+
+    ENCODERS: ClassVar = {
+        **PostgresCallerCodec.ENCODERS,
+        ask.Unpresent: _unpresent,
+    }
+
+
+def _confirm(resources: Sequence[str]) -> tuple[Statement, ...]:
+    """Return the statement that fails unless the transaction is still the one that presented, and has not failed.
+
+    One resource stands for all: they were presented together, and end together with the transaction.
+    """
+    return tuple(Statement(SQL.confirm, (resource,)) for resource in resources[:1])
 
 
 def _no_table(named: str) -> GuardError:

@@ -22,7 +22,8 @@ from fencelock.stores.sql.errors import (
 
 _OUR_CLASS = "FL"
 _IDLE_TIMEOUT = "25P03"
-_FAILED_TRANSACTION = "25P02"
+FAILED_TRANSACTION = "25P02"
+_SAVEPOINTS = "psycopg: `with connection.transaction():`, SQLAlchemy: begin_nested(), Django: atomic()"
 _DEFINITE = (
     DefiniteError(
         {"55P03"},
@@ -91,7 +92,7 @@ def is_users_error(error: BaseException, native: psycopg.Connection | psycopg.As
         isinstance(error, psycopg.Error)
         and error.sqlstate is not None
         and not error.sqlstate.startswith(_OUR_CLASS)
-        and error.sqlstate not in (_IDLE_TIMEOUT, _FAILED_TRANSACTION)
+        and error.sqlstate not in (_IDLE_TIMEOUT, FAILED_TRANSACTION)
         and native is not None
         and not native.closed
     )
@@ -100,9 +101,9 @@ def is_users_error(error: BaseException, native: psycopg.Connection | psycopg.As
 def ended_inside() -> GuardError:
     """Return the error for a block that ended its own transaction by plain SQL."""
     return GuardError(
-        "the block ended its own guarded transaction (COMMIT, ROLLBACK): writes before a COMMIT are committed, under "
-        "the right mark; later writes are not, and protected tables refused them. Leave the end to the block, and use "
-        "`with connection.transaction():` inside it"
+        "the guarded transaction ended inside its block (COMMIT, ROLLBACK): writes before a COMMIT are committed, "
+        "under the right mark; protected tables refused later ones. Leave the end to the block, and use savepoints "
+        f"inside it ({_SAVEPOINTS})"
     )
 
 
@@ -110,7 +111,8 @@ def failed_inside() -> GuardError:
     """Return the error for a block whose transaction had failed before its end."""
     return GuardError(
         "a statement of the guarded block failed and its error was caught, but PostgreSQL had ended the transaction "
-        "with it: nothing of the block was written. Put a statement that may fail into `with connection.transaction():`"
+        "with it, and wrote nothing of it. Put a statement that may fail into a savepoint "
+        f"({_SAVEPOINTS})"
     )
 
 

@@ -1,24 +1,22 @@
 """A guard's requests inside a framework's transaction, with any of the drivers that frameworks use for PostgreSQL.
 
-Promise: one round trip presents the lease, and the database itself forgets it with the transaction. A transaction whose
-snapshot is older than a mark is refused. Never begins, commits or rolls back a transaction of the framework; never
-sends a value of a type that only one driver knows.
+Promise: one round trip presents the lease, and one asks the server before COMMIT whether the transaction is still the
+same one and has not failed: no driver is believed. The database itself forgets the lease with the transaction. A
+transaction whose snapshot is older than a mark is refused. Never begins, commits or rolls back a transaction of the
+framework; never sends a value of a type that only one driver knows.
 """
 
 import re
 from collections.abc import Sequence
 from typing import Any
 
-from psycopg.pq import TransactionStatus
-
 from fencelock.errors import FencelockError, GuardError, SchemaError
-from fencelock.protocol.guard_requests import Unpresent
 from fencelock.stores.postgres.connection.errors import map_state, read_report
 from fencelock.stores.postgres.connection.url import PostgresConnectionInfo
 from fencelock.stores.postgres.connection.wire import PostgresAnswer, Row, Statement
-from fencelock.stores.postgres.guard.codec import PostgresCallerCodec
+from fencelock.stores.postgres.guard.codec import PostgresFrameworkCodec
 from fencelock.stores.postgres.guard.errors import (
-    ended_inside,
+    FAILED_TRANSACTION,
     failed_inside,
     map_refusal,
     map_request_error,
@@ -36,9 +34,8 @@ _CONFLICT = "40001"
 class PostgresFrameworkConnection(BlockingCallerConnection):
     """A framework's connection to the guarded database."""
 
-    def __init__(self, connection: Any, driver: Any, info: PostgresConnectionInfo, paramstyle: str) -> None:
-        super().__init__(connection, PostgresCallerCodec())
-        self._driver = driver
+    def __init__(self, connection: Any, info: PostgresConnectionInfo, paramstyle: str) -> None:
+        super().__init__(connection, PostgresFrameworkCodec())
         self._info = info
         self._paramstyle = paramstyle
 
@@ -47,21 +44,6 @@ class PostgresFrameworkConnection(BlockingCallerConnection):
 
     def restore(self) -> None:
         """Do nothing: what was presented ended with the transaction."""
-
-    def perform(self, request: Any) -> Any:
-        """Answer one request; the framework's transaction stays open in any case."""
-        return self._check_open() if isinstance(request, Unpresent) else super().perform(request)
-
-    def _check_open(self) -> None:
-        """Raise GuardError if the driver knows that the transaction is over or has failed.
-
-        Asking the server would cost a round trip, and what was presented ends with the transaction.
-        """
-        status = getattr(getattr(self._driver, "info", None), "transaction_status", None)
-        if status == TransactionStatus.INERROR:
-            raise failed_inside()
-        if status == TransactionStatus.IDLE:
-            raise ended_inside()
 
     def _exchange(self, trip: Sequence[Statement]) -> list[PostgresAnswer]:
         answers = []
@@ -79,6 +61,8 @@ class PostgresFrameworkConnection(BlockingCallerConnection):
             return None
         if report.state == _CONFLICT:
             return old_snapshot()
+        if report.state == FAILED_TRANSACTION:
+            return failed_inside()
         known = map_request_error(error, self._info, is_commit=False)
         # Errors of drivers other than psycopg are known by their state alone.
         known = known or map_state(report.state, report.message, self._info)

@@ -89,10 +89,13 @@ class SQLiteCallerBase:
 
     def _unpresent(self, request: ask.Unpresent) -> None:
         if not self.native.in_transaction or not self._marks.unpresent(request.resources):
-            raise GuardError(
-                "the transaction ended inside the block of guard.check(): what it wrote to protected tables was rolled "
-                "back. Leave that block first, then commit"
-            )
+            raise self._ended_error()
+
+    def _ended_error(self) -> GuardError:
+        return GuardError(
+            "the transaction ended inside the block of guard.check(): what it wrote to protected tables was rolled "
+            "back. Leave that block first, then commit"
+        )
 
     _ANSWERS: ClassVar[dict[type, Callable[[Any, Any], Any]]] = {
         ask.Join: _join,

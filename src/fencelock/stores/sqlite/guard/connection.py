@@ -107,11 +107,7 @@ class SQLiteGuardConnection:
                 "the connection open; the end of the block closes or keeps it"
             ) from error
         if not is_whole:
-            raise GuardError(
-                "the guarded transaction ended inside its block: what the block wrote until then was rolled back, and "
-                "protected tables refused the rest. A conflict clause did it (OR ROLLBACK, RAISE(ROLLBACK)), a full "
-                "disk, or the block itself: inside it use SAVEPOINT"
-            )
+            raise rolled_back_error()
         self.database.commit()
         self._is_in_block = False
 
@@ -200,4 +196,13 @@ def ended_inside_error(attempt: str) -> GuardError:
     return GuardError(
         f"the block tried to end its own guarded transaction ({by.get(attempt, attempt)}): nothing of the block "
         f"was written. The end of the block commits, and an exception out of it rolls back; inside it use SAVEPOINT"
+    )
+
+
+def rolled_back_error() -> GuardError:
+    """Return the error for a block whose transaction ended before its end."""
+    return GuardError(
+        "the guarded transaction ended inside its block: what the block wrote until then was rolled back, and "
+        "protected tables refused the rest. A conflict clause did it (OR ROLLBACK, RAISE(ROLLBACK)), a full "
+        "disk, or the block itself: inside it use SAVEPOINT"
     )

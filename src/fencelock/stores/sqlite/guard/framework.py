@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from fencelock.errors import GuardError
 from fencelock.protocol import guard_requests as ask
 from fencelock.stores.sqlite.guard.caller import SQLiteCallerBase
+from fencelock.stores.sqlite.guard.connection import rolled_back_error
 from fencelock.stores.sqlite.guard.marks import SQLiteMarks
 
 _FOREIGN_KEYS = "PRAGMA foreign_keys"
@@ -73,6 +74,9 @@ class SQLiteFrameworkConnection(SQLiteCallerBase):
     def map_commit_error(self, error: BaseException) -> GuardError | None:
         """Return None: the seal is withdrawn before COMMIT, so a failed COMMIT concerns the caller's own rows."""
         return None
+
+    def _ended_error(self) -> GuardError:
+        return rolled_back_error()
 
     def _has_foreign_keys(self) -> bool:
         return bool(self._marks.ask(_FOREIGN_KEYS)[0][0])
