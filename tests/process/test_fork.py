@@ -237,13 +237,14 @@ def child_works():
 """
 
 
-def test_forks_of_a_busy_process_never_hang_or_harm(stage: Stage, source: fencelock.Source) -> None:
+@pytest.mark.parametrize("forks", [20, pytest.param(120, marks=pytest.mark.campaign)])
+def test_forks_of_a_busy_process_never_hang_or_harm(stage: Stage, source: fencelock.Source, forks: int) -> None:
     """Other threads are inside SQLite, in the keeper, in logging and in our own locks at the moment of the fork."""
     actor = stage.actor(
         FORKING
         + BUSY
-        + """
-for _ in range(60):
+        + f"""
+for _ in range({forks}):
     say(in_child(child_works))
 stop.set()
 for thread in threads:
@@ -251,7 +252,7 @@ for thread in threads:
 say([held.is_valid, held.token])
 """
     )
-    tokens = [actor.hear(60) for _ in range(60)]
+    tokens = [actor.hear(60) for _ in range(forks)]
     assert all(isinstance(token, int) for token in tokens), f"{tokens}\n{actor.errors[-3000:]}"
     assert tokens == sorted(set(tokens))
     is_valid, token = actor.hear(60)
@@ -260,14 +261,15 @@ say([held.is_valid, held.token])
     assert actor.wait() == 0
 
 
-def test_two_threads_that_fork_at_the_same_time_do_not_harm_each_other(stage: Stage) -> None:
+@pytest.mark.parametrize("forks", [10, pytest.param(50, marks=pytest.mark.campaign)])
+def test_two_threads_that_fork_at_the_same_time_do_not_harm_each_other(stage: Stage, forks: int) -> None:
     actor = stage.actor(
         FORKING
         + BUSY
-        + """
+        + f"""
 found = []
 def fork_again_and_again():
-    for _ in range(25):
+    for _ in range({forks}):
         found.append(in_child(child_works))
 forkers = [threading.Thread(target=fork_again_and_again) for _ in range(2)]
 for forker in forkers:
@@ -280,7 +282,7 @@ say(found)
     )
     tokens = actor.hear(100)
     assert all(isinstance(token, int) for token in tokens), f"{tokens}\n{actor.errors[-3000:]}"
-    assert len(set(tokens)) == 50
+    assert len(set(tokens)) == 2 * forks
 
 
 @pytest.mark.reduced

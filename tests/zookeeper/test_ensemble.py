@@ -44,7 +44,7 @@ def _fewer(kit: type[source_rig.SourceRig], *words: str) -> dict[str, None]:
     return {name: None for name in names if not any(word in name for word in words)}
 
 
-TestOnThree = type("TestOnThree", (OnEnsemble, SourceConformance), {})
+TestOnThree = pytest.mark.campaign(type("TestOnThree", (OnEnsemble, SourceConformance), {}))
 TestAsyncOnThree = type(
     "TestAsyncOnThree",
     (OnEnsemble, AsyncSourceConformance),

@@ -125,7 +125,7 @@ def purge(scene: Scene) -> Iterator[None]:
 FLOWS: list[Flow] = [acquire, release, try_busy, give_up_waiting, inspect, break_lock, purge]
 
 
-@pytest.mark.parametrize("kind", ["sync", "async"])
+@pytest.mark.parametrize("kind", ["sync", pytest.param("async", marks=pytest.mark.campaign)])
 @pytest.mark.parametrize("lost", ["request", "reply"])
 @pytest.mark.parametrize("flow", FLOWS, ids=lambda flow: flow.__name__)
 def test_h5_any_message_lost_once_is_recovered(

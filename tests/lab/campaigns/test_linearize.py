@@ -60,24 +60,37 @@ def call_lists(draw: st.DrawFn) -> list[LinearizedCall]:
     return calls
 
 
+FEW = 80
+many = pytest.param(1000, marks=pytest.mark.campaign)
+"""Numbers of examples: each takes milliseconds, for all of its orders are tried."""
+
+
+@pytest.mark.parametrize("examples", [FEW, many])
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: type(model).__name__)
-@settings(max_examples=400, deadline=None)
-@given(calls=call_lists())
-def test_the_search_finds_what_trying_every_order_finds(model: Model, calls: list[LinearizedCall]) -> None:
-    assert Search(calls, model, budget=10**6).run().is_linearizable == has_order(calls, model)
+def test_the_search_finds_what_trying_every_order_finds(model: Model, examples: int) -> None:
+    @settings(max_examples=examples, deadline=None)
+    @given(calls=call_lists())
+    def check(calls: list[LinearizedCall]) -> None:
+        assert Search(calls, model, budget=10**6).run().is_linearizable == has_order(calls, model)
+
+    check()
 
 
 def _choices(calls: Sequence[LinearizedCall]) -> Iterator[tuple[LinearizedCall, ...]]:
     return chain.from_iterable(combinations(calls, size) for size in range(len(calls) + 1))
 
 
-@settings(max_examples=200, deadline=None)
-@given(calls=call_lists(), lost=st.lists(st.integers(0, 8), min_size=1, max_size=2))
-def test_an_acquire_of_unknown_outcome_changes_nothing(calls: list[LinearizedCall], lost: list[int]) -> None:
-    calls = calls[:4]
-    unknown = [call(10 + at, f"lost-{at}", 9, invoked, NEVER, NEVER) for at, invoked in enumerate(lost)]
-    with_them = any(has_order([*calls, *some], Mutex()) for some in _choices(unknown))
-    assert with_them == has_order(calls, Mutex())
+@pytest.mark.parametrize("examples", [FEW, many])
+def test_an_acquire_of_unknown_outcome_changes_nothing(examples: int) -> None:
+    @settings(max_examples=examples, deadline=None)
+    @given(calls=call_lists(), lost=st.lists(st.integers(0, 8), min_size=1, max_size=2))
+    def check(calls: list[LinearizedCall], lost: list[int]) -> None:
+        calls = calls[:4]
+        unknown = [call(10 + at, f"lost-{at}", 9, invoked, NEVER, NEVER) for at, invoked in enumerate(lost)]
+        with_them = any(has_order([*calls, *some], Mutex()) for some in _choices(unknown))
+        assert with_them == has_order(calls, Mutex())
+
+    check()
 
 
 def test_a_spent_budget_is_told() -> None:

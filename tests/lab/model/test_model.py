@@ -46,11 +46,14 @@ SPACES = {
 """States and transitions of each scene with all rules on."""
 
 LARGE = {name for name, (states, _) in SPACES.items() if states > 15_000}
+VARIANTS = {"crowd", "storm", "restore of one"}
+"""Large scenes with more of what another large scene has: they are left to the campaigns."""
 
 
 def walks(name: str, *more: object) -> ParameterSet:
     """Return parameters of a test that walks a whole scene. Large ones take seconds, and are left to `make test`."""
-    return pytest.param(name, *more, marks=[pytest.mark.slow] if name in LARGE else [])
+    marks = [pytest.mark.campaign] if name in VARIANTS else [pytest.mark.slow] if name in LARGE else []
+    return pytest.param(name, *more, marks=marks)
 
 
 TRACES = {
@@ -276,7 +279,7 @@ def test_a_longer_bound_does_not_shorten_a_trace() -> None:
 
 
 # --- what is printed and drawn ----------------------------------------------------------------------
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_the_page_has_the_tables() -> None:
     page = PAGE.read_text()
     for text in (
