@@ -205,33 +205,74 @@ with told.interrupting():
     except BaseException:
         time.sleep(600)
 """,
-    "in the leaving": """
-try:
-    with told.interrupting():
-        signal.raise_signal(signal.SIGTERM)
-except signals.InterruptedWait:
-    time.sleep(600)
+}
+LEAVING = {
+    "hangs": "",
+    "hangs in a call that began just after the alarm": """
+    signal.sigwait({signal.SIGALRM})
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
+""",
+    "begins with a reminder of the wait": """
+    told._remind(signal.SIGALRM, None)
 """,
 }
-
-
-@pytest.mark.parametrize("place", SWALLOWED)
-def test_a_swallowed_signal_ends_the_wait(program: Program, place: str) -> None:
-    begin = """
+BEGIN = """
 import signal, time
 from fencelock.cli.run import events, signals
 signals.REMINDER_S = 0.01
 signals.LEAVING_S = {leaving_s}
 told = signals.Signals(events.Events(), children=())
 """
-    is_cut_off = place == "in the leaving"
-    program_text = begin.format(leaving_s=0.01 if is_cut_off else 60) + SWALLOWED[place]
-    # Once the wait is over, Python exits with 1 because of InterruptedWait. A leaving that hangs is cut off.
-    done = subprocess.run(
-        [sys.executable, "-c", program_text], capture_output=True, text=True, timeout=DEADLINE_S, check=False
+
+
+def ended(text: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+
+
+@pytest.mark.parametrize("place", SWALLOWED)
+def test_a_swallowed_signal_ends_the_wait(place: str) -> None:
+    done = ended(BEGIN.format(leaving_s=60) + SWALLOWED[place])
+    assert done.returncode == 1
+    assert done.stderr.endswith("InterruptedWait\n")
+
+
+@pytest.mark.parametrize("leaving", LEAVING)
+def test_a_leaving_that_hangs_is_cut_off(leaving: str) -> None:
+    """Not before its time: it says that it began."""
+    done = ended(
+        BEGIN.format(leaving_s=0.1)
+        + f"""
+try:
+    with told.interrupting():
+        signal.raise_signal(signal.SIGTERM)
+except signals.InterruptedWait:
+    signal.pthread_sigmask(signal.SIG_BLOCK, {{signal.SIGALRM}} if {"sigwait" in LEAVING[leaving]} else ())
+{LEAVING[leaving]}
+    print("leaving", flush=True)
+    time.sleep(600)
+"""
     )
-    assert done.returncode == (128 + signal.SIGTERM if is_cut_off else 1)
-    assert done.stderr.endswith("InterruptedWait\n") != is_cut_off
+    assert (done.returncode, done.stdout, done.stderr) == (128 + signal.SIGTERM, "leaving\n", "")
+
+
+def test_a_reminder_at_the_end_of_the_wait_does_not_disturb_the_leaving() -> None:
+    done = ended(
+        BEGIN.format(leaving_s=60)
+        + """
+end = told._end_wait
+def hit():
+    told._end_wait = end
+    told._remind(signal.SIGALRM, None)
+told._end_wait = hit
+try:
+    with told.interrupting():
+        signal.raise_signal(signal.SIGTERM)
+except signals.InterruptedWait:
+    told._remind(signal.SIGALRM, None)
+    print("left")
+"""
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "left\n", "")
 
 
 @pytest.mark.parametrize("step", range(8))

@@ -6,8 +6,10 @@ after LEAVING_S. A second signal during the leaving ends the process at once. SI
 the watchdog covers them. As process 1 of a container, this process leaves no zombies.
 """
 
+import math
 import os
 import signal
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -46,6 +48,8 @@ class Signals:
         self._is_forwarding = False
         self._may_raise = False
         self._is_waiting = False
+        self._leave_by = math.inf
+        """When the leaving of the queue is cut off, by the monotonic clock."""
         # If the parent process ignores SIGCHLD, so does this one, and CMD's exit status would be lost.
         signal.signal(signal.SIGCHLD, self._reap_orphans if os.getpid() == _INIT else self._handle)
         signal.signal(signal.SIGCONT, self._handle)
@@ -76,7 +80,8 @@ class Signals:
         """Raise again in a wait that continues; end the process if leaving takes too long."""
         if self._is_waiting:
             raise InterruptedWait
-        if self.interrupted_by is not None:
+        # A reminder of the wait may come late, in the leaving: that has its own time.
+        if self.interrupted_by is not None and time.monotonic() >= self._leave_by:
             os._exit(SIGNALLED + self.interrupted_by)  # This closes CMD's gate, so CMD never runs.
 
     @contextmanager
@@ -88,13 +93,23 @@ class Signals:
         """
         self._may_raise = self._is_waiting = True
         try:
-            self._check()
-            yield
-        finally:
-            self._may_raise = self._is_waiting = False
-            if self.interrupted_by is not None:
-                signal.setitimer(signal.ITIMER_REAL, LEAVING_S)
-            self._check()
+            try:
+                self._check()
+                yield
+            finally:
+                self._end_wait()
+                self._check()
+        except InterruptedWait:
+            self._end_wait()  # Again, for a reminder may have broken it off.
+            raise
+
+    def _end_wait(self) -> None:
+        """Raise no more; if a signal has ended the wait, its leaving has LEAVING_S from now on."""
+        self._may_raise = self._is_waiting = False
+        if self.interrupted_by is not None:
+            self._leave_by = time.monotonic() + LEAVING_S
+            # Again and again: an alarm that comes just before a system call blocks does not end that call.
+            signal.setitimer(signal.ITIMER_REAL, LEAVING_S, REMINDER_S)
 
     def pass_to_command(self) -> None:
         """Pass signals, Ctrl-Z included, to CMD from now on; InterruptedWait if one has arrived before."""
