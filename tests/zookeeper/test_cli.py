@@ -66,9 +66,11 @@ def test_a_lock_that_nobody_holds_can_be_shown_and_broken(commands: Commands) ->
     assert commands("show", "another")[0] == 1
 
 
-def test_run_reports_once_that_no_server_is_there(program: Program) -> None:
-    done = program("run", "x", "--source", "zookeeper://127.0.0.1:1/app", "--ttl", "10", "--", "true")
+@pytest.mark.parametrize("options", [["--no-wait"], ["--wait", "3"], []])
+def test_run_reports_once_that_no_server_is_there(program: Program, options: list[str]) -> None:
+    done = program("run", "x", "--source", "zookeeper://127.0.0.1:1/app", "--ttl", "10", *options, "--", "true")
     assert done.returncode == 69
+    assert "no server runs there" in done.stderr
     assert len(done.stderr.splitlines()) == 1, done.stderr
 
 

@@ -1,5 +1,6 @@
 """Sessions: what one costs, what its end means, and what happens when somebody removes a node."""
 
+import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -7,12 +8,13 @@ import pytest
 from kazoo.client import KazooClient
 
 import fencelock
-from fencelock import ConfigError
+from fencelock import ConfigError, SourceUnavailableError
 from fencelock._flows.acquire import Attempt, acquire
 from fencelock.clock import boottime_us
 from fencelock.model import draw_claim
 from fencelock.protocol import source_requests as ask
 from fencelock.stores.zookeeper.source.session import ZooKeeperSession
+from fencelock.stores.zookeeper.source.store import ZooKeeperSource
 from fencelock_lab.servers.zookeeper import ZooKeeperServer
 from tests.support.helpers import wait_until
 from tests.zookeeper.fix_client import TTL_MS, Client
@@ -21,6 +23,8 @@ from tests.zookeeper.proxy import ZooKeeperProxy
 pytestmark = pytest.mark.server_wide
 
 MANY = 10_000
+AT_ONCE_S = 10.0
+"""Far from the request's timeout, also on a loaded machine."""
 
 
 def end_session(server: ZooKeeperServer, session: ZooKeeperSession) -> None:
@@ -30,6 +34,28 @@ def end_session(server: ZooKeeperServer, session: ZooKeeperSession) -> None:
     other.start()
     other.stop()
     other.close()
+
+
+# --- no server --------------------------------------------------------------------------------------------------------
+def seconds_until_unreachable(servers: str, request_timeout_s: float, reason: str) -> float:
+    """Return how long a first request takes to report that the source cannot be reached."""
+    connection = ZooKeeperSource(f"zookeeper://{servers}/base").connect(request_timeout_s=request_timeout_s)
+    started_s = time.monotonic()
+    with pytest.raises(SourceUnavailableError, match=reason):
+        connection.perform(ask.ReadSource())
+    return time.monotonic() - started_s
+
+
+@pytest.mark.parametrize("servers", ["127.0.0.1:1", "127.0.0.1:1,127.0.0.1:2", "nohost.invalid"])
+def test_servers_that_do_not_run_are_reported_at_once(servers: str) -> None:
+    assert seconds_until_unreachable(servers, 60.0, "no server runs there") < AT_ONCE_S
+
+
+def test_a_server_that_is_silent_gets_the_whole_time() -> None:
+    """It may be busy, or in an election."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        servers = f"127.0.0.1:1,127.0.0.1:{silent.getsockname()[1]}"
+        assert seconds_until_unreachable(servers, 0.3, "no server answered in 0.3 s") >= 0.3
 
 
 # --- what things cost -------------------------------------------------------------------------------------------------

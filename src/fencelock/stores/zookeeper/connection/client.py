@@ -72,9 +72,13 @@ class ZooKeeperClient(KazooClient):
         self._held = threading.local()
         self._settle_ms = info.tick_ms // 2
         self._older_ms = self._newer_ms = 0
+        self._first_round = threading.Event()
+        """Set once a server has answered, or all have refused the connection; that is `_is_refused`."""
+        self._is_refused = False
 
     def on_connected(self, sent_ms: int, granted_ms: int) -> None:
         """Note a session that was made, or found again: the leader itself counts its timeout from this moment."""
+        self._first_round.set()
         if granted_ms <= 0:
             return  # The servers no longer know the session.
         self._older_ms = self._newer_ms = sent_ms
@@ -86,6 +90,12 @@ class ZooKeeperClient(KazooClient):
                 f"you asked for none, write their tickTime into the URL, tick_ms=…: fencelock assumes "
                 f"{self.info.tick_ms} ms"
             )
+
+    def on_all_refused(self) -> None:
+        """Note that no server runs."""
+        if not self._first_round.is_set():
+            self._is_refused = True
+            self._first_round.set()
 
     def touch(self, now_ms: int) -> None:
         """Note that something is sent."""
@@ -168,8 +178,12 @@ class ZooKeeperClient(KazooClient):
                 yield one
 
     def wait_connected(self, request_timeout_s: float) -> None:
-        """Wait for a connection; SourceUnavailableError if there is none in time."""
-        if not self._live.is_set() and not self._live.wait(request_timeout_s):
+        """Wait for a connection; SourceUnavailableError if there is none in time.
+
+        The first connection is refused at once where no server runs. A client that had a connection waits for the
+        servers' restart, because its session may still live.
+        """
+        if not self._live.is_set() and not self._becomes_live(request_timeout_s):
             if self.client_state == KeeperState.AUTH_FAILED:
                 raise map_refusal(kazoo_errors.AuthFailedError(), self.info)
             raise SourceUnavailableError(
@@ -177,6 +191,14 @@ class ZooKeeperClient(KazooClient):
             )
         if self.refusal is not None:
             raise self.refusal
+
+    def _becomes_live(self, request_timeout_s: float) -> bool:
+        give_up_s = time.monotonic() + request_timeout_s
+        if not self._first_round.wait(request_timeout_s):
+            return False
+        if self._is_refused:
+            raise SourceUnavailableError(f"{self.info.url} cannot be reached: no server runs there")
+        return self._live.wait(max(0.0, give_up_s - time.monotonic()))  # type: ignore[no-any-return]
 
 
 def open_client(info: ZooKeeperConnectionInfo, timeout_ms: int, request_timeout_s: float) -> ZooKeeperClient:

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.connection import ConnectionHandler
 from kazoo.protocol.serialization import Connect
+from kazoo.retry import ForceRetryError
 
 from fencelock.clock import boottime_ms
 from fencelock.stores.zookeeper.connection.url import ZooKeeperConnectionInfo
@@ -52,6 +53,9 @@ class SessionClient(Protocol):
     def touch(self, now_ms: int) -> None:
         """Note that something is sent."""
 
+    def on_all_refused(self) -> None:
+        """Note that no server runs: each has refused the connection, or its name has no address."""
+
 
 class KazooHandler(SequentialThreadingHandler):
     """Runs every callback in the thread in which it arises, so that nothing is told late or out of order."""
@@ -59,6 +63,8 @@ class KazooHandler(SequentialThreadingHandler):
     def __init__(self, attempt_s: float) -> None:
         super().__init__()
         self._attempt_s = attempt_s
+        self.has_refused = False
+        """Whether the server has refused the connection in the present attempt."""
 
     def start(self) -> None:
         """Start nothing: no thread is needed."""
@@ -89,7 +95,11 @@ class KazooHandler(SequentialThreadingHandler):
 
     def create_connection(self, *args: Any, **kwargs: Any) -> Any:
         """Connect to one server."""
-        return super().create_connection(*args, **{**kwargs, "timeout": self._attempt_s})
+        try:
+            return super().create_connection(*args, **{**kwargs, "timeout": self._attempt_s})
+        except ConnectionRefusedError:
+            self.has_refused = True
+            raise
 
 
 class KazooConnection(ConnectionHandler):
@@ -102,6 +112,7 @@ class KazooConnection(ConnectionHandler):
         super().__init__(client, client.connection_retry, logger=LOG, sasl_options=sasl)
         self._received = b""
         self._outgoing: bytearray | None = None
+        self._have_all_refused = False
 
     def zk_loop(self) -> None:
         """Run until the client is stopped, then close the pipe; kazoo leaves that to its `stop`, which nobody calls."""
@@ -109,6 +120,23 @@ class KazooConnection(ConnectionHandler):
             super().zk_loop()
         finally:
             self.close()
+
+    def _connect_loop(self, retry: Any) -> Any:
+        """Try each server once."""
+        self._have_all_refused = True
+        try:
+            return super()._connect_loop(retry)
+        except ForceRetryError:
+            if self._have_all_refused:
+                self.client.on_all_refused()
+            raise
+
+    def _connect_attempt(self, *where: Any) -> Any:
+        self.handler.has_refused = False
+        try:
+            return super()._connect_attempt(*where)
+        finally:
+            self._have_all_refused &= self.handler.has_refused
 
     def wake(self, requests: int) -> None:
         """Make the thread take so many requests; OSError once the connection is closed."""
