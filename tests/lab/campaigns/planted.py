@@ -12,10 +12,10 @@ LOCK, RESOURCE = "l", "r"
 class Script:
     """Collects operations with their times and gives them as lines in the order of time."""
 
-    def __init__(self, ttl: float = 1.0, **resources: str) -> None:
-        """The resources have locks of these names, or there is one of each."""
+    def __init__(self, ttl: float = 1.0, *, promises: dict[str, Any] | None = None, **resources: str) -> None:
+        """The resources have locks of these names, or there is one of each. `promises` are what the first line says."""
         begin = {"time": 0, "process": "verify", "type": "info", "f": "begin", "format": 1, "ttl": ttl}
-        self._begin = begin | {"resources": resources or {RESOURCE: LOCK}}
+        self._begin = begin | {"resources": resources or {RESOURCE: LOCK}} | (promises or {})
         self._records: list[dict[str, Any]] = []
 
     def call(

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 
+from fencelock_lab.campaigns.check_losses import losses_of
 from fencelock_lab.campaigns.history import (
     ACQUIRE,
     DISTURBANCES,
@@ -39,6 +40,7 @@ class Amounts:
     """How much happened: `freezes` of a holder past the ttl, `disturbances` of a network, `refusals` as stale.
 
     `strays` presented no token, and were refused. `jumps` are of clocks, `server_faults` hit the run's own servers.
+    `losses` were told to processes that went on, the slowest in `slowest_loss` seconds.
     """
 
     events: int = 0
@@ -54,6 +56,8 @@ class Amounts:
     disturbances: int = 0
     jumps: int = 0
     server_faults: int = 0
+    losses: int = 0
+    slowest_loss: float = 0.0
     duration: float = 0.0
 
     def shortfalls(self, minimums: Mapping[str, int]) -> list[str]:
@@ -96,6 +100,9 @@ def amounts_of(history: History) -> Amounts:
     amounts.jumps = sum(event.kind == JUMP for event in history.events)
     amounts.server_faults = sum(event.kind in SERVER_FAULTS for event in history.events)
     amounts.freezes = _freezes(history)
+    delays_ns = [max(0, one.told_ns - one.due_ns) for one in losses_of(history) if one.told_ns is not None]
+    amounts.losses = len(delays_ns)
+    amounts.slowest_loss = max(delays_ns, default=0) / NS_PER_S
     return amounts
 
 

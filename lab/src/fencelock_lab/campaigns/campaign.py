@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 _TRIAL_TTL_S = 10.0
 """The length of the lease by which a setup is tried: a slow machine is no reason to refuse it."""
 _LOOK_S = 0.1
+LOSS_WITHIN_S = 1.0
+"""Within how many seconds `on_lost` is called after a lease is over: docs/reference/api.md promises it."""
 Tell = Callable[[str], object]
 
 
@@ -140,6 +142,8 @@ def _record_begin(settings: CampaignSettings, recorder: Recorder) -> None:
         workers=settings.workers,
         faults=list(settings.faults),
         control=settings.control,
+        fifo=True,
+        loss_within=LOSS_WITHIN_S,
         **settings.shown_urls(),
     )
 

@@ -8,6 +8,7 @@ conductor, which reads its standard output, wakes it.
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 from contextlib import contextmanager
@@ -40,6 +41,7 @@ from fencelock_lab.campaigns.history import (
     JUMP,
     KILL,
     LOSE,
+    LOST,
     NS_PER_S,
     OK,
     PARTITION,
@@ -71,6 +73,10 @@ _LONGER_TTL = 4 / 3
 _REST_PARTS = 10
 """Into how many parts of a ttl a competitor divides its rest after an acquire that failed, for example at a server that
 is down."""
+
+
+_LOSS_PATIENCE_S = 10.0
+"""How long a competitor whose lease is over waits until it is told so: longer than the checker allows."""
 
 
 class CompetitorOrders(Protocol):
@@ -109,8 +115,11 @@ class Competitor:
         self._is_reentrant = settings.is_reentrant(self._lock_number)
         self._rate = settings.rate(number % settings.workers)
         self._recorder = Recorder(folder / f"{process.replace('/', '-')}.jsonl", process)
+        # A recording of its own: the callback thread writes it.
+        self._losses = Recorder(folder / f"{process.replace('/', '-')}-losses.jsonl", process)
         self._target = make_target(settings, self._lock_number)
         self._writes = 0
+        self._is_told = threading.Event()
         self._lock = self._make_lock()
 
     def _make_lock(self) -> fencelock.Lock | fencelock.RLock:
@@ -121,11 +130,18 @@ class Competitor:
             timeout = timeouts[self._tenure % len(timeouts)]
             ttl *= _LONGER_TTL if self.number // settings.workers % 2 else 1.0
         make_lock = self._source.rlock if self._is_reentrant else self._source.lock
-        return make_lock(settings.lock(self._lock_number), ttl=ttl, timeout=timeout, holder=self._process)
+        name = settings.lock(self._lock_number)
+        return make_lock(name, ttl=ttl, timeout=timeout, holder=self._process, on_lost=self._note_loss)
+
+    def _note_loss(self, reason: str) -> None:
+        """Record that this process is told of its loss; the callback thread calls it."""
+        self._losses.note(LOST, victim=self._process, lock=self._settings.lock(self._lock_number), reason=reason)
+        self._is_told.set()
 
     def hold(self) -> None:
         """Do everything that is done in one tenure."""
         self._tenure += 1
+        self._is_told.clear()
         self._fault = Fault() if self._orders.is_quiet else fault_of(self._settings, self.number, self._tenure)
         if self._settings.threads > 1:
             self._lock = self._make_lock()
@@ -142,6 +158,8 @@ class Competitor:
         except RefusedWrite:
             pass
         finally:
+            if self._lock.current is not None and not lease.is_valid:
+                self._is_told.wait(_LOSS_PATIENCE_S)
             while self._lock.current is not None:  # A re-entrant lock is left as often as it was entered.
                 self._release(lease.token)
 

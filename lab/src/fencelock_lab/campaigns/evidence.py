@@ -12,6 +12,7 @@ from fencelock_lab.campaigns.history import (
     ACQUIRE,
     FREEZE,
     INFO,
+    LOST,
     NS_PER_S,
     OK,
     READ,
@@ -100,6 +101,6 @@ def _told(one: Operation) -> str:
 
 
 def _done(event: HistoryEvent) -> str:
-    texts = {FREEZE: "is frozen", THAW: "wakes up"}
+    texts = {FREEZE: "is frozen", THAW: "wakes up", LOST: "is told that its lease is lost"}
     detail = " ".join(f"{key} {value}" for key, value in event.facts.items() if key not in {"victim", "servers"})
     return f"{texts.get(event.kind, event.kind)}{f' ({detail})' if detail else ''}"

@@ -29,6 +29,8 @@ DISTURBANCES = (PARTITION, DELAY, DROP, CUT, LOSE)
 """What is done to the network of a process: held back, slow, a reply lost, connections cut, a request lost."""
 REST = "rest"
 """How many hold a lock or wait for it when all processes have ended."""
+LOST = "lost"
+"""A process is told that its lease is over: its callback runs."""
 RESTORE = "restore"
 JUMP = "jump"
 SERVER_KILL, SERVER_FREEZE, SERVER_RESTART = "server-kill", "server-freeze", "server-restart"
@@ -41,6 +43,7 @@ NS_PER_S = 1_000_000_000
 _NEEDED: dict[str, tuple[str, ...]] = {
     **dict.fromkeys((FREEZE, THAW, KILL, *DISTURBANCES), ("victim",)),
     REST: ("lock", "left"),
+    LOST: ("victim", "lock"),
     JUMP: ("victim", "seconds"),
     RESTORE: ("resource", "position"),
     QUIET: ("patience",),
@@ -166,6 +169,20 @@ class History:
         return [other for other in bindings if bindings[other] == bindings[resource]]
 
 
+def os_process(name: str) -> str:
+    """Return the name of a process without that of its thread."""
+    return name.partition("/")[0]
+
+
+def first_grants(operations: Iterable[Operation]) -> list[Operation]:
+    """Return the grants among the operations on one lock, without those of a holder that enters again."""
+    found: dict[tuple[str, int | None], Operation] = {}
+    for one in operations:
+        if one.kind == ACQUIRE and one.outcome == OK:
+            found.setdefault((one.process, one.token), one)
+    return list(found.values())
+
+
 _AT_RESOURCES = frozenset({READ, WRITE, STRAY})
 _ONCE = (("token", schema.token), ("write", schema.text), ("position", schema.whole))
 """Fields that no later line of an operation may contradict."""
@@ -218,6 +235,8 @@ class Reader:
         if kind != BEGIN or record.get("format") != FORMAT or not schema.length("ttl", record.get("ttl")):
             raise schema.HistorySchemaError(f"a history begins with f {BEGIN!r}, format {FORMAT} and the ttl")
         schema.texts("faults", record.get("faults", []))
+        schema.flag("fifo", record.get("fifo", False))
+        schema.length("loss_within", record.get("loss_within", 0))
         self._resources = schema.bindings("resources", schema.need(record, "resources"))
         self.history.settings = record
 

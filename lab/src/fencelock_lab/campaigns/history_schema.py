@@ -49,6 +49,13 @@ def length(what: str, value: Any) -> float:
     return float(value)
 
 
+def flag(what: str, value: Any) -> bool:
+    """Return a yes or no."""
+    if not isinstance(value, bool):
+        raise HistorySchemaError(f"its {what} is neither true nor false")
+    return value
+
+
 def texts(what: str, value: Any) -> list[str]:
     """Return a list of names."""
     if not isinstance(value, list):

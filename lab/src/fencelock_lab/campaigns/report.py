@@ -31,6 +31,8 @@ def _amounts(verdict: CampaignVerdict) -> Iterator[str]:
     yield f"  faults     {a.freezes} freezes of a holder past the ttl, {a.kills} kills, {a.disturbances} of the network"
     if a.jumps or a.server_faults:
         yield f"             {a.jumps} jumps of a clock, {a.server_faults} faults of the servers"
+    if a.losses:
+        yield f"  losses     {a.losses} told to processes that went on, the slowest after {a.slowest_loss:.2f} s"
     yield f"  unknown    {a.unknown} operations whose outcome is unknown"
     for what, times in sorted(verdict.findings.information.items()):
         if times:

@@ -30,6 +30,8 @@ from fencelock_lab.campaigns.check_locks import (
     check_strays,
     check_tokens,
 )
+from fencelock_lab.campaigns.check_losses import check_losses
+from fencelock_lab.campaigns.check_order import check_order
 from fencelock_lab.campaigns.check_progress import check_progress, check_rest
 from fencelock_lab.campaigns.check_reads import check_reads
 from fencelock_lab.campaigns.check_writes import check_writes
@@ -54,6 +56,8 @@ CHECKERS: tuple[Callable[[History, Findings], None], ...] = (
     check_strays,
     check_progress,
     check_rest,
+    check_order,
+    check_losses,
 )
 
 
