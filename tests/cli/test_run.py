@@ -350,6 +350,14 @@ def test_loss_is_76_also_when_stderr_cannot_be_written(program: Program) -> None
     assert process.wait() == 76
 
 
+def test_a_loss_that_only_the_release_finds_is_76(program: Program) -> None:
+    """With the default ttl, no renewal comes before CMD has ended."""
+    done = program("run", "x", "--", *PROGRAM, "break", "x", "--reason", "a test")
+    assert done.returncode == 76
+    assert "the lease was lost (the source had ended it before it was released" in done.stderr
+    assert done.stderr.endswith("CMD ended with 0\n")
+
+
 def test_loss_kills_a_cmd_that_ignores_sigterm(program: Program) -> None:
     stubborn = f"trap '' TERM; {SAY_READY} while :; do sleep 1; done"
     process = program.start("run", "x", "--ttl", "2", "--grace", "0.1", "--", "sh", "-c", stubborn)

@@ -162,6 +162,42 @@ class ReleaseThatClaimsSuccess(ReferenceModel):
         return ask.Released(was_held=True)
 
 
+class _ReleaseBlindTo(ReferenceModel):
+    """Its release reports a lease as held that ended in the way that the subclass overlooks."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.unnoticed = set()
+
+    def overlook(self, lock):
+        row = self.locks.get(lock)
+        if row is not None:
+            self.unnoticed.add(row.claim)
+
+    def _release(self, request, now_us):
+        reply = super()._release(request, now_us)
+        return ask.Released(reply.was_held or request.claim in self.unnoticed)
+
+
+class ReleaseBlindToBreaks(_ReleaseBlindTo):
+    def _break(self, request, now_us):
+        self.overlook(request.lock)
+        return super()._break(request, now_us)
+
+
+class ReleaseBlindToTakeOvers(_ReleaseBlindTo):
+    def _grant(self, lock, *args):
+        self.overlook(lock)
+        return super()._grant(lock, *args)
+
+
+class ReleaseBlindToEpochs(_ReleaseBlindTo):
+    def _raise_epoch(self, request, now_us):
+        for lock in self.locks:
+            self.overlook(lock)
+        return super()._raise_epoch(request, now_us)
+
+
 class ReleaseForgotten(ReferenceModel):
     """A late duplicate of the acquire is granted to nobody."""
 
@@ -444,6 +480,9 @@ BROKEN = (
     (BreakThatNamesAnybody, "test_a_break_of_a_free_lock_ends_nobodys_lease"),
     (ReleaseByName, "test_release_by_an_old_claim_frees_nobody_elses_lock"),
     (ReleaseThatClaimsSuccess, "test_release_is_idempotent"),
+    (ReleaseBlindToBreaks, "test_release_says_that_a_broken_lease_was_lost"),
+    (ReleaseBlindToTakeOvers, "test_release_says_that_a_lease_was_taken_over"),
+    (ReleaseBlindToEpochs, "test_release_says_that_the_epoch_was_raised"),
     (ReleaseForgotten, "test_a_late_duplicate_after_release_is_refused"),
     (ReleaseRememberedUntilTheNext, "test_a_late_duplicate_after_another_grant_is_refused"),
     (ReleaseRememberedUntilPurge, "test_a_late_duplicate_after_purge_is_refused"),

@@ -14,12 +14,14 @@ from fencelock.protocol import source_requests as ask
 from fencelock.protocol.generators import run_generator
 from fencelock.stores.etcd.connection import wire
 from fencelock.stores.etcd.connection.client import LEASE_REVOKE
+from fencelock.stores.etcd.source import admin
 from fencelock.stores.etcd.source.cluster_state import ClusterState
 from fencelock.stores.etcd.source.session import EtcdQueueEntry, EtcdSession
 from fencelock_lab.proxy import Proxy
 from tests.etcd.clients import Client, installed
 from tests.etcd.fix_etcd import Corner
 from tests.support.helpers import DEADLINE_S, wait_until
+from tests.support.losses_at_release import LossesAtRelease
 
 pytestmark = pytest.mark.server_wide
 
@@ -122,3 +124,23 @@ def test_a_lease_that_etcd_has_ended_is_revoked_once(etcd: Corner, client: Clien
         client.ask(ask.Renew(()))
     wait_until(lambda: not client.state.pending_revocations._revocations or client.ask(ask.Renew(())) is None)
     assert etcd.cluster.servers[0].calls()["LeaseRevoke"] == before + 1
+
+
+class TestLossesAtRelease(LossesAtRelease):
+    @pytest.fixture
+    def installed_url(self, etcd: Corner) -> str:
+        installed(etcd.url)
+        return etcd.url
+
+
+def test_h3_a_release_tells_of_an_epoch_whose_raiser_died_before_it_deleted_the_entry(
+    etcd: Corner, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim = draw_claim()
+    client.token("lock", claim, ttl_ms=TTL_MS)
+    monkeypatch.setattr(admin, "_delete_older_entries", lambda *_: iter(()))
+    operator = installed(etcd.url)
+    operator.raise_epoch()
+    assert queue_keys(etcd) != []
+    assert not client.ask(ask.Release("lock", claim)).was_held
+    assert queue_keys(etcd) == []

@@ -8,7 +8,8 @@ import gc
 import logging
 import threading
 import time
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,8 @@ from typing import Any
 import pytest
 
 import fencelock
+import fencelock.aio
+from fencelock._api.own_leases import MAX_OWN_LEASES
 from fencelock._drivers.pool import Pool
 from fencelock._drivers.sync import SyncDriver
 from fencelock._flows.acquire import margin_ms
@@ -24,8 +27,10 @@ from fencelock.clock import boottime_ms, boottime_us
 from fencelock.model import draw_claim
 from fencelock.protocol import source_requests as ask
 from fencelock.stores.sqlite.source.store import SQLiteSourceConnection
+from fencelock.testing import lose
 from tests.process.actors import Stage
 from tests.support.helpers import wait_until
+from tests.support.losses_at_release import LossesAtRelease
 from tests.support.sources import Client, rows
 
 pytestmark = pytest.mark.reduced
@@ -70,6 +75,12 @@ def locked_file(client: Client) -> Iterator[None]:
 def expire(lease: fencelock.Lease) -> None:
     """Let the holder's own deadline of a lease pass."""
     lease._record.deadline_ms = boottime_ms() - 1
+
+
+def in_thread(function: Callable[[], Any]) -> Any:
+    """Return what a function returns in a thread that ends with it."""
+    with ThreadPoolExecutor(1) as executor:
+        return executor.submit(function).result(30)
 
 
 def deadline_at_source(path: Path, lock: str = "lock") -> int:
@@ -278,6 +289,71 @@ def test_h3_a_failed_release_after_a_good_body_is_logged_and_hooked(
     wait_until(lambda: not source.info("lock").is_held)
 
 
+class TestLossesAtRelease(LossesAtRelease):
+    @pytest.fixture(params=["sqlite", "memory"])
+    def installed_url(self, request: pytest.FixtureRequest, path: Path) -> str:
+        return f"sqlite:///{path}" if request.param == "sqlite" else f"memory://{draw_claim()}"
+
+
+def test_h3_the_bodys_own_exception_passes_with_a_note_of_the_loss_that_the_release_finds(
+    source: fencelock.Source,
+) -> None:
+    error = KeyError()
+
+    def work() -> None:
+        with source.lock("lock", ttl=TTL):
+            source.break_lock("lock", reason="test")
+            raise error
+
+    with pytest.raises(KeyError) as raised:
+        work()
+    assert raised.value is error
+    (note,) = error.__notes__
+    assert note.startswith("fencelock: the lease on lock 'lock' with token 1 was lost: the source had ended it before")
+
+
+@pytest.mark.parametrize("is_taken", [False, True])
+def test_h3_a_loss_that_the_release_finds_is_announced_once(path: Path, is_taken: bool) -> None:
+    """Also if the program drops the lease at once; and it is no release."""
+    told: list[str] = []
+    events: list[fencelock.Event] = []
+    hooks = fencelock.Hooks(on_lost=events.append, on_released=events.append)
+    with fencelock.connect(f"sqlite:///{path}") as other, fencelock.connect(f"sqlite:///{path}", hooks=hooks) as source:
+        lock = source.lock("lock", ttl=TTL, on_lost=told.append)
+        lock.acquire()
+        other.break_lock("lock", reason="test")
+        successor = other.lock("lock", ttl=TTL, holder="the next one").acquire() if is_taken else None
+        assert lock.release() is False
+        gc.collect()
+        wait_until(lambda: events)
+        now = "with token 3, the next one holds" if is_taken else "nobody holds"
+        assert told == [f"the source had ended it before it was released; {now} the lock now"]
+        assert [(event.name, event.token, event.reason) for event in events] == [("lost", 1, told[0])]
+        assert other.info("lock").is_held is is_taken
+        del successor
+
+
+def test_h3_a_loss_that_a_release_by_hand_finds_ends_the_block_too(source: fencelock.Source) -> None:
+    def work() -> None:
+        with source.lock("lock", ttl=TTL) as lease:
+            source.break_lock("lock", reason="test")
+            assert lease.release() is False
+            assert lease.lost.is_set()
+
+    with pytest.raises(fencelock.LeaseLostError, match="ended it before"):
+        work()
+
+
+def test_h3_a_loss_that_a_release_in_the_background_finds_is_announced(source: fencelock.Source) -> None:
+    told: list[str] = []
+    lease = source.lock("lock", ttl=TTL, on_lost=told.append).acquire()
+    assert lease is not None
+    source.break_lock("lock", reason="test")
+    lease.release_soon()
+    wait_until(lambda: told)
+    assert lease.lost.is_set()
+
+
 # --- H4: keyed by the claim -----------------------------------------------------------------------
 def test_h4_release_is_idempotent_and_never_frees_another_holders_lock(client: Client, other: Client) -> None:
     mine, yours = draw_claim(), draw_claim()
@@ -327,6 +403,171 @@ def test_h4_a_release_ends_a_claim_that_is_granted_meanwhile(
     assert isinstance(client.acquire(), ask.Granted)
 
 
+class Worker:
+    """A thread that uses a handle when it is told to, and lives as long as the test."""
+
+    def __init__(self, executor: ThreadPoolExecutor) -> None:
+        self._executor = executor
+
+    def do(self, call: Callable[..., Any], **arguments: Any) -> Any:
+        return self._executor.submit(call, **arguments).result(30)
+
+
+@pytest.fixture
+def workers() -> Iterator[list[Worker]]:
+    with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as two:
+        yield [Worker(one), Worker(two)]
+
+
+@pytest.mark.parametrize("ending", ["lost", "expired", "broken unseen"])
+def test_h4_release_ends_the_threads_own_lease_though_it_is_over(
+    source: fencelock.Source, workers: list[Worker], ending: str
+) -> None:
+    """A frozen holder's `finally: lock.release()` once freed the lock of the thread that came after it."""
+    lock = source.lock("lock", ttl=TTL)
+    first, second = workers
+    old = first.do(lock.acquire)
+    if ending == "expired":
+        expire(old)
+        wait_until(lambda: not source.info("lock").is_held)
+    else:
+        source.break_lock("lock", reason="test")
+    if ending == "lost":
+        lose(old)
+    new = second.do(lock.acquire)
+    assert lock.current is new
+    assert first.do(lock.release) is False
+    assert new.is_valid
+    assert source.info("lock").token == new.token
+    assert source.info("lock").is_held
+    assert lock.current is new
+    assert second.do(lock.release) is True
+
+
+def test_h4_release_in_a_block_ends_the_blocks_lease(source: fencelock.Source, workers: list[Worker]) -> None:
+    lock = source.lock("lock", ttl=TTL)
+    first, second = workers
+    first.do(lock.__enter__)
+    source.break_lock("lock", reason="test")
+    new = second.do(lock.acquire)
+    assert first.do(lock.release) is False
+    assert new.is_valid
+    with pytest.raises(fencelock.LeaseLostError):
+        first.do(lambda: lock.__exit__(None, None, None))
+    assert second.do(lock.release) is True
+
+
+def test_h4_each_release_of_a_thread_ends_a_lease_of_its_own(source: fencelock.Source, workers: list[Worker]) -> None:
+    """Two frames of one thread: the inner one's lease came after the outer one's was broken."""
+    lock = source.lock("lock", ttl=TTL)
+    first, second = workers
+    for _ in range(2):
+        first.do(lock.acquire)
+        source.break_lock("lock", reason="test")
+    new = second.do(lock.acquire)
+    assert first.do(lock.release) is False
+    assert first.do(lock.release) is False
+    assert new.is_valid
+    assert first.do(lock.release) is True, "it has none of its own now, and ends the last one acquired"
+    assert not source.info("lock").is_held
+
+
+def test_h4_a_released_lease_is_nobodys_own(source: fencelock.Source, workers: list[Worker]) -> None:
+    """Two threads of a pool, crosswise: no lease is renewed for ever."""
+    lock = source.lock("lock", ttl=TTL)
+    first, second = workers
+    for one, other in ((first, second), (second, first), (first, first), (first, second)):
+        assert one.do(lock.acquire, timeout=10) is not None
+        assert other.do(lock.release) is True
+        assert not source.info("lock").is_held
+    with pytest.raises(fencelock.NotHeldError):
+        first.do(lock.release)
+
+
+def test_h4_acquire_and_release_in_threads_of_a_pool_leave_no_lease(source: fencelock.Source) -> None:
+    async def work() -> None:
+        lock = source.lock("lock", ttl=TTL)
+        for _ in range(20):
+            assert await asyncio.to_thread(lock.acquire, timeout=10) is not None
+            await asyncio.gather(*(asyncio.to_thread(source.info, "lock") for _ in range(2)))
+            assert await asyncio.to_thread(lock.release) is True
+            assert not source.info("lock").is_held
+
+    asyncio.run(work())
+
+
+def test_h4_a_new_thread_has_nothing_of_one_that_ended(source: fencelock.Source) -> None:
+    """Though it may get its number: threads are told apart by themselves. And the handle forgets what they had."""
+    lock = source.lock("lock", ttl=TTL)
+    old = weakref.ref(in_thread(lock.acquire))
+    source.break_lock("lock", reason="test")
+    new = lock.acquire()
+    gc.collect()
+    assert old() is None
+    assert in_thread(lock.release) is True
+    assert new is not None
+    assert not new.is_valid
+
+
+def test_h4_a_handle_remembers_a_limited_number_of_leases(source: fencelock.Source) -> None:
+    """A loop that never releases what it has lost."""
+    lock = source.lock("lock", ttl=TTL)
+    leases = []
+    for _ in range(MAX_OWN_LEASES + 5):
+        leases.append(weakref.ref(lock.acquire()))
+        source.break_lock("lock", reason="test")
+    gc.collect()
+    remembered = [lease for one in leases if (lease := one()) is not None]
+    assert len(remembered) == MAX_OWN_LEASES
+    assert {lease.release() for lease in remembered} == {False}
+
+
+async def in_task(work: Coroutine[Any, Any, Any]) -> Any:
+    return await asyncio.create_task(work)
+
+
+@pytest.mark.asyncio
+async def test_h4_release_ends_the_tasks_own_lease_though_it_is_over(path: Path) -> None:
+    async with fencelock.aio.connect(f"sqlite:///{path}") as source:
+        lock = source.lock("lock", ttl=TTL)
+        is_broken, has_released = asyncio.Event(), asyncio.Event()
+
+        async def first() -> bool:
+            await lock.acquire()
+            await source.break_lock("lock", reason="test")
+            is_broken.set()
+            await has_acquired.wait()
+            is_ours = await lock.release()
+            has_released.set()
+            return is_ours
+
+        async def second() -> bool:
+            await is_broken.wait()
+            lease = await lock.acquire()
+            has_acquired.set()
+            await has_released.wait()
+            assert lease is not None
+            assert lease.is_valid
+            assert (await source.info("lock")).is_held
+            return await lock.release()
+
+        has_acquired = asyncio.Event()
+        assert await asyncio.gather(first(), second()) == [False, True]
+        assert not await lock.locked()
+
+
+@pytest.mark.asyncio
+async def test_h4_a_released_lease_is_no_tasks_own(path: Path) -> None:
+    async with fencelock.aio.connect(f"sqlite:///{path}") as source:
+        lock = source.lock("lock", ttl=TTL)
+        await lock.acquire()
+        assert await in_task(lock.release()) is True
+        assert await in_task(lock.acquire()) is not None
+        assert await lock.release() is True
+        with pytest.raises(fencelock.NotHeldError):
+            await lock.release()
+
+
 # --- H5: no orphan --------------------------------------------------------------------------------
 @pytest.fixture
 def lost_replies(source: fencelock.Source, monkeypatch: pytest.MonkeyPatch) -> list[type]:
@@ -367,6 +608,26 @@ def test_h5_replies_that_are_lost_again_and_again_leave_no_orphan(
     assert not raised.value.definite
     with source.lock("lock", timeout=10) as lease:
         assert lease.token == 3
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+@pytest.mark.parametrize("kind", ["lock", "rlock"])
+def test_h3_a_release_that_is_repeated_in_doubt_is_no_loss(
+    source: fencelock.Source, lost_replies: list[type], kind: str, times: int
+) -> None:
+    """The second answer is "not held", because the first request was done; after the third, the keeper goes on."""
+    told: list[str] = []
+    lock = getattr(source, kind)("lock", ttl=TTL, on_lost=told.append)
+    with lock:
+        lost_replies += [ask.Release] * times
+    lock.acquire()
+    lost_replies += [ask.Release] * times
+    assert lock.release() is True
+    wait_until(lambda: not lost_replies)
+    lease = source.lock("lock", ttl=TTL).acquire(timeout=10)
+    assert lease is not None
+    assert lease.release() is True
+    assert told == []
 
 
 @pytest.mark.parametrize("request_kind", [ask.Poll, ask.Release])

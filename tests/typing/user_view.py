@@ -27,7 +27,8 @@ def with_a_lock() -> None:
         assert_type(lock.acquire(timeout=5), fencelock.Lease | None)
         assert_type(lock.current, fencelock.Lease | None)
         assert_type(lock.locked(), bool)
-        assert_type(lock.release(), None)
+        assert_type(lock.acquire(timeout=None), fencelock.Lease | None)
+        assert_type(lock.release(), bool)
 
 
 def with_a_reentrant_lock(source: fencelock.Source) -> None:

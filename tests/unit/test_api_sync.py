@@ -135,7 +135,7 @@ def test_wrong_arguments_are_refused_before_anything_happens(
 def test_a_handle_can_be_released_by_another_thread(source: fencelock.Source) -> None:
     lock = source.lock("a")
     lock.acquire()
-    assert in_thread(lock.release) is None
+    assert in_thread(lock.release) is True
     assert not lock.locked()
 
 
@@ -211,13 +211,15 @@ def test_with_releases_its_own_lease_and_no_other(source: fencelock.Source) -> N
             entered.set()
             may_leave.wait(30)
 
-    first = threading.Thread(target=overstay)
+    ends: list[Any] = []
+    first = threading.Thread(target=lambda: ends.append(in_thread(overstay)))
     first.start()
     assert entered.wait(30)
     source.break_lock("a", reason="test")
     with lock as second:
         may_leave.set()
         first.join(30)
+        assert isinstance(ends[0], fencelock.LeaseLostError)
         assert second.is_valid
         assert source.info("a").token == second.token
         assert source.info("a").is_held
@@ -451,14 +453,12 @@ def test_an_acquire_on_a_locked_file_is_unavailable_and_leaves_nothing_behind(
 
 
 def test_a_lease_that_nobody_holds_any_more_is_abandoned(source: fencelock.Source) -> None:
-    lock = source.lock("a", ttl=TTL)
-    lease = lock.acquire()
+    lease = source.lock("a", ttl=TTL).acquire()
     is_alive = weakref.ref(lease)
-    lock.current = None
     del lease
     gc.collect()
     assert is_alive() is None
-    wait_until(lambda: not lock.locked())
+    wait_until(lambda: not source.info("a").is_held)
 
 
 def test_a_lease_can_be_neither_copied_nor_pickled_as_a_second_holding(source: fencelock.Source) -> None:

@@ -16,7 +16,8 @@ from fencelock._keeper.keeper import ABANDON_PAUSE_MS, MAX_ABANDONED_AT_ONCE, Ke
 from fencelock._keeper.record import EXPIRED, HELD, LOST, RELEASED, Listeners
 from fencelock.errors import LeaseExpiredError, LeaseLostError, OutcomeUnknownError, SourceUnavailableError
 from fencelock.hooks import Event, Hooks
-from fencelock.protocol.source_requests import Release, Renew, Renewed
+from fencelock.model import LockInfo
+from fencelock.protocol.source_requests import Inspect, Release, Released, Renew, Renewed
 from tests.support.helpers import wait_until
 from tests.unit.fakes import START_MS, Clock, FakeSource, Holding, agree
 
@@ -259,8 +260,8 @@ def test_a_loss_that_somebody_else_saw_first_is_announced_too(stage: Stage) -> N
     stage.look(0)
     stage.clock.pass_ms(TTL_MS)
     assert holding.record.begin_release()
-    stage.keeper.expire(holding.record)
-    stage.keeper.expire(holding.record)
+    stage.keeper.announce_loss(holding.record)
+    stage.keeper.announce_loss(holding.record)
     stage.look(0)
     assert holding.record.state == EXPIRED
     assert told(holding) == ["its deadline passed without word from the source"]
@@ -290,6 +291,56 @@ def test_a_lease_that_was_released_during_its_renewal_is_not_lost(stage: Stage) 
     stage.source.answer = released_meanwhile
     stage.look(BEAT_MS)
     assert holding.record.state == RELEASED
+    assert holding.told == []
+
+
+def not_held(request: Any) -> Any:
+    match request:
+        case Release():
+            return Released(was_held=False)
+        case Inspect():
+            return LockInfo(request.lock, 8, "the next one", 1.0, 30.0, ())
+    return agree(request)
+
+
+def test_a_release_in_the_background_announces_the_loss_that_it_finds(stage: Stage) -> None:
+    """H3: a signal handler can only ask for the release, and learns of a loss by the callback."""
+    holding = stage.hold()
+    stage.look(0)
+    stage.source.answer = not_held
+    assert holding.record.begin_release()
+    stage.keeper.release(holding.record)
+    stage.look(0)
+    assert holding.record.state == LOST
+    assert told(holding) == [
+        "the source had ended it before it was released; with token 8, the next one holds the lock now"
+    ]
+    stage.look(BEAT_MS)
+    assert len(holding.told) == 1
+
+
+@pytest.mark.parametrize("trouble", ["unavailable", "in doubt", "late"])
+def test_a_release_in_the_background_that_comes_again_or_late_finds_no_loss(stage: Stage, trouble: str) -> None:
+    """H3: by then the lease may have ended by the first request, or by its ttl."""
+    holding = stage.hold()
+    stage.look(0)
+    assert holding.record.begin_release()
+    stage.keeper.release(holding.record)
+    if trouble == "late":
+        stage.clock.pass_ms(TTL_MS)
+    else:
+        error = SourceUnavailableError("busy") if trouble == "unavailable" else OutcomeUnknownError("lost")
+
+        def fail(request: Any) -> Any:
+            raise error
+
+        stage.source.answer = fail
+        stage.look(0)
+        assert stage.source.requests(Release)
+    stage.source.answer = not_held
+    stage.look(ABANDON_PAUSE_MS)
+    assert holding.record.state == RELEASED
+    assert stage.keeper._abandoned == {}
     assert holding.told == []
 
 

@@ -13,10 +13,12 @@ from fencelock._flows.acquire import Attempt, acquire
 from fencelock.clock import boottime_us
 from fencelock.model import draw_claim
 from fencelock.protocol import source_requests as ask
+from fencelock.stores.zookeeper.source import admin
 from fencelock.stores.zookeeper.source.session import ZooKeeperSession
 from fencelock.stores.zookeeper.source.store import ZooKeeperSource
 from fencelock_lab.servers.zookeeper import ZooKeeperServer
 from tests.support.helpers import wait_until
+from tests.support.losses_at_release import LossesAtRelease
 from tests.zookeeper.fix_client import TTL_MS, Client
 from tests.zookeeper.proxy import ZooKeeperProxy
 
@@ -312,3 +314,25 @@ def test_a_closed_source_keeps_its_session_until_the_last_lease_is_gone(zookeepe
     assert len(sessions.open_sessions()) == 1
     lease.release()  # In the background, since the source is closed.
     wait_until(lambda: sessions.open_sessions() == [])
+
+
+class TestLossesAtRelease(LossesAtRelease):
+    @pytest.fixture
+    def installed_url(self, zookeeper_url: str) -> str:
+        return zookeeper_url
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_h3_a_release_tells_of_an_epoch_whose_raiser_died_before_it_removed_the_node(
+    client: Client, zookeeper_url: str, monkeypatch: pytest.MonkeyPatch, is_told: bool
+) -> None:
+    """Whether or not the watch of the record has told of the change."""
+    claim = client.acquire("lock")
+    monkeypatch.setattr(admin, "_remove_older", lambda *_: None)
+    operator = Client(zookeeper_url)
+    history_id = operator.perform(ask.ReadSource()).history_id
+    operator.perform(ask.RaiseEpoch(history_id, "a test"))
+    operator.close()
+    if is_told:
+        wait_until(lambda: client.session.record is None)
+    assert not client.perform(ask.Release("lock", claim)).was_held

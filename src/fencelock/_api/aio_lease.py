@@ -12,7 +12,7 @@ from typing import Any
 from fencelock._api.lease import BaseLease, note_loss
 from fencelock._drivers.aio import AsyncDriver
 from fencelock._flows import renewal
-from fencelock._keeper.record import DEADLINE_PASSED, RELEASED, LeaseRecord, Listeners
+from fencelock._keeper.record import DEADLINE_PASSED, LeaseRecord, Listeners
 from fencelock.errors import FencelockError
 
 
@@ -98,7 +98,8 @@ class AsyncLease(BaseLease):
             task.cancel(f"lock {self.lock!r} with token {self.token} was lost: {reason}")
 
     async def release(self) -> bool:
-        """Give the lock back; return whether it still held the lock. Idempotent; never frees another holder's (H4).
+        """Give the lock back; return whether the lease was still ours: False if it had expired, was lost, or was
+        released before. Idempotent; never frees another holder's lock (H4).
 
         Waits for the lease's open guarded transactions, until its deadline at most. If the source is unavailable,
         or the task is cancelled meanwhile, the keeper goes on trying in the background. LeaseInheritedError in a
@@ -109,22 +110,18 @@ class AsyncLease(BaseLease):
         if record.open_transactions:
             record.check_may_release(self._who())
         self._to_cancel.clear()
-        ended_as = None
         try:
-            ended_as = self._begin_release()
-            if ended_as is None:
+            if not self._begin_release():
                 return False
             if record.open_transactions:
                 await self._driver.in_thread(record.wait_for_guarded)
-            await self._driver.run(renewal.release(record.lock, record.claim))
+            loss = await self._driver.run(renewal.end_lease(record.lock, record.claim))
         except FencelockError as error:
-            self._after_release(error)
+            return self._after_failed_release(error)
         except BaseException as error:
-            self._after_release(error)
+            self._after_failed_release(error)
             raise
-        else:
-            self._after_release(None)
-        return ended_as == RELEASED
+        return self._after_release(loss)
 
     async def leave_block(self, error: BaseException | None) -> None:
         """End an `async with` block: release, and raise the loss after a good body, or note it on its

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from fencelock._api.aio_lease import AsyncLease
-from fencelock._api.lock import BaseLock, Holding
+from fencelock._api.lock import BaseHandle, BaseLock
 from fencelock._api.lock_options import LockOptions, waiting
+from fencelock._api.own_leases import Holding, OwnLeases
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
@@ -26,7 +27,7 @@ def this_task() -> "asyncio.Task[Any]":
     return task
 
 
-class AsyncLock(BaseLock):
+class AsyncLock(BaseLock[AsyncLease]):
     """A handle to a named lock: `source.lock(name)` makes one.
 
     Acquire it, or use it as an async context manager, which yields the lease.
@@ -35,38 +36,39 @@ class AsyncLock(BaseLock):
     def __init__(self, source: "AsyncSource", options: LockOptions) -> None:
         super().__init__(options)
         self._source = source
-        self._entered: MutableMapping[Any, list[AsyncLease]] = WeakKeyDictionary()
-        self.current: AsyncLease | None = None
-        """The lease of the last `acquire()` of this handle that was not released by the handle."""
+        self._of_task: MutableMapping[Any, OwnLeases[AsyncLease]] = WeakKeyDictionary()
 
-    def __repr__(self) -> str:
-        return self._described(self.current is not None)
-
-    async def acquire(self, blocking: bool = True, timeout: float = -1) -> AsyncLease | None:
+    async def acquire(self, blocking: bool = True, timeout: float | None = -1) -> AsyncLease | None:
         """Acquire the lock and return the lease, or None if it was not obtained; parameters and errors as
         `Lock.acquire`.
         """
-        lease = await self._source.take(self._options, *waiting(blocking, timeout, self._options.timeout_ms))
+        may_wait, timeout_ms = waiting(blocking, timeout, self._options.timeout_ms)
+        own = self._own()
+        own.check_may_acquire()
+        lease = await self._source.take(self._options, may_wait, timeout_ms)
         if lease is not None:
-            self.current = lease
+            self._current = own.acquire(lease)
         return lease
 
-    async def release(self) -> None:
-        """Release what the last `acquire()` of this handle got, from any task; NotHeldError if there is nothing."""
-        lease, self.current = self.current, None
-        if lease is None:
-            raise self._not_held()
-        await lease.release()
+    async def release(self) -> bool:
+        """Release this task's own lease, or, if it has none, the last one acquired; return whether it was still ours.
+        As `Lock.release`.
+        """
+        own = self._to_release(self._own())
+        is_ours = await own.lease.release()
+        self._return(own)
+        return is_ours
 
     async def locked(self) -> bool:
         """Ask the source whether anybody holds the lock; one round trip."""
         return (await self._source.info(self.name)).is_held
 
     async def __aenter__(self) -> AsyncLease:
+        own = self._own()
         lease = await self._source.take(self._options, True, self._options.timeout_ms)
         if lease is None:
             raise self._timed_out()
-        self._entered.setdefault(this_task(), []).append(lease)
+        own.enter(lease)
         return lease
 
     async def __aexit__(
@@ -75,13 +77,17 @@ class AsyncLock(BaseLock):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        entered = self._entered.get(this_task())
-        if not entered:
+        block = self._own().innermost_block()
+        if block is None:
             raise self._not_held()
-        await entered.pop().leave_block(error)
+        self._forget(block)
+        await block.lease.leave_block(error)
+
+    def _own(self) -> OwnLeases[AsyncLease]:
+        return self._of_task.setdefault(this_task(), OwnLeases())
 
 
-class AsyncRLock(BaseLock):
+class AsyncRLock(BaseHandle):
     """A re-entrant handle to a named lock: `source.rlock(name)` makes one.
 
     Each task must release it as often as it acquired it.
@@ -100,7 +106,7 @@ class AsyncRLock(BaseLock):
         """The lease that this task holds by this handle."""
         return self._holding().lease
 
-    async def acquire(self, blocking: bool = True, timeout: float = -1) -> AsyncLease | None:
+    async def acquire(self, blocking: bool = True, timeout: float | None = -1) -> AsyncLease | None:
         """Acquire the lock, or enter it again, and return the lease; parameters and errors as `RLock.acquire`."""
         may_wait, timeout_ms = waiting(blocking, timeout, self._options.timeout_ms)
         holding = self._holding()
@@ -111,14 +117,17 @@ class AsyncRLock(BaseLock):
             holding.begin(lease)
         return lease
 
-    async def release(self) -> None:
-        """Take one frame off, and release the lease with the last one; NotHeldError if this task holds nothing."""
+    async def release(self) -> bool:
+        """Take one frame off, and release the lease with the last one; return whether it was still ours. NotHeldError
+        if this task holds nothing.
+        """
         holding = self._holding()
-        lease = holding.lease
+        lease, depth = holding.lease, holding.depth
         if lease is None:
             raise self._not_held()
-        if holding.end(holding.depth):
-            await lease.release()
+        is_ours = await lease.release() if depth == 1 else lease.is_valid
+        holding.end(depth)
+        return is_ours
 
     async def locked(self) -> bool:
         """Ask the source whether anybody holds the lock; one round trip."""

@@ -98,10 +98,13 @@ class BaseLease:
             raise problem
 
     def release_soon(self) -> None:
-        """End the lease at once, and tell the source in the background: the only call allowed in a signal handler."""
+        """End the lease at once, and tell the source in the background: the only call allowed in a signal handler.
+
+        If the source then reports that it had ended the lease before, that is announced as any loss.
+        """
         self._record.check_own()
         if self._begin_release():
-            self._abandon()
+            keeper().release(self._record)
 
     @property
     def tenure(self) -> Tenure:
@@ -111,33 +114,41 @@ class BaseLease:
             record.tenure = MEMORY.of(self.sequencer)
         return record.tenure
 
-    def _begin_release(self) -> str | None:
-        """Leave held; return the new state, None if it had left held. If it is too late, announce the loss: the keeper
-        may not have seen it yet, and takes a lease that has left held for a released one (H3).
+    def _begin_release(self) -> bool:
+        """Leave held, and return whether this call did. If it is too late, announce the loss: the keeper may not have
+        seen it yet, and takes a lease that has left held for a released one (H3).
         """
         ended_as = self._record.begin_release()
         if ended_as == EXPIRED:
-            keeper().expire(self._record)
-        return ended_as
+            keeper().announce_loss(self._record)
+        return ended_as is not None
 
-    def _abandon(self) -> None:
-        record = self._record
-        keeper().abandon(record.driver, record.lock, record.claim, record.ttl_ms)
-
-    def _after_release(self, error: BaseException | None) -> None:
-        """Call hooks and log; have the keeper abandon a claim that the source may still have."""
+    def _after_release(self, loss: str | None) -> bool:
+        """Announce the loss that the source reported, or call hooks and log; return whether the lease was still ours
+        (H3).
+        """
         record = self._record
         keeper().forget(record)
-        if error is None:
+        if loss is not None:
+            record.found_lost(loss)
+            keeper().announce_loss(record)
+        elif record.state == RELEASED:
             self._listeners.emit(record, "released")
-            return
+        return record.state == RELEASED
+
+    def _after_failed_release(self, error: BaseException) -> bool:
+        """Have the keeper abandon a claim that the source may still have; return whether the lease was still ours."""
+        record = self._record
+        keeper().forget(record)
         record.leave_held(RELEASED, "it was released")
         if record.state == EXPIRED:  # Perhaps interrupted before the loss was announced.
-            keeper().expire(record)
-        self._abandon()
+            keeper().announce_loss(record)
+        keeper().abandon(record.driver, record.lock, record.claim, record.ttl_ms)
         if isinstance(error, FencelockError):
             logger.warning("lock %r is released in the background: %s", record.lock, error)
-            record.emit("released", reason=str(error))
+            if record.state == RELEASED:
+                record.emit("released", reason=str(error))
+        return record.state == RELEASED
 
     def leave_inner_block(self, error: BaseException | None) -> None:
         """End a `with` block inside another one with the same lease: as the outer one will, without the release."""
@@ -208,7 +219,8 @@ class Lease(BaseLease):
         return Lost(self._record)
 
     def release(self) -> bool:
-        """Give the lock back; return whether it still held the lock. Idempotent; never frees another holder's (H4).
+        """Give the lock back; return whether the lease was still ours: False if it had expired, was lost, or was
+        released before. Idempotent; never frees another holder's lock (H4).
 
         Waits for the lease's open guarded transactions, until its deadline at most. If the source is unavailable,
         the keeper goes on trying in the background, and the ttl ends the lease at the latest. LeaseInheritedError in a
@@ -218,22 +230,18 @@ class Lease(BaseLease):
         record.check_own()
         if record.open_transactions:
             record.check_may_release(self._who())
-        ended_as = None
         try:
-            ended_as = self._begin_release()
-            if ended_as is None:
+            if not self._begin_release():
                 return False
             if record.open_transactions:
                 record.wait_for_guarded()
-            self._driver.run(renewal.release(record.lock, record.claim))
+            loss = self._driver.run(renewal.end_lease(record.lock, record.claim))
         except FencelockError as error:
-            self._after_release(error)
+            return self._after_failed_release(error)
         except BaseException as error:
-            self._after_release(error)
+            self._after_failed_release(error)
             raise
-        else:
-            self._after_release(None)
-        return ended_as == RELEASED
+        return self._after_release(loss)
 
     def leave_block(self, error: BaseException | None) -> None:
         """End a `with` block: release, and raise the loss if the body ended well, or note it on the body's exception

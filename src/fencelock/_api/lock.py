@@ -1,32 +1,27 @@
 """`Lock` and `RLock`: handles to a named lock that behave as those of `threading`. `BaseLock` is what the twins share.
 
 Promise: `__exit__` releases the lease that its own `__enter__` got, and no other, even if a signal handler raises in
-the middle of it; `acquire` returns the lease, or None when it was not obtained; threads may share a handle. A second
-acquire of a `Lock` by its holder waits. Entering an `RLock` again returns the same lease with the same token (T3) and
-costs no round trip; after a loss it raises, and never gets a fresh grant under an outer frame that still believes in
-the old one.
+the middle of it; `acquire` returns the lease, or None when it was not obtained. Threads may share a handle: `release`
+ends the thread's own lease, even one that is over, and never another thread's; a thread that has none ends the last
+one acquired (H4). A second acquire of a `Lock` by its holder waits. Entering an `RLock` again returns the same lease
+with the same token (T3) and costs no round trip; after a loss it raises, and never gets a fresh grant under an outer
+frame that still believes in the old one.
 """
 
 import threading
 from types import TracebackType
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic
 
-from fencelock._api.lease import BaseLease, Lease
+from fencelock._api.lease import Lease
 from fencelock._api.lock_options import LockOptions, waiting
+from fencelock._api.own_leases import AnyLease, Holding, OwnLease, OwnLeases
 from fencelock.errors import AcquireTimeoutError, FencelockError, NotHeldError
 
 if TYPE_CHECKING:
     from fencelock._api.source import Source
 
 
-class Entered(threading.local):
-    """The leases that one thread's `with` blocks over one handle got, the innermost last."""
-
-    def __init__(self) -> None:
-        self.leases: list[Lease] = []
-
-
-class BaseLock:
+class BaseHandle:
     """What all handles to a lock share, without I/O."""
 
     def __init__(self, options: LockOptions) -> None:
@@ -61,7 +56,48 @@ class BaseLock:
         return NotHeldError(f"lock {self.name!r} cannot be released: this handle holds nothing; acquire it first")
 
 
-class Lock(BaseLock):
+class BaseLock(BaseHandle, Generic[AnyLease]):
+    """What `Lock` and its async twin share, without I/O: which lease a release ends."""
+
+    def __init__(self, options: LockOptions) -> None:
+        super().__init__(options)
+        self._current: OwnLease[AnyLease] | None = None
+
+    def __repr__(self) -> str:
+        return self._described(self._current is not None)
+
+    @property
+    def current(self) -> AnyLease | None:
+        """The lease of the last `acquire()` of this handle, in any thread, that the handle has not released."""
+        return None if self._current is None else self._current.lease
+
+    def _to_release(self, own: OwnLeases[AnyLease]) -> OwnLease[AnyLease]:
+        found = own.newest() or self._current
+        if found is None:
+            raise self._not_held()
+        return found
+
+    def _return(self, own: OwnLease[AnyLease]) -> None:
+        own.set_returned()
+        self._drop_current(own)
+
+    def _forget(self, block: OwnLease[AnyLease]) -> None:
+        block.forget()
+        self._drop_current(block)
+
+    def _drop_current(self, own: OwnLease[AnyLease]) -> None:
+        if self._current is own:
+            self._current = None
+
+
+class _OfThread(threading.local):
+    """One thread's own leases; a thread takes them along when it ends, and no later thread has them."""
+
+    def __init__(self) -> None:
+        self.own: OwnLeases[Lease] = OwnLeases()
+
+
+class Lock(BaseLock[Lease]):
     """A handle to a named lock: `source.lock(name)` makes one.
 
     Acquire it, or use it as a context manager, which yields the lease.
@@ -70,48 +106,64 @@ class Lock(BaseLock):
     def __init__(self, source: "Source", options: LockOptions) -> None:
         super().__init__(options)
         self._source = source
-        self._entered = Entered()
-        self.current: Lease | None = None
-        """The lease of the last `acquire()` of this handle that was not released by the handle."""
+        self._of_thread = _OfThread()
 
-    def __repr__(self) -> str:
-        return self._described(self.current is not None)
-
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> Lease | None:
+    def acquire(self, blocking: bool = True, timeout: float | None = -1) -> Lease | None:
         """Acquire the lock and return the lease, or None if it was not obtained.
 
-        `timeout` is seconds, -1 the handle's own. ValueError and OverflowError as `threading.Lock.acquire` has them,
-        SourceError if the source cannot be asked.
+        `timeout` is seconds, None waits for ever, and -1 is the handle's own. ValueError and OverflowError as
+        `threading.Lock.acquire` has them, SourceError if the source cannot be asked.
         """
-        lease = self._source.take(self._options, *waiting(blocking, timeout, self._options.timeout_ms))
+        may_wait, timeout_ms = waiting(blocking, timeout, self._options.timeout_ms)
+        own = self._of_thread.own
+        own.check_may_acquire()
+        lease = self._source.take(self._options, may_wait, timeout_ms)
         if lease is not None:
-            self.current = lease
+            try:
+                self._current = own.acquire(lease)
+            except BaseException:
+                self._undo(own, lease)
+                raise
         return lease
 
-    def release(self) -> None:
-        """Release what the last `acquire()` of this handle got, from any thread; NotHeldError if there is nothing."""
-        lease, self.current = self.current, None
-        if lease is None:
-            raise self._not_held()
-        lease.release()
+    def release(self) -> bool:
+        """Release this thread's own lease, or, if it has none, the last one acquired; return whether it was still ours.
+
+        Its own is the last lease that the thread got from this handle and has not released through it, even if that
+        is over: then this returns False, and ends no other thread's (H4). NotHeldError if there is nothing to release.
+        """
+        own = self._to_release(self._of_thread.own)
+        try:
+            is_ours = own.lease.release()
+            self._return(own)
+        except FencelockError:
+            raise
+        except BaseException:
+            # A signal handler raised before the release was on its way: nobody else would see to it.
+            own.lease.release_soon()
+            raise
+        return is_ours
 
     def locked(self) -> bool:
         """Ask the source whether anybody holds the lock; one round trip."""
         return self._source.info(self.name).is_held
 
     def __enter__(self) -> Lease:
-        entered = self._entered.leases
+        own = self._of_thread.own
         lease = self._source.take(self._options, True, self._options.timeout_ms)
         if lease is None:
             raise self._timed_out()
         try:
-            entered.append(lease)
+            own.enter(lease)
         except BaseException:
-            # A signal handler raised at the last moment: `__exit__` will not run and release the lease (H5).
-            entered[:] = [kept for kept in entered if kept is not lease]
-            lease.release_soon()
+            self._undo(own, lease)
             raise
         return lease
+
+    def _undo(self, own: OwnLeases[Lease], lease: Lease) -> None:
+        """A signal handler raised at the last moment: the caller has no lease to release (H5)."""
+        own.forget(lease)
+        lease.release_soon()
 
     def __exit__(
         self,
@@ -119,56 +171,18 @@ class Lock(BaseLock):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        entered = self._entered.leases
-        if not entered:
+        block = self._of_thread.own.innermost_block()
+        if block is None:
             raise self._not_held()
-        lease = entered[-1]
         try:
-            entered.pop()
-            lease.leave_block(error)
+            self._forget(block)
+            block.lease.leave_block(error)
         except FencelockError:
             raise
         except BaseException:
             # A signal handler raised before the release was on its way: nobody else would see to it.
-            lease.release_soon()
+            block.lease.release_soon()
             raise
-
-
-AnyLease = TypeVar("AnyLease", bound=BaseLease)
-
-
-class Holding(Generic[AnyLease]):
-    """A re-entrant lock in one thread or task: the lease, and how many frames hold it."""
-
-    __slots__ = ("depth", "lease")
-
-    def __init__(self) -> None:
-        self.lease: AnyLease | None = None
-        self.depth = 0
-
-    def again(self) -> AnyLease | None:
-        """Return the lease for one more frame; None if there is none yet. Raises the loss if it was lost."""
-        lease = self.lease
-        if lease is None or lease.is_inherited:
-            return None
-        lease.check_valid()
-        self.depth += 1
-        return lease
-
-    def begin(self, lease: AnyLease) -> None:
-        """Hold a fresh lease for a first frame."""
-        self.depth = 1
-        self.lease = lease
-
-    def end(self, depth: int) -> bool:
-        """Take the frame off that was entered as the `depth`th, and return whether it was the first one.
-
-        Idempotent, so that a caller may repeat it after a signal handler interrupted it.
-        """
-        self.depth = depth - 1
-        if depth == 1:
-            self.lease = None
-        return depth == 1
 
 
 class _Local(threading.local):
@@ -176,7 +190,7 @@ class _Local(threading.local):
         self.holding: Holding[Lease] = Holding()
 
 
-class RLock(BaseLock):
+class RLock(BaseHandle):
     """A re-entrant handle to a named lock: `source.rlock(name)` makes one.
 
     Each thread must release it as often as it acquired it.
@@ -195,10 +209,10 @@ class RLock(BaseLock):
         """The lease that this thread holds by this handle."""
         return self._local.holding.lease
 
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> Lease | None:
+    def acquire(self, blocking: bool = True, timeout: float | None = -1) -> Lease | None:
         """Acquire the lock, or enter it again, and return the lease; None if it was not obtained.
 
-        `timeout` is seconds, -1 the handle's own. LeaseExpiredError or LeaseLostError if this thread's lease was lost:
+        `timeout` as for `Lock.acquire`. LeaseExpiredError or LeaseLostError if this thread's lease was lost:
         its outer frames must end first. SourceError if the source cannot be asked.
         """
         may_wait, timeout_ms = waiting(blocking, timeout, self._options.timeout_ms)
@@ -216,14 +230,26 @@ class RLock(BaseLock):
                 raise
         return lease
 
-    def release(self) -> None:
-        """Take one frame off, and release the lease with the last one; NotHeldError if this thread holds nothing."""
+    def release(self) -> bool:
+        """Take one frame off, and release the lease with the last one; return whether it was still ours.
+
+        NotHeldError if this thread holds nothing.
+        """
         holding = self._local.holding
-        lease = holding.lease
+        lease, depth = holding.lease, holding.depth
         if lease is None:
             raise self._not_held()
-        if holding.end(holding.depth):
-            lease.release()
+        try:
+            is_ours = lease.release() if depth == 1 else lease.is_valid
+            holding.end(depth)
+        except FencelockError:
+            raise
+        except BaseException:
+            # A signal handler raised before the frame was off, or before the release was on its way.
+            if holding.end(depth):
+                lease.release_soon()
+            raise
+        return is_ours
 
     def locked(self) -> bool:
         """Ask the source whether anybody holds the lock; one round trip."""

@@ -76,17 +76,22 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _LARGEST_NUMBER
 
 
-def waiting(blocking: bool, timeout: float, default_ms: int | None) -> tuple[bool, int | None]:
-    """Return (may wait, timeout in ms) by the rules of `threading.Lock.acquire`; -1 is the handle's own timeout."""
+def waiting(blocking: bool, timeout: float | None, default_ms: int | None) -> tuple[bool, int | None]:
+    """Return (may wait, timeout in ms) by the rules of `threading.Lock.acquire`. -1 is the handle's own timeout, None
+    waits for ever.
+    """
     if blocking and timeout == -1:
         return True, default_ms
     if not blocking:
         if timeout != -1:
             raise ConfigError("can't specify a timeout for a non-blocking call: leave out timeout, or block")
         return False, 0
+    if timeout is None:
+        return True, None
     if not timeout >= 0:  # Written so that it is true of NaN.
         raise ConfigError(
-            f"timeout must be a non-negative number of seconds, or -1 for the handle's own; not {timeout!r}"
+            f"timeout must be a non-negative number of seconds, -1 for the handle's own, or None to wait for ever; not "
+            f"{timeout!r}"
         )
     if timeout > threading.TIMEOUT_MAX:
         raise OverflowError(f"timeout {timeout!r} is larger than threading.TIMEOUT_MAX, {threading.TIMEOUT_MAX}")

@@ -1,18 +1,21 @@
 """Renew and end leases: the keeper's batches, release, and breaking the lease of another holder.
 
-Promise: a renewal's deadlines count from before the request was sent (H1); release is idempotent (H4). Never: a lease
-extended by a reply that arrived after its deadline; `_keeper/keeper.py` ensures that.
+Promise: a renewal's deadlines count from before the request was sent (H1); release is idempotent (H4), and tells a
+lease that had ended before (H3). Never: a lease extended by a reply that arrived after its deadline;
+`_keeper/keeper.py` ensures that.
 """
 
 from typing import NamedTuple
 
 from fencelock._flows.retry import ask_source
+from fencelock.errors import FencelockError
 from fencelock.model import SourceInfo
 from fencelock.protocol.generators import ask
 from fencelock.protocol.source_requests import (
     NOW,
     Break,
     Broken,
+    Inspect,
     RaiseEpoch,
     ReadSource,
     Release,
@@ -40,6 +43,19 @@ def renew(leases: tuple[tuple[str, str], ...]) -> SourceFlow[Beat]:
 def release(lock: str, claim: str) -> SourceFlow[Released]:
     """End the claim wherever it is, and return whether it held the lock."""
     return ask_source(Release(lock, claim))
+
+
+def end_lease(lock: str, claim: str) -> SourceFlow[str | None]:
+    """Release a lease; return why it was lost if the source had ended it before, else None (H3)."""
+    if (yield from release(lock, claim)).was_held:
+        return None
+    found = "the source had ended it before it was released"
+    try:
+        info = yield from ask_source(Inspect(lock))
+    except FencelockError:
+        return found
+    now = "nobody holds" if info.holder is None else f"with token {info.token}, {info.holder} holds"
+    return f"{found}; {now} the lock now"
 
 
 def break_lock(lock: str, claim: str, holder: str, reason: str) -> SourceFlow[Broken]:

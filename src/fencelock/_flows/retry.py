@@ -3,7 +3,8 @@
 Promise: a request whose outcome is unknown is repeated under the same claim, MAX_TRIES times; requests are idempotent,
 so the answer is the one that was lost. Where the last token of a block is spent, a block is reserved first (T1). A
 claim that is refused after a lost reply is ended: the lost request may still be under way, and its grant would reach
-nobody (H5). Never: repeated after a definite error, or without end.
+nobody (H5). A release that was repeated is answered as one that held the lock: the first request may have ended the
+lease, so the second answer proves no loss (H3). Never: repeated after a definite error, or without end.
 """
 
 from typing import overload
@@ -70,6 +71,6 @@ def ask_source(request: SourceRequest) -> SourceFlow[SourceReply]:
         if not isinstance(reply, BlockSpent):
             if is_in_doubt and isinstance(reply, Busy) and isinstance(request, Acquire):
                 yield from ask_source(Release(request.lock, request.claim))
-            return reply
+            return Released(was_held=True) if is_in_doubt and isinstance(reply, Released) else reply
         yield from ask_source(ReserveBlock())
         tries_left = MAX_TRIES

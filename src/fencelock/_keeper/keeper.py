@@ -23,7 +23,7 @@ from fencelock._drivers.shutdown import SHUTDOWN
 from fencelock._drivers.sync import SyncDriver
 from fencelock._flows import acquire, renewal
 from fencelock._keeper.callback_thread import CallbackThread
-from fencelock._keeper.record import DEADLINE_PASSED, EXPIRED, HELD, LOST, RELEASED, LeaseRecord
+from fencelock._keeper.record import DEADLINE_PASSED, EXPIRED, HELD, LOST, RELEASED, LeaseRecord, Listeners
 from fencelock._keeper.schedule import Schedule, first_beat_ms
 from fencelock.clock import boottime_ms
 from fencelock.errors import FencelockError
@@ -49,18 +49,26 @@ class Wake(NamedTuple):
 
 
 class Abandon(NamedTuple):
-    """A claim that the source may have and that will not be used."""
+    """A claim that the source may have and that will not be used.
+
+    `record` is its lease, if the source's answer still tells whether that was lost before it was released.
+    """
 
     driver: SyncDriver
     lock: str
     claim: str
     give_up_ms: int
+    record: LeaseRecord | None = None
 
 
-class Expired(NamedTuple):
-    """Another thread saw that the deadline of a lease has passed, before the keeper did."""
+class Over(NamedTuple):
+    """Another thread saw that a lease is lost or has expired, before the keeper did.
+
+    It keeps the listeners alive: the program may have dropped the lease by the time that they are called.
+    """
 
     record: LeaseRecord
+    listeners: Listeners
 
 
 class Stop(NamedTuple):
@@ -72,7 +80,7 @@ class Keeper:
 
     def __init__(self, now_ms: Callable[[], int] = boottime_ms) -> None:
         self._now_ms = now_ms
-        self._inbox: queue.SimpleQueue[Wake | Abandon | Expired | Stop] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[Wake | Abandon | Over | Stop] = queue.SimpleQueue()
         self._arrivals: dict[str, LeaseRecord] = {}
         self._wake_ms = math.inf
         self._schedule = Schedule()
@@ -106,9 +114,14 @@ class Keeper:
         """Release a claim in the background. Safe in signal handlers and finalizers."""
         self._inbox.put(Abandon(driver, lock, claim, self._now_ms() + ttl_ms))
 
-    def expire(self, record: LeaseRecord) -> None:
-        """Announce the loss of a lease whose deadline has passed. Safe in signal handlers."""
-        self._inbox.put(Expired(record))
+    def release(self, record: LeaseRecord) -> None:
+        """Release a lease in the background, and announce it if it was lost before. Safe in signal handlers."""
+        give_up_ms = self._now_ms() + record.ttl_ms
+        self._inbox.put(Abandon(record.driver, record.lock, record.claim, give_up_ms, record))
+
+    def announce_loss(self, record: LeaseRecord) -> None:
+        """Announce, once, that a lease is lost, or that its deadline has passed. Safe in signal handlers."""
+        self._inbox.put(Over(record, record.listeners))
 
     def stop(self, timeout_s: float) -> None:
         """Release every held lease, and wait at most `timeout_s` for that."""
@@ -150,7 +163,7 @@ class Keeper:
                 while not isinstance(message, Stop):
                     if isinstance(message, Abandon):
                         self._take_abandoned(message)
-                    elif isinstance(message, Expired):
+                    elif isinstance(message, Over):
                         self._end(message.record, EXPIRED, DEADLINE_PASSED)
                     message = self._inbox.get_nowait()
                 self._release_everything()
@@ -200,12 +213,12 @@ class Keeper:
         if record.state not in {EXPIRED, LOST} or record.is_announced:
             return
         record.is_announced = True
-        self._announce_loss(record)
+        self._call_listeners(record)
         if record.state == EXPIRED:
             give_up_ms = self._now_ms() + record.ttl_ms
             self._take_abandoned(Abandon(record.driver, record.lock, record.claim, give_up_ms))
 
-    def _announce_loss(self, record: LeaseRecord) -> None:
+    def _call_listeners(self, record: LeaseRecord) -> None:
         listeners = record.listeners
         reason = record.reason or ""
         for listener in listeners.callbacks:
@@ -256,16 +269,27 @@ class Keeper:
             if message.driver in unreachable or not self._is_released(message):
                 unreachable.add(message.driver)
                 if now_ms < message.give_up_ms:  # Later its ttl has ended it.
-                    self._abandoned[claim] = message
+                    # A release that is repeated, and finds no lease to end, proves no loss.
+                    self._abandoned[claim] = message._replace(record=None)
         self._retry_ms = self._now_ms() + ABANDON_PAUSE_MS if unreachable else 0
 
     def _is_released(self, message: Abandon) -> bool:
         try:
-            message.driver.run(renewal.release(message.lock, message.claim))
+            if message.record is None:
+                message.driver.run(renewal.release(message.lock, message.claim))
+            else:
+                self._release(message.record)
         except Exception as error:
             self._log_failure(error, logging.INFO, "a claim on lock %r could not be released now: %s", message.lock)
             return False
         return True
+
+    def _release(self, record: LeaseRecord) -> None:
+        loss = record.driver.run(renewal.end_lease(record.lock, record.claim))
+        # After the deadline the lease may have expired since its holder released it: that is no loss.
+        if loss is not None and self._now_ms() < record.deadline_ms:
+            record.found_lost(loss)
+            self._end(record, LOST, loss)
 
     def _take_last_abandons(self) -> None:
         """Abandon the claims of the threads that the interpreter's end woke; they send them at once, or never."""

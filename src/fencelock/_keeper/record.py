@@ -1,11 +1,12 @@
 """The state of one lease in this process, which keeper, lease and guards share.
 
-    held ──release()──────────────> released
+    held ──release()──────────────> released ──the source had ended it before──> lost
       ├──own deadline passed──────> expired
       ├──the source refused───────> lost
       └──fork, in the child───────> inherited
 
-Promise: one thread moves the record out of `held`, once and for good. A renewal never moves the deadline of a lease
+Promise: one thread moves the record out of `held`, once and for good; only the source's answer to that release, "not
+yours", still changes what it was (H3). A renewal never moves the deadline of a lease
 that was over when its reply arrived, nor of one that was reported to be over. Never: I/O, or a mutex held while a
 user's code runs; a strong reference to a user's object, which may refer to the lease.
 """
@@ -251,6 +252,13 @@ class LeaseRecord:
         """Leave held for released, or for expired if it is too late; return the new state, None if it had left held."""
         state, reason = (RELEASED, "it was released") if self.remaining_ms() else (EXPIRED, DEADLINE_PASSED)
         return state if self.leave_held(state, reason) else None
+
+    def found_lost(self, reason: str) -> None:
+        """Make a released lease a lost one: the source answered the release that it had ended the lease before."""
+        with PROCESS.mutex:
+            if self._state == RELEASED:
+                self.reason = reason
+                self._state = LOST
 
     def is_over(self) -> bool:
         """Return whether the lease is over, by its state or by the clock at this moment."""

@@ -156,7 +156,7 @@ class BlockSpent(NamedTuple):
 
 
 class Released(NamedTuple):
-    """The claim has ended. `was_held`: it held the lock until now."""
+    """The claim has ended. `was_held`: it held the lock until now; if not, its lease was lost (H3)."""
 
     was_held: bool
 

@@ -21,7 +21,7 @@ def expire(lease: Any) -> None:
     """
     record = _record_of(lease)
     record.deadline_ms = boottime_ms()
-    keeper().expire(record)
+    keeper().announce_loss(record)
 
 
 def lose(lease: Any, reason: str = "a test made it lost") -> None:
@@ -31,7 +31,7 @@ def lose(lease: Any, reason: str = "a test made it lost") -> None:
     """
     record = _record_of(lease)
     record.leave_held(LOST, reason)
-    keeper().expire(record)
+    keeper().announce_loss(record)
     keeper().abandon(record.driver, record.lock, record.claim, record.ttl_ms)
 
 

@@ -16,12 +16,12 @@ from fencelock._api.validation import scope_of
 from fencelock._drivers.aio import AsyncDriver
 from fencelock._drivers.sync import SyncDriver
 from fencelock._flows.acquire import MIN_CLAIMS, Attempt, acquire
-from fencelock._flows.renewal import release
+from fencelock._flows.renewal import end_lease, release
 from fencelock.hooks import NO_HOOKS
 from fencelock.protocol import GuardStore, SourceFlow, SourceStore
 from fencelock.stores.registry import guard_store, source_store
 
-__all__ = ["MIN_CLAIMS", "Attempt", "acquire", "guard_store", "release", "source_store"]
+__all__ = ["MIN_CLAIMS", "Attempt", "acquire", "end_lease", "guard_store", "release", "source_store"]
 
 REQUEST_TIMEOUT_S = 30.0
 """How long a check waits for threads and tasks that should end at once."""

@@ -33,6 +33,7 @@ _ENFORCED = "tests/rules/test_guard_enforcement.py"
 _SEALS = "tests/rules/test_guard_seals.py"
 _ENDS = "tests/rules/test_guard_ends.py"
 _FLOWS = "tests/unit/test_flows.py"
+_LEASES = "tests/rules/test_leases.py"
 _KEEPING = "tests/unit/test_keeper.py"
 _STORE = "tests/unit/test_source_sqlite.py"
 _OPTIMISTIC = "stores/quorum/guard_codec.py"
@@ -69,8 +70,12 @@ MUTANTS = (
     Mutant("H1 time left beyond the ttl", _ACQUIRE, "min(remaining_ms, ttl_ms) - margin", "remaining_ms - margin", _FLOWS),
     Mutant("H1 late grant is used", _ACQUIRE, "    if now_ms >= until_ms:", "    if False:", _FLOWS),
     Mutant("H2 late renewal revives", _RECORD, "if self._was_reported_over or received_ms >= self.deadline_ms:", "if False:", _KEEPING),
-    Mutant("H2 loss is not told", _KEEPER, "        self._announce_loss(record)\n", "", _KEEPING),
+    Mutant("H2 loss is not told", _KEEPER, "        self._call_listeners(record)\n", "", _KEEPING),
     Mutant("H2 expiry leaves its claim", _KEEPER, "        if record.state == EXPIRED:\n", "        if False:\n", _KEEPING),
+    Mutant("H3 the answer to a release is thrown away", "_flows/renewal.py", "(yield from release(lock, claim)).was_held", "(yield from release(lock, claim)) is not None", _LEASES),
+    Mutant("H3 a repeated release is a loss", "_flows/retry.py", "Released(was_held=True) if is_in_doubt and isinstance(reply, Released) else reply", "reply", _LEASES),
+    Mutant("H4 release ends another thread's lease", "_api/lock.py", "own.newest() or self._current", "self._current", _LEASES),
+    Mutant("H4 a released lease stays its thread's own", "_api/own_leases.py", "        self.is_returned = True\n        if not self.is_block:\n", "        if False:\n", _LEASES),
     Mutant("H4 ended claim granted again", _SQL, "AND forgotten_us < ? AND ended_claim IS NOT ?", "AND (? OR ? OR 1)", "tests/rules/test_claims.py"),
     Mutant("H4 late duplicate", _QUEUEING, "return claim == self.ended_claim or born_us <= max(self.forgotten_us, self.born_after_us)", "return False", "tests/rules/test_claims.py"),
     Mutant("H4 release by an old claim", _SQL, "WHERE name = ? AND claim = ?;", "WHERE name = ? AND (? OR 1);", _STORE),

@@ -72,11 +72,11 @@ class RunSession:
             self._announce_new_file(source.url)
             lease = self._lease = self._acquire(source)
             code = self._run_under(lease)
-            is_lost = self._supervisor.is_lost or lease.lost.is_set()
-            if is_lost:
-                complain(f"lock {lease.lock!r}: the lease was lost ({self._loss}); CMD ended with {code}")
             is_closed = self._close_guards(lease)
-            lease.release()
+            # A lease that ended while CMD was finishing may show only in the source's answer to the release.
+            is_lost = not lease.release() or self._supervisor.is_lost
+            if is_lost:
+                complain(f"lock {lease.lock!r}: the lease was lost ({self._why_lost(lease)}); CMD ended with {code}")
         return LEASE_LOST if is_lost else code or (0 if is_closed else UNAVAILABLE)
 
     def _acquire(self, source: fencelock.Source) -> fencelock.Lease:
@@ -102,6 +102,15 @@ class RunSession:
                 "FENCELOCK_SEQUENCER": str(lease.sequencer),
             }
         )
+
+    def _why_lost(self, lease: fencelock.Lease) -> str:
+        try:
+            lease.check_valid()
+        except fencelock.LeaseLostError as error:
+            return error.reason
+        except fencelock.LeaseError:
+            pass
+        return self._loss
 
     def _close_guards(self, lease: fencelock.Lease) -> bool:
         """Make the lease's token stale at the guards (G10); return whether that succeeded at all of them."""

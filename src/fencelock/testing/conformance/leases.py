@@ -1,4 +1,4 @@
-"""Checks of a source's leases: rules H1, H2, H4, H5 and H9."""
+"""Checks of a source's leases: rules H1, H2, H3, H4, H5 and H9."""
 
 from collections.abc import Callable
 
@@ -7,7 +7,7 @@ from fencelock.protocol import SourceFlow
 from fencelock.testing.conformance.faults import LostReplies
 from fencelock.testing.conformance.rig import require
 from fencelock.testing.conformance.source_rig import Claimant, SourceRig, ask_flow, draw_flow
-from fencelock.testing.runners import Attempt, acquire, release
+from fencelock.testing.runners import Attempt, acquire, end_lease, release
 
 THREADS = 4
 ROUNDS = 4
@@ -118,6 +118,34 @@ class LeaseChecks(SourceRig):
         holder.hold()
         holder.release()
         require(not holder.release().was_held, "H4: a second release finds no lease to end")
+
+    def test_release_says_that_a_broken_lease_was_lost(self) -> None:
+        """H3: a holder that is done before its next renewal learns of a loss from this reply alone."""
+        for lock, is_taken in (("free again", False), ("taken again", True)):
+            holder = self.claimant(lock)
+            holder.hold()
+            self.break_lock(lock)
+            if is_taken:
+                self.claimant(lock).hold()
+            require(not holder.release().was_held, f"H3: release says that a broken lease was lost: {lock}")
+
+    def test_release_says_that_a_lease_was_taken_over(self) -> None:
+        """H3: a holder that was frozen past its ttl may end its work before it looks at a clock."""
+        holder = self.brief()
+        holder.hold()
+        self.let_expire()
+        self.claimant().hold()
+        require(not holder.release().was_held, "H3: release says that another claim took the lease over")
+
+    def test_release_says_that_the_epoch_was_raised(self) -> None:
+        """H3: a new history ends every lease."""
+        if not self.has_epochs:
+            return
+        holder = self.claimant()
+        holder.hold()
+        self.raise_epoch()
+        require(not holder.release().was_held, "H3: release says that the lease ended with its epoch")
+        self.claimant().hold()
 
     def test_release_by_an_old_claim_frees_nobody_elses_lock(self) -> None:
         """H4: redis-py once released by name."""
@@ -261,8 +289,10 @@ class LeaseChecks(SourceRig):
         if grant is None or attempt.claim is None:
             raise AssertionError("T3: an acquire whose reply was lost is granted when it is asked again")
         require(self.info().token == grant.token, "T3: the retry issues no second token")
-        self.runner.run(lossy, release("lock", attempt.claim))
+        loss = self.runner.run(lossy, end_lease("lock", attempt.claim))
         require(not self.info().is_held, "H4: a release whose reply was lost is done when it is asked again")
+        require(ask.Release not in lossy.to_lose, "the reply to the first release was lost")
+        require(loss is None, f"H3: a release that was repeated in doubt is no loss: {loss}")
 
     def test_a_lost_reply_to_a_poll_is_answered_again(self) -> None:
         """T3: a granted waiter whose reply was lost is not queued behind itself."""

@@ -253,16 +253,23 @@ def release(state: ClusterState, request: ask.Release) -> Operations:
     entry.is_over = True
     was_held = False
     if entry.session is not None and not entry.session.is_lost:
-        last_release = (
-            [wire.put(state.layout.last_release(entry.lock), b"%d" % entry.revision)] if entry.is_granted else []
-        )
+        more = []
+        if entry.is_granted:
+            last_release = wire.put(state.layout.last_release(entry.lock), b"%d" % entry.revision)
+            more = [last_release, wire.get(state.layout.record)]
         try:
             # Not by `state.execute`: whatever has become of the source, a claim may delete its own entry.
-            answer = yield EtcdCall(TXN, state.delete_entry(entry, *last_release))
+            answer = yield EtcdCall(TXN, state.delete_entry(entry, *more))
         except LeaseGoneError:
             entry.session.is_lost = True
         else:
-            was_held = entry.is_granted and answer.succeeded
+            was_held = entry.is_granted and answer.succeeded and not _is_of_older_epoch(entry, answer)
             state.highest = max(state.highest, answer.header.revision)
     state.end(entry, RELEASED)
     return ask.Released(was_held)
+
+
+def _is_of_older_epoch(entry: EtcdQueueEntry, answer: Any) -> bool:
+    """Return whether the epoch was raised over an entry that a release found, before its raiser deleted it."""
+    _, _, record, *_ = answer.responses
+    return any(entry.revision < kv.mod_revision for kv in record.response_range.kvs)

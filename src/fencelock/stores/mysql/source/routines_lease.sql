@@ -268,13 +268,14 @@ END;
 
 -- name: create_release
 -- End a claim for good, whether it holds the lock, waits, has ended or has not arrived yet. A claim never ends before it
--- was drawn, whatever the clocks do. The common case, that it held the lock, returns no row.
+-- was drawn, whatever the clocks do. The common case, that it held the lock, returns no row. A claim of an earlier epoch
+-- held nothing any more (H3).
 CREATE PROCEDURE fencelock_release(
     IN p_lock VARBINARY(512), IN p_claim VARCHAR(64) CHARACTER SET ascii, IN p_asked_us BIGINT)
 SQL SECURITY DEFINER MODIFIES SQL DATA
 releasing: BEGIN
-    DECLARE v_now_us, v_ticket BIGINT;
-    DECLARE v_was_held BOOLEAN;
+    DECLARE v_epoch, v_now_us, v_ticket BIGINT;
+    DECLARE v_was_held BOOLEAN DEFAULT FALSE;
     DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
     DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
     IF @@session.time_zone <> '+00:00' OR /*M! @@session.tx_isolation */ /*!80003 @@session.transaction_isolation */
@@ -284,11 +285,12 @@ releasing: BEGIN
     IF p_asked_us > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) + 31556952000000000 THEN
         CALL fencelock_refuse_time();
     END IF;
+    SELECT epoch INTO v_epoch FROM fencelock_source WHERE id = 1;
     UPDATE fencelock_lock SET
         claim = NULL, holder = NULL, deadline_us = 0, ended = 'it was released',
         forgotten_us = GREATEST(forgotten_us, ended_us), ended_claim = p_claim,
         ended_us = GREATEST(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)), p_asked_us, born_us)
-    WHERE name = p_lock AND claim = p_claim;
+    WHERE name = p_lock AND claim = p_claim AND epoch = v_epoch;
     IF ROW_COUNT() = 1 THEN
         LEAVE releasing;
     END IF;
@@ -296,13 +298,14 @@ releasing: BEGIN
     START TRANSACTION;
     CALL fencelock_hold_lock(p_lock);
     -- Once more: a cancelled acquire of this claim may have been granted between the two.
+    SELECT l.epoch = s.epoch INTO v_was_held
+    FROM fencelock_lock AS l JOIN fencelock_source AS s ON s.id = 1 WHERE l.name = p_lock AND l.claim = p_claim;
     UPDATE fencelock_lock SET
         claim = NULL, holder = NULL, deadline_us = 0, ended = 'it was released',
         forgotten_us = GREATEST(forgotten_us, ended_us), ended_claim = p_claim,
         ended_us = GREATEST(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)), p_asked_us, born_us)
     WHERE name = p_lock AND claim = p_claim;
-    SET v_was_held = ROW_COUNT() = 1;
-    IF NOT v_was_held THEN
+    IF ROW_COUNT() = 0 THEN
         SELECT ticket INTO v_ticket FROM fencelock_waiter WHERE claim = p_claim AND lock_name = p_lock;
         IF v_ticket IS NOT NULL THEN
             CALL fencelock_drop_waiter(p_lock, v_ticket, GREATEST(v_now_us, p_asked_us));

@@ -93,8 +93,18 @@ class ZooKeeperQueue:
         was_held = entry.is_granted and entry.end_reason is None
         session.end(entry, RELEASED)
         was_there = session.remove([entry], self._request_timeout_s)
+        # A node may outlive its epoch for a moment, until the raiser removes it.
+        was_held = was_held and was_there and not self._is_of_older_epoch(session, entry)
         self._sessions.close_if_idle()
-        return ask.Released(was_held and was_there)
+        return ask.Released(was_held)
+
+    def _is_of_older_epoch(self, session: ZooKeeperSession, entry: ZooKeeperQueueEntry) -> bool:
+        # The watch of the record was told of a change before the reply to the removal, which came later.
+        record = session.record
+        if record is None:
+            (found,) = session.answers([session.request_record()], self._request_timeout_s)
+            record = session.decode_record(found)
+        return entry.zxid < record.zxid
 
     # --- enter the queue ----------------------------------------------------------------------------------------------
     def _enqueue(self, session: ZooKeeperSession, entry: ZooKeeperQueueEntry, request: ask.Acquire) -> ask.SourceReply:
