@@ -1,13 +1,21 @@
 """Negative controls: the kit rejects a store that breaks a rule, by the check that is named after it."""
 
+import time
+
 import pytest
 
 from fencelock.errors import SourceError
 from fencelock.model import draw_claim
-from fencelock.protocol import ClaimEnded
+from fencelock.protocol import Acquire, ClaimEnded
 from fencelock.stores.memory.reference_model import ReferenceModel
-from fencelock.stores.memory.source import MemorySource
-from fencelock.testing.conformance import GuardConformance, SourceConformance, failure, failures
+from fencelock.stores.memory.source import MemoryConnection, MemorySource
+from fencelock.testing.conformance import (
+    AsyncSourceConformance,
+    GuardConformance,
+    SourceConformance,
+    failure,
+    failures,
+)
 from fencelock.testing.conformance.rig import Rig
 from tests.conformance.broken_guards import (
     BROKEN_DECISIONS,
@@ -16,7 +24,7 @@ from tests.conformance.broken_guards import (
     admit_other_locks,
     close_anything,
 )
-from tests.conformance.broken_sources import BROKEN
+from tests.conformance.broken_sources import BROKEN, LastInFirstOut
 from tests.conformance.memory_guard import InPlace
 from tests.conformance.test_memory import InMemory
 
@@ -66,6 +74,45 @@ def test_a_source_that_asks_for_a_fresh_claim_after_a_purge_passes():
     assert failure(kit_of(WaryAfterPurge), "test_purge_keeps_the_counter") is None
 
 
+OVERTAKEN_S = 0.05
+"""How long the first request takes; the others are answered in microseconds."""
+TURNS = "test_acquires_of_one_tick_are_served_in_the_order_of_their_calls"
+
+
+def test_a_source_that_serves_tasks_in_another_order_is_rejected():
+    class Store(MemorySource):
+        model_type = LastInFirstOut
+
+    class Kit(InMemory, AsyncSourceConformance):
+        def make_store(self, url):
+            return Store(url, now_us=self.clock.now_us)
+
+    assert isinstance(failure(Kit, TURNS), AssertionError)
+
+
+def test_a_driver_whose_requests_overtake_each_other_is_rejected(monkeypatch):
+    class Overtaking(MemoryConnection):
+        def perform(self, request):
+            if isinstance(request, Acquire) and request.holder == "task-0":
+                time.sleep(OVERTAKEN_S)
+            return super().perform(request)
+
+    class Store(MemorySource):
+        def connect(self, *, request_timeout_s):
+            return Overtaking(self, self._now_us)
+
+    class Kit(InMemory, AsyncSourceConformance):
+        def make_store(self, url):
+            return Store(url, now_us=self.clock.now_us)
+
+    async def go_at_once(turn, timeout_ms):
+        return timeout_ms
+
+    assert failure(Kit, TURNS) is None
+    monkeypatch.setattr("fencelock._drivers.turns.Turn.wait", go_at_once)
+    assert isinstance(failure(Kit, TURNS), AssertionError)
+
+
 def test_a_source_that_does_not_ring_is_rejected(monkeypatch):
     class Silent(InMemory, SourceConformance):
         pass
@@ -84,9 +131,9 @@ def test_a_source_that_begins_anew_for_each_client_is_rejected():
 
 
 def test_every_check_rejects_some_broken_source():
-    """A check that rejects nothing may check nothing. Two have their negative controls above."""
-    checks = {name for name in dir(SourceConformance) if name.startswith("test_")}
-    above = {"test_the_head_of_the_queue_is_told_of_a_release", "test_tokens_rise_for_a_source_opened_again"}
+    """A check that rejects nothing may check nothing. Three have their negative controls above."""
+    checks = {name for name in dir(AsyncSourceConformance) if name.startswith("test_")}
+    above = {"test_the_head_of_the_queue_is_told_of_a_release", "test_tokens_rise_for_a_source_opened_again", TURNS}
     assert checks == above | {check for _, check in BROKEN}
 
 

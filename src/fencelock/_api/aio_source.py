@@ -89,7 +89,9 @@ class AsyncSource(BaseSource):
         attempt = self._attempt(options)
         record = None
         try:
-            grant = await self._driver.run(acquire(attempt, may_wait=may_wait, timeout_ms=timeout_ms))
+            grant = await self._driver.run_in_turn(
+                options.name, timeout_ms, lambda left_ms: acquire(attempt, may_wait=may_wait, timeout_ms=left_ms)
+            )
             if grant is None:
                 return None
             listeners = Listeners(self._hooks, None if options.on_lost is None else on_this_loop(options.on_lost))

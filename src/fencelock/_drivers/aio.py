@@ -2,7 +2,8 @@
 
 Promise: a request never blocks the loop, and a cancelled task gets its CancelledError at once. A request that runs in a
 thread then ends there, and its connection goes back to the pool; a request that runs on the loop has its connection
-closed. The keeper abandons the claim: the source refuses one that was released before it arrived (H4).
+closed. The keeper abandons the claim: the source refuses one that was released before it arrived (H4). Acquires of
+one lock enter its queue in the order of their calls (H7).
 """
 
 import asyncio
@@ -15,6 +16,7 @@ from typing import Any, TypeVar, cast
 from fencelock._drivers.aio_pool import AsyncPool
 from fencelock._drivers.pool import Pool, pool_for
 from fencelock._drivers.sync import REQUEST_TIMEOUT_S
+from fencelock._drivers.turns import Turn, Turns
 from fencelock._flows.acquire import US_PER_MS
 from fencelock.clock import boottime_us
 from fencelock.model import draw_claim
@@ -75,23 +77,45 @@ class AsyncDriver:
             self._pool = pool_for(store, REQUEST_TIMEOUT_S)
             self._perform = partial(self._threads.run, self._pool.perform)
         self._now_us = now_us
+        self._turns = Turns()
 
     async def run(self, flow: SourceFlow[Result]) -> Result:
         """Run the flow to its end and return its result."""
+        return await self._run(flow, None)
+
+    async def run_in_turn(
+        self, lock: str, timeout_ms: int | None, begin: Callable[[int | None], SourceFlow[Result]]
+    ) -> Result:
+        """Run an acquire of the lock as soon as those that began earlier on this loop are in its queue.
+
+        `begin` makes the flow; it is passed what is left of the timeout.
+        """
+        turn = self._turns.enter(lock)
+        try:
+            return await self._run(begin(await turn.wait(timeout_ms)), turn)
+        finally:
+            turn.leave()
+
+    async def _run(self, flow: SourceFlow[Result], turn: Turn | None) -> Result:
         channels: list[Channel] = []
         try:
-            return await run_generator_async(flow, lambda request: self._answer(request, channels))
+            return await run_generator_async(flow, lambda request: self._answer(request, channels, turn))
         finally:
             for channel in channels:
                 channel.close()
 
-    async def _answer(self, request: SourceRequest | DriverRequest, channels: list[Channel]) -> object:
+    async def _answer(
+        self, request: SourceRequest | DriverRequest, channels: list[Channel], turn: Turn | None
+    ) -> object:
         match request:
             case Now():
                 return self._now_us() // US_PER_MS
             case Draw():
                 return draw_claim(), self._now_us()
             case Listen():
+                # A flow listens as soon as its claim is in the queue.
+                if turn is not None:
+                    turn.leave()
                 channels.append(self._store.listen(request.lock, request.claim))
                 return None
             case Wait():

@@ -8,6 +8,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from fencelock._api.aio_guard import AsyncGuard
@@ -95,6 +96,19 @@ class AsyncRunner:
 
         return self._loop.run(work())
 
+    def take_turns(
+        self, store: SourceStore, lock: str, acquires: Sequence[SourceFlow[Any]], also: SourceFlow[Any]
+    ) -> None:
+        """Begin these acquires of one lock in one tick of the loop, in this order, and another flow with them."""
+        driver = self._driver(store)
+
+        async def work() -> None:
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                in_turn = (driver.run_in_turn(lock, None, partial(_given, flow)) for flow in acquires)
+                await asyncio.gather(*in_turn, driver.run(also))
+
+        self._loop.run(work())
+
     def wait(self, awaitable: Any) -> Any:
         """Run an awaitable to its end."""
 
@@ -114,6 +128,10 @@ class AsyncRunner:
         for driver in self._drivers.values():
             self._loop.run(driver.close())
         self._loop.close()
+
+
+def _given(flow: SourceFlow[Result], _: int | None) -> SourceFlow[Result]:
+    return flow
 
 
 def sync_guard(store: GuardStore, resources: tuple[str, ...], lock: str, *, independent: bool = False) -> Guard:

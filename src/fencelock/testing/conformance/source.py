@@ -3,7 +3,7 @@
 from fencelock.testing.conformance.leases import LeaseChecks
 from fencelock.testing.conformance.names import NameChecks
 from fencelock.testing.conformance.tokens import TokenChecks
-from fencelock.testing.conformance.waiting import WaitingChecks
+from fencelock.testing.conformance.waiting import TurnChecks, WaitingChecks
 from fencelock.testing.runners import AsyncRunner
 
 
@@ -18,7 +18,8 @@ class SourceConformance(TokenChecks, LeaseChecks, WaitingChecks, NameChecks):
     """
 
 
-class AsyncSourceConformance(SourceConformance):
-    """The same checks through the async driver, in tasks instead of threads."""
+class AsyncSourceConformance(TurnChecks, SourceConformance):
+    """The same checks through the async driver, in tasks instead of threads, and those of the order of tasks."""
 
+    runner: AsyncRunner
     runner_type = AsyncRunner

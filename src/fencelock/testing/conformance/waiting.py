@@ -3,11 +3,14 @@
 import select
 
 from fencelock import protocol as ask
+from fencelock.protocol import SourceFlow
 from fencelock.testing.conformance.rig import require
-from fencelock.testing.conformance.source_rig import Claimant, SourceRig
-from fencelock.testing.runners import REQUEST_TIMEOUT_S
+from fencelock.testing.conformance.source_rig import Claimant, SourceRig, ask_flow
+from fencelock.testing.runners import REQUEST_TIMEOUT_S, AsyncRunner, Attempt, acquire, release
 
 TRIES = 10
+TASKS = 8
+LOOK_AGAIN_MS = 5
 POLLS_PER_TTL = 4
 
 
@@ -172,3 +175,29 @@ class WaitingChecks(SourceRig):
         for waiter in waiters:
             waiter.queue()
         return holder, waiters
+
+
+class TurnChecks(SourceRig):
+    """Checks of the order of tasks, which have one; threads that call at the same time have none."""
+
+    runner: AsyncRunner
+
+    def test_acquires_of_one_tick_are_served_in_the_order_of_their_calls(self) -> None:
+        """H7: their requests travel on several connections, and would overtake each other."""
+        holder = self.claimant()
+        holder.hold()
+        served: list[int] = []
+
+        def serve(number: int) -> SourceFlow[None]:
+            attempt = Attempt("lock", f"task-{number}", self.long_ttl_ms)
+            yield from acquire(attempt, may_wait=True, timeout_ms=None)
+            served.append(number)
+            yield from release("lock", attempt.claim or "")
+
+        def let_go() -> SourceFlow[None]:
+            while len((yield from ask.ask(ask.Inspect("lock"))).waiters) < TASKS:
+                yield ask.Wait(LOOK_AGAIN_MS)
+            yield from ask_flow(ask.Release("lock", holder.claim))
+
+        self.runner.take_turns(self.store, "lock", [serve(number) for number in range(TASKS)], let_go())
+        require(served == sorted(served), f"H7: {TASKS} tasks that called in order are served in this order: {served}")
