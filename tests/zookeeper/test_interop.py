@@ -114,6 +114,13 @@ def test_fencelock_excludes_kazoos_lock(source: fencelock.Source, kazoo: KazooCl
     theirs.release()
 
 
+def test_kazoo_lists_fencelocks_contenders_with_their_holders(
+    source: fencelock.Source, kazoo: KazooClient, path: str
+) -> None:
+    with source.lock(NAME, ttl=TTL, holder="host:4711:import"):
+        assert kazoo.Lock(path).contenders() == ['{"holder": "host:4711:import", "ttl_ms": 10000}']
+
+
 def test_the_commands_show_what_is_known_of_kazoos_lock(
     program: Program, zookeeper_url: str, kazoo: KazooClient, path: str
 ) -> None:
