@@ -11,8 +11,8 @@ from sqlalchemy import text
 from fencelock import FencelockError, GuardError, OutcomeUnknownError
 from tests.integrations.alchemy import TARGETS, Stack, write
 from tests.integrations.databases import GuardedDatabase, make_tables, open_database
-from tests.sql.mysql.proxy import MySQLProxy
-from tests.sql.postgres.proxy import PostgresProxy
+from tests.sql.mysql.framing import MySQLProxy
+from tests.sql.postgres.framing import PostgresProxy
 from tests.support.guards import HandmadeLease
 from tests.support.helpers import wait_until
 

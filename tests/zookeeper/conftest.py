@@ -9,7 +9,7 @@ from kazoo.client import KazooClient
 from fencelock.protocol import source_requests as ask
 from fencelock_lab.servers.zookeeper import ZooKeeperServer
 from tests.zookeeper.fix_client import Client
-from tests.zookeeper.proxy import ZooKeeperProxy
+from tests.zookeeper.framing import ZooKeeperProxy
 
 
 @pytest.fixture(autouse=True, scope="module")

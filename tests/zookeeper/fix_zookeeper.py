@@ -7,7 +7,7 @@ import pytest
 from fencelock.stores.zookeeper.source.store import ZooKeeperSource
 from fencelock_lab.servers.zookeeper import ZooKeeperEnsemble, ZooKeeperFleet, ZooKeeperServer
 from tests.fix_servers import fresh_name
-from tests.zookeeper.proxy import ZooKeeperProxy
+from tests.zookeeper.framing import ZooKeeperProxy
 
 
 def fresh_base() -> str:

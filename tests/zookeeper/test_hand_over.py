@@ -12,7 +12,7 @@ from fencelock.stores.zookeeper.source.queue_entry import ZooKeeperQueueEntry
 from fencelock.stores.zookeeper.source.session import ZooKeeperSession
 from tests.support.helpers import wait_until
 from tests.zookeeper.fix_client import Client
-from tests.zookeeper.proxy import ZooKeeperProxy
+from tests.zookeeper.framing import ZooKeeperProxy
 
 LONG_MS = 60_000
 """A ttl of which no test uses up the quarter after which a leader is asked."""

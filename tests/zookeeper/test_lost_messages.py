@@ -12,7 +12,7 @@ import fencelock
 from fencelock import aio
 from fencelock_lab.proxy import RequestFault
 from tests.support.helpers import wait_until
-from tests.zookeeper.proxy import ZooKeeperProxy
+from tests.zookeeper.framing import ZooKeeperProxy
 
 TTL = 5.0
 MAX_MESSAGES = 40

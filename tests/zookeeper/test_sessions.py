@@ -20,7 +20,7 @@ from fencelock_lab.servers.zookeeper import ZooKeeperServer
 from tests.support.helpers import wait_until
 from tests.support.losses_at_release import LossesAtRelease
 from tests.zookeeper.fix_client import TTL_MS, Client
-from tests.zookeeper.proxy import ZooKeeperProxy
+from tests.zookeeper.framing import ZooKeeperProxy
 
 pytestmark = pytest.mark.server_wide
 

@@ -17,7 +17,7 @@ from fencelock_lab.servers.mariadb import MariaDBFleet, MariaDBServer
 from tests.sql.clients import SqlClient
 from tests.sql.dialect import SqlDialect, run, run_async
 from tests.sql.mysql.fix_mysql import Database, fresh_mysql_database
-from tests.sql.mysql.proxy import MySQLProxy
+from tests.sql.mysql.framing import MySQLProxy
 from tests.support.guards import RESOURCE
 
 UNFENCED = "FL001 no token presented"

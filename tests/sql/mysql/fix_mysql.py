@@ -12,7 +12,7 @@ import pytest
 from fencelock.stores.mysql.source.store import MySQLSource
 from fencelock_lab.servers.mariadb import ADMIN, MariaDBFleet, MariaDBServer
 from tests.fix_servers import fresh_name
-from tests.sql.mysql.proxy import MySQLProxy
+from tests.sql.mysql.framing import MySQLProxy
 
 if TYPE_CHECKING:
     import pymysql

@@ -12,7 +12,7 @@ from fencelock_lab.servers.postgres import ADMIN, PostgresFleet, PostgresServer
 from tests.sql.clients import SqlClient
 from tests.sql.dialect import SqlDialect, run
 from tests.sql.postgres.fix_postgres import Database, fresh_database
-from tests.sql.postgres.proxy import PostgresProxy
+from tests.sql.postgres.framing import PostgresProxy
 from tests.support.guards import RESOURCE, sequencer
 
 REFUSED = "takes writes only from the holder of its lock"

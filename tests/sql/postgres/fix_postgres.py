@@ -13,7 +13,7 @@ from psycopg import sql
 
 from fencelock_lab.servers.postgres import ADMIN, VERSIONS, PostgresFleet, PostgresServer
 from tests.fix_servers import fresh_name
-from tests.sql.postgres.proxy import PostgresProxy
+from tests.sql.postgres.framing import PostgresProxy
 
 
 class Database:

@@ -1,4 +1,4 @@
-"""The proxy passes what it passes, and loses exactly what it was asked to lose."""
+"""The proxy passes every byte unchanged, and loses exactly the request or reply that it was told to lose."""
 
 import threading
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from psycopg import generators
 
 from fencelock_lab.servers.postgres import PostgresServer
 from tests.sql.postgres.fix_postgres import Database
-from tests.sql.postgres.proxy import PostgresProxy
+from tests.sql.postgres.framing import PostgresProxy
 from tests.support.helpers import wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.server_wide]

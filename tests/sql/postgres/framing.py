@@ -1,8 +1,8 @@
-"""A proxy that knows where PostgreSQL's requests and replies begin and end, and can lose exactly one of them.
+"""The framing of PostgreSQL's protocol: where requests and replies begin and end, so that a proxy can lose exactly one.
 
-It passes every byte on as it is, but for the offer of encryption, which it declines. A *request* is what a client sends
-up to a Query or Sync message; its *reply* ends with the server's ReadyForQuery: together they are one round trip. The
-exchange that opens a connection is none.
+The proxy passes on every byte unchanged, except that it declines an offer of encryption. A *request* is what a client
+sends up to a Query or Sync message; its *reply* ends with the server's ReadyForQuery. Together they are one round trip.
+The exchange that opens a connection is not counted.
 """
 
 import struct

@@ -1,7 +1,7 @@
-"""A proxy that knows where MySQL's requests and replies begin and end, and can lose exactly one of them.
+"""The framing of MySQL's protocol: where requests and replies begin and end, so that a proxy can lose exactly one.
 
-A *request* is one command of a client, except the one that says goodbye; its *reply* ends with the command's last
-result: a CALL has several. The commands by which a client settles in when it has connected are not counted.
+A *request* is one command of a client, except COM_QUIT; its *reply* ends with the command's last result, because a CALL
+has several. The commands that a client sends to set up a new connection are not counted.
 """
 
 import struct
@@ -11,7 +11,7 @@ from fencelock_lab.proxy import Frame, Framing, Proxy
 
 COM_QUIT, COM_QUERY = 1, 3
 OPENING = ("SET NAMES ", "COMMIT")
-"""How the commands begin by which a client settles in."""
+"""How the commands begin that a client sends to set up a new connection."""
 OK, ERROR, END = 0x00, 0xFF, 0xFE
 MORE_RESULTS = 0x0008
 MAX_END_BYTES = 9

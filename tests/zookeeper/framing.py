@@ -1,8 +1,8 @@
-"""A proxy that knows where ZooKeeper's requests and replies begin and end, counts them, and can lose just one.
+"""The framing of ZooKeeper's protocol: where requests and replies begin and end, so that a proxy can lose just one.
 
-Every message is a length of four bytes and as many bytes more. The first that each side sends opens the session; after
-it a request begins with its number and its kind, a reply with the number. Pings, logins and notices of watches have
-negative numbers, and no fault hits them. Pings are not counted.
+Every message is a length of four bytes, followed by that many bytes. The first message of each side opens the session.
+Every later request begins with its number and its kind, every reply with the number. Pings, logins and watch events
+have negative numbers, and no fault hits them. Pings are not counted.
 """
 
 import struct
