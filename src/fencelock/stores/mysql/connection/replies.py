@@ -43,15 +43,22 @@ class OpenRequest:
             )
 
     @contextmanager
-    def reading_to_the_end(self) -> Iterator[None]:
-        """Clear the note after a block that reads the rest of a reply; keep it if an exception cut that off."""
+    def reading(self, *, is_next: bool = False) -> Iterator[None]:
+        """Clear the note after a block that reads a reply to its end; keep it if an exception cut that off.
+
+        `is_next`: the block reads what follows, for which nothing was sent.
+        """
         try:
+            if is_next:
+                self.begin_request()
             yield
-        except pymysql.MySQLError as error:
-            if is_reported(error):
+            self.end_request()
+        except BaseException as error:
+            if isinstance(error, pymysql.MySQLError) and is_reported(error):
                 self.end_request()
+            elif self._result is not None:
+                self._result.unbuffered_active = False  # Its cursor would read the rest, in order to close.
             raise
-        self.end_request()
 
     def end_request(self) -> None:
         """Clear the note: the reply was read whole."""
@@ -88,32 +95,31 @@ class NotingConnection(OpenRequest, pymysql.Connection):
 
     def next_result(self, unbuffered: bool = False) -> Any:
         """Read the next result of the last statement."""
-        self.begin_request()
-        return super().next_result(unbuffered)
+        with self.reading(is_next=True):
+            return super().next_result(unbuffered)
 
     def _read_query_result(self, unbuffered: bool = False) -> Any:
-        with self.reading_to_the_end():
+        with self.reading():
             return super()._read_query_result(unbuffered)
 
     def _read_ok_packet(self) -> Any:
-        with self.reading_to_the_end():
+        with self.reading():
             return super()._read_ok_packet()
 
     def set_character_set(self, charset: str, collation: str | None = None) -> None:
         """Set the character set, and read the reply."""
-        with self.reading_to_the_end():
+        with self.reading():
             super().set_character_set(charset, collation)
 
     def show_warnings(self) -> Any:
         """Return the warnings of the last statement."""
-        with self.reading_to_the_end():
+        with self.reading():
             return super().show_warnings()
 
     def _read_packet(self, packet_type: type[MysqlPacket] = MysqlPacket) -> Any:
         if not self.is_at_a_row:
             return super()._read_packet(packet_type)
-        self.begin_request()
-        with self.reading_to_the_end():
+        with self.reading(is_next=True):
             packet = super()._read_packet(packet_type)
             self.end_with_last_row(packet)
         return packet
@@ -135,32 +141,31 @@ class AsyncNotingConnection(OpenRequest, aiomysql.Connection):
 
     async def next_result(self) -> Any:
         """Read the next result of the last statement."""
-        self.begin_request()
-        return await super().next_result()
+        with self.reading(is_next=True):
+            return await super().next_result()
 
     async def _read_query_result(self, unbuffered: bool = False) -> None:
-        with self.reading_to_the_end():
+        with self.reading():
             await super()._read_query_result(unbuffered)
 
     async def _read_ok_packet(self) -> Any:
-        with self.reading_to_the_end():
+        with self.reading():
             return await super()._read_ok_packet()
 
     async def set_charset(self, charset: str) -> None:
         """Set the character set, and read the reply."""
-        with self.reading_to_the_end():
+        with self.reading():
             await super().set_charset(charset)
 
     async def show_warnings(self) -> Any:
         """Return the warnings of the last statement."""
-        with self.reading_to_the_end():
+        with self.reading():
             return await super().show_warnings()
 
     async def _read_packet(self, packet_type: type[MysqlPacket] = MysqlPacket) -> Any:
         if not self.is_at_a_row:
             return await super()._read_packet(packet_type)
-        self.begin_request()
-        with self.reading_to_the_end():
+        with self.reading(is_next=True):
             packet = await super()._read_packet(packet_type)
             self.end_with_last_row(packet)
         return packet
