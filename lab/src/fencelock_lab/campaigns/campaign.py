@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from fencelock_lab.campaigns.nemesis import Nemesis
     from fencelock_lab.servers.setup import Setup
 
-_TRIAL_TTL_S = 10.0
-"""The length of the lease by which a setup is tried: a slow machine is no reason to refuse it."""
 _LOOK_S = 0.1
 LOSS_WITHIN_S = 1.0
 """Within how many seconds `on_lost` is called after a lease is over: docs/reference/api.md promises it."""
@@ -115,7 +113,7 @@ def _try_out(settings: CampaignSettings, target: Target) -> None:
     """
     with fencelock.connect(settings.source) as source:
         _try_ttl(settings, source, target.lock)
-        with source.lock(target.lock, ttl=max(settings.ttl, _TRIAL_TTL_S), timeout=settings.patience) as lease:
+        with source.lock(target.lock, ttl=settings.trial_ttl, timeout=settings.patience) as lease:
             for resource in target.resources:
                 target.read(lease, resource)
 

@@ -48,7 +48,12 @@ class Seconds(click.FloatRange):
 
 @click.command()
 @source_option
-@click.option("--guard", "guard", metavar="URL", help="Where resources are guarded: tables are made there for the run.")
+@click.option(
+    "--guard",
+    "guard",
+    metavar="URL",
+    help="Where resources are guarded: tables are made there for the run. python:MODULE:NAME is a guard of your own.",
+)
 @click.option(
     "--own",
     type=click.Choice(OWN),
@@ -106,6 +111,7 @@ def verify(  # noqa: PLR0913 - each is an option of its own
     Examples:
       fencelock verify --guard sqlite:////srv/app.db --dry-run
       fencelock verify --source sqlite:////srv/locks.db --guard sqlite:////srv/app.db
+      fencelock verify --guard python:shop:Documents
       fencelock verify --own etcd3 --html etcd.html
       fencelock verify --check history.jsonl --html history.html
       fencelock verify --control no-seal --duration 10

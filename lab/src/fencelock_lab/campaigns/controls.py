@@ -21,7 +21,7 @@ from typing import Any
 import fencelock
 from fencelock_lab.campaigns.file_guards import FILE_GUARDS
 from fencelock_lab.campaigns.settings import CampaignSettings
-from fencelock_lab.campaigns.target import Misuse, Proof, Target
+from fencelock_lab.campaigns.target import GuardTarget, Misuse, Proof
 
 _DIGITS = 19
 """As many as the highest token has: file names are ordered as their tokens are."""
@@ -54,7 +54,7 @@ class SharedProofs:
 class _ControlBase:
     """What all wrong uses have: the guard, and the proofs of the other processes."""
 
-    def __init__(self, settings: CampaignSettings, target: Target) -> None:
+    def __init__(self, settings: CampaignSettings, target: GuardTarget) -> None:
         self._target = target
         self._guard = target.guard
         self._shared = SharedProofs(Path(settings.control_folder, target.lock))
@@ -123,7 +123,7 @@ class SealOne(_ControlBase):
         return guard.transaction(proof)
 
 
-MISUSES: dict[str, Callable[[CampaignSettings, Target], Misuse]] = {
+MISUSES: dict[str, Callable[[CampaignSettings, GuardTarget], Misuse]] = {
     "unfenced": Unfenced,
     "strict": Strict,
     "seal-after-read": SealAfterRead,

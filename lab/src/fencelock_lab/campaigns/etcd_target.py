@@ -8,12 +8,12 @@ from typing import Any
 
 import fencelock
 from fencelock.testing import resource_path, unfenced
-from fencelock_lab.campaigns.target import ROWS, Row, Target, TargetState
+from fencelock_lab.campaigns.target import ROWS, GuardTarget, Row, TargetState
 
 _LAST = "last"
 
 
-class EtcdTarget(Target):
+class EtcdTarget(GuardTarget):
     """The resources of one lock in etcd."""
 
     def look(self, connection: Any, resource: str) -> TargetState:

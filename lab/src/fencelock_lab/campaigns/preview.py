@@ -24,7 +24,9 @@ def touched(settings: CampaignSettings) -> dict[str, Any]:
         "faults": list(settings.faults),
         "stays": [
             "the locks' last tokens at the source",
-            "the guard's own schema, a mark in it for each resource, and its audit entries",
+            "what the guard keeps for each resource's token"
+            if settings.has_own_guard
+            else "the guard's own schema, a mark in it for each resource, and its audit entries",
         ],
     }
 

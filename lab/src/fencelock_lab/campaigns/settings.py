@@ -28,9 +28,12 @@ FAULTS = (FREEZE, KILL, STRAY, JUMP, PARTITION, DELAY, DROP)
 CONTROL_FAULTS = (FREEZE, KILL, RESTORE)
 ANYWHERE_FREEZE, ANYWHERE_KILL = "freeze-anywhere", "kill-anywhere"
 """A freeze and a kill from outside, at any instruction, where the others hit a process at a point of its tenure."""
+OWN_GUARD = "python:"
+"""What the guard is called that a user has written: `python:MODULE:NAME`."""
 TRUSTING = ("etcd", "zookeeper")
 """Stores that have no triggers."""
 MS_PER_S = 1000
+_TRIAL_TTL_S = 10.0
 USUAL_TTL_S = 0.5
 """The length of the leases unless a source has reasons for another."""
 _USUAL_TTLS_S = {"etcd": 2.0, "zookeeper": 2.0}
@@ -65,6 +68,16 @@ class CampaignSettings:
     rates: tuple[float, ...] = (1.0,)
 
     @property
+    def has_own_guard(self) -> bool:
+        """Whether a user has written the guard."""
+        return self.guard.startswith(OWN_GUARD)
+
+    @property
+    def trial_ttl(self) -> float:
+        """The length of the leases under which a setup is tried: a slow machine is no reason to refuse it."""
+        return max(self.ttl, _TRIAL_TTL_S)
+
+    @property
     def patience(self) -> float:
         """How long everything may stand still after the faults have ended: long enough for a loaded machine, and for a
         client that waits for the answer of a server that was hit, and then looks for another.
@@ -76,8 +89,12 @@ class CampaignSettings:
         return f"{OWN_NAMES}{self.of}-{number}"
 
     def resources(self, number: int) -> list[str]:
-        """Return the names of what a lock protects: one resource, or two for every other lock."""
-        return [f"{self.lock(number)}-{letter}" for letter in "ab"[: 1 + number % 2]]
+        """Return the names of what a lock protects: one resource, or two for every other lock.
+
+        A guard that a user has written is not told which resources belong together, so that each lock has one.
+        """
+        count = 1 if self.has_own_guard else 1 + number % 2
+        return [f"{self.lock(number)}-{letter}" for letter in "ab"[:count]]
 
     def stems(self, number: int) -> dict[str, str]:
         """Return for each resource of a lock the part of names that is this run's own."""
@@ -102,7 +119,7 @@ class CampaignSettings:
     def shown_urls(self) -> dict[str, str]:
         """Return the URLs of the source and the guard as they may be shown: without users and passwords."""
         with fencelock.connect(self.source) as source:
-            return {"source": source.url, "guard": self.guard_of(0).url}
+            return {"source": source.url, "guard": self.guard if self.has_own_guard else self.guard_of(0).url}
 
     def guard_of(self, number: int) -> fencelock.Guard:
         """Return the guard of what a lock protects; ConfigError if the guard's URL is not understood."""
@@ -138,4 +155,5 @@ def possible_faults(source: str | None, guard: str, control: str | None) -> tupl
         return CONTROL_FAULTS
     has_network = bool(addresses_of(source) or addresses_of(guard))
     faults = FAULTS if has_network else (FREEZE, KILL, STRAY, JUMP)
-    return faults if guard.partition("://")[0].lower() not in TRUSTING else tuple(one for one in faults if one != STRAY)
+    is_enforced = not guard.startswith(OWN_GUARD) and guard.partition("://")[0].lower() not in TRUSTING
+    return faults if is_enforced else tuple(one for one in faults if one != STRAY)

@@ -10,12 +10,12 @@ import fencelock
 from fencelock.testing import unfenced
 from fencelock_lab.campaigns.dialects import Dialect, dialect_of
 from fencelock_lab.campaigns.settings import CampaignSettings
-from fencelock_lab.campaigns.target import ROWS, Row, Target, TargetState
+from fencelock_lab.campaigns.target import ROWS, GuardTarget, Row, TargetState
 
 REASON = "fencelock verify has ended"
 
 
-class TableTarget(Target):
+class TableTarget(GuardTarget):
     """The resources of one lock in SQLite, PostgreSQL, MySQL or MariaDB."""
 
     def __init__(self, settings: CampaignSettings, number: int) -> None:

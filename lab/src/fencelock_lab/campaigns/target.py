@@ -72,28 +72,22 @@ class Target(ABC):
         self.url = settings.guard
         self.lock = settings.lock(number)
         self.resources = settings.resources(number)
-        self._stems = settings.stems(number)
-        self.guard = settings.guard_of(number)
-        self.misuse: Misuse | None = None
         self._made: list[str] = []
 
-    def transaction(self, proof: Proof, resource: str, *, is_writing: bool) -> AbstractContextManager[Any]:
-        """Return the guard's block, which commits at its end if the proof is the newest holder's."""
-        if self.misuse is not None:
-            return self.misuse.transaction(proof, resource, is_writing=is_writing)
-        return self.guard.transaction(proof)
+    @property
+    @abstractmethod
+    def shown_url(self) -> str:
+        """The guard's URL as it may be shown."""
 
+    @abstractmethod
     def read(self, proof: Proof, resource: str) -> TargetState:
         """Return what the resource holds, as the holder of the lock sees it."""
-        with self.transaction(proof, resource, is_writing=False) as connection:
-            return self.look(connection, resource)
 
-    @contextmanager
-    def writing(self, proof: Proof, resource: str, seen: TargetState, name: str, token: int) -> Iterator[None]:
+    @abstractmethod
+    def writing(
+        self, proof: Proof, resource: str, seen: TargetState, name: str, token: int
+    ) -> AbstractContextManager[None]:
         """Write what was computed from `seen`; the block runs between the write and the commit."""
-        with self.transaction(proof, resource, is_writing=True) as connection:
-            self.write(connection, resource, seen, name, token)
-            yield
 
     def create(self) -> None:
         """Make what the resources hold, and have the guard protect it."""
@@ -128,11 +122,6 @@ class Target(ABC):
         except Exception:
             return True
 
-    @property
-    def shown_url(self) -> str:
-        """The guard's URL as it may be shown."""
-        return self.guard.url
-
     # --- how the store holds them -------------------------------------------------------------------------------------
     @abstractmethod
     def made_for(self, resource: str) -> list[str]:
@@ -155,13 +144,46 @@ class Target(ABC):
         """Return whether something of what `make` makes is there."""
 
     @abstractmethod
+    def final(self, resource: str) -> tuple[list[Row], int]:
+        """Return the writes in the order of their commits, and the sum of the counters."""
+
+
+class GuardTarget(Target):
+    """Resources behind a guard of the library, which the campaign itself reads and writes through its transactions."""
+
+    def __init__(self, settings: CampaignSettings, number: int) -> None:
+        super().__init__(settings, number)
+        self.guard = settings.guard_of(number)
+        self.misuse: Misuse | None = None
+        self._stems = settings.stems(number)
+
+    @property
+    def shown_url(self) -> str:
+        """The guard's URL as it may be shown."""
+        return self.guard.url
+
+    def transaction(self, proof: Proof, resource: str, *, is_writing: bool) -> AbstractContextManager[Any]:
+        """Return the guard's block, which commits at its end if the proof is the newest holder's."""
+        if self.misuse is not None:
+            return self.misuse.transaction(proof, resource, is_writing=is_writing)
+        return self.guard.transaction(proof)
+
+    def read(self, proof: Proof, resource: str) -> TargetState:
+        """Return what the resource holds, as the holder of the lock sees it."""
+        with self.transaction(proof, resource, is_writing=False) as connection:
+            return self.look(connection, resource)
+
+    @contextmanager
+    def writing(self, proof: Proof, resource: str, seen: TargetState, name: str, token: int) -> Iterator[None]:
+        """Write what was computed from `seen`; the block runs between the write and the commit."""
+        with self.transaction(proof, resource, is_writing=True) as connection:
+            self.write(connection, resource, seen, name, token)
+            yield
+
+    @abstractmethod
     def look(self, connection: Any, resource: str) -> TargetState:
         """Read the resource."""
 
     @abstractmethod
     def write(self, connection: Any, resource: str, seen: TargetState, name: str, token: int) -> None:
         """Set the counter whose turn it is, and append to the list, whatever is there by now."""
-
-    @abstractmethod
-    def final(self, resource: str) -> tuple[list[Row], int]:
-        """Return the writes in the order of their commits, and the sum of the counters."""

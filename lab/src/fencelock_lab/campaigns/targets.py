@@ -1,4 +1,4 @@
-"""Which kind of target a guard's URL leads to: tables, keys of etcd, or nodes of ZooKeeper.
+"""Which kind of target a guard's URL leads to: tables, keys of etcd, nodes of ZooKeeper, or a user's own guard.
 
 Promise: a store's client is imported only for a URL of that store. Never makes a connection.
 """
@@ -7,8 +7,8 @@ from importlib import import_module
 
 from fencelock.errors import UnsupportedError
 from fencelock_lab.campaigns.dialects import DIALECTS
-from fencelock_lab.campaigns.settings import CampaignSettings
-from fencelock_lab.campaigns.target import Target
+from fencelock_lab.campaigns.settings import OWN_GUARD, CampaignSettings
+from fencelock_lab.campaigns.target import GuardTarget, Target
 
 TARGETS = dict.fromkeys(DIALECTS, "table_target:TableTarget") | {
     "etcd": "etcd_target:EtcdTarget",
@@ -19,26 +19,34 @@ TARGETS = dict.fromkeys(DIALECTS, "table_target:TableTarget") | {
 def make_target(settings: CampaignSettings, number: int) -> Target:
     """Return the resources of one lock; a negative control has a broken guard, or breaks what protects them.
 
-    UnsupportedError if a campaign cannot write to the guard's store.
+    UnsupportedError if a campaign cannot write to the guard's store, ConfigError if a user's own cannot be had.
     """
+    if settings.has_own_guard:
+        from fencelock_lab.campaigns.text_target import TextTarget
+
+        return TextTarget(settings, number)
     if settings.control is None:
-        return _real_target(settings, number)
+        return _guard_target(settings, number)
     from fencelock_lab.campaigns.controls import MISUSES
     from fencelock_lab.campaigns.file_guards import FILE_GUARDS
 
     if settings.control in FILE_GUARDS:
         return FILE_GUARDS[settings.control](settings, number)
-    target = _real_target(settings, number)
+    target = _guard_target(settings, number)
     target.misuse = MISUSES[settings.control](settings, target)
     return target
 
 
-def _real_target(settings: CampaignSettings, number: int) -> Target:
+def _guard_target(settings: CampaignSettings, number: int) -> GuardTarget:
     settings.guard_of(number)  # Raises first what is wrong with the URL, or that a client is missing.
     scheme = settings.guard.partition("://")[0].lower()
     if scheme not in TARGETS:
         known = ", ".join(f"{one}://" for one in sorted(TARGETS))
-        raise UnsupportedError(f"a campaign cannot write to a guard at {scheme}:// yet; it can at {known}")
+        message = (
+            f"a campaign knows how to write to a guard at {known}, and not at {scheme}://. Give it an object of your "
+            f"own with `read` and `write`: --guard {OWN_GUARD}MODULE:NAME (docs/how-to/verify-a-setup.md)"
+        )
+        raise UnsupportedError(message)
     module, _, name = TARGETS[scheme].partition(":")
-    kind: type[Target] = getattr(import_module(f"{__package__}.{module}"), name)
+    kind: type[GuardTarget] = getattr(import_module(f"{__package__}.{module}"), name)
     return kind(settings, number)

@@ -12,14 +12,14 @@ from kazoo.protocol.states import ZnodeStat
 
 import fencelock
 from fencelock.testing import resource_path, unfenced
-from fencelock_lab.campaigns.target import ROWS, Row, Target, TargetState
+from fencelock_lab.campaigns.target import ROWS, GuardTarget, Row, TargetState
 
 REQUEST_TIMEOUT_S = 10.0
 BATCH_NODES = 500
 _LAST, _LIST = "last", "list"
 
 
-class ZooKeeperTarget(Target):
+class ZooKeeperTarget(GuardTarget):
     """The resources of one lock in ZooKeeper."""
 
     def look(self, connection: Any, resource: str) -> TargetState:
