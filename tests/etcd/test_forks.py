@@ -13,7 +13,7 @@ import pytest
 import fencelock
 import fencelock.aio
 from fencelock.errors import LeaseInheritedError, UnsupportedError
-from fencelock.stores.etcd.connection import client
+from fencelock.stores.etcd.connection import channels
 from fencelock.stores.etcd.connection import forks as forking
 from tests.etcd.fix_etcd import Corner
 from tests.support.helpers import DEADLINE_S, wait_until
@@ -163,15 +163,15 @@ class FakeChannel:
 def test_no_fork_begins_while_a_discarded_channel_is_closed(monkeypatch):
     """Closing takes a lock of the channel's; a child that is forked meanwhile would wait for it for ever."""
     gate = forking.EtcdForkGate()
-    monkeypatch.setattr(client, "GATE", gate)
+    monkeypatch.setattr(channels, "GATE", gate)
     channel, late = FakeChannel(gate), FakeChannel(gate)
-    client._discard({0: channel})
+    channels._discard([channel.close])
     assert channel.was_guarded
     gate._forker = -1
-    client._discard({0: late})
+    channels._discard([late.close])
     assert late.was_guarded is None, "it waits for nothing, and is closed later"
     gate._forker = None
-    client._close_discarded()
+    channels._close_discarded()
     assert late.was_guarded
     assert not gate._under_way
 

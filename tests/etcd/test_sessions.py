@@ -75,6 +75,8 @@ def test_ten_thousand_leases_cost_one_keepalive_a_beat(etcd: Corner, client: Cli
         leases += hold_hundred(client, number)
     beat = ask.Renew(tuple(leases))
     assert len(client.ask(beat).remaining_ms) == MANY
+    state = client.store.state
+    wait_until(lambda: all(state.watcher.is_live(entry.watch_id) for entry in state.entries.values()))
     before = etcd.cluster.servers[0].calls()
     assert len(client.ask(beat).remaining_ms) == MANY
     assert since(etcd, before) == {"LeaseKeepAlive": 1, "Txn": 1}

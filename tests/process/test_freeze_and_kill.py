@@ -247,7 +247,8 @@ while True:
             say([passed, described(lease)])
     else:
         lease = lock.acquire()
-        arm(until(lambda: fencelock._keeper.lifecycle.keeper()._thread).ident if operation == "renew" else MAIN, number)
+        keeper = fencelock._keeper.lifecycle.keeper()
+        arm(until(lambda: keeper._background._thread).ident if operation == "renew" else MAIN, number)
         before = lease.deadline_ms
         if operation == "release":
             lease.release()

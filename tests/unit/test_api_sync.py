@@ -598,4 +598,4 @@ def test_the_keeper_serves_every_source_of_the_process(source: fencelock.Source,
         assert first.token == second.token == 1
         names = [thread.name for thread in threading.enumerate()]
         assert names.count("fencelock-keeper") >= 1
-        assert keeper()._thread is not None
+        assert keeper()._background.is_running

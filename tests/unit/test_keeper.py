@@ -39,6 +39,7 @@ class Stage:
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.keeper = Keeper(clock.now_ms)
+        self.keeper._callback_thread.start()
         self.source = FakeSource()
         self.driver = self.driver_to(self.source)
 
@@ -464,7 +465,7 @@ def running() -> Iterator[Keeper]:
 
 
 def threads_of(keeper: Keeper) -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if getattr(thread, "_target", None) == keeper._run_once]
+    return [thread for thread in threading.enumerate() if getattr(thread, "_target", None) == keeper._background._run]
 
 
 def test_started_by_many_threads_it_is_one_thread(running: Keeper) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from fencelock._api.credentials import Credential
 from fencelock._api.guard_core import GuardCore, GuardedWork
+from fencelock._drivers.aio import Threads
 from fencelock._drivers.guard import run_async
 from fencelock._drivers.uncancelled import UncancelledThreads, wait_to_the_end
 from fencelock._flows import admin
@@ -90,8 +91,12 @@ class AsyncioExecutor:
         self._core.scope = scope.bound_to(lock)
 
     async def install(self) -> None:
-        """Create the store's schema if it has none: rare enough for a thread."""
-        await asyncio.to_thread(self._store.install)
+        """Create the store's schema if it has none: rare enough for a thread of its own."""
+        threads = Threads()
+        try:
+            await threads.run(self._store.install)
+        finally:
+            threads.close()
 
     def work(self, credential: Credential) -> "AsyncioWork":
         """Return a guarded transaction that has not begun."""
@@ -192,6 +197,8 @@ class ThreadWork:
 
     def open(self) -> "Coroutine[Any, Any, Any]":
         """Seal if need be, begin, present the lease, and return the native connection."""
+        # First, so that no transaction stays open because its end finds no thread.
+        self._ends.started()
         return self._beginnings.run_or_undo(self._work.open, self._undo)
 
     def end(self, error: BaseException | None) -> "Coroutine[Any, Any, GuardError | None]":

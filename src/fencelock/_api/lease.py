@@ -6,8 +6,10 @@ the source cannot be told, the keeper goes on trying. A lease that nothing refer
 of another holder freed, a loss without an event, a claim in `repr`.
 """
 
+import math
 import queue
 import threading
+import time
 from contextlib import suppress
 
 from fencelock._api.credentials import MEMORY
@@ -194,12 +196,16 @@ class Lost:
         def wake() -> None:
             over.put(None)
 
-        self._record.when_over(wake)
+        end_s = math.inf if timeout is None else time.monotonic() + timeout
+        record = self._record
+        record.when_over(wake)
         try:
-            with suppress(queue.Empty):
-                over.get(timeout=None if timeout is None else max(0, timeout))
+            # Not without a bound: a deadline that passes is noticed here, whatever the keeper's thread does.
+            while (left_s := end_s - time.monotonic()) > 0 and (left_ms := record.remaining_ms()):
+                with suppress(queue.Empty):
+                    over.get(timeout=min(left_s, left_ms / 1000))
         finally:
-            self._record.forget_waker(wake)
+            record.forget_waker(wake)
         return self.is_set()
 
 

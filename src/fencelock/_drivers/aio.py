@@ -18,6 +18,7 @@ from fencelock._drivers.pool import Pool, pool_for
 from fencelock._drivers.sync import REQUEST_TIMEOUT_S
 from fencelock._drivers.turns import Turn, Turns
 from fencelock._flows.acquire import US_PER_MS
+from fencelock._threads import mapping_start_failures
 from fencelock.clock import boottime_us
 from fencelock.model import draw_claim
 from fencelock.protocol.generators import run_generator_async
@@ -37,6 +38,27 @@ MAX_THREADS = 4
 Result = TypeVar("Result")
 
 
+class _Executor(ThreadPoolExecutor):
+    """A pool whose first thread is there from the beginning, so that work which was taken in is always done."""
+
+    def __init__(self) -> None:
+        super().__init__(MAX_THREADS, thread_name_prefix="fencelock")
+        self.submit(_do_nothing)
+
+    def _adjust_thread_count(self) -> None:
+        # `submit` has queued the work before it calls this. An error would tell the caller that the work is not done,
+        # and the next thread that is free would do it all the same.
+        try:
+            super()._adjust_thread_count()
+        except RuntimeError:
+            if not self._threads:
+                raise
+
+
+def _do_nothing() -> None:
+    """Do nothing, in a thread that has to be started for it."""
+
+
 class Threads:
     """A few threads for blocking calls, started when first needed, and started again in a forked child."""
 
@@ -47,11 +69,13 @@ class Threads:
     async def run(self, function: Callable[..., Result], *arguments: Any) -> Result:
         """Run a blocking function in a thread and return its result."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._ready(), function, *arguments)
+        return await loop.run_in_executor(self.started(), function, *arguments)
 
-    def _ready(self) -> ThreadPoolExecutor:
+    def started(self) -> ThreadPoolExecutor:
+        """Return the pool, with a thread that runs; SourceUnavailableError if none can be started."""
         if self._executor is None or self._process_id != os.getpid():
-            self._executor = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="fencelock")
+            with mapping_start_failures():
+                self._executor = _Executor()
             self._process_id = os.getpid()
         return self._executor
 

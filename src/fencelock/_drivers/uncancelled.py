@@ -21,7 +21,7 @@ class UncancelledThreads(Threads):
 
     async def run_or_undo(self, function: Callable[[], Result], undo: Callable[[], Any]) -> Result:
         """Run a blocking function; if the task is cancelled meanwhile, have `undo` called after it succeeded."""
-        future = self._ready().submit(function)
+        future = self.started().submit(function)
         try:
             return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
@@ -35,7 +35,7 @@ class UncancelledThreads(Threads):
 
     async def run_to_end(self, function: Callable[..., Result], *arguments: Any) -> Result:
         """Run a blocking function; a cancelled task waits for its end before it gets its CancelledError."""
-        return await wait_to_the_end(asyncio.wrap_future(self._ready().submit(function, *arguments)))
+        return await wait_to_the_end(asyncio.wrap_future(self.started().submit(function, *arguments)))
 
 
 async def wait_to_the_end(work: "asyncio.Future[Result]") -> Result:

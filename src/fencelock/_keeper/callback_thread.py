@@ -1,13 +1,14 @@
 """Run the users' callbacks in a thread of their own, so that none of them can delay a renewal.
 
-Promise: callbacks run one after another, in the order of the events, in one daemon thread that starts with the first of
-them; their exceptions are logged, SystemExit too. A callback that blocks delays later callbacks and nothing else.
+Promise: callbacks run one after another, in the order of the events, in one daemon thread; their exceptions are logged,
+SystemExit too. A callback that blocks delays later callbacks and nothing else. The thread runs before the first lease
+is granted, so that a loss is told even if no thread can be started at that moment.
 """
 
 import queue
-import threading
 from collections.abc import Callable
 
+from fencelock._threads import BackgroundThread
 from fencelock.hooks import logger
 
 
@@ -16,14 +17,15 @@ class CallbackThread:
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._background = BackgroundThread("fencelock-callbacks")
+
+    def start(self) -> None:
+        """Start the thread unless it runs; SourceUnavailableError if it cannot be started."""
+        self._background.start(self._run)
 
     def submit(self, callback: Callable[[], object]) -> None:
-        """Run the callback soon. Only the keeper's thread may call this."""
+        """Run the callback soon."""
         self._queue.put(callback)
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="fencelock-announcer", daemon=True)
-            self._thread.start()
 
     def _run(self) -> None:
         while True:

@@ -12,7 +12,6 @@ import itertools
 import logging
 import math
 import queue
-import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -25,6 +24,7 @@ from fencelock._flows import acquire, renewal
 from fencelock._keeper.callback_thread import CallbackThread
 from fencelock._keeper.record import DEADLINE_PASSED, EXPIRED, HELD, LOST, RELEASED, LeaseRecord, Listeners
 from fencelock._keeper.schedule import Schedule, first_beat_ms
+from fencelock._threads import BackgroundThread
 from fencelock.clock import boottime_ms
 from fencelock.errors import FencelockError
 from fencelock.hooks import logger
@@ -88,17 +88,16 @@ class Keeper:
         self._retry_ms = 0
         self._idle_since_ms = 0
         self._callback_thread = CallbackThread()
-        self._thread: threading.Thread | None = None
-        self._start_lock = threading.Lock()
-        self._is_running = threading.Lock()
+        self._background = BackgroundThread("fencelock-keeper")
 
     # --- called by other threads -------------------------------------------------------------------------------------
     def start(self) -> None:
-        """Start the thread unless it runs. Call it from ordinary code, before the first message."""
-        if self._thread is None:
-            with self._start_lock:
-                if self._thread is None:
-                    threading.Thread(target=self._run_once, name="fencelock-keeper", daemon=True).start()
+        """Start its thread and the callbacks' thread, unless they run; SourceUnavailableError if one cannot be started.
+
+        Call it before each acquire: a lease that nobody renews, or whose loss cannot be told, must not be granted.
+        """
+        self._callback_thread.start()
+        self._background.start(self._run)
 
     def add(self, record: LeaseRecord) -> None:
         """Renew a new lease from now on. A wake-up costs more than a grant, so this wakes the thread only if needed."""
@@ -125,17 +124,11 @@ class Keeper:
 
     def stop(self, timeout_s: float) -> None:
         """Release every held lease, and wait at most `timeout_s` for that."""
-        if self._thread is not None:
+        if self._background.is_running:
             self._inbox.put(Stop())
-            self._thread.join(timeout_s)
+            self._background.join(timeout_s)
 
     # --- the thread -------------------------------------------------------------------------------
-    def _run_once(self) -> None:
-        # A signal handler may have interrupted `start` after it had started a thread: the second thread ends here.
-        if self._is_running.acquire(blocking=False):
-            self._thread = threading.current_thread()
-            self._run()
-
     def _run(self) -> None:
         while True:
             try:

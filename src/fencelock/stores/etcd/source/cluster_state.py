@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 from fencelock.clock import boottime_ms, boottime_us
 from fencelock.errors import ConfigError, SchemaError, SourceError
 from fencelock.stores.etcd.connection import wire
-from fencelock.stores.etcd.connection.client import LEASE_GRANT, LEASE_KEEP_ALIVE, LEASE_REVOKE, TXN, EtcdClient, Method
+from fencelock.stores.etcd.connection.channels import Method
+from fencelock.stores.etcd.connection.client import LEASE_GRANT, LEASE_KEEP_ALIVE, LEASE_REVOKE, TXN, EtcdClient
 from fencelock.stores.etcd.connection.errors import LeaseExistsError, LeaseGoneError
 from fencelock.stores.etcd.connection.url import EtcdConnectionInfo
 from fencelock.stores.etcd.source.layout import EtcdLayout, EtcdRecord, decode_record, encode_queue_entry

@@ -35,6 +35,8 @@ from fencelock.stores.etcd.source.session import (
 MAX_ROUNDS = 5
 """How often an acquire starts again because the source's history or its own session has ended meanwhile."""
 MAX_WAIT_MS = 10_000
+UNWATCHED_WAIT_MS = 250
+"""How often a waiter polls while no watch tells it of its turn, because the watcher does not run."""
 
 
 # --- acquire ----------------------------------------------------------------------------------------------------------
@@ -95,7 +97,7 @@ def _enqueue(
         return None
     entry.revision = answer.header.revision
     is_alone = answer.responses[2].response_range.count == 1
-    return _granted(entry, record) if is_alone else _queued(entry)
+    return _granted(entry, record) if is_alone else _queued(state, entry)
 
 
 def _enqueue_txn(layout: EtcdLayout, entry: EtcdQueueEntry, request: ask.Acquire, record: EtcdRecord) -> Any:
@@ -143,8 +145,9 @@ def _granted(entry: EtcdQueueEntry, record: EtcdRecord) -> ask.Granted:
     return ask.Granted(token, entry.remaining_ms(), record.source_id, record.history_id)
 
 
-def _queued(entry: EtcdQueueEntry) -> ask.Queued:
-    return ask.Queued(min(entry.ttl_ms // BEATS_PER_TTL, MAX_WAIT_MS))
+def _queued(state: ClusterState, entry: EtcdQueueEntry) -> ask.Queued:
+    longest_ms = MAX_WAIT_MS if state.watcher.is_running else UNWATCHED_WAIT_MS
+    return ask.Queued(min(entry.ttl_ms // BEATS_PER_TTL, longest_ms))
 
 
 # --- wait -------------------------------------------------------------------------------------------------------------
@@ -232,7 +235,7 @@ def _decode_position(
         return (yield from _end_claim(state, entry, LOST_SESSION))
     if not entry.is_granted:
         entry.extend(sent_ms)
-    return _granted(entry, record) if is_first else _queued(entry)
+    return _granted(entry, record) if is_first else _queued(state, entry)
 
 
 def _end_claim(state: ClusterState, entry: EtcdQueueEntry, reason: str) -> Operations:

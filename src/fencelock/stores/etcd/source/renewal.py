@@ -1,8 +1,9 @@
 """Renew the leases of a process in etcd: one keepalive for each of its sessions, however many leases it has.
 
 Promise: a beat is one keepalive, together with a transaction that reads the source's record and looks for the keys that
-no watch serves yet. A key that exists is watched from then on; a lease whose key is gone is lost, though its session
-lives. The reasons of lost leases name who holds or broke the lock, as far as etcd can tell.
+no watch serves yet: etcd must have confirmed the watch. A key that exists is watched from then on; a lease whose key is
+gone is lost, though its session lives. The reasons of lost leases name who holds or broke the lock, as far as etcd can
+tell.
 Never: a lease extended before the answer confirms it.
 """
 
@@ -47,7 +48,8 @@ def _renew_session(state: ClusterState, session: EtcdSession, leases: list[EtcdQ
     """Renew one session; return the reasons of those leases that are lost."""
     sent_ms = boottime_ms()
     reasons = {one.claim: EXPIRED for one in leases if one.deadline_ms < sent_ms}
-    first, *more = batches([one for one in leases if not one.is_watched]) or [[]]
+    unwatched = [one for one in leases if not (one.is_watched and state.watcher.is_live(one.watch_id))]
+    first, *more = batches(unwatched) or [[]]
     if not session.is_lost:
         answer = yield from state.keepalive_with(session, _existence_txn(state, first))
         if answer is None:
@@ -82,6 +84,8 @@ def _decode_existence(
     for entry, key in zip(batch, keys, strict=True):
         if not key.count:
             reasons.setdefault(entry.claim, DELETED)
+        elif entry.is_watched:
+            state.watcher.start()
         else:
             entry.is_watched = True
             state.watch(entry, entry.key, answer.header.revision + 1, entry.mark_unwatched)

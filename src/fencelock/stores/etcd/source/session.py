@@ -124,7 +124,7 @@ class EtcdQueueEntry:
         self.is_over = False
         """Whether its release has begun."""
         self.is_watched = False
-        """Whether a watch would tell the deletion of its own key."""
+        """Whether its watch is one of its own key."""
         self.predecessor: tuple[bytes, int] | None = None
         """The key and the creation revision of the queue entry directly before it."""
         self.wakeup: EventWakeup | None = None
@@ -163,11 +163,13 @@ class PendingRevocations:
     def __init__(self, client: EtcdClient) -> None:
         self._client = client
         self._revocations: dict[int, Any] = {}
+        """gRPC's future of each; None for one that could not be sent."""
 
     def revoke(self, lease: int) -> None:
         """Revoke a lease, without waiting for the answer."""
+        self._revocations[lease] = None
         with suppress(Exception):
-            revocation = self._client.begin(LEASE_REVOKE, wire.LeaseRevokeRequest(id=lease), REVOKE_S)
+            revocation = self._client.begin(LEASE_REVOKE, wire.LeaseRevokeRequest(id=lease), REVOKE_S).future
             self._revocations[lease] = revocation
             # Keeps the client alive until the answer: a source may be forgotten as soon as it is closed.
             _UNDER_WAY[revocation] = self._client
@@ -176,10 +178,10 @@ class PendingRevocations:
     def retry_failed(self) -> None:
         """Repeat the revocations that failed."""
         for lease, revocation in list(self._revocations.items()):
-            if not revocation.done():
+            if revocation is not None and not revocation.done():
                 continue
             self._revocations.pop(lease, None)
-            if not self._has_ended(revocation):
+            if revocation is None or not self._has_ended(revocation):
                 self.revoke(lease)
 
     def _has_ended(self, revocation: Any) -> bool:

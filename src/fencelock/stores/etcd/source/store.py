@@ -10,7 +10,10 @@ Never: a record made without `install`; a request repeated here.
 import asyncio
 import atexit
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
+
+import grpc
 
 from fencelock.errors import SourceError
 from fencelock.model import Finding
@@ -88,6 +91,11 @@ class EtcdWakeup(EventWakeup):
         if self._entry is not None:
             self._entry.wakeup = self
 
+    def drain(self) -> None:
+        """Discard the notifications so far; start the watcher if that failed before."""
+        super().drain()
+        self._watcher.start()
+
     def close(self) -> None:
         """Stop listening; never raises."""
         entry = self._entry
@@ -129,15 +137,18 @@ class EtcdSourceConnection(_Connection):
         client = self._state.client
         if isinstance(operation, EtcdCall):
             return client.call(*operation, self._request_timeout_s)
-        concurrent = client.begin(*operation.concurrent, self._request_timeout_s)
+        concurrent = None
+        with suppress(SourceError):
+            concurrent = client.begin(*operation.concurrent, self._request_timeout_s)
         try:
             answer = client.call(*operation.main, self._request_timeout_s)
         except BaseException:
-            concurrent.cancel()
+            if concurrent is not None:
+                concurrent.future.cancel()
             raise
         try:
-            return answer, concurrent.result()
-        except Exception:
+            return answer, None if concurrent is None else concurrent.result()
+        except grpc.RpcError:
             return answer, None
 
 

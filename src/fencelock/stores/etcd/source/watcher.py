@@ -1,8 +1,9 @@
 """The watches of a process at one cluster: one stream, served by one thread, tells the deletion of keys.
 
 Promise: a watch notifies its owner when the key is deleted after the given revision, or as soon as a deletion might be
-missed, because the stream broke or etcd no longer keeps the revision: then every owner reads the key itself. The stream
-uses the same member as single calls, so it does not stay with a member that they have left.
+missed, because the stream broke or etcd no longer keeps the revision: then every owner reads the key itself. A watch is
+live once etcd has confirmed it. The stream uses the same member as single calls, so it does not stay with a member that
+they have left. If the thread cannot be started, watches are not live until a later call of `watch` or `start` succeeds.
 Never: a caller kept waiting here; a conclusion drawn from silence.
 """
 
@@ -17,6 +18,8 @@ from typing import Any
 
 import grpc
 
+from fencelock._threads import BackgroundThread
+from fencelock.errors import SourceUnavailableError
 from fencelock.stores.etcd.connection import wire
 from fencelock.stores.etcd.connection.client import EtcdClient
 from fencelock.stores.etcd.connection.errors import map_error
@@ -39,7 +42,7 @@ class Watch:
     notify: Callable[[], None]
     is_urgent: bool
     since: int | None = None
-    """The revision after which the stream tells deletions; None: not known yet."""
+    """The revision after which the stream tells deletions; None: etcd has not confirmed the watch yet."""
 
 
 class Watcher:
@@ -54,7 +57,7 @@ class Watcher:
         self._last_id = 0
         self._requests: SimpleQueue[Any] | None = None
         self._call: Any = None
-        self._is_running = False
+        self._background = BackgroundThread("fencelock-watcher")
         client.set_member_listener(self.reopen)
 
     def watch(self, key: bytes, revision: int, notify: Callable[[], None], *, is_urgent: bool) -> int:
@@ -69,10 +72,28 @@ class Watcher:
             watch = self._watches[self._last_id] = Watch(key, revision, notify, is_urgent)
             if self._requests is not None:
                 self._requests.put(_create_request(self._last_id, watch))
-            elif not self._is_running:
-                self._is_running = True
-                threading.Thread(target=self._serve, name="fencelock-watcher", daemon=True).start()
+            else:
+                self.start()
             return self._last_id
+
+    def start(self) -> None:
+        """Start the thread if there are watches, and it does not run; never raises."""
+        with self._mutex:
+            if self._watches:
+                try:
+                    self._background.start(self._serve)
+                except SourceUnavailableError as error:
+                    logger.warning("locks at %s are polled now: %s", self._client.info.url, error)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the thread runs that serves the watches."""
+        return self._background.is_running
+
+    def is_live(self, watch_id: int) -> bool:
+        """Return whether etcd has confirmed this watch, and it has told nothing yet."""
+        watch = self._watches.get(watch_id)
+        return watch is not None and watch.since is not None
 
     def has_seen(self, watch_id: int, revision: int) -> bool:
         """Note that the owner has seen the key at this revision.
@@ -131,12 +152,12 @@ class Watcher:
     def _read_stream(self) -> None:
         """Open the stream, and handle its responses until it ends."""
         requests: SimpleQueue[Any] = SimpleQueue()
-        with self._mutex:
-            self._requests = requests
-            for watch_id, watch in self._watches.items():
-                requests.put(_create_request(watch_id, watch))
         under_way = GATE.enter_stream(self.reopen)
         try:
+            with self._mutex:
+                self._requests = requests
+                for watch_id, watch in self._watches.items():
+                    requests.put(_create_request(watch_id, watch))
             self._call = self._client.watch(iter(requests.get, None))
             for response in self._call:
                 self._handle(response)
@@ -166,12 +187,12 @@ class Watcher:
                 watch.notify()
 
     def _handle_created(self, response: Any) -> None:
-        """Note when an urgent watch began; notify its owner if it may have missed something before."""
+        """Note when a watch began; notify the owner of an urgent one if it may have missed something before."""
         with self._mutex:
             watch = self._watches.get(response.watch_id)
-            if watch is None or not watch.is_urgent:
+            if watch is None:
                 return
-            watch.since = response.header.revision
+            watch.since = response.header.revision if watch.is_urgent else watch.revision - 1
             has_missed = watch.since >= watch.revision
         if has_missed:
             watch.notify()
@@ -185,8 +206,10 @@ class Watcher:
 
     def _try_stop(self) -> bool:
         with self._mutex:
-            self._is_running = bool(self._watches)
-            return not self._is_running
+            if self._watches:
+                return False
+            self._background.end()
+            return True
 
 
 def _create_request(watch_id: int, watch: Watch) -> Any:

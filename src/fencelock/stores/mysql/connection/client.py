@@ -18,6 +18,7 @@ from typing import Any, TypedDict
 import pymysql
 from pymysql.constants import CLIENT, COMMAND, CR
 
+from fencelock._threads import is_start_failure, start_error
 from fencelock.stores.forks import Forks
 from fencelock.stores.mysql.connection.errors import message_of, missing_package
 from fencelock.stores.mysql.connection.replies import AsyncNotingConnection, NotingConnection
@@ -293,7 +294,8 @@ async def open_async_connection(
             failures.append(message_of(error))
         except RuntimeError as error:
             FORKS.close(native)
-            raise missing_package(error, info) from error
+            # The loop resolves a host's name in a thread.
+            raise (start_error(error) if is_start_failure(error) else missing_package(error, info)) from error
         FORKS.close(native)
     raise unreachable(info.url, "; ".join(failures))
 

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg import waiting
 
+from fencelock._threads import mapping_start_failures
 from fencelock.stores.forks import Forks
 from fencelock.stores.postgres.connection import wire
 from fencelock.stores.postgres.connection.errors import PostgresTimeoutError
@@ -145,7 +146,8 @@ async def open_async_connection(
 ) -> AsyncPostgresConnection:
     """Return an open connection of the running loop; otherwise as `open_connection`."""
     try:
-        connection = await kind.connect(autocommit=True, **_parameters(info, request_timeout_s))
+        with mapping_start_failures():
+            connection = await kind.connect(autocommit=True, **_parameters(info, request_timeout_s))
     except psycopg.Error as error:
         raise unreachable(info.url, _one_line(error)) from error
     _register(connection, request_timeout_s)

@@ -1,8 +1,9 @@
 """How waiting claims learn of their turn: one thread and one listening connection for all waiters of a process.
 
 Promise: a notification wakes its claim while the claim's channel is open. Whenever a notification may have been missed,
-because the connection was opened or broke, every channel is woken, so that each waiter polls. The connection closes
-after a few seconds without waiters. Never sends a claim in a notification, only its digest; never blocks a caller.
+because the connection was opened or broke, every channel is woken, so that each waiter polls. If the thread cannot be
+started, waiters poll meanwhile, and each poll tries to start it. The connection closes after a few seconds without
+waiters. Never sends a claim in a notification, only its digest; never blocks a caller.
 """
 
 import hashlib
@@ -12,7 +13,8 @@ import select
 import threading
 import time
 
-from fencelock.errors import SourceError
+from fencelock._threads import BackgroundThread
+from fencelock.errors import SourceError, SourceUnavailableError
 from fencelock.stores.postgres.connection.client import FORKS, PostgresConnection, is_pooled, open_connection
 from fencelock.stores.postgres.connection.errors import map_error
 from fencelock.stores.postgres.connection.url import PostgresConnectionInfo
@@ -35,6 +37,11 @@ class PostgresWakeup(EventWakeup):
         self._listener = listener
         self._digest = digest
 
+    def drain(self) -> None:
+        """Discard the notifications so far; start the listener if that failed before."""
+        super().drain()
+        self._listener.start()
+
     def close(self) -> None:
         """Stop listening; never raises."""
         self._listener.forget(self._digest)
@@ -53,7 +60,7 @@ class PostgresListener:
         self._name = "fencelock_" + os.urandom(8).hex()
         self._mutex = threading.RLock()
         self._channels: dict[str, EventWakeup] = {}
-        self._is_running = False
+        self._background = BackgroundThread("fencelock-listener")
         self._is_useless = False
 
     @property
@@ -74,10 +81,18 @@ class PostgresListener:
         channel = PostgresWakeup(self, digest)
         with self._mutex:
             self._channels[digest] = channel
-            if not self._is_running and not self._is_useless:
-                self._is_running = True
-                threading.Thread(target=self._serve, name="fencelock-listener", daemon=True).start()
+        self.start()
         return channel
+
+    def start(self) -> None:
+        """Start the thread if it has something to do, and does not run; never raises."""
+        self._reset_in_child()
+        with self._mutex:
+            if self._channels and not self._is_useless:
+                try:
+                    self._background.start(self._serve)
+                except SourceUnavailableError as error:
+                    logger.warning("waiters at %s poll now: %s", self._info.url, error)
 
     def forget(self, digest: str) -> None:
         """Remove a channel."""
@@ -143,7 +158,7 @@ class PostgresListener:
         with self._mutex:
             if self._channels or not has_lingered:
                 return False
-            self._is_running = False
+            self._background.end()
             return True
 
     def _notify(self, digest: str) -> None:

@@ -19,6 +19,7 @@ from kazoo.protocol.serialization import CloseInstance
 from kazoo.protocol.states import KeeperState
 from kazoo.retry import KazooRetry
 
+from fencelock._threads import mapping_start_failures
 from fencelock.errors import ConfigError, FencelockError, SourceUnavailableError
 from fencelock.stores.forks import Forks
 from fencelock.stores.zookeeper.connection.errors import (
@@ -156,6 +157,9 @@ class ZooKeeperClient(KazooClient):
         self._queue.append((CloseInstance, None))
         self._connection.wake(1)
         self._connection.connection_stopped.wait(request_timeout_s)
+        if not self.is_running():
+            # Its thread closes the pipe at its end, but may never have been started.
+            self._connection.close()
 
     def is_running(self) -> bool:
         """Return whether its thread still looks for servers."""
@@ -211,12 +215,13 @@ def open_client(info: ZooKeeperConnectionInfo, timeout_ms: int, request_timeout_
 def connect(client: ZooKeeperClient, request_timeout_s: float) -> None:
     """Connect a new client.
 
-    SourceUnavailableError if that takes too long, ConfigError if the servers would keep its session for another time
-    than the requested one; after either the client is closed.
+    SourceUnavailableError if that takes too long or its thread cannot be started, ConfigError if the servers would keep
+    its session for another time than the requested one; after either the client is closed.
     """
     FORKS.add(client)
     try:
-        client.start_async()
+        with mapping_start_failures():
+            client.start_async()
         client.wait_connected(request_timeout_s)
     except BaseException:
         FORKS.close(client)

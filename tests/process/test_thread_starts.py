@@ -1,0 +1,130 @@
+"""A thread that does not start, as when a limit on threads is reached: each store recovers, and tells the truth.
+
+The program is `thread_starts.py`. Here each kind of thread fails to start once; the campaign fails each single start.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from fencelock_lab.servers.etcd import MIN_TTL_S, EtcdFleet
+from fencelock_lab.servers.mariadb import MariaDBFleet
+from fencelock_lab.servers.postgres import PostgresFleet
+from fencelock_lab.servers.zookeeper import ZooKeeperFleet
+from tests.etcd.fix_etcd import fresh_corner
+from tests.sql.dialect import install
+from tests.sql.mysql.dialect import MySQLDialect
+from tests.sql.postgres.dialect import PostgresDialect
+from tests.support.helpers import ROOT
+from tests.zookeeper.fix_zookeeper import fresh_base
+
+pytestmark = pytest.mark.process
+
+APIS = ["sync", "async"]
+SAME_THREADS = ["sync", pytest.param("async", marks=pytest.mark.campaign)]
+"""For stores whose two APIs differ only in threads that SQLite's test shows as well."""
+ENDS_S = 100
+"""How long the program may take; it has shorter limits for each step."""
+SHORT_TTL_S = 0.6
+MAX_STARTS = 100
+KEEPER = {"fencelock-callbacks", "fencelock-keeper"}
+"""What every store needs."""
+
+
+def run(api: str, url: str, ttl: float, number: int | None = None) -> list[str]:
+    """Run the program until its exit, and return the names of the threads that did not start."""
+    words = [api, url, str(ttl)] + ([] if number is None else [str(number)])
+    ran = subprocess.run(
+        [sys.executable, "-m", "tests.process.thread_starts", *words],
+        cwd=ROOT,
+        timeout=ENDS_S,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, f"{api} {url}, start {number}: {ran.stderr}"
+    found: list[str] = json.loads(ran.stdout)
+    return found
+
+
+def run_each(api: str, url: str, ttl: float) -> None:
+    """Fail the first start, then the second one, until the program ends before the start that would fail."""
+    for number in range(1, MAX_STARTS):
+        if not run(api, url, ttl, number):
+            return
+    raise AssertionError(f"the program starts more than {MAX_STARTS} threads")
+
+
+@pytest.fixture
+def sqlite_url(tmp_path) -> str:
+    return f"sqlite:///{tmp_path / 'locks.db'}"
+
+
+@pytest.fixture
+def postgres_url(postgres_fleet: PostgresFleet) -> Iterator[str]:
+    with PostgresDialect(postgres_fleet, "18").fresh_database() as database:
+        yield install(database.url())
+
+
+@pytest.fixture
+def mysql_url(mysql_fleet: MariaDBFleet) -> Iterator[str]:
+    with MySQLDialect(mysql_fleet).fresh_database() as database:
+        yield install(database.url())
+
+
+@pytest.fixture
+def etcd_url(etcd_fleet: EtcdFleet) -> str:
+    corner = fresh_corner(etcd_fleet, 1)
+    return install(corner.url)
+
+
+@pytest.fixture
+def zookeeper_own_url(zookeeper_fleet: ZooKeeperFleet) -> str:
+    return install(zookeeper_fleet.shared().url(fresh_base()))
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_h2_sqlite_recovers_from_each_thread_that_did_not_start(api: str, sqlite_url: str) -> None:
+    assert set(run(api, sqlite_url, SHORT_TTL_S)) == KEEPER | ({"fencelock_0"} if api == "async" else set())
+
+
+@pytest.mark.parametrize("api", SAME_THREADS)
+def test_h2_a_source_in_memory_recovers_from_each_thread_that_did_not_start(api: str) -> None:
+    assert set(run(api, "memory://starts", SHORT_TTL_S)) >= KEEPER
+
+
+@pytest.mark.parametrize("api", SAME_THREADS)
+def test_h2_postgres_recovers_from_each_thread_that_did_not_start(api: str, postgres_url: str) -> None:
+    assert set(run(api, postgres_url, SHORT_TTL_S)) >= KEEPER | {"fencelock-listener"}
+
+
+@pytest.mark.parametrize("api", SAME_THREADS)
+def test_h2_mysql_recovers_from_each_thread_that_did_not_start(api: str, mysql_url: str) -> None:
+    assert set(run(api, mysql_url, SHORT_TTL_S)) >= KEEPER
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_h2_etcd_recovers_from_each_thread_that_did_not_start(api: str, etcd_url: str) -> None:
+    failed = run(api, etcd_url, MIN_TTL_S)
+    assert set(failed) >= KEEPER | {"fencelock-watcher"}
+    assert len(failed) >= len(KEEPER) + 3, "the watcher's, and gRPC's two"
+
+
+@pytest.mark.parametrize("api", SAME_THREADS)
+def test_h2_zookeeper_recovers_from_each_thread_that_did_not_start(api: str, zookeeper_own_url: str) -> None:
+    failed = run(api, zookeeper_own_url, MIN_TTL_S)
+    assert set(failed) > KEEPER, "and kazoo's own"
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("store", ["sqlite", "postgres", "mysql", "etcd", "zookeeper_own"])
+def test_h2_every_store_recovers_from_each_single_start_that_failed(
+    request: pytest.FixtureRequest, store: str, api: str
+) -> None:
+    url = request.getfixturevalue(f"{store}_url")
+    run_each(api, url, MIN_TTL_S if store in {"etcd", "zookeeper_own"} else SHORT_TTL_S)
