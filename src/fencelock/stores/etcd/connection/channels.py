@@ -288,4 +288,4 @@ def keep_discarded() -> None:
 _DISCARDED: list[Callable[[], None]] = []
 """How to close the channels of this process that nothing refers to."""
 _KEPT: list[Any] = []
-"""Channels that are never closed: the parent's in a forked child, and those that may have no thread that serves them."""
+"""Channels that are never closed: the parent's in a forked child, and those that may have no serving thread."""
