@@ -21,6 +21,8 @@ from tests.support.helpers import DEADLINE_S, wait_until
 _MARK = "TEST_MARK"
 """The environment variable that marks every process of one test."""
 PROGRAM = [sys.executable, "-m", "fencelock.cli"]
+SAY_READY = "echo ready; "
+"""The begin of a CMD for sh that a test waits for with `ready`."""
 
 
 class Program:
@@ -129,6 +131,17 @@ def watchdog(process: subprocess.Popen[str]) -> psutil.Process:
         return next((child for child in found if child.name() == "fencelock-watch"), None)
 
     return wait_until(find)
+
+
+def ready(process: subprocess.Popen[str]) -> None:
+    """Wait until CMD reports that it runs."""
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+
+
+def child(parent: psutil.Process, name: str) -> psutil.Process:
+    """Return the child with this name, once it has it: a shell that has just forked may lose a signal."""
+    return wait_until(lambda: next((one for one in parent.children() if one.name() == name), None))
 
 
 def is_gone(pid: int) -> bool:

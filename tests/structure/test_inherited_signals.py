@@ -15,7 +15,7 @@ for name in ("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGUSR1", "SIGCHLD"):
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 os.execv(sys.executable, [sys.executable, "-P", "-m", "pytest", *sys.argv[1:]])
 """
-PROBE = "tests/cli/test_run.py::test_a_signal_is_forwarded_to_cmds_group"
+PROBE = "tests/cli/test_run_signals.py::test_a_signal_is_forwarded_to_cmds_group"
 LIMIT_S = 100
 """With them ignored the probe would wait for its own, longer time limit."""
 

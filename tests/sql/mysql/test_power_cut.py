@@ -128,11 +128,19 @@ def test_t1_a_server_that_does_not_flush_commits_issues_a_token_again(
 def _flushes(server: MariaDBServer, file: Path) -> Iterator[Callable[[], int]]:
     """Yield what returns how many times the server has told the kernel to write a file down."""
     command = [need("strace"), "-f", "-qq", "-e", "trace=fsync,fdatasync", "-o", str(file), "-p", str(server.pid)]
+    file.touch()
+
+    def counted() -> int:
+        return file.read_text().count("sync(")
+
+    def is_traced() -> bool:
+        server.rows("create or replace table shop.noticed (id int)")
+        return counted() > 0
+
     with subprocess.Popen(command, start_new_session=True) as tracing:
-        server.rows("flush engine logs")
-        wait_until(lambda: "sync(" in file.read_text() or not server.rows("flush engine logs"))
         try:
-            yield lambda: file.read_text().count("sync(")
+            wait_until(is_traced)
+            yield counted
         finally:
             tracing.send_signal(signal.SIGINT)
 
