@@ -1,9 +1,11 @@
 """The async handles, over a real file: cancellation at every await, loss on the loop, the task for the thread."""
 
 import asyncio
+import copy
 import gc
 import itertools
 import logging
+import pickle
 import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator
@@ -572,3 +574,49 @@ def test_a_lease_outlives_its_loop_and_can_be_given_back(tmp_path: Path) -> None
     assert asyncio.run(lease.release()) is False  # type: ignore[arg-type]
     assert told == []
     asyncio.run(source.close())  # type: ignore[arg-type]
+
+
+# --- with lease -----------------------------------------------------------------------------------
+@pytest.mark.asyncio
+@pytest.mark.parametrize("kind", ["lock", "rlock"])
+async def test_a_block_over_a_lease_releases_it(aio_source: fencelock.aio.AsyncSource, kind: str) -> None:
+    async with await getattr(aio_source, kind)("a", ttl=TTL).acquire() as lease:
+        assert lease.is_valid
+    assert not (await aio_source.info("a")).is_held
+    with pytest.raises(fencelock.LeaseReleasedError):
+        await lease.__aenter__()
+
+
+@pytest.mark.asyncio
+async def test_a_block_over_a_lease_raises_its_loss(aio_source: fencelock.aio.AsyncSource) -> None:
+    lease = await aio_source.lock("a", ttl=TTL).acquire(blocking=False)
+    assert lease is not None
+    with pytest.raises(fencelock.LeaseLostError):
+        async with lease:
+            await aio_source.break_lock("a", reason="test")
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("kind", ["lock", "rlock"])
+async def test_acquire_without_a_timeout_waits_though_the_handle_would_give_up(
+    aio_source: fencelock.aio.AsyncSource, kind: str
+) -> None:
+    waiter = getattr(aio_source, kind)("a", ttl=TTL, timeout=0)
+    async with aio_source.lock("a", ttl=TTL):
+        assert await waiter.acquire() is None
+        waiting = asyncio.create_task(waiter.acquire(timeout=None))
+        await until_waiters(aio_source, 1)
+    assert await waiting is not None
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("attempt", [copy.copy, copy.deepcopy, pickle.dumps], ids=lambda attempt: attempt.__name__)
+async def test_what_has_leases_or_connections_is_neither_copied_nor_pickled(
+    aio_source: fencelock.aio.AsyncSource, attempt: Callable[[object], object]
+) -> None:
+    guard = fencelock.aio.guard("sqlite:///app.db", resource="r", lock="a")
+    lock, rlock = aio_source.lock("a"), aio_source.rlock("a")
+    async with lock as lease:
+        for one in (lease, lock, rlock, aio_source, guard):
+            with pytest.raises(TypeError, match=f"^{type(one).__name__} objects cannot be copied or pickled: "):
+                attempt(one)

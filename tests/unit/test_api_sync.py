@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -93,6 +93,20 @@ def test_acquire_with_a_timeout_is_none_when_it_passes(source: fencelock.Source)
         assert source.lock("a").acquire(timeout=0.15) is None
         assert time.monotonic() - started >= 0.14
     assert source.info("a").waiters == ()
+
+
+@pytest.mark.parametrize("kind", ["lock", "rlock"])
+def test_acquire_without_a_timeout_waits_though_the_handle_would_give_up(source: fencelock.Source, kind: str) -> None:
+    with source.lock("a", ttl=TTL) as lease:
+        waiter = getattr(source, kind)("a", ttl=TTL, timeout=0)
+        assert waiter.acquire() is None
+        timer = threading.Timer(0.1, lease.release)
+        timer.start()
+        assert waiter.acquire(timeout=None) is not None
+        timer.join()
+    waiter.release()
+    with pytest.raises(ValueError, match="non-blocking"):
+        waiter.acquire(blocking=False, timeout=None)
 
 
 def test_a_timeout_of_zero_is_an_attempt(source: fencelock.Source) -> None:
@@ -461,12 +475,61 @@ def test_a_lease_that_nobody_holds_any_more_is_abandoned(source: fencelock.Sourc
     wait_until(lambda: not source.info("a").is_held)
 
 
-def test_a_lease_can_be_neither_copied_nor_pickled_as_a_second_holding(source: fencelock.Source) -> None:
+@pytest.mark.parametrize("attempt", [copy.copy, copy.deepcopy, pickle.dumps], ids=lambda attempt: attempt.__name__)
+def test_what_has_leases_or_connections_is_neither_copied_nor_pickled(
+    source: fencelock.Source, attempt: Callable[[object], object]
+) -> None:
+    """A copy of a lease that was dropped once ended the lease."""
     with source.lock("a") as lease:
-        for attempt in (lambda: pickle.dumps(lease), lambda: copy.deepcopy(lease)):
-            with pytest.raises((TypeError, pickle.PicklingError)):
-                attempt()
+        guard = fencelock.guard(source.url, resource="r", lock="a")
+        for one, remedy in (
+            (lease, "send its sequencer to other processes"),
+            (source.lock("a"), "Make another handle"),
+            (source.rlock("a"), "Make another handle"),
+            (source, r"call connect\(\) in other processes"),
+            (guard, "make another one in other processes"),
+        ):
+            refusal = f"^{type(one).__name__} objects cannot be copied or pickled: .*{remedy}"
+            with pytest.raises(TypeError, match=refusal):
+                attempt(one)
+        gc.collect()
         assert lease.is_valid
+        assert source.info("a").is_held
+
+
+# --- with lease -----------------------------------------------------------------------------------
+@pytest.mark.parametrize("kind", ["lock", "rlock"])
+def test_a_block_over_a_lease_releases_it(source: fencelock.Source, kind: str) -> None:
+    with getattr(source, kind)("a", ttl=TTL).acquire() as lease:
+        assert lease.is_valid
+        assert source.info("a").is_held
+    assert not source.info("a").is_held
+    with pytest.raises(fencelock.LeaseReleasedError), lease:
+        raise AssertionError
+
+
+def test_a_block_over_a_lease_raises_its_loss(source: fencelock.Source) -> None:
+    def work(error: Exception | None) -> None:
+        lock = source.lock("a", ttl=TTL)
+        if lease := lock.acquire(blocking=False):
+            with lease:
+                source.break_lock("a", reason="test")
+                if error is not None:
+                    raise error
+
+    with pytest.raises(fencelock.LeaseLostError):
+        work(None)
+    with pytest.raises(KeyError) as raised:
+        work(KeyError())
+    assert "was lost" in raised.value.__notes__[0]
+
+
+def test_a_block_over_a_lease_that_is_over_does_not_begin(source: fencelock.Source) -> None:
+    lease = source.lock("a", ttl=TTL).acquire()
+    assert lease is not None
+    expire(lease)
+    with pytest.raises(fencelock.LeaseExpiredError), lease:
+        raise AssertionError
 
 
 # --- on_lost --------------------------------------------------------------------------------------
@@ -546,16 +609,24 @@ def test_a_hook_that_ends_the_program_leaves_no_lease_behind(source: fencelock.S
     assert reasons == []
 
 
-@pytest.mark.parametrize("kind", ["lock", "rlock"])
+@pytest.mark.parametrize(
+    ("kind", "way"),
+    [("lock", "with lock"), ("rlock", "with lock"), ("lock", "release"), ("rlock", "release"), ("lock", "with lease")],
+)
 @pytest.mark.parametrize("moment", ["check_own", "remaining_ms", "begin_release", "leave_held"])
 def test_a_release_that_is_interrupted_anywhere_is_done_by_the_keeper(
-    source: fencelock.Source, monkeypatch: pytest.MonkeyPatch, kind: str, moment: str
+    source: fencelock.Source, monkeypatch: pytest.MonkeyPatch, kind: str, moment: str, way: str
 ) -> None:
     lock = getattr(source, kind)("a", ttl=TTL)
-    lease = lock.__enter__()
+    lease = lock.__enter__() if way == "with lock" else lock.acquire()
+    ends = {
+        "with lock": lambda: lock.__exit__(None, None, None),
+        "release": lock.release,
+        "with lease": lambda: lease.__exit__(None, None, None),
+    }
     interrupt_once(monkeypatch, moment)
     with pytest.raises(KeyboardInterrupt):
-        lock.__exit__(None, None, None)
+        ends[way]()
     wait_until(lambda: not source.info("a").is_held)
     assert not lease.is_valid
     with lock as again:

@@ -7,7 +7,8 @@ cancelled that has left its block.
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from fencelock._api.lease import BaseLease, note_loss
 from fencelock._drivers.aio import AsyncDriver
@@ -61,7 +62,10 @@ class AsyncLost:
 
 
 class AsyncLease(BaseLease):
-    """One time-limited holding of a lock, renewed in the background until it is released; acquiring a lock gives it."""
+    """One time-limited holding of a lock, renewed in the background until it is released; acquiring a lock gives it.
+
+    As an async context manager it releases itself at the end of the block.
+    """
 
     __slots__ = ("_driver", "_to_cancel")
 
@@ -69,6 +73,18 @@ class AsyncLease(BaseLease):
         super().__init__(record, listeners)
         self._driver = driver
         self._to_cancel: set[asyncio.Task[Any]] = set()
+
+    async def __aenter__(self) -> Self:
+        self.check_valid()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.leave_block(error)
 
     @property
     def lost(self) -> AsyncLost:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fencelock._api.credentials import Credential, LeaseLike, credential_of
 from fencelock._api.guard_core import GuardCore, GuardedWork, OpenBlock, check_free
+from fencelock._api.uncopyable import Uncopyable
 from fencelock._api.validation import (
     check_closable,
     check_info,
@@ -33,8 +34,10 @@ if TYPE_CHECKING:
     from fencelock._api.source import Source
 
 
-class BaseGuard:
+class BaseGuard(Uncopyable):
     """What the sync and the async guard share."""
+
+    _instead = "it has connections of its own. Use it in other threads, and make another one in other processes"
 
     def __init__(self, store: GuardStore, scope: Scope, hooks: Hooks) -> None:
         self._core = GuardCore(store, scope, hooks)

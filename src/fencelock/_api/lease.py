@@ -11,8 +11,11 @@ import queue
 import threading
 import time
 from contextlib import suppress
+from types import TracebackType
+from typing import Self
 
 from fencelock._api.credentials import MEMORY
+from fencelock._api.uncopyable import Uncopyable
 from fencelock._drivers.sync import SyncDriver
 from fencelock._flows import renewal
 from fencelock._flows.tenure import Tenure
@@ -23,10 +26,14 @@ from fencelock.hooks import logger
 from fencelock.model import Sequencer
 
 
-class BaseLease:
+class BaseLease(Uncopyable):
     """One time-limited holding of a lock. Methods may be called from any thread."""
 
     __slots__ = ("__weakref__", "_listeners", "_record", "_sequencer")
+    _instead = (
+        "the end of a copy would end the lease. Use the lease itself in other threads, and send its sequencer to other "
+        "processes"
+    )
 
     def __init__(self, record: LeaseRecord, listeners: Listeners) -> None:
         self._record = record
@@ -210,13 +217,35 @@ class Lost:
 
 
 class Lease(BaseLease):
-    """One time-limited holding of a lock, renewed in the background until it is released; acquiring a lock gives it."""
+    """One time-limited holding of a lock, renewed in the background until it is released; acquiring a lock gives it.
+
+    As a context manager it releases itself at the end of the block.
+    """
 
     __slots__ = ("_driver",)
 
     def __init__(self, record: LeaseRecord, listeners: Listeners, driver: SyncDriver) -> None:
         super().__init__(record, listeners)
         self._driver = driver
+
+    def __enter__(self) -> Self:
+        self.check_valid()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            self.leave_block(error)
+        except FencelockError:
+            raise
+        except BaseException:
+            # A signal handler raised before the release was on its way.
+            self.release_soon()
+            raise
 
     @property
     def lost(self) -> Lost:

@@ -15,14 +15,17 @@ from typing import TYPE_CHECKING, Generic
 from fencelock._api.lease import Lease
 from fencelock._api.lock_options import LockOptions, waiting
 from fencelock._api.own_leases import AnyLease, Holding, OwnLease, OwnLeases
+from fencelock._api.uncopyable import Uncopyable
 from fencelock.errors import AcquireTimeoutError, FencelockError, NotHeldError
 
 if TYPE_CHECKING:
     from fencelock._api.source import Source
 
 
-class BaseHandle:
+class BaseHandle(Uncopyable):
     """What all handles to a lock share, without I/O."""
+
+    _instead = "it knows which thread has which lease. Make another handle of the same name"
 
     def __init__(self, options: LockOptions) -> None:
         self._options = options

@@ -10,6 +10,7 @@ from typing import Any, Self, TypeVar
 from fencelock._api.lease import BaseLease, Lease
 from fencelock._api.lock import Lock, RLock
 from fencelock._api.lock_options import DEFAULT_TTL_S, LockOptions, check_lock_options, resolve_url
+from fencelock._api.uncopyable import Uncopyable
 from fencelock._drivers.sync import SyncDriver
 from fencelock._flows import renewal
 from fencelock._flows.acquire import Attempt, Grant, acquire
@@ -37,8 +38,10 @@ from fencelock.stores.registry import shown_url, source_store
 AnyLease = TypeVar("AnyLease", bound=BaseLease)
 
 
-class BaseSource:
+class BaseSource(Uncopyable):
     """A source of tokens behind one URL; opens nothing until it is used."""
+
+    _instead = "it has connections of its own. Use it in other threads, and call connect() in other processes"
 
     def __init__(self, url: str | None, hooks: Hooks) -> None:
         self._store = source_store(resolve_url(url))
