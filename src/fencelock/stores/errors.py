@@ -6,7 +6,7 @@ Never: an error that refers to a frame through which it passes. Such a cycle wou
 a forgotten lease among them, until the garbage collector runs.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 
 from fencelock.errors import FencelockError, GuardError, SourceError
@@ -42,6 +42,12 @@ def raise_mapped(mapped: FencelockError | None, error: BaseException) -> None:
     finally:
         # The raised error's traceback refers to this frame: without its variables there is no cycle.
         del mapped, error
+
+
+def unknown_parameter(name: str, query: str, known: Iterable[str]) -> str:
+    """Return the reason to refuse a URL with this parameter, which may be the end of a password with a ? in it."""
+    subject = "one of its parameters is unknown" if "@" in query else f"there is no parameter {name!r}"
+    return f"{subject}; known: {', '.join(sorted(known))}"
 
 
 def nothing_protected(resource: str) -> GuardError:

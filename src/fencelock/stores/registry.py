@@ -90,7 +90,7 @@ def shown_url(url: str) -> str:
     scheme, separator, rest = url.partition("://")
     if not separator:
         scheme, rest = "", url
-    if rest.startswith("/"):
+    elif scheme and rest.startswith("/"):
         return url
     _, at, target = rest.rpartition("@")
     target, mark, _ = target.partition("?")

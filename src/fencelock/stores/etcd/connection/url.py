@@ -14,6 +14,7 @@ from typing import NamedTuple
 from urllib.parse import parse_qs, quote, unquote
 
 from fencelock.errors import ConfigError
+from fencelock.stores.errors import unknown_parameter
 from fencelock.stores.quorum.addresses import AddressError, parse_address
 
 SCHEME = "etcd"
@@ -86,7 +87,8 @@ def _tls(query: str) -> Tls | None:
     """Return the TLS parameters of a URL's query, if it has any."""
     given = parse_qs(query, keep_blank_values=True)
     if unknown := given.keys() - _PARAMETERS:
-        raise ConfigError(f"an etcd URL's parameter {min(unknown)!r} is unknown: {_FORM}")
+        reason = unknown_parameter(min(unknown), query, _PARAMETERS)
+        raise ConfigError(f"an etcd URL is not understood ({reason}): {_FORM}")
     values = {name: texts[-1] for name, texts in given.items()}
     if values.pop("tls", "on") != "on":
         raise ConfigError(f"an etcd URL's tls can only be on: {_FORM}")

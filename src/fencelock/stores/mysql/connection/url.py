@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, quote, unquote
 
 from fencelock.errors import ConfigError
+from fencelock.stores.errors import unknown_parameter
 
 DEFAULT_PORT = 3306
 DISABLED, PREFERRED, REQUIRED = "DISABLED", "PREFERRED", "REQUIRED"
@@ -109,7 +110,7 @@ def _parameters(query: str) -> Mapping[str, str]:
         raise ConfigError(_FORM.format(reason="its parameters are not name=value&name=value")) from None
     for name, _ in pairs:
         if name not in PARAMETERS:
-            raise ConfigError(_FORM.format(reason=f"there is no parameter {name!r}; known: {sorted(PARAMETERS)}"))
+            raise ConfigError(_FORM.format(reason=unknown_parameter(name, query, PARAMETERS)))
     return dict(pairs)
 
 
@@ -117,7 +118,7 @@ def _ssl_mode(given: Mapping[str, str]) -> str:
     """Return the URL's mode; a URL with `ssl_ca` and no mode means VERIFY_IDENTITY."""
     mode = given.get("ssl_mode", VERIFY_IDENTITY if "ssl_ca" in given else PREFERRED).upper()
     if mode not in SSL_MODES:
-        raise ConfigError(_FORM.format(reason=f"ssl_mode {mode!r} is not one of {', '.join(SSL_MODES)}"))
+        raise ConfigError(_FORM.format(reason=f"ssl_mode is one of {', '.join(SSL_MODES)}"))
     if "ssl_key" in given and "ssl_cert" not in given:
         raise ConfigError(_FORM.format(reason="ssl_key needs ssl_cert"))
     return mode

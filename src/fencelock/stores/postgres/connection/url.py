@@ -13,6 +13,11 @@ from psycopg.conninfo import conninfo_to_dict
 
 from fencelock.errors import ConfigError
 
+_NOT_UNDERSTOOD = (
+    "a PostgreSQL URL is not understood: write postgresql://user:password@host:port/database?sslmode=…, with special "
+    "characters as %XX"
+)
+
 
 class PostgresConnectionInfo(NamedTuple):
     """What a URL stands for: `parameters` for libpq, and `url`, the same for all URLs of one database."""
@@ -30,16 +35,23 @@ def parse_url(url: str) -> PostgresConnectionInfo:
         given = {key: str(value) for key, value in conninfo_to_dict(url).items() if value is not None}
     except ProgrammingError:
         # libpq's own message may repeat the password.
-        raise ConfigError(
-            "a PostgreSQL URL is not understood: write postgresql://user:password@host:port/database?sslmode=…, with "
-            "special characters as %XX"
-        ) from None
+        raise ConfigError(_NOT_UNDERSTOOD) from None
+    if "\0" in url or not _is_address(given.get("host", ""), given.get("port", "")):
+        raise ConfigError(_NOT_UNDERSTOOD)
     resolved = {**_defaults(), **given}
     if "," in resolved.get("host", ""):
         # Of several servers, connect to the one that takes writes: a standby cannot grant.
         given.setdefault("target_session_attrs", "read-write")
     given.setdefault("fallback_application_name", "fencelock")
     return PostgresConnectionInfo(given, _shown(resolved))
+
+
+def _is_address(hosts: str, ports: str) -> bool:
+    """Return whether these are hosts and ports: of a password with an @ or a / in it, libpq makes one of them."""
+    # A host that begins with an @ is the name of an abstract socket.
+    return not any("@" in host[1:] for host in hosts.split(",")) and all(
+        port.isdigit() for port in ports.split(",") if port
+    )
 
 
 def url_of(parameters: Mapping[str, Any]) -> str:

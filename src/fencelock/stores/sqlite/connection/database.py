@@ -38,13 +38,17 @@ _BUSY_PAUSE_MAX_S = 0.005
 def path_of(url: str) -> Path:
     """Return the file that `sqlite:///relative` or `sqlite:////absolute` names; ConfigError for anything else."""
     _, _, rest = url.partition("://")
+    # No message repeats the URL: a slash too few or too many, and it may be another store's, with a password.
     if not rest.startswith("/"):
-        raise ConfigError(f"{url!r}: write sqlite:///relative/path or sqlite:////absolute/path (three or four slashes)")
+        raise ConfigError(
+            "a SQLite URL has no host and no user: write sqlite:///relative/path or sqlite:////absolute/path (three or "
+            "four slashes)"
+        )
     name = rest[1:]
     if not name or name == ":memory:" or name.endswith("/"):
-        raise ConfigError(f"{url!r} names no file: a lock must outlive the process, so it needs a file on disk")
+        raise ConfigError("a SQLite URL names no file: a lock must outlive the process, so it needs a file on disk")
     if "\0" in name:
-        raise ConfigError(f"{url!r} contains U+0000: leave it out")
+        raise ConfigError("a SQLite URL contains U+0000: leave it out")
     return Path(os.path.abspath(name))
 
 

@@ -25,6 +25,7 @@ from urllib.parse import parse_qsl, quote, unquote
 from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, Id, Permissions
 
 from fencelock.errors import ConfigError, MissingDependencyError
+from fencelock.stores.errors import unknown_parameter
 from fencelock.stores.quorum.addresses import AddressError, parse_address
 
 DEFAULT_PORT = 2181
@@ -119,8 +120,7 @@ def _parameters(query: str) -> tuple[dict[str, str], list[str], list[tuple[str, 
         raise ConfigError(_FORM.format(reason="its parameters are not name=value&name=value")) from None
     for name, _ in pairs:
         if name not in _SINGLE | _REPEATED:
-            known = ", ".join(sorted(_SINGLE | _REPEATED))
-            raise ConfigError(_FORM.format(reason=f"there is no parameter {name!r}; known: {known}"))
+            raise ConfigError(_FORM.format(reason=unknown_parameter(name, query, _SINGLE | _REPEATED)))
     auth = [value.partition(":") for name, value in pairs if name == "auth"]
     if not all(scheme and credential for scheme, _, credential in auth):
         raise ConfigError(_FORM.format(reason="auth is written scheme:credential"))
