@@ -34,19 +34,19 @@ test: ## lint, build the wheels, and run check's and the servers' tests against 
 campaigns: ## prove what takes longer: faults, power cuts, more versions, fresh seeds
 	@scripts/campaigns
 
-coverage: ## run check's tests, and say which lines of the library they reach
+coverage: ## run check's tests, and list the lines of the library that they do not reach
 	@scripts/coverage
 
 lint: ## ruff, mypy --strict, pyright, shellcheck
 	@scripts/lint
 
-bench: ## measure fencelock and everybody else, and write the page of what came out
+bench: ## measure fencelock and other lock libraries, and write the page with the results
 	@scripts/bench
 
-verify: ## attack each store for a minute, and write the page of what came out
+verify: ## attack each store for a minute, and write the page with the results
 	@scripts/verify
 
-mutants: ## change the rules' code in many small ways, and see tests notice
+mutants: ## break the rules' code in many small ways, and check that the tests fail
 	@scripts/mutants
 
 clean: ## remove everything that make has created

@@ -286,7 +286,7 @@ def test_g8_a_new_audit_entry_entitles_to_just_its_change(guard: Guard, file: Pa
     with plain(file) as connection:
         number = connection.execute(entry, ("somebody", "lower", "reports", 9, 4, "by hand")).lastrowid
         for statement in ("token = 3, audit_id = ?", "token = 4, lock = 'another', audit_id = ?"):
-            with pytest.raises(sqlite3.IntegrityError, match="a mark goes up only"):
+            with pytest.raises(sqlite3.IntegrityError, match="a mark only goes up"):
                 connection.execute(f"UPDATE fencelock_mark SET {statement}", (number,))
         connection.execute("UPDATE fencelock_mark SET token = 4, claim = NULL, audit_id = ?", (number,))
     assert guard.mark().token == 4
@@ -298,7 +298,7 @@ def test_g8_an_audit_entry_entitles_once(guard: Guard, file: Path) -> None:
     guard.raise_to(9, reason="third")
     with plain(file) as connection:
         old = "SELECT id FROM fencelock_audit WHERE action = 'lower'"
-        with pytest.raises(sqlite3.IntegrityError, match="a mark goes up only"):
+        with pytest.raises(sqlite3.IntegrityError, match="a mark only goes up"):
             connection.execute(f"UPDATE fencelock_mark SET token = 5, audit_id = ({old})")
     assert guard.mark().token == 9
 

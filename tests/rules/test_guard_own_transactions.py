@@ -86,7 +86,7 @@ def test_a_connection_in_no_transaction_is_refused(
 ) -> None:
     guard, lease = open_guard(file), HandmadeLease(5)
     guard.seal(lease)
-    with pytest.raises(GuardError, match="in no transaction"):
+    with pytest.raises(GuardError, match="not in a transaction"):
         verb(guard, lease, own)
 
 

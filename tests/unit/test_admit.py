@@ -128,7 +128,7 @@ def test_g8_the_file_refuses_a_mark_that_no_flow_writes(tmp_path: Path) -> None:
     connection = guard_store(url_of(make_file(tmp_path / "app.db"))).connect()
     for mark, is_fine in ((OWN, True), (replace(OWN, token=4), False)):
         connection.perform(Begin())
-        with nullcontext() if is_fine else pytest.raises(GuardError, match="a mark goes up only"):
+        with nullcontext() if is_fine else pytest.raises(GuardError, match="a mark only goes up"):
             connection.perform(WriteMarks((mark,)))
             connection.perform(Commit())
     connection.close()

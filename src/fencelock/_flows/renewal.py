@@ -1,4 +1,4 @@
-"""Renew and end leases: the keeper's batches, release, and breaking the lease of another holder.
+"""Renew and end leases: the keeper's beat, a release, an operator's break, and the raise of an epoch.
 
 Promise: a renewal's deadlines count from before the request was sent (H1); release is idempotent (H4), and tells a
 lease that had ended before (H3). Never: a lease extended by a reply that arrived after its deadline;

@@ -160,7 +160,7 @@ class MemoryResourceSession:
 
     def _join(self, _: ask.Join) -> bool:
         if self.work is None:
-            raise GuardError("the connection is in no transaction: begin one first")
+            raise GuardError("the connection is not in a transaction: begin one first")
         return False
 
     def _present(self, request: ask.Present | ask.Open) -> tuple[str, ...]:

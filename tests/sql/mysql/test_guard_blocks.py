@@ -289,7 +289,7 @@ def test_two_checks_of_one_transaction_end_one_after_the_other(guarded: Guarded)
 
 def test_what_is_no_transaction_is_refused(guarded: Guarded) -> None:
     guard, lease = guarded.guard(), guarded.sealed(5)
-    with guarded.database.connect() as native, pytest.raises(GuardError, match="FL006 in no transaction"):
+    with guarded.database.connect() as native, pytest.raises(GuardError, match="FL006 not in a transaction"):
         guard.check(lease, connection=native)
     with pytest.raises(GuardError, match="the connection is closed"):
         guard.check(lease, connection=native)

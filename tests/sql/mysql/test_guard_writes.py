@@ -132,7 +132,7 @@ def test_g6_the_servers_own_program_presents_seals_and_is_refused(guarded: Guard
 def test_g6_presenting_outside_of_a_transaction_is_refused(guarded: Guarded) -> None:
     guarded.sealed(5)
     with guarded.database.connect() as native:
-        with pytest.raises(pymysql.Error, match="FL006 in no transaction"):
+        with pytest.raises(pymysql.Error, match="FL006 not in a transaction"):
             guarded.present(native, 5)
         with pytest.raises(pymysql.Error, match=UNFENCED):
             run(native, "DELETE FROM reports")

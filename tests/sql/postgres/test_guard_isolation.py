@@ -73,7 +73,7 @@ def test_g2_a_mark_is_not_raised_in_a_transaction_that_looks_back(guarded: Guard
             guarded.guard().seal(HandmadeLease(5), connection=native)
         native.execute("ROLLBACK")
         native.execute("BEGIN")
-        with pytest.raises(psycopg.Error, match="a mark is raised at READ COMMITTED") as caught:
+        with pytest.raises(psycopg.Error, match="a seal needs READ COMMITTED") as caught:
             native.execute("SELECT fencelock.seal(%s, %s)", (str(sequencer(5)), RESOURCE))
         assert caught.value.sqlstate == "FL006"
     assert guarded.guard().mark().token == 0

@@ -218,10 +218,10 @@ def test_a_holder_cannot_lower_or_move_a_mark(application: Guarded) -> None:
             (b"another", 9, "source", "history", "mine"),
             (LOCK.encode(), 9, "another", "history", "mine"),
         ):
-            with pytest.raises(psycopg.Error, match="a mark goes up only") as caught:
+            with pytest.raises(psycopg.Error, match="a mark only goes up") as caught:
                 native.execute(write, changed)
             assert caught.value.sqlstate == "FL009"
-        with pytest.raises(psycopg.Error, match="a lease's mark has a token, a claim"):
+        with pytest.raises(psycopg.Error, match="a lease's mark needs a token, a claim"):
             native.execute(write, (LOCK.encode(), 9, "source", "history", None))
 
 

@@ -1,1 +1,1 @@
-"""What the stores for etcd and ZooKeeper share: how names, values and marks are written, and what a block collects."""
+"""What the stores of quorum systems (etcd, ZooKeeper) share: the encoding of names and marks, and a block's writes."""

@@ -66,7 +66,7 @@ BEGIN
     DECLARE rest LONGTEXT CHARACTER SET ascii DEFAULT p_resources;
     DECLARE wanted VARBINARY(512);
     IF p_lock IS NULL OR p_token IS NULL OR p_claim IS NULL OR p_source_id IS NULL OR p_history_id IS NULL THEN
-        SIGNAL SQLSTATE 'FL009' SET MESSAGE_TEXT = 'FL009 the mark of a lease has a lock, a token, a claim, a source and a history';
+        SIGNAL SQLSTATE 'FL009' SET MESSAGE_TEXT = 'FL009 the mark of a lease needs a lock, a token, a claim, a source and a history';
     END IF;
     WHILE rest <> '' DO
         SET wanted = UNHEX(SUBSTRING_INDEX(rest, ',', 1)),
@@ -150,7 +150,7 @@ BEGIN
     CALL fencelock_parse(p_sequencer, p_lock, p_token, p_claim, p_source_id, p_history_id);
     BEGIN
         DECLARE EXIT HANDLER FOR 1568
-            SIGNAL SQLSTATE 'FL006' SET MESSAGE_TEXT = 'FL006 inside a transaction: seal in none, before yours begins';
+            SIGNAL SQLSTATE 'FL006' SET MESSAGE_TEXT = 'FL006 cannot seal inside a transaction: seal before it begins';
         SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
     END;
     BEGIN

@@ -44,7 +44,7 @@ BEGIN
         SET message = LEFT(CONCAT('FL004 ', message, 'it is bound to another source: see fencelock rebind'), 128);
         SIGNAL SQLSTATE 'FL004' SET MESSAGE_TEXT = message;
     ELSEIF m_token IS NULL OR m_token < p_token THEN
-        SET message = LEFT(CONCAT('FL005 ', message, 'this token has not sealed it, or its seal got lost'), 128);
+        SET message = LEFT(CONCAT('FL005 ', message, 'this token has not sealed it, or its seal was lost'), 128);
         SIGNAL SQLSTATE 'FL005' SET MESSAGE_TEXT = message;
     ELSEIF m_token > p_token THEN
         SET message = LEFT(CONCAT('FL002 ', message, 'a newer holder has sealed it. Stop'), 128);
@@ -53,7 +53,7 @@ BEGIN
         SET message = LEFT(CONCAT('FL002 ', message, 'an operator has raised it. Stop'), 128);
         SIGNAL SQLSTATE 'FL002' SET MESSAGE_TEXT = message;
     ELSEIF m_claim <> p_claim OR m_history_id <> p_history_id THEN
-        SET message = LEFT(CONCAT('FL003 ', message, 'another lease has sealed with this token'), 128);
+        SET message = LEFT(CONCAT('FL003 ', message, 'another claim has sealed it with this token'), 128);
         SIGNAL SQLSTATE 'FL003' SET MESSAGE_TEXT = message;
     END IF;
     SET message = LEFT(CONCAT('FL002 ', message, 'its own holder closed it'), 128);
@@ -72,7 +72,7 @@ BEGIN
         SET message = LEFT(CONCAT('FL002 token ', SUBSTRING_INDEX(SUBSTRING(
             @fencelock_presented, LOCATE(entry, @fencelock_presented) + LENGTH(entry)), '.', 1),
             ' at mark ', COALESCE(m_token, 0), ' of resource ', LEFT(CONVERT(p_resource USING utf8mb4), 30),
-            ': it was presented, and is not the mark any more. Stop'), 128);
+            ': the mark has changed since it was presented. Stop'), 128);
         SIGNAL SQLSTATE 'FL002' SET MESSAGE_TEXT = message;
     END IF;
     SET message = LEFT(CONCAT(
@@ -100,8 +100,8 @@ BEGIN
         SELECT MAX(CONCAT_WS('.', COALESCE(mark.token, 0), COALESCE(mark.audit_id, 0), mark.claim)) INTO seen_mark
         FROM fencelock_mark AS mark WHERE mark.resource = wanted;
         IF NOT current_mark <=> seen_mark THEN
-            SET message = LEFT(CONCAT('FL008 the transaction has a snapshot from before mark ',
-                COALESCE(SUBSTRING_INDEX(current_mark, '.', 1), 0), ': begin it anew. Resource: ',
+            SET message = LEFT(CONCAT('FL008 the transaction''s snapshot is older than mark ',
+                COALESCE(SUBSTRING_INDEX(current_mark, '.', 1), 0), ': roll back and begin again. Resource: ',
                 CONVERT(wanted USING utf8mb4)), 128);
             SIGNAL SQLSTATE 'FL008' SET MESSAGE_TEXT = message;
         END IF;
@@ -116,10 +116,10 @@ MODIFIES SQL DATA SQL SECURITY DEFINER
 BEGIN
     DECLARE EXIT HANDLER FOR 1305
         SIGNAL SQLSTATE 'FL006' SET MESSAGE_TEXT =
-            'FL006 in no transaction: a check is worth nothing a moment later. START TRANSACTION first';
+            'FL006 not in a transaction, so a check would not hold for the next write: START TRANSACTION first';
     DECLARE EXIT HANDLER FOR 1397
         SIGNAL SQLSTATE 'FL006' SET MESSAGE_TEXT =
-            'FL006 in an XA transaction, which holds no mark once it is prepared: use START TRANSACTION';
+            'FL006 in an XA transaction, which unlocks the mark when it is prepared: use START TRANSACTION';
     BEGIN
         DECLARE EXIT HANDLER FOR 1399 BEGIN END;
         XA END 'fencelock check';
@@ -244,7 +244,7 @@ BEGIN
     BEGIN
         CALL fencelock_unbind();
         SIGNAL SQLSTATE 'FL007' SET MESSAGE_TEXT =
-            'FL007 the transaction that presented has ended before: what was written since is not committed';
+            'FL007 the guarded transaction has already ended: what was written since then is not committed';
     END;
     RELEASE SAVEPOINT fencelock_presented;
     SET @fencelock_presented = NULL /*!80003 , SESSION wait_timeout = @@global.wait_timeout */;
@@ -308,7 +308,7 @@ BEGIN
     END IF;
     IF NOT is_bound THEN
         SIGNAL SQLSTATE 'FL007' SET MESSAGE_TEXT =
-            'FL007 the transaction that presented has ended before, or was rolled back to where it had not';
+            'FL007 the guarded transaction has already ended, or was rolled back to a point before its start';
     END IF;
 END;
 
@@ -327,7 +327,7 @@ BEGIN
     BEGIN
         CALL fencelock_unbind();
         SIGNAL SQLSTATE 'FL007' SET MESSAGE_TEXT =
-            'FL007 the transaction that presented has ended before: what was written since is not committed';
+            'FL007 the guarded transaction has already ended: what was written since then is not committed';
     END;
     RELEASE SAVEPOINT fencelock_presented;
     CALL fencelock_unbind();

@@ -105,7 +105,7 @@ BEGIN
     END IF;
     IF is_kept IS NOT TRUE THEN
         SIGNAL SQLSTATE 'FL009' SET MESSAGE_TEXT =
-            'FL009 a mark goes up only, and stays with its lock and source: see fencelock marks --help, fencelock rebind --help';
+            'FL009 a mark only goes up, and stays with its lock and source: see fencelock marks --help, fencelock rebind --help';
     END IF;
 END;
 

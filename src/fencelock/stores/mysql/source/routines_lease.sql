@@ -17,7 +17,7 @@ END;
 -- Refuse what fencelock's clients never send: a name is text that every client can read.
 CREATE PROCEDURE fencelock_refuse_name() SQL SECURITY INVOKER NO SQL
 SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT =
-    'fencelock: the name of a lock or of a holder has 1 to 512 bytes of UTF-8, and no U+0000';
+    'fencelock: the name of a lock or of a holder must have 1 to 512 bytes of UTF-8, and no U+0000';
 
 -- name: create_refuse_time
 -- Refuse a time that no client can have: Linux sets no clock past the year 2232. A lock that remembered such a time would

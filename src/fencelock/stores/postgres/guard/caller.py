@@ -38,7 +38,7 @@ def _check_usable(native: Any, kind: type[Any]) -> None:
         raise GuardError("the connection's transaction has failed: roll it back, and start it again")
     if native.autocommit and status == TransactionStatus.IDLE:
         raise GuardError(
-            "the connection is in no transaction, so a check would be worth nothing a moment later: write `with "
+            "the connection is not in a transaction, so a check would not hold for the next write: write `with "
             "connection.transaction():` around it, or use guard.transaction(lease)"
         )
 

@@ -75,12 +75,12 @@ DECLARE
     form constant text := '^[A-Za-z0-9_-]{1,64}$';
 BEGIN
     IF fencelock.keeps_snapshot() THEN
-        RAISE 'a mark is raised at READ COMMITTED, and this transaction keeps an older snapshot (%)',
+        RAISE 'a seal needs READ COMMITTED, and this transaction keeps an older snapshot (%)',
             current_setting('transaction_isolation')
             USING ERRCODE = 'FL006', HINT = 'Seal in a transaction of its own, before this one begins.';
     END IF;
     IF (p_token > 0 AND p_claim ~ form AND p_source_id ~ form AND p_history_id ~ form) IS NOT TRUE THEN
-        RAISE 'a lease''s mark has a token, a claim, a source and a history' USING ERRCODE = '22023';
+        RAISE 'a lease''s mark needs a token, a claim, a source and a history' USING ERRCODE = '22023';
     END IF;
     -- A mark that a crash could lose would admit the old holder again.
     IF current_setting('synchronous_commit') = 'off' THEN

@@ -204,7 +204,7 @@ CREATE FUNCTION fencelock.refuse_end(p_resource text) RETURNS boolean LANGUAGE p
 SET search_path = pg_catalog, pg_temp AS
 $$
 BEGIN
-    RAISE 'resource % is not presented any more: the guarded transaction ended before', p_resource USING ERRCODE = 'FL007';
+    RAISE 'no token is presented for resource %: the guarded transaction has already ended', p_resource USING ERRCODE = 'FL007';
 END
 $$;
 
@@ -235,7 +235,7 @@ BEGIN
     RAISE 'table %.% belongs to resource % and takes writes only from the holder of its lock', p_schema, p_table, p_resource
         USING ERRCODE = 'FL001', SCHEMA = p_schema, TABLE = p_table,
             HINT = 'Write inside guard.transaction(lease), or present the sequencer in this transaction: SELECT '
-                'fencelock.present(...). fencelock marks tells which lock it is.';
+                'fencelock.present(...). fencelock marks shows which lock it is.';
 END
 $$;
 

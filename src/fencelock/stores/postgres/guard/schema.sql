@@ -76,7 +76,7 @@ DECLARE
     is_kept boolean;
 BEGIN
     IF TG_OP <> 'UPDATE' THEN
-        RAISE 'a mark is never deleted, since every old token would be admitted again'
+        RAISE 'a mark is never deleted, because every old token would be admitted again'
             USING ERRCODE = 'FL009', HINT = 'To stop enforcing it, run fencelock unprotect.';
     END IF;
     IF NEW.resource <> OLD.resource THEN
@@ -96,7 +96,7 @@ BEGIN
         is_kept := NEW.token > coalesce(OLD.token, 0);
     END IF;
     IF is_kept IS NOT TRUE THEN
-        RAISE 'mark % of resource %: a mark goes up only, and stays with its lock and source', OLD.token, OLD.resource
+        RAISE 'mark % of resource %: a mark only goes up, and stays with its lock and source', OLD.token, OLD.resource
             USING ERRCODE = 'FL009', HINT = 'An operator may lower or move it, with a reason: fencelock marks, fencelock rebind.';
     END IF;
     RETURN NEW;
@@ -110,7 +110,7 @@ SET search_path = pg_catalog, pg_temp AS
 $$
 BEGIN
     IF coalesce(octet_length(convert(p_name, 'UTF8', 'UTF8')), 0) NOT BETWEEN 1 AND 512 THEN
-        RAISE 'the name of a % has 1 to 512 bytes of UTF-8, and not %', p_what, coalesce(octet_length(p_name), 0)
+        RAISE 'the name of a % must have 1 to 512 bytes of UTF-8, and this one has %', p_what, coalesce(octet_length(p_name), 0)
             USING ERRCODE = '22023';
     END IF;
 END

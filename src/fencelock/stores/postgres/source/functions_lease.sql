@@ -154,7 +154,7 @@ $$;
 CREATE FUNCTION fencelock.token_grows() RETURNS trigger LANGUAGE plpgsql AS
 $$
 BEGIN
-    RAISE 'it had token %, and the counter says %', OLD.token, NEW.token USING ERRCODE = 'FL102';
+    RAISE 'it had token %, and the counter is at %', OLD.token, NEW.token USING ERRCODE = 'FL102';
 END
 $$;
 

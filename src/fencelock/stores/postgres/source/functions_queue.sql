@@ -61,7 +61,7 @@ BEGIN
             RETURN held;
         END IF;
         IF octet_length(convert(p_lock, 'UTF8', 'UTF8')) NOT BETWEEN 1 AND 512 THEN
-            RAISE 'the name of a lock has 1 to 512 bytes of UTF-8, and not %', octet_length(p_lock) USING ERRCODE = '22023';
+            RAISE 'the name of a lock must have 1 to 512 bytes of UTF-8, and this one has %', octet_length(p_lock) USING ERRCODE = '22023';
         END IF;
         INSERT INTO fencelock.lock (name) VALUES (p_lock) ON CONFLICT (name) DO NOTHING;
     END LOOP;

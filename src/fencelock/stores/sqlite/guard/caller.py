@@ -117,7 +117,7 @@ class SQLiteCallerConnection(SQLiteCallerBase):
             )
         if not native.in_transaction:
             raise GuardError(
-                "the connection is in no transaction, so a check would mean nothing a moment later: execute "
+                "the connection is not in a transaction, so a check would not hold for the next write: execute "
                 "BEGIN IMMEDIATE first, or use guard.transaction(lease)"
             )
         super().__init__(native, SQLiteMarks(native, path), path)

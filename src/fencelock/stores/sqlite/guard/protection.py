@@ -156,7 +156,7 @@ def _install(marks: SQLiteMarks, resource: str, table: str, mode: str) -> None:
     entry_id = marks.native.execute(SQL.add_protected, row).lastrowid
     message = (
         f"fencelock: table {table} belongs to resource {resource} and takes writes only from the holder of its "
-        f"lock: write inside `with guard.transaction(lease)`; `fencelock marks` tells which lock it is"
+        f"lock: write inside `with guard.transaction(lease)`; `fencelock marks` shows which lock it is"
     )
     for kind in KINDS:
         marks.native.execute(

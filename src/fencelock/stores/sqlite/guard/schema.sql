@@ -117,7 +117,7 @@ WHEN NOT (
     END
 )
 BEGIN
-    SELECT RAISE(ABORT, 'fencelock: a mark goes up only, and stays with its lock. An operator may lower or move it, with a reason: see fencelock marks --help and fencelock rebind --help');
+    SELECT RAISE(ABORT, 'fencelock: a mark only goes up, and stays with its lock. An operator may lower or move it, with a reason: see fencelock marks --help and fencelock rebind --help');
 END;
 
 -- name: keep_mark_row
