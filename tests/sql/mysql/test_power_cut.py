@@ -6,10 +6,8 @@ was told to write it down is what the server's own count of flushes says.
 """
 
 import random
-import shutil
 import signal
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +16,7 @@ import pytest
 
 import fencelock
 from fencelock.stores.mysql.source.store import MySQLSource
+from fencelock_lab.servers.fleet import fleet_of
 from fencelock_lab.servers.mariadb import MariaDBFleet, MariaDBServer
 from tests.sql.clients import SqlClient
 from tests.sql.granters import check_tokens_over_stops
@@ -33,12 +32,8 @@ NEVER_S = 2700
 @pytest.fixture(scope="module")
 def disk_fleet() -> Iterator[MariaDBFleet]:
     """Yield what makes servers on a disk."""
-    folder = Path(tempfile.mkdtemp(prefix="fl-my-disk-"))
-    folder.chmod(0o755)
-    fleet = MariaDBFleet(folder)
-    yield fleet
-    fleet.close()
-    shutil.rmtree(folder, ignore_errors=True)
+    with fleet_of(MariaDBFleet, "fl-my-disk-", on_disk=True) as fleet:
+        yield fleet
 
 
 @pytest.fixture(params=["no binary log", "binary log"])
