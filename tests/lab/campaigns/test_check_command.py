@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fencelock_lab.campaigns.check_progress import USUAL_LEAST
+from fencelock_lab.campaigns.amounts import USUAL_LEAST
 from fencelock_lab.campaigns.verdict import judge
 from tests.cli.program import Program, program
 from tests.lab.campaigns.planted import Script, two_tenures
