@@ -63,6 +63,19 @@ class BackgroundThread:
             self.end()
 
 
+def check_can_start() -> None:
+    """Raise SourceUnavailableError if no thread can be started now.
+
+    For client libraries that end the whole process if they cannot start theirs.
+    """
+    with mapping_start_failures():
+        threading.Thread(target=do_nothing, name="fencelock-check", daemon=True).start()
+
+
+def do_nothing() -> None:
+    """Do nothing, in a thread that has to be started for it."""
+
+
 def start_error(error: RuntimeError) -> SourceUnavailableError:
     """Return the error for a thread that could not be started before anything was done."""
     return SourceUnavailableError(f"{start_problem(error)}. Nothing was done")

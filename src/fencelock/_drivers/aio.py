@@ -18,7 +18,7 @@ from fencelock._drivers.pool import Pool, pool_for
 from fencelock._drivers.sync import REQUEST_TIMEOUT_S
 from fencelock._drivers.turns import Turn, Turns
 from fencelock._flows.acquire import US_PER_MS
-from fencelock._threads import mapping_start_failures
+from fencelock._threads import do_nothing, mapping_start_failures
 from fencelock.clock import boottime_us
 from fencelock.model import draw_claim
 from fencelock.protocol.generators import run_generator_async
@@ -43,7 +43,7 @@ class _Executor(ThreadPoolExecutor):
 
     def __init__(self) -> None:
         super().__init__(MAX_THREADS, thread_name_prefix="fencelock")
-        self.submit(_do_nothing)
+        self.submit(do_nothing)
 
     def _adjust_thread_count(self) -> None:
         # `submit` has queued the work before it calls this. An error would tell the caller that the work is not done,
@@ -53,10 +53,6 @@ class _Executor(ThreadPoolExecutor):
         except RuntimeError:
             if not self._threads:
                 raise
-
-
-def _do_nothing() -> None:
-    """Do nothing, in a thread that has to be started for it."""
 
 
 class Threads:

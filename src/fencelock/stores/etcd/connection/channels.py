@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, cast
 import grpc
 from grpc._cython import cygrpc
 
-from fencelock._threads import is_start_failure, start_problem
+from fencelock._threads import check_can_start, is_start_failure, start_problem
 from fencelock.errors import ConfigError, OutcomeUnknownError
 from fencelock.stores.etcd.connection.forks import GATE
 from fencelock.stores.etcd.connection.url import EtcdConnectionInfo, Tls
@@ -79,12 +79,16 @@ class EtcdChannel:
         self._end: list[Callable[[], None]] = [native.close]
         """How to close it; empty if it must not be closed."""
         weakref.finalize(self, _discard, self._end).atexit = False
+        _ALIVE.add(self)
 
     def note_failed_call(self, error: BaseException) -> None:
         """Note that gRPC could not begin a call: it may have no thread for the channel, and `close` waits for that."""
         if not is_start_failure(error):
             self.keep()
             return
+        if not _ANCHOR:
+            # Never used: while there is a channel, gRPC's core need not start its own threads again, see `channel`.
+            _ANCHOR.append(EtcdChannel(grpc.insecure_channel("localhost", options=_OPTIONS)))
         uncount_unstarted_thread()
         if is_unserved(error):
             self._end[:] = [partial(close_unserved, self.native)]
@@ -113,8 +117,11 @@ class EtcdChannels:
         self._mutex = threading.RLock()
 
     def channel(self, member: int) -> EtcdChannel:
-        """Return the channel to the member."""
+        """Return the channel to the member; SourceUnavailableError if gRPC could not start its threads now."""
         if (channel := self._open.get(member)) is None:
+            if not _ALIVE:
+                # With the first channel gRPC's core tries for 11 s to start its threads, and then aborts the process.
+                check_can_start()
             _close_discarded()
             target = self._info.endpoints[member]
             if self._info.tls is None:
@@ -285,6 +292,8 @@ def keep_discarded() -> None:
     _DISCARDED.clear()
 
 
+_ALIVE: "weakref.WeakSet[EtcdChannel]" = weakref.WeakSet()
+_ANCHOR: list[EtcdChannel] = []
 _DISCARDED: list[Callable[[], None]] = []
 """How to close the channels of this process that nothing refers to."""
 _KEPT: list[Any] = []
