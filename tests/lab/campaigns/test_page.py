@@ -33,12 +33,39 @@ def test_everything_that_happened_is_drawn() -> None:
     history = broken().history()
     data = page_data(history, judge(history))
     assert data["lanes"] == ["1", "2"]
-    assert [(lane, token) for lane, _, _, token, _ in data["leases"]] == [(0, "10"), (1, "11")]
+    assert [(lane, token) for lane, _, _, token, *_ in data["leases"]] == [(0, "10"), (1, "11")]
     assert data["frozen"] == [(0, 0.25, 1.9)]
     assert data["disturbed"] == [(1, 2.3, 2.8, "partition of the source"), (1, 3.0, 3.0, "kill")]
-    assert [(row[0], row[3], row[4]) for row in data["operations"]] == [(0, "ok", "10"), (1, "ok", "11")]
+    assert [(row[0], row[3], row[4]) for row in data["operations"]] == [
+        (0, "read", "10"),
+        (1, "read", "11"),
+        (0, "ok", "10"),
+        (1, "ok", "11"),
+    ]
     assert sum(data["figures"]["writes"]) > 0
     assert data["end"] == 4.0
+
+
+def marked(script: Script) -> list[str]:
+    """Return what the page shows as a broken promise: texts of operations, and tokens of leases."""
+    history = script.history()
+    data = page_data(history, judge(history))
+    return [row[5] for row in data["operations"] if row[7]] + [row[3] for row in data["leases"] if row[5]]
+
+
+def test_what_broke_a_promise_is_marked_and_nothing_else() -> None:
+    assert marked(broken()) == ["write a", "write b"]
+    assert marked(two_tenures().final(("a", 1, 10), ("b", 2, 11))) == []
+    overlap = Script().acquire("1", 1.0, 1.1, 10, until=2.0).acquire("2", 1.5, 1.9, 11, until=2.9)
+    assert marked(overlap) == ["11"]
+
+
+def test_a_figure_has_a_second_at_least_in_each_piece() -> None:
+    history = two_tenures().final(at=3.5).history()
+    assert page_data(history, judge(history))["figures"]["width"] == 1.0
+    history = two_tenures().final(at=2401.0).history()
+    figures = page_data(history, judge(history))["figures"]
+    assert (figures["width"], len(figures["writes"])) == (10.0, 241)
 
 
 def test_outcomes_are_told_apart() -> None:
@@ -91,5 +118,7 @@ def test_a_browser_draws_it(tmp_path: Path, tenures: int) -> None:
     dom = dom_of(page_of(script, tmp_path))
     assert re.search(r'id="verdict" class="code1">VIOLATION<', dom)
     assert len(re.findall(r"<tr>", dom)) > 5
+    assert "<td>0.250 s after the start</td><td>1</td><td>is frozen</td>" in dom
+    assert "broke a promise, with its token" in dom
     height = (2 if not tenures else 7) * 22 + 22
     assert f"height: {height}px" in dom

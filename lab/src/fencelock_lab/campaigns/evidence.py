@@ -92,12 +92,17 @@ def _told(one: Operation) -> str:
         WRITE: f"write {one.write} to resource {one.place}",
     }.get(one.kind, f"{one.kind} of {one.place}")
     if one.outcome == OK:
-        seen = {READ: f", {one.position} writes seen", WRITE: f", as number {one.position}"}
+        seen = {READ: f", {writes_seen(one)}", WRITE: f", as number {one.position}"}
         return f"{what}{token}: ok{seen.get(one.kind, '') if one.position is not None else ''}"
     if one.outcome == INFO:
         return f"{what}{token}: outcome unknown ({one.error or 'no answer'})"
     mark = f", mark {one.mark}" if one.mark is not None else ""
     return f"{what}{token}: refused ({one.error}{mark})"
+
+
+def writes_seen(read: Operation) -> str:
+    """Return how many writes a read has seen, in words."""
+    return f"{read.position} {'write' if read.position == 1 else 'writes'} seen"
 
 
 def _done(event: HistoryEvent) -> str:

@@ -1,7 +1,7 @@
 """The page of a history: one standalone HTML file with its timeline, its figures and its verdict.
 
 Promise: the page asks for nothing from any network, and needs only a browser. What a history brings along is data on
-it, never markup or script. Times are seconds since the first operation.
+it, never markup or script. Times are seconds since the first operation. What broke a promise is marked, and only that.
 """
 
 import json
@@ -10,6 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from fencelock_lab.campaigns.evidence import writes_seen
 from fencelock_lab.campaigns.history import (
     ACQUIRE,
     DELAY,
@@ -33,8 +34,9 @@ from fencelock_lab.campaigns.history import (
 )
 from fencelock_lab.campaigns.verdict import CampaignVerdict
 
-BUCKETS = 240
-"""Into how many pieces of time the figures are divided."""
+MAX_BUCKETS = 240
+LEAST_BUCKET_S = 1.0
+"""Into how many pieces of time the figures are divided at most, and how long one is at least."""
 _DATA = "__DATA__"
 
 
@@ -50,17 +52,20 @@ def page_data(history: History, verdict: CampaignVerdict) -> dict[str, Any]:
     """Return what the page draws: each list has its rows in the order of time."""
     scale = Scale(history)
     told = verdict.to_json()
+    # The last of a violation's operations is the one that broke the promise; the others show why.
+    blamed = {id(one.operations[-1]) for one in verdict.findings.violations if one.operations}
     return {
         "verdict": told,
         "settings": {key: history.settings.get(key) for key in ("ttl", "seed", "source", "guard", "control")},
         "end": scale.at(history.end_ns),
         "lanes": scale.lanes,
+        "servers": scale.servers,
         "places": scale.places,
-        "leases": list(_leases(history, scale)),
+        "leases": list(_leases(history, scale, blamed)),
         "frozen": list(_frozen(history, scale)),
         "struck": list(_struck(history, scale)),
         "disturbed": [row for event in history.events if (row := _disturbed(event, scale)) is not None],
-        "operations": [_drawn(one, scale) for one in history.operations if _is_drawn(one)],
+        "operations": [_drawn(one, scale, id(one) in blamed) for one in history.operations if _is_drawn(one)],
         "figures": figures(history, scale),
     }
 
@@ -74,6 +79,7 @@ class Scale:
         servers = {name for one in history.events for name in one.facts.get("servers", ())}
         self.lanes = [*sorted(names, key=lambda name: (len(name), name)), *sorted(servers)]
         self.places = sorted({one.place for one in history.operations})
+        self.servers = len(servers)
         self._lanes = {name: number for number, name in enumerate(self.lanes)}
         self._places = {name: number for number, name in enumerate(self.places)}
 
@@ -97,7 +103,7 @@ def lane_of(process: str) -> str:
     return f"{worker}{slash}{thread}"
 
 
-def _leases(history: History, scale: Scale) -> Iterator[tuple[int, float, float, str, int]]:
+def _leases(history: History, scale: Scale, blamed: set[int]) -> Iterator[tuple[int, float, float, str, int, bool]]:
     """Yield each lease from its grant to the end of its release, or of the history, as its process saw it."""
     since: dict[tuple[str, str], Operation] = {}
     for one in history.operations:
@@ -105,14 +111,15 @@ def _leases(history: History, scale: Scale) -> Iterator[tuple[int, float, float,
         if one.kind == ACQUIRE and one.outcome == OK:
             since.setdefault(key, one)
         elif one.kind == RELEASE and key in since:
-            yield _lease(since.pop(key), one.completed_ns or one.invoked_ns, scale)
+            granted = since.pop(key)
+            yield _lease(granted, one.completed_ns or one.invoked_ns, scale, id(granted) in blamed)
     for granted in since.values():
-        yield _lease(granted, granted.until_ns or history.end_ns, scale)
+        yield _lease(granted, granted.until_ns or history.end_ns, scale, id(granted) in blamed)
 
 
-def _lease(granted: Operation, end_ns: int, scale: Scale) -> tuple[int, float, float, str, int]:
-    began = scale.at(granted.completed_ns or granted.invoked_ns)
-    return scale.lane(granted.process), began, scale.at(end_ns), str(granted.token), scale.place(granted.place)
+def _lease(granted: Operation, end_ns: int, scale: Scale, is_blamed: bool) -> tuple[int, float, float, str, int, bool]:
+    began, lane = scale.at(granted.completed_ns or granted.invoked_ns), scale.lane(granted.process)
+    return lane, began, scale.at(end_ns), str(granted.token), scale.place(granted.place), is_blamed
 
 
 def _frozen(history: History, scale: Scale) -> Iterator[tuple[int, float, float]]:
@@ -152,27 +159,31 @@ def _disturbed(event: HistoryEvent, scale: Scale) -> tuple[int, float, float, st
 
 
 def _is_drawn(one: Operation) -> bool:
-    """Writes tell most; of the rest, what was refused or never answered."""
-    return one.kind == WRITE or (one.kind in {READ, RELEASE} and one.outcome != OK)
+    """Reads and writes tell what happened; of the rest, releases that were refused or never answered."""
+    return one.kind in {READ, WRITE} or (one.kind == RELEASE and one.outcome != OK)
 
 
-def _drawn(one: Operation, scale: Scale) -> tuple[int, float, float, str, str, str, int]:
-    outcome = "ok" if one.outcome == OK else "refused" if one.outcome == FAIL else "unknown"
+def _drawn(one: Operation, scale: Scale, is_blamed: bool) -> tuple[int, float, float, str, str, str, int, bool]:
+    outcomes = {OK: "read" if one.kind == READ else "ok", FAIL: "refused"}
     ended = scale.at(one.completed_ns or one.invoked_ns)
-    text = f"{one.kind} {one.write or ''}".strip() + (f": {one.error}" if one.error else "")
-    place = scale.place(one.place)
-    return scale.lane(one.process), scale.at(one.invoked_ns), ended, outcome, str(one.token), text, place
+    seen = f", {writes_seen(one)}" if one.kind == READ and one.position is not None else ""
+    text = f"{one.kind} {one.write or ''}".strip() + seen + (f": {one.error}" if one.error else "")
+    began, place = scale.at(one.invoked_ns), scale.place(one.place)
+    outcome = outcomes.get(one.outcome, "unknown")
+    return scale.lane(one.process), began, ended, outcome, str(one.token), text, place, is_blamed
 
 
 def figures(history: History, scale: Scale) -> dict[str, Any]:
     """Return for each piece of time what was accepted and refused in a second, and how long writes took."""
-    width = max(scale.at(history.end_ns) / BUCKETS, 1e-6)
-    writes, refusals = [0] * BUCKETS, [0] * BUCKETS
-    took_ms: list[list[float]] = [[] for _ in range(BUCKETS)]
+    end = max(scale.at(history.end_ns), 0.0)
+    width = max(end / MAX_BUCKETS, LEAST_BUCKET_S)
+    buckets = int(end / width) + 1
+    writes, refusals = [0] * buckets, [0] * buckets
+    took_ms: list[list[float]] = [[] for _ in range(buckets)]
     for one in history.operations:
         if one.kind not in {READ, WRITE} or one.completed_ns is None:
             continue
-        bucket = min(BUCKETS - 1, int(scale.at(one.completed_ns) / width))
+        bucket = min(buckets - 1, int(scale.at(one.completed_ns) / width))
         refusals[bucket] += one.outcome == FAIL
         if one.kind == WRITE and one.outcome == OK:
             writes[bucket] += 1
