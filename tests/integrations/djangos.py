@@ -27,12 +27,19 @@ from tests.integrations.databases import GuardedDatabase  # noqa: E402
 @contextmanager
 def project_on(guarded: GuardedDatabase) -> Iterator[None]:
     """Create the project's tables, with one report, in a database."""
+    with connected_to(guarded):
+        call_command("migrate", run_syncdb=True, verbosity=0, skip_checks=True)
+        Report.objects.create(pk=1, value="first")
+        yield
+
+
+@contextmanager
+def connected_to(guarded: GuardedDatabase) -> Iterator[None]:
+    """Let Django use a database as it is."""
     settings = connections.configure_settings({"default": guarded.settings})
     connections.databases["default"] = settings["default"]
     forget()
     try:
-        call_command("migrate", run_syncdb=True, verbosity=0, skip_checks=True)
-        Report.objects.create(pk=1, value="first")
         yield
     finally:
         forget()

@@ -1,7 +1,7 @@
 """Guarded transactions of Django, in this process, on every database."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any
 from uuid import uuid4
@@ -62,6 +62,21 @@ def write(value: str) -> None:
 
 def fail() -> None:
     raise ZeroDivisionError
+
+
+def save_again() -> None:
+    with pytest.raises(IntegrityError):
+        Report(pk=1, value="taken").save(force_insert=True)
+
+
+def create_again() -> None:
+    with pytest.raises(IntegrityError):
+        Report.objects.bulk_create([Report(pk=1, value="taken")])
+
+
+def leave_atomic() -> None:
+    with pytest.raises(ZeroDivisionError), transaction.atomic(savepoint=False):
+        fail()
 
 
 def work(lease: Any, *acts: Any, resource: str = "reports") -> None:
@@ -126,6 +141,21 @@ def test_a_callback_is_outside_of_the_block(lease: HandmadeLease) -> None:
         transaction.on_commit(follow)
         assert lease.open_transactions == 1
     assert value() == "followed"
+
+
+def test_an_error_of_a_callback_says_that_the_block_is_committed(lease: HandmadeLease) -> None:
+    with pytest.raises(ZeroDivisionError) as caught:
+        work(lease, lambda: write("new"), lambda: transaction.on_commit(fail))
+    assert "the guarded block was committed before this error" in caught.value.__notes__[0]
+    assert value() == "new"
+    assert lease.open_transactions == 0
+
+
+def test_a_refusal_in_a_callback_is_no_refusal_of_the_block(empty: GuardedDatabase, lease: HandmadeLease) -> None:
+    with pytest.raises(DatabaseError, match=empty.refused) as caught:
+        work(lease, lambda: write("new"), lambda: transaction.on_commit(lambda: write("unfenced")))
+    assert "was committed before this error" in caught.value.__notes__[0]
+    assert value() == "new"
 
 
 def test_atomic_inside_is_a_savepoint(lease: HandmadeLease) -> None:
@@ -256,11 +286,13 @@ def test_g3_a_block_that_closes_its_connection_writes_nothing_and_fails(lease: H
     assert value() == "new"
 
 
-def test_g3_a_rollback_that_was_asked_for_is_one(lease: HandmadeLease) -> None:
-    with fenced(lease, resource="reports"):
-        write("new")
-        transaction.set_rollback(True)
+@pytest.mark.parametrize("mark", [save_again, create_again, leave_atomic, lambda: transaction.set_rollback(True)])
+def test_g3_a_block_that_django_rolls_back_fails(lease: HandmadeLease, mark: Callable[[], None]) -> None:
+    with pytest.raises(GuardError, match="marked for rollback inside its block"):
+        work(lease, lambda: write("new"), mark)
     assert value() == FIRST
+    work(lease, lambda: write("new"))
+    assert value() == "new"
 
 
 def test_a_block_is_entered_once(lease: HandmadeLease) -> None:

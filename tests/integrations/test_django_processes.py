@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.integrations.databases import GuardedDatabase
-from tests.integrations.djangos import manage, managed
+from tests.integrations.djangos import manage, managed, project_on
 from tests.support.helpers import wait_until
 
 pytestmark = pytest.mark.process
+KINDS = ["sqlite", *(pytest.param(kind, marks=pytest.mark.campaign) for kind in ("postgres", "mysql"))]
+on_each = pytest.mark.parametrize("empty", KINDS, indirect=True)
+"""A process takes seconds, and test_django.py runs what it does on every database: servers are left to campaigns."""
 
 
 def value(guarded: GuardedDatabase) -> str:
@@ -22,14 +25,16 @@ def value(guarded: GuardedDatabase) -> str:
 @pytest.fixture
 def source(empty: GuardedDatabase, tmp_path: Path) -> str:
     """Make the project's tables with one report, and return its source of locks."""
-    url = f"sqlite:///{tmp_path / 'locks.db'}"
-    assert managed(empty, "migrate", "--run-syncdb", source=url)[0] == 0
-    empty.rows("INSERT INTO books_report (id, value) VALUES (1, 'first')")
-    return url
+    with project_on(empty):
+        return f"sqlite:///{tmp_path / 'locks.db'}"
 
 
 @pytest.mark.reduced
-def test_a_project_from_migrate_to_a_refused_script(empty: GuardedDatabase, source: str) -> None:
+@on_each
+def test_a_project_from_migrate_to_a_refused_script(empty: GuardedDatabase, tmp_path: Path) -> None:
+    source = f"sqlite:///{tmp_path / 'locks.db'}"
+    assert managed(empty, "migrate", "--run-syncdb", source=source)[0] == 0
+    empty.rows("INSERT INTO books_report (id, value) VALUES (1, 'first')")
     code, said = managed(empty, "check", "--database", "default", "--fail-level", "WARNING", source=source)
     assert code == 1
     assert re.search(r"fencelock\.W001.*books_report.* is not protected", said)
@@ -51,6 +56,7 @@ def test_a_project_from_migrate_to_a_refused_script(empty: GuardedDatabase, sour
     assert value(empty) == "first, then"
 
 
+@on_each
 def test_a_database_that_cannot_be_read_is_reported_without_a_traceback(empty: GuardedDatabase) -> None:
     elsewhere = {"NAME": "/nowhere/app.db"} if empty.kind == "sqlite" else {"PORT": "1"}
     gone = replace(empty, settings=empty.settings | elsewhere)
@@ -65,6 +71,7 @@ def test_a_database_that_cannot_be_read_is_reported_without_a_traceback(empty: G
         assert (code, "fencelock.W002) database 'default': Django cannot read" in said) == (0, True), said
 
 
+@on_each
 def test_observed_first_and_enforced_then(empty: GuardedDatabase, source: str) -> None:
     assert managed(empty, "fencelock_protect", "--mode", "observe", source=source)[0] == 0
     assert managed(empty, "unfenced", source=source)[0] == 0
@@ -99,6 +106,7 @@ def _state(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
+@on_each
 def test_a_wrong_setting_is_an_error_of_the_check(empty: GuardedDatabase, source: str) -> None:
     code, said = managed(empty, "check", source="redis://localhost")
     assert code == 1

@@ -392,6 +392,22 @@ def test_what_a_listener_writes_at_the_end_is_fenced(
         orm.alone(write("unfenced"))
 
 
+def write_unfenced(session: Any) -> None:
+    with session.get_bind().begin() as connection:
+        write("unfenced")(connection)
+
+
+@pytest.mark.parametrize(("listener", "error"), [(fail, ZeroDivisionError), (write_unfenced, DBAPIError)])
+def test_an_error_after_the_commit_says_that_the_block_is_committed(
+    orm: Stack, guarded: GuardedDatabase, lease: HandmadeLease, listener: Any, error: type[Exception]
+) -> None:
+    event.listen(orm.run(lambda session: session), "after_commit", listener)
+    with pytest.raises(error) as caught:
+        orm.fenced(lease, write("new"))
+    assert "the guarded block was committed before this error" in caught.value.__notes__[0]
+    assert guarded.value() == "new"
+
+
 def test_autoflush_writes_what_a_query_has_to_see(orm: Stack, guarded: GuardedDatabase, lease: HandmadeLease) -> None:
     def body(session: Any) -> Any:
         session.add(Report(id=2, value="pending"))

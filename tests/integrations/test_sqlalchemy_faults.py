@@ -11,18 +11,11 @@ from sqlalchemy import text
 from fencelock import FencelockError, GuardError, OutcomeUnknownError
 from tests.integrations.alchemy import TARGETS, Stack, write
 from tests.integrations.databases import GuardedDatabase, make_tables, open_database
-from tests.sql.mysql.framing import MySQLProxy
-from tests.sql.postgres.framing import PostgresProxy
+from tests.integrations.proxies import proxy_before
 from tests.support.guards import HandmadeLease
 from tests.support.helpers import wait_until
 
 pytestmark = pytest.mark.server_wide
-
-
-class FrameworksProxy(MySQLProxy):
-    """COMMIT is a request of the framework's; our own connections send it when they open, and never again."""
-
-    opening = ("SET NAMES ",)
 
 
 MAX_LOST = 40
@@ -49,8 +42,7 @@ def guarded(request: pytest.FixtureRequest, tmp_path: Any) -> Iterator[GuardedDa
 
 @pytest.fixture
 def proxy(guarded: GuardedDatabase) -> Iterator[Any]:
-    port = int(guarded.settings["PORT"])
-    with PostgresProxy(port) if guarded.kind == "postgres" else FrameworksProxy(port) as the_proxy:
+    with proxy_before(guarded) as the_proxy:
         yield the_proxy
 
 

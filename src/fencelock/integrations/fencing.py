@@ -21,6 +21,12 @@ from fencelock.protocol.guard_requests import Unpresent
 from fencelock.protocol.stores import SQLGuardStore
 from fencelock.stores.registry import guard_store
 
+COMMITTED = (
+    "fencelock: the guarded block was committed before this error, which came from code that runs after the commit: do "
+    "not repeat the block"
+)
+"""A note for an error that leaves a block although it is committed."""
+
 
 class Fencing:
     """A lease, and the resources that one of its transactions may write."""

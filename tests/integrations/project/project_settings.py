@@ -3,11 +3,14 @@
 import json
 import os
 
-import pymysql
+try:
+    import MySQLdb  # noqa: F401
+except ImportError:
+    import pymysql
 
-# PyMySQL in the place of mysqlclient, as its own documentation has it, with the version that Django asks for.
-pymysql.version_info = (2, 2, 7, "final", 0)
-pymysql.install_as_MySQLdb()
+    # PyMySQL in the place of mysqlclient, as its own documentation has it, with the version that Django asks for.
+    pymysql.version_info = (2, 2, 7, "final", 0)
+    pymysql.install_as_MySQLdb()
 
 SECRET_KEY = "books"
 INSTALLED_APPS = ["fencelock.integrations.django", "books"]

@@ -1,10 +1,11 @@
 """`fenced`: the guarded block, as Django's outermost `atomic` block.
 
 Promise: inside it `atomic()` creates savepoints, `on_commit` callbacks run after the commit, and Django itself forbids
-`commit()` and `rollback()`. A transaction that is already open is refused, because it may have read before the seal.
+`commit()` and `rollback()`. A block that ends without an error is committed; a callback's error stays what it is. A
+transaction that is already open is refused, because it may have read before the seal.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any
@@ -16,7 +17,7 @@ from fencelock._api.guard_core import check_unused
 from fencelock.errors import GuardError
 from fencelock.integrations.django.connection import DjangoConnection
 from fencelock.integrations.django.urls import url_of
-from fencelock.integrations.fencing import Fencing, fencing_of
+from fencelock.integrations.fencing import COMMITTED, Fencing, fencing_of
 
 
 def fenced(
@@ -32,7 +33,8 @@ def fenced(
     `lease` is a lease or a Sequencer. `resource` or `resources` are in the database `using`; pass `guard` instead if
     they are elsewhere. Entering raises what `guard.seal` raises, GuardError inside an `atomic` block or without
     autocommit, and the lease's own error if it is over; the block raises UnfencedWriteError for a write to another
-    resource's table; leaving raises OutcomeUnknownError if the commit was not confirmed.
+    resource's table; leaving raises GuardError if the transaction was lost or marked for rollback, and
+    OutcomeUnknownError if the commit was not confirmed. An `on_commit` callback's error passes, with a note.
     """
     alias = using or DEFAULT_DB_ALIAS
     return DjangoFenced(
@@ -57,9 +59,7 @@ class DjangoFenced:
             entered = stack.enter_context(ExitStack())
             entered.enter_context(self._fencing.entered())
             self._fencing.seal()
-            stack.enter_context(_guarded(self._alias, self._fencing))
-            # This must be the first callback: later ones may release the lease or enter a block of their own.
-            transaction.on_commit(entered.close, using=self._alias)
+            stack.enter_context(_guarded(self._alias, self._fencing, entered.close))
             self._stack = stack.pop_all()
 
     def __exit__(
@@ -69,17 +69,28 @@ class DjangoFenced:
 
 
 @contextmanager
-def _guarded(alias: str, fencing: Fencing) -> Iterator[None]:
-    """Begin and present; at the end withdraw and commit. The resources are sealed already."""
+def _guarded(alias: str, fencing: Fencing, leave: Callable[[], None]) -> Iterator[None]:
+    """Begin and present; at the end withdraw, commit and `leave`. The resources are sealed already."""
     adapter = DjangoConnection(transaction.get_connection(alias), fencing.store)
-    is_commit = False
+    is_commit = is_committed = False
+
+    def committed() -> None:
+        nonlocal is_committed
+        is_committed = True
+        leave()
+
     try:
         adapter.prepare()
         with transaction.atomic(using=alias, durable=True):
             with fencing.presented(adapter.perform):
+                # This must be the first callback: later ones may fail, release the lease or enter a block of their own.
+                transaction.on_commit(committed, using=alias)
                 yield
             is_commit = True
     except Exception as error:
+        if is_committed:
+            error.add_note(COMMITTED)
+            raise
         mapped = adapter.map_error(error, is_commit=is_commit)
         if mapped is None:
             raise

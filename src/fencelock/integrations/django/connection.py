@@ -27,10 +27,8 @@ class DjangoConnection:
     def perform(self, request: Any) -> Any:
         """Answer one request."""
         if isinstance(request, Unpresent) and self.connection.needs_rollback:
-            if self.connection.closed_in_transaction:
-                raise closed_inside_error()
-            # Django rolls the transaction back, and the presented token with it.
-            return None
+            # Django would roll back, and return from the block as if it were committed.
+            raise closed_inside_error() if self.connection.closed_in_transaction else marked_error()
         with self._mapping_errors():
             return self._guard_connection.perform(request)
 
@@ -40,8 +38,11 @@ class DjangoConnection:
             self._guard_connection.prepare()
 
     def restore(self) -> None:
-        """Clean the session; close the connection if that fails."""
+        """Clean the session; close the connection if that fails, or if Django could not end the transaction on it."""
         if self.connection.connection is not self._driver:
+            return
+        if not self.connection.autocommit:
+            self.connection.close()
             return
         try:
             with self._mapping_errors():
@@ -66,7 +67,10 @@ class DjangoConnection:
         cause = error.__cause__ if isinstance(error, Error) else None
         if cause is not None and (mapped := map_error(cause)) is not None:
             return mapped
-        if is_commit and isinstance(error, Error) and self.connection.connection is None:
+        # Django replaces the connection if ROLLBACK fails after COMMIT; if its statement after COMMIT fails, it stays
+        # outside of autocommit mode.
+        is_lost = self.connection.connection is not self._driver or not self.connection.autocommit
+        if is_commit and isinstance(error, Error) and is_lost:
             first = str(error).partition("\n")[0]
             return OutcomeUnknownError(
                 f"{self._url} broke the connection at COMMIT ({first}): whether the block was written is unknown"
@@ -79,4 +83,13 @@ def closed_inside_error() -> GuardError:
     return GuardError(
         "the block closed the connection of its own guarded transaction (connection.close(), connections.close_all()): "
         "nothing of it was written. Leave the connection open until the block has ended"
+    )
+
+
+def marked_error() -> GuardError:
+    """Return the error for a block that Django rolls back without an exception."""
+    return GuardError(
+        "the guarded transaction was marked for rollback inside its block, by an error that the block caught (of "
+        "save(), bulk_create(), atomic(savepoint=False), …) or by set_rollback(True): nothing of it was written. Put a "
+        "statement that may fail into `with transaction.atomic():`; to roll back, let an exception leave the block"
     )

@@ -59,7 +59,7 @@ def _guarded(unit: Unit, fencing: Fencing) -> Iterator[None]:
             finally:
                 adapter.restore()
     except Exception as error:
-        mapped = None if adapter is None else adapter.map_error(error)
+        mapped = None if adapter is None else adapter.map_error(error, is_committed=unit.is_committed())
         if mapped is None:
             raise
         raise mapped from error

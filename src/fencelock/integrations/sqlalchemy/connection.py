@@ -12,6 +12,7 @@ from sqlalchemy import Connection, event
 from sqlalchemy.exc import DBAPIError
 
 from fencelock.errors import FencelockError, GuardError, OutcomeUnknownError, SourceError, SourceUnavailableError
+from fencelock.integrations.fencing import COMMITTED
 from fencelock.protocol.stores import SQLGuardStore
 
 
@@ -57,8 +58,11 @@ class SQLAlchemyConnection:
         except FencelockError:
             self.connection.invalidate()
 
-    def map_error(self, error: Exception) -> FencelockError | None:
+    def map_error(self, error: Exception, *, is_committed: bool) -> FencelockError | None:
         """Return the FencelockError for an error that leaves the block; None if it is the user's own."""
+        if self._is_commit and is_committed:
+            error.add_note(COMMITTED)
+            return None
         map_error = self._guard_connection.map_commit_error if self._is_commit else self._guard_connection.map_error
         if mapped := next(filter(None, map(map_error, _driver_errors(error))), None):
             return mapped

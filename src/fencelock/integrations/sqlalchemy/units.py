@@ -35,6 +35,9 @@ class Unit(Protocol):
     def finish(self) -> None:
         """Flush pending changes; GuardError if the block has ended its own transaction."""
 
+    def is_committed(self) -> bool:
+        """Return whether an error at the end of the block came after its commit, from the user's own listeners."""
+
 
 class CoreUnit:
     """A Core connection."""
@@ -63,6 +66,10 @@ class CoreUnit:
         """Raise GuardError unless the transaction is still the one that was begun."""
         if self._connection.get_transaction() is not self._transaction:
             raise ended_inside_error()
+
+    def is_committed(self) -> bool:
+        """Return False: a connection has no listeners that run after COMMIT."""
+        return False
 
 
 class SessionUnit:
@@ -107,6 +114,11 @@ class SessionUnit:
                 "nothing of the block was written. Put statements that may fail into begin_nested()"
             )
         self._session.flush()
+
+    def is_committed(self) -> bool:
+        """Return whether the transaction of the block is over, and the session has not rolled it back."""
+        # A session closes a transaction that it could not commit; it keeps one whose `after_commit` listeners failed.
+        return self._transaction is not None and self._session.get_transaction() is self._transaction
 
 
 def _bind_of(session: Session, bind_arguments: Mapping[str, Any]) -> Engine | Connection:
