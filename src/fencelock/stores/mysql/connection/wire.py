@@ -51,6 +51,13 @@ def row_of(fields: Any) -> Row:
     return tuple(fields.values()) if isinstance(fields, dict) else tuple(fields)
 
 
+def decode_text(value: Any) -> str:
+    """Return a value as text; bytes that are not text, such as an observed program may send, are escaped."""
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value).decode(errors="backslashreplace")
+    return str(value)
+
+
 def literal(value: Value) -> str:
     """Return one value as a literal: NULL, a number, or hexadecimal digits."""
     if value is None:

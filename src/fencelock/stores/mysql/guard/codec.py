@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from fencelock.model import Mark, Sequencer
 from fencelock.protocol import guard_requests as ask
-from fencelock.stores.mysql.connection.wire import Row, Rows, Value, literals, quoted
+from fencelock.stores.mysql.connection.wire import Row, Rows, Value, decode_text, literals, quoted
 from fencelock.stores.mysql.guard.protection import Protector, protections_in
 from fencelock.stores.sql.guard import UNKNOWN_MS, GuardCodecBase, check_guard_schema
 from fencelock.stores.statements import statements
@@ -249,7 +249,7 @@ def _offered(request: ask.Open | ask.Present) -> dict[str, Value]:
 
 def _others(answers: list[Rows]) -> tuple[str, ...]:
     """Return the resources that were not admitted, if there are any."""
-    text = _text(answers[0][0][0]) if answers else ""
+    text = decode_text(answers[0][0][0]) if answers else ""
     return tuple(bytes.fromhex(one).decode() for one in text.split(",") if one)
 
 
@@ -260,35 +260,26 @@ def marks_in(results: Iterable[Rows]) -> dict[str, Mark]:
         for resource, lock, token, source_id, history_id, claim, is_closed in rows:
             if lock is not None:
                 source, history, shown_claim = map(_text_or_none, (source_id, history_id, claim))
-                name = _text(resource)
-                marks[name] = Mark(name, _text(lock), int(token), source, history, shown_claim, bool(is_closed))
+                name = decode_text(resource)
+                marks[name] = Mark(name, decode_text(lock), int(token), source, history, shown_claim, bool(is_closed))
     return marks
 
 
 def _observation(row: Row) -> ask.Observation:
     resource, table, kind, times, first_at, last_at, account, program = row
-    user, _, host = _text(account).rpartition("@")
+    user, _, host = decode_text(account).rpartition("@")
     return ask.Observation(
-        _text(resource),
-        _text(table),
-        _text(kind),
+        decode_text(resource),
+        decode_text(table),
+        decode_text(kind),
         int(times),
-        _text(first_at),
-        _text(last_at),
+        decode_text(first_at),
+        decode_text(last_at),
         user,
-        _text(program),
+        decode_text(program),
         host,
     )
 
 
-def _text(value: Any) -> str:
-    """Return a value as text; bytes of an observed program that are not text are escaped."""
-    return (
-        bytes(value).decode(errors="backslashreplace")
-        if isinstance(value, (bytes, bytearray, memoryview))
-        else str(value)
-    )
-
-
 def _text_or_none(value: Any) -> str | None:
-    return None if value is None else _text(value)
+    return None if value is None else decode_text(value)

@@ -12,7 +12,7 @@ import pymysql
 from fencelock.model import Finding
 from fencelock.stores.mysql.connection.client import MySQLConnection
 from fencelock.stores.mysql.connection.url import MySQLConnectionInfo
-from fencelock.stores.mysql.connection.wire import Rows, literals, quoted, results
+from fencelock.stores.mysql.connection.wire import Rows, decode_text, literals, quoted, results
 from fencelock.stores.mysql.guard.errors import read_report
 from fencelock.stores.mysql.guard.protection import KINDS, MySQLProtectionEntry, entries_in
 from fencelock.stores.sql.inspection import no_marks, only_observed, open_reference, unprotected
@@ -74,7 +74,7 @@ def _about_tables(entries: list[MySQLProtectionEntry], rows: Rows, url: str) -> 
 def _about_marks(entries: list[MySQLProtectionEntry], marks: Rows, url: str) -> Iterator[Finding]:
     """Yield the resources without tables."""
     protected = {entry.resource for entry in entries}
-    for resource in (bytes(mark[0]).decode() for mark in marks):
+    for resource in (decode_text(mark[0]) for mark in marks):
         if resource not in protected:
             yield unprotected(url, resource)
 

@@ -16,7 +16,7 @@ from fencelock.errors import GuardError
 from fencelock.model import Protection
 from fencelock.protocol.guard_requests import Protected
 from fencelock.stores.errors import not_protected, nothing_protected
-from fencelock.stores.mysql.connection.wire import Rows, Value, literal, literals, quoted
+from fencelock.stores.mysql.connection.wire import Rows, Value, decode_text, literal, literals, quoted
 from fencelock.stores.statements import statements
 
 SQL = statements(__package__, "guard.sql")
@@ -67,7 +67,7 @@ def entries_in(rows: Rows) -> list[MySQLProtectionEntry]:
     """Return every table that was protected and not unprotected, from the rows of show_triggers."""
     found: dict[int, MySQLProtectionEntry] = {}
     for number, resource, name, table, trigger, is_sound, _ in rows:
-        known = found.get(number) or MySQLProtectionEntry(number, bytes(resource).decode(), name, table, {})
+        known = found.get(number) or MySQLProtectionEntry(number, decode_text(resource), name, table, {})
         if trigger is not None:
             _, _, kind, mode = trigger.split("_")
             known.intact[mode, kind] = bool(is_sound)

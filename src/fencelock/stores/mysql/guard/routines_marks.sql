@@ -229,13 +229,14 @@ BEGIN
 END;
 
 -- name: fencelock_observe_write
--- Count a statement that enforcement would refuse, once however many rows it writes.
+-- Count a statement that enforcement would refuse, once however many rows it writes. A statement is known by the time at
+-- which it began. In a session that has SET timestamp that time stands still, and there each row is counted.
 CREATE PROCEDURE fencelock_observe_write(
     p_resource VARBINARY(512), p_table VARCHAR(64) CHARACTER SET utf8mb4, p_kind VARCHAR(16) CHARACTER SET utf8mb4)
 MODIFIES SQL DATA SQL SECURITY DEFINER
 BEGIN
     DECLARE statement_id VARBINARY(2048) DEFAULT CONCAT(NOW(6), ',', HEX(p_resource), '.', p_table, '.', p_kind);
-    IF NOT @fencelock_observed <=> statement_id THEN
+    IF NOT @fencelock_observed <=> statement_id OR ABS(TIMESTAMPDIFF(SECOND, NOW(6), SYSDATE(6))) > 10 THEN
         SET @fencelock_observed = statement_id;
         CALL fencelock_observe(p_resource, p_table, p_kind);
     END IF;

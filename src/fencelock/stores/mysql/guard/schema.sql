@@ -85,6 +85,11 @@ DROP TRIGGER IF EXISTS fencelock_keep_mark;
 CREATE TRIGGER fencelock_keep_mark BEFORE UPDATE ON fencelock_mark FOR EACH ROW
 BEGIN
     DECLARE is_kept BOOLEAN DEFAULT FALSE;
+    /*M!100201
+    IF NOT @@session.check_constraint_checks THEN
+        SIGNAL SQLSTATE 'FL009' SET MESSAGE_TEXT =
+            'FL009 a session that has SET check_constraint_checks = 0 writes no mark: SET it to 1';
+    END IF; */
     IF NEW.resource <> OLD.resource THEN
         SET is_kept = FALSE;
     ELSEIF NOT (NEW.audit_id <=> OLD.audit_id) THEN
@@ -107,6 +112,21 @@ BEGIN
         SIGNAL SQLSTATE 'FL009' SET MESSAGE_TEXT =
             'FL009 a mark only goes up, and stays with its lock and source: see fencelock marks --help, fencelock rebind --help';
     END IF;
+END;
+
+-- name: drop_keep_mark_checked
+-- Remove the trigger that an interrupted installation may have created.
+DROP TRIGGER IF EXISTS fencelock_keep_mark_checked;
+
+-- name: create_keep_mark_checked
+-- MariaDB lets any session switch the CHECKs above off: such a session writes no mark.
+CREATE TRIGGER fencelock_keep_mark_checked BEFORE INSERT ON fencelock_mark FOR EACH ROW
+BEGIN
+    /*M!100201
+    IF NOT @@session.check_constraint_checks THEN
+        SIGNAL SQLSTATE 'FL009' SET MESSAGE_TEXT =
+            'FL009 a session that has SET check_constraint_checks = 0 writes no mark: SET it to 1';
+    END IF; */
 END;
 
 -- name: drop_keep_mark_forever

@@ -2,15 +2,16 @@
 -- schema, routines_lease, routines_history. Routines run with their owner's rights, and each ends its own transaction.
 
 -- name: create_refuse_session
--- Refuse a session that would decide on an old snapshot or in a time that jumps, and a server that takes no writes:
--- `read_only` may not stop the account that owns the routines.
+-- Refuse a session that would decide on an old snapshot or in a time that jumps, or that has switched MariaDB's CHECKs
+-- off, which any session may; and a server that takes no writes: `read_only` may not stop the account that owns the
+-- routines.
 CREATE PROCEDURE fencelock_refuse_session() SQL SECURITY INVOKER NO SQL
 BEGIN
     IF CONCAT(@@global.read_only) NOT IN ('0', 'OFF') THEN
         SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = 1290, MESSAGE_TEXT = 'the server runs with read_only';
     END IF;
     SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT =
-        'fencelock: a session needs time_zone +00:00 and READ COMMITTED';
+        'fencelock: a session needs time_zone +00:00, READ COMMITTED and check_constraint_checks = 1';
 END;
 
 -- name: create_refuse_name
@@ -236,7 +237,7 @@ CREATE PROCEDURE fencelock_acquire(
 SQL SECURITY DEFINER MODIFIES SQL DATA
 acquiring: BEGIN
     DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
-    IF @@session.time_zone <> '+00:00' OR /*M! @@session.tx_isolation */ /*!80003 @@session.transaction_isolation */
+    IF @@session.time_zone <> '+00:00' OR /*M!100201 NOT @@session.check_constraint_checks OR */ /*M! @@session.tx_isolation */ /*!80003 @@session.transaction_isolation */
        <> 'READ-COMMITTED' OR CONCAT(@@global.read_only) NOT IN ('0', 'OFF') THEN
         CALL fencelock_refuse_session();
     END IF;
