@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
 
 from fencelock import FencelockError, GuardError, OutcomeUnknownError
 from tests.integrations.alchemy import TARGETS, Stack, write
@@ -146,6 +147,39 @@ def test_a_database_without_the_guards_schema_is_reported(guarded: GuardedDataba
     stack = Stack("session", guarded)
     with pytest.raises(FencelockError, match="fencelock protect"):
         stack.fenced(HandmadeLease(5), write("new"))
+    stack.close()
+
+
+@only_postgres
+def test_a_trigger_that_commit_defers_may_write_to_protected_tables(guarded: GuardedDatabase) -> None:
+    guarded.rows("""
+        CREATE FUNCTION later() RETURNS trigger LANGUAGE plpgsql AS
+        $$ BEGIN UPDATE reports SET value = 'at commit'; RETURN NULL; END $$;
+        CREATE CONSTRAINT TRIGGER later AFTER UPDATE ON plain DEFERRABLE INITIALLY DEFERRED
+        FOR EACH ROW EXECUTE FUNCTION later();
+    """)
+    stack = Stack("session", guarded)
+    stack.fenced(HandmadeLease(5), write("new", "plain"))
+    assert guarded.value() == "at commit"
+    stack.close()
+
+
+@only_postgres
+def test_an_observed_block_that_lost_its_transaction_fails(guarded: GuardedDatabase) -> None:
+    """In observe mode a stale lease presents nothing, so there is no presented resource to confirm."""
+    guarded.guard().protect("reports", mode="observe")
+    guarded.guard().seal(HandmadeLease(6))
+    stack = Stack("connection", guarded)
+    stack.fenced(HandmadeLease(5), write("observed"))
+
+    def swallow(connection: Any) -> None:
+        write("lost")(connection)
+        with pytest.raises(DBAPIError):
+            connection.execute(text("SELECT 1 / 0"))
+
+    with pytest.raises(GuardError, match="its error was caught"):
+        stack.fenced(HandmadeLease(5), swallow)
+    assert guarded.value() == "observed"
     stack.close()
 
 

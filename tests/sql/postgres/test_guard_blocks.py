@@ -81,6 +81,18 @@ def test_a_failed_statement_whose_error_was_caught_fails_the_block(guarded: Guar
     assert guarded.value() == "first"
 
 
+def test_a_failed_statement_whose_error_was_caught_fails_the_callers_transaction(guarded: Guarded) -> None:
+    lease, guard = guarded.sealed(5), guarded.guard()
+    with (
+        guarded.database.connect() as native,
+        pytest.raises(GuardError, match="its error was caught"),
+        native.transaction(),
+        guard.check(lease, connection=native),
+        pytest.raises(psycopg.errors.DivisionByZero),
+    ):
+        native.execute("SELECT 1 / 0")
+
+
 def test_a_deferred_constraint_of_the_users_fails_as_psycopgs_own_error(guarded: Guarded) -> None:
     with guarded.database.connect() as native:
         native.execute("CREATE TABLE one (id int UNIQUE DEFERRABLE INITIALLY DEFERRED); INSERT INTO one VALUES (1)")

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import psycopg
-from psycopg.errors import SerializationFailure
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
@@ -17,7 +16,7 @@ from fencelock.errors import FencelockError, GuardError
 from fencelock.stores.postgres.connection.url import PostgresConnectionInfo
 from fencelock.stores.postgres.connection.wire import PostgresAnswer, Statement
 from fencelock.stores.postgres.guard.codec import PostgresCallerCodec
-from fencelock.stores.postgres.guard.errors import map_refusal, map_request_error, old_snapshot
+from fencelock.stores.postgres.guard.errors import map_callers_error, map_refusal, map_request_error
 from fencelock.stores.sql.guard import (
     AsyncioCallerConnection,
     BlockingCallerConnection,
@@ -49,9 +48,7 @@ class PostgresCallerMapping(CallerConnectionBase):
     _info: PostgresConnectionInfo
 
     def _map_request_error(self, error: BaseException) -> FencelockError | None:
-        if isinstance(error, SerializationFailure):
-            return old_snapshot()
-        return map_request_error(error, self._info, is_commit=False)
+        return map_callers_error(error) or map_request_error(error, self._info, is_commit=False)
 
     def map_error(self, error: BaseException) -> GuardError | None:
         """Map an error that the guard's triggers raised; None leaves the caller's error as it is."""

@@ -22,7 +22,8 @@ from fencelock.stores.sql.errors import (
 
 _OUR_CLASS = "FL"
 _IDLE_TIMEOUT = "25P03"
-FAILED_TRANSACTION = "25P02"
+_FAILED_TRANSACTION = "25P02"
+_CONFLICT = "40001"
 _SAVEPOINTS = "psycopg: `with connection.transaction():`, SQLAlchemy: begin_nested(), Django: atomic()"
 _DEFINITE = (
     DefiniteError(
@@ -86,13 +87,20 @@ def map_request_error(error: BaseException, info: PostgresConnectionInfo, *, is_
     return mapped if is_commit else without_commit(mapped, info.url, message or type(error).__name__)
 
 
+def map_callers_error(error: BaseException) -> GuardError | None:
+    """Map an error that comes from the state of the caller's transaction; None for any other error."""
+    report = read_report(error)
+    make = None if report is None else {_CONFLICT: old_snapshot, _FAILED_TRANSACTION: failed_inside}.get(report.state)
+    return None if make is None else make()
+
+
 def is_users_error(error: BaseException, native: psycopg.Connection | psycopg.AsyncConnection | None) -> bool:
     """Return whether COMMIT failed by the user's own work: a deferred constraint, a conflict."""
     return (
         isinstance(error, psycopg.Error)
         and error.sqlstate is not None
         and not error.sqlstate.startswith(_OUR_CLASS)
-        and error.sqlstate not in (_IDLE_TIMEOUT, FAILED_TRANSACTION)
+        and error.sqlstate not in (_IDLE_TIMEOUT, _FAILED_TRANSACTION)
         and native is not None
         and not native.closed
     )

@@ -16,19 +16,16 @@ from fencelock.stores.postgres.connection.url import PostgresConnectionInfo
 from fencelock.stores.postgres.connection.wire import PostgresAnswer, Row, Statement
 from fencelock.stores.postgres.guard.codec import PostgresFrameworkCodec
 from fencelock.stores.postgres.guard.errors import (
-    FAILED_TRANSACTION,
-    failed_inside,
+    map_callers_error,
     map_refusal,
     map_request_error,
     no_schema,
-    old_snapshot,
 )
 from fencelock.stores.sql.guard import BlockingCallerConnection
 
 _NUMBERED = re.compile(r"\$(\d+)")
 _OURS = "numeric_dollar"
 """The parameter style of `guard.sql`, and of asyncpg."""
-_CONFLICT = "40001"
 
 
 class PostgresFrameworkConnection(BlockingCallerConnection):
@@ -59,11 +56,7 @@ class PostgresFrameworkConnection(BlockingCallerConnection):
     def _map_request_error(self, error: BaseException) -> FencelockError | None:
         if (report := read_report(error)) is None:
             return None
-        if report.state == _CONFLICT:
-            return old_snapshot()
-        if report.state == FAILED_TRANSACTION:
-            return failed_inside()
-        known = map_request_error(error, self._info, is_commit=False)
+        known = map_callers_error(error) or map_request_error(error, self._info, is_commit=False)
         # Errors of drivers other than psycopg are known by their state alone.
         known = known or map_state(report.state, report.message, self._info)
         return no_schema(self._info) if isinstance(known, SchemaError) else known
