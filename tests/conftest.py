@@ -13,6 +13,7 @@ import fencelock
 from tests.process.actors import Stage
 
 pytest_plugins = [
+    "tests.budgets",
     "tests.tiers",
     "tests.turns",
     "tests.fix_servers",

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.budgets import PAGE, row_of, rows
 from tests.support.helpers import ROOT
 from tests.tiers import CHECK, SERVER_FIXTURES, STAND_INS, tiers_of
 
@@ -50,3 +51,15 @@ def test_folders_and_fixtures_of_the_tiers_exist() -> None:
 def test_no_rule_is_left_to_the_campaigns() -> None:
     rules = (ROOT / "tests" / "rules").rglob("test_*.py")
     assert [path.name for path in rules if "mark.campaign" in path.read_text()] == []
+
+
+def test_every_folder_of_tests_has_a_budget() -> None:
+    table = rows(PAGE.read_text())
+    tests = [str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.py")]
+    assert [test for test in tests if row_of(test, table) is None] == []
+
+
+def test_a_test_counts_where_its_innermost_folder_does() -> None:
+    table = rows("| `tests/a`, others | 1 | 2 | 3 |\n| `tests/a/b`, `c` | 1 234 | 2 | 5 |\n")
+    budgets = {name: row_of(f"tests/{name}/test_x.py::test_x", table) for name in ("a", "a/b", "a/c", "ab")}
+    assert {name: row and row.budget_s for name, row in budgets.items()} == {"a": 3, "a/b": 5, "a/c": 5, "ab": None}
