@@ -1,6 +1,6 @@
 """Guards that break one rule each: the conformance kit must reject every one.
 
-Each is a session of a place in memory with one method changed, or one decision of the flows.
+Each is a session of a target in memory in which one method, or one decision of the flows, is changed.
 """
 
 from dataclasses import replace
@@ -73,8 +73,8 @@ class NoWriterLock(PatientSession):
     """Check and change are not one transaction: a seal may come in between."""
 
     def enter(self):
-        self.place.writer = self
-        self.work = self.place.state.copy()
+        self.target.writer = self
+        self.work = self.target.state.copy()
         self.presented = {}
 
 
@@ -169,7 +169,7 @@ class MarkBeforeTheFirstSeal(PatientSession):
 class UndoneWorkStays(PatientSession):
     def rollback(self):
         if self.work is not None and self.presented:
-            self.place.state = self.work
+            self.target.state = self.work
         super().rollback()
 
 
@@ -180,8 +180,8 @@ class NothingEnforced(PatientSession):
 
 class PresentedForEver(PatientSession):
     def is_presented(self, resource):
-        self.place.known = getattr(self.place, "known", False) or super().is_presented(resource)
-        return self.place.known
+        self.target.known = getattr(self.target, "known", False) or super().is_presented(resource)
+        return self.target.known
 
 
 class PresentedForEverything(PatientSession):

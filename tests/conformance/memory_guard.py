@@ -1,4 +1,4 @@
-"""A guard over a place in memory: what the kit for guards is tried on, and broken."""
+"""A guard over a target in memory, on which the conformance kit for guards is tested; broken guards derive from it."""
 
 import threading
 import time
@@ -8,7 +8,7 @@ from fencelock.errors import SourceUnavailableError
 from fencelock.testing.memory_resource import MemoryResource, MemoryResourceSession
 
 REQUEST_TIMEOUT_S = 5.0
-PLACES = {}
+TARGETS = {}
 
 
 class PatientSession(MemoryResourceSession):
@@ -17,30 +17,30 @@ class PatientSession(MemoryResourceSession):
     def enter(self):
         give_up = time.monotonic() + REQUEST_TIMEOUT_S
         while True:
-            with suppress(SourceUnavailableError), self.place.mutex:
+            with suppress(SourceUnavailableError), self.target.mutex:
                 super().enter()
                 return
             if time.monotonic() >= give_up:
-                raise SourceUnavailableError("the place was locked for too long")
-            self.place.left.wait(0.01)
+                raise SourceUnavailableError("the target was locked for too long")
+            self.target.left.wait(0.01)
 
 
 class MemoryGuard:
-    """A guard store; every one of the same URL watches over the same place."""
+    """A guard store; every one of the same URL watches over the same target."""
 
     speaks_asyncio = False
 
     def __init__(self, url, session_type=PatientSession):
         self.url = url
         self.session_type = session_type
-        self.place = PLACES.get(url)
-        if self.place is None:
-            self.place = PLACES[url] = MemoryResource()
-            self.place.mutex = threading.Lock()
-            self.place.left = threading.Event()
+        self.target = TARGETS.get(url)
+        if self.target is None:
+            self.target = TARGETS[url] = MemoryResource()
+            self.target.mutex = threading.Lock()
+            self.target.left = threading.Event()
 
     def connect(self):
-        return self.session_type(self.place)
+        return self.session_type(self.target)
 
     def caller_connection(self, native):
         return native
@@ -52,8 +52,8 @@ class MemoryGuard:
         return []
 
 
-class InPlace:
-    """How the kit reads and writes there."""
+class InTarget:
+    """How the kit reads and writes the target."""
 
     session_type = PatientSession
 

@@ -1,4 +1,4 @@
-"""A guard over a place in memory that holds nothing still and only compares at the end, as etcd and ZooKeeper do."""
+"""A guard over a target in memory that takes no locks and compares versions at the end, as for etcd and ZooKeeper."""
 
 import itertools
 import threading
@@ -8,10 +8,10 @@ from fencelock.protocol.generators import run_generator
 from fencelock.protocol.guard_requests import ConflictError
 from fencelock.stores.quorum.guard_codec import OptimisticGuardCodec, StoredValue, encode_entry, encode_mark
 
-PLACES = {}
+TARGETS = {}
 
 
-class VersionedPlace:
+class VersionedTarget:
     """Values by their keys, each with the number of its last write; one conditional request is one step."""
 
     def __init__(self):
@@ -23,7 +23,7 @@ class VersionedPlace:
         return self.values.get(key, StoredValue(None, 0))
 
     def swap(self, expected, writes):
-        """Write all if every key has the version that is expected of it; return the first that has not."""
+        """Write all values if every key has its expected version; otherwise return the first key that has another."""
         with self.mutex:
             for key, version in expected.items():
                 if self.read(key).version != version:
@@ -36,14 +36,14 @@ class VersionedPlace:
 class Work:
     """What a block gets: reads at once, writes at the end."""
 
-    def __init__(self, place, expected):
-        self.place = place
+    def __init__(self, target, expected):
+        self.target = target
         self.expected = expected
         self.writes = {}
         self.is_over = False
 
     def get(self, table, key):
-        stored = self.place.read((table, key))
+        stored = self.target.read((table, key))
         self.expected.setdefault((table, key), stored.version)
         return None if stored.value is None else stored.value.decode()
 
@@ -56,17 +56,17 @@ class Work:
         self.is_over = True
 
 
-class Speech(OptimisticGuardCodec):
-    """The words that a store says for itself; each trip is a call with the place."""
+class VersionedCodec(OptimisticGuardCodec):
+    """The words that a store says for itself; each trip is a call with the target."""
 
     def _read(self, resources):
-        return (yield lambda place: {name: place.read(("mark", name)) for name in resources})
+        return (yield lambda target: {name: target.read(("mark", name)) for name in resources})
 
     def _read_all(self):
-        return (yield lambda place: {key[1]: one for key, one in place.values.items() if key[0] == "mark"})
+        return (yield lambda target: {key[1]: one for key, one in target.values.items() if key[0] == "mark"})
 
     def _find_conflict(self):
-        return (yield lambda place: "is the place of a source of locks" if "locks" in place.values else None)
+        return (yield lambda target: "is the prefix of a source of locks" if "locks" in target.values else None)
 
     def _write(self, changes):
         writes = {("mark", name): encode_mark(mark) for name, mark in changes.marks.items()}
@@ -75,13 +75,13 @@ class Speech(OptimisticGuardCodec):
 
     def _open_work(self, request, seen):
         expected = {("mark", name): one.version for name, one in seen.items()}
-        return (yield lambda place: Work(place, expected))
+        return (yield lambda target: Work(target, expected))
 
     def _write_work(self, work):
         yield from self._swap(work.expected, work.writes)
 
     def _swap(self, expected, writes):
-        changed = yield lambda place: place.swap(expected, writes)
+        changed = yield lambda target: target.swap(expected, writes)
         if changed is not None:
             raise ConflictError(f"{changed} has changed")
 
@@ -89,23 +89,23 @@ class Speech(OptimisticGuardCodec):
 class Connection:
     """One client."""
 
-    def __init__(self, place, speech):
-        self.place = place
-        self.speech = speech
+    def __init__(self, target, codec):
+        self.target = target
+        self.codec = codec
 
     @property
     def native(self):
-        return self.speech.work
+        return self.codec.work
 
     def perform(self, request):
         try:
-            return run_generator(self.speech.operations(request), lambda call: call(self.place))
+            return run_generator(self.codec.operations(request), lambda call: call(self.target))
         except BaseException:
             self.rollback()
             raise
 
     def rollback(self):
-        self.speech.forget()
+        self.codec.forget()
 
     def map_error(self, error):
         return None
@@ -115,17 +115,17 @@ class Connection:
 
 
 class OptimisticGuard:
-    """A guard store; every one of the same URL watches over the same place."""
+    """A guard store; every one of the same URL watches over the same target."""
 
     speaks_asyncio = False
 
-    def __init__(self, url, speech_type=Speech):
+    def __init__(self, url, codec_type=VersionedCodec):
         self.url = url
-        self.place = PLACES.setdefault(url, VersionedPlace())
-        self.speech_type = speech_type
+        self.target = TARGETS.setdefault(url, VersionedTarget())
+        self.codec_type = codec_type
 
     def connect(self):
-        return Connection(self.place, self.speech_type(self.url))
+        return Connection(self.target, self.codec_type(self.url))
 
     def caller_connection(self, native):
         raise GuardError("no transaction stays open here")
@@ -137,57 +137,57 @@ class OptimisticGuard:
         return []
 
 
-class InVersionedPlace:
-    """How the kit reads and writes there."""
+class InVersionedTarget:
+    """How the kit reads and writes the target."""
 
     enforces = observes = False
-    speech_type = Speech
+    codec_type = VersionedCodec
 
     def make_url(self):
         return f"memory://{self.folder.name}-optimistic"
 
     def make_store(self, url):
-        return OptimisticGuard(url, self.speech_type)
+        return OptimisticGuard(url, self.codec_type)
 
     def put(self, native, table, key, value):
         native.put(table, key, value)
 
     def put_alone(self, table, key, value):
-        self.make_store(self.url).place.swap({}, {(table, key): value.encode()})
+        self.make_store(self.url).target.swap({}, {(table, key): value.encode()})
 
     def get(self, table, key):
-        value = self.make_store(self.url).place.read((table, key)).value
+        value = self.make_store(self.url).target.read((table, key)).value
         return None if value is None else value.decode()
 
 
 # --- broken ones ---
-class NothingComparedAtTheEnd(Speech):
-    """The mark is looked at when the block begins, and never again."""
+class NothingComparedAtTheEnd(VersionedCodec):
+    """Reads the mark when the block begins, and never again."""
 
     def _write_work(self, work):
         yield from self._swap({}, work.writes)
 
 
-class NothingComparedByASeal(Speech):
+class NothingComparedByASeal(VersionedCodec):
     def _write(self, changes):
         changes.seen.clear()
         yield from super()._write(changes)
 
 
-class OnlyTheFirstMarkCompared(Speech):
+class OnlyTheFirstMarkCompared(VersionedCodec):
     def _open_work(self, request, seen):
         first = dict(itertools.islice(seen.items(), 1))
         return (yield from super()._open_work(request, first))
 
 
-class ReadsNotCompared(Speech):
+class ReadsNotCompared(VersionedCodec):
     def _write_work(self, work):
         marks = {key: version for key, version in work.expected.items() if key[0] == "mark"}
         yield from self._swap(marks, work.writes)
 
 
-class RefusalsIgnored(Speech):
-    """A request that wrote nothing passes for one that did."""
+class RefusalsIgnored(VersionedCodec):
+    """Takes a request that wrote nothing for one that did."""
 
     def _swap(self, expected, writes):
-        yield lambda place: place.swap(expected, writes)
+        yield lambda target: target.swap(expected, writes)

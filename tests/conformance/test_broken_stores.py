@@ -25,7 +25,7 @@ from tests.conformance.broken_guards import (
     close_anything,
 )
 from tests.conformance.broken_sources import BROKEN, LastInFirstOut
-from tests.conformance.memory_guard import InPlace
+from tests.conformance.memory_guard import InTarget
 from tests.conformance.test_memory import InMemory
 
 
@@ -139,7 +139,7 @@ def test_every_check_rejects_some_broken_source():
 
 @pytest.mark.parametrize(("broken", "check"), BROKEN_GUARDS, ids=lambda value: getattr(value, "__name__", value))
 def test_a_broken_guard_is_rejected(broken, check):
-    class Kit(InPlace, GuardConformance):
+    class Kit(InTarget, GuardConformance):
         session_type = broken
 
     error = failure(Kit, check)
@@ -148,7 +148,7 @@ def test_a_broken_guard_is_rejected(broken, check):
 
 @pytest.mark.parametrize(("broken", "check"), BROKEN_DECISIONS, ids=lambda value: getattr(value, "__name__", value))
 def test_a_broken_decision_is_rejected(monkeypatch, broken, check):
-    class Kit(InPlace, GuardConformance):
+    class Kit(InTarget, GuardConformance):
         pass
 
     assert failure(Kit, check) is None
@@ -157,7 +157,7 @@ def test_a_broken_decision_is_rejected(monkeypatch, broken, check):
 
 
 def test_a_tenure_that_forgets_that_it_has_read_is_rejected(monkeypatch):
-    class Kit(InPlace, GuardConformance):
+    class Kit(InTarget, GuardConformance):
         pass
 
     monkeypatch.setattr("fencelock._api.credentials.Tenure", CarelessTenure)
@@ -165,7 +165,7 @@ def test_a_tenure_that_forgets_that_it_has_read_is_rejected(monkeypatch):
 
 
 def test_a_guard_that_ignores_its_lock_is_rejected(monkeypatch):
-    class Kit(InPlace, GuardConformance):
+    class Kit(InTarget, GuardConformance):
         pass
 
     for check in ("check_lock", "check_bound"):
@@ -175,7 +175,7 @@ def test_a_guard_that_ignores_its_lock_is_rejected(monkeypatch):
 
 
 def test_a_late_close_that_takes_the_mark_is_rejected(monkeypatch):
-    class Kit(InPlace, GuardConformance):
+    class Kit(InTarget, GuardConformance):
         pass
 
     monkeypatch.setattr("fencelock._flows.guarding._may_close", close_anything)
@@ -183,7 +183,7 @@ def test_a_late_close_that_takes_the_mark_is_rejected(monkeypatch):
 
 
 def test_a_break_that_spares_its_equal_is_rejected(monkeypatch):
-    class Kit(InPlace, GuardConformance):
+    class Kit(InTarget, GuardConformance):
         pass
 
     monkeypatch.setattr("fencelock._flows.admin.admit", lambda *_, **__: None)

@@ -9,7 +9,7 @@ from fencelock.testing.conformance import (
     GuardConformance,
     SourceConformance,
 )
-from tests.conformance.memory_guard import InPlace
+from tests.conformance.memory_guard import InTarget
 
 
 class InMemory:
@@ -36,9 +36,9 @@ class TestAsyncMemorySource(InMemory, AsyncSourceConformance):
     pass
 
 
-class TestMemoryGuard(InPlace, GuardConformance):
+class TestMemoryGuard(InTarget, GuardConformance):
     pass
 
 
-class TestAsyncMemoryGuard(InPlace, AsyncGuardConformance):
+class TestAsyncMemoryGuard(InTarget, AsyncGuardConformance):
     pass

@@ -11,11 +11,11 @@ from fencelock.testing.conformance.rig import refusal, require
 from tests.conformance import optimistic_guard as of
 
 
-class TestOptimisticGuard(of.InVersionedPlace, GuardConformance):
+class TestOptimisticGuard(of.InVersionedTarget, GuardConformance):
     pass
 
 
-class TestAsyncOptimisticGuard(of.InVersionedPlace, AsyncGuardConformance):
+class TestAsyncOptimisticGuard(of.InVersionedTarget, AsyncGuardConformance):
     pass
 
 
@@ -36,7 +36,7 @@ def at_once(*functions):
     assert not any(thread.is_alive() for thread in threads)
 
 
-class Checks(of.InVersionedPlace, GuardConformance):
+class Checks(of.InVersionedTarget, GuardConformance):
     """What only such a store can get wrong."""
 
     def test_another_resource_sealed_meanwhile_refuses_the_block(self):
@@ -75,12 +75,12 @@ class Checks(of.InVersionedPlace, GuardConformance):
         store = super().make_store(url)
         overtake, self.overtake = self.overtake, None
         if overtake is not None:
-            store.speech_type = type("Overtaken", (store.speech_type,), {"_write": overtaken(overtake)})
+            store.codec_type = type("Overtaken", (store.codec_type,), {"_write": overtaken(overtake)})
         return store
 
 
 def overtaken(first):
-    """Return how a speech writes, but that the first time somebody else is faster."""
+    """Return how a codec writes, but that the first time somebody else is faster."""
     left = [first]
 
     def write(self, changes):
@@ -110,7 +110,7 @@ class TestChecks(Checks):
 )
 def test_a_store_that_compares_too_little_is_rejected(broken, check):
     class Kit(Checks):
-        speech_type = broken
+        codec_type = broken
 
     assert isinstance(failure(Kit, check), AssertionError)
 
@@ -133,7 +133,7 @@ def test_g6_protecting_is_refused_with_what_to_do_instead(kit):
 def test_a_mark_shows_a_digest_of_its_claim_which_is_no_claim(kit):
     lease = kit.sequencer(5)
     kit.seal(kit.guard(), lease)
-    assert lease.claim.encode() not in kit.make_store(kit.url).place.read(("mark", "r")).value
+    assert lease.claim.encode() not in kit.make_store(kit.url).target.read(("mark", "r")).value
     assert ":" in kit.mark().claim  # No claim has one, so nobody can present it.
 
 
@@ -149,19 +149,19 @@ MARK = b'{"schema":1,"lock":"lock","token":"5","source_id":"s","history_id":"h",
     ],
 )  # fmt: skip
 def test_what_is_no_mark_admits_nobody(kit, value):
-    kit.make_store(kit.url).place.swap({}, {("mark", "r"): value})
+    kit.make_store(kit.url).target.swap({}, {("mark", "r"): value})
     with pytest.raises(SchemaError, match="as the mark of resource 'r' is not a mark"):
         kit.seal(kit.guard(), kit.sequencer(5))
 
 
 def test_a_mark_of_another_version_admits_nobody(kit):
-    kit.make_store(kit.url).place.swap({}, {("mark", "r"): b'{"schema":2}'})
+    kit.make_store(kit.url).target.swap({}, {("mark", "r"): b'{"schema":2}'})
     with pytest.raises(SchemaError, match="has schema 2, and this fencelock knows schema 1 only"):
         kit.seal(kit.guard(), kit.sequencer(5))
 
 
 def test_no_mark_is_made_where_a_source_keeps_its_locks(kit):
-    kit.make_store(kit.url).place.swap({}, {"locks": b"here"})
-    with pytest.raises(GuardError, match="is the place of a source of locks"):
+    kit.make_store(kit.url).target.swap({}, {"locks": b"here"})
+    with pytest.raises(GuardError, match="is the prefix of a source of locks"):
         kit.seal(kit.guard(), kit.sequencer(5))
     assert kit.mark().token == 0

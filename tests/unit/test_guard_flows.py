@@ -38,9 +38,9 @@ class Store(MemoryResourceSession):
     def __init__(self, *marks: Mark, mode: str | None = None) -> None:
         super().__init__(MemoryResource())
         for mark in marks:
-            self.place.state.marks[mark.resource] = mark
+            self.target.state.marks[mark.resource] = mark
             if mode is not None:
-                self.place.state.tables[mark.resource] = Protection(mark.resource, mark.resource, mode)
+                self.target.state.tables[mark.resource] = Protection(mark.resource, mark.resource, mode)
         self.asked: list[Any] = []
 
     def perform(self, request: Any) -> Any:
@@ -52,7 +52,7 @@ class Store(MemoryResourceSession):
         return self.can_raise
 
     def mark(self, resource: str = "r") -> Mark:
-        return self.place.state.marks[resource]
+        return self.target.state.marks[resource]
 
     def of(self, kind: type) -> list[Any]:
         return [request for request in self.asked if isinstance(request, kind)]
@@ -180,7 +180,7 @@ def test_g2_a_thread_that_began_to_read_meanwhile_is_noticed() -> None:
 # --- what is only observed ---
 def test_g6_a_refusal_that_is_only_observed_is_counted_told_and_not_remembered_as_a_seal() -> None:
     store, tenure = Store(mark(9), mode=ask.OBSERVE), Tenure()
-    store.place.state.marks["s"] = mark(4, "s")
+    store.target.state.marks["s"] = mark(4, "s")
     opened = run(store, guarding.open_transaction(scope("r", "s"), OURS, tenure))
     assert isinstance(opened, Opened)
     assert opened.sealed is not None
@@ -196,7 +196,7 @@ def test_g6_a_refusal_that_is_only_observed_is_counted_told_and_not_remembered_a
 
 def test_g6_it_takes_one_enforced_table_to_refuse() -> None:
     store = Store(mark(9), mode=ask.OBSERVE)
-    store.place.state.tables["more"] = Protection("more", "r", ask.ENFORCE)
+    store.target.state.tables["more"] = Protection("more", "r", ask.ENFORCE)
     with pytest.raises(StaleTokenError):
         run(store, guarding.seal(scope(), OURS, Tenure()))
 
@@ -234,7 +234,7 @@ def test_g2_a_mark_that_fell_between_seal_and_transaction_is_not_passed_over() -
     request = next(flow)
     while not isinstance(request, ask.Open):
         request = flow.send(store.perform(request))
-    store.place.state.marks["r"] = mark(3)
+    store.target.state.marks["r"] = mark(3)
     reply = store.perform(request)
     assert reply == ("r",)
     assert isinstance(flow.send(reply), ask.ReadMarks)

@@ -48,8 +48,8 @@ class MemoryResource:
 class MemoryResourceSession:
     """One client: answers guard requests, and is the native connection that users write through."""
 
-    def __init__(self, place: MemoryResource) -> None:
-        self.place = place
+    def __init__(self, target: MemoryResource) -> None:
+        self.target = target
         self.work: MemoryResourceState | None = None
         self.presented: dict[str, Sequencer] = {}
 
@@ -76,23 +76,23 @@ class MemoryResourceSession:
 
     def enter(self) -> None:
         """Begin a write transaction; SourceUnavailableError while another session is inside one."""
-        if self.place.writer not in (None, self):
+        if self.target.writer not in (None, self):
             raise SourceUnavailableError("another client locked the resource for too long: try again")
-        self.place.writer = self
-        self.work = self.place.state.copy()
+        self.target.writer = self
+        self.work = self.target.state.copy()
         self.presented = {}
 
     def publish(self) -> None:
         """Commit the transaction."""
-        self.place.state = self.inside
+        self.target.state = self.inside
         self.rollback()
 
     def rollback(self) -> None:
         """Roll back the open transaction, if there is one; never raises."""
         self.work = None
         self.presented = {}
-        if self.place.writer is self:
-            self.place.writer = None
+        if self.target.writer is self:
+            self.target.writer = None
 
     def map_error(self, error: BaseException) -> GuardError | None:
         """Return None: errors here are fencelock's already."""
@@ -105,7 +105,7 @@ class MemoryResourceSession:
     # --- for users of the native connection ---------------------------------------------------------------------------
     def get(self, table: str, key: str) -> Any:
         """Return a value as the open transaction sees it; the committed value outside of one."""
-        return (self.work or self.place.state).data.get((table, key))
+        return (self.work or self.target.state).data.get((table, key))
 
     def put(self, table: str, key: str, value: Any) -> None:
         """Write a value inside the open transaction; UnfencedWriteError if the table's resource was not presented."""
@@ -223,7 +223,7 @@ class MemoryResourceSession:
         self.inside.observe(request.resource, "", request.kind)
 
     def _look(self, request: ask.InspectResources) -> ask.ResourceReport:
-        state, wanted = self.place.state, request.resource
+        state, wanted = self.target.state, request.resource
         return ask.ResourceReport(
             tuple(mark for name, mark in sorted(state.marks.items()) if wanted in (None, name)),
             tuple(one for one in state.tables.values() if wanted in (None, one.resource)),

@@ -26,7 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
     except SystemExit as end:
         return USAGE_ERROR if end.code else 0
     if asked.controls:
-        _say("\n".join(CONTROLS))
+        _print("\n".join(CONTROLS))
         return 0
     try:
         with control(asked.control) if asked.control else nullcontext(), _worlds(asked.store, asked.url) as world_type:
@@ -54,7 +54,7 @@ def _worlds(store: str, url: str | None) -> Iterator[MakeWorld]:
         yield SimulatedWorld
 
 
-def _say(line: object) -> None:
+def _print(line: object) -> None:
     print(line)  # noqa: T201 - a command prints.
 
 
@@ -78,8 +78,8 @@ def _range(text: str) -> range:
 def _replay(seed: int, world_type: MakeWorld) -> int:
     outcome = simulate(seed, is_tracing=True, world_type=world_type)
     for line in outcome.lines:
-        _say(line)
-    _say(summary([outcome]))
+        _print(line)
+    _print(summary([outcome]))
     return 1 if outcome.violation else 0
 
 
@@ -92,17 +92,17 @@ def _run(seeds: range, world_type: MakeWorld) -> int:
         if outcome.violation:
             broken += 1
             if broken <= MAX_SHOWN:
-                _say(f"seed {seed}: {outcome.violation}")
-    _say(summary(outcomes))
+                _print(f"seed {seed}: {outcome.violation}")
+    _print(summary(outcomes))
     return 1 if broken else 0
 
 
 def summary(outcomes: Iterable[SimulationOutcome]) -> str:
     """Return a one-line summary of the simulated seeds."""
-    told = list(outcomes)
-    steps, tokens, increments = (sum(getattr(one, name) for one in told) for name in ("steps", "tokens", "increments"))
-    broken = sum(one.violation is not None for one in told)
-    return f"{len(told)} seeds, {steps} steps, {tokens} grants, {increments} increments: {broken} broke a rule"
+    found = list(outcomes)
+    steps, tokens, increments = (sum(getattr(one, name) for one in found) for name in ("steps", "tokens", "increments"))
+    broken = sum(one.violation is not None for one in found)
+    return f"{len(found)} seeds, {steps} steps, {tokens} grants, {increments} increments: {broken} broke a rule"
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ class SimulatedClient:
         self,
         process: SimulatedProcess,
         network: SimulatedNetwork,
-        places: tuple[SimulatedResource, ...],
+        stores: tuple[SimulatedResource, ...],
         lock: str,
         ttl_ms: int,
     ) -> None:
@@ -65,9 +65,9 @@ class SimulatedClient:
         self.habits = Habits(self.kernel, ttl_ms)
         self._network = network
         self._lock = lock
-        self._places = places
-        self._scopes = [Scope(f"memory://{place.name}", place.resources, lock) for place in places]
-        self._keeper = SimulatedKeeper(process, network.tell, network.source.oracle.relied_on)
+        self._stores = stores
+        self._scopes = [Scope(f"memory://{store.name}", store.resources, lock) for store in stores]
+        self._keeper = SimulatedKeeper(process, network.notify, network.source.oracle.relied_on)
         self._number = 0
 
     def start(self) -> None:
@@ -77,7 +77,7 @@ class SimulatedClient:
 
     @property
     def _places_oracle(self) -> ResourceOracle:
-        return self._places[0].oracle
+        return self._stores[0].oracle
 
     @property
     def _source_oracle(self) -> SourceOracle:
@@ -140,40 +140,40 @@ class SimulatedClient:
         values: dict[str, tuple[Any, ...]] = {}
         self._check_valid(lease)
         yield from self._seal_all(lease)
-        for place, scope in zip(self._places, self._scopes, strict=True):
-            yield from self._transaction(lease, place, scope, read_into=values)
+        for store, scope in zip(self._stores, self._scopes, strict=True):
+            yield from self._transaction(lease, store, scope, read_into=values)
         yield from self._pause()
         self._number += 1
         write = (lease.claim, self._number)
-        for place, scope in zip(self._places, self._scopes, strict=True):
+        for store, scope in zip(self._stores, self._scopes, strict=True):
             self._check_valid(lease)
-            new = {resource: (*values[resource], write) for resource in place.resources}
+            new = {resource: (*values[resource], write) for resource in store.resources}
             if self.habits.writes_in_one_message:
-                yield from self._send_write(lease, place, scope, new)
+                yield from self._send_write(lease, store, scope, new)
             else:
-                yield from self._transaction(lease, place, scope, to_write=new)
-            for resource in place.resources:
+                yield from self._transaction(lease, store, scope, to_write=new)
+            for resource in store.resources:
                 self._places_oracle.confirmed(resource, write)
 
     def _seal_all(self, lease: SimulatedLease) -> Body:
         """Seal all resources before the first read (G2); with one store the first transaction seals them."""
-        if len(self._places) > 1:
-            for place, scope in zip(self._places, self._scopes, strict=True):
-                yield from over(self._session(place), guarding.seal(scope, lease.sequencer, lease.tenure))
+        if len(self._stores) > 1:
+            for store, scope in zip(self._stores, self._scopes, strict=True):
+                yield from over(self._session(store), guarding.seal(scope, lease.sequencer, lease.tenure))
 
     def _transaction(
         self,
         lease: SimulatedLease,
-        place: SimulatedResource,
+        store: SimulatedResource,
         scope: Scope,
         *,
         read_into: dict[str, Any] | None = None,
         to_write: dict[str, Any] | None = None,
     ) -> Body:
-        session = self._session(place)
+        session = self._session(store)
         try:
             opened = yield from over(session, guarding.open_transaction(scope, lease.sequencer, lease.tenure))
-            for resource in place.resources:
+            for resource in store.resources:
                 if read_into is not None:
                     read_into[resource] = yield At(session, Read(resource))
             for resource, value in (to_write or {}).items():
@@ -183,9 +183,9 @@ class SimulatedClient:
             session.rollback()
             raise
 
-    def _send_write(self, lease: SimulatedLease, place: SimulatedResource, scope: Scope, new: dict[str, Any]) -> Body:
+    def _send_write(self, lease: SimulatedLease, store: SimulatedResource, scope: Scope, new: dict[str, Any]) -> Body:
         """Write with one message, which may arrive long after its sender has given up with an unknown outcome."""
-        yield Job(lambda: run_at_once(self._session(place), self._body_of_write(lease, scope, new)))
+        yield Job(lambda: run_at_once(self._session(store), self._body_of_write(lease, scope, new)))
 
     def _body_of_write(self, lease: SimulatedLease, scope: Scope, new: dict[str, Any]) -> Body:
         opened = yield from guarding.open_transaction(scope, lease.sequencer, lease.tenure)
@@ -193,17 +193,17 @@ class SimulatedClient:
             yield Write(resource, value)
         yield Finish(opened.presented)
 
-    def _session(self, place: SimulatedResource) -> SimulatedSession:
-        session = SimulatedSession(place)
+    def _session(self, store: SimulatedResource) -> SimulatedSession:
+        session = SimulatedSession(store)
         # The server learns of the death a little later, so a commit in flight may arrive first.
         self.process.at_death.append(lambda: self.kernel.after(self.kernel.between(1, 500_000), session.rollback))
         return session
 
     def _close(self, lease: SimulatedLease) -> Body:
-        for place, scope in zip(self._places, self._scopes, strict=True):
+        for store, scope in zip(self._stores, self._scopes, strict=True):
             try:
-                yield from over(self._session(place), guarding.close(scope, lease.sequencer, lease.tenure))
-                for resource in place.resources:
+                yield from over(self._session(store), guarding.close(scope, lease.sequencer, lease.tenure))
+                for resource in store.resources:
                     self._places_oracle.left(lease.claim, resource)
             except FencelockError as error:
                 self._judge(error, lease)
@@ -217,15 +217,15 @@ class SimulatedClient:
 
     def _write_late(self, lease: SimulatedLease) -> Body:
         """Write with the sequencer as a forgotten thread would; the oracle checks that a late write has no effect."""
-        place, scope = self._places[0], self._scopes[0]
+        store, scope = self._stores[0], self._scopes[0]
         values: dict[str, Any] = {}
         try:
             yield from self._seal_all(lease)
-            yield from self._transaction(lease, place, scope, read_into=values)
+            yield from self._transaction(lease, store, scope, read_into=values)
             self._number += 1
             write = (lease.claim, self._number)
             new = {resource: (*value, write) for resource, value in values.items()}
-            yield from self._transaction(lease, place, scope, to_write=new)
+            yield from self._transaction(lease, store, scope, to_write=new)
         except FencelockError as error:
             self._judge(error, lease)
 
@@ -241,7 +241,7 @@ class SimulatedClient:
             case WrongLockError():
                 raise Violation(f"G5: the only lock's lease is refused as another's: {error}") from error
             case SealLostError():
-                resources = (resource for place in self._places for resource in place.resources)
+                resources = (resource for store in self._stores for resource in store.resources)
                 if not any(self._places_oracle.is_lost(lease.claim, resource) for resource in resources):
                     raise Violation(f"G9: no seal of {lease.claim} was lost: {error}") from error
             case StaleTokenError():

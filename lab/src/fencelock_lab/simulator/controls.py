@@ -169,7 +169,7 @@ def _flow_of_nothing(*_: Any) -> Any:
 
 
 def _enter_freely(self: MemoryResourceSession) -> None:
-    self.work = self.place.state.copy()
+    self.work = self.target.state.copy()
     self.presented = {}
 
 
@@ -203,7 +203,7 @@ CONTROLS: dict[str, tuple[Change, ...]] = {
     "H5: a refusal after a lost reply ends nothing": ((retry, "Busy", _NoReply),),
     "H7: newcomers barge in": ((Ledger, "head", _nobody_waits),),
     "H7: the last waiter is served first": ((Ledger, "head", _last_first),),
-    "H8: a place that expired comes back": ((Ledger, "_poll", _poll_that_revives),),
+    "H8: a queue entry that expired comes back": ((Ledger, "_poll", _poll_that_revives),),
     "G1: admit asks for a strictly higher token": ((guarding, "admit", _strictly_higher),),
     "G1: a lower token is admitted": ((guarding, "admit", _stale_or_not),),
     "G1: the mark does not know its claim": (
@@ -211,7 +211,7 @@ CONTROLS: dict[str, tuple[Change, ...]] = {
         (MemoryResourceSession, "is_own", _token_alone),
     ),
     "G2: the first read comes before the seal": ((guarding, "open_transaction", _read_before_sealing),),
-    "G2: each place is sealed when it is first used": (
+    "G2: each store is sealed when it is first used": (
         (SimulatedClient, "_seal_all", _flow_of_nothing),
         (Tenure, "check_may_open", _nothing),
     ),

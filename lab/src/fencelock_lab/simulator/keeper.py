@@ -56,7 +56,7 @@ class SimulatedKeeper:
     ) -> None:
         self._kernel = process.kernel
         self._name = process.name
-        self._bell = f"the keeper of {process.name}"
+        self._channel = f"the keeper of {process.name}"
         self._wake = wake
         self._relied_on = relied_on
         self.schedule = Schedule()
@@ -66,17 +66,17 @@ class SimulatedKeeper:
         """Start to renew a new lease."""
         self._relied_on(lease)
         self.schedule.add(lease, now_ms)  # type: ignore[arg-type]
-        self._wake(self._bell)
+        self._wake(self._channel)
 
     def abandon(self, claimed: SimulatedLease | Attempt) -> None:
         """Release a claim that the source may hold, as soon as the source is reachable."""
         if claimed.claim is not None:
             self.abandoned[claimed.claim] = claimed.lock
-            self._wake(self._bell)
+            self._wake(self._channel)
 
     def run(self) -> Body:
         """Run the keeper's loop; it never ends."""
-        yield ask.Listen("", self._bell)
+        yield ask.Listen("", self._channel)
         while True:
             now_ms = yield ask.Now()
             next_ms = self.schedule.next_ms()

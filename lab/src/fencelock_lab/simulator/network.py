@@ -58,7 +58,7 @@ class Odds:
         self.late = 0.0
         self.latest_ms = 1
         self.connection_broken = 0.0
-        self.bell_lost = 0.0
+        self.notification_lost = 0.0
 
 
 class SimulatedNetwork:
@@ -69,7 +69,7 @@ class SimulatedNetwork:
         self.source = source
         self.odds = Odds()
         self._sleepers: dict[str, tuple[Task, int]] = {}
-        self._told: set[str] = set()
+        self._notified: set[str] = set()
         self._listening: dict[Task, str] = {}
         self._claims = 0
         self._cut_until_us: dict[str, int] = {}
@@ -91,7 +91,7 @@ class SimulatedNetwork:
         elif kind is ask.Wait:
             self._wait(task, request.timeout_ms)
         elif kind is At:
-            self._at_place(task, request)
+            self._at_store(task, request)
         elif kind is Job:
             self._send(task, request.body)
         else:
@@ -122,7 +122,7 @@ class SimulatedNetwork:
         def perform() -> Any:
             reply = self.source.perform(request)
             if isinstance(reply, ask.Released | ask.Broken):
-                self._ring(request.lock)
+                self._notify_head(request.lock)
             return reply
 
         self._send(task, perform, doubled=lambda: self.source.oracle.doubled(request))
@@ -145,24 +145,24 @@ class SimulatedNetwork:
         task.reply(ticket, TIMEOUT_US, OutcomeUnknownError("no reply came"))
 
     # --- notifications ------------------------------------------------------------------------------------------------
-    def _ring(self, lock: str) -> None:
+    def _notify_head(self, lock: str) -> None:
         claim = self.source.head(lock)
-        if claim is not None and not self.kernel.chance(self.odds.bell_lost):
-            self.kernel.after(self._delay(), self.tell, claim)
+        if claim is not None and not self.kernel.chance(self.odds.notification_lost):
+            self.kernel.after(self._delay(), self.notify, claim)
 
-    def tell(self, claim: str) -> None:
+    def notify(self, claim: str) -> None:
         """Wake the task that listens for this claim, now or at its next wait."""
         sleeper = self._sleepers.pop(claim, None)
         if sleeper is None:
-            self._told.add(claim)
+            self._notified.add(claim)
         else:
             task, ticket = sleeper
             task.reply(ticket, 0, None)
 
     def _wait(self, task: Task, timeout_ms: int) -> None:
         claim = self._listening.get(task)
-        if claim in self._told:
-            self._told.discard(claim)
+        if claim in self._notified:
+            self._notified.discard(claim)
             task.reply(task.ticket, 0, None)
             return
         if claim is not None:
@@ -170,22 +170,22 @@ class SimulatedNetwork:
         task.reply(task.ticket, timeout_ms * US_PER_MS, None)
 
     # --- guarded stores -----------------------------------------------------------------------------------------------
-    def _at_place(self, task: Task, at: At) -> None:
+    def _at_store(self, task: Task, at: At) -> None:
         kernel, ticket, give_up_us = self.kernel, task.ticket, self.kernel.now_us + BUSY_PATIENCE_US
         session, request = at
         is_broken = kernel.chance(self.odds.connection_broken)
         is_done = not is_broken or (type(request) in _COMMITS and kernel.chance(0.5))
 
         def arrive() -> None:
-            place = session.place
+            store = session.target
             if type(request) in _BEGINS and task.process.is_dead:
                 return  # The connection is closed: the store starts no new work for it.
-            is_busy = place.writer is not None and place.writer is not session
+            is_busy = store.writer is not None and store.writer is not session
             if type(request) in _BEGINS and is_busy and kernel.now_us < give_up_us:
                 kernel.after(kernel.between(1, 10) * US_PER_MS, arrive)
                 return
             reply = perform(session, request) if is_done else None
-            place.last_heard_us = kernel.now_us
+            store.last_heard_us = kernel.now_us
             if is_broken:
                 session.rollback()
                 kernel.trace(task.process.name, "loses its connection at {}", type(request).__name__)

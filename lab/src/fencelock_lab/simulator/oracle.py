@@ -135,7 +135,9 @@ class SourceOracle:
             self._ended.add(other)
         own_until_ms = queue.pop(claim, None)
         if own_until_ms is not None and own_until_ms <= now_ms:
-            raise Violation(f"H8: the place of claim {claim} had expired {now_ms - own_until_ms} ms before its grant")
+            raise Violation(
+                f"H8: the queue entry of claim {claim} had expired {now_ms - own_until_ms} ms before its grant"
+            )
 
     def _check_alone(self, lock: str, claim: str, now_ms: int) -> None:
         tenancy = self._held.get(lock)
@@ -156,7 +158,7 @@ class SourceOracle:
         queue = self._queues.setdefault(lock, {})
         until_ms = queue.get(claim)
         if until_ms is not None and until_ms <= now_ms:
-            raise Violation(f"H8: the place of claim {claim} had expired, and was kept")
+            raise Violation(f"H8: the queue entry of claim {claim} had expired, and was kept")
         queue[claim] = now_ms + self._ttls[claim]
 
     # --- ends and renewals --------------------------------------------------------------------------------------------

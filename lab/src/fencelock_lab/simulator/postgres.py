@@ -25,7 +25,7 @@ from fencelock.stores.sql import source as sql_source
 from fencelock_lab.simulator.kernel import US_PER_MS, SimulatedKernel, SimulatedProcess, Violation
 from fencelock_lab.simulator.oracle import Belief
 from fencelock_lab.simulator.postgres_database import SimulatedDatabase
-from fencelock_lab.simulator.postgres_network import PostgresClient, PostgresNetwork, Say, store_at
+from fencelock_lab.simulator.postgres_network import PostgresClient, PostgresNetwork, StatementMessage, store_at
 from fencelock_lab.simulator.postgres_oracle import ClocklessOracle, Memory, RecoveringOracle
 from fencelock_lab.simulator.source import MAX_BACKUPS, SimulatedSource
 from fencelock_lab.simulator.world import SimulatedWorld
@@ -101,44 +101,44 @@ class PostgresBehindANetwork(SimulatedSource):
         self._offset_us += by_us
 
     # --- requests -----------------------------------------------------------------------------------------------------
-    def say(self, said: Say) -> Any:
+    def execute(self, message: StatementMessage) -> Any:
         """Answer a statement with its rows, or with a FencelockError."""
-        if said.server not in {None, self.server}:
+        if message.server not in {None, self.server}:
             return OutcomeUnknownError("the connection to the old server broke")
         if self.is_down:
             return SourceUnavailableError("the server is down")
-        if said.statement == SQL.settle_in and self._has_settled_in:
+        if message.statement == SQL.settle_in and self._has_settled_in:
             return []  # The simulation has only one session.
-        self._has_settled_in = self._has_settled_in or said.statement == SQL.settle_in
+        self._has_settled_in = self._has_settled_in or message.statement == SQL.settle_in
         try:
-            outcome = self.database.run(self._now_us, said.statement, said.parameters)
+            outcome = self.database.run(self._now_us, message.statement, message.parameters)
         except psycopg.Error as error:
-            return self._meaning(error)
-        if said.is_answer:
-            reply = said.hear(outcome.rows)
-            self.kernel.trace("source", "{} -> {}", said.request, reply)
+            return self._map_error(error)
+        if message.is_answer:
+            reply = message.decode(outcome.rows)
+            self.kernel.trace("source", "{} -> {}", message.request, reply)
             # Deadlines are in microseconds here: with rounded times a lease would end too early for the oracle.
-            self.oracle.saw(said.request, reply, cast("int", Decimal(self.kernel.now_us).scaleb(-3)))
+            self.oracle.saw(message.request, reply, cast("int", Decimal(self.kernel.now_us).scaleb(-3)))
         if outcome.is_flushed or (outcome.has_changed and self.kernel.chance(self._flush_odds)):
             self.flush()
         return outcome.rows
 
-    def _meaning(self, error: psycopg.Error) -> FencelockError:
+    def _map_error(self, error: psycopg.Error) -> FencelockError:
         if error.sqlstate in _NO_TOKEN and not self.oracle.is_tainted:
             raise Violation(f"T1: the functions themselves refused a token: {error}") from error
-        known = map_error(error, self.database.place)
+        known = map_error(error, self.database.info)
         if known is None or error.sqlstate not in _NO_TOKEN:
             raise error
         return known
 
     def perform(self, request: Any) -> Any:
         """Answer an operator's request at the server itself, through a client without earlier knowledge."""
-        talk = PostgresClient(store_at(self.database.url), self).answer(request)
+        operations = PostgresClient(store_at(self.database.url), self).answer(request)
         try:
-            said = next(talk)
+            message = next(operations)
             while True:
-                answer = self.say(said)
-                said = talk.throw(answer) if isinstance(answer, FencelockError) else talk.send(answer)
+                answer = self.execute(message)
+                message = operations.throw(answer) if isinstance(answer, FencelockError) else operations.send(answer)
         except StopIteration as done:
             return done.value
 

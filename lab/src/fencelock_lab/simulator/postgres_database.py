@@ -40,12 +40,12 @@ class SimulatedDatabase:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.place = parse_url(url)
+        self.info = parse_url(url)
         self.native: psycopg.Connection[Any] = psycopg.connect(
             url, autocommit=True, cursor_factory=psycopg.ClientCursor
         )
-        self._told: list[str] = []
-        self.native.add_notify_handler(lambda notification: self._told.append(notification.payload))
+        self._notified: list[str] = []
+        self.native.add_notify_handler(lambda notification: self._notified.append(notification.payload))
         self.native.execute(f"LISTEN {CHANNEL}".encode())
         try:
             self._prepare()
@@ -60,7 +60,7 @@ class SimulatedDatabase:
             "SELECT to_regnamespace('fencelock') IS NOT NULL, to_regnamespace('simulated') IS NOT NULL"
         )
         if has_source and not is_ours:
-            raise ConfigError(f"{self.place.url} has a source already: name a database that is for simulations alone")
+            raise ConfigError(f"{self.info.url} has a source already: name a database that is for simulations alone")
         self.native.execute("DROP SCHEMA IF EXISTS simulated, fencelock CASCADE")
         PostgresSource(self.url).install()
         for name in _CREATED:
@@ -81,7 +81,7 @@ class SimulatedDatabase:
         """Return to an unused source and an unused session."""
         self.native.execute(SQL.begin_session.encode())
         self.native.execute(SQL.begin_world.encode(), (str(now_us), str(now_us), str(calendar_s), self._unused))
-        self._told.clear()
+        self._notified.clear()
 
     def run(self, now_us: int, statement: str, parameters: Sequence[Any]) -> StatementOutcome:
         """Run a statement at this virtual time, in one transaction and one round trip; psycopg's errors propagate."""
@@ -102,10 +102,10 @@ class SimulatedDatabase:
         """Replace the present state by a saved one; `how` is an argument of `simulated.load`."""
         self.native.execute(SQL.load.encode(), (state, how))
 
-    def take_told(self) -> list[str]:
+    def take_notified(self) -> list[str]:
         """Return the notifications since the last call."""
-        told, self._told = self._told, []
-        return told
+        notified, self._notified = self._notified, []
+        return notified
 
     def close(self) -> None:
         """Close the connection."""

@@ -27,7 +27,7 @@ Body = Generator[Any, Any, Any]
 _TO_SOURCE = frozenset(ReferenceModel.ANSWERS)
 
 
-class Say(NamedTuple):
+class StatementMessage(NamedTuple):
     """A statement in flight, for a request, over a connection to one server, or to the present server if it is None."""
 
     statement: str
@@ -40,7 +40,7 @@ class Say(NamedTuple):
         """Whether its rows answer the request, rather than prepare it."""
         return type(self.request) is ask.ReadSource or self.statement not in {SQL.describe, SQL.settle_in}
 
-    def hear(self, rows: Any) -> Any:
+    def decode(self, rows: Any) -> Any:
         """Decode the rows into a reply, without a client."""
         if type(self.request) is ask.ReadSource:
             return None
@@ -87,13 +87,13 @@ class PostgresClient:
         """Send the statements of a request, and return the reply."""
         if not self._source.is_pooled and self._server != self._source.server:
             self._connect()  # `is_alive` has found that the server ended the old connection.
-        talk = self._protocol.operations(request)
+        operations = self._protocol.operations(request)
         server = None if self._source.is_pooled else self._server
         try:
-            said = next(talk)
+            message = next(operations)
             while True:
-                rows = yield Say(*said, request, server)
-                said = talk.send(rows)
+                rows = yield StatementMessage(*message, request, server)
+                message = operations.send(rows)
         except StopIteration as done:
             return done.value
         except FencelockError:
@@ -113,13 +113,13 @@ class PostgresNetwork(SimulatedNetwork):
 
     def answer(self, task: Task, request: Any) -> Any:
         """Return the reply to a local request; send any other request and answer it later."""
-        if type(request) is Say:
+        if type(request) is StatementMessage:
             if request.is_answer:
                 self._send(
-                    task, lambda: self._say(request), doubled=lambda: self.source.oracle.doubled(request.request)
+                    task, lambda: self._execute(request), doubled=lambda: self.source.oracle.doubled(request.request)
                 )
             else:
-                self._greet(task, request)
+                self._deliver_setup(task, request)
             return PENDING
         if type(request) is ask.Listen:
             self._claims_by_digest[hashlib.sha256(request.claim.encode()).hexdigest()] = request.claim
@@ -131,20 +131,20 @@ class PostgresNetwork(SimulatedNetwork):
         client = PostgresClient(self._store_of(task.process), self.source)
         task.put_between(client.go_on(task.body, request))
 
-    def _greet(self, task: Task, said: Say) -> None:
+    def _deliver_setup(self, task: Task, message: StatementMessage) -> None:
         """Deliver a statement that changes nothing, perhaps late. Losing these as well would stop nearly all work."""
         ticket = task.ticket
-        self.kernel.after(self._delay(), lambda: task.reply(ticket, self._delay(), self._say(said)))
+        self.kernel.after(self._delay(), lambda: task.reply(ticket, self._delay(), self._execute(message)))
 
     def _store_of(self, process: SimulatedProcess) -> PostgresSource:
         if process not in self._stores:
             self._stores[process] = store_at(self.source.database.url)
         return self._stores[process]
 
-    def _say(self, said: Say) -> Any:
-        answer = self.source.say(said)
-        for digest in self.source.database.take_told():
+    def _execute(self, message: StatementMessage) -> Any:
+        answer = self.source.execute(message)
+        for digest in self.source.database.take_notified():
             claim = self._claims_by_digest.get(digest)
-            if claim is not None and not self.kernel.chance(self.odds.bell_lost):
-                self.kernel.after(self._delay(), self.tell, claim)
+            if claim is not None and not self.kernel.chance(self.odds.notification_lost):
+                self.kernel.after(self._delay(), self.notify, claim)
         return answer

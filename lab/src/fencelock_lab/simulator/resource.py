@@ -62,27 +62,27 @@ class SimulatedResource(MemoryResource):
 class SimulatedSession(MemoryResourceSession):
     """A client's connection to a simulated store."""
 
-    place: SimulatedResource
+    target: SimulatedResource
 
     def get(self, table: str, key: str) -> Any:
         """Return a value, and report the read to the oracle."""
         sequencer = self.presented.get(table)
         if sequencer is not None:
-            self.place.oracle.read(sequencer.claim, sequencer.token, table)
+            self.target.oracle.read(sequencer.claim, sequencer.token, table)
         return super().get(table, key)
 
     def publish(self) -> None:
         """Commit, and have the oracle check the committed marks and values."""
-        place, before, after = self.place, self.place.state, self.inside
-        for resource in place.resources:
+        store, before, after = self.target, self.target.state, self.inside
+        for resource in store.resources:
             mark = after.marks[resource]
             if mark != before.marks[resource]:
-                place.kernel.trace(place.name, "commits {}", mark)
-                place.oracle.marked(before.marks[resource], mark)
+                store.kernel.trace(store.name, "commits {}", mark)
+                store.oracle.marked(before.marks[resource], mark)
             value = after.data[resource, KEY]
             if value != before.data[resource, KEY]:
                 sequencer = self.presented.get(resource)
                 claim, token = (sequencer.claim, sequencer.token) if sequencer else (None, 0)
-                place.kernel.trace(place.name, "commits {} of {} by token {}", value[-1:], resource, token)
-                place.oracle.written(resource, claim, token, before.data[resource, KEY], value)
+                store.kernel.trace(store.name, "commits {} of {} by token {}", value[-1:], resource, token)
+                store.oracle.written(resource, claim, token, before.data[resource, KEY], value)
         super().publish()

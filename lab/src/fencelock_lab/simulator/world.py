@@ -53,11 +53,11 @@ class SimulatedWorld:
         oracle = SourceOracle(lambda: [lease for client in self.clients for lease in client.beliefs()])
         self.source = self.source_type(kernel, oracle, block_tokens=kernel.random.choice((2, 5, 1000)))
         self.network = SimulatedNetwork(kernel, self.source)
-        places = kernel.random.choice(TOPOLOGIES)
-        self.place_oracle = ResourceOracle(resource for resources in places for resource in resources)
-        self.places = tuple(
-            SimulatedResource(kernel, self.place_oracle, f"place{number}", resources, LOCK)
-            for number, resources in enumerate(places)
+        topology = kernel.random.choice(TOPOLOGIES)
+        self.resource_oracle = ResourceOracle(resource for resources in topology for resource in resources)
+        self.stores = tuple(
+            SimulatedResource(kernel, self.resource_oracle, f"store{number}", resources, LOCK)
+            for number, resources in enumerate(topology)
         )
         self.is_at_rest = False
         self._names = 0
@@ -76,7 +76,7 @@ class SimulatedWorld:
         """Start another client process."""
         self._names += 1
         process = SimulatedProcess(self.computer, f"p{self._names}")
-        client = SimulatedClient(process, self.network, self.places, LOCK, self.ttl_ms)
+        client = SimulatedClient(process, self.network, self.stores, LOCK, self.ttl_ms)
         self.clients = [old for old in self.clients if not old.process.is_dead] + [client]
         client.start()
         return client
@@ -85,7 +85,7 @@ class SimulatedWorld:
     def _draw_faults(self) -> None:
         draw, kernel = self.kernel.random, self.kernel
         odds = self.network.odds
-        for name in ("request_lost", "reply_lost", "doubled", "connection_broken", "bell_lost"):
+        for name in ("request_lost", "reply_lost", "doubled", "connection_broken", "notification_lost"):
             setattr(odds, name, draw.choice((0.0, 0.0, 0.03, 0.2)))
         odds.late = draw.choice((0.0, 0.05, 0.3))
         odds.latest_ms = draw.choice((50, 300, self.ttl_ms, 3 * self.ttl_ms))
@@ -111,8 +111,8 @@ class SimulatedWorld:
             self._fail_over,
             self._raise_epoch,
             self._break_lock,
-            self._restore_place,
-            self._restart_place,
+            self._restore_store,
+            self._restart_store,
             self._write_unfenced,
         )
 
@@ -157,22 +157,22 @@ class SimulatedWorld:
         if not self.source.is_down:
             self.source.raise_epoch()
 
-    def _restore_place(self) -> None:
-        place = self.kernel.random.choice(self.places)
+    def _restore_store(self) -> None:
+        store = self.kernel.random.choice(self.stores)
         if self.kernel.chance(0.5):
-            place.back_up()
+            store.back_up()
         else:
-            place.restore()
+            store.restore()
 
-    def _restart_place(self) -> None:
-        self.kernel.random.choice(self.places).throw_out()
+    def _restart_store(self) -> None:
+        self.kernel.random.choice(self.stores).throw_out()
 
     def _write_unfenced(self) -> None:
         """Write without a guard; the store must refuse the write or be busy."""
-        place = self.kernel.random.choice(self.places)
-        session = SimulatedSession(place)
+        store = self.kernel.random.choice(self.stores)
+        session = SimulatedSession(store)
         try:
-            session.put_alone(place.resources[0], "value", ("unfenced",))
+            session.put_alone(store.resources[0], "value", ("unfenced",))
         except FencelockError:
             return
 
@@ -185,11 +185,11 @@ class SimulatedWorld:
             try:
                 broken = yield from renewal.break_lock(LOCK, claim, "operator", "it hangs")
                 sequencer = Sequencer(broken.source_id, broken.history_id, LOCK, broken.token, claim)
-                for place in self.places:
-                    scope = Scope(f"memory://{place.name}", place.resources, LOCK)
-                    yield from over(SimulatedSession(place), admin.outrank(scope, sequencer, "operator", "it hangs"))
-                    for resource in place.resources:
-                        self.place_oracle.outranked(resource, broken.token)
+                for store in self.stores:
+                    scope = Scope(f"memory://{store.name}", store.resources, LOCK)
+                    yield from over(SimulatedSession(store), admin.outrank(scope, sequencer, "operator", "it hangs"))
+                    for resource in store.resources:
+                        self.resource_oracle.outranked(resource, broken.token)
             except FencelockError as error:
                 self.kernel.trace("operator", "gives up: {}", error)
 
@@ -197,9 +197,9 @@ class SimulatedWorld:
 
     def _watch_idleness(self) -> None:
         """End transactions that stay idle, as a guarded transaction asks its server to (G3)."""
-        for place in self.places:
-            if place.writer is not None and self.kernel.now_us - place.last_heard_us > IDLE_LIMIT_MS * US_PER_MS:
-                place.throw_out()
+        for store in self.stores:
+            if store.writer is not None and self.kernel.now_us - store.last_heard_us > IDLE_LIMIT_MS * US_PER_MS:
+                store.throw_out()
         self.kernel.after(WATCH_MS * US_PER_MS, self._watch_idleness)
 
     # --- rest ---------------------------------------------------------------------------------------------------------
@@ -221,21 +221,21 @@ class SimulatedWorld:
         self.kernel.run(self.kernel.now_us + duration_ms * US_PER_MS)
 
     def _check_rest(self) -> None:
-        before = self.place_oracle.confirmations
+        before = self.resource_oracle.confirmations
         last = self.add_client()
         last.habits.may_wait = False
         last.habits.longest_pause_ms = 1
         for _ in range(REST_TTLS):
-            if self.place_oracle.confirmations == before:
+            if self.resource_oracle.confirmations == before:
                 self._go_on_for(self.ttl_ms)
         last.process.kill()
         if not last.leases:
             raise Violation("H2, H5: an abandoned lease or waiter outlived its ttl: nobody can take the lock")
-        if self.place_oracle.confirmations == before:
+        if self.resource_oracle.confirmations == before:
             raise Violation("G1: a fresh holder, alone in the world, cannot write")
-        for place in self.places:
-            for resource, value in place.values().items():
-                self.place_oracle.check_acknowledged(resource, value)
+        for store in self.stores:
+            for resource, value in store.values().items():
+                self.resource_oracle.check_acknowledged(resource, value)
 
 
 MakeWorld = Callable[..., SimulatedWorld]
@@ -254,5 +254,5 @@ def simulate(seed: int, *, is_tracing: bool = False, world_type: MakeWorld = Sim
     except Exception as error:
         error.add_note(f"in the simulated world of seed {seed}, after {world.kernel.steps} steps")
         raise
-    tokens, increments = world.source.oracle.grants, world.place_oracle.confirmations
+    tokens, increments = world.source.oracle.grants, world.resource_oracle.confirmations
     return SimulationOutcome(seed, violation, world.kernel.steps, tokens, increments, tuple(world.kernel.lines))

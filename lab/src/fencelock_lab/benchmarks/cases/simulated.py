@@ -90,7 +90,7 @@ def _beats(leases: int) -> Measurement:
     """Hold so many leases in one process for some beats."""
     kernel, source, network = _world()
     process = SimulatedProcess(Computer(kernel), "holder")
-    keeper = SimulatedKeeper(process, network.tell, lambda _: None)
+    keeper = SimulatedKeeper(process, network.notify, lambda _: None)
     process.start(hold_many(keeper, source, leases, LEASE_TTL_MS), network.answer)
     process.start(keeper.run(), network.answer)
     beat_us = LEASE_TTL_MS // 3 * US_PER_MS
