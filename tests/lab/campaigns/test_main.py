@@ -8,7 +8,7 @@ import pytest
 from fencelock.errors import SourceError
 from fencelock_lab.campaigns import __main__ as program
 from fencelock_lab.campaigns.schedules import SCHEDULES, STORES, CampaignOutcome, CampaignSchedule
-from fencelock_lab.campaigns.summary import CampaignFinding, page
+from fencelock_lab.campaigns.summary import CampaignFinding, page, version_of
 from fencelock_lab.campaigns.verdict import judge
 from tests.lab.campaigns.planted import Script, two_tenures
 from tests.lab.campaigns.test_check_command import busy
@@ -83,6 +83,63 @@ def test_the_worst_run_decides_the_exit_code(
             Path(line.removeprefix("the history is in ")).unlink()
 
 
+def test_any_error_of_one_schedule_leaves_the_others_to_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    clock = Clock(monkeypatch, KeyError("leader"))
+    runs = program.Runs(page_file=tmp_path / "page.md")
+    program.run_once(runs, [SCHEDULES["postgres"]], 1.0)
+    clock.result = None
+    program.run_once(runs, [SCHEDULES["sqlite"]], 1.0)
+    assert runs.code == 69
+    text = (tmp_path / "page.md").read_text()
+    assert "- `postgres` could not be carried out: KeyError: 'leader'" in text
+    assert "- `mariadb` has not run yet" in text
+    assert "- `sqlite`" not in text
+    assert "| verdict | clean |" in text
+    assert [path.name for path in tmp_path.iterdir()] == ["page.md"]
+
+
+def test_a_schedule_runs_again_if_too_little_happened(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program, "set_aside", lambda path: path)
+    clock = Clock(monkeypatch, busy(freezes=0))
+    runs = program.Runs()
+    program.run_once(runs, [SHORT], 1.0)
+    assert (len(clock.ran), runs.code) == (program.MAX_RUNS, 2)
+    clock.result = None
+    program.run_once(runs, [LONG], 1.0)
+    assert len(clock.ran) == program.MAX_RUNS + 1
+
+
+def test_a_run_that_was_repeated_counts_as_its_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program, "set_aside", lambda path: path)
+    clock = Clock(monkeypatch, busy(freezes=0))
+    run = clock.run
+
+    def run_better(*words: Any, **more: Any) -> CampaignOutcome:
+        done = run(*words, **more)
+        clock.result = None
+        return done
+
+    monkeypatch.setattr(program, "run_schedule", run_better)
+    runs = program.Runs()
+    program.run_once(runs, [SHORT], 1.0)
+    assert (len(clock.ran), runs.code) == (2, 0)
+    assert runs.findings["short"].outcome.verdict.code == 0
+
+
+def test_a_violation_is_kept_though_later_runs_are_clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program, "set_aside", lambda path: path)
+    clock = Clock(monkeypatch, two_tenures().final(("a", 1, 10)))
+    runs = program.Runs()
+    runs.run(SHORT)
+    clock.result = None
+    runs.run(SHORT)
+    assert runs.findings["short"].outcome.verdict.code == 1
+
+
+def test_a_version_that_cannot_be_read_fails_nothing() -> None:
+    assert version_of("etcd://127.0.0.1:1/app") == "etcd, version unknown"
+
+
 def test_a_violation_outranks_a_run_that_could_not_be_carried_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program, "set_aside", lambda path: path)
     clock = Clock(monkeypatch, SourceError("gone"))
@@ -96,6 +153,6 @@ def test_a_violation_outranks_a_run_that_could_not_be_carried_out(monkeypatch: p
 def test_the_page_says_when_and_over_how_many_faults() -> None:
     text = page([CampaignFinding(outcome(busy(), SCHEDULES["sqlite"]), "SQLite 3.40.1")])
     assert "`make verify` wrote this page, last on 20" in text
-    assert "**In all 5 freezes of a holder past its ttl, 0 kills, 0 disturbances" in text
+    assert "**In 1 campaign with 5 freezes of a holder past its ttl, 0 kills, 0 disturbances" in text
     assert "no promise was broken" in text
     assert "| | SQLite 3.40.1 |" in text

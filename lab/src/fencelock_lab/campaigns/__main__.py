@@ -4,17 +4,20 @@
     python -m fencelock_lab.campaigns --minutes N [--schedule NAME]…
     python -m fencelock_lab.campaigns --list
 
-Without --minutes each schedule runs once, and --page writes what came out. With it the schedules share that time in
+Without --minutes each schedule runs once, or again if too little happened. With it the schedules share that time in
 turns, the shortest first, with fresh seeds, again and again; a schedule does not begin if it would not end in time.
+--page writes what came out, after each run.
 
 Promise: exits with 0 if all are clean, 1 if one found a violation, 69 if one could not be carried out, 2 if too little
-happened in one. A failure is printed with its seed, and its history is kept.
+happened in one. A failure is printed with its seed, and its history is kept. The page names each schedule that it says
+nothing about, and why.
 """
 
 import argparse
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -30,6 +33,8 @@ from fencelock_lab.campaigns.verdict import CLEAN, NAMES, NOT_ENOUGH, VIOLATION
 USUAL_DURATION_S = 60.0
 OVERHEAD_S = 15.0
 """What servers need to start and processes to come to rest, on a machine on which a schedule has not run yet."""
+MAX_RUNS = 3
+"""How often a schedule runs in which too little happens, as on a loaded machine."""
 _SECONDS_PER_MINUTE = 60
 _WORST_FIRST = (VIOLATION, UNAVAILABLE, NOT_ENOUGH, CLEAN)
 
@@ -37,19 +42,46 @@ _WORST_FIRST = (VIOLATION, UNAVAILABLE, NOT_ENOUGH, CLEAN)
 class Runs:
     """The runs so far: what they found, how long each schedule takes, and the worst exit code."""
 
-    def __init__(self, seed: int | None = None) -> None:
-        self.findings: list[CampaignFinding] = []
+    def __init__(self, seed: int | None = None, page_file: Path | None = None) -> None:
+        self.findings: dict[str, CampaignFinding] = {}
+        self.missing = dict.fromkeys(SCHEDULES, "has not run yet")
         self.seconds: dict[str, float] = {}
         self._seed = seed
-        self._codes = {CLEAN}
+        self._page_file = page_file
+        self._codes: dict[str, set[int]] = {}
 
     @property
     def code(self) -> int:
         """The exit code of them all."""
-        return next(code for code in _WORST_FIRST if code in self._codes)
+        codes = {CLEAN}.union(*self._codes.values())
+        return next(code for code in _WORST_FIRST if code in codes)
 
-    def run(self, schedule: CampaignSchedule, duration: float | None = None) -> None:
-        """Run a schedule once, and print what came out."""
+    def run(self, schedule: CampaignSchedule, duration: float | None = None) -> int:
+        """Run a schedule once, print what came out, and return its code."""
+        code = self._run(schedule, duration)
+        self._codes.setdefault(schedule.name, set()).add(code)
+        self._write_page()
+        return code
+
+    def forget_not_enough(self, schedule: CampaignSchedule) -> None:
+        """Let a run in which too little happened count for nothing: the schedule runs again."""
+        self._codes[schedule.name].discard(NOT_ENOUGH)
+
+    def _write_page(self) -> None:
+        """Write the page at once or not at all: what came out until now is there if the next run is interrupted."""
+        if self._page_file is not None:
+            new = self._page_file.with_name(f"{self._page_file.name}.new")
+            new.write_text(page(self.findings.values(), self.missing))
+            new.replace(self._page_file)
+
+    def _keep(self, finding: CampaignFinding) -> None:
+        """Keep the last finding of a schedule, or the first that shows a violation."""
+        name = finding.outcome.schedule.name
+        self.missing.pop(name, None)
+        if name not in self.findings or self.findings[name].outcome.verdict.code != VIOLATION:
+            self.findings[name] = finding
+
+    def _run(self, schedule: CampaignSchedule, duration: float | None) -> int:
         began = time.monotonic()
         versions: list[str] = []
         with tempfile.TemporaryDirectory(prefix="fencelock-campaign-") as folder:
@@ -63,19 +95,22 @@ class Runs:
                     warn=_print,
                     started=lambda url: versions.append(version_of(url)),
                 )
-            except FencelockError as error:
-                self._codes.add(UNAVAILABLE)
-                _print(f"{schedule.name}: could not be carried out: {error}")
-                return
+            except Exception as error:  # Whatever it is, the other schedules can run.
+                if not isinstance(error, FencelockError):
+                    traceback.print_exc()
+                reason = str(error) if isinstance(error, FencelockError) else f"{type(error).__name__}: {error}"
+                self.missing[schedule.name] = f"could not be carried out: {reason}"
+                _print(f"{schedule.name}: {self.missing[schedule.name]}")
+                return UNAVAILABLE
             finally:
                 self.seconds[schedule.name] = time.monotonic() - began
-            self._codes.add(outcome.verdict.code)
-            self.findings.append(CampaignFinding(outcome, *versions))
+            self._keep(CampaignFinding(outcome, *versions))
             took = f"{self.seconds[schedule.name]:.0f} s"
             _print(f"{schedule.name}: {NAMES[outcome.verdict.code]} (seed {outcome.seed}, {took})")
             if outcome.verdict.code != CLEAN:
                 _print(story(outcome.verdict))
                 _print(f"the history is in {set_aside(history)}")
+            return outcome.verdict.code
 
     def expected(self, schedule: CampaignSchedule) -> float:
         """Return how many seconds a run of the schedule should take."""
@@ -99,9 +134,14 @@ def share(runs: Runs, schedules: Iterable[CampaignSchedule], minutes: float) -> 
 
 
 def run_once(runs: Runs, schedules: Iterable[CampaignSchedule], duration: float) -> None:
-    """Run each schedule once; the duration is for those that have no script of their own."""
+    """Run each schedule once, or again if too little happened. The duration is for those without a script."""
     for schedule in schedules:
-        runs.run(schedule, None if schedule.group == FAULTS else max(duration, schedule.duration))
+        seconds = None if schedule.group == FAULTS else max(duration, schedule.duration)
+        for number in range(MAX_RUNS):
+            if number:
+                runs.forget_not_enough(schedule)
+            if runs.run(schedule, seconds) != NOT_ENOUGH:
+                break
 
 
 def main() -> int:
@@ -119,13 +159,11 @@ def main() -> int:
         _print("\n".join(f"{one.name:<22} {one.group}" for one in schedules))
         return CLEAN
     exit_by_cleaning_up()
-    runs = Runs(wanted.seed)
+    runs = Runs(wanted.seed, wanted.page)
     if wanted.minutes is not None:
         share(runs, schedules, wanted.minutes)
     else:
         run_once(runs, schedules, wanted.duration)
-    if wanted.page is not None:
-        wanted.page.write_text(page(runs.findings))
     return runs.code
 
 

@@ -1,14 +1,15 @@
 """The page of what campaigns have found: a table for each group of schedules, with how much happened in each.
 
-Promise: it says what these very runs have shown, when, on which machine and with which versions. It is written even if
-a campaign found a violation.
+Promise: it says what these very runs have shown, when, on which machine and with which versions, and which campaigns
+have shown nothing. It is written even if a campaign found a violation.
 """
 
 import os
 import platform
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from fencelock.testing import unfenced
@@ -20,8 +21,9 @@ _HEAD = """# What `fencelock verify` found
 `make verify` wrote this page, last on {date} ({machine}). Real processes compete for locks and write to guarded
 resources on private servers ([how](../how-to/verify-a-setup.md), [by which rules](../reference/history.md)).
 
-**In all {freezes:,} freezes of a holder past its ttl, {kills:,} kills, {disturbances:,} disturbances of the network and
-{server_faults:,} faults of servers: {violations}.** The counts say how much happened; they are no measure of speed.
+**In {campaigns} with {freezes:,} freezes of a holder past its ttl, {kills:,} kills, {disturbances:,} disturbances of
+the network and {server_faults:,} faults of servers: {violations}.** The counts say how much happened; they are no
+measure of speed.
 """
 _GROUPS = {
     STORES: """
@@ -63,6 +65,12 @@ _ROWS: tuple[tuple[str, Callable[[dict[str, Any]], object]], ...] = (
     ("disturbances of the network", lambda told: told["amounts"]["disturbances"]),
     ("jumps of a clock", lambda told: told["amounts"]["jumps"]),
     ("faults of the servers", lambda told: told["amounts"]["server_faults"]),
+    ("fewest hand-offs of one lock", lambda told: min(one["handoffs"] for one in told["locks"].values())),
+    (
+        "longest time without a grant of a lock",
+        lambda told: f"{max(one['longest_gap'] for one in told['locks'].values()):.1f} s",
+    ),
+    ("losses told to processes that went on", lambda told: told["amounts"]["losses"]),
     (
         "overlaps that an expired lease explains",
         lambda told: told["information"].get("overlaps that an expired lease explains", 0),
@@ -77,14 +85,15 @@ class CampaignFinding(NamedTuple):
     version: str
 
 
-def page(findings: Iterable[CampaignFinding]) -> str:
-    """Return the page of these runs, as Markdown."""
+def page(findings: Iterable[CampaignFinding], missing: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return the page of these runs, as Markdown. `missing` says of other schedules why nothing is known of them."""
     found = list(findings)
     amounts = [one.outcome.verdict.amounts for one in found]
     broken = sum(len(one.outcome.verdict.findings.violations) for one in found)
     text = _HEAD.format(
         date=time.strftime("%Y-%m-%d"),
         machine=f"Linux {platform.release().split('-')[0]}, {os.cpu_count()} cores, Python {platform.python_version()}",
+        campaigns=f"{len(found)} campaigns" if len(found) != 1 else "1 campaign",
         violations=f"{broken:,} violations" if broken else "no promise was broken",
         **{
             what: sum(getattr(one, what) for one in amounts)
@@ -94,7 +103,14 @@ def page(findings: Iterable[CampaignFinding]) -> str:
     for group, head in _GROUPS.items():
         if members := [one for one in found if one.outcome.schedule.group == group]:
             text += head + _table(members)
+    if missing:
+        text += "\n## Campaigns without a result\n\n"
+        text += "".join(f"- `{name}` {_in_one_line(reason)}\n" for name, reason in missing.items())
     return text
+
+
+def _in_one_line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def _table(findings: list[CampaignFinding]) -> str:
@@ -109,7 +125,14 @@ def _table(findings: list[CampaignFinding]) -> str:
 
 
 def version_of(url: str) -> str:
-    """Return the name and version of the store at the URL of a guard."""
+    """Return the name and version of the store at the URL of a guard; without the version if that cannot be read."""
+    try:
+        return _read_version(url)
+    except Exception:  # Whatever a client raises: a campaign does not fail for it.
+        return f"{url.partition('://')[0]}, version unknown"
+
+
+def _read_version(url: str) -> str:
     scheme = url.partition("://")[0]
     if scheme == "etcd":
         return f"etcd {_etcd_version(url)}"
