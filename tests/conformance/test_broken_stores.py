@@ -1,6 +1,8 @@
 """Negative controls: the kit rejects a store that breaks a rule, by the check that is named after it."""
 
+import threading
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -27,6 +29,7 @@ from tests.conformance.broken_guards import (
 from tests.conformance.broken_sources import BROKEN, LastInFirstOut
 from tests.conformance.memory_guard import InTarget
 from tests.conformance.test_memory import InMemory
+from tests.conformance.thread_sources import BROKEN_BY_A_THREAD
 
 
 def kit_of(model):
@@ -130,10 +133,38 @@ def test_a_source_that_begins_anew_for_each_client_is_rejected():
     assert isinstance(failure(Forgetful, "test_tokens_rise_for_a_source_opened_again"), AssertionError)
 
 
+@pytest.mark.parametrize("broken", BROKEN_BY_A_THREAD)
+def test_a_source_that_is_broken_for_good_by_a_thread_that_did_not_start_is_rejected(monkeypatch, broken):
+    class Kit(InMemory, SourceConformance):
+        def make_store(self, url):
+            return broken(url, now_us=self.clock.now_us)
+
+    check = "test_a_thread_that_did_not_start_is_started_later"
+    monkeypatch.setattr("fencelock.testing.conformance.waiting.REQUEST_TIMEOUT_S", 1.0)
+    with monkeypatch.context() as patch:
+        patch.setattr("tests.conformance.thread_sources.OneThread.submit", submit_again)
+        assert failure(Kit, check) is None
+    assert isinstance(failure(Kit, check), AssertionError)
+
+
+def submit_again(thread, function):
+    """Do as `OneThread.submit`, but start the thread until that succeeds."""
+    thread.work.put(function)
+    while not thread.is_running:
+        with suppress(RuntimeError):
+            threading.Thread(target=thread._serve, daemon=True).start()
+            thread.is_running = True
+
+
 def test_every_check_rejects_some_broken_source():
-    """A check that rejects nothing may check nothing. Three have their negative controls above."""
+    """A check that rejects nothing may check nothing. Some have their negative controls above."""
     checks = {name for name in dir(AsyncSourceConformance) if name.startswith("test_")}
-    above = {"test_the_head_of_the_queue_is_told_of_a_release", "test_tokens_rise_for_a_source_opened_again", TURNS}
+    above = {
+        "test_a_thread_that_did_not_start_is_started_later",
+        "test_the_head_of_the_queue_is_told_of_a_release",
+        "test_tokens_rise_for_a_source_opened_again",
+        TURNS,
+    }
     assert checks == above | {check for _, check in BROKEN}
 
 

@@ -150,6 +150,10 @@ class WaitingChecks(SourceRig):
 
     def test_the_head_of_the_queue_is_told_of_a_release(self) -> None:
         """H7: applies to stores that declare notifications."""
+        self.check_release_is_told()
+
+    def check_release_is_told(self) -> None:
+        """Fail unless a release notifies the head of the queue, if the store declares notifications."""
         if not self.store.capabilities.notifies:
             return
         holder, (waiter,) = self._queue_of(1)
