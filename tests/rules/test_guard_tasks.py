@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 import fencelock.aio
-from fencelock import GuardError, StaleTokenError
+from fencelock import GuardError, SourceUnavailableError, StaleTokenError
 from fencelock.stores.sqlite.guard.block import SQLiteBlockConnection
 from fencelock.stores.sqlite.guard.connection import SQLiteGuardConnection
+from fencelock.testing.conformance.faults import failing_starts
 from tests.support.guards import LOCK, RESOURCE, HandmadeLease, plain, url_of, value_in
 from tests.support.helpers import DEADLINE_S, wait_until_async
 
@@ -320,3 +321,34 @@ async def test_an_async_lease_is_a_credential_until_it_is_released(
             await write(guard, lease, "released")
         await guard.close(lease)
     assert value_in(file) == "held"
+
+
+# --- threads that do not start ----------------------------------------------------------------------------------------
+@pytest.mark.parametrize("number", [1, 2])
+async def test_a_block_that_found_no_thread_did_nothing_and_stays_in_nobodys_way(
+    guard: fencelock.aio.AsyncGuard, file: Path, number: int
+) -> None:
+    """The first start is that of the thread that begins blocks, the second that of the one that ends them."""
+    lease = HandmadeLease(1)
+    with failing_starts(number) as faults, pytest.raises(SourceUnavailableError, match="limit on threads"):
+        await write(guard, lease, 7)
+    assert faults.failed
+    # A transaction that was begun later all the same, and that nobody ends, would hold the file for ever.
+    await write(guard, lease, 8)
+    with plain(file, timeout=1) as other:
+        other.execute("BEGIN IMMEDIATE")
+    assert value_in(file) == 8
+
+
+async def test_a_block_ends_although_no_further_thread_can_be_started(
+    guard: fencelock.aio.AsyncGuard, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = gated(monkeypatch, SQLiteGuardConnection, "perform", is_after=False)
+    first = asyncio.ensure_future(write(guard, HandmadeLease(1), 7))
+    await is_set(gate.is_reached)
+    with failing_starts(1) as faults:
+        second = asyncio.ensure_future(write(guard, HandmadeLease(1), 8))
+        await wait_until_async(lambda: faults.failed)
+        gate.is_open.set()
+        await asyncio.gather(first, second)
+    assert value_in(file) in (7, 8)
