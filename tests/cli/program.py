@@ -35,11 +35,11 @@ class Program:
         self.environment = os.environ | {"FENCELOCK_SOURCE": self.url, _MARK: self._mark}
         self._started: list[subprocess.Popen[str]] = []
 
-    def __call__(self, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    def __call__(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run a command to its end."""
         return subprocess.run(
             [*PROGRAM, *words],
-            input=stdin,
+            stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             cwd=self.folder,

@@ -21,9 +21,10 @@ LIMIT_S = 100
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [0, 1])
-def test_the_tests_pass_where_signals_came_ignored(workers: int) -> None:
-    command = [sys.executable, "-c", IGNORING, "-q", "-p", "no:cacheprovider", "-n", str(workers), PROBE]
+@pytest.mark.parametrize(("workers", "probe"), [(0, PROBE), (1, f"{PROBE}[QUIT]")])
+def test_the_tests_pass_where_signals_came_ignored(workers: int, probe: str) -> None:
+    """Every signal is reset; and in workers too, for which one stands."""
+    command = [sys.executable, "-c", IGNORING, "-q", "-p", "no:cacheprovider", "-n", str(workers), probe]
     # What xdist tells its workers in the environment is not for the workers of that run.
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     done = subprocess.run(

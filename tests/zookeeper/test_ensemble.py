@@ -95,11 +95,12 @@ def test_a_lease_outlives_the_server_that_it_is_connected_to(
 
 @pytest.mark.process
 @pytest.mark.slow
+@pytest.mark.parametrize("crashes", [1, pytest.param(3, marks=pytest.mark.campaign)])
 def test_all_servers_killed_and_started_again_forget_no_token(
-    own_ensemble: ZooKeeperEnsemble, source: fencelock.Source
+    own_ensemble: ZooKeeperEnsemble, source: fencelock.Source, crashes: int
 ) -> None:
     tokens = []
-    for _ in range(2):
+    for _ in range(crashes):
         lease = acquired(source)
         tokens.append(lease.token)
         own_ensemble.crash()
