@@ -37,6 +37,7 @@ TELLING = {
     "per-row": {"stale-token-accepted", "overwritten-write"},
     "unremembered": {"lost-write"},
     "seal-one": {"sealed-late"},
+    "untold": {"loss-untold"},
 }
 """Rules of which each broken guard must break at least one."""
 

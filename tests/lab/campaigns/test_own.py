@@ -166,7 +166,6 @@ def test_a_dry_run_starts_nothing(program: Program, place: Path, kind: str) -> N
     ("words", "complaint"),
     [
         (("--own", "postgres", "--source", "sqlite:///locks.db"), "--own starts the source itself"),
-        (("--own", "postgres", "--control", "strict"), "--own starts the source itself"),
         (("--own", "oracle"), "'oracle' is not one of"),
         (("--own", "etcd", "--ttl", "0.5"), "etcd grants no shorter lease"),
         (("--own", "etcd", "--dry-run", "--faults", "server-isolate"), "'server-isolate' is not a fault that can hit"),

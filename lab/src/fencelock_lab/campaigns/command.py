@@ -221,11 +221,11 @@ def _check_control(control: str | None, source: str | None, guard: str | None, o
     """Raise UsageError unless the control exists, and breaks its rule in files or at servers made for it."""
     if control is None:
         return
-    from fencelock_lab.campaigns.controls import CONTROLS, MISUSES
+    from fencelock_lab.campaigns.controls import CONTROLS, EVERYWHERE
 
     if source is not None or guard is not None:
         raise click.UsageError("--control breaks a rule on purpose: never at a --source or --guard of yours")
-    known = CONTROLS if own is None else tuple(MISUSES)
+    known = CONTROLS if own is None else EVERYWHERE
     if control not in known:
         where = "" if own is None else " that work with --own"
         message = f"{control!r} is not one of the controls{where}: {', '.join(known)}"

@@ -52,7 +52,7 @@ from fencelock_lab.campaigns.history import (
     WRITE,
 )
 from fencelock_lab.campaigns.recorder import Recorder, boottime_ns
-from fencelock_lab.campaigns.settings import CampaignSettings
+from fencelock_lab.campaigns.settings import UNTOLD, CampaignSettings
 from fencelock_lab.campaigns.target import Enforced, Rewindable
 from fencelock_lab.campaigns.targets import make_target
 
@@ -131,7 +131,8 @@ class Competitor:
             ttl *= _LONGER_TTL if self.number // settings.workers % 2 else 1.0
         make_lock = self._source.rlock if self._is_reentrant else self._source.lock
         name = settings.lock(self._lock_number)
-        return make_lock(name, ttl=ttl, timeout=timeout, holder=self._process, on_lost=self._note_loss)
+        on_lost = None if settings.control == UNTOLD else self._note_loss
+        return make_lock(name, ttl=ttl, timeout=timeout, holder=self._process, on_lost=on_lost)
 
     def _note_loss(self, reason: str) -> None:
         """Record that this process is told of its loss; the callback thread calls it."""

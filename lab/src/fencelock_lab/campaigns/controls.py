@@ -7,6 +7,7 @@ Most use the store's real guard in a wrong way, so that they work at every store
     seal-after-read  a read presents a token that has sealed before, so that a tenure seals with its first write
     memory-mark      as `unfenced`, and each process refuses what is below the highest token that it has seen itself
     seal-one         each resource of a lock is sealed by itself, when it is first used
+    untold           no process is told that its lease is lost: the guard is used as it should be
 
 Others are guards of a SQLite file (file_guards.py). Promise: a control works only on files and servers that were made
 for it. Copy none.
@@ -20,7 +21,7 @@ from typing import Any
 
 import fencelock
 from fencelock_lab.campaigns.file_guards import FILE_GUARDS
-from fencelock_lab.campaigns.settings import CampaignSettings
+from fencelock_lab.campaigns.settings import UNTOLD, CampaignSettings
 from fencelock_lab.campaigns.target import GuardTarget, Misuse, Proof
 
 _DIGITS = 19
@@ -130,6 +131,8 @@ MISUSES: dict[str, Callable[[CampaignSettings, GuardTarget], Misuse]] = {
     "memory-mark": MemoryMark,
     "seal-one": SealOne,
 }
-CONTROLS = (*MISUSES, *FILE_GUARDS)
+EVERYWHERE = (*MISUSES, UNTOLD)
+"""The controls that need nothing of a store."""
+CONTROLS = (*EVERYWHERE, *FILE_GUARDS)
 """All controls by their names; `sound` alone breaks no rule."""
 SOUND = "sound"

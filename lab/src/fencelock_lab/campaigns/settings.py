@@ -30,6 +30,8 @@ ANYWHERE_FREEZE, ANYWHERE_KILL = "freeze-anywhere", "kill-anywhere"
 """A freeze and a kill from outside, at any instruction, where the others hit a process at a point of its tenure."""
 OWN_GUARD = "python:"
 """What the guard is called that a user has written: `python:MODULE:NAME`."""
+UNTOLD = "untold"
+"""The control in which processes have no `on_lost`: it breaks no rule of a guard."""
 TRUSTING = ("etcd", "zookeeper")
 """Stores that have no triggers."""
 MS_PER_S = 1000

@@ -33,7 +33,8 @@ def make_target(settings: CampaignSettings, number: int) -> Target:
     if settings.control in FILE_GUARDS:
         return FILE_GUARDS[settings.control](settings, number)
     target = _guard_target(settings, number)
-    target.misuse = MISUSES[settings.control](settings, target)
+    if settings.control in MISUSES:
+        target.misuse = MISUSES[settings.control](settings, target)
     return target
 
 
