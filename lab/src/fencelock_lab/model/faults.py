@@ -56,10 +56,10 @@ def _source_faults(world: ModelWorld, rules: Rules) -> Iterator[Next]:
         restored = ModelSource(ended=_everybody(world))
         if rules.epoch_on_restore:
             restored = restored._replace(counter=EPOCH_TOKENS, bound=EPOCH_TOKENS)
-        text = f"restored from its first day: it goes on after token {restored.counter}"
+        text = f"restored to its first state: it goes on after token {restored.counter}"
         yield ModelStep("operator", "source", text, EVENT), world.spending("source_restores")._replace(source=restored)
     if faults.source_slips and source.counter:
-        text = "goes back to its first day, and nobody notices"
+        text = "goes back to its first state, unnoticed"
         yield ModelStep("source", "source", text, EVENT), world.spending("source_slips")._replace(source=ModelSource())
 
 

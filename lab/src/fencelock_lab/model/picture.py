@@ -1,11 +1,10 @@
-"""Draw a trace as one standalone SVG picture: time runs down, a lane for each client, the source, each resource.
+"""Draw a trace as one standalone SVG picture: time runs down; each client, the source and each resource has a lane.
 
-The left column says what the trace's lines say, the right one how the resources stand after a step that changed
-them.
+The left column has the trace's lines, the right column the state of the resources after each step that changed them.
 
 Promise: well-formed, without scripts, fonts or links from elsewhere; legible on light and dark pages, since it
-paints its own background and follows the reader's colour scheme; no text overlaps another: texts have columns of
-their own, as wide as the longest of them. Equal results give equal pictures.
+paints its own background and follows the reader's colour scheme; no text overlaps another, because each column of
+text is as wide as its longest line. Equal results give equal pictures.
 """
 
 from xml.etree import ElementTree as ET
@@ -23,7 +22,7 @@ TOP = 144
 FOOT = 112
 BAR = 22
 _CHARACTER = 0.55
-"""A generous mean width of a character, in units of the font's size."""
+"""An upper estimate of the mean width of a character, in units of the font's size."""
 
 _STYLE = """
 text { font-family: system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif; fill: #1f2328 }
@@ -52,19 +51,19 @@ _LEGEND = (
 
 
 def picture(result: ModelResult) -> str:
-    """Return the SVG text of the trace of a result that has one."""
+    """Return a result's trace as SVG text; the result must have a trace."""
     drawing = _Drawing(result)
     ET.indent(drawing.root)
     return ET.tostring(drawing.root, encoding="unicode") + "\n"
 
 
 def file_name(result: ModelResult) -> str:
-    """Return under which name a picture is kept."""
+    """Return the file name of a result's picture."""
     return f"{result.rule or 'limit-' + result.name.replace(' ', '-')}.svg"
 
 
 def text_width(text: str, size: float) -> float:
-    """Return a generous estimate of how wide a text is."""
+    """Return an upper estimate of the width of a text."""
     return len(text) * size * _CHARACTER
 
 
@@ -157,7 +156,7 @@ class _Drawing:
             self._path(f"M{end:g} {y:g} l{-way * 9} -5 v10 z", f"head{tone}")
 
     def _bars(self, name: str) -> None:
-        """Draw from when to when a client believes that it holds the lock, and whether it does."""
+        """Draw a bar while a client believes that it holds the lock; its colour shows whether the client does."""
         start, shown = 0, ""
         for index in range(len(self.words) + 1):
             state = self._belief(index, name) if index < len(self.words) else ""
@@ -230,12 +229,12 @@ def _legend_width() -> float:
 
 
 def _words(step: ModelStep) -> str:
-    """Return a step as a sentence that names who did it; the end of a lease names its holder itself."""
+    """Return a step as a sentence with its actor; the text of a lease's end already names the holder."""
     return step.text if step.how == EVENT and step.to in CLIENTS else f"{step.who}: {step.text}"
 
 
 def _changes(result: ModelResult, index: int) -> str:
-    """Return how each resource stands after a step that changed it."""
+    """Return the state of each resource that a step has changed."""
     before: ModelWorld = result.trace[index - 1][1] if index else result.scene.start()
     after = result.trace[index][1]
     return "; ".join(

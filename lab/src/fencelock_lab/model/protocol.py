@@ -1,7 +1,7 @@
-"""The protocol: whatever may happen next in a state.
+"""The protocol: every step that is possible in a state.
 
-Promise: every interleaving; each message is delivered at any moment, at most once more for each duplicate that the
-scene allows, or never.
+Promise: yields every interleaving. A message may be delivered at any moment or never, and once more for each duplicate
+that the scene allows.
 """
 
 from collections.abc import Iterator

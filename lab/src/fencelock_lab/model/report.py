@@ -1,4 +1,4 @@
-"""What was explored, as text: the tables of `python -m fencelock_lab.model`, and traces with one line a step.
+"""The results of an exploration as text: the tables of `python -m fencelock_lab.model`, and traces, one line a step.
 
 Promise: plain text whose columns are aligned; equal explorations give equal text, without times and places.
 """
@@ -27,7 +27,7 @@ def table(rows: Sequence[Sequence[object]]) -> str:
 
 
 def scenes_table(results: Iterable[ModelResult]) -> str:
-    """Return how large each scene is with all rules on, and that nothing was found."""
+    """Return a table of the scenes with all rules on: the size of each, and the anomaly found, if any."""
     rows: list[Sequence[object]] = [
         ("with all rules on", "size", "found", "states", "transitions", "what happens in it")
     ]
@@ -40,7 +40,7 @@ def scenes_table(results: Iterable[ModelResult]) -> str:
 
 
 def cases_table(results: Iterable[ModelResult]) -> str:
-    """Return which anomaly is found without each rule, and how long the shortest trace to it is."""
+    """Return a table of the rules: the anomaly found without each, and the length of the shortest trace to it."""
     rows: list[Sequence[object]] = [("without the rule", "", "found", "in scene", "steps", "states")]
     for result in results:
         found = result.found.anomaly.value if result.found else "NOTHING"
@@ -50,7 +50,7 @@ def cases_table(results: Iterable[ModelResult]) -> str:
 
 
 def limits_table(results: Iterable[ModelResult]) -> str:
-    """Return what happens in the scenes that no rule covers."""
+    """Return a table of the anomalies that no rule prevents."""
     rows: list[Sequence[object]] = [("beyond the rules", "found", "steps", "states")]
     for result in results:
         found = result.found.anomaly.value if result.found else "NOTHING"
@@ -59,12 +59,12 @@ def limits_table(results: Iterable[ModelResult]) -> str:
 
 
 def rules_text() -> str:
-    """Return every rule, and what is done without it."""
+    """Return every rule, and what the protocol does without it."""
     return "\n".join(f"{name} ({rule.code}): {rule.text}.\n    Without: {rule.off}." for name, rule in RULES.items())
 
 
 def heading(result: ModelResult) -> tuple[str, str]:
-    """Return what a trace is about, and what was different in it, as two sentences."""
+    """Return two sentences: the rule that a trace is about, and what the protocol did without it."""
     if not result.rule:
         return "Beyond the rules", f"All rules hold, and {LIMITS[result.name].title}."
     rule = RULES[result.rule]
@@ -80,7 +80,7 @@ def result_text(result: ModelResult) -> str:
 
 
 def _trace_text(trace: Trace, scene: Scene, found: Found) -> str:
-    """Return a trace with one line a step: who, at whom, what, and the state after it."""
+    """Return a trace, one line a step: the actor, the other side, the action, and the state after it."""
     rows: list[Sequence[object]] = [("", "who", "at", "what", "token", "holder", *scene.resources)]
     for number, (step, world) in enumerate(trace, 1):
         states = [resource_text(resource) for resource in world.resources]
@@ -103,5 +103,5 @@ def _source_texts(source: ModelSource) -> tuple[str, str]:
 
 
 def resource_text(resource: ModelResource) -> str:
-    """Return how a resource stands."""
+    """Return the state of a resource."""
     return f"value {len(resource.content)}, mark {resource.mark}"

@@ -1,7 +1,7 @@
 """The rules of the protocol, each a switch, and the anomalies that they exist to prevent.
 
-Promise: the codes (G1, T7, …) are those of docs/reference/rules.md, and the text of a rule says what is left out when
-it is off.
+Promise: the codes (G1, T7, …) are those of docs/reference/rules.md. Each rule says in its
+texts what the protocol does with it and without it.
 """
 
 from enum import Enum
@@ -37,7 +37,7 @@ class Rules(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """One rule: its code, what it says, and what is done when it is switched off."""
+    """One rule: its code, its text, and what the protocol does when the rule is off."""
 
     code: str
     text: str
@@ -45,7 +45,7 @@ class Rule(NamedTuple):
 
 
 class Anomaly(Enum):
-    """What must never happen."""
+    """A result that the rules exclude."""
 
     LOST = "an accepted increment is lost"
     UNDONE = "a write is computed from what a restore has undone"
@@ -57,7 +57,7 @@ class Anomaly(Enum):
     INVERTED = "a tenure that is over gets a higher token than its successor"
     TOKEN_AGAIN = "a token is issued that is not above all before it"
     GRANTED_AGAIN = "a claim is granted after it has ended"
-    FOREIGN_RELEASE = "a release ends somebody else's lease"
+    FOREIGN_RELEASE = "a release ends another claim's lease"
 
 
 RULES = {
@@ -65,7 +65,7 @@ RULES = {
         "G1", "a token equal to the mark is admitted", "a write is admitted only if its token is above the mark"
     ),
     "claim-in-mark": Rule(
-        "G1", "the mark names the claim that sealed it", "whoever has the mark's token counts as its holder"
+        "G1", "the mark names the claim that sealed it", "any claim with the mark's token counts as its holder"
     ),
     "seal-first": Rule(
         "G2", "the mark is raised before the tenure reads", "the mark is raised by the tenure's first write"
@@ -90,21 +90,25 @@ RULES = {
         "the switch leaves the mark as it is",
     ),
     "remembered-seal": Rule(
-        "G9", "a tenure remembers its seal, and never raises a mark twice", "a mark found below is raised once more"
+        "G9",
+        "a tenure remembers its seal, and never raises a mark twice",
+        "a tenure raises a mark again if it finds the mark lower",
     ),
     "raise-after-restore": Rule(
         "G9",
-        "after a restore the mark is raised to the last token issued, before anybody writes",
-        "the restored mark stands",
+        "after a restore the mark is raised to the last token issued, before any client writes",
+        "the restored mark stays as it is",
     ),
     "raise-all": Rule(
         "G9",
-        "after a restore the marks of all resources of the lock are raised, not of the restored one alone",
+        "after a restore the marks of all resources of the lock are raised, not only that of the restored resource",
         "only the restored resource's mark is raised",
     ),
-    "close": Rule("G10", "who leaves closes the marks before the release", "who leaves only releases the lock"),
+    "close": Rule(
+        "G10", "a leaving client closes the marks before the release", "a leaving client only releases the lock"
+    ),
     "break-seals": Rule(
-        "G10", "to break a lease is to mint a token and to seal with it", "to break a lease is to free the lock"
+        "G10", "breaking a lease mints a token and seals with it", "breaking a lease only frees the lock"
     ),
     "minted-with-grant": Rule(
         "T1", "a token is minted in the step that decides the holder", "a holder draws its token after the grant"
@@ -118,6 +122,6 @@ RULES = {
         "H4", "a claim that has ended is never granted", "a delayed request to acquire is granted when it arrives"
     ),
     "release-by-claim": Rule(
-        "H4", "a release ends the lease of its own claim only", "a release frees the lock, whoever has it"
+        "H4", "a release ends the lease of its own claim only", "a release frees the lock, whichever claim holds it"
     ),
 }

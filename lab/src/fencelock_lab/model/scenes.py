@@ -1,8 +1,8 @@
-"""The small worlds that are explored, and which rule is missed in which of them.
+"""The small worlds that the explorer searches, and the scene that shows why each rule is needed.
 
-Promise: with all rules on, no scene of SCENES breaks what is promised in it, in any of its states; with one rule
-off, each of the rule's anomalies is found in its scene. LIMITS are the scenes in which the whole protocol fails:
-what it does not promise, shown by the same means.
+Promise: with all rules on, no state of a scene in SCENES has an anomaly that the scene excludes; with one rule off, the
+explorer finds each of the rule's anomalies in its scene. LIMITS are scenes in which even the whole protocol fails: they
+show what it does not promise.
 """
 
 from typing import NamedTuple
@@ -26,7 +26,7 @@ _UNNOTICED_AT_RESOURCE = (Anomaly.LOST, Anomaly.UNDONE, Anomaly.TOKEN_AGAIN)
 
 SCENES = {
     "work": Scene(
-        "clients come twice, and write twice each time",
+        "each client has two tenures, and writes twice in each",
         (*_ALWAYS, Anomaly.OWN_REFUSED),
         tenures=2,
         writes=2,
@@ -75,7 +75,7 @@ SCENES = {
         faults=Faults(resource_restores=1),
     ),
     "slip": Scene(
-        "the resource goes back in time, and nobody notices",
+        "the resource goes back in time, unnoticed",
         _UNNOTICED_AT_RESOURCE,
         faults=Faults(duplicates=1, backups=1, resource_slips=1),
     ),
@@ -86,7 +86,7 @@ SCENES = {
         faults=Faults(source_cuts=1, source_restores=1),
     ),
     "source slip": Scene(
-        "the source goes back in time, and nobody notices",
+        "the source goes back in time, unnoticed",
         _UNNOTICED_AT_SOURCE,
         clients=3,
         faults=Faults(source_slips=1),
@@ -106,7 +106,7 @@ SCENES = {
 
 
 class Case(NamedTuple):
-    """A rule that is off, the scene in which it is missed, and what happens there. `rule`: empty for a limit."""
+    """A rule that is off, a scene, and the anomaly that the explorer finds there. `rule` is empty for a limit."""
 
     rule: str
     scene: str

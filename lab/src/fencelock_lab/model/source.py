@@ -1,4 +1,4 @@
-"""What happens at the source: claims granted and ended, tokens minted.
+"""The source's steps: it grants and ends claims, and mints tokens.
 
 Promise: a token is minted in the step that decides the holder. A request to acquire waits while the lock is held,
 and the order of the queue is left open. Never: a grant above the source's bound.
@@ -26,7 +26,7 @@ from fencelock_lab.model.world import (
 
 
 def source_steps(world: ModelWorld) -> Iterator[Next]:
-    """Yield what the source does by itself: end a lease, reserve a block of tokens."""
+    """Yield the steps that the source takes by itself: it ends a lease, or reserves a block of tokens."""
     source = world.source
     if source.holder is not None:
         ended = source._replace(holder=None, ended=source.ended | {source.holder})
@@ -40,7 +40,7 @@ def source_steps(world: ModelWorld) -> Iterator[Next]:
 
 
 def acquire_arrives(world: ModelWorld, message: Message, rules: Rules) -> Iterator[Next]:
-    """Deliver a request to acquire: granted, refused for good, or left waiting."""
+    """Deliver a request to acquire: the source grants it, refuses it for good, or lets it wait."""
     source, client = world.source, world.clients[message.client]
     after = world.without_message(message)
     is_awaited = client.phase == ASKING and client.claim == message.claim
@@ -54,7 +54,9 @@ def acquire_arrives(world: ModelWorld, message: Message, rules: Rules) -> Iterat
         if rules.minted_with_grant:
             after, found = minted(after)
         if message.claim in source.ended:
-            found += (Found(Anomaly.GRANTED_AGAIN, f"{client.name} has left: nobody keeps this lease, or releases it"),)
+            found += (
+                Found(Anomaly.GRANTED_AGAIN, f"{client.name} has left, so no process renews or releases this lease"),
+            )
         token = after.source.counter if rules.minted_with_grant else 0
         after = after._replace(source=after.source._replace(holder=message.claim))
         text = f"grants {client.name} {f'token {token}' if token else 'the lock'}"
@@ -94,7 +96,7 @@ def draws(world: ModelWorld, index: int) -> Iterator[Next]:
 
 
 def release_arrives(world: ModelWorld, message: Message, rules: Rules) -> Iterator[Next]:
-    """Deliver a release: it ends its claim wherever that is."""
+    """Deliver a release: it ends its claim, whether that waits or holds the lock."""
     source, name = world.source, message.claim[0]
     ended = source._replace(ended=source.ended | {message.claim})
     found: tuple[Found, ...] = ()

@@ -1,8 +1,7 @@
-"""The states of the model: plain values, equal when nobody could tell them apart.
+"""The states of the model: plain values; two states that allow the same steps are equal.
 
-Promise: a state holds all that the next steps depend on, and of the past only what the anomalies are defined by.
-Time is not in it: a lease may end at any moment, a frozen client is one that takes no step, and a lost message is
-one that is never delivered.
+Promise: a state holds everything that the next steps depend on, and of the past only what defines the anomalies. It
+holds no time: a lease may end at any moment, a frozen client takes no step, and a lost message is never delivered.
 """
 
 from typing import NamedTuple
@@ -13,17 +12,17 @@ CLIENTS = "ABC"
 SCRIPT = "script"
 """A writer that knows nothing of tokens."""
 BLOCK_TOKENS = 2
-"""Tokens that one reservation of the source puts under its durable bound."""
+"""The number of tokens in one block that the source reserves."""
 EPOCH_TOKENS = 10
 """The stride of epochs: more tokens than any scene can issue in one."""
 
 Content = tuple[str, ...]
-"""What a resource's value stands for: the increments that went into it, in their order. The value is their number."""
+"""The increments in a resource's value, in their order. The value itself is their number."""
 UNREAD: Content = ("unread",)
 
 
 class ModelMark(NamedTuple):
-    """The highest token that a resource has promised. `claim` is None where an operator raised it."""
+    """The highest token that a resource has promised. `claim` is None if an operator raised the mark."""
 
     token: int = 0
     claim: str | None = None
@@ -34,7 +33,7 @@ class ModelMark(NamedTuple):
 
 
 class ModelResource(NamedTuple):
-    """A guarded counter. `accepted` is what its clients were promised: the increments accepted and not undone."""
+    """A guarded counter. `accepted` has the increments that it has acknowledged and no restore has undone."""
 
     mark: ModelMark = ModelMark()
     content: Content = ()
@@ -42,7 +41,7 @@ class ModelResource(NamedTuple):
 
 
 class ModelSource(NamedTuple):
-    """What issues tokens. `ended` are the claims that will not hold the lock again."""
+    """The source. `ended` has the claims that must not hold the lock again."""
 
     counter: int = 0
     bound: int = BLOCK_TOKENS
@@ -51,7 +50,7 @@ class ModelSource(NamedTuple):
 
 
 class Touch(NamedTuple):
-    """What a tenure has done at one resource. `is_opened` without `is_sealed`: the refusal was only observed."""
+    """The steps of a tenure at one resource. `is_opened` without `is_sealed`: the refusal was only observed."""
 
     is_opened: bool = False
     is_sealed: bool = False
@@ -67,7 +66,7 @@ IDLE, ASKING, HOLDING, LEAVING = "idle", "asking", "holding", "leaving"
 
 
 class Client(NamedTuple):
-    """A process, in the tenure that it is in or was in last. It believes that it holds the lock while HOLDING."""
+    """A process in its present or last tenure. It believes that it holds the lock while HOLDING."""
 
     name: str
     tenure: int = 0
@@ -81,7 +80,7 @@ class Client(NamedTuple):
         return f"{self.name}{self.tenure}"
 
     def touching(self, resource: int, touch: Touch) -> "Client":
-        """Return this client with something done at a resource."""
+        """Return this client with another record for a resource."""
         return self._replace(touches=_replaced(self.touches, resource, touch))
 
 
@@ -89,7 +88,7 @@ ACQUIRE, RELEASE, WRITE, CHECKED = "acquire", "release", "write", "checked write
 
 
 class Message(NamedTuple):
-    """On its way to the source or to a resource; what stands before `token` names it."""
+    """A message to the source or to a resource. The fields before `token` identify it."""
 
     kind: str
     client: int
@@ -102,7 +101,7 @@ class Message(NamedTuple):
 
 
 class Faults(NamedTuple):
-    """How many times each may still happen."""
+    """How many times each fault may still happen."""
 
     duplicates: int = 0
     source_cuts: int = 0
@@ -118,14 +117,14 @@ class Faults(NamedTuple):
 
 
 class Breaking(NamedTuple):
-    """An operator on the way to seal the resources after breaking a lease."""
+    """An operator who has broken a lease and is sealing the resources."""
 
     token: int
     sealed: int
 
 
 class Past(NamedTuple):
-    """What is remembered for the sake of the anomalies alone."""
+    """The part of the past that only the anomalies need."""
 
     top: int = 0
     reader: int = 0
@@ -134,8 +133,8 @@ class Past(NamedTuple):
 
 
 class ModelWorld(NamedTuple):
-    """One state. Power cuts and restores befall the first resource: `durable` is what a cut leaves of it, `backup`
-    what a restore brings back.
+    """One state. Power cuts and restores affect only the first resource: a cut resets it to `durable`, a restore to
+    `backup`.
     """
 
     source: ModelSource
@@ -161,18 +160,18 @@ class ModelWorld(NamedTuple):
         return self._replace(resources=resources, durable=resource)
 
     def with_message(self, message: Message) -> "ModelWorld":
-        """Return this state with one more message on its way; a second copy of the same changes nothing."""
+        """Return this state with one more message in flight; a second copy of a message changes nothing."""
         if message in self.messages:
             return self
         # Sorted, so that equal states are equal, and the same trace is found in every run.
         return self._replace(messages=tuple(sorted((*self.messages, message), key=_name)))
 
     def without_message(self, message: Message) -> "ModelWorld":
-        """Return this state with a message delivered."""
+        """Return this state without a message that was delivered."""
         return self._replace(messages=tuple(one for one in self.messages if one != message))
 
     def spending(self, fault: str) -> "ModelWorld":
-        """Return this state with one fault fewer to come."""
+        """Return this state with one fault fewer left."""
         left = getattr(self.faults, fault) - 1
         return self._replace(faults=self.faults._replace(**{fault: left}))
 
@@ -186,7 +185,7 @@ def _name(message: Message) -> tuple[str, int, str, int, int]:
 
 
 class Found(NamedTuple):
-    """An anomaly, and what is wrong in numbers."""
+    """An anomaly, and a sentence with its numbers."""
 
     anomaly: Anomaly
     detail: str
@@ -196,7 +195,7 @@ SENT, CALL, ARRIVAL, EVENT = "sent", "call", "arrival", "event"
 
 
 class ModelStep(NamedTuple):
-    """What happened: who did it, to whom, in words; `how` is one of SENT, CALL, ARRIVAL, EVENT."""
+    """One step: its actor, the other side, and a text; `how` is one of SENT, CALL, ARRIVAL, EVENT."""
 
     who: str
     to: str
@@ -210,7 +209,7 @@ Next = tuple[ModelStep, ModelWorld]
 
 
 class Scene(NamedTuple):
-    """A small world to explore: how many take part, what may go wrong, and what is promised in it."""
+    """A small world to explore: its numbers of clients and tenures, its faults, and the anomalies that it excludes."""
 
     title: str
     promised: tuple[Anomaly, ...]
@@ -223,7 +222,7 @@ class Scene(NamedTuple):
     is_observed: bool = False
 
     def start(self) -> ModelWorld:
-        """Return the first state: nothing was issued, nothing written."""
+        """Return the first state, before any token and any write."""
         return ModelWorld(
             ModelSource(),
             tuple(ModelResource() for _ in self.resources),
