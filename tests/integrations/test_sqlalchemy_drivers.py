@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
+from fencelock import GuardError
 from tests.integrations.alchemy import Body, Stack
 from tests.integrations.databases import GuardedDatabase, make_tables, open_database
-from tests.integrations.endings import WRITE, check_endings
+from tests.integrations.endings import ENDED, WRITE, check_endings
 from tests.support.guards import HandmadeLease
 from tests.support.programs import refuse
 
@@ -66,9 +67,18 @@ def swallowing(*statements: str) -> Body:
     return body
 
 
+def end_by_the_driver(target: Any) -> None:
+    """Write, and roll back in a way that SQLAlchemy does not see."""
+    target.execute(text(WRITE))
+    connection = target if isinstance(target, Connection) else target.connection()
+    connection.connection.rollback()
+
+
 def test_a_block_that_ends_well_is_committed(guarded: GuardedDatabase) -> None:
     for stack in stacks(guarded):
         fenced = partial(stack.fenced, HandmadeLease(5), guard=guarded.guard())
         check_endings(guarded, lambda *statements, fenced=fenced: fenced(swallowing(*statements)))
+        with pytest.raises(GuardError, match=ENDED):
+            fenced(end_by_the_driver)
         stack.run(swallowing(WRITE, "COMMIT"))
         assert guarded.value() == "first", "the lease is still presented on the connection"

@@ -81,13 +81,13 @@ def test_one_loss_is_reported_correctly_and_the_next_block_works(
     guarded: GuardedDatabase, proxy: Any, target: str, lose: str
 ) -> None:
     stack = Stack(target, behind(proxy, guarded))
-    lease = HandmadeLease(5)
+    lease, guard = HandmadeLease(5), guarded.guard()
     for nth in range(1, MAX_LOST):
-        stack.fenced(lease, write("before"), guard=guarded.guard())
+        stack.fenced(lease, write("before"), guard=guard)
         fault = getattr(proxy, lose)(nth)
         error: Exception | None = None
         try:
-            stack.fenced(lease, write("done"), guard=guarded.guard())
+            stack.fenced(lease, write("done"), guard=guard)
         except Exception as caught:
             error = caught
         if error is None:
