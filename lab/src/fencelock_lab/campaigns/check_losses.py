@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
+from fencelock_lab.campaigns.check_order import first_grants, os_process
 from fencelock_lab.campaigns.findings import Findings
 from fencelock_lab.campaigns.history import (
     ACQUIRE,
@@ -21,8 +22,6 @@ from fencelock_lab.campaigns.history import (
     THAW,
     History,
     Operation,
-    first_grants,
-    os_process,
 )
 
 LOSS_SLACK_S = 5.0

@@ -9,7 +9,7 @@ or a server explains.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from fencelock_lab.campaigns.findings import Findings
 from fencelock_lab.campaigns.history import (
@@ -19,12 +19,11 @@ from fencelock_lab.campaigns.history import (
     FREEZE,
     KILL,
     NS_PER_S,
+    OK,
     SERVER_EVENTS,
     THAW,
     History,
     Operation,
-    first_grants,
-    os_process,
 )
 
 ROUNDS = 3
@@ -65,6 +64,20 @@ def _ended_before(wait: Operation, behind: list[Operation]) -> Iterator[Operatio
             return
         if (one.token or 0) < wait.token if wait.token is not None else one.ended_ns < wait.ended_ns:
             yield one
+
+
+def os_process(name: str) -> str:
+    """Return the name of a process without that of its thread."""
+    return name.partition("/")[0]
+
+
+def first_grants(operations: Iterable[Operation]) -> list[Operation]:
+    """Return the grants among the operations on one lock, without those of a holder that enters again."""
+    found: dict[tuple[str, int | None], Operation] = {}
+    for one in operations:
+        if one.kind == ACQUIRE and one.outcome == OK:
+            found.setdefault((one.process, one.token), one)
+    return list(found.values())
 
 
 class _Faults:

@@ -169,20 +169,6 @@ class History:
         return [other for other in bindings if bindings[other] == bindings[resource]]
 
 
-def os_process(name: str) -> str:
-    """Return the name of a process without that of its thread."""
-    return name.partition("/")[0]
-
-
-def first_grants(operations: Iterable[Operation]) -> list[Operation]:
-    """Return the grants among the operations on one lock, without those of a holder that enters again."""
-    found: dict[tuple[str, int | None], Operation] = {}
-    for one in operations:
-        if one.kind == ACQUIRE and one.outcome == OK:
-            found.setdefault((one.process, one.token), one)
-    return list(found.values())
-
-
 _AT_RESOURCES = frozenset({READ, WRITE, STRAY})
 _ONCE = (("token", schema.token), ("write", schema.text), ("position", schema.whole))
 """Fields that no later line of an operation may contradict."""
