@@ -111,7 +111,7 @@ CONNECTIONS = 2
 @pytest.mark.parametrize(
     ("kind", "entered", "script"),
     [
-        ("lock", "lock._entered.leases", BLOCK),
+        ("lock", "lock._of_thread.own.innermost_block()", BLOCK),
         ("rlock", "lock.current is not None", BLOCK),
         ("lock", "", CALLS),
         ("rlock", "", CALLS),

@@ -5,6 +5,7 @@ Tests with frozen, killed or forked processes are in `tests/process`, tests with
 
 import asyncio
 import gc
+import inspect
 import logging
 import threading
 import time
@@ -233,6 +234,23 @@ def test_h2_a_collected_lease_is_abandoned(source: fencelock.Source) -> None:
     gc.collect()
     with source.lock("lock", timeout=10):
         pass
+
+
+@pytest.mark.parametrize("kind", ["lock", "rlock"])
+@pytest.mark.parametrize("connect", [fencelock.connect, fencelock.aio.connect], ids=["sync", "async"])
+def test_h2_a_dropped_lease_does_not_wait_for_the_collector(
+    path: Path, connect: Callable[[str], Any], kind: str
+) -> None:
+    async def acquired(lease: Any) -> Any:
+        return await lease if inspect.isawaitable(lease) else lease
+
+    gc.disable()
+    try:
+        assert asyncio.run(acquired(getattr(connect(f"sqlite:///{path}"), kind)("lock", ttl=TTL).acquire())) is not None
+        with fencelock.connect(f"sqlite:///{path}") as source, source.lock("lock", timeout=10):
+            pass
+    finally:
+        gc.enable()
 
 
 # --- H3: loss stops the work ----------------------------------------------------------------------

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import fencelock
+from fencelock._api.own_leases import OwnLeases
 from fencelock._drivers.sync import SyncDriver
 from fencelock._keeper.lifecycle import keeper
 from fencelock._keeper.record import LeaseRecord
@@ -646,6 +647,28 @@ def test_a_release_that_comes_too_late_and_is_interrupted_is_told_as_a_loss(
         lease.release()
     wait_until(lambda: reasons)
     assert len(reasons) == 1
+
+
+@pytest.mark.parametrize(("end", "moment"), [("__exit__", "innermost_block"), ("release", "newest")])
+def test_a_release_that_is_interrupted_in_search_of_its_lease_is_done_by_the_keeper(
+    source: fencelock.Source, monkeypatch: pytest.MonkeyPatch, end: str, moment: str
+) -> None:
+    lock = source.lock("a", ttl=TTL)
+    lease = lock.__enter__() if end == "__exit__" else lock.acquire()
+    search = getattr(OwnLeases, moment)
+
+    def interrupted(own: OwnLeases[fencelock.Lease]) -> None:
+        monkeypatch.setattr(OwnLeases, moment, search)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(OwnLeases, moment, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        lock.__exit__(None, None, None) if end == "__exit__" else lock.release()
+    assert lease is not None
+    assert not lease.is_valid
+    wait_until(lambda: not source.info("a").is_held)
+    with pytest.raises(fencelock.NotHeldError):
+        lock.release()
 
 
 def interrupt_once(monkeypatch: pytest.MonkeyPatch, moment: str) -> None:

@@ -6,6 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import fencelock
+from fencelock._api.own_leases import OwnLeases
+from tests.support.helpers import wait_until
 
 pytestmark = pytest.mark.reduced
 
@@ -91,6 +93,28 @@ def test_a_block_does_not_go_on_under_another_lease_after_a_loss(source: fencelo
     assert not source.info("a").is_held
     with pytest.raises(fencelock.NotHeldError):
         lock.release()
+
+
+def test_a_block_whose_wait_is_interrupted_ends_by_that_exception(
+    source: fencelock.Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal handler raises when `wait` has just acquired the lock again."""
+    lock = source.lock("a", ttl=TTL)
+    acquire = OwnLeases.acquire
+
+    def interrupted(own: OwnLeases[fencelock.Lease], lease: fencelock.Lease) -> None:
+        acquire(own, lease)
+        raise KeyboardInterrupt
+
+    def work() -> None:
+        with lock:
+            lock.release()
+            monkeypatch.setattr(OwnLeases, "acquire", interrupted)
+            lock.acquire()
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    wait_until(lambda: not source.info("a").is_held)
 
 
 def test_a_condition_over_an_rlock_refuses_to_wait(source: fencelock.Source) -> None:

@@ -37,6 +37,7 @@ def test_a_users_nodes_are_the_users_alone(zookeeper: ZooKeeperServer) -> None:
             with pytest.raises(SourceError, match="does not permit it"):
                 other.describe()
         source.break_lock("broken", reason="a test")
+    with fencelock.connect(url) as source:
         source.raise_epoch(reason="a test")
     stranger.stop()
     stranger.close()

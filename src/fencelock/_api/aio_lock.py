@@ -54,7 +54,7 @@ class AsyncLock(BaseLock[AsyncLease]):
         """Release this task's own lease, or, if it has none, the last one acquired; return whether it was still ours.
         As `Lock.release`.
         """
-        own = self._to_release(self._own())
+        own = self._held(self._find(self._own()))
         is_ours = await own.lease.release()
         self._return(own)
         return is_ours
@@ -77,9 +77,7 @@ class AsyncLock(BaseLock[AsyncLease]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        block = self._own().innermost_block()
-        if block is None:
-            raise self._not_held()
+        block = self._held(self._own().innermost_block())
         self._forget(block)
         await block.lease.leave_block(error)
 

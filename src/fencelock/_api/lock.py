@@ -74,8 +74,10 @@ class BaseLock(BaseHandle, Generic[AnyLease]):
         """The lease of the last `acquire()` of this handle, in any thread, that the handle has not released."""
         return None if self._current is None else self._current.lease
 
-    def _to_release(self, own: OwnLeases[AnyLease]) -> OwnLease[AnyLease]:
-        found = own.newest() or self._current
+    def _find(self, own: OwnLeases[AnyLease]) -> OwnLease[AnyLease] | None:
+        return own.newest() or self._current
+
+    def _held(self, found: OwnLease[AnyLease] | None) -> OwnLease[AnyLease]:
         if found is None:
             raise self._not_held()
         return found
@@ -125,7 +127,9 @@ class Lock(BaseLock[Lease]):
             try:
                 self._current = own.acquire(lease)
             except BaseException:
-                self._undo(own, lease)
+                # A signal handler raised at the last moment: the caller has no lease to release (H5).
+                own.undo_acquire(lease)
+                lease.release_soon()
                 raise
         return lease
 
@@ -135,15 +139,19 @@ class Lock(BaseLock[Lease]):
         Its own is the last lease that the thread got from this handle and has not released through it, even if that
         is over: then this returns False, and ends no other thread's (H4). NotHeldError if there is nothing to release.
         """
-        own = self._to_release(self._of_thread.own)
+        own = self._of_thread.own
+        found = None
         try:
-            is_ours = own.lease.release()
-            self._return(own)
+            found = self._held(self._find(own))
+            is_ours = found.lease.release()
+            self._return(found)
         except FencelockError:
             raise
         except BaseException:
             # A signal handler raised before the release was on its way: nobody else would see to it.
-            own.lease.release_soon()
+            if (found := found or self._find(own)) is not None:
+                self._return(found)
+                found.lease.release_soon()
             raise
         return is_ours
 
@@ -159,14 +167,11 @@ class Lock(BaseLock[Lease]):
         try:
             own.enter(lease)
         except BaseException:
-            self._undo(own, lease)
+            # A signal handler raised at the last moment: `__exit__` will not run and release the lease (H5).
+            own.undo_enter(lease)
+            lease.release_soon()
             raise
         return lease
-
-    def _undo(self, own: OwnLeases[Lease], lease: Lease) -> None:
-        """A signal handler raised at the last moment: the caller has no lease to release (H5)."""
-        own.forget(lease)
-        lease.release_soon()
 
     def __exit__(
         self,
@@ -174,17 +179,19 @@ class Lock(BaseLock[Lease]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        block = self._of_thread.own.innermost_block()
-        if block is None:
-            raise self._not_held()
+        own = self._of_thread.own
+        block = None
         try:
+            block = self._held(own.innermost_block())
             self._forget(block)
             block.lease.leave_block(error)
         except FencelockError:
             raise
         except BaseException:
             # A signal handler raised before the release was on its way: nobody else would see to it.
-            block.lease.release_soon()
+            if (block := block or own.innermost_block()) is not None:
+                self._forget(block)
+                block.lease.release_soon()
             raise
 
 

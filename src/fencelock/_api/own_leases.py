@@ -5,6 +5,7 @@ that a release never ends another one's (H4). What any other thread released thr
 Never: I/O, or a lock: a signal handler may interrupt any line.
 """
 
+import weakref
 from contextlib import suppress
 from typing import Generic, TypeVar
 
@@ -24,16 +25,17 @@ class OwnLease(Generic[AnyLease]):
 
     __slots__ = ("_others", "is_block", "is_returned", "lease")
 
-    def __init__(self, lease: AnyLease, others: "list[OwnLease[AnyLease]]", *, is_block: bool) -> None:
+    def __init__(self, lease: AnyLease, others: "OwnLeases[AnyLease]", *, is_block: bool) -> None:
         self.lease = lease
         self.is_block = is_block
         self.is_returned = False
-        self._others = others
+        # Weakly: in a circle, a lease that the program drops would wait for the collector.
+        self._others = weakref.ref(others)
 
     def forget(self) -> None:
         """Remove it from its thread's own leases, in any thread."""
-        with suppress(ValueError):  # Removed before.
-            self._others.remove(self)
+        if (others := self._others()) is not None:
+            others.forget(self)
 
     def set_returned(self) -> None:
         """Note that the handle has released the lease."""
@@ -45,7 +47,7 @@ class OwnLease(Generic[AnyLease]):
 class OwnLeases(Generic[AnyLease]):
     """The leases that one thread or task got from one handle and has not returned to it, the newest last."""
 
-    __slots__ = ("_all",)
+    __slots__ = ("__weakref__", "_all")
 
     def __init__(self) -> None:
         self._all: list[OwnLease[AnyLease]] = []
@@ -79,13 +81,23 @@ class OwnLeases(Generic[AnyLease]):
         return self._add(lease, is_block=False)
 
     def _add(self, lease: AnyLease, *, is_block: bool) -> OwnLease[AnyLease]:
-        own = OwnLease(lease, self._all, is_block=is_block)
+        own = OwnLease(lease, self, is_block=is_block)
         self._all.append(own)
         return own
 
-    def forget(self, lease: AnyLease) -> None:
-        """Remove a lease that did not reach the caller."""
+    def forget(self, own: OwnLease[AnyLease]) -> None:
+        """Remove one of them, if it is still there; in any thread."""
+        with suppress(ValueError):
+            self._all.remove(own)
+
+    def undo_enter(self, lease: AnyLease) -> None:
+        """Remove the lease of a block that did not begin."""
         self._all[:] = [own for own in self._all if own.lease is not lease]
+
+    def undo_acquire(self, lease: AnyLease) -> None:
+        """Return a lease that did not reach the caller; a block that had it goes on without one."""
+        for own in [own for own in self._all if own.lease is lease]:
+            own.set_returned()
 
 
 class Holding(Generic[AnyLease]):
