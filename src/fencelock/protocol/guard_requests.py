@@ -128,7 +128,10 @@ class Present(NamedTuple):
 
 
 class Unpresent(NamedTuple):
-    """Stop admitting writes, before the caller commits. Reply: None. GuardError if the transaction has ended."""
+    """Stop admitting writes, before the caller commits. Reply: None. GuardError if the transaction has ended or failed.
+
+    In a framework's transaction, which ends next, writes may be admitted until then.
+    """
 
     resources: tuple[str, ...]
 

@@ -156,7 +156,8 @@ class FrameworkConnection(GuardConnection, Protocol):
     """A framework's connection, whose transactions the framework begins and ends.
 
     It answers the requests that belong into the caller's own transaction; Present is that transaction's first
-    statement.
+    statement. Unpresent is its last one before COMMIT, and the database answers it, not the driver: GuardError unless
+    the transaction is still the one that presented, and has not failed.
     """
 
     def prepare(self) -> None:
