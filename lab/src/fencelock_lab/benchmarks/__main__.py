@@ -38,7 +38,7 @@ PAGE = Path("docs") / "explanation" / "measured.md"
 
 
 def main() -> int:
-    """Measure what was asked for, and write results and the page after each subject."""
+    """Measure the chosen parts, and write the results and the page after each subject."""
     parser = _parser()
     options = parser.parse_args()
     if options.parts and options.out is None:
@@ -85,7 +85,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def measured(subject: str, parts: Mapping[str, float], speed: float, folder: Path) -> bool:
-    """Measure one subject in a process of its own, and return whether all of it was measured."""
+    """Measure one subject in its own process, and return whether every part of it has results."""
     seconds = sum(parts.values()) * speed
     command = [sys.executable, "-m", "fencelock_lab.benchmarks.subject", subject, str(seconds), str(folder), *parts]
     process = subprocess.Popen(command)

@@ -1,6 +1,6 @@
 """A process that carries out one command at a time, and the connection to it.
 
-The process calls `serve` with what carries commands out. It is killed in the end, whatever it does.
+The process calls `serve` with a function that carries out commands. It is killed at the end.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ class Child:
         far_end.close()
 
     def fileno(self) -> int:
-        """Return the descriptor on which its answers come."""
+        """Return the descriptor on which its answers arrive."""
         return self._line.fileno()
 
     def send(self, *command: Any) -> None:

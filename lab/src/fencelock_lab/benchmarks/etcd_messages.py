@@ -1,4 +1,4 @@
-"""The few messages of etcd's API that the work by hand needs, encoded and decoded by hand.
+"""The few messages of etcd's API that the hand-written lock needs, encoded and decoded by hand.
 
 Promise: the bytes are protocol buffers as etcd's `rpc.proto` numbers their fields. Never: a message of fencelock's own.
 """

@@ -43,7 +43,7 @@ class Measurement:
 
     @property
     def is_missed(self) -> bool:
-        """Whether it is more than it should be."""
+        """Whether the result is above its aim."""
         return self.aim is not None and (self.median if self.ratio is None else self.ratio) > self.aim
 
 
@@ -103,7 +103,7 @@ def summarise(
     ratio: float | None = None,
     aim: float | None = None,
 ) -> Measurement:
-    """Return the median and the quartiles of what was measured."""
+    """Return the median and the quartiles of some values."""
     low, high = min(values), max(values)
     if len(values) > 3:
         low, _, high = statistics.quantiles(values, n=4)
@@ -111,17 +111,17 @@ def summarise(
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """Return the value that so large a share of all is not above."""
+    """Return the quantile of some values."""
     ordered = sorted(values)
     return ordered[min(int(len(ordered) * share), len(ordered) - 1)]
 
 
 def amount(number: int, wanted: int, what: str) -> str:
-    """Return so many of something in words, and how many it should have been if time was over before."""
+    """Return a number in words, and the number that was aimed at if the time ended before it was reached."""
     text = f"{number:,} {what}"
     return text if number == wanted else f"{text}: time was over before {wanted:,}"
 
 
 def resident_bytes() -> int:
-    """Return the memory that this process has."""
+    """Return the resident memory of this process."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()

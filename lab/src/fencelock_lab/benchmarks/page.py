@@ -1,6 +1,6 @@
 """The page of results: for each store one table of all lock libraries on it, and one table of the other questions.
 
-Promise: every figure on it is in a results file, in the same digits. It explains nothing: `performance.md` does.
+Promise: every figure on it is in a results file, in the same digits. `performance.md` explains the figures.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,24 +21,24 @@ from fencelock_lab.benchmarks.results import Report, by_variant
 
 _HEAD = """# Measured
 
-`make bench STORE=all` wrote this page and [its files](../../lab/results). What the figures say, and what to
-choose, is [another page](performance.md). Those in one table took turns on one private server, with every write flushed
-that the store says it flushes; compare within a table only. Times are microseconds (us) and milliseconds (ms); a ratio
-is the median of each turn's ratio to the first row. *missed*: more than was aimed at.
+`make bench STORE=all` wrote this page and [its files](../../lab/results). [Another page](performance.md) explains the
+figures and helps to choose. The libraries in one table took turns on one private server, which flushed every write
+that the store promises to flush; compare figures within a table only. Times are microseconds (us) and milliseconds
+(ms); a ratio is the median of each turn's ratio to the first row. *missed*: the result is above its aim.
 
-How to read the columns: *p50*, *p99* and *p99.9* of acquiring and releasing a free lock; *cycles a second* of so many
-processes together that want one lock all the time, and how *fair* that was among the most of them (Jain's index, 1: all
-had the same), with the longest wait that anybody had; *hand-off* from the call of release to the next one's return,
-with so many processes waiting. An empty cell: it is not made for that, it failed, or no time was left.
-`python -m fencelock_lab.benchmarks --draw FOLDER` draws the same figures as pictures.
+The columns: *p50*, *p99* and *p99.9* of acquiring and releasing a free lock; *cycles/s* of this many processes
+together that compete for one lock without a pause; for the largest number of processes, how *fair* that was (Jain's
+index, 1: all had the same share), and the longest wait of any process; *hand-off* from the call of release until the
+next acquire returns, with this many processes waiting. An empty cell: the library does not support the case, it
+failed, or no time was left. `python -m fencelock_lab.benchmarks --draw FOLDER` draws the same figures as pictures.
 """
 _CONTEST = (
-    "who",
+    "library",
     *("p50 us", "p99 us", "p99.9 us", "ratio"),
     *(f"cycles/s, {number}" for number in PROCESSES),
     *(f"{what}, {PROCESSES[-1]}" for what in ("fair", "longest ms")),
     *(f"hand-off ms, {number}" for number in WAITERS),
-    "does without",
+    "lacks",
 )
 
 
@@ -112,7 +112,7 @@ def _ratio(result: Measurement) -> str:
 
 
 def number(value: float) -> str:
-    """Return a number in three digits, or whole."""
+    """Return a number with three significant digits, or as a whole number."""
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 

@@ -1,7 +1,7 @@
-"""What is measured in one run, and how the time is divided among it.
+"""The parts of a run, and each part's share of the time.
 
-Each subject, a store or another question, is measured in a process of its own: one that fails leaves the results of the
-others. A part gets its share of what is left, so that one that ended early leaves its time to those after it.
+Each subject, a store or another question, is measured in its own process, so a failure does not affect the others. A
+part gets its share of the time that is left, so a part that ends early leaves its time to the later ones.
 """
 
 import time
@@ -33,7 +33,7 @@ def shares(parts: Mapping[str, float], seconds: float) -> Iterator[tuple[str, fl
 
 
 def chosen(subjects: Iterable[str], cases: Iterable[str]) -> dict[str, dict[str, float]]:
-    """Return the parts of these subjects that are asked for; all of them if none is named."""
+    """Return the chosen parts of these subjects; all parts if none is named."""
     wanted = set(cases)
     found = {
         subject: {part: weight for part, weight in SUBJECTS[subject].items() if not wanted or part in wanted}

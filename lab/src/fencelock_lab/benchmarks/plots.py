@@ -1,4 +1,4 @@
-"""Draw the results as SVG pictures: one for each store, and one of what grows with the number of waiters and leases.
+"""Draw the results as SVG pictures: one for each store, and one over the number of waiters and leases.
 
 Promise: the same results give the same picture, byte for byte. The pictures are not kept in the repository.
 """

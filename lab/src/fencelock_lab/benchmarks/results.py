@@ -1,6 +1,6 @@
-"""What one subject's measurement brought, as a file: written whole or not at all, and read again for the page.
+"""The results of one subject as a file, which is written whole or not at all, and read for the page.
 
-It is kept beside the code, so that a figure in the documents has a file that it comes from.
+The files are kept in the repository, so that every figure in the documents comes from a file.
 """
 
 import json
@@ -18,7 +18,7 @@ FOLDER = Path("lab") / "results"
 
 
 def machine() -> str:
-    """Return what must be known of the machine to read the numbers."""
+    """Return a description of the machine that the numbers come from."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
     kernel = platform.release().partition("-")[0]
@@ -28,7 +28,7 @@ def machine() -> str:
 
 @dataclass(slots=True)
 class Report:
-    """All that was measured of one subject. `failed` says why a part has no results."""
+    """The results of one subject. `failed` says why a part has none."""
 
     subject: str
     title: str
@@ -44,7 +44,7 @@ class Report:
 
 
 def write(report: Report, folder: Path) -> Path:
-    """Write a report over the one before."""
+    """Write a report in place of the last one."""
     content = {**asdict(report), "results": [result.as_json() for result in report.results]}
     lines = ",\n  ".join(json.dumps(each, ensure_ascii=False) for each in content.pop("results"))
     head = json.dumps(content, indent=1, ensure_ascii=False)[: -len("\n}")]
@@ -60,7 +60,7 @@ def read(path: Path) -> Report:
 
 
 def read_all(folder: Path) -> list[Report]:
-    """Read what there is, in the order of the subjects."""
+    """Read all reports, in the order of the subjects."""
     return [read(path) for path in (folder / f"{subject}.json" for subject in SUBJECTS) if path.exists()]
 
 

@@ -1,1 +1,1 @@
-"""One module a question; each has `run(site, seconds)`, which takes about so long and returns its results."""
+"""One module for each question; its `run(site, seconds)` takes about that long and returns the results."""

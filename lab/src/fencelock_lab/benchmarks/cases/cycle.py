@@ -1,4 +1,4 @@
-"""Acquire and release without contention, against what the store's plain client takes for the same and for less."""
+"""Acquire and release without contention, compared with the store's plain client for the same work and for less."""
 
 import asyncio
 

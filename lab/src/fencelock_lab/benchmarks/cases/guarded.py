@@ -1,6 +1,6 @@
-"""A guarded write, against one by hand and one without a check, by one writer and by several with one sequencer.
+"""A guarded write, compared with a hand-written one and one without a check, by one writer and by several.
 
-Several are processes that take turns in step. What is compared is the time that one operation of theirs takes.
+Several writers are processes that share one sequencer and take turns in step. The result is the time of one operation.
 """
 
 import itertools
@@ -34,7 +34,7 @@ TURN_S = 60.0
 
 
 def run(site: Site, seconds: float) -> list[Measurement]:
-    """Measure each kind that the store's guard has."""
+    """Measure each kind of guarded write that the store's guard has."""
     guards = import_module(f"fencelock_lab.benchmarks.guards.{site.store}")
     guards.prepare(site.url)
     results = []
@@ -68,7 +68,7 @@ def _take_turns(writers: Sequence[Child], seconds: float) -> dict[str, list[floa
 
 
 def _write(store: str, url: str, kind: Kind, barrier: Barrier, line: "Connection[Any, Any]") -> None:
-    """Take a turn with each variant whenever it is told to, in step with the other writers."""
+    """Take a turn with each variant at each command, in step with the other writers."""
 
     @cache
     def variants() -> dict[str, Operation]:

@@ -1,7 +1,7 @@
-"""Up to 100 000 leases in one process: the memory of each, what renewing all of them takes of a core, in the process
-and in the server, and what a lock costs beside them.
+"""Up to 100 000 leases in one process: the memory of each, the share of a core that renewals take in the process and
+in the server, and the time of an acquire beside them.
 
-If they are not all taken in time, those that are there are measured, and their number says so.
+If the time ends before all are acquired, the result is for those that were, and says how many.
 """
 
 import multiprocessing
@@ -48,7 +48,7 @@ _SLACK_S = 60.0
 
 
 def run(site: Site, seconds: float) -> list[Measurement]:
-    """Take more and more leases, and measure at each size; the next is begun only while there is time."""
+    """Acquire more and more leases, and measure at each size; begin the next size only if time is left."""
     results: list[Measurement] = []
     until = time.monotonic() + seconds
     held, takers = 0, 1 if site.server is None else TAKERS
@@ -108,7 +108,7 @@ class Holder:
                 pass
 
     def take(self, count: int, seconds: float) -> tuple[int, float]:
-        """Hold so many leases if there is time; return how many they are, and the bytes that each takes."""
+        """Hold this many leases if time allows; return their number, and the bytes for each."""
         until = time.monotonic() + seconds
         # All threads take the next number from it: the iterator of a range is one of those that allow that.
         numbers = iter(range(len(self.leases), count))
@@ -122,7 +122,7 @@ class Holder:
                 return
 
     def keep(self, seconds: float) -> float:
-        """Do nothing else for some time; return the share of a core that it took."""
+        """Only renew for some time; return the share of a core that this took."""
         began_s, cpu_s = time.monotonic(), time.process_time()
         time.sleep(seconds)
         share = (time.process_time() - cpu_s) / (time.monotonic() - began_s)

@@ -1,6 +1,6 @@
 """Acquire and release where the store knows ten locks, and where it knows a million.
 
-etcd and ZooKeeper are not asked: `held` says what they take beside other locks that are held.
+Not measured for etcd and ZooKeeper: `held` measures them beside other held locks.
 """
 
 import random

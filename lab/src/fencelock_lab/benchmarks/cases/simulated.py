@@ -1,8 +1,8 @@
-"""Beyond what two cores carry: the library's own flows in virtual time, over a source that is a ledger in memory.
+"""Larger numbers than two cores can carry: the library's own flows in virtual time, over a source in memory.
 
-What is counted is what no machine changes: the requests to the source for each hand-off, however many wait, and for
-each beat, however many leases are held. The flows and the keeper's schedule are the real ones; the simulator makes up
-the time, the network and the source.
+It counts what does not depend on the machine: the requests to the source for each hand-off, for any number of
+waiters, and for each beat, for any number of leases. The flows and the keeper's schedule are the real ones; the
+simulator provides the time, the network and the source.
 """
 
 import time
@@ -35,7 +35,7 @@ TOKENS = 10_000_000
 
 
 def run(_site: Site | None, seconds: float) -> list[Measurement]:
-    """Count for more and more waiters and leases; the next number is begun only if there seems to be time for it."""
+    """Count for more and more waiters and leases; begin the next number only if time seems to be left for it."""
     results: list[Measurement] = []
     until, took = time.monotonic() + seconds, 0.0
     for queue, leases in zip(QUEUES, LEASES, strict=True):
@@ -48,7 +48,7 @@ def run(_site: Site | None, seconds: float) -> list[Measurement]:
 
 
 class CountingSource(SimulatedSource):
-    """A source that counts what it is asked, by the kind of request."""
+    """A source that counts the requests by their kind."""
 
     asked = 0
     granted = 0
@@ -87,7 +87,7 @@ def _hand_offs(locks: int, waiters: int) -> Measurement:
 
 
 def _beats(leases: int) -> Measurement:
-    """Hold so many leases in one process for some beats."""
+    """Hold this many leases in one process for some beats."""
     kernel, source, network = _world()
     process = SimulatedProcess(Computer(kernel), "holder")
     keeper = SimulatedKeeper(process, network.notify, lambda _: None)

@@ -1,6 +1,6 @@
-"""What a program pays for fencelock before it does anything: imports, and a command run under a lock.
+"""The cost of starting fencelock: its imports, and a command run under a lock.
 
-Beside it what others take to run the same command: `flock(1)` on a file, `etcdctl lock` on the same etcd.
+For comparison, the same command under `flock(1)` on a file, and under `etcdctl lock` on the same etcd.
 """
 
 import shutil
@@ -38,7 +38,7 @@ def run(site: Site, seconds: float) -> list[Measurement]:
 
 
 def _commands(url: str, folder: str) -> dict[str, list[str]]:
-    """Return who holds a lock around a command; those that are there."""
+    """Return the programs on this machine that run a command under a lock."""
     script = Path(sys.executable).with_name("fencelock")
     ours = [str(script)] if script.exists() else [sys.executable, "-m", "fencelock.cli"]
     run = [*ours, "run", "bench", "--source"]

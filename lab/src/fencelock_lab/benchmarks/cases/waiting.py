@@ -1,7 +1,7 @@
-"""Up to 10 000 waiters on one lock, tasks of one process: what a hand-off takes, and what each of them costs.
+"""Up to 10 000 waiters on one lock, tasks of one process: the time of a hand-off, and the cost of each waiter.
 
-A hand-off is from the call of release to the next one's return. What the server is asked for it is counted where the
-server tells at once. If the queue is not full in time, it is measured as long as it is, and its length says so.
+A hand-off lasts from the call of release until the next acquire returns. The requests to the server are counted where
+the server reports them at once. If the time ends before the queue is full, the result names the queue's length.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ _SLACK_S = 60.0
 
 
 def run(site: Site, seconds: float) -> list[Measurement]:
-    """Measure queues of growing length; the longest has what time the others leave."""
+    """Measure queues of growing length; the longest one gets the time that the others leave."""
     results: list[Measurement] = []
     until, waiting = time.monotonic() + seconds, 0
     for count in COUNTS:
@@ -86,7 +86,7 @@ class _Queue:
         self._may_pass_on = asyncio.Event()
 
     async def fill(self, count: int, seconds: float) -> tuple[int, float]:
-        """Have so many wait, if there is time; return how many do, and the bytes that each takes."""
+        """Start this many waiters if time allows; return their number, and the bytes for each."""
         began = time.monotonic()
         self._first = await self._lock.acquire()
         before = resident_bytes()
@@ -101,7 +101,7 @@ class _Queue:
         return waiting, taken / waiting
 
     async def _arrived(self, wanted: int) -> int:
-        """Wait until the source knows so many waiters, or for ARRIVING_S; return how many it knows."""
+        """Wait until the source knows this many waiters, for ARRIVING_S at most; return how many it knows."""
         until = time.monotonic() + ARRIVING_S
         while (waiting := len((await self._looker.info(self._lock.name)).waiters)) < wanted:
             if time.monotonic() > until:
@@ -119,7 +119,7 @@ class _Queue:
         await lease.release()
 
     async def pass_on(self, seconds: float) -> list[float]:
-        """Let the lock go from hand to hand; return the milliseconds of each hand-off."""
+        """Pass the lock from waiter to waiter; return the milliseconds of each hand-off."""
         self._may_pass_on.set()
         released = time.perf_counter()
         await self._first.release()

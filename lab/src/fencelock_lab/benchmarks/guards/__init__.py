@@ -1,8 +1,7 @@
-"""One module a store: a guarded write, one by hand that looks at a mark, and one that looks at nothing.
+"""One module for each store: a guarded write, a hand-written one that reads a mark, and one without a check.
 
-Each has `KINDS`, what is compared there, and `variants(url, kind, statements)`, which makes the variants in the process
-of a writer; `prepare(url)` is called once before. The sequencer is made up: what is measured is the guard, and nothing
-asks its source.
+Each has `KINDS`, the kinds of writes compared there, and `variants(url, kind, statements)`, which makes the variants in
+a writer's process; `prepare(url)` is called once before. The sequencer is made up, because a guard asks no source.
 """
 
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ NO_CHECK, BY_HAND, GUARDED = "no check at all", "a look at the mark by hand", "g
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """So many writers at once, and so many statements in a transaction; `aim` is against the first variant."""
+    """The number of writers, and of statements in a transaction; `aim` is the ratio to the first variant."""
 
     name: str
     writers: int = 1

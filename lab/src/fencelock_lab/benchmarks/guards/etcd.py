@@ -1,7 +1,7 @@
 """A guarded transaction in etcd against a bare one that compares a mark's value by hand, and one that compares nothing.
 
-A statement is a put. What the work by hand lacks: the lock and the source that a mark belongs to, the refusal of what
-was read meanwhile, of keys outside of the resource, and of two puts to one key.
+A statement is a put. The hand-written one lacks: the mark's lock and source, and the refusal of values that changed
+meanwhile, of keys outside of the resource, and of two puts to one key.
 """
 
 from collections.abc import Callable

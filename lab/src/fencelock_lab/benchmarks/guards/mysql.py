@@ -1,7 +1,7 @@
-"""A guarded transaction on MariaDB against one by hand that looks at a mark and holds it, and against none.
+"""A guarded transaction on MariaDB against a hand-written one that reads and locks a mark, and one without a check.
 
-The work by hand: BEGIN, a look at the mark by LOCK IN SHARE MODE, the statements, COMMIT: a trip more than the guard
-takes. What it lacks: the table that refuses other writers, the limit on idleness, the refusal of what follows a stray
+The hand-written one: BEGIN, a read of the mark with LOCK IN SHARE MODE, the statements, COMMIT: one trip more than the
+guard. It lacks: triggers that refuse other writers, the limit on idle time, the refusal of statements after a stray
 COMMIT.
 """
 
@@ -40,7 +40,7 @@ def prepare(url: str) -> None:
 
 
 def variants(url: str, kind: Kind) -> dict[str, Callable[[], None]]:
-    """Return a transaction with a look at the mark, with no check, and a guarded one."""
+    """Return a transaction that reads the mark, one without a check, and a guarded one."""
     native = connect(url)
     guard = _guard(url)
 

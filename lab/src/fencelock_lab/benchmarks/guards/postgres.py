@@ -1,7 +1,7 @@
-"""A guarded transaction in PostgreSQL against one by hand that begins and checks a mark in one trip, and against none.
+"""A guarded transaction in PostgreSQL against a hand-written one that checks a mark, and one without a check.
 
-The work by hand: BEGIN and a look at the mark in one simple query, the statements, COMMIT. What it lacks: the lock
-that a seal waits for, the table that refuses other writers, the limit on idleness.
+The hand-written one: BEGIN and a read of the mark in one simple query, the statements, COMMIT. It lacks: the lock that
+a seal waits for, triggers that refuse other writers, the limit on idle time.
 """
 
 from collections.abc import Callable
@@ -35,7 +35,7 @@ def prepare(url: str) -> None:
 
 
 def variants(url: str, kind: Kind) -> dict[str, Callable[[], None]]:
-    """Return a transaction with a check by hand, with none, and a guarded one."""
+    """Return a transaction with a hand-written check, one without a check, and a guarded one."""
     native = psycopg.connect(url, autocommit=True)
     guard = _guard(url)
 

@@ -1,7 +1,7 @@
 """A guarded transaction in ZooKeeper against a `multi` that checks a mark's version by hand, and one without a check.
 
-A statement is a `set`. What the work by hand lacks: the lock and the source that a mark belongs to, the refusal of what
-was read meanwhile, and of nodes outside of the resource.
+A statement is a `set`. The hand-written one lacks: the mark's lock and source, and the refusal of values that
+changed meanwhile, and of nodes outside of the resource.
 """
 
 from collections.abc import Callable, Iterable

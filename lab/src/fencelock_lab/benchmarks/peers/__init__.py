@@ -1,5 +1,5 @@
-"""What people pick today, and the work by hand, side by side with fencelock on the same private server.
+"""Other lock libraries and hand-written locks, side by side with fencelock on the same private server.
 
-Each contender runs in a process of its own, which does one thing at a time when it is told to; so contenders take turns
-within one run, and none has the threads or the memory of another. What one does not do is printed beside its number.
+Each contender runs in its own process, which carries out one command at a time. So contenders take turns within one
+run, and none shares threads or memory with another. The page says beside each number what the contender lacks.
 """

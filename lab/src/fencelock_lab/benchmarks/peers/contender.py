@@ -1,7 +1,7 @@
-"""What the comparison asks of a lock: take it, free it; and what the libraries that promise less lack.
+"""The interface of a contender: acquire and release a lock; and the text that says what it lacks.
 
-A contender is used at the settings that its own documents recommend, its handle made once and used again where it may
-be. Never: a contender slowed down by what surrounds it here.
+Each contender runs with the settings that its own documents recommend, and reuses its handle where it allows that.
+Never: a contender slowed down by the benchmark's own code.
 """
 
 from collections.abc import Callable, Coroutine
@@ -18,13 +18,13 @@ class ContenderLock(Protocol):
     """One handle on one lock, in one process."""
 
     def acquire(self) -> object:
-        """Take the lock, waiting for it as long as it takes."""
+        """Acquire the lock, waiting without limit."""
 
     def release(self) -> object:
         """Free it."""
 
     def cycles(self, count: int) -> list[int]:
-        """Take and free it so many times, and return what each took in nanoseconds."""
+        """Acquire and release it this many times, and return the nanoseconds of each cycle."""
 
 
 class Calls:
@@ -35,7 +35,7 @@ class Calls:
         self.release = release
 
     def cycles(self, count: int) -> list[int]:
-        """Take and free it so many times."""
+        """Acquire and release it this many times."""
         taken = []
         for _ in range(count):
             began_ns = perf_counter_ns()
@@ -63,7 +63,7 @@ class Coroutines:
         return run(self._release())
 
     def cycles(self, count: int) -> list[int]:
-        """Take and free it so many times, without leaving the loop in between."""
+        """Acquire and release it this many times, without leaving the loop in between."""
 
         async def work() -> list[int]:
             taken = []
@@ -96,7 +96,7 @@ def run(work: Coroutine[Any, Any, Result]) -> Result:
 class Contender:
     """One row of the comparison. `make` is given the store's address and the lock's name, in the contender's process.
 
-    `lacks` says in a few words what it does not do that fencelock does.
+    `lacks` says in a few words what fencelock does and it does not.
     """
 
     name: str

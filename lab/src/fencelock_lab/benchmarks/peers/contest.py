@@ -1,4 +1,4 @@
-"""Measure all contenders of one store in turns: alone, many at once, and handing over from one to the next."""
+"""Measure all contenders of one store in turns: alone, under contention, and handing over to a waiter."""
 
 import itertools
 import statistics
@@ -45,18 +45,18 @@ Measured = Mapping[str, Sequence[float]]
 
 
 def run(site: Site, seconds: float) -> list[Measurement]:
-    """Measure everything; a library that fails at something is left out there, and stderr says so."""
+    """Measure everything; leave a library out of a case in which it fails, and say so on stderr."""
     prepare(site.store)
     return Contest(site).run(seconds)
 
 
 def many(what: str, processes: int) -> str:
-    """Return what a case of so many at once is called."""
+    """Return the name of a case with this many processes."""
     return f"{what}, {processes} processes"
 
 
 def handing_over(waiters: int) -> str:
-    """Return what a case of hand-offs is called."""
+    """Return the name of a hand-off case."""
     return f"{HAND_OFF}, {waiters} waiting"
 
 
@@ -68,7 +68,7 @@ class Contest:
         self._contenders = contenders(site.store)
 
     def run(self, seconds: float) -> list[Measurement]:
-        """Measure everything, if only once; what time is left then goes to further turns."""
+        """Measure everything at least once; use the time that is left for further turns."""
         until = time.monotonic() + seconds
         results = self._alone(seconds * ALONE_SHARE)
         results += self._together(until)
@@ -100,7 +100,7 @@ class Contest:
 
     # --- together -----------------------------------------------------------------------------------------------------
     def _together(self, until: float) -> list[Measurement]:
-        """Have each who waits by himself take turns at all sizes; another turn begins only if there is time for it."""
+        """Let each contender that can wait take turns at all sizes; begin another turn only if time is left."""
         left = [one for one in self._contenders if one.can_wait]
         samples: dict[str, dict[str, list[float]]] = {}
         for number in itertools.count():
@@ -119,7 +119,7 @@ class Contest:
         ]
 
     def _turn(self, one: Contender, number: int) -> Iterator[tuple[str, Sequence[float]]]:
-        """Measure one contender with more and more processes, each of which is started once."""
+        """Measure one contender with more and more processes; start each process once."""
         steps = [(size, partial(_contend, size)) for size in PROCESSES]
         steps += [(waiters + 1, partial(_hand_over, waiters)) for waiters in WAITERS]
         players: list[Player] = []
@@ -136,7 +136,7 @@ class Contest:
 
 
 def _contend(size: int, players: Sequence[Player]) -> Measured:
-    """Let them all take the lock as often as they can: how often together, and how evenly."""
+    """Let all processes acquire the lock as often as they can; return the rate, and how even their shares are."""
     began_ns = time.monotonic_ns()
     for player in players:
         player.send("contend", CONTEND_S)
@@ -149,7 +149,7 @@ def _contend(size: int, players: Sequence[Player]) -> Measured:
 
 
 def _hand_over(waiters: int, players: Sequence[Player]) -> Measured:
-    """Have one hold and the others wait, again and again: from the call of release to the next one's return."""
+    """Have one hold and the others wait, repeatedly; time each hand-off from release until the next acquire returns."""
     taken: list[float] = []
     with DefaultSelector() as selector:
         for player in players:
@@ -171,7 +171,7 @@ def _hand_over(waiters: int, players: Sequence[Player]) -> Measured:
 
 
 def _first(selector: DefaultSelector, name: str) -> Player:
-    """Return the player who is the first to answer."""
+    """Return the first player that answers."""
     for key, _ in selector.select(REQUEST_TIMEOUT_S):
         player: Player = key.data
         return player
@@ -179,7 +179,7 @@ def _first(selector: DefaultSelector, name: str) -> Player:
 
 
 def _let_go(holder: Player, others: Sequence[Player]) -> None:
-    """Let every waiter take the lock once and free it at once."""
+    """Let every waiter acquire the lock once and release it at once."""
     for other in others:
         other.send("release")
     holder.ask("release")
@@ -193,7 +193,7 @@ def _unit(case: str) -> str:
 
 
 def _is_able(player: Player) -> bool:
-    """Tell whether a contender works here at all, and have it import and connect what it needs."""
+    """Return whether a contender works here; this also makes it import and connect what it needs."""
     try:
         player.ask("cycles", BATCH)
     except ChildProcessError as error:

@@ -1,4 +1,4 @@
-"""Who offers locks on etcd. python-etcd3 does not import with a current protobuf, and is not here."""
+"""The lock libraries on etcd. python-etcd3 is missing, because it does not import with a current protobuf."""
 
 from typing import Any
 from urllib.parse import urlsplit

@@ -1,4 +1,4 @@
-"""Who offers locks on MySQL and MariaDB."""
+"""The lock libraries on MySQL and MariaDB."""
 
 from urllib.parse import urlsplit
 

@@ -1,4 +1,4 @@
-"""fencelock, synchronous and asynchronous, on whichever store: the same everywhere."""
+"""fencelock as a contender, sync and async: the same code for every store."""
 
 from typing import Any
 

@@ -1,6 +1,6 @@
 """One contender in a process of its own.
 
-Processes are forked from one that has imported what all need, and has used none of it: so 64 of them are there
+Processes are forked from one that has imported the common modules and used none of them, so 64 of them start
 in a second. Times are nanoseconds of CLOCK_MONOTONIC, the same for all processes.
 """
 
@@ -21,13 +21,13 @@ _context = multiprocessing.get_context("forkserver")
 
 
 def contenders(store: str) -> list[Contender]:
-    """Return who is compared on a store; the first is what the others are compared with."""
+    """Return the contenders on a store; the others are compared with the first."""
     found: list[Contender] = import_module(f"fencelock_lab.benchmarks.peers.{store}").CONTENDERS
     return found
 
 
 def prepare(store: str) -> None:
-    """Have all players of this store begin with what they need. Who is not installed says so when it is asked."""
+    """Import what all players of this store need. A library that is not installed reports that at its first command."""
     peers = f"fencelock_lab.benchmarks.peers.{store}"
     own = (
         __name__,
@@ -40,7 +40,7 @@ def prepare(store: str) -> None:
 
 
 class Player(Child):
-    """A contender's process, as the one who tells it what to do sees it."""
+    """A contender's process, as its parent sees it."""
 
     def __init__(self, store: str, contender: Contender, url: str, lock: str) -> None:
         super().__init__(_context, main, contender.name, store, url, lock)
@@ -48,7 +48,7 @@ class Player(Child):
 
 
 def play(lock: ContenderLock, *command: Any) -> Any:
-    """Do what one command says, and return the answer."""
+    """Carry out one command, and return the answer."""
     match command:
         case ("cycles", count):
             return lock.cycles(count)
@@ -66,7 +66,7 @@ def play(lock: ContenderLock, *command: Any) -> Any:
 
 
 def _contend(lock: ContenderLock, seconds: float) -> tuple[int, int, int]:
-    """Take and free the lock for some time; return how often, the longest wait in nanoseconds, and when it ended.
+    """Acquire and release the lock for some time; return the count, the longest wait in nanoseconds, and the end.
 
     A process that waits when the time is over still has its turn.
     """
@@ -81,7 +81,7 @@ def _contend(lock: ContenderLock, seconds: float) -> tuple[int, int, int]:
 
 
 def main(name: str, store: str, url: str, lock_name: str, line: "Connection[Any, Any]") -> None:
-    """Play the contender of this name. What a library prints is of no interest."""
+    """Run the contender of this name, and discard what its library prints."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for descriptor in (1, 2):
         os.dup2(nowhere, descriptor)

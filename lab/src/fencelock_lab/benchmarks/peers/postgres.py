@@ -1,4 +1,4 @@
-"""Who offers locks on PostgreSQL."""
+"""The lock libraries on PostgreSQL."""
 
 from typing import Any
 from urllib.parse import urlsplit
@@ -75,7 +75,7 @@ def _pglocks(url: str, name: str) -> ContenderLock:
 
 
 def _entered(make: Any) -> ContenderLock:
-    """Return a lock whose handle is a context manager that is made anew each time."""
+    """Return a lock whose handle is a context manager that is created for each use."""
     held: list[Any] = []
 
     def acquire() -> None:

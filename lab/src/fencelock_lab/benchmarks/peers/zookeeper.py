@@ -1,4 +1,4 @@
-"""Who offers locks on ZooKeeper."""
+"""The lock libraries on ZooKeeper."""
 
 from urllib.parse import urlsplit
 

@@ -1,8 +1,8 @@
-"""One module a store: a private server that is gone afterwards, and the same work done by hand on its plain client.
+"""One module for each store: a temporary private server, and hand-written locks on its plain client.
 
-Each has `site()`, a block in which the store may be used; `by_hand(url)`, a block that yields what the cycle of acquire
-and release is compared with, the least work first; and, where a store remembers free locks, `fill(url,
-count)`, which makes it remember so many and returns the source's URL.
+Each has `site()`, a block in which the store may be used; `by_hand(url)`, a block that yields the variants that
+acquire and release are compared with, the least work first; and, where a store remembers free locks, `fill(url,
+count)`, which makes it remember this many and returns the source's URL.
 """
 
 from collections.abc import Callable
@@ -24,9 +24,9 @@ Operation = Callable[[], object]
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A store that may be used: what it is called, fencelock's source there, and its server, if it has one.
+    """A running store: its title, fencelock's source there, and its server, if it has one.
 
-    `ask_source` returns how many requests the server has had, where it tells at once.
+    `ask_source` returns the number of requests that the server has had, if it reports that at once.
     """
 
     store: str

@@ -1,5 +1,5 @@
-"""A private etcd member, and the work by hand on it: two bare transactions on one channel, under a lease that
-another process would keep alive.
+"""A private etcd member for the benchmarks, and the work by hand: two bare transactions on one channel, under a
+lease that another process would keep alive.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ KEY = b"by-hand/lock"
 
 @contextmanager
 def site() -> Iterator[Site]:
-    """Yield a member that is gone afterwards."""
+    """Yield a temporary member."""
     with fleet_of(EtcdFleet, PREFIX, on_disk=True) as fleet:
         cluster = fleet.shared(1)
         (server,) = cluster.servers
@@ -37,7 +37,7 @@ def by_hand(site: Site) -> Iterator[dict[str, Operation]]:
 
 
 class BareTransactions:
-    """Put a key that is not there, and delete it again: what the floor is, without any promise."""
+    """Put an absent key, and delete it again: the floor, without any promise."""
 
     def __init__(self, url: str) -> None:
         self._channel = grpc.insecure_channel(urlsplit(url).netloc)

@@ -44,7 +44,7 @@ _FREE = "UPDATE by_hand SET claim = NULL, holder = NULL WHERE name = %s AND clai
 
 @contextmanager
 def site() -> Iterator[Site]:
-    """Yield a database with fencelock's schema, on a server on a disk that is gone afterwards."""
+    """Yield a database with fencelock's schema, on a temporary server with its files on a disk."""
     with fleet_of(MariaDBFleet, PREFIX, on_disk=True) as fleet:
         server = fleet.new_server()
         server.settings["max_connections"] = CONNECTIONS
@@ -63,7 +63,7 @@ def site() -> Iterator[Site]:
 
 @contextmanager
 def by_hand(site: Site) -> Iterator[dict[str, Operation]]:
-    """Yield what the server takes for nothing, for less, and for fencelock's own calls."""
+    """Yield empty round trips, hand-written locks, and fencelock's own calls."""
     with closing(MySQLHandWrittenLock(site.url)) as floor, closing(MySQLSameCalls(site.url)) as same:
         yield {
             "two statements by hand": floor.cycle,
@@ -111,7 +111,7 @@ class MySQLHandWrittenLock:
         self.free()
 
     def cycle_with_counter(self) -> None:
-        """Do the same with a counter that all locks share, as T6 asks for, and so in five trips."""
+        """Do the same with a counter that all locks share, as T6 requires; that takes five trips."""
         self._run("BEGIN")
         self._run("UPDATE by_hand_counter SET token = LAST_INSERT_ID(token + 1)")
         self.take()
@@ -119,7 +119,7 @@ class MySQLHandWrittenLock:
         self.free()
 
     def empty_trips(self) -> None:
-        """Go to the server twice for nothing."""
+        """Make two empty round trips."""
         self._run("SELECT 1")
         self._run("SELECT 1")
 
@@ -134,7 +134,7 @@ class MySQLHandWrittenLock:
 
 
 class MySQLSameCalls:
-    """The two calls of fencelock's clients by hand: what is left above them is Python's."""
+    """The two calls of fencelock's clients by hand; the difference to fencelock is the cost of its Python code."""
 
     def __init__(self, url: str) -> None:
         with fencelock.connect(url) as source:

@@ -61,7 +61,7 @@ SELECT setval('fencelock.token', {count} + 2);
 
 @contextmanager
 def site() -> Iterator[Site]:
-    """Yield a database with fencelock's schema, on a server that is gone afterwards."""
+    """Yield a database with fencelock's schema, on a temporary server."""
     with fleet_of(PostgresFleet, PREFIX, on_disk=True) as fleet:
         server = fleet.new_server(VERSION)
         server.settings["max_connections"] = CONNECTIONS
@@ -74,7 +74,7 @@ def site() -> Iterator[Site]:
 
 @contextmanager
 def by_hand(site: Site) -> Iterator[dict[str, Operation]]:
-    """Yield what the server takes for nothing, for less, and for fencelock's own statements."""
+    """Yield empty round trips, hand-written locks, and fencelock's own statements."""
     floor, same = PostgresHandWrittenLock(site.url), PostgresSameCalls(site.url)
     with closing(floor.connection), closing(same.connection):
         yield {
@@ -86,7 +86,7 @@ def by_hand(site: Site) -> Iterator[dict[str, Operation]]:
 
 
 def fill(url: str, count: int) -> str:
-    """Fill a database of its own."""
+    """Fill a separate database."""
     name = f"with_{count}"
     with psycopg.connect(url, autocommit=True) as admin:
         admin.execute(f"CREATE DATABASE {name}".encode())
@@ -124,7 +124,7 @@ class PostgresHandWrittenLock:
         self.free()
 
     def empty_trips(self) -> None:
-        """Go to the server twice for nothing."""
+        """Make two empty round trips."""
         self.connection.execute("SELECT 1", prepare=True).fetchone()
         self.connection.execute("SELECT 1", prepare=True).fetchone()
 
@@ -135,7 +135,7 @@ class PostgresHandWrittenLock:
 
 
 class PostgresSameCalls:
-    """The two statements of fencelock's clients by hand: what is left above them is Python's."""
+    """The two statements of fencelock's clients by hand; the difference to fencelock is the cost of its Python code."""
 
     def __init__(self, url: str) -> None:
         with fencelock.connect(url) as source, source.lock("bench-same"):

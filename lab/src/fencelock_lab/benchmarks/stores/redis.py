@@ -13,6 +13,6 @@ from fencelock_lab.servers.redis import RedisFleet
 
 @contextmanager
 def site() -> Iterator[Site]:
-    """Yield a server that is gone afterwards."""
+    """Yield a temporary server."""
     with fleet_of(RedisFleet, PREFIX, on_disk=True) as fleet, fleet.new_server() as server:
         yield Site("redis", f"Redis {server.version()}", server.url)

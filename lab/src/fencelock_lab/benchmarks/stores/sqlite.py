@@ -4,7 +4,8 @@ token, and nothing around it.
 The same durability as fencelock's: write-ahead log, `synchronous = NORMAL`, the same page size, a counter under a
 bound that is durable already (T1), the clock read under the write lock (H1). What it lacks: waiting, renewal, the
 refusal of late duplicates, the notice of a restored or moved file, threads, forks, errors, and every check of what the
-user passes. A second variant runs fencelock's own statements by hand: what is left above it is Python's.
+user passes. A second variant runs fencelock's own statements by hand: the difference to fencelock
+is the cost of its Python code.
 """
 
 import sqlite3
@@ -50,7 +51,7 @@ WHERE name = ? AND claim = ?
 
 @contextmanager
 def site() -> Iterator[Site]:
-    """Yield a file in a folder that is gone afterwards."""
+    """Yield a file in a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="fl-bench-", ignore_cleanup_errors=True) as folder:
         yield Site("sqlite", f"SQLite {sqlite3.sqlite_version}", f"sqlite:///{folder}/locks.db")
 
@@ -70,7 +71,7 @@ def by_hand(site: Site) -> Iterator[dict[str, Operation]]:
 
 
 def fill(url: str, count: int) -> str:
-    """Write rows as free locks leave them; by hand, since acquiring each would take a minute."""
+    """Write the rows that free locks leave, by hand, because acquiring each lock would take a minute."""
     path = folder_of(url) / f"{count}-locks.db"
     with fencelock.connect(f"sqlite:///{path}") as source, source.lock("lock-0"):
         pass
@@ -142,7 +143,7 @@ class SQLiteHandWrittenLock:
 
 
 class SameStatements:
-    """fencelock's own two statements by hand: the rules that they hold, and nothing of what is around them."""
+    """fencelock's own two statements by hand: they hold the rules, without the code around them."""
 
     def __init__(self, path: Path) -> None:
         with fencelock.connect(f"sqlite:///{path}") as source, source.lock("bench") as lease:

@@ -24,7 +24,7 @@ SESSION_S = 30.0
 
 @contextmanager
 def site() -> Iterator[Site]:
-    """Yield a server on a disk that is gone afterwards."""
+    """Yield a temporary server with its files on a disk."""
     with fleet_of(ZooKeeperFleet, PREFIX, on_disk=True) as fleet:
         server = fleet.shared()
         install(server.url())
