@@ -6,7 +6,6 @@ those of `DOES_NOT_APPLY`, each with its reason.
 
 import itertools
 import shutil
-import tempfile
 import unittest
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 
 import fencelock
-from tests.support.helpers import wait_until
+from tests.support.helpers import folder_in_memory, wait_until
 
 lock_tests = pytest.importorskip("test.lock_tests", reason="this Python comes without test.lock_tests")
 
@@ -39,13 +38,13 @@ class OnALockOfOurs:
     """Each `locktype()` is a new lock of one source, so that a lock which a test leaves held is in nobody's way."""
 
     kind: str
-    folder: str
+    folder: Path
     source: fencelock.Source
     names = itertools.count()
 
     @classmethod
     def setUpClass(cls) -> None:
-        cls.folder = tempfile.mkdtemp(prefix="fl-")
+        cls.folder = folder_in_memory("fl-")
         cls.source = fencelock.connect(f"sqlite:///{cls.folder}/locks.db")
         # The tests count threads: the keeper starts here.
         with cls.source.lock("first"):

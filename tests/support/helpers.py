@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import sqlite3
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -43,6 +44,11 @@ async def wait_until_async(predicate: Callable[[], Value], timeout: float = DEAD
         reason = f"{predicate} was not true within {timeout} s; its last value: {value!r}"
         raise AssertionError(reason)
     return value
+
+
+def folder_in_memory(prefix: str) -> Path:
+    """Make a folder where `tmp_path` has its own, for what is no fixture; whoever asks removes it."""
+    return Path(tempfile.mkdtemp(prefix=prefix, dir=os.environ.get("PYTEST_DEBUG_TEMPROOT")))
 
 
 def freeze(pid: int, path: Path) -> None:

@@ -6,9 +6,7 @@ back from the dead (H8).
 """
 
 import shutil
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +18,7 @@ from fencelock.model import EPOCH_STRIDE, draw_claim
 from fencelock.protocol import source_requests as ask
 from fencelock.stores.sqlite.source import admin, identity
 from fencelock.stores.sqlite.source import store as source
+from tests.support.helpers import folder_in_memory
 from tests.support.sources import Client
 
 LOCKS = ("one", "two")
@@ -51,7 +50,7 @@ class SourceMachine(RuleBasedStateMachine):
         self.patch.setattr(admin, "BLOCK_TOKENS", 3)
         self.patch.setattr(source, "boottime_ns", lambda: self.now_us * 1000)
         self.patch.setattr(identity, "boottime_us", lambda: self.now_us)
-        self.folder = Path(tempfile.mkdtemp(prefix="fl-machine-"))
+        self.folder = folder_in_memory("fl-machine-")
         self.clients = [Client(self.folder / "locks.db") for _ in range(2)]
         self.holding: dict[str, Claim | None] = dict.fromkeys(LOCKS)
         self.queues: dict[str, list[Claim]] = {lock: [] for lock in LOCKS}
