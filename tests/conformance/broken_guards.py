@@ -3,6 +3,7 @@
 Each is a session of a target in memory in which one method, or one decision of the flows, is changed.
 """
 
+from collections import deque
 from dataclasses import replace
 
 from fencelock._flows.admit import Verdict, admit
@@ -41,6 +42,33 @@ class MarkInTheClientsMemory(PatientSession):
     def enter(self):
         super().enter()
         self.work.marks.update(getattr(self, "own", {}))
+
+
+class OneConnectionForAll(PatientSession):
+    """A connection that a late thread still has is given to the next block."""
+
+    def __new__(cls, place):
+        if not hasattr(place, "session"):
+            place.session = super().__new__(cls)
+        return place.session
+
+    def __init__(self, place):
+        if not hasattr(self, "place"):
+            super().__init__(place)
+
+
+class OneReplyBehind(OneConnectionForAll):
+    """A connection that is kept though it was interrupted between a request and its reply."""
+
+    def perform(self, request):
+        self.replies = getattr(self, "replies", deque())
+        self.replies.append(super().perform(request))
+        for _ in range(10):
+            self.wait_for_reply()
+        return self.replies.popleft()
+
+    def wait_for_reply(self):
+        """Be a place where a handler may run."""
 
 
 class MarkPerRow(PatientSession):
@@ -281,6 +309,8 @@ BROKEN_GUARDS = (
     (ObservingCountsEverything, "test_a_fenced_write_is_not_counted"),
     (SwitchNotTold, "test_going_over_to_enforcing_raises_the_mark"),
     (ProtectingResetsTheMark, "test_protecting_again_changes_nothing"),
+    (OneConnectionForAll, "test_a_kept_connection_writes_in_no_later_block"),
+    (OneReplyBehind, "test_an_interrupted_block_leaves_the_next_one_in_order"),
 )
 """Each broken guard, and a check that must reject it."""
 

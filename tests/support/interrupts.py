@@ -1,69 +1,9 @@
-"""Exceptions that come from outside: what a signal handler raises between any two calls, a cancellation in any wait.
-
-Python runs signal handlers, and raises what another thread has asked for, when it enters a function and when a call has
-returned. Nowhere else: an exception raised on any line of a trace would also come between a `with` and its end.
-"""
+"""A cancellation at any await."""
 
 import asyncio
-import sys
-from collections.abc import Awaitable, Generator, Iterator
-from contextlib import contextmanager
-from types import FrameType, TracebackType
+from collections.abc import Awaitable, Generator
+from types import TracebackType
 from typing import Any
-
-
-class InterruptedHereError(Exception):
-    """What a handler raises: an ordinary exception, which an `except Exception` catches."""
-
-
-class InterruptedHere(BaseException):
-    """What a handler raises: like KeyboardInterrupt, no ordinary exception."""
-
-
-INTERRUPTS = (InterruptedHere, InterruptedHereError)
-
-
-_PLACES = {"call", "return", "c_return"}
-
-
-class Interruption:
-    """Raises at the place with this number, of all places where a handler might run in these files."""
-
-    def __init__(self, place: int, files: tuple[str, ...]) -> None:
-        self.has_come = False
-        self._left = place
-        self._files = files
-        self._error = INTERRUPTS[place % 2]
-
-    def profile(self, frame: FrameType, event: str, _: Any) -> None:
-        """Count one place, and raise at the one that was asked for."""
-        if self.has_come or event not in _PLACES or not any(part in frame.f_code.co_filename for part in self._files):
-            return
-        if not _is_collecting(frame):
-            self._left -= 1
-            if self._left < 0:
-                self.has_come = True
-                raise self._error
-
-
-def _is_collecting(frame: FrameType | None) -> bool:
-    """Return whether the frame runs in a `__del__`, out of which no exception comes."""
-    while frame is not None:
-        if frame.f_code.co_name == "__del__":
-            return True
-        frame = frame.f_back
-    return False
-
-
-@contextmanager
-def interrupted_at(place: int, *files: str) -> Iterator[Interruption]:
-    """Raise one of INTERRUPTS in these files; `has_come` stays false if they have fewer places."""
-    interruption, before = Interruption(place, files), sys.getprofile()
-    sys.setprofile(interruption.profile)
-    try:
-        yield interruption
-    finally:
-        sys.setprofile(before)
 
 
 class CancelledAt:

@@ -5,6 +5,7 @@ else drops it. While one session is in a write transaction, no other begins one.
 `admit` makes; durable, so no URL leads here.
 """
 
+import weakref
 from typing import Any, ClassVar
 
 from fencelock.errors import GuardError, SourceUnavailableError, UnfencedWriteError
@@ -42,7 +43,16 @@ class MemoryResource:
 
     def __init__(self) -> None:
         self.state = MemoryResourceState()
-        self.writer: MemoryResourceSession | None = None
+        self._writer: weakref.ref[MemoryResourceSession] | None = None
+
+    @property
+    def writer(self) -> "MemoryResourceSession | None":
+        """The session in a write transaction; a database ends the transaction of a client that is gone."""
+        return None if self._writer is None else self._writer()
+
+    @writer.setter
+    def writer(self, session: "MemoryResourceSession | None") -> None:
+        self._writer = None if session is None else weakref.ref(session)
 
 
 class MemoryResourceSession:
