@@ -4,6 +4,7 @@ The program is `thread_starts.py`. Here each kind of thread fails to start once;
 """
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -36,18 +37,22 @@ KEEPER = {"fencelock-callbacks", "fencelock-keeper"}
 
 def run(api: str, url: str, ttl: float, number: int | None = None) -> list[str]:
     """Run the program until its exit, and return the names of the threads that did not start."""
-    words = [api, url, str(ttl)] + ([] if number is None else [str(number)])
+    found: list[str] = json.loads(run_program("thread_starts", api, url, ttl, *([] if number is None else [number])))
+    return found
+
+
+def run_program(name: str, *words: object) -> str:
+    """Run a program of this folder until its exit, and return its output."""
     ran = subprocess.run(
-        [sys.executable, "-m", "tests.process.thread_starts", *words],
+        [sys.executable, "-m", f"tests.process.{name}", *map(str, words)],
         cwd=ROOT,
         timeout=ENDS_S,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert ran.returncode == 0, f"{api} {url}, start {number}: {ran.stderr}"
-    found: list[str] = json.loads(ran.stdout)
-    return found
+    assert ran.returncode == 0, f"{name} {words}: {ran.stderr}"
+    return ran.stdout
 
 
 def run_each(api: str, url: str, ttl: float) -> None:
@@ -128,3 +133,9 @@ def test_h2_every_store_recovers_from_each_single_start_that_failed(
 ) -> None:
     url = request.getfixturevalue(f"{store}_url")
     run_each(api, url, MIN_TTL_S if store in {"etcd", "zookeeper_own"} else SHORT_TTL_S)
+
+
+@pytest.mark.campaign
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become a user without processes")
+def test_h2_a_real_limit_on_threads_costs_no_lease_and_hides_no_loss(etcd_url: str) -> None:
+    run_program("thread_limit", etcd_url)
