@@ -72,7 +72,8 @@ class BaseLock(BaseHandle, Generic[AnyLease]):
     @property
     def current(self) -> AnyLease | None:
         """The lease of the last `acquire()` of this handle, in any thread, that the handle has not released."""
-        return None if self._current is None else self._current.lease
+        current = self._current  # Read once: another thread may release it meanwhile.
+        return None if current is None else current.lease
 
     def _find(self, own: OwnLeases[AnyLease]) -> OwnLease[AnyLease] | None:
         return own.newest() or self._current

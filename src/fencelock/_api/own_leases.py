@@ -60,10 +60,15 @@ class OwnLeases(Generic[AnyLease]):
         """Return the lease of the `with` block that ends next."""
         return next((own for own in reversed(self._all) if own.is_block), None)
 
+    def returned_block(self) -> OwnLease[AnyLease] | None:
+        """Return the innermost block if it has returned its lease, and nothing was acquired in it since."""
+        # A copy: another thread may remove a lease meanwhile.
+        return next((own for own in self._all[-1:] if own.is_returned), None)
+
     def check_may_acquire(self) -> None:
         """Raise the loss of a lease that was returned inside its own block: the block must not go on under another."""
-        if self._all and self._all[-1].is_returned:
-            self._all[-1].lease.leave_inner_block(None)
+        if (block := self.returned_block()) is not None:
+            block.lease.leave_inner_block(None)
 
     def enter(self, lease: AnyLease) -> OwnLease[AnyLease]:
         """Add the lease of a `with` block."""
@@ -71,8 +76,7 @@ class OwnLeases(Generic[AnyLease]):
 
     def acquire(self, lease: AnyLease) -> OwnLease[AnyLease]:
         """Add a lease. If a block has returned its own one, as `Condition.wait` does, the new one is the block's."""
-        if self._all and self._all[-1].is_returned:
-            block = self._all[-1]
+        if (block := self.returned_block()) is not None:
             block.lease, block.is_returned = lease, False
             return block
         acquired = [own for own in self._all if not own.is_block]
