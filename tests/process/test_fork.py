@@ -237,7 +237,7 @@ def child_works():
 """
 
 
-@pytest.mark.parametrize("forks", [20, pytest.param(120, marks=pytest.mark.campaign)])
+@pytest.mark.parametrize("forks", [20, pytest.param(60, marks=pytest.mark.campaign)])
 def test_forks_of_a_busy_process_never_hang_or_harm(stage: Stage, source: fencelock.Source, forks: int) -> None:
     """Other threads are inside SQLite, in the keeper, in logging and in our own locks at the moment of the fork."""
     actor = stage.actor(
@@ -261,7 +261,7 @@ say([held.is_valid, held.token])
     assert actor.wait() == 0
 
 
-@pytest.mark.parametrize("forks", [10, pytest.param(50, marks=pytest.mark.campaign)])
+@pytest.mark.parametrize("forks", [10, pytest.param(25, marks=pytest.mark.campaign)])
 def test_two_threads_that_fork_at_the_same_time_do_not_harm_each_other(stage: Stage, forks: int) -> None:
     actor = stage.actor(
         FORKING

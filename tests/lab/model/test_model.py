@@ -215,6 +215,7 @@ def test_a_longer_bound_does_not_shorten_a_trace() -> None:
 
 # --- what is printed and drawn ----------------------------------------------------------------------
 @pytest.mark.campaign
+@pytest.mark.timeout(300)  # It walks every scene.
 def test_the_page_has_the_tables() -> None:
     page = PAGE.read_text()
     for text in (
