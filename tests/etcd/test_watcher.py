@@ -4,10 +4,14 @@ from threading import Event
 
 import pytest
 
+from fencelock.model import draw_claim
+from fencelock.protocol import source_requests as ask
 from fencelock.stores.etcd.connection import wire
 from fencelock.stores.etcd.connection.client import TXN, EtcdClient
 from fencelock.stores.etcd.connection.url import parse_url
 from fencelock.stores.etcd.source.watcher import Watcher
+from fencelock.testing.conformance.faults import failing_starts
+from tests.etcd.clients import installed
 from tests.etcd.fix_etcd import Corner
 from tests.support.helpers import DEADLINE_S, wait_until
 
@@ -74,3 +78,32 @@ def test_a_broken_stream_notifies_all(scene: Scene) -> None:
     told, _ = scene.begin(is_urgent=True)
     scene.watcher.reopen()
     assert told.wait(DEADLINE_S)
+
+
+# --- a thread that does not start -------------------------------------------------------------------------------------
+@kinds
+def test_a_watch_is_live_once_etcd_has_confirmed_it(scene: Scene, *, is_urgent: bool) -> None:
+    told, seen = Event(), scene.do(wire.put(scene.key, b""))
+    with failing_starts() as faults:
+        watch_id = scene.watcher.watch(scene.key, seen + 1, told.set, is_urgent=is_urgent)
+        assert faults.failed == ["fencelock-watcher"]
+        assert not scene.watcher.is_live(watch_id)
+    scene.watcher.start()
+    wait_until(lambda: scene.watcher.is_live(watch_id))
+    scene.do(wire.delete(scene.key))
+    assert told.wait(DEADLINE_S)
+
+
+def test_h2_a_beat_looks_for_itself_while_no_watch_is_live(etcd: Corner, monkeypatch: pytest.MonkeyPatch) -> None:
+    client, claim, is_over = installed(etcd.url), draw_claim(), Event()
+    client.token("lock", claim)
+    beat = ask.Renew((("lock", claim),))
+    monkeypatch.setattr(Watcher, "_serve", lambda watcher: is_over.wait())  # It runs, and serves nothing.
+    for _ in range(2):
+        assert claim in client.ask(beat).remaining_ms
+    names = etcd.keys()
+    (key,) = [name for name in names if name.startswith("lock/")]
+    delete = wire.txn([], [wire.delete(f"{etcd.prefix}/{key}".encode())])
+    EtcdClient(parse_url(etcd.url)).call(TXN, delete, DEADLINE_S)
+    assert claim in client.ask(beat).lost
+    is_over.set()

@@ -1,5 +1,6 @@
 """The keeper, looked at one round at a time with a clock that stands; its thread, where the thread is the point."""
 
+import asyncio
 import gc
 import logging
 import threading
@@ -10,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from fencelock._api.aio_lease import AsyncLost
+from fencelock._api.lease import Lost
 from fencelock._drivers.sync import SyncDriver
 from fencelock._keeper import keeper as keeper_module
 from fencelock._keeper.keeper import ABANDON_PAUSE_MS, MAX_ABANDONED_AT_ONCE, Keeper, Wake
@@ -18,6 +21,7 @@ from fencelock.errors import LeaseExpiredError, LeaseLostError, OutcomeUnknownEr
 from fencelock.hooks import Event, Hooks
 from fencelock.model import LockInfo
 from fencelock.protocol.source_requests import Inspect, Release, Released, Renew, Renewed
+from fencelock.testing.conformance.faults import failing_starts
 from tests.support.helpers import wait_until
 from tests.unit.fakes import START_MS, Clock, FakeSource, Holding, agree
 
@@ -514,6 +518,29 @@ def test_it_survives_an_error_that_nobody_foresaw(
     running.abandon(SyncDriver(source), "the-lock", "c1", TTL_MS)
     wait_until(lambda: source.asked)
     assert "unexpected error" in caplog.text
+
+
+@pytest.mark.parametrize("number", [1, 2], ids=["callbacks", "keeper"])
+def test_a_thread_that_did_not_start_is_an_error_and_starts_the_next_time(number: int) -> None:
+    """A lease that nobody renews, or whose loss nobody can tell, must not be granted."""
+    keeper = Keeper()
+    with failing_starts(number) as faults, pytest.raises(SourceUnavailableError, match="limit on threads"):
+        keeper.start()
+    assert faults.failed
+    keeper.start()
+    assert len(threads_of(keeper)) == 1
+    told = threading.Event()
+    keeper._callback_thread.submit(told.set)
+    assert told.wait(10)
+    keeper.stop(5.0)
+
+
+def test_a_loss_is_noticed_by_who_waits_for_it_even_if_the_keeper_is_stuck() -> None:
+    """No keeper knows this lease."""
+    listeners = Listeners(Hooks())
+    assert Lost(real_lease(SyncDriver(FakeSource()), listeners, ttl_ms=20)).wait()
+    record = real_lease(SyncDriver(FakeSource()), listeners, ttl_ms=20)
+    assert asyncio.run(AsyncLost(record).wait())
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError(), SystemExit(1), KeyboardInterrupt()])
