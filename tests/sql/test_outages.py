@@ -17,7 +17,9 @@ import fencelock.aio
 from fencelock import OutcomeUnknownError, SourceUnavailableError
 from fencelock._drivers import aio as aio_driver
 from fencelock._drivers import sync as sync_driver
+from fencelock._keeper.lifecycle import keeper
 from fencelock.protocol import source_requests as ask
+from fencelock.testing.conformance.faults import failing_starts
 from tests.sql.clients import PublicSource, SqlClient
 from tests.sql.dialect import SqlDialect
 from tests.sql.marks import kinds, one_version
@@ -226,3 +228,19 @@ def sleeping(proxy: Any) -> bool:
     """Tell whether every request that came has its reply."""
     counts = proxy.counts
     return counts["requests"] == counts["round trips"]
+
+
+def test_a_host_whose_name_no_thread_resolves_is_a_definite_error_and_the_next_acquire_succeeds(url: str) -> None:
+    """A loop resolves names in a thread of its own."""
+
+    async def work() -> bool:
+        async with fencelock.aio.connect(url.replace("127.0.0.1", "localhost")) as source:
+            lock = source.lock("lock")
+            with failing_starts() as faults, pytest.raises(SourceUnavailableError, match="limit on threads"):
+                await lock.acquire()
+            assert faults.failed == ["asyncio_0"]
+            lease = await lock.acquire()
+            return lease is not None and await lease.release()
+
+    keeper().start()
+    assert asyncio.run(work())
