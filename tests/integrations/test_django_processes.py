@@ -71,7 +71,7 @@ def test_a_database_that_cannot_be_read_is_reported_without_a_traceback(empty: G
         assert (code, "fencelock.W002) database 'default': Django cannot read" in said) == (0, True), said
 
 
-@on_each
+@pytest.mark.campaign
 def test_observed_first_and_enforced_then(empty: GuardedDatabase, source: str) -> None:
     assert managed(empty, "fencelock_protect", "--mode", "observe", source=source)[0] == 0
     assert managed(empty, "unfenced", source=source)[0] == 0
