@@ -225,6 +225,33 @@ def test_g6_nothing_is_presented_after_the_block(
     assert value() == FIRST
 
 
+def test_g6_a_late_thread_writes_neither_after_its_block_nor_in_a_newer_one(lease: HandmadeLease) -> None:
+    """Django refuses the block's connection in another thread, and the database its own connection."""
+    work(lease, lambda: write("mine"))
+    kept = connections["default"]
+
+    def write_late_by_kept() -> None:
+        kept.cursor().execute("UPDATE reports SET value = 'late'")
+
+    def write_late() -> None:
+        try:
+            write("late")
+        finally:
+            connections["default"].close()
+
+    for late in (write_late_by_kept, write_late):
+        with pytest.raises(DatabaseError):
+            Step(late).end()
+        assert value() == "mine"
+
+    def late_thread() -> None:
+        with pytest.raises(DatabaseError, match="created in a thread"):
+            Step(write_late_by_kept).end()
+
+    work(HandmadeLease(6), lambda: write("newer"), late_thread)
+    assert value() == "newer"
+
+
 def test_g6_a_write_to_another_resources_table_is_refused(lease: HandmadeLease) -> None:
     with pytest.raises(UnfencedWriteError, match="report") as caught:
         work(lease, lambda: Note.objects.create(value="undone"), lambda: write("new"), resource="others")

@@ -293,6 +293,20 @@ def test_g6_nothing_is_presented_afterwards_on_the_pooled_connection(
         assert guarded.value("plain") == "free"
 
 
+def test_g6_a_late_thread_that_still_has_the_session_writes_nothing_after_the_block(
+    stack: Stack, guarded: GuardedDatabase, lease: HandmadeLease
+) -> None:
+    """Inside a newer block of the same session it may: a session belongs to one thread, by SQLAlchemy's rule."""
+    stack.fenced(lease, write("mine"))
+    late = Step(stack.run, also(write("late"), lambda target: target.commit()))
+    with pytest.raises(DBAPIError):
+        late.end()
+    stack.reset()
+    assert guarded.value() == "mine"
+    stack.fenced(HandmadeLease(6), write("newer"))
+    assert guarded.value() == "newer"
+
+
 @pytest.mark.parametrize("is_committed", [False, True])
 def test_g6_nothing_is_presented_on_a_connection_that_the_block_closed(
     guarded: GuardedDatabase, lease: HandmadeLease, *, is_committed: bool

@@ -69,7 +69,7 @@ def interrupt_everywhere(guarded: Guarded, statement: Callable[[Any], None]) -> 
             return
 
 
-def test_a_statement_interrupted_anywhere_gives_its_reply_to_no_other(guarded: Guarded) -> None:
+def test_g11_a_statement_interrupted_anywhere_gives_its_reply_to_no_other(guarded: Guarded) -> None:
     """Whichever way the block goes on, and in the next block."""
     interrupt_everywhere(guarded, plain)
 
@@ -77,13 +77,13 @@ def test_a_statement_interrupted_anywhere_gives_its_reply_to_no_other(guarded: G
 @pytest.mark.campaign
 @pytest.mark.parametrize("how", MYSQL_ONLY)
 @pytest.mark.parametrize("sql_server", ["mysql"], indirect=True)
-def test_results_of_other_kinds_interrupted_anywhere_answer_no_other_statement(guarded: Guarded, how: str) -> None:
+def test_g11_results_of_other_kinds_interrupted_anywhere_answer_no_other_statement(guarded: Guarded, how: str) -> None:
     guarded.database.rows("CREATE PROCEDURE two_results() BEGIN SELECT 'result 1'; SELECT 'result 2'; END")
     interrupt_everywhere(guarded, MYSQL_ONLY[how])
 
 
 @pytest.mark.parametrize("stride", [pytest.param(1, marks=pytest.mark.campaign), 41])
-def test_a_block_interrupted_anywhere_leaves_the_next_one_in_order(guarded: Guarded, stride: int) -> None:
+def test_g11_a_block_interrupted_anywhere_leaves_the_next_one_in_order(guarded: Guarded, stride: int) -> None:
     """From its beginning to its end. What it wrote is there, or it is not; if no exception came, it is."""
     guard, lease = guarded.guard(), HandmadeLease(5)
     before = "first"
@@ -102,7 +102,7 @@ def test_a_block_interrupted_anywhere_leaves_the_next_one_in_order(guarded: Guar
             return
 
 
-def test_a_task_cancelled_at_any_await_of_a_statement_gives_its_reply_to_no_other(guarded: Guarded) -> None:
+def test_g11_a_task_cancelled_at_any_await_of_a_statement_gives_its_reply_to_no_other(guarded: Guarded) -> None:
     async def work() -> None:
         guard, lease = guarded.async_guard(), HandmadeLease(5)
         for wait in count():
@@ -122,7 +122,7 @@ def test_a_task_cancelled_at_any_await_of_a_statement_gives_its_reply_to_no_othe
     asyncio.run(work())
 
 
-def test_a_task_cancelled_at_any_await_of_a_block_leaves_the_next_one_in_order(guarded: Guarded) -> None:
+def test_g11_a_task_cancelled_at_any_await_of_a_block_leaves_the_next_one_in_order(guarded: Guarded) -> None:
     async def block(guard: Any, value: str) -> None:
         async with guard.transaction(HandmadeLease(5)) as native:
             await run_async(native, "UPDATE reports SET value = %s", value)
