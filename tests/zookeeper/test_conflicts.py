@@ -34,8 +34,10 @@ def test_a_break_and_a_purge_spare_the_marks_of_a_guard_below_the_locks_node(
 ) -> None:
     guard = sealed(zookeeper.url(f"{base}/billing"))
     with fencelock.connect(zookeeper.url(base)) as source:
-        with source.lock("billing", ttl=2.0):
-            source.break_lock("billing", reason="a test")
+        lease = source.lock("billing", ttl=2.0).acquire()
+        source.break_lock("billing", reason="a test")
+        assert lease is not None
+        assert lease.release() is False
         source.purge()
         source.raise_epoch(reason="a test")
     assert guard.mark().token == 5
