@@ -98,7 +98,7 @@ class NoCheckAtTheWrite(PatientSession):
 
 
 class NoWriterLock(PatientSession):
-    """Check and change are not one transaction: a seal may come in between."""
+    """Checks and changes in two transactions: a seal may come between them."""
 
     def enter(self):
         self.target.writer = self
@@ -316,7 +316,7 @@ BROKEN_GUARDS = (
 
 
 def _tolerating(*tolerated):
-    """Return `admit`, but that these refusals count as "go on"."""
+    """Return an `admit` that ignores these refusals."""
 
     def tolerant(mark, sequencer, *, was_sealed):
         try:
@@ -334,7 +334,7 @@ def _strict(mark, sequencer, *, was_sealed):
 
 
 def _seal_by_seal(mark, sequencer, *, was_sealed):
-    """Only the last of several resources is looked at."""
+    """Checks only the last of several resources."""
     return Verdict.RAISE if mark.resource == "s" else admit(mark, sequencer, was_sealed=was_sealed)
 
 
@@ -352,7 +352,7 @@ BROKEN_DECISIONS = (
 
 
 def close_anything(*_):
-    """Whatever the mark, it becomes the leaver's."""
+    """Closes any mark in the name of the leaving holder."""
     return True
     yield
 
@@ -361,7 +361,7 @@ admit_other_locks = _tolerating(WrongLockError)
 
 
 class CarelessTenure(Tenure):
-    """It lets a resource be sealed after another was read."""
+    """Allows a seal after another resource was read."""
 
     def check_may_open(self, keys, *, is_independent):
         pass

@@ -136,7 +136,7 @@ class LeaseWithoutEnd(ReferenceModel):
 
 
 class ReleaseByName(ReferenceModel):
-    """redis-py before its nonce: whoever releases, frees."""
+    """redis-py before its nonce: any release frees the lock."""
 
     def _release(self, request, now_us):
         row = self.locks.get(request.lock)
@@ -163,7 +163,7 @@ class ReleaseThatClaimsSuccess(ReferenceModel):
 
 
 class _ReleaseBlindTo(ReferenceModel):
-    """Its release reports a lease as held that ended in the way that the subclass overlooks."""
+    """Its release reports a lease as held although it had ended; the subclass chooses how."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -286,7 +286,7 @@ class LeavingKeepsThePlace(ReferenceModel):
 
 
 class DeadWaitersStay(ReferenceModel):
-    """A waiter that died blocks everybody behind it."""
+    """A dead waiter blocks all waiters behind it."""
 
     def head(self, lock, now_ms):
         return next(iter(self.queues.get(lock, {})), None)
@@ -347,7 +347,7 @@ class BreakWithoutReason(ReferenceModel):
 
 
 class BreakDoneTwice(ReferenceModel):
-    """Asked again, it breaks the successor's lease."""
+    """A repeated request breaks the successor's lease."""
 
     def _break(self, request, now_us):
         self.breaks.clear()

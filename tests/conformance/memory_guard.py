@@ -26,7 +26,7 @@ class PatientSession(MemoryResourceSession):
 
 
 class MemoryGuard:
-    """A guard store; every one of the same URL watches over the same target."""
+    """A guard store; stores with the same URL guard the same target."""
 
     speaks_asyncio = False
 

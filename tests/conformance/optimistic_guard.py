@@ -34,7 +34,7 @@ class VersionedTarget:
 
 
 class Work:
-    """What a block gets: reads at once, writes at the end."""
+    """The object that a block gets: it reads at once, and writes at the end."""
 
     def __init__(self, target, expected):
         self.target = target
@@ -57,7 +57,7 @@ class Work:
 
 
 class VersionedCodec(OptimisticGuardCodec):
-    """The words that a store says for itself; each trip is a call with the target."""
+    """The store's own operations; each is a function of the target."""
 
     def _read(self, resources):
         return (yield lambda target: {name: target.read(("mark", name)) for name in resources})
@@ -115,7 +115,7 @@ class Connection:
 
 
 class OptimisticGuard:
-    """A guard store; every one of the same URL watches over the same target."""
+    """A guard store; stores with the same URL guard the same target."""
 
     speaks_asyncio = False
 

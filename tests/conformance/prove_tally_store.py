@@ -14,7 +14,7 @@ from fencelock.testing import (
 
 
 class FreshTally:
-    """Each check gets a URL that nobody has used."""
+    """Each check gets a fresh URL."""
 
     def make_url(self):
         return f"tally://{self.folder.name}"

@@ -47,7 +47,7 @@ def kit_of(model):
 
 @pytest.fixture(autouse=True)
 def short_patience(monkeypatch):
-    """A broken source may let threads wait for ever: that shows within a moment here."""
+    """Shorten the time that threads may wait: a broken source may let them wait for ever."""
     monkeypatch.setattr("fencelock.testing.runners.REQUEST_TIMEOUT_S", 1.0)
 
 
@@ -58,7 +58,7 @@ def test_a_broken_source_is_rejected(broken, check):
 
 
 class WaryAfterPurge(ReferenceModel):
-    """Refuses the first claim after a purge, as a source does that cannot tell it from one that it has forgotten."""
+    """Refuses the first claim after a purge, like a source that cannot tell it from a forgotten one."""
 
     is_wary = False
 

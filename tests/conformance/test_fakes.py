@@ -1,4 +1,4 @@
-"""What users test their own code with: leases that end on demand, and a source in memory."""
+"""The fakes for users' own tests: leases that end on demand, and a source in memory."""
 
 import asyncio
 import os
@@ -90,7 +90,7 @@ def test_sources_in_memory_are_one_by_name(tmp_path):
 
 
 def test_a_waiter_in_memory_is_woken(tmp_path):
-    """H7: the ttl is long, so nothing but the bell can wake it in time."""
+    """H7: the ttl is long, so only the notification can wake it in time."""
     with fencelock.connect(f"memory://{tmp_path}") as source:
         lease = source.lock("job", ttl=3600).acquire()
 

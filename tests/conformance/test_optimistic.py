@@ -37,7 +37,7 @@ def at_once(*functions):
 
 
 class Checks(of.InVersionedTarget, GuardConformance):
-    """What only such a store can get wrong."""
+    """Checks of faults that only such a store can have."""
 
     def test_another_resource_sealed_meanwhile_refuses_the_block(self):
         guard, lease = self.guard("r", "s"), self.sequencer(5)
@@ -58,7 +58,7 @@ class Checks(of.InVersionedTarget, GuardConformance):
         require(self.value() == "unfenced", "and nothing is written")
 
     def test_a_seal_that_is_overtaken_decides_anew(self):
-        """Between its look and its write a newer holder seals: to write would lower the mark."""
+        """A newer holder seals between its read and its write, so the write would lower the mark."""
         self.overtake = lambda: self.guard().seal(self.sequencer(8))
         with refusal(StaleTokenError, "G1: an overtaken seal is refused") as caught:
             self.guard().seal(self.sequencer(5))
@@ -80,7 +80,7 @@ class Checks(of.InVersionedTarget, GuardConformance):
 
 
 def overtaken(first):
-    """Return how a codec writes, but that the first time somebody else is faster."""
+    """Return a codec's write method that lets another writer in before its first write."""
     left = [first]
 
     def write(self, changes):

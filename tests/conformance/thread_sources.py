@@ -10,7 +10,7 @@ from fencelock.stores.memory.source import MemoryConnection, MemorySource, Memor
 
 
 class OneThread:
-    """Runs what it is given, in a thread that it takes to run before it has started it."""
+    """Runs functions in a thread; it believes that the thread runs before the start has worked."""
 
     def __init__(self):
         self.work = SimpleQueue()
@@ -82,7 +82,7 @@ class BelievesInItsWatch(ThreadSource):
         return _WatchingConnection(self, self._now_us)
 
     def watch(self, lock, claim):
-        """Look until the claim no longer holds the lock."""
+        """Poll until the claim no longer holds the lock."""
         while self.world().model.locks[lock].claim == claim:
             time.sleep(0.001)
         self.watched.discard(claim)

@@ -1,4 +1,4 @@
-"""Real processes that play a part in a test: a few lines of Python, spoken to line by line, frozen, thawed and killed.
+"""Real processes of a test: each runs a few lines of Python, exchanges lines with the test, and is frozen or killed.
 
 A script finds `source`, a fencelock source at the test's file, and the functions `say(value)` and `hear()`, by which it
 exchanges JSON with the test. An actor whose test is gone ends by itself: `hear` raises SystemExit then.
@@ -84,11 +84,11 @@ class Actor:
 
     @property
     def errors(self) -> str:
-        """What it wrote to stderr until now."""
+        """The text that it has written to stderr so far."""
         return "".join(self._errors)
 
     def hear(self, timeout: float = DEADLINE_S) -> Any:
-        """Return the next thing that it says; fail the test if it ends instead."""
+        """Return the next value that it sends; fail the test if it ends instead."""
         try:
             line = self._heard.get(timeout=timeout)
         except queue.Empty:
@@ -99,11 +99,11 @@ class Actor:
         return json.loads(line)
 
     def is_silent(self) -> bool:
-        """Tell whether it has said nothing that was not heard."""
+        """Return whether it has sent nothing that the test has not read."""
         return self._heard.empty()
 
     def say(self, value: Any = None) -> None:
-        """Say something to it; whether it listens is its own affair."""
+        """Send it a value, without waiting for it to read."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(value) + "\n")
         self._process.stdin.flush()
@@ -113,7 +113,7 @@ class Actor:
         os.kill(self.pid, number)
 
     def freeze(self) -> None:
-        """Stop it as SIGSTOP does, outside of the source's transactions, and return once it stands still."""
+        """Stop it with SIGSTOP, outside of the source's transactions, and return once it is stopped."""
         freeze(self.pid, self._path)
 
     def thaw(self) -> None:

@@ -1,4 +1,4 @@
-"""A process that acquires and releases locks, and prints each token that it was told: `granter.py '{"url": …}'`.
+"""A process that acquires and releases locks, and prints each token that it was granted: `granter.py '{"url": …}'`.
 
 Settings, as JSON: `url`; `locks` to take in turn; `count`, after which it prints "done" and waits to be killed (0: it
 goes on for ever; SIGTERM ends it in good order); `block`, the tokens of a reserved block; `boot_id` and

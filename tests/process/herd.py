@@ -1,4 +1,4 @@
-"""Processes that begin at the same moment: `herd.py '{"url": …, "count": 32, "turns": 3}'`.
+"""Processes that start at the same moment: `herd.py '{"url": …, "count": 32, "turns": 3}'`.
 
 Each child acquires and releases the lock `turns` times and prints a line "<source id> <token>" each time, or the error.
 With `"reopens": true` it opens and closes the source for each turn, as short-lived programs do; with `"threads": n` it

@@ -1,4 +1,4 @@
-"""What bad input and bad files get: an error of the tree with its numbers and a remedy, and nothing is changed.
+"""Bad input and bad files lead to a FencelockError with its numbers and a remedy, and change nothing.
 
 A file that is damaged, locked, full, read-only or taken away is never answered with a wrong grant.
 """
@@ -166,7 +166,7 @@ def test_process_that_may_open_no_further_file_is_told_so(path: Path) -> None:
 
 @pytest.mark.reduced
 def test_file_with_a_second_name_is_refused_by_both(path: Path, tmp_path: Path) -> None:
-    """SQLite keeps a log beside each: by the other name somebody else got the lock, and the same token."""
+    """SQLite keeps a log beside each name: under the other name, a second process got the lock and the same token."""
     one_token(path)
     another = tmp_path / "other.db"
     another.hardlink_to(path)
@@ -268,7 +268,7 @@ def test_table_that_is_gone_is_an_error_and_no_grant(path: Path, table: str) -> 
 
 # --- permissions (root ignores them, so a child gives them up) ---
 def as_nobody(path: Path) -> subprocess.CompletedProcess[str]:
-    """Acquire once as a user without rights, and return what the process said."""
+    """Acquire once as a user without rights, and return the process's output."""
     code = f"""
 import os, sys, fencelock
 fencelock.connect("sqlite:///" + sys.argv[2]).lock("lock").acquire().release()  # Python's own files may be root's.
@@ -346,7 +346,7 @@ def small_disk(short_path: Path) -> Iterator[Path]:
 
 
 def fill(disk: Path) -> Path:
-    """Leave no byte free, and return what takes them."""
+    """Fill the disk, and return the file that fills it."""
     ballast = disk / "ballast"
     with ballast.open("wb", buffering=0) as file, suppress(OSError):
         while True:
@@ -484,7 +484,7 @@ def test_file_that_is_unlinked_in_use_is_noticed_by_who_used_it(path: Path, left
 
 
 def test_log_that_is_unlinked_in_use_costs_no_token(path: Path) -> None:
-    """SQLite goes on in the log that has no name any more; who comes later reads an older state, or nothing."""
+    """SQLite goes on in the unlinked log; a process that opens the file later reads an older state, or nothing."""
     running = Client(path)
     tokens = [running.one_token() for _ in range(5)]
     Path(f"{path}-wal").unlink()
@@ -554,7 +554,7 @@ class Damage:
         ]
 
     def check(self) -> int:
-        """Ask for everything; whatever is granted is above all that was, and all else is an error of the tree."""
+        """Use the file in every way: each token is above all earlier ones, and every error is a FencelockError."""
         tokens = dict(self.last)
         client = Client(self.path, request_timeout_s=0.05)
         errors: list[str] = []
@@ -662,7 +662,7 @@ def test_file_whose_transaction_was_inherited_is_refused_in_the_child(
 
 
 def test_place_without_a_log_is_unsupported(path: Path, tmp_path: Path) -> None:
-    """A file that somebody holds open in rollback-journal mode cannot be given a log: wait, then say so."""
+    """A file that a process holds open in rollback-journal mode cannot get a log: wait, then report it."""
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("create table mine (x)")
         other.execute("begin")

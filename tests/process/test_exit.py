@@ -1,4 +1,4 @@
-"""The interpreter's end: leases are released, waiters are told, and neither the exit code nor the time suffers."""
+"""The interpreter's end: leases are released, waiters learn of it, and neither the exit code nor the time changes."""
 
 import sqlite3
 import subprocess
@@ -59,7 +59,7 @@ def test_what_was_abandoned_a_moment_before_is_released_too(stage: Stage, source
 
 
 def test_a_thread_that_still_works_is_waited_for_with_its_lease(stage: Stage, source: fencelock.Source) -> None:
-    """Python joins threads that are no daemons first: until then nothing has ended, and renewals go on."""
+    """Python joins non-daemon threads first: until then renewals go on."""
     actor = stage.actor("""
         def work():
             with source.lock("a", ttl=1.0) as lease:

@@ -1,7 +1,7 @@
 """Forks: of a process that holds a lease, of one whose threads are inside SQLite and hold locks, by multiprocessing.
 
-Each forking process is an actor of its own, so that a child that hangs is killed and told of, and never takes the
-tests along.
+Each forking process is an actor of its own, so that a child that hangs is killed and reported, and never blocks the
+tests.
 """
 
 import pytest
@@ -288,7 +288,7 @@ say(found)
 @pytest.mark.reduced
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_multiprocessing(stage: Stage, source: fencelock.Source, tmp_path: object, method: str) -> None:
-    """A pool of processes under one lock: nobody is inside with another, and each token is issued once."""
+    """A pool of processes under one lock: never two are inside at once, and each token is issued once."""
     script = stage.path.parent / "program.py"
     script.write_text(PROGRAM)
     actor = stage.actor(f"""

@@ -135,7 +135,7 @@ say("released")
 
 
 def waiter(stage: Stage, source: fencelock.Source, name: str) -> Actor:
-    """Start a waiter, and return once it stands in line."""
+    """Start a waiter, and return once it is queued."""
     actor = stage.actor(WAITER.replace("HOLDER", name))
     assert actor.hear() == "waiting"
     wait_until(lambda: name in source.info("a").waiters)
@@ -274,7 +274,7 @@ class Referee:
         self.tokens: list[int] = []
 
     def play(self, operation: str, number: int) -> bool:
-        """Have the actor stopped at a step of its operation; return whether there is such a step."""
+        """Stop the actor at a step of its operation; return whether there is such a step."""
         mine = self.source.lock("a", ttl=LONG_TTL).acquire(timeout=30) if operation == "wait" else None
         self.actor.say([operation, number])
         if mine is not None:
@@ -316,7 +316,7 @@ class Referee:
         raise AssertionError("a stopped process keeps the lock for ever")
 
     def _check(self, outcome: Any, lease: fencelock.Lease | None) -> None:
-        """Nobody believes in a lease while the referee has one; what is granted has a token of its own."""
+        """No process believes that it holds the lock while the referee holds it; each grant has a new token."""
         if isinstance(outcome, list):
             token, is_valid = outcome
             assert not (is_valid and lease is not None), f"two hold the lock: {token} and {lease}"
@@ -335,7 +335,7 @@ class Referee:
 def test_stopped_between_any_two_statements_no_rule_is_broken(
     stage: Stage, source: fencelock.Source, operation: str
 ) -> None:
-    """Others wait, or are told that the file is not to be had; what wakes up later finds itself too late."""
+    """Others wait, or are told that the file is not to be had; a process that wakes later finds that it is too late."""
     referee = Referee(stage, source)
     steps = 0
     for number in itertools.count(1):

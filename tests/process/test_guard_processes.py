@@ -165,7 +165,7 @@ def test_a_process_killed_before_any_statement_leaves_all_or_nothing(stage: Stag
 
 
 def check_whole(file: Path) -> None:
-    """Whatever was under way has happened or not; the file works, and the next holder can write."""
+    """An interrupted operation has happened or has not; the file works, and the next holder can write."""
     assert ask(file, "PRAGMA integrity_check") == [("ok",)]
     seen = inspect_resources(url_of(file))
     tokens = [mark.token for mark in seen.marks]
@@ -219,7 +219,7 @@ def test_a_holder_frozen_before_any_statement_loses_nothing_of_the_next_ones(sta
 
 
 def is_locked(file: Path) -> bool:
-    """Return whether somebody else has the write lock."""
+    """Return whether another connection has the write lock."""
     with plain(file, timeout=0) as other:
         try:
             other.execute("BEGIN IMMEDIATE")

@@ -60,7 +60,7 @@ class Machine:
         return self.disk / FILE
 
     def environment(self) -> dict[str, str]:
-        """Return what a process needs to be watched."""
+        """Return the environment of a watched process."""
         names = {"FL_CUT_KEEPS_NAMES": "1"} if self.keeps_names else {}
         watched = {"LD_PRELOAD": self.shim, "FL_CUT_WATCH": self.disk, "FL_CUT_SHADOW": self.shadow}
         return {**os.environ, **names, **{name: str(value) for name, value in watched.items()}}
@@ -151,7 +151,7 @@ url, shadow = sys.argv[1], Path(sys.argv[2])
         return rows(copy / FILE, statement)
 
     def grant(self, count: int, **settings: Any) -> None:
-        """Have one process grant so many tokens, and wait until it has."""
+        """Let one process grant this many tokens, and wait for it."""
         self.start(count=count, **settings)
         wait_until(lambda: "done\n" in self.told()[-1])
 

@@ -1,4 +1,4 @@
-"""Waiting: first in, first out over processes and threads, woken by a bell, at a bounded cost, without a busy loop."""
+"""Waiting: first in, first out over processes and threads, by notifications, at a bounded cost, without busy loops."""
 
 import select
 import shutil
@@ -37,7 +37,7 @@ with lock as lease:
 
 
 def waiter(stage: Stage, source: fencelock.Source, name: str, *, ttl: float = TTL, inside: str = "pass") -> Actor:
-    """Start a process that waits for the lock, and return once it stands in line."""
+    """Start a process that waits for the lock, and return once it is queued."""
     actor = stage.actor(WAITER.format(name=name, ttl=ttl, inside=inside))
     wait_until(lambda: name in source.info("a").waiters)
     wait_until(lambda: len(bells(stage)) >= len(source.info("a").waiters))
@@ -45,13 +45,13 @@ def waiter(stage: Stage, source: fencelock.Source, name: str, *, ttl: float = TT
 
 
 def bells(stage: Stage) -> list[Path]:
-    """Return the pipes of those who listen."""
+    """Return the pipes of the listening waiters."""
     folder = Path(f"{stage.path}-wake")
     return list(folder.iterdir()) if folder.exists() else []
 
 
 def thread_waiter(source: fencelock.Source, name: str, served: list[str]) -> threading.Thread:
-    """Start a thread that waits for the lock, and return once it stands in line."""
+    """Start a thread that waits for the lock, and return once it is queued."""
 
     def wait() -> None:
         with source.lock("a", ttl=TTL, holder=name):
@@ -101,7 +101,7 @@ def test_a_thousand_threads_that_come_at_once_are_all_served(source: fencelock.S
 
 
 def test_nobody_who_does_not_wait_overtakes_those_who_do(stage: Stage, source: fencelock.Source) -> None:
-    """The first in line has not looked yet, since it is frozen; the lock is free."""
+    """The first waiter has not polled yet, because it is frozen; the lock is free."""
     holder = source.lock("a", ttl=TTL)
     holder.acquire()
     first = waiter(stage, source, "first")
@@ -116,7 +116,7 @@ def test_nobody_who_does_not_wait_overtakes_those_who_do(stage: Stage, source: f
 
 
 def test_a_waiter_frozen_past_its_ttl_queues_anew(stage: Stage, source: fencelock.Source) -> None:
-    """H8: its old place is gone, even if nobody took the lock meanwhile; whoever came in between is first."""
+    """H8: its old queue entry is gone, even if no process took the lock meanwhile; a later waiter is first."""
     holder = source.lock("a", ttl=TTL)
     holder.acquire()
     sleeper = waiter(stage, source, "sleeper", ttl=0.4)
@@ -297,7 +297,7 @@ def vm_steps(client: Client, request: Any) -> int:
 
 
 def crowd(path: Path, count: int, *, dead: bool = False) -> list[str]:
-    """Put so many waiters into the queue of `lock`, and return their claims."""
+    """Put this many waiters into the queue of `lock`, and return their claims."""
     claims = [draw_claim() for _ in range(count)]
     deadline_ms = boottime_ms() + (-1 if dead else 600_000)
     native = sqlite3.connect(path)

@@ -1,4 +1,4 @@
-"""A clock that stands until it is moved, and a source that answers as a test says: what no real one does on demand."""
+"""A clock that moves only on demand, and a source that answers as a test says."""
 
 from collections.abc import Callable
 from typing import Any
@@ -58,7 +58,7 @@ class FakeSource:
         return []
 
     def requests(self, kind: type) -> list[Any]:
-        """Return what was asked of this kind."""
+        """Return the requests of this kind."""
         return [request for request in self.asked if isinstance(request, kind)]
 
 
@@ -78,7 +78,7 @@ class FakeConnection:
 
 
 def agree(request: Any) -> Any:
-    """Answer as a source does that has nothing against anybody."""
+    """Answer like a source that grants every request."""
     match request:
         case Renew():
             return Renewed({claim: FULL_MS for _, claim in request.leases}, {})
@@ -88,7 +88,7 @@ def agree(request: Any) -> Any:
 
 
 class Holding:
-    """A lease as its holder has it: the record, and who is told."""
+    """A lease as its holder has it: the record and its listeners."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Drive a flow by hand: look at what it asks for, answer it, or throw an error into it."""
+"""Drive a flow by hand: read its request, and send a reply or throw an error."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,7 +7,7 @@ from fencelock.protocol.source_requests import SourceFlow
 
 
 class Hand:
-    """A driver that does nothing by itself. `request` is what the flow waits for; at its end there is `result`."""
+    """A driver that does nothing by itself. `request` is the flow's pending request; at its end `result` is set."""
 
     def __init__(self, flow: SourceFlow[Any]) -> None:
         self._flow = flow
@@ -18,14 +18,14 @@ class Hand:
         self._step(lambda: next(flow))
 
     def reply(self, *values: Any) -> Any:
-        """Answer the requests in order, and return the one that comes next."""
+        """Answer the requests in order, and return the next one."""
         for value in values:
-            assert not self.is_done, f"nothing is asked any more, but {value!r} is left to answer"
+            assert not self.is_done, f"the flow has ended, but {value!r} is left to answer"
             self._step(lambda value=value: self._flow.send(value))
         return self.request
 
     def throw(self, error: BaseException) -> Any:
-        """Throw an error into the flow, and return what it asks for next."""
+        """Throw an error into the flow, and return its next request."""
         assert not self.is_done
         self._step(lambda: self._flow.throw(error))
         return self.request
@@ -44,5 +44,5 @@ class Hand:
 
 
 def kinds(requests: Sequence[Any]) -> list[str]:
-    """Return the names of the requests, for comparison with what was expected."""
+    """Return the names of the requests, to compare with the expected ones."""
     return [type(request).__name__ for request in requests]

@@ -34,7 +34,7 @@ async def aio_source(tmp_path: Path) -> AsyncIterator[fencelock.aio.AsyncSource]
 
 
 async def until_waiters(source: fencelock.aio.AsyncSource, count: int) -> None:
-    """Return when so many wait for the lock."""
+    """Wait until this many waiters are queued."""
     async with asyncio.timeout(30):
         while len((await source.info("a")).waiters) != count:  # noqa: ASYNC110 - it happens at the source
             await asyncio.sleep(0.005)
@@ -245,8 +245,9 @@ Make = Callable[[], Coroutine[Any, Any, Coroutine[Any, Any, Any]]]
 
 
 async def at_every_await(make: Make, check: Callable[[], Coroutine[Any, Any, None]]) -> int:
-    """Run what `make` makes, cancelled at its first suspension, its second, and so on until it ends before; `check`
-    after each. Returns the number of suspensions.
+    """Cancel a fresh coroutine of `make` at its first suspension, at its second, and so on until it ends earlier.
+
+    Call `check` after each, and return the number of suspensions.
     """
     for with_result in (False, True):
         for number in range(100):
@@ -264,7 +265,7 @@ async def at_every_await(make: Make, check: Callable[[], Coroutine[Any, Any, Non
 
 
 async def is_free(source: fencelock.aio.AsyncSource, path: Path) -> None:
-    """Check that nothing was left behind: no lease, no place in the queue, no pipe; the keeper may need a moment."""
+    """Check that nothing is left: no lease, no queue entry, no pipe; the keeper may need a moment."""
     async with asyncio.timeout(30):
         async with source.lock("a", ttl=TTL):
             pass
@@ -306,7 +307,7 @@ async def test_a_cancelled_block_leaves_nothing_behind(
 
 @pytest.mark.asyncio
 async def test_a_cancelled_wait_leaves_nothing_behind(aio_source: fencelock.aio.AsyncSource, tmp_path: Path) -> None:
-    """Held by another at first, and released once the waiter stands in line."""
+    """Another holder has the lock, and releases it once the waiter is queued."""
     holder = aio_source.lock("a", ttl=TTL)
     handovers: list[asyncio.Task[None]] = []
 
@@ -556,7 +557,7 @@ def test_two_loops_in_two_threads_share_a_source(tmp_path: Path) -> None:
 
 
 def test_a_lease_outlives_its_loop_and_can_be_given_back(tmp_path: Path) -> None:
-    """Nobody can be told of its loss then; that harms nobody."""
+    """Its loss reaches no listener then, which does no harm."""
     source = fencelock.aio.connect(f"sqlite:///{tmp_path / 'locks.db'}")
     told: list[str] = []
 

@@ -1,4 +1,4 @@
-"""The sync handles, over a real file: the manners of threading's locks, and what a lease tells."""
+"""The sync handles, over a real file: they behave like threading's locks, and leases report their end."""
 
 import copy
 import gc
@@ -30,7 +30,7 @@ TTL = 30.0
 
 
 def in_thread(function: Any) -> Any:
-    """Return what a function returns in a thread of its own."""
+    """Run a function in another thread, and return its result."""
     results: list[Any] = []
 
     def run() -> None:
@@ -47,7 +47,7 @@ def in_thread(function: Any) -> Any:
 
 @contextmanager
 def locked_file(source: fencelock.Source) -> Iterator[None]:
-    """Hold the file's write lock, as a process does that is frozen inside a transaction."""
+    """Hold the file's write lock, like a process that is frozen inside a transaction."""
     path = source.url.removeprefix("sqlite:///")
     native = sqlite3.connect(path, isolation_level=None)
     native.execute("BEGIN IMMEDIATE")
@@ -403,7 +403,7 @@ def test_waiting_for_the_loss_ends_with_the_release(source: fencelock.Source) ->
 def test_the_wait_for_the_loss_does_not_stand_in_the_way_of_a_signal_handler(
     source: fencelock.Source, line: int
 ) -> None:
-    """The pattern of every service: wait for the loss, and give the lease back on a signal, at whatever line."""
+    """The pattern of every service: wait for the loss, and release the lease on a signal, at any line."""
     lease = source.lock("a").acquire()
     assert lease is not None
     lines = iter(range(10**6))
@@ -449,7 +449,7 @@ def test_a_release_that_the_source_cannot_be_told_of_is_done_in_the_background(
 
 
 def impatient(source: fencelock.Source, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the source's callers wait a moment only for a file that is locked."""
+    """Shorten the time that the source's callers wait for a locked file."""
     monkeypatch.setattr(source, "_driver", SyncDriver(source._store, request_timeout_s=0.05))
 
 
@@ -672,7 +672,7 @@ def test_a_release_that_is_interrupted_in_search_of_its_lease_is_done_by_the_kee
 
 
 def interrupt_once(monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
-    """Have the next call of a record's method interrupted after its work, as a signal handler does that raises."""
+    """Interrupt the next call of a record's method after its work, like a signal handler that raises."""
     original = getattr(LeaseRecord, moment)
 
     def interrupted(self: Any, *arguments: Any) -> Any:

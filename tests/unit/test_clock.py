@@ -22,7 +22,7 @@ def test_the_three_units_are_one_clock_rounded_down() -> None:
 
 def test_a_signal_handler_that_raises_is_not_lost_inside_a_statement() -> None:
     class RaisedByHandlerError(Exception):
-        """What a user's handler raises."""
+        """The exception that a user's handler raises."""
 
     def handler(number: int, frame: FrameType | None) -> None:
         raise RaisedByHandlerError

@@ -1,4 +1,4 @@
-"""Guards beside locks: what their URLs say, and what they remember."""
+"""Guards whose URL names their locks: how the URL is parsed, and which keys they remember."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The drivers: what they answer themselves, what becomes of a connection, and of whoever is interrupted."""
+"""The drivers: the requests that they answer themselves, their connections, and interruptions."""
 
 import asyncio
 import gc
@@ -29,7 +29,7 @@ LOCK, CLAIM = "the-lock", "c1"
 
 
 class Pipe:
-    """A channel that a test can ring."""
+    """A channel that a test can notify."""
 
     def __init__(self) -> None:
         self._reader, self._writer = os.pipe()
@@ -69,7 +69,7 @@ class Ringing(FakeSource):
 
 
 def asking(*requests: Any) -> Generator[Any, Any, list[Any]]:
-    """A flow that asks one thing after another, and returns the replies."""
+    """A flow that yields requests one after another, and returns the replies."""
     replies = []
     for request in requests:
         replies.append((yield request))
@@ -77,7 +77,7 @@ def asking(*requests: Any) -> Generator[Any, Any, list[Any]]:
 
 
 def catching(request: Any) -> Generator[Any, Any, BaseException]:
-    """A flow that returns what was thrown into it."""
+    """A flow that returns the error that was thrown into it."""
     try:
         yield request
     except BaseException as error:
@@ -149,10 +149,10 @@ def test_what_a_source_raises_is_thrown_into_the_flow_and_its_connection_is_clos
 
 
 def test_an_error_keeps_nothing_alive_once_it_was_dealt_with() -> None:
-    """Connections and pipes on its way are to be closed then, and not when the collector comes."""
+    """Connections and pipes in its frames must be closed at that moment, not by the garbage collector."""
 
     class Held:
-        """Something in a frame that the error came through."""
+        """An object in a frame that the error passed through."""
 
     class FailingError(SourceError):
         """An error that can be referred to weakly."""
@@ -255,11 +255,11 @@ def test_connections_are_used_by_one_thread_at_a_time_and_a_few_are_kept() -> No
 
 
 class InterruptedHereError(Exception):
-    """What a signal handler raises."""
+    """The exception that a signal handler raises."""
 
 
 def test_a_connection_is_free_again_whose_taker_was_interrupted_before_he_could_say_so() -> None:
-    """Between two lines. After eight of them nobody in the process asked that source again."""
+    """The interruption comes between two lines. After eight of them no thread could ask that source again."""
     pool = BoundedPool(FakeSource(lambda request: None), 0.1, 1)
     permits: Any = pool._permits
 
@@ -312,7 +312,7 @@ def test_whoever_waits_after_the_end_has_begun_is_told_at_once(monkeypatch: pyte
 
 
 def descriptors_found(shutdown: Shutdown) -> set[int]:
-    """Return the descriptors that eight threads get which ask at the same time."""
+    """Return the descriptors of eight threads that ask at the same time."""
     barrier = threading.Barrier(8)
     found: list[int] = []
 

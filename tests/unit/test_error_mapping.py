@@ -1,4 +1,4 @@
-"""Errors that are raised as what they mean keep nothing alive that they came through."""
+"""Mapped errors keep nothing alive from the frames that they passed through."""
 
 import gc
 import weakref
@@ -12,7 +12,7 @@ from fencelock.stores.errors import ErrorMapper, raise_mapped
 
 
 class Held:
-    """Something that a caller has, a lease for one."""
+    """An object of a caller, for example a lease."""
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def by_call() -> None:
 
 
 def meet(way: Callable[[], None]) -> "weakref.ref[Held]":
-    """Meet an error in the way of a store, and return a reference to what this frame has had."""
+    """Map an error as a store does, and return a weak reference to an object of this frame."""
     held = Held()
     with suppress(SourceError):
         way()

@@ -54,7 +54,7 @@ def attempt() -> Attempt:
 
 
 def begun(*, may_wait: bool = True, timeout_ms: int | None = None) -> Hand:
-    """Return an acquire whose first claim, `c1`, was drawn at 1000 ms: it asks for the lock now."""
+    """Return an acquire whose first claim, `c1`, was drawn at 1000 ms: it now requests the lock."""
     hand = Hand(acquire(attempt(), may_wait=may_wait, timeout_ms=timeout_ms))
     assert hand.request == Draw()
     hand.reply(("c1", 1_000_900))
@@ -107,7 +107,7 @@ def test_a_lock_that_is_not_to_be_had_at_once_is_none() -> None:
 
 
 def test_a_free_lock_is_not_called_busy_because_a_claim_was_refused() -> None:
-    """The source may not be able to tell a fresh claim from a late one: then another one is drawn, timeout or not."""
+    """The source cannot always tell a fresh claim from a late one; the flow then draws another, at any time."""
     hand = begun(may_wait=False, timeout_ms=0)
     hand.reply(ClaimEnded(), ("c2", 1_001_000))
     assert hand.request == Acquire("the-lock", "c2", "me", TTL_MS, 1_001_000, may_wait=False)
@@ -125,7 +125,7 @@ def test_an_acquire_whose_claims_are_refused_again_and_again_gives_up_after_its_
 
 
 def test_a_claim_that_is_refused_after_a_lost_reply_is_ended() -> None:
-    """H5: the request whose reply was lost may be under way still, and would be granted to nobody."""
+    """H5: the request whose reply was lost may be under way still, and its grant would reach nobody."""
     hand = begun(may_wait=False, timeout_ms=0)
     first = hand.request
     assert hand.throw(OutcomeUnknownError("the reply never came")) == first
@@ -293,7 +293,7 @@ def each_request() -> list[Any]:
 
 
 def long_after(hand: Hand, error: BaseException) -> None:
-    """Throw an error in; to a waiter who asks whether its place is kept still, say that it is not."""
+    """Throw an error in; tell a waiter that polls again that its queue entry is gone."""
     is_in_line = POLL in hand.asked and isinstance(hand.request, (Poll, ReserveBlock))
     if hand.throw(error) == NOW and is_in_line:
         hand.reply(LONG_AFTER_MS)
@@ -355,7 +355,7 @@ def test_a_reply_that_is_lost_too_often_is_told(path: str, index: int) -> None:
 
 
 def in_line(timeout_ms: int | None = None) -> Hand:
-    """Return the flow of a waiter whose place was confirmed by a request of 1.5 s, and who looks again at 2 s."""
+    """Return the flow of a waiter whose queue entry a request confirmed at 1.5 s, and which polls again at 2 s."""
     hand = Hand(acquire(attempt(), may_wait=True, timeout_ms=timeout_ms))
     assert hand.reply(("c1", 1_000_000), Queued(9), None, 1_500, Queued(9), 1_501, None, 2_000) == POLL
     return hand
@@ -426,8 +426,8 @@ SOME_REPLIES = st.one_of(
 def test_whatever_a_source_replies_every_claim_but_the_last_is_over(
     replies: list[tuple[Any, int]], may_wait: bool, timeout_ms: int
 ) -> None:
-    """A claim is drawn anew only when the source has ended the last one, a grant has time left, and nothing is left
-    behind where nothing was got.
+    """The flow draws a new claim only when the source has ended the last one; a grant has time left; an acquire
+    without a grant leaves nothing behind.
     """
     source = Whimsical(replies)
     the_attempt = attempt()
@@ -445,7 +445,7 @@ def test_whatever_a_source_replies_every_claim_but_the_last_is_over(
 
 
 class Whimsical:
-    """A source and a clock that do what they are told, however odd; in the end, the source is unavailable."""
+    """A source and a clock that follow any script, however odd; at its end the source is unavailable."""
 
     def __init__(self, replies: list[tuple[Any, int]]) -> None:
         self._replies = iter(replies)
@@ -538,7 +538,7 @@ def test_an_epoch_that_somebody_else_raised_meanwhile_is_none() -> None:
 
 
 def test_raising_an_epoch_is_never_repeated_on_an_unknown_outcome() -> None:
-    """A second try would raise once more, or report that somebody else did."""
+    """A second try would raise once more, or report that another process did."""
     hand = Hand(renewal.raise_epoch("restored"))
     hand.reply(SourceInfo("source", 1, "history-1", 5, 4096))
     with pytest.raises(OutcomeUnknownError):

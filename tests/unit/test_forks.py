@@ -1,4 +1,4 @@
-"""The fork gate and the collector: a connection that nobody refers to is closed, and never in the midst of a fork."""
+"""The fork gate and the collector: an unreferenced connection is closed, and never during a fork."""
 
 import gc
 import sqlite3
@@ -73,7 +73,7 @@ def test_what_is_collected_in_the_midst_of_a_fork_is_closed_after_it(gate: SQLit
 
 
 def test_what_was_collected_just_before_a_fork_is_not_inherited(gate: SQLiteForkGate, path: Path) -> None:
-    """Its finalizer found the gate shut; without this, the child would be refused the file for no reason."""
+    """Its finalizer found the gate closed; otherwise the child would be refused the file without a reason."""
     database = opened(path)
     gate.is_shut = True
     del database
@@ -86,7 +86,7 @@ def test_what_was_collected_just_before_a_fork_is_not_inherited(gate: SQLiteFork
 def test_a_fork_waits_for_the_closing_of_what_was_collected(
     gate: SQLiteForkGate, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Closing works on the log, and takes locks of SQLite's own, which a child would find taken for ever."""
+    """Closing takes SQLite's own locks, which a child would find taken for ever."""
     monkeypatch.setattr(forks, "FORK_TIMEOUT_S", 60.0)
     closing, may_close = threading.Event(), threading.Event()
     order: list[str] = []

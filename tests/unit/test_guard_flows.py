@@ -1,4 +1,4 @@
-"""The guards' flows, driven by hand over a place in memory: what each asks for, decides and remembers."""
+"""The guards' flows, driven by hand over a target in memory: their requests, decisions and memory."""
 
 from collections.abc import Collection
 from typing import Any
@@ -31,7 +31,7 @@ OURS = sequencer(5)
 
 
 class Store(MemoryResourceSession):
-    """A session that keeps what it was asked, and can raise a mark in its user's transaction."""
+    """A session that records its requests, and can raise a mark in its user's transaction."""
 
     can_raise = False
 
@@ -402,7 +402,7 @@ def test_g5_no_operator_binds_a_durable_resource_to_a_source_in_memory() -> None
     ],
 )
 def test_g10_a_break_outranks_every_lease_up_to_its_token(found: Mark, is_raised: bool) -> None:
-    """The break's own claim may have sealed the resource: then it is raised out of its hands too."""
+    """The break's own claim may have sealed the resource: then the mark is raised above that claim too."""
     store = Store(found)
     run(store, admin.outrank(scope(), OURS, "me", "it hangs"))
     entry = ask.AuditEntry("break", "r", found.token, 5, "me", "it hangs")
@@ -418,7 +418,7 @@ def test_g10_a_break_whose_token_somebody_else_has_is_loud(claim: str) -> None:
 
 
 def test_g8_a_mark_above_the_sources_last_token_is_not_touched() -> None:
-    """It was raised since the source was asked, or the source went back: who tries again knows which."""
+    """It was raised since the source was asked, or the source went back: a retry shows which."""
     store = Store(mark(8))
     with pytest.raises(GuardError, match=r"has mark 8, and 7 is below it: try again.*`fencelock epoch --raise`"):
         run(store, admin.raise_to(scope(), source(7), "me", "why"))
@@ -427,7 +427,7 @@ def test_g8_a_mark_above_the_sources_last_token_is_not_touched() -> None:
 
 # --- stores that hold nothing still ---
 def conflicts(flow: Any, times: int, *, reply: Any) -> tuple[list[Any], Any]:
-    """Answer a flow's requests by `reply`, but refuse so many of its commits; return what was asked, and the result."""
+    """Answer a flow's requests by `reply`, but refuse this many of its commits; return the requests and the result."""
     asked: list[Any] = []
     try:
         request = next(flow)

@@ -1,4 +1,4 @@
-"""Hooks and logging: what is told, with which fields, to whom it cannot do harm, and that no secret is in it."""
+"""Hooks and logging: the events and their fields; a failing hook does no harm; no event holds a secret."""
 
 import asyncio
 import io
@@ -157,7 +157,7 @@ class Drawn:
 
 @contextmanager
 def everything_shown() -> Iterator[Callable[[], str]]:
-    """Turn all logging on, and yield what was logged and printed until now."""
+    """Turn all logging on, and yield a function that returns everything logged and printed so far."""
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
     handler.setFormatter(
@@ -196,7 +196,7 @@ def of(action: Callable[[], object]) -> BaseException:
 
 
 def live_through_everything(url: str, path: Path, heard: list[Event]) -> list[object]:
-    """Take a source, a guard and their errors through what they can do, and return all that a user gets to see."""
+    """Use a source and a guard in every way, errors included, and return everything that a user sees."""
     seen: list[object] = []
     app = path.with_name("app.db")
     with sqlite3.connect(app) as connection:

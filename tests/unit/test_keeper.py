@@ -1,4 +1,4 @@
-"""The keeper, looked at one round at a time with a clock that stands; its thread, where the thread is the point."""
+"""The keeper, one round at a time with a clock that moves on demand; its thread only where the test is about it."""
 
 import asyncio
 import gc
@@ -72,7 +72,7 @@ def stage(clock: Clock) -> Stage:
 
 
 def told(holding: Holding, count: int = 1) -> list[str]:
-    """Return what the listener of a lease was told, once it has been told so many times."""
+    """Wait until a lease's listener has been called this many times, and return the reasons."""
     wait_until(lambda: len(holding.told) >= count)
     return holding.told
 
@@ -260,7 +260,7 @@ def test_a_look_in_the_middle_of_a_renewal_does_not_end_a_lease(stage: Stage) ->
 
 
 def test_a_loss_that_somebody_else_saw_first_is_announced_too(stage: Stage) -> None:
-    """A holder that wakes after its deadline and releases at once is told all the same (H3)."""
+    """A holder that wakes after its deadline and releases at once learns of the loss, too (H3)."""
     holding = stage.hold()
     stage.look(0)
     stage.clock.pass_ms(TTL_MS)

@@ -78,7 +78,7 @@ def test_a_holder_follows_the_rules_of_names() -> None:
 
 
 def test_the_default_holder_is_asked_for_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A forked child is somebody else."""
+    """A forked child is another holder."""
     the_terms = options_of()
     before = the_terms.holder_now()
     assert str(os.getpid()) in before

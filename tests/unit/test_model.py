@@ -1,4 +1,4 @@
-"""The values of `model.py`: what they accept, what they refuse, and that none of them shows a claim."""
+"""The values of `model.py`: the values that they accept and refuse; none shows a claim."""
 
 import base64
 import json

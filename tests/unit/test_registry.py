@@ -1,4 +1,4 @@
-"""The scheme table: which store a URL means, what is refused and why, and stores that other packages bring."""
+"""The scheme table: the store of each URL, the refused URLs and their reasons, and stores of other packages."""
 
 import sys
 from collections.abc import Callable

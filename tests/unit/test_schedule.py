@@ -1,4 +1,4 @@
-"""The schedule of renewals: who is due, with whom, and when to look next."""
+"""The schedule of renewals: which leases are due together, and when to check next."""
 
 from typing import Any
 

@@ -1,8 +1,8 @@
 """The SQLite source against a model of it: any order of requests, late duplicates included, and any passing of time.
 
 The model is the rules and nothing else: tokens only grow and are minted with the grant (T1, T4), a repeated request of
-a holder gets its own token (T3), a claim is granted once (H4), nobody passes a living waiter (H7) and no waiter comes
-back from the dead (H8).
+a holder gets its own token (T3), a claim is granted once (H4), no claim overtakes a living waiter (H7), and no dead
+waiter returns (H8).
 """
 
 import shutil

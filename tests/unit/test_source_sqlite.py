@@ -1,4 +1,4 @@
-"""The SQLite source, request by request over a real file: what each answers, and what each leaves in the file."""
+"""The SQLite source, request by request over a real file: its replies, and the state that it leaves in the file."""
 
 import os
 import sqlite3
@@ -191,7 +191,7 @@ def test_write_waits_for_a_busy_file_and_gives_up_with_the_remedy(path: Path, cl
 
 
 def test_read_waits_while_another_process_recovers_the_log(path: Path, client: Client) -> None:
-    """Whoever finds the log's index broken rebuilds it under a lock, and nobody can read until it is done."""
+    """A process that finds the log's index broken rebuilds it under a lock, and no other can read meanwhile."""
     client.one_token()
     client.close()
     client.one_token()

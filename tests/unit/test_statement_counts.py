@@ -1,4 +1,4 @@
-"""What each operation costs SQLite, counted exactly: statements and transactions, so that neither grows unseen."""
+"""The exact number of SQLite statements and transactions of each operation, so that neither grows unnoticed."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
