@@ -1,6 +1,8 @@
 """Guards among threads and event loops: connections are never shared, and no thread waits for itself."""
 
 import asyncio
+import gc
+import signal
 import sqlite3
 import sys
 import threading
@@ -224,7 +226,7 @@ def shot_at(call: int, act: Callable[[], Any]) -> bool:
         sys.settrace(trace)
         act()
     except (Shot, fencelock.FencelockError, sqlite3.Error):
-        pass  # What a handler raises inside a callback of sqlite3's, that replaces by an error of its own.
+        pass
     finally:
         sys.settrace(tracer)
     return was_shot
@@ -246,3 +248,46 @@ def test_a_block_interrupted_by_a_signal_handler_anywhere_blocks_no_other(file: 
             act()
         assert call > 20
         assert lease.release()
+
+
+SHOTS = 12
+TEXTS = 60
+"""More than are prepared before the signal arrives."""
+COLUMNS = 1000
+"""So many columns are authorized one by one: preparing a statement is mostly the authorizer's work."""
+
+
+@pytest.mark.parametrize("is_caught", [False, True])
+def test_what_a_signal_handler_raises_inside_the_authorizer_stays_that(file: Path, is_caught: bool) -> None:
+    """sqlite3 drops what its authorizer raises, and says "not authorized" instead."""
+    guard, lease = fencelock.guard(url_of(file), resource=RESOURCE, lock=LOCK), HandmadeLease(5)
+    statement = f"SELECT {', '.join(['value'] * COLUMNS)} FROM reports -- "
+
+    def strike(*_: object) -> None:
+        raise Shot
+
+    def act(delay_s: float) -> None:
+        with guard.transaction(lease) as connection:
+            connection.execute("UPDATE reports SET value = value + 1")
+            signal.setitimer(signal.ITIMER_REAL, delay_s)
+            try:
+                for number in range(TEXTS):
+                    connection.execute(f"{statement}{number}")  # A new text, which is prepared anew.
+            except sqlite3.Error:
+                if not is_caught:
+                    raise
+
+    former = signal.signal(signal.SIGALRM, strike)
+    gc.disable()  # Python itself drops what is raised in a finalizer.
+    try:
+        for number in range(SHOTS):
+            with pytest.raises(Shot):
+                act(0.003 + number * 0.000_05)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        gc.enable()
+        signal.signal(signal.SIGALRM, former)
+    assert value_in(file) == 0
+    with guard.transaction(lease) as connection:
+        connection.execute("UPDATE reports SET value = 1")
+    assert value_in(file) == 1

@@ -123,9 +123,12 @@ FORMS = (
 )
 
 
-@pytest.mark.parametrize("scheme", ["", *registry.SOURCES])
-@pytest.mark.parametrize("lookup", [source_store, guard_store])
-def test_no_message_about_a_url_repeats_a_password(scheme: str, lookup: Callable[[str], Any]) -> None:
+LOOKUPS = [(source_store, scheme) for scheme in ("", *registry.SOURCES)]
+LOOKUPS += [(guard_store, scheme) for scheme in registry.GUARDS]
+
+
+@pytest.mark.parametrize(("lookup", "scheme"), LOOKUPS)
+def test_no_message_about_a_url_repeats_a_password(lookup: Callable[[str], Any], scheme: str) -> None:
     """However the URL is misspelt, and whatever of the password it does not escape."""
     refused = 0
     for form, password in product(FORMS, PASSWORDS):

@@ -11,9 +11,10 @@ import os
 import sqlite3
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fencelock.errors import FencelockError, SourceUnavailableError
 from fencelock.stores.sqlite.connection.database import Database
@@ -40,10 +41,16 @@ _LASTING = {
 """Actions whose effect on the connection outlasts the transaction."""
 
 
+_ALLOWED, _DENIED = 1, 2
+_JUDGED = 3
+"""So many arguments of the authorizer decide: the action, a name and a value. Two more follow."""
+
+
 class TransactionWatch:
     """The authorizer of a block connection. While `is_on`, it refuses to end the transaction and remembers the attempt.
 
     `is_changed` becomes true if a block changed the connection, or if a kept reference used it while it `is_idle`.
+    sqlite3 drops what its authorizer raises: an exception of a signal handler that runs there is `raised` again.
     """
 
     def __init__(self) -> None:
@@ -51,6 +58,7 @@ class TransactionWatch:
         self.is_idle = False
         self.is_changed = False
         self.attempt: str | None = None
+        self.raised: BaseException | None = None
 
     def begin(self) -> None:
         """Refuse the end of the transaction from now on: the user's block has it."""
@@ -62,20 +70,53 @@ class TransactionWatch:
         native.execute("PRAGMA foreign_keys = ON")
         # The file's own triggers read pragma_foreign_keys, which SQLite builds with an untrusted schema refuse.
         native.execute("PRAGMA trusted_schema = ON")
-        native.set_authorizer(self._authorize)
+        # A signal handler runs, and may raise, as a Python function begins: nothing in the function could catch that.
+        # So SQLite calls max(), which has no Python frame and hands each argument to a generator that is inside a `try`
+        # already. The first argument is SQLITE_OK. If a text or None outweighs it, sqlite3 gets no int, and denies.
+        weigh = self._weigh()
+        next(weigh)
+        native.set_authorizer(partial(max, sqlite3.SQLITE_OK, key=weigh.send))
         self.is_changed = False
+        self.raised = None
 
-    def _authorize(self, action: int, name: str | None, value: str | None, *_: str | None) -> int:
+    def _weigh(self) -> Generator[int, Any, None]:
+        """Weigh SQLITE_OK, the action and its four arguments, call after call.
+
+        A loop that begins with the first instruction of its `try` would jump back to an instruction before it.
+        """
+        while True:
+            try:
+                weight, given = 0, list[Any]()
+                while True:
+                    argument = yield weight
+                    if argument == sqlite3.SQLITE_OK:
+                        weight, given = _ALLOWED, []
+                    else:
+                        given.append(argument)
+                        is_denied = self.raised is not None or (len(given) == _JUDGED and self._denies(*given))
+                        weight = _DENIED if is_denied and not isinstance(argument, int) else 0
+            except GeneratorExit:
+                raise
+            except BaseException as error:
+                self.raised = error
+
+    def _denies(self, action: int, name: str | None, value: str | None) -> bool:
         if not self.is_on:
             # Preparing any statement on an idle connection means that somebody kept a reference to it.
             self.is_changed |= self.is_idle
-            return sqlite3.SQLITE_OK
+            return False
         if action == sqlite3.SQLITE_TRANSACTION and name != "BEGIN":
             self.attempt = name
-            return sqlite3.SQLITE_DENY
+            return True
         if action in _LASTING or (action == sqlite3.SQLITE_PRAGMA and value is not None):
             self.is_changed = True
-        return sqlite3.SQLITE_OK
+        return False
+
+    def raise_kept(self) -> None:
+        """Raise what a signal handler raised inside the authorizer, if there is anything."""
+        error, self.raised = self.raised, None
+        if error is not None:
+            raise error from None
 
 
 class SQLiteBlockConnection(Database):

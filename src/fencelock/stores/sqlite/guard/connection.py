@@ -33,10 +33,13 @@ class SQLiteGuardConnection:
 
     def perform(self, request: Any) -> Any:
         """Answer one request; a failure leaves no transaction open."""
+        watch = self.database.watch
         try:
-            return self._ANSWERS[type(request)](self, request)
+            reply = self._ANSWERS[type(request)](self, request)
+            watch.raise_kept()
         except FAULTS as error:
             self.rollback()
+            watch.raise_kept()
             if isinstance(error, sqlite3.IntegrityError) and isinstance(request, ask.Finish):
                 # A deferred constraint of the user's own tables: sqlite3's error describes it best.
                 raise
@@ -44,7 +47,9 @@ class SQLiteGuardConnection:
             raise GuardError(message) if message else self.database.map_error(error) from error
         except BaseException:
             self.rollback()
+            watch.raise_kept()
             raise
+        return reply
 
     def rollback(self) -> None:
         """Roll back the open transaction, if there is one; never raises."""
@@ -96,6 +101,7 @@ class SQLiteGuardConnection:
     def _finish(self, request: ask.Finish) -> None:
         watch = self.database.watch
         watch.is_on = False
+        watch.raise_kept()
         if watch.attempt is not None:
             raise ended_inside_error(watch.attempt)
         try:
@@ -155,6 +161,7 @@ class SQLiteGuardConnection:
 
     def map_error(self, error: BaseException) -> GuardError | None:
         """Return the GuardError for an error in the user's block; None if it is the user's own."""
+        self.database.watch.raise_kept()
         attempt = self.database.watch.attempt
         if attempt is not None and getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_AUTH:
             return ended_inside_error(attempt)
