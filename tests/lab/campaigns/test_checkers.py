@@ -249,6 +249,16 @@ def test_an_overlap_that_expiry_explains_is_counted() -> None:
     assert verdict.findings.information["overlaps that an expired lease explains"] == 1
 
 
+def test_the_order_of_many_who_wait_at_one_lock_is_decided() -> None:
+    script, swapped = Script(), Script()
+    for n in range(24):
+        script.acquire(f"p{n}", 1.0, 2.0 + n, 10 + n)
+        swapped.acquire(f"p{n}", 1.0 + n, 2.5 + n, 40 - n)
+    assert ("lock-not-exclusive", LOCK) not in undecided(script)
+    assert rules(script) == set()
+    assert "lock-not-exclusive" in rules(swapped)
+
+
 def test_a_history_without_a_final_state_is_undecided() -> None:
     verdict = judge(two_tenures().event(1.65, "quiet", patience=5.0).history())
     assert [(one.rule, one.place) for one in verdict.findings.undecided] == [("lost-write", RESOURCE)]

@@ -41,7 +41,9 @@ State = tuple[Any, ...]
 
 
 class Model(Protocol):
-    """A lock that does one thing at a time."""
+    """A lock that does one thing at a time. `is_ordered`: it never grants a lower token after a higher one."""
+
+    is_ordered: bool
 
     def step(self, state: State, call: LinearizedCall, now_ns: int) -> State | None:
         """Return the state after the call, which takes effect at this time at the latest; None if it cannot."""
@@ -49,6 +51,8 @@ class Model(Protocol):
 
 class Mutex:
     """One holder at a time, whatever its token. The state is the holder's call, or nothing."""
+
+    is_ordered = False
 
     def step(self, state: State, call: LinearizedCall, now_ns: int) -> State | None:
         """Grant it if it is free, or could have become free by now."""
@@ -59,6 +63,8 @@ class Mutex:
 
 class FencedMutex:
     """One holder at a time, and each has a higher token than the one before, which the state keeps as its last part."""
+
+    is_ordered = True
 
     def step(self, state: State, call: LinearizedCall, now_ns: int) -> State | None:
         """Grant it as a mutex does, with a token that is higher than the last."""
@@ -71,6 +77,8 @@ class FencedMutex:
 
 class ReentrantMutex:
     """A fenced mutex whose holder may enter again, under the same token. The state keeps how often it has."""
+
+    is_ordered = True
 
     def step(self, state: State, call: LinearizedCall, now_ns: int) -> State | None:
         """Grant it again to its holder, and otherwise as a fenced mutex does."""
@@ -140,8 +148,11 @@ class Search:
         seen = set(stack)
         while stack and self._steps_left >= 0:
             effected, state = stack.pop()
-            for other in self._pending.values():
-                if other.number in effected:
+            waiting = [other for other in self._pending.values() if other.number not in effected]
+            lowest = min((other.token for other in waiting if other.is_acquire), default=0)
+            for other in waiting:
+                # A higher token first would leave no order for the lower one, which has to take effect, too.
+                if self._model.is_ordered and other.is_acquire and other.token > lowest:
                     continue
                 self._steps_left -= 1
                 after = self._model.step(state, other, now_ns)
