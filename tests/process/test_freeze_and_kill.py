@@ -76,7 +76,7 @@ def test_a_holder_frozen_past_its_ttl_knows_at_once_that_it_is_over(
         assert notes[0].startswith(f"fencelock: the lease on lock 'a' with token {first} ")
     (reason,) = actor.hear()
     assert reason
-    assert actor.hear() is False, "it was not its own any more"
+    assert actor.hear() is False, "the lease was no longer its own"
     assert lease.is_valid
     assert source.info("a").token == lease.token
     assert lease.release()

@@ -59,7 +59,7 @@ class Client:
         return token
 
     def check_free_is_free(self, lock: str = "lock") -> None:
-        """Take the lock at the moment at which it is shown as nobody's any more, again and again."""
+        """Take the lock whenever it is shown as free, again and again."""
         for _ in range(TAKE_OVERS):
             self.token(lock, ttl_ms=1)
             while self.ask(ask.Inspect(lock)).is_held:

@@ -107,7 +107,7 @@ def test_a_lock_that_is_not_to_be_had_at_once_is_none() -> None:
 
 
 def test_a_free_lock_is_not_called_busy_because_a_claim_was_refused() -> None:
-    """The source cannot always tell a fresh claim from a late one; the flow then draws another, at any time."""
+    """The source cannot always tell a fresh claim from a late one: the flow draws another, even after its timeout."""
     hand = begun(may_wait=False, timeout_ms=0)
     hand.reply(ClaimEnded(), ("c2", 1_001_000))
     assert hand.request == Acquire("the-lock", "c2", "me", TTL_MS, 1_001_000, may_wait=False)

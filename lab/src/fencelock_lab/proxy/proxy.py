@@ -77,7 +77,7 @@ class Proxy:
         return self
 
     def close(self) -> None:
-        """End all connections, and accept none any more."""
+        """End all connections, and accept no more."""
         self.refuse()
         asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(DEADLINE_S)
         self._loop.call_soon_threadsafe(self._loop.stop)

@@ -55,7 +55,7 @@ class Network:
         return proxy.port
 
     def isolate(self, isolated: str | None) -> None:
-        """Cut a server off from all others; None: no server any more."""
+        """Cut a server off from all others; None: reconnect all."""
         for server, proxy in self._proxies:
             if isolated is None:
                 proxy.thaw()
@@ -68,7 +68,7 @@ class Network:
             proxy.cut()
 
     def close(self) -> None:
-        """End all connections, and accept none any more."""
+        """End all connections, and accept no more."""
         for _, proxy in self._proxies:
             proxy.close()
 

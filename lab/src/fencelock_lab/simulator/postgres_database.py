@@ -73,7 +73,7 @@ class SimulatedDatabase:
         text = next(file[name] for file in FUNCTIONS if name in file)
         for old, new in {**_ANEW, **_TOLD.get(name, {}), **changes}.items():
             if old not in text:
-                raise ConfigError(f"there is no {old!r} in the statement {name!r} any more")
+                raise ConfigError(f"the statement {name!r} no longer contains {old!r}")
             text = text.replace(old, new)
         self.native.execute(text.encode())
 

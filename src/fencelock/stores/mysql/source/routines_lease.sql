@@ -270,7 +270,7 @@ END;
 -- name: create_release
 -- End a claim for good, whether it holds the lock, waits, has ended or has not arrived yet. A claim never ends before it
 -- was drawn, whatever the clocks do. The common case, that it held the lock, returns no row. A claim of an earlier epoch
--- held nothing any more (H3).
+-- no longer held anything (H3).
 CREATE PROCEDURE fencelock_release(
     IN p_lock VARBINARY(512), IN p_claim VARCHAR(64) CHARACTER SET ascii, IN p_asked_us BIGINT)
 SQL SECURITY DEFINER MODIFIES SQL DATA
