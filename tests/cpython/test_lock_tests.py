@@ -19,9 +19,7 @@ lock_tests = pytest.importorskip("test.lock_tests", reason="this Python comes wi
 
 pytestmark = pytest.mark.reduced
 
-_CONDITION = (
-    "part of what threading.Condition asks of the lock inside it, by private names; a lease cannot be inside one"
-)
+_CONDITION = "part of what threading.Condition asks of an RLock, by private names; over one of ours it refuses to wait"
 DOES_NOT_APPLY = {
     "LockTests": {
         "test_at_fork_reinit": "a private way to free a lock in a forked child; here the parent keeps it (H6)",
