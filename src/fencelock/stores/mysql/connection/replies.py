@@ -65,11 +65,6 @@ class OpenRequest:
         if self._note.locked():
             self._note.release()
 
-    @property
-    def is_at_a_row(self) -> bool:
-        """Whether the next packet is one of the rows that the user reads one by one, each with a note of its own."""
-        return self._result is not None and self._result.unbuffered_active
-
     def end_with_last_row(self, packet: Any) -> None:
         """End the result with its last packet. The client does so a moment later, and if it were interrupted before, it
         would wait for another row.
@@ -117,8 +112,9 @@ class NotingConnection(OpenRequest, pymysql.Connection):
             return super().show_warnings()
 
     def _read_packet(self, packet_type: type[MysqlPacket] = MysqlPacket) -> Any:
-        if not self.is_at_a_row:
+        if self._result is None or not self._result.unbuffered_active:
             return super()._read_packet(packet_type)
+        # One of the rows that the user reads one by one: each has a note of its own.
         with self.reading(is_next=True):
             packet = super()._read_packet(packet_type)
             self.end_with_last_row(packet)
@@ -163,8 +159,9 @@ class AsyncNotingConnection(OpenRequest, aiomysql.Connection):
             return await super().show_warnings()
 
     async def _read_packet(self, packet_type: type[MysqlPacket] = MysqlPacket) -> Any:
-        if not self.is_at_a_row:
+        if self._result is None or not self._result.unbuffered_active:
             return await super()._read_packet(packet_type)
+        # One of the rows that the user reads one by one: each has a note of its own.
         with self.reading(is_next=True):
             packet = await super()._read_packet(packet_type)
             self.end_with_last_row(packet)
