@@ -56,7 +56,6 @@ class InTarget:
     """How the kit reads and writes the target."""
 
     session_type = PatientSession
-    interrupted_files = ("/fencelock/", "/tests/conformance/")
 
     def make_url(self):
         return f"memory://{self.folder.name}"

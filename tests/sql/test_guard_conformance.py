@@ -13,7 +13,6 @@ class InDatabase:
     """A fresh database for each check, with two tables."""
 
     database: Any
-    interrupted_files = ("/fencelock/", "/pymysql/", "/psycopg/")
 
     def setup_method(self) -> None:
         """The database comes first, by the fixture."""
@@ -42,8 +41,6 @@ class InDatabase:
         return rows[0][0] if rows else None
 
 
-# What PyMySQL was making when it was interrupted, a result or a socket, cannot be collected in order.
-@pytest.mark.filterwarnings("ignore:Exception ignored in. <(function MySQLResult|socket)")
 class TestSqlGuard(InDatabase, GuardConformance):
     pass
 

@@ -26,10 +26,6 @@ class GuardRig(Rig):
     """Whether the store itself refuses writes that present no token (G6)."""
     observes = True
     """Whether the store can count such writes instead of refusing them."""
-    interrupted_files: tuple[str, ...] = ("/fencelock/",)
-    """Parts of the names of the files in which a check raises a signal handler's exceptions. Add your store's, and its
-    client library's if that keeps no lock of the process taken then (gRPC does).
-    """
     url: str
     source_id: str
     history_id: str

@@ -6,11 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 from fencelock.testing.conformance.guard_rig import GuardRig
-from fencelock.testing.conformance.interrupts import HandlerExit, interrupted_at
 from fencelock.testing.conformance.rig import require
-
-INTERRUPTIONS = 60
-"""At how many places a block is interrupted: they are spread evenly from its beginning to its end."""
 
 
 class KeepingChecks(GuardRig):
@@ -51,24 +47,3 @@ class KeepingChecks(GuardRig):
                     await done
 
         self.loop.wait(write())
-
-    def test_an_interrupted_block_leaves_the_next_one_in_order(self) -> None:
-        """G11: the exception of a signal handler, anywhere in a block, leaves no half-used connection to later ones."""
-        if self.is_async:
-            return
-        guard = self.guard()
-        self.write(guard, self.sequencer(1), "first")
-        with interrupted_at(None, *self.interrupted_files) as whole:
-            self.write(guard, self.sequencer(2), "first")
-        before: str | None = "first"
-        for place in range(0, whole.places, max(1, whole.places // INTERRUPTIONS)):
-            value = f"interrupted at {place}"
-            # A client library in C may turn the exception into one of its own.
-            with suppress(Exception, HandlerExit), interrupted_at(place, *self.interrupted_files) as interruption:
-                self.write(guard, self.sequencer(3 + place), value)
-            found = self.value()
-            expected = {before, value} if interruption.has_come else {value}
-            require(found in expected, f"G11: a block is committed, or it is undone: {found!r}, not one of {expected}")
-            before = found
-        self.write(guard, self.sequencer(3 + whole.places), "last")
-        require(self.value() == "last", "G11: after interrupted blocks the next one is in order")
