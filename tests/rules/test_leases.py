@@ -475,6 +475,39 @@ def test_h4_release_in_a_block_ends_the_blocks_lease(source: fencelock.Source, w
     assert second.do(lock.release) is True
 
 
+def test_h4_a_block_that_ends_in_another_thread_ends_its_own_lease(
+    source: fencelock.Source, workers: list[Worker]
+) -> None:
+    """Frameworks close a generator, and the block in it, in any thread of their pool."""
+    lock = source.lock("lock", ttl=TTL)
+    first, second = workers
+    for _ in range(2):
+        lease = first.do(lock.__enter__)
+        second.do(lambda: lock.__exit__(None, None, None))
+        with pytest.raises(fencelock.LeaseReleasedError):
+            lease.check_valid()
+        assert not source.info("lock").is_held
+    with pytest.raises(fencelock.NotHeldError, match="acquire it first"):
+        first.do(lambda: lock.__exit__(None, None, None))
+
+
+def test_h4_a_thread_that_entered_no_block_ends_none_of_several(
+    source: fencelock.Source, workers: list[Worker]
+) -> None:
+    lock = source.lock("lock", ttl=TTL)
+    first, second = workers
+    first.do(lock.__enter__)
+    source.break_lock("lock", reason="test")
+    new = second.do(lock.__enter__)
+    with pytest.raises(fencelock.NotHeldError, match=r"2 others have\. Enter the lease itself"):
+        lock.__exit__(None, None, None)
+    assert new.is_valid
+    with pytest.raises(fencelock.LeaseLostError):
+        first.do(lambda: lock.__exit__(None, None, None))
+    lock.__exit__(None, None, None)
+    assert not source.info("lock").is_held
+
+
 def test_h4_each_release_of_a_thread_ends_a_lease_of_its_own(source: fencelock.Source, workers: list[Worker]) -> None:
     """Two frames of one thread: the inner one's lease came after the outer one's was broken."""
     lock = source.lock("lock", ttl=TTL)

@@ -349,6 +349,40 @@ async def test_a_task_that_is_cancelled_during_its_release_gives_the_lock_back(
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("kind", ["lock", "rlock"])
+async def test_a_cancelled_release_leaves_the_handle_without_the_lease(
+    aio_source: fencelock.aio.AsyncSource, kind: str
+) -> None:
+    """An RLock once kept the frame, and each later acquire of the task raised."""
+    lock = getattr(aio_source, kind)("a", ttl=TTL)
+    old = await lock.acquire()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0):
+            await lock.release()
+    assert lock.current is None
+    with pytest.raises(fencelock.NotHeldError):
+        await lock.release()
+    assert (await lock.acquire(timeout=10)).token > old.token
+    assert await lock.release() is True
+
+
+@pytest.mark.asyncio
+async def test_a_generator_that_the_loop_closes_releases_its_lock(aio_source: fencelock.aio.AsyncSource) -> None:
+    """The loop closes it in a task of its own."""
+    lock = aio_source.lock("a", ttl=TTL)
+
+    async def numbers() -> AsyncIterator[int]:
+        async with lock:
+            yield 1
+
+    async for _ in numbers():
+        break
+    gc.collect()
+    async with asyncio.timeout(10):
+        assert await lock.acquire() is not None
+
+
+@pytest.mark.asyncio
 async def test_the_bodys_cancellation_and_its_exceptions_are_never_replaced(
     aio_source: fencelock.aio.AsyncSource,
 ) -> None:

@@ -12,6 +12,7 @@ from fencelock._api.aio_lease import AsyncLease
 from fencelock._api.lock import BaseHandle, BaseLock
 from fencelock._api.lock_options import LockOptions, waiting
 from fencelock._api.own_leases import Holding, OwnLeases
+from fencelock.errors import FencelockError
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
@@ -55,7 +56,14 @@ class AsyncLock(BaseLock[AsyncLease]):
         As `Lock.release`.
         """
         own = self._held(self._find(self._own()))
-        is_ours = await own.lease.release()
+        try:
+            is_ours = await own.lease.release()
+        except FencelockError:
+            raise
+        except BaseException:
+            # Cancelled: the keeper sees to the release.
+            self._return(own)
+            raise
         self._return(own)
         return is_ours
 
@@ -68,7 +76,7 @@ class AsyncLock(BaseLock[AsyncLease]):
         lease = await self._source.take(self._options, True, self._options.timeout_ms)
         if lease is None:
             raise self._timed_out()
-        own.enter(lease)
+        self._enter(own, lease)
         return lease
 
     async def __aexit__(
@@ -77,7 +85,7 @@ class AsyncLock(BaseLock[AsyncLease]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        block = self._held(self._own().innermost_block())
+        block = self._held(self._find_block(self._own()))
         self._forget(block)
         await block.lease.leave_block(error)
 
@@ -123,7 +131,14 @@ class AsyncRLock(BaseHandle):
         lease, depth = holding.lease, holding.depth
         if lease is None:
             raise self._not_held()
-        is_ours = await lease.release() if depth == 1 else lease.is_valid
+        try:
+            is_ours = await lease.release() if depth == 1 else lease.is_valid
+        except FencelockError:
+            raise
+        except BaseException:
+            # Cancelled: the keeper sees to the release.
+            holding.end(depth)
+            raise
         holding.end(depth)
         return is_ours
 

@@ -9,6 +9,7 @@ frame that still believes in the old one.
 """
 
 import threading
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic
 
@@ -65,6 +66,8 @@ class BaseLock(BaseHandle, Generic[AnyLease]):
     def __init__(self, options: LockOptions) -> None:
         super().__init__(options)
         self._current: OwnLease[AnyLease] | None = None
+        self._blocks: list[OwnLease[AnyLease]] = []
+        """The `with` blocks that are open, in all threads."""
 
     def __repr__(self) -> str:
         return self._described(self._current is not None)
@@ -78,6 +81,16 @@ class BaseLock(BaseHandle, Generic[AnyLease]):
     def _find(self, own: OwnLeases[AnyLease]) -> OwnLease[AnyLease] | None:
         return own.newest() or self._current
 
+    def _find_block(self, own: OwnLeases[AnyLease]) -> OwnLease[AnyLease] | None:
+        """Return the block that ends: the thread's innermost one, or, if it has none, the only one that is open.
+
+        A generator, and the block in it, may be closed by another thread, or by a task of the event loop's own.
+        """
+        if (block := own.innermost_block()) is not None:
+            return block
+        others = self._blocks.copy()
+        return others[0] if len(others) == 1 else None
+
     def _held(self, found: OwnLease[AnyLease] | None) -> OwnLease[AnyLease]:
         if found is None:
             raise self._not_held()
@@ -87,9 +100,28 @@ class BaseLock(BaseHandle, Generic[AnyLease]):
         own.set_returned()
         self._drop_current(own)
 
+    def _enter(self, own: OwnLeases[AnyLease], lease: AnyLease) -> None:
+        self._blocks.append(own.enter(lease))
+
+    def _undo_enter(self, own: OwnLeases[AnyLease], lease: AnyLease) -> None:
+        own.undo_enter(lease)
+        for block in [block for block in self._blocks if block.lease is lease]:
+            self._forget(block)
+
     def _forget(self, block: OwnLease[AnyLease]) -> None:
         block.forget()
+        with suppress(ValueError):
+            self._blocks.remove(block)
         self._drop_current(block)
+
+    def _not_held(self) -> NotHeldError:
+        if len(self._blocks) > 1:
+            return NotHeldError(
+                f"lock {self.name!r} cannot be released: this thread or task has entered no block of this handle, and "
+                f"{len(self._blocks)} others have. Enter the lease itself, `with lock.acquire():`, where a block may "
+                f"end in another thread or task than it began in"
+            )
+        return super()._not_held()
 
     def _drop_current(self, own: OwnLease[AnyLease]) -> None:
         if self._current is own:
@@ -166,10 +198,10 @@ class Lock(BaseLock[Lease]):
         if lease is None:
             raise self._timed_out()
         try:
-            own.enter(lease)
+            self._enter(own, lease)
         except BaseException:
             # A signal handler raised at the last moment: `__exit__` will not run and release the lease (H5).
-            own.undo_enter(lease)
+            self._undo_enter(own, lease)
             lease.release_soon()
             raise
         return lease
@@ -183,14 +215,14 @@ class Lock(BaseLock[Lease]):
         own = self._of_thread.own
         block = None
         try:
-            block = self._held(own.innermost_block())
+            block = self._held(self._find_block(own))
             self._forget(block)
             block.lease.leave_block(error)
         except FencelockError:
             raise
         except BaseException:
             # A signal handler raised before the release was on its way: nobody else would see to it.
-            if (block := block or own.innermost_block()) is not None:
+            if (block := block or self._find_block(own)) is not None:
                 self._forget(block)
                 block.lease.release_soon()
             raise
