@@ -15,7 +15,7 @@ from fencelock._api.aio_lease import AsyncLost
 from fencelock._api.lease import Lost
 from fencelock._drivers.sync import SyncDriver
 from fencelock._keeper import keeper as keeper_module
-from fencelock._keeper.keeper import ABANDON_PAUSE_MS, MAX_ABANDONED_AT_ONCE, Keeper, Wake
+from fencelock._keeper.keeper import ABANDON_PAUSE_MS, MAX_ABANDONED_AT_ONCE, MAX_SLEEP_MS, Keeper, Wake
 from fencelock._keeper.record import EXPIRED, HELD, LOST, RELEASED, Listeners
 from fencelock.errors import LeaseExpiredError, LeaseLostError, OutcomeUnknownError, SourceUnavailableError
 from fencelock.hooks import Event, Hooks
@@ -283,6 +283,17 @@ def test_a_released_lease_is_neither_renewed_nor_lost(stage: Stage) -> None:
     assert stage.source.asked == []
     assert holding.record.state == RELEASED
     assert holding.told == []
+
+
+def test_a_released_lease_is_forgotten_long_before_its_beat(stage: Stage) -> None:
+    """With a ttl of a day, the leases of a busy program once piled up for eight hours."""
+    for number in range(3):
+        record = stage.hold(f"c{number}").record
+        stage.look(MAX_SLEEP_MS)
+        record.leave_held(RELEASED, "it was released")
+    stage.look(MAX_SLEEP_MS)
+    assert list(stage.keeper._schedule) == []
+    assert stage.source.asked == []
 
 
 def test_a_lease_that_was_released_during_its_renewal_is_not_lost(stage: Stage) -> None:

@@ -86,6 +86,7 @@ class Keeper:
         self._schedule = Schedule()
         self._abandoned: dict[str, Abandon] = {}
         self._retry_ms = 0
+        self._drop_ms = 0
         self._idle_since_ms = 0
         self._callback_thread = CallbackThread()
         self._background = BackgroundThread("fencelock-keeper")
@@ -220,9 +221,13 @@ class Keeper:
 
     def _renew(self) -> None:
         now_ms = self._now_ms()
-        if not self._schedule.is_due(now_ms):
+        is_due = self._schedule.is_due(now_ms)
+        if is_due or now_ms >= self._drop_ms:
+            # At a beat alone, the leases of a long ttl that were released would pile up for hours.
+            self._schedule.drop_ended()
+            self._drop_ms = now_ms + MAX_SLEEP_MS
+        if not is_due:
             return
-        self._schedule.drop_ended()
         for driver, records in self._schedule.take_due(now_ms):
             try:
                 beat = driver.run(renewal.renew(tuple((record.lock, record.claim) for record in records)))

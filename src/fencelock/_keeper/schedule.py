@@ -65,7 +65,7 @@ class Schedule:
                 del self._groups[key]
 
     def drop_ended(self) -> None:
-        """Forget the leases that their holders released since the last beat."""
+        """Forget the leases that their holders released meanwhile."""
         for group in list(self._groups.values()):
             for record in [record for record in group.records.values() if record.state != HELD]:
                 self.remove(record)
