@@ -28,6 +28,36 @@ COMMITTED = (
 """A note for an error that leaves a block although it is committed."""
 
 
+class _Entry:
+    """A guarded transaction that is registered with its lease, and with its thread or task.
+
+    A signal handler may raise anywhere, in `end` too. What stayed registered would bar every later block of the thread,
+    and a release would wait for it. So `end` is called twice if need be, and once more with the last reference.
+    """
+
+    __slots__ = ("_block", "_credential", "_open_block")
+
+    def __init__(self, url: str, credential: Credential) -> None:
+        self._credential = credential
+        self._block = object()
+        self._open_block = OpenBlock(url)
+
+    def __del__(self) -> None:
+        """End the block if nothing else has ended it."""
+        if hasattr(self, "_open_block"):
+            self.end()
+
+    def begin(self, task: object) -> None:
+        """Register the block; GuardError if the thread or task has one already."""
+        self._credential.enter_guarded(self._block)
+        self._open_block.begin(task)
+
+    def end(self) -> None:
+        """Unregister the block if it is registered."""
+        self._open_block.end()
+        self._credential.leave_guarded(self._block)
+
+
 class Fencing:
     """A lease, and the resources that one of its transactions may write."""
 
@@ -41,14 +71,14 @@ class Fencing:
         """Register a guarded transaction of the lease; refuse a nested one, in which a thread or task would wait for
         itself.
         """
-        block, open_block = object(), OpenBlock(self._core.scope.url)
+        entry = _Entry(self._core.scope.url, self._credential)
         try:
-            self._credential.enter_guarded(block)
-            open_block.begin(task)
+            entry.begin(task)
             yield
-        finally:
-            open_block.end()
-            self._credential.leave_guarded(block)
+            entry.end()
+        except BaseException:
+            entry.end()
+            raise
 
     def seal(self) -> None:
         """Seal the resources that this tenure has not sealed, over the guard's own connection."""
