@@ -159,6 +159,23 @@ async def test_an_acquire_that_fails_makes_room() -> None:
     last.cancel()
 
 
+async def test_h7_a_try_at_the_end_of_a_long_line_does_not_overtake(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It once asked after a tenth of a second, before those who had come first, and got the lock."""
+    monkeypatch.setattr(turns, "MIN_WAIT_S", SOON_S)
+    source = Held()
+    waiting = [source.acquire(holder) for holder in "abc"]
+    late = [source.acquire("d", may_wait=False, timeout_ms=0), source.acquire("e", timeout_ms=1)]
+    await source.has_asked("a")
+    for holder in "ade":
+        source.answers[holder].set_result(GRANTED)
+    assert await asyncio.gather(*late) == [None, None]
+    assert source.holders == ["a", "b"]
+    for holder in "bc":
+        source.answers[holder].set_result(GRANTED)
+    assert [grant.token for grant in await asyncio.gather(*waiting)] == [1, 1, 1]
+    assert source.driver._turns._lines == {}
+
+
 # --- a request that hangs ---
 async def test_a_request_that_hangs_holds_a_timed_acquire_up_until_its_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "MIN_WAIT_S", 0.0)

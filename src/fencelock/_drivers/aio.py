@@ -104,15 +104,16 @@ class AsyncDriver:
         return await self._run(flow, None)
 
     async def run_in_turn(
-        self, lock: str, timeout_ms: int | None, begin: Callable[[int | None], SourceFlow[Result]]
-    ) -> Result:
+        self, lock: str, timeout_ms: int | None, begin: Callable[[int | None], SourceFlow[Result | None]]
+    ) -> Result | None:
         """Run an acquire of the lock as soon as those that began earlier on this loop are in its queue.
 
-        `begin` makes the flow; it is passed what is left of the timeout.
+        `begin` makes the flow; it is passed what is left of the timeout. None if that passed before its turn came.
         """
         turn = self._turns.enter(lock)
         try:
-            return await self._run(begin(await turn.wait(timeout_ms)), turn)
+            left_ms = await turn.wait(timeout_ms)
+            return None if turn.is_late else await self._run(begin(left_ms), turn)
         finally:
             turn.leave()
 

@@ -2,8 +2,8 @@
 
 Promise: an acquire asks the source as soon as the acquires of the same lock that began before it on the same loop have
 been answered, because requests on different connections overtake each other. An acquire that ends in any way makes room
-for the next. One whose request hangs holds each other one up until that one's own timeout, and for STALL_S at most;
-then they go ahead of it.
+for the next. One whose timeout passes while others before it are answered ends without asking: it is late. One whose
+request hangs holds each other one up until that one's own timeout, and for STALL_S at most; then they go ahead of it.
 Never: a round trip more, a wait for another lock's acquire, or an order among the loops of several threads.
 """
 
@@ -38,6 +38,8 @@ class Turn:
         self._has_come: asyncio.Future[None] = self._loop.create_future()
         self._line = lines.setdefault(key, _Line(monotonic()))
         self._line.turns.append(self)
+        self.is_late = False
+        """Whether the timeout passed behind a line that moves: to ask now would overtake those that wait in it."""
         self._call_first()
 
     async def wait(self, timeout_ms: int | None) -> int | None:
@@ -48,6 +50,7 @@ class Turn:
             now_s = monotonic()
             stalled_s = self._line.moved_s + STALL_S
             if now_s >= started_s + patience_s:
+                self.is_late = self._line.moved_s > started_s
                 break
             if now_s >= stalled_s:
                 self._line.turns.popleft()
