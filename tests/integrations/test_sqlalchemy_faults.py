@@ -129,6 +129,8 @@ def test_g3_a_block_that_is_idle_for_longer_than_its_lease_is_ended(guarded: Gua
 
     def idle(it: Any) -> None:
         write("frozen")(it)
+        # What the server shows first may be older than the transaction.
+        wait_until(lambda: guarded.rows(IDLE[guarded.kind]) != [])
         wait_until(lambda: guarded.rows(IDLE[guarded.kind]) == [])
         it.execute(PING)
 
