@@ -3,20 +3,36 @@
 from contextlib import suppress
 from itertools import count
 
+import pymysql
 import pytest
 from django.db import connection
-from sqlalchemy import text
+from pymysql.constants import COMMAND
+from sqlalchemy import Connection, text
 
+from fencelock import SourceUnavailableError
 from fencelock.integrations.django import fenced
-from fencelock.testing.conformance.interrupts import INTERRUPTS, interrupted_at
 from tests.integrations.alchemy import Stack
 from tests.integrations.databases import GuardedDatabase
 from tests.integrations.djangos import connected_to
 from tests.support.guards import HandmadeLease
+from tests.support.interrupts import INTERRUPTS, HandlerError, interrupted_at
 
 REGISTERING = ("/integrations/fencing.py", "/_api/guard_core.py")
 """The files that register a block with its lease and its thread."""
+LATE = "UPDATE plain SET value = 'late' WHERE id = 1"
 file_only = pytest.mark.parametrize("empty", ["sqlite"], indirect=True)
+mysql_only = pytest.mark.parametrize("empty", ["mysql"], indirect=True)
+
+
+def ask(question: str) -> str:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT %s", [question])
+        (row,) = cursor.fetchall()
+    return str(row[0])
+
+
+def nothing(target: Connection) -> None:
+    target.execute(text("SELECT 1"))
 
 
 @file_only
@@ -25,11 +41,11 @@ def test_a_block_of_sqlalchemy_bars_no_later_one(guarded: GuardedDatabase) -> No
     stack = Stack("connection", guarded)
     for place in count():
         with suppress(*INTERRUPTS), interrupted_at(place, *REGISTERING) as interruption:
-            stack.fenced(lease, lambda target: target.execute(text("SELECT 1")), guard=guard)
+            stack.fenced(lease, nothing, guard=guard)
         assert lease.open_transactions == 0
         if not interruption.has_come:
             break
-        stack.fenced(lease, lambda target: target.execute(text("SELECT 1")), guard=guard)
+        stack.fenced(lease, nothing, guard=guard)
     stack.close()
     assert place > 20, "the block ran in these files"
 
@@ -47,3 +63,52 @@ def test_a_block_of_django_bars_no_later_one(guarded: GuardedDatabase) -> None:
             with fenced(lease, guard=guard):
                 connection.ensure_connection()
     assert place > 20, "the block ran in these files"
+
+
+@mysql_only
+@pytest.mark.parametrize("request_name", ["fencelock_offer", "fencelock_take_back"])
+def test_a_request_interrupted_in_django_answers_no_other(
+    guarded: GuardedDatabase, request_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = pymysql.Connection.query
+
+    def query(native: pymysql.Connection, sql: str, unbuffered: bool = False) -> int:
+        if request_name not in sql:
+            return original(native, sql, unbuffered)
+        monkeypatch.undo()
+        native._execute_command(COMMAND.COM_QUERY, sql)
+        raise HandlerError
+
+    with connected_to(guarded):
+        assert ask("before") == "before"
+        monkeypatch.setattr(pymysql.Connection, "query", query)
+        with pytest.raises(HandlerError), fenced(HandmadeLease(5), guard=guarded.guard()):
+            pass
+        assert [ask("1"), ask("2")] == ["1", "2"]
+
+
+@mysql_only
+def test_a_block_of_django_takes_no_earlier_reply_for_its_own(guarded: GuardedDatabase) -> None:
+    with connected_to(guarded):
+        connection.ensure_connection()
+        connection.connection._execute_command(COMMAND.COM_QUERY, LATE)
+        with (
+            pytest.raises(SourceUnavailableError, match="earlier statement"),
+            fenced(HandmadeLease(5), guard=guarded.guard()),
+        ):
+            pass
+        assert [ask("1"), ask("2")] == ["1", "2"]
+        with fenced(HandmadeLease(5), guard=guarded.guard()):
+            assert ask("3") == "3"
+
+
+@mysql_only
+def test_a_block_of_sqlalchemy_takes_no_earlier_reply_for_its_own(guarded: GuardedDatabase) -> None:
+    stack = Stack("connection", guarded)
+    lease, guard = HandmadeLease(5), guarded.guard()
+    stack.target.connection.driver_connection._execute_command(COMMAND.COM_QUERY, LATE)
+    with pytest.raises(SourceUnavailableError, match="earlier statement"):
+        stack.fenced(lease, nothing, guard=guard)
+    stack.free()
+    stack.fenced(lease, nothing, guard=guard)
+    stack.close()

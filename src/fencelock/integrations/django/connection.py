@@ -60,6 +60,14 @@ class DjangoConnection:
             kind = SourceUnavailableError if is_broken else SourceError
             first = str(error).partition("\n")[0] or type(error).__name__
             raise kind(f"{self._url} refused it ({first}): nothing of this transaction was written") from error
+        except FencelockError as error:
+            if isinstance(error, SourceUnavailableError):
+                self.connection.close()
+            raise
+        except BaseException:
+            # It is unknown how far the driver has come: its next statement could read the reply to this one.
+            self.connection.close()
+            raise
 
     def map_error(self, error: Exception, *, is_commit: bool) -> FencelockError | None:
         """Return the FencelockError for an error that leaves the block; None if it is the user's own."""

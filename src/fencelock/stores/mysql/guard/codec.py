@@ -10,6 +10,9 @@ import math
 from collections.abc import Generator, Iterable
 from typing import Any, ClassVar, NamedTuple
 
+import pymysql
+from pymysql.constants import CR
+
 from fencelock.model import Mark, Sequencer
 from fencelock.protocol import guard_requests as ask
 from fencelock.stores.mysql.connection.wire import Row, Rows, Value, decode_text, literals, quoted
@@ -195,6 +198,12 @@ class MySQLCallerCodec(MySQLGuardCodec):
 
     def _present(self, request: ask.Present) -> Trips:
         answers = yield self.fill(SQL.offer, **_offered(request))
+        if [len(row) for rows in answers for row in rows] != [1]:
+            # A driver that was interrupted before a reply takes it for the reply to its next statement.
+            raise pymysql.OperationalError(
+                CR.CR_COMMANDS_OUT_OF_SYNC,
+                "the connection gave the reply to an earlier statement, which was interrupted: use another one",
+            )
         return _others(answers)
 
     def _unpresent(self, request: ask.Unpresent) -> Trips:
