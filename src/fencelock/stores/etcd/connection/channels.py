@@ -47,6 +47,8 @@ LATE_S = 1.0
 """How much later than its timeout the end of a call in the background may be told."""
 _STARTS_SERVING_THREAD = "_run_channel_spin_thread"
 """gRPC's function that starts the thread which serves all calls in the background of one channel."""
+_LOCKING = {threading.Condition.__enter__.__code__, threading.Condition.__exit__.__code__}
+"""The only Python code that runs while gRPC takes or frees a lock."""
 Metadata = tuple[tuple[str, str], ...]
 
 
@@ -243,6 +245,15 @@ def is_unserved(error: BaseException) -> bool:
     """Return whether the thread that could not be started is the one that serves the channel."""
     frames = traceback.walk_tb(error.__traceback__)
     return any(frame.f_code.co_name == _STARTS_SERVING_THREAD for frame, _ in frames)
+
+
+def may_keep_lock(error: BaseException) -> bool:
+    """Return whether a signal handler raised the error while gRPC was taking or freeing the lock of a channel.
+
+    Then the lock may stay taken, and every later call on the channel would wait for ever.
+    """
+    frames = traceback.walk_tb(error.__traceback__)
+    return any(frame.f_code in _LOCKING for frame, _ in frames)
 
 
 def close_unserved(channel: Any) -> None:

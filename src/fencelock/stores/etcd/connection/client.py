@@ -30,6 +30,7 @@ from fencelock.stores.etcd.connection.channels import (
     Method,
     codec,
     keep_discarded,
+    may_keep_lock,
 )
 from fencelock.stores.etcd.connection.errors import is_stale_login, map_error, may_succeed_elsewhere, was_never_sent
 from fencelock.stores.etcd.connection.forks import GATE
@@ -121,7 +122,16 @@ class EtcdClient:
         try:
             channel = self._channels.channel(attempt.member)
             call = channel.callable(attempt.method)
-            return call(attempt.request, timeout=attempt.request_timeout_s, metadata=attempt.metadata)
+            try:
+                return call(attempt.request, timeout=attempt.request_timeout_s, metadata=attempt.metadata)
+            except grpc.RpcError:
+                raise
+            except BaseException as error:
+                if may_keep_lock(error):
+                    channel.keep()
+                    # All new: another thread may wait for that lock for ever, and hold one of ours meanwhile.
+                    self._channels = EtcdChannels(self.info)
+                raise
         finally:
             GATE.leave(under_way)
 
