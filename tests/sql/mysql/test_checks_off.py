@@ -13,7 +13,7 @@ from fencelock.stores.mysql.guard.store import MySQLGuard
 from tests.sql.dialect import install, run
 from tests.sql.guarded import Guarded
 from tests.sql.mysql.dialect import code_of
-from tests.support.guards import LOCK, sequencer
+from tests.support.guards import LOCK, HandmadeLease, sequencer
 
 WRITE = "CALL fencelock_write_and_commit(%s, %s, %s, 'claim', 'source', 'history', 0)"
 
@@ -99,3 +99,13 @@ def test_observe_mode_counts_every_write_of_a_session_whose_time_stands_still(gu
         for _ in range(3):
             run(native, "UPDATE reports SET value = CONCAT(value, '.') WHERE id = 1")
         assert observed() == 6
+
+
+def test_g6_a_block_that_switches_checks_off_leaves_the_next_tenure_its_seal(guarded: Guarded) -> None:
+    guard = guarded.guard()
+    for token in (5, 6):
+        with guard.transaction(HandmadeLease(token)) as native:
+            run(native, "SET check_constraint_checks = 0")
+            run(native, "UPDATE reports SET value = %s", str(token))
+        del native
+    assert guarded.database.value("SELECT value FROM reports") == "6"

@@ -48,6 +48,8 @@ CREATE PROCEDURE fencelock_begin(
     p_resources LONGTEXT CHARACTER SET ascii, p_claim VARBINARY(64), p_hold VARCHAR(20), p_limit_s INT UNSIGNED)
 MODIFIES SQL DATA SQL SECURITY DEFINER
 BEGIN
+    -- An earlier block on this connection, or the server's default, may have switched it off.
+    /*M!100201 SET SESSION check_constraint_checks = 1; */
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
     START TRANSACTION READ WRITE;
     SET @fencelock_presented = ',';
