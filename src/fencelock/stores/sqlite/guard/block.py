@@ -14,11 +14,14 @@ import time
 from collections.abc import Callable, Generator
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from fencelock.errors import FencelockError, SourceUnavailableError
+from fencelock.errors import FencelockError, GuardError, SourceUnavailableError
 from fencelock.stores.sqlite.connection.database import Database
 from fencelock.stores.sqlite.connection.errors import BUSY, FAULTS, Fault, code_of
+
+if TYPE_CHECKING:
+    from types import GeneratorType
 
 Result = TypeVar("Result")
 
@@ -50,7 +53,8 @@ class TransactionWatch:
     """The authorizer of a block connection. While `is_on`, it refuses to end the transaction and remembers the attempt.
 
     `is_changed` becomes true if a block changed the connection, or if a kept reference used it while it `is_idle`.
-    sqlite3 drops what its authorizer raises: an exception of a signal handler that runs there is `raised` again.
+    sqlite3 drops what its authorizer raises: an exception of a signal handler that runs there is `raised` again, and
+    the connection counts as changed.
     """
 
     def __init__(self) -> None:
@@ -59,6 +63,15 @@ class TransactionWatch:
         self.is_changed = False
         self.attempt: str | None = None
         self.raised: BaseException | None = None
+        self._weigher: GeneratorType[int, Any, None] | None = None
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether Python ended the authorizer, which denies everything since then, cached statements excepted.
+
+        It is what happens at the limit of recursion: a generator that cannot go on has ended.
+        """
+        return self._weigher is not None and self._weigher.gi_frame is None
 
     def begin(self) -> None:
         """Refuse the end of the transaction from now on: the user's block has it."""
@@ -73,9 +86,9 @@ class TransactionWatch:
         # A signal handler runs, and may raise, as a Python function begins: nothing in the function could catch that.
         # So SQLite calls max(), which has no Python frame and hands each argument to a generator that is inside a `try`
         # already. The first argument is SQLITE_OK. If a text or None outweighs it, sqlite3 gets no int, and denies.
-        weigh = self._weigh()
-        next(weigh)
-        native.set_authorizer(partial(max, sqlite3.SQLITE_OK, key=weigh.send))
+        self._weigher = cast("GeneratorType[int, Any, None]", self._weigh())
+        next(self._weigher)
+        native.set_authorizer(partial(max, sqlite3.SQLITE_OK, key=self._weigher.send))
         self.is_changed = False
         self.raised = None
 
@@ -84,9 +97,11 @@ class TransactionWatch:
 
         A loop that begins with the first instruction of its `try` would jump back to an instruction before it.
         """
+        given: list[Any]
         while True:
             try:
-                weight, given = 0, list[Any]()
+                # No call: at the limit of recursion it would fail again and again.
+                weight, given = 0, []
                 while True:
                     argument = yield weight
                     if argument == sqlite3.SQLITE_OK:
@@ -99,6 +114,7 @@ class TransactionWatch:
                 raise
             except BaseException as error:
                 self.raised = error
+                self.is_changed = True
 
     def _denies(self, action: int, name: str | None, value: str | None) -> bool:
         if not self.is_on:
@@ -112,11 +128,24 @@ class TransactionWatch:
             self.is_changed = True
         return False
 
-    def raise_kept(self) -> None:
-        """Raise what a signal handler raised inside the authorizer, if there is anything."""
-        error, self.raised = self.raised, None
-        if error is not None:
-            raise error from None
+    def raise_dropped(self, reported: BaseException | None = None) -> None:
+        """Raise what sqlite3 dropped, if there is anything; `reported` is the error that came of it, if one did."""
+        if self.raised is not None:
+            try:
+                raise self.raised from None
+            finally:
+                self.raised = None  # No local name: the exception would refer to itself, and to all of its frames.
+        if self.has_failed and (reported is None or is_denial(reported)):
+            raise GuardError(
+                "Python could not check a statement of the guarded transaction, so SQLite refused it, and nothing of "
+                "the block was written: the limit of recursion was reached there, or memory ran out. Use the "
+                "connection in less deep calls, or raise the limit (sys.setrecursionlimit)"
+            ) from reported
+
+
+def is_denial(error: BaseException) -> bool:
+    """Return whether the error is a refusal by the authorizer."""
+    return getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_AUTH
 
 
 class SQLiteBlockConnection(Database):
@@ -249,6 +278,7 @@ class SQLiteBlockConnection(Database):
         try:
             return native is None or (
                 not self.watch.is_changed
+                and not self.watch.has_failed
                 and not native.in_transaction
                 and native.isolation_level is None
                 and native.row_factory is None

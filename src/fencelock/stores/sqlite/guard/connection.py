@@ -12,7 +12,7 @@ from fencelock.errors import GuardError, UnfencedWriteError
 from fencelock.model import Mark
 from fencelock.protocol import guard_requests as ask
 from fencelock.stores.sqlite.connection.errors import FAULTS
-from fencelock.stores.sqlite.guard.block import SQLiteBlockConnection
+from fencelock.stores.sqlite.guard.block import SQLiteBlockConnection, is_denial
 from fencelock.stores.sqlite.guard.marks import SQLiteMarks, trigger_message
 from fencelock.stores.sqlite.guard.protection import protect, read_protections, unprotect
 
@@ -36,18 +36,18 @@ class SQLiteGuardConnection:
         watch = self.database.watch
         try:
             reply = self._ANSWERS[type(request)](self, request)
-            watch.raise_kept()
+            watch.raise_dropped()
         except FAULTS as error:
             self.rollback()
-            watch.raise_kept()
+            watch.raise_dropped(error)
             if isinstance(error, sqlite3.IntegrityError) and isinstance(request, ask.Finish):
                 # A deferred constraint of the user's own tables: sqlite3's error describes it best.
                 raise
             message = trigger_message(error)
             raise GuardError(message) if message else self.database.map_error(error) from error
-        except BaseException:
+        except BaseException as error:
             self.rollback()
-            watch.raise_kept()
+            watch.raise_dropped(error.__cause__ or error)
             raise
         return reply
 
@@ -101,7 +101,7 @@ class SQLiteGuardConnection:
     def _finish(self, request: ask.Finish) -> None:
         watch = self.database.watch
         watch.is_on = False
-        watch.raise_kept()
+        watch.raise_dropped()
         if watch.attempt is not None:
             raise ended_inside_error(watch.attempt)
         try:
@@ -161,9 +161,9 @@ class SQLiteGuardConnection:
 
     def map_error(self, error: BaseException) -> GuardError | None:
         """Return the GuardError for an error in the user's block; None if it is the user's own."""
-        self.database.watch.raise_kept()
+        self.database.watch.raise_dropped(error)
         attempt = self.database.watch.attempt
-        if attempt is not None and getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_AUTH:
+        if attempt is not None and is_denial(error):
             return ended_inside_error(attempt)
         message = trigger_message(error)
         return UnfencedWriteError(message) if message else None

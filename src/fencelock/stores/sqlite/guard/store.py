@@ -50,11 +50,10 @@ class SQLiteIdleConnections:
 
     def give_back(self, connection: SQLiteGuardConnection) -> None:
         """Keep the connection for reuse, unless its user has changed it; close the leftmost if there are too many."""
-        watch = connection.database.watch
-        if self._is_closed or watch.is_changed:
+        if self._is_closed or not connection.database.is_unchanged():
             connection.database.close()
             return
-        watch.is_idle = True
+        connection.database.watch.is_idle = True
         self._idle.append(connection)
         if len(self._idle) > MAX_IDLE_CONNECTIONS:
             self._close_leftmost()
