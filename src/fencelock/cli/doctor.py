@@ -41,7 +41,7 @@ def doctor(source: str | None, guards: tuple[str, ...], as_json: bool) -> int:
 
     \b
     Example:
-      fencelock doctor --guard sqlite:////srv/app.db
+      fencelock doctor --source sqlite:////srv/locks.db --guard sqlite:////srv/app.db
     """
     stores = {url: guard_store(url) for url in guards}
     with fencelock.connect(source) as connected:
