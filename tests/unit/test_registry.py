@@ -76,6 +76,8 @@ def test_url_must_be_text(url: object) -> None:
         "sqlite:///x/",
         "sqlite:///:memory:",
         "sqlite:///a\0b",
+        "sqlite:///locks.db?timeout=5",
+        "sqlite:////srv/locks.db?mode=rw&password=secret",
     ],
 )
 def test_sqlite_url_that_names_no_file_is_refused(url: str) -> None:
@@ -83,6 +85,7 @@ def test_sqlite_url_that_names_no_file_is_refused(url: str) -> None:
         source_store(url)
     assert not isinstance(caught.value, UnknownSchemeError)
     assert "\0" not in str(caught.value)
+    assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -96,6 +99,7 @@ def test_sqlite_url_that_names_no_file_is_refused(url: str) -> None:
         ("postgresql://host/db", "postgresql://host/db"),
         ("user:secret@host/db", "…@host/db"),
         ("nothing", "nothing"),
+        ("host=db user=me password=secret", "host=…"),
     ],
 )
 def test_shown_url_has_no_password(url: str, shown: str) -> None:

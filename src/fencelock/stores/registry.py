@@ -86,10 +86,14 @@ def _scheme(url: object) -> str:
 
 
 def shown_url(url: str) -> str:
-    """Return the URL without user, password and options, which only a URL with a host can have."""
+    """Return the URL without user, password and options, which only a URL with a host can have.
+
+    Of text that is no URL, nothing that follows a "=" is shown: it may be libpq's `host=db password=secret`.
+    """
     scheme, separator, rest = url.partition("://")
     if not separator:
-        scheme, rest = "", url
+        name, equals, _ = url.partition("=")
+        scheme, rest = "", f"{name}=…" if equals else url
     elif scheme and rest.startswith("/"):
         return url
     _, at, target = rest.rpartition("@")

@@ -7,6 +7,7 @@ Never: changes a setting of the user's file by opening it.
 """
 
 import os
+import re
 import sqlite3
 import stat
 import time
@@ -31,6 +32,7 @@ BUSY_TIMEOUT_S = 5.0
 """How long a request waits for another process's write transaction before SourceUnavailableError."""
 
 Result = TypeVar("Result")
+_OPTIONS = re.compile(r"\?\w+=")
 _BUSY_PAUSE_MIN_S = 0.000_05
 _BUSY_PAUSE_MAX_S = 0.005
 
@@ -47,6 +49,11 @@ def path_of(url: str) -> Path:
     name = rest[1:]
     if not name or name == ":memory:" or name.endswith("/"):
         raise ConfigError("a SQLite URL names no file: a lock must outlive the process, so it needs a file on disk")
+    if _OPTIONS.search(name):
+        # Another library would leave them out of the name. Then one URL would mean two files, and two locks.
+        raise ConfigError(
+            "a SQLite URL has no options, and all of its path is the file's name: leave out the '?' and what follows it"
+        )
     if "\0" in name:
         raise ConfigError("a SQLite URL contains U+0000: leave it out")
     return Path(os.path.abspath(name))
