@@ -1,7 +1,7 @@
 """A process that acquires and releases locks, and prints each token that it was granted: `granter.py '{"url": …}'`.
 
 Settings, as JSON: `url`; `locks` to take in turn; `count`, after which it prints "done" and waits to be killed (0: it
-goes on for ever; SIGTERM ends it in good order); `block`, the tokens of a reserved block; `boot_id` and
+goes on for ever; SIGTERM ends it in good order); `ttl` in seconds; `block`, the tokens of a reserved block; `boot_id` and
 `time_namespace`, of the kernel that it is to believe in; `without`, a protection to leave out, so that a test sees what
 it is for: "flush" or "skip".
 """
@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from itertools import count, islice
 from typing import Any
@@ -50,13 +51,14 @@ def main() -> None:
     with fencelock.connect(settings["url"]) as connected:
         connected.install()
         leave_out(settings.get("without"))
-        locks = [connected.lock(name) for name in settings["locks"]]
+        locks = [connected.lock(name, ttl=settings.get("ttl", 30.0)) for name in settings["locks"]]
         for turn in islice(count(), settings.get("count") or None):
             lock = locks[turn % len(locks)]
             with lock as lease:
                 os.write(1, f"{lock.name} {lease.token}\n".encode())
         os.write(1, b"done\n")
-        signal.pause()
+        while True:  # signal.pause() would sleep on if SIGTERM came just before it.
+            time.sleep(0.05)
 
 
 if __name__ == "__main__":

@@ -103,7 +103,7 @@ def test_t1_processes_that_are_killed_and_started_again_get_new_tokens(
     moments = random.Random(1)
     running: list[subprocess.Popen[bytes]] = []
     for turn in range(12):
-        running.append(start("granter.py", told, locks=[f"lock {turn % 2}", f"own {turn}"], block=BLOCK))
+        running.append(start("granter.py", told, locks=[f"lock {turn % 2}", f"own {turn}"], block=BLOCK, ttl=1.0))
         if len(running) == 3:
             enough = (told.stat().st_size if told.exists() else 0) + moments.randrange(200, 3000)
             wait_until(lambda: told.exists() and told.stat().st_size > enough)  # noqa: B023 - called at once

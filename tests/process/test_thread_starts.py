@@ -29,7 +29,7 @@ SAME_THREADS = ["sync", pytest.param("async", marks=pytest.mark.campaign)]
 """For stores whose two APIs differ only in threads that SQLite's test shows as well."""
 ENDS_S = 100
 """How long the program may take; it has shorter limits for each step."""
-SHORT_TTL_S = 0.6
+SHORT_TTL_S = 2.0
 MAX_STARTS = 100
 KEEPER = {"fencelock-callbacks", "fencelock-keeper"}
 """What every store needs."""

@@ -53,7 +53,7 @@ BEGIN
         SET message = LEFT(CONCAT('FL002 ', message, 'an operator has raised it. Stop'), 128);
         SIGNAL SQLSTATE 'FL002' SET MESSAGE_TEXT = message;
     ELSEIF m_claim <> p_claim OR m_history_id <> p_history_id THEN
-        SET message = LEFT(CONCAT('FL003 ', message, 'another claim has sealed it with this token'), 128);
+        SET message = LEFT(CONCAT('FL003 ', message, 'another lease has sealed it with this token'), 128);
         SIGNAL SQLSTATE 'FL003' SET MESSAGE_TEXT = message;
     END IF;
     SET message = LEFT(CONCAT('FL002 ', message, 'its own holder closed it'), 128);
