@@ -1,9 +1,9 @@
 """A process that acquires and releases locks, and prints each token that it was granted: `granter.py '{"url": …}'`.
 
-Settings, as JSON: `url`; `locks` to take in turn; `ttl` in seconds; `count`, after which it prints "done" and waits to be
-killed (0: it goes on for ever; SIGTERM ends it in good order); `block`, the tokens of a reserved block; `boot_id` and
-`time_namespace`, of the kernel that it is to believe in; `without`, a protection to leave out, so that a test sees what
-it is for: "flush" or "skip".
+Settings, as JSON: `url`; `locks` to take in turn; `ttl` in seconds; `count`, after which it prints "done" and waits to
+be killed (0: it goes on for ever; SIGTERM ends it in good order); `block`, the tokens of a reserved block; `boot_id`
+and `time_namespace`, of the kernel that it is to believe in; `without`, a protection to leave out, so that a test sees
+what it is for: "flush" or "skip".
 """
 
 import json
