@@ -7,7 +7,7 @@ import gc
 import sqlite3
 import sys
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -61,6 +61,28 @@ def test_g11_a_block_interrupted_anywhere_leaves_the_next_one_in_order(file: Pat
             step_in(connection, value)
 
     walk(file, stride, act)
+
+
+def test_g11_an_interrupted_query_of_the_guard_keeps_no_lock_while_its_exception_lives(file: Path) -> None:
+    guard = fencelock.guard(url_of(file), resource=RESOURCE, lock=LOCK)
+    with closing(sqlite3.connect(file)) as database:
+        database.execute("PRAGMA journal_mode = DELETE")  # A reader bars a writer there.
+    kept: list[BaseException] = []
+    for place in count():
+        interruption = None
+        try:
+            with (
+                interrupted_at(place, "/fencelock/stores/sqlite/guard/marks.py") as interruption,
+                guard.transaction(HandmadeLease(place + 5)) as connection,
+            ):
+                step_in(connection, -1)
+        except EXPECTED as error:
+            kept.append(error)
+        with guard.transaction(HandmadeLease(place + 6)) as connection:
+            step_in(connection, place)
+        if interruption is not None and not interruption.has_come:
+            break
+    assert len(kept) == place > 3
 
 
 def test_g11_a_statement_at_the_limit_of_recursion_leaves_the_next_block_in_order(file: Path) -> None:

@@ -104,7 +104,7 @@ MUTANTS = (
     Mutant("G8 a mark is replaced", _MARK_SQL, "WHEN EXISTS (SELECT 1 FROM fencelock_mark WHERE resource = NEW.resource)", "WHEN 0", _ENFORCED),
     Mutant("G8 a mark is deleted", _MARK_SQL, "BEFORE DELETE ON fencelock_mark\nBEGIN", "BEFORE DELETE ON fencelock_mark\nWHEN 0\nBEGIN", _ENFORCED),
     Mutant("G6 the tables do not look at the mark", _TABLE_SQL, "CREATE TRIGGER main.{trigger} BEFORE {kind} ON {table}\nWHEN NOT EXISTS (\n    SELECT 1 FROM fencelock_seal AS seal JOIN fencelock_mark AS mark USING (resource, token, claim)\n    WHERE seal.resource = {resource} AND NOT mark.is_closed\n)\nBEGIN\n    SELECT RAISE", "CREATE TRIGGER main.{trigger} BEFORE {kind} ON {table}\nWHEN NOT EXISTS (SELECT 1 FROM fencelock_seal WHERE resource = {resource})\nBEGIN\n    SELECT RAISE", _ENFORCED),
-    Mutant("H7 tasks overtake each other", "_drivers/aio.py", "begin(await turn.wait(timeout_ms))", "begin(timeout_ms)", "tests/unit/test_turns.py"),
+    Mutant("H7 tasks overtake each other", "_drivers/aio.py", "left_ms = await turn.wait(timeout_ms)", "left_ms = timeout_ms", "tests/unit/test_turns.py"),
     Mutant("G6 a BLOB is written without a token", "stores/sqlite/guard/protection.py", "    if mode == ENFORCE:\n", "    if False:\n", "tests/rules/test_guard_blobs.py"),
     Mutant("G6 another resource's seal will do", _TABLE_SQL, "WHERE seal.resource = {resource} AND NOT mark.is_closed\n)\nBEGIN\n    SELECT RAISE", "WHERE NOT mark.is_closed\n)\nBEGIN\n    SELECT RAISE", _ENFORCED),
     Mutant("H5 a refusal after a lost reply", "_flows/retry.py", "if is_in_doubt and isinstance(reply, Busy)", "if False and isinstance(reply, Busy)", _FLOWS),

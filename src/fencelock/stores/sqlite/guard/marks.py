@@ -29,12 +29,13 @@ class SQLiteMarks:
     def ask(self, statement: str, parameters: Any = ()) -> list[Any]:
         """Run a query and return its rows as tuples, whatever factories the user set on the connection."""
         native = self.native
+        cursor = native.cursor()
         text_factory, native.text_factory = native.text_factory, str
         try:
-            cursor = native.cursor()
             cursor.row_factory = None
             return cursor.execute(statement, parameters).fetchall()
         finally:
+            cursor.close()  # An interrupted query would keep the file's read lock as long as the exception lives.
             native.text_factory = text_factory
 
     def has_schema(self) -> bool:
