@@ -7,6 +7,7 @@ A literal contains only digits: texts are hexadecimal, so no mode, character set
 backslash or a percent sign.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +19,10 @@ from fencelock.stores.mysql.connection.client import AsyncMySQLConnection, MySQL
 Row = tuple[Any, ...]
 Rows = list[Row]
 Value = str | bytes | int | None
+_ENDS = re.compile(
+    r"\s*(?:(commit|begin(?!\s+not)|start\s+transaction|rollback(?!(?:\s+work)?\s+to)|xa)|set\b.*\b(autocommit))\b",
+    re.IGNORECASE | re.DOTALL,
+)
 
 
 def results(native: MySQLConnection, statement: str) -> list[Rows]:
@@ -75,3 +80,10 @@ def literals(values: Mapping[str, Value]) -> dict[str, str]:
 def quoted(identifier: str) -> str:
     """Return an identifier in backticks, which every SQL mode accepts."""
     return "`" + identifier.replace("`", "``") + "`"
+
+
+def ending_word(statement: str | bytes) -> str | None:
+    """Return the word by which a statement ends the open transaction, in capitals; None if it ends none."""
+    text = statement.decode(errors="replace") if isinstance(statement, (bytes, bytearray)) else str(statement)
+    found = _ENDS.match(text)
+    return None if found is None else found[found.lastindex or 0].upper()

@@ -8,7 +8,6 @@ server refuses, or compares with the mark. A failed request leaves no transactio
 connection in doubt is closed. The block's own errors stay the client's.
 """
 
-import re
 import select
 from contextlib import suppress
 from typing import Any, ClassVar
@@ -30,7 +29,7 @@ from fencelock.stores.mysql.connection.client import (
 )
 from fencelock.stores.mysql.connection.errors import error_number
 from fencelock.stores.mysql.connection.url import MySQLConnectionInfo
-from fencelock.stores.mysql.connection.wire import Rows, results, results_async
+from fencelock.stores.mysql.connection.wire import Rows, ending_word, results, results_async
 from fencelock.stores.mysql.guard.codec import SQL, MySQLBlockCodec, SeparateConnection
 from fencelock.stores.mysql.guard.errors import (
     RECORD_CHANGED,
@@ -53,10 +52,6 @@ REQUEST_TIMEOUT_S = 60.0
 DDL_WAIT_S = 5
 """How long `protect` waits for open writers of a table."""
 SETTLE_SEPARATE = SQL.settle_separate.format(limit_s=DDL_WAIT_S)
-_ENDS = re.compile(
-    r"\s*(?:(commit|begin(?!\s+not)|start\s+transaction|rollback(?!(?:\s+work)?\s+to)|xa)|set\b.*\b(autocommit))\b",
-    re.IGNORECASE | re.DOTALL,
-)
 _ROLLED_BACK = {ER.LOCK_DEADLOCK, RECORD_CHANGED}
 
 
@@ -89,9 +84,8 @@ class MySQLBlockState(BlockState):
         if self.is_in_block:
             if self.is_rolled_back:
                 raise ended_inside()
-            text = statement.decode(errors="replace") if isinstance(statement, (bytes, bytearray)) else str(statement)
-            if (found := _ENDS.match(text)) is not None:
-                self.refuse(found[found.lastindex or 0].upper())
+            if (word := ending_word(statement)) is not None:
+                self.refuse(word)
 
     def note_error(self, error: pymysql.Error) -> None:
         """Remember that the server rolled back the transaction: it would run later statements in the next one."""

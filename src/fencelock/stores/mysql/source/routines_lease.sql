@@ -2,9 +2,8 @@
 -- schema, routines_lease, routines_history. Routines run with their owner's rights, and each ends its own transaction.
 
 -- name: create_refuse_session
--- Refuse a session that would decide on an old snapshot or in a time that jumps, or that has switched MariaDB's CHECKs
--- off, which any session may; and a server that takes no writes: `read_only` may not stop the account that owns the
--- routines.
+-- Refuse a session that would decide on an old snapshot, in a time that jumps, or without MariaDB's CHECKs, which any
+-- session may switch off; and a server that takes no writes: `read_only` may not stop the owner of the routines.
 CREATE PROCEDURE fencelock_refuse_session() SQL SECURITY INVOKER NO SQL
 BEGIN
     IF CONCAT(@@global.read_only) NOT IN ('0', 'OFF') THEN
@@ -70,8 +69,7 @@ END;
 
 -- name: create_live_head
 -- The head of the queue of a lock whose row is locked; NULL if it is empty. Waiters in front that have expired are
--- removed (H7), and do not come back (H8). A time left greater than the ttl, after the clock was set back, counts as the
--- ttl.
+-- removed (H7), and do not come back (H8). A time left above the ttl, after the clock was set back, counts as the ttl.
 CREATE PROCEDURE fencelock_live_head(
     IN p_lock VARBINARY(512), IN p_epoch BIGINT, IN p_now_us BIGINT, OUT p_ticket BIGINT)
 SQL SECURITY DEFINER MODIFIES SQL DATA
