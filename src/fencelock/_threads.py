@@ -11,6 +11,9 @@ from contextlib import contextmanager
 
 from fencelock.errors import SourceUnavailableError
 
+_AT_EXIT = "new thread at interpreter shutdown"
+"""What Python 3.12 and later say once the main thread has ended."""
+
 
 class BackgroundThread:
     """A daemon thread that is started when it is needed, and again after its end."""
@@ -83,6 +86,10 @@ def start_error(error: RuntimeError) -> SourceUnavailableError:
 
 def start_problem(error: RuntimeError) -> str:
     """Return why a thread could not be started, and what to do, as a sentence without its full stop."""
+    if _AT_EXIT in str(error):
+        return (
+            "this process is ending, and Python starts no thread any more: acquire the lock before the main thread ends"
+        )
     return (
         f"this process could not start a thread ({error}): it has reached a limit on threads. Raise the limit "
         f"(`ulimit -u`, the container's pids limit), or try again when other threads have ended"
@@ -91,7 +98,7 @@ def start_problem(error: RuntimeError) -> str:
 
 def is_start_failure(error: BaseException) -> bool:
     """Return whether an exception that passed through other code is that of a thread that could not be started."""
-    return isinstance(error, RuntimeError) and "start new thread" in str(error)
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in ("start new thread", _AT_EXIT))
 
 
 @contextmanager

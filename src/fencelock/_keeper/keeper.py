@@ -90,13 +90,17 @@ class Keeper:
         self._idle_since_ms = 0
         self._callback_thread = CallbackThread()
         self._background = BackgroundThread("fencelock-keeper")
+        self._has_stopped = False
 
     # --- called by other threads -------------------------------------------------------------------------------------
     def start(self) -> None:
         """Start its thread and the callbacks' thread, unless they run; SourceUnavailableError if one cannot be started.
 
-        Call it before each acquire: a lease that nobody renews, or whose loss cannot be told, must not be granted.
+        Call it before each acquire: a lease that nobody renews, or whose loss cannot be told, must not be granted. The
+        exception is an exit handler that runs after `stop`: what it acquires lasts for its ttl.
         """
+        if self._has_stopped:
+            return
         self._callback_thread.start()
         self._background.start(self._run)
 
@@ -124,7 +128,8 @@ class Keeper:
         self._inbox.put(Over(record, record.listeners))
 
     def stop(self, timeout_s: float) -> None:
-        """Release every held lease, and wait at most `timeout_s` for that."""
+        """Release every held lease, and wait at most `timeout_s` for that. The thread does not start again."""
+        self._has_stopped = True
         if self._background.is_running:
             self._inbox.put(Stop())
             self._background.join(timeout_s)
