@@ -113,6 +113,22 @@ def test_a_locked_file_is_unavailable_and_its_marks_can_be_read(
     assert ask(locked, "SELECT name FROM sqlite_schema WHERE name LIKE 'fencelock%'") == []
 
 
+def test_a_commit_that_waits_too_long_for_a_kept_cursor_names_it(
+    open_guard: Opener, tmp_path: Path, impatient: None
+) -> None:
+    file = make_file(tmp_path / "app.db", journal="delete")
+    with plain(file) as connection:
+        connection.execute("INSERT INTO reports VALUES (2, 0), (3, 0)")
+    guard, lease, kept = open_guard(file), HandmadeLease(5), []
+    write(guard, lease, "first", then=lambda connection: kept.append(connection.execute("SELECT * FROM reports")))
+    with pytest.raises(SourceUnavailableError, match="this one has kept a cursor or a BLOB handle"):
+        write(guard, lease, "second")
+    assert value_in(file) == "first"
+    kept.clear()
+    write(guard, lease, "third")
+    assert value_in(file) == "third"
+
+
 def test_a_commit_waits_for_readers_in_rollback_journal_mode(
     open_guard: Opener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

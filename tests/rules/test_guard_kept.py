@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from fencelock import GuardError
 from fencelock.stores.sqlite.guard.store import MAX_IDLE_CONNECTIONS
-from tests.support.guards import HandmadeLease, Opener, value_in, write
+from tests.support.guards import HandmadeLease, Opener, ask, make_file, plain, value_in, write
 from tests.support.helpers import wait_until
 
 pytestmark = pytest.mark.reduced
@@ -91,3 +92,30 @@ def test_g11_connections_that_are_kept_for_ever_do_not_fill_the_pool(open_guard:
     wait_until(is_reused)
     with pytest.raises(sqlite3.ProgrammingError, match="closed database"):
         kept[0].execute("SELECT 1")
+
+
+# --- a statement that is not finished ---
+UNFINISHED: dict[str, Callable[[sqlite3.Connection], Any]] = {
+    "blob": lambda connection: connection.blobopen("free", "value", 1),
+    "returning": lambda connection: connection.execute("INSERT INTO free (value) VALUES (1), (2), (3) RETURNING id"),
+}
+
+
+@pytest.mark.parametrize("begin", UNFINISHED.values(), ids=UNFINISHED)
+def test_a_block_that_ends_in_the_middle_of_its_own_statement_is_refused_at_once(
+    open_guard: Opener, tmp_path: Path, journal: str, begin: Callable[[sqlite3.Connection], Any]
+) -> None:
+    """SQLite's error there is the one for a file that others have locked, for which the guard would wait."""
+    file = make_file(tmp_path / "app.db", "reports", "free", journal=journal)
+    with plain(file) as connection:
+        connection.execute("UPDATE free SET value = x'00'")
+    guard, lease, kept = open_guard(file), HandmadeLease(5), []
+    with pytest.raises(GuardError, match="in the middle of its own statement, and nothing of it was written"):
+        write(guard, lease, "undone", then=lambda connection: kept.append(begin(connection)))
+    if journal == "delete":
+        kept.clear()  # A reader there, as SQLite has it, until the program closes it.
+    write(guard, lease, "next")
+    assert value_in(file) == "next"
+    assert ask(file, "SELECT value FROM free") == [(b"\0",)]
+    with plain(file) as connection:
+        connection.execute("UPDATE free SET value = 'fine'")

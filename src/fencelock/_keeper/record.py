@@ -6,9 +6,9 @@
       └──fork, in the child───────> inherited
 
 Promise: one thread moves the record out of `held`, once and for good; only the source's answer to that release, "not
-yours", still changes what it was (H3). A renewal never moves the deadline of a lease
-that was over when its reply arrived, nor of one that was reported to be over. Never: I/O, or a mutex held while a
-user's code runs; a strong reference to a user's object, which may refer to the lease.
+yours", still changes what it was (H3). A renewal never moves the deadline of a lease that was over when its reply
+arrived, nor of one that was reported to be over. Never: I/O, or a mutex held while a user's code runs; a strong
+reference to a user's object, which may refer to the lease.
 """
 
 import threading

@@ -30,6 +30,8 @@ Result = TypeVar("Result")
 _COMMIT = "COMMIT -- by fencelock"
 _ROLLBACK = "ROLLBACK -- by fencelock"
 _LEGACY = getattr(sqlite3, "LEGACY_TRANSACTION_CONTROL", -1)
+_UNFINISHED = "SQL statements in progress"
+"""Part of SQLite's message at COMMIT; the error's number is that of a file which others have locked."""
 _READER_PAUSE_S = 0.000_5
 
 
@@ -197,7 +199,7 @@ class SQLiteBlockConnection(Database):
         """Commit, and wait for the readers of a file in rollback-journal mode.
 
         OutcomeUnknownError if the system did not confirm it; sqlite3.IntegrityError if a deferred constraint of the
-        user's tables is violated.
+        user's tables is violated; GuardError if a statement of the user's is not finished.
         """
         self.watch.is_on = False
         give_up = 0.0
@@ -208,12 +210,23 @@ class SQLiteBlockConnection(Database):
             except sqlite3.IntegrityError:
                 raise
             except FAULTS as error:
+                if _UNFINISHED in str(error):
+                    raise unfinished_error() from error
+                if code_of(error) not in BUSY:
+                    raise self.map_error(error, is_commit=True) from error
                 now = time.monotonic()
                 give_up = give_up or now + self.request_timeout_s
-                if code_of(error) not in BUSY or now >= give_up:
-                    raise self.map_error(error, is_commit=True) from error
+                if now >= give_up:
+                    raise self._readers_error() from error
             time.sleep(_READER_PAUSE_S)
         self.is_inside = False
+
+    def _readers_error(self) -> SourceUnavailableError:
+        return SourceUnavailableError(
+            f"{self.path} was read for more than {self.request_timeout_s:g} s, and a commit waits for readers: some "
+            f"process is frozen or slow while it reads, or this one has kept a cursor or a BLOB handle of an earlier "
+            f"block; end that process or close the cursor, then try again"
+        )
 
     def rollback(self) -> None:
         """Roll back the open transaction, if there is one, whatever the user did to the connection; never raises."""
@@ -287,3 +300,11 @@ class SQLiteBlockConnection(Database):
             )
         except sqlite3.ProgrammingError:  # The user closed it.
             return False
+
+
+def unfinished_error() -> GuardError:
+    """Return the error for a block at whose end a statement that writes has not finished."""
+    return GuardError(
+        "the guarded block ended in the middle of its own statement, and nothing of it was written: inside the block, "
+        "close() each BLOB handle, read all rows of RETURNING or close() its cursor, and wait for the block's threads"
+    )
