@@ -8,6 +8,7 @@ import pytest
 from django.db import connection
 from pymysql.constants import COMMAND
 from sqlalchemy import Connection, text
+from sqlalchemy.orm import Session
 
 from fencelock import SourceUnavailableError
 from fencelock.integrations.django import fenced
@@ -109,6 +110,54 @@ def test_a_block_of_sqlalchemy_takes_no_earlier_reply_for_its_own(guarded: Guard
     stack.target.connection.driver_connection._execute_command(COMMAND.COM_QUERY, LATE)
     with pytest.raises(SourceUnavailableError, match="earlier statement"):
         stack.fenced(lease, nothing, guard=guard)
+    stack.free()
+    stack.fenced(lease, nothing, guard=guard)
+    stack.close()
+
+
+def interrupt_late(native: pymysql.Connection) -> None:
+    """Send a statement, and lose its reply to an exception that the block catches."""
+    with suppress(HandlerError):
+        native._execute_command(COMMAND.COM_QUERY, LATE)
+        raise HandlerError
+
+
+@mysql_only
+@pytest.mark.parametrize("question", [None, "SELECT 'taken back', ''"])
+def test_a_block_of_django_that_is_one_reply_behind_ends_with_an_error(
+    guarded: GuardedDatabase, question: str | None
+) -> None:
+    def interrupted() -> None:
+        with fenced(HandmadeLease(5), guard=guarded.guard()):
+            interrupt_late(connection.connection)
+            if question is not None:
+                with connection.cursor() as cursor:
+                    cursor.execute(question)
+
+    with connected_to(guarded):
+        before = guarded.value("plain")
+        with pytest.raises(SourceUnavailableError, match="earlier statement"):
+            interrupted()
+        assert guarded.value("plain") == before
+        with fenced(HandmadeLease(5), guard=guarded.guard()):
+            assert ask("next") == "next"
+
+
+@mysql_only
+@pytest.mark.parametrize("target", ["session", "connection"])
+def test_a_block_of_sqlalchemy_that_is_one_reply_behind_ends_with_an_error(
+    guarded: GuardedDatabase, target: str
+) -> None:
+    stack, before = Stack(target, guarded), guarded.value("plain")
+    lease, guard = HandmadeLease(5), guarded.guard()
+
+    def interrupted(target: Session | Connection) -> None:
+        connection = target.connection() if isinstance(target, Session) else target
+        interrupt_late(connection.connection.driver_connection)
+
+    with pytest.raises(SourceUnavailableError, match="earlier statement"):
+        stack.fenced(lease, interrupted, guard=guard)
+    assert guarded.value("plain") == before
     stack.free()
     stack.fenced(lease, nothing, guard=guard)
     stack.close()

@@ -253,6 +253,17 @@ def test_any_kind_of_cursor_will_do(guarded: Guarded, cursor: type) -> None:
     assert guarded.value() == "own"
 
 
+def test_a_callers_check_that_is_one_reply_behind_ends_with_an_error(guarded: Guarded) -> None:
+    guard, lease = guarded.guard(), guarded.sealed(5)
+    with guarded.database.connect(autocommit=False) as native:
+        with (
+            pytest.raises(SourceUnavailableError, match="the reply to an earlier statement"),
+            guard.check(lease, connection=native),
+        ):
+            native._execute_command(pymysql.constants.COMMAND.COM_QUERY, "SELECT 1")  # Its reply stays unread.
+        native._force_close()
+
+
 def test_a_commit_inside_the_callers_check_is_reported(guarded: Guarded) -> None:
     guard, lease = guarded.guard(), guarded.sealed(5)
 

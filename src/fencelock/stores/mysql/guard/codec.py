@@ -199,15 +199,14 @@ class MySQLCallerCodec(MySQLGuardCodec):
     def _present(self, request: ask.Present) -> Trips:
         answers = yield self.fill(SQL.offer, **_offered(request))
         if [len(row) for rows in answers for row in rows] != [1]:
-            # A driver that was interrupted before a reply takes it for the reply to its next statement.
-            raise pymysql.OperationalError(
-                CR.CR_COMMANDS_OUT_OF_SYNC,
-                "the connection gave the reply to an earlier statement, which was interrupted: use another one",
-            )
+            raise other_reply_error()
         return _others(answers)
 
     def _unpresent(self, request: ask.Unpresent) -> Trips:
-        yield self.fill(SQL.take_back, resources=listed(request.resources))
+        resources = listed(request.resources)
+        answers = yield self.fill(SQL.take_back, resources=resources)
+        if [tuple(map(decode_text, row)) for rows in answers for row in rows] != [("taken back", resources)]:
+            raise other_reply_error()
 
     ENCODERS: ClassVar = {
         **MySQLGuardCodec.ENCODERS,
@@ -228,6 +227,17 @@ def _separately(operations: Generator[str, list[Rows], Any]) -> Trips:
             statement = operations.send(answers)
     except StopIteration as done:
         return done.value
+
+
+def other_reply_error() -> pymysql.OperationalError:
+    """Return the error for a reply that is not this request's.
+
+    A driver that was interrupted before a reply takes it for the reply to its next statement.
+    """
+    return pymysql.OperationalError(
+        CR.CR_COMMANDS_OUT_OF_SYNC,
+        "the connection gave the reply to an earlier statement, which was interrupted: use another one",
+    )
 
 
 def check_schema(rows: Rows) -> None:

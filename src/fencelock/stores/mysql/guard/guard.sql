@@ -35,7 +35,8 @@ CALL {here}.fencelock_offer({resources}, {lock}, {token}, {claim}, {source_id}, 
 CALL {here}.fencelock_finish();
 
 -- name: take_back
--- Take back what was presented; an error if the transaction is no longer the same.
+-- Take back what was presented, and return 'taken back' and the resources; an error if the transaction is no longer the
+-- same.
 CALL {here}.fencelock_take_back({resources});
 
 -- name: check_marks

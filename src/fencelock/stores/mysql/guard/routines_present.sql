@@ -282,7 +282,7 @@ END;
 
 -- name: fencelock_take_back
 -- Take back what was presented to these resources (NULL: to all), whose marks stay locked; an error if the transaction is
--- not the one that presented.
+-- not the one that presented. The result names the resources, so that no client takes another reply for this one.
 CREATE PROCEDURE fencelock_take_back(p_resources LONGTEXT CHARACTER SET ascii)
 MODIFIES SQL DATA SQL SECURITY DEFINER
 BEGIN
@@ -309,6 +309,9 @@ BEGIN
     IF NOT is_bound THEN
         SIGNAL SQLSTATE 'FL007' SET MESSAGE_TEXT =
             'FL007 the guarded transaction has already ended, or was rolled back to a point before its start';
+    END IF;
+    IF p_resources IS NOT NULL THEN
+        SELECT 'taken back', p_resources;
     END IF;
 END;
 
