@@ -3,6 +3,7 @@
 Each is a session of a target in memory in which one method, or one decision of the flows, is changed.
 """
 
+from collections import deque
 from dataclasses import replace
 
 from fencelock._flows.admit import Verdict, admit
@@ -54,6 +55,15 @@ class OneConnectionForAll(PatientSession):
     def __init__(self, place):
         if not hasattr(self, "place"):
             super().__init__(place)
+
+
+class OneReplyBehind(OneConnectionForAll):
+    """A connection that is kept though it was interrupted between a request and its reply."""
+
+    def perform(self, request):
+        self.replies = getattr(self, "replies", deque())
+        self.replies.append(super().perform(request))
+        return self.replies.popleft()
 
 
 class MarkPerRow(PatientSession):
@@ -295,6 +305,7 @@ BROKEN_GUARDS = (
     (SwitchNotTold, "test_going_over_to_enforcing_raises_the_mark"),
     (ProtectingResetsTheMark, "test_protecting_again_changes_nothing"),
     (OneConnectionForAll, "test_a_kept_connection_writes_in_no_later_block"),
+    (OneReplyBehind, "test_an_interrupted_block_leaves_the_next_one_in_order"),
 )
 """Each broken guard, and a check that must reject it."""
 

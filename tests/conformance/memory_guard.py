@@ -56,6 +56,7 @@ class InTarget:
     """How the kit reads and writes the target."""
 
     session_type = PatientSession
+    interrupted_files = ("/tests/conformance/",)
 
     def make_url(self):
         return f"memory://{self.folder.name}"

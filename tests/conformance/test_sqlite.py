@@ -25,6 +25,8 @@ class TestAsyncSQLiteSource(InFile, AsyncSourceConformance):
 
 
 class GuardedFile:
+    interrupted_files = ("/fencelock/stores/sqlite/guard/connection.py",)
+
     def make_url(self):
         self.path = self.folder / "app.db"
         with closing(sqlite3.connect(self.path)) as native:

@@ -12,11 +12,11 @@ from sqlalchemy.orm import Session
 
 from fencelock import SourceUnavailableError
 from fencelock.integrations.django import fenced
+from fencelock.testing.conformance.interrupts import INTERRUPTS, HandlerError, interrupted_at
 from tests.integrations.alchemy import Stack
 from tests.integrations.databases import GuardedDatabase
 from tests.integrations.djangos import connected_to
 from tests.support.guards import HandmadeLease
-from tests.support.interrupts import INTERRUPTS, HandlerError, interrupted_at
 
 REGISTERING = ("/integrations/fencing.py", "/_api/guard_core.py")
 """The files that register a block with its lease and its thread."""

@@ -16,8 +16,8 @@ import pytest
 
 import fencelock
 from fencelock import GuardError
+from fencelock.testing.conformance.interrupts import INTERRUPTS, interrupted_at
 from tests.support.guards import LOCK, RESOURCE, HandmadeLease, url_of, value_in
-from tests.support.interrupts import INTERRUPTS, interrupted_at
 
 pytestmark = pytest.mark.reduced
 

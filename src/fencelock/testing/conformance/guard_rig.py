@@ -26,6 +26,10 @@ class GuardRig(Rig):
     """Whether the store itself refuses writes that present no token (G6)."""
     observes = True
     """Whether the store can count such writes instead of refusing them."""
+    interrupted_files: tuple[str, ...] = ()
+    """Parts of the names of the files, of the store and of its client library, in which a check raises what a signal
+    handler may raise. Empty: that check is left out.
+    """
     url: str
     source_id: str
     history_id: str

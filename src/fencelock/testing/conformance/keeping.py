@@ -3,9 +3,11 @@
 import inspect
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import count
 from typing import Any
 
 from fencelock.testing.conformance.guard_rig import GuardRig
+from fencelock.testing.conformance.interrupts import INTERRUPTS, interrupted_at
 from fencelock.testing.conformance.rig import require
 
 
@@ -47,3 +49,34 @@ class KeepingChecks(GuardRig):
                     await done
 
         self.loop.wait(write())
+
+    def test_an_interrupted_block_leaves_the_next_one_in_order(self) -> None:
+        """G11: a signal handler's exception, between a request and its reply too, leaves no such connection to others.
+
+        For the sync guard: handlers run in no other thread than the main one.
+        """
+        if self.is_async or not self.interrupted_files:
+            return
+        guard, before = self.guard(), None
+        for place in count():
+            value, after = f"place {place}", f"after place {place}"
+            # No other exception is expected: the guard leaves this one as it is.
+            with suppress(*INTERRUPTS), interrupted_at(place, *self.interrupted_files) as interruption:
+                self.write(guard, self.sequencer(2 * place + 1), value)
+            require(
+                self.value() in ({before, value} if interruption.has_come else {value}),
+                "G11: an interrupted block is committed, or nothing of it is written",
+            )
+            self._write_in_order(guard, self.sequencer(2 * place + 2), after)
+            before = after
+            if not interruption.has_come:
+                require(place, "the attribute interrupted_files names files through which a guarded block goes")
+                return
+
+    def _write_in_order(self, guard: Any, lease: Any, value: str) -> None:
+        rule = "G11: the block after an interrupted one is in order"
+        try:
+            self.write(guard, lease, value)
+        except Exception as error:
+            raise AssertionError(rule) from error
+        require(self.value() == value, rule)
