@@ -6,8 +6,10 @@ Leases go on when the server does; waiters go on waiting; and what cannot be had
 import asyncio
 import itertools
 import threading
+import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -119,6 +121,27 @@ def test_a_frozen_server_is_noticed_within_the_request_timeout(
         lease = public.do(lock.acquire(timeout=30))
         assert lease is not None
         public.do(lease.release())
+
+
+@pytest.mark.campaign
+def test_a_frozen_server_costs_no_lease_of_another_source_and_is_told_in_time(
+    url: str, proxy: Any, tmp_path: Path
+) -> None:
+    """H2, H3: the keeper's one thread renews the leases of all sources, and reports every loss within a second."""
+    lost: dict[str, float] = {}
+    with fencelock.connect(proxy.url(url)) as source, fencelock.connect(f"sqlite:///{tmp_path}/locks.db") as healthy:
+        kept = healthy.lock("kept", ttl=2.0, on_lost=lambda _: lost.setdefault("kept", time.monotonic())).acquire()
+        lease = source.lock("lock", ttl=1.0, on_lost=lambda _: lost.setdefault("lock", time.monotonic())).acquire()
+        assert kept is not None
+        assert lease is not None
+        proxy.freeze()
+        over_s = time.monotonic() + lease.remaining()
+        # The claim of the expired lease is released three times in this time, without an answer.
+        time.sleep(over_s + 3.0 - time.monotonic())
+        assert list(lost) == ["lock"]
+        assert lost["lock"] < over_s + 1.0
+        assert kept.release()
+        proxy.thaw()
 
 
 # --- a full server --------------------------------------------------------------------------------

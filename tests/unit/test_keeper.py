@@ -15,7 +15,14 @@ from fencelock._api.aio_lease import AsyncLost
 from fencelock._api.lease import Lost
 from fencelock._drivers.sync import SyncDriver
 from fencelock._keeper import keeper as keeper_module
-from fencelock._keeper.keeper import ABANDON_PAUSE_MS, MAX_ABANDONED_AT_ONCE, MAX_SLEEP_MS, Keeper, Wake
+from fencelock._keeper.keeper import (
+    ABANDON_PAUSE_MS,
+    MAX_ABANDONED_AT_ONCE,
+    MAX_SLEEP_MS,
+    REQUEST_TIMEOUT_S,
+    Keeper,
+    Wake,
+)
 from fencelock._keeper.record import EXPIRED, HELD, LOST, RELEASED, Listeners
 from fencelock.errors import LeaseExpiredError, LeaseLostError, OutcomeUnknownError, SourceUnavailableError
 from fencelock.hooks import Event, Hooks
@@ -61,9 +68,9 @@ class Stage:
         self.keeper._inbox.put(Wake())
         assert not self.keeper._receive()
         self.keeper._expire()
-        self.keeper._renew()
+        silent = self.keeper._renew()
         self.keeper._expire()
-        self.keeper._abandon_claims()
+        self.keeper._abandon_claims(silent)
 
 
 @pytest.fixture
@@ -406,6 +413,28 @@ def test_an_error_at_one_source_does_not_touch_the_leases_of_another(
     assert len(bad.requests(Renew)) == 2, "what is in doubt is asked for again soon, whatever the error was"
 
 
+def test_a_silent_source_is_waited_for_once_between_two_checks_for_renewals(stage: Stage) -> None:
+    """H2: whatever it is asked, a renewal or the release of what expired or was released meanwhile."""
+    silent = FakeSource()
+
+    def hang(request: Any) -> Any:
+        stage.clock.pass_ms(int(REQUEST_TIMEOUT_S * 1000))
+        raise OutcomeUnknownError("no answer in time")
+
+    silent.answer = hang
+    driver = stage.driver_to(silent)
+    held = [stage.hold(f"c{number}", driver, ttl_ms=2_000) for number in range(2)]
+    assert held[0].record.begin_release()
+    stage.keeper.release(held[0].record)
+    stage.keeper.abandon(driver, "the-lock", "c9", TTL_MS)
+    for _ in range(20):
+        asked = len(silent.asked)
+        stage.look(100)
+        assert len(silent.asked) - asked <= 1
+    assert {type(request) for request in silent.asked} == {Renew, Release}
+    assert held[1].record.state == EXPIRED
+
+
 # --- abandoned claims -----------------------------------------------------------------------------
 def test_an_abandoned_claim_is_released(stage: Stage) -> None:
     stage.keeper.abandon(stage.driver, "the-lock", "c9", TTL_MS)
@@ -455,6 +484,22 @@ def test_one_failure_speaks_for_its_source(stage: Stage) -> None:
     stage.source.answer = agree
     stage.look(ABANDON_PAUSE_MS)
     assert {request.claim for request in stage.source.asked[1:]} == {f"c{number}" for number in range(5)}
+
+
+def test_a_release_that_had_to_wait_for_its_source_announces_the_loss_that_it_finds(stage: Stage) -> None:
+    """H3: it was not sent while the source did not answer, so the first answer to it proves a loss."""
+    holdings = [stage.hold(f"c{number}") for number in range(2)]
+    stage.look(0)
+    stage.source.answer = unavailable
+    for holding in holdings:
+        assert holding.record.begin_release()
+        stage.keeper.release(holding.record)
+    stage.look(0)
+    (asked,) = stage.source.requests(Release)
+    stage.source.answer = not_held
+    stage.look(ABANDON_PAUSE_MS)
+    states = {holding.record.claim: holding.record.state for holding in holdings}
+    assert states == {claim: RELEASED if claim == asked.claim else LOST for claim in states}
 
 
 def test_renewals_come_between_many_abandoned_claims(stage: Stage) -> None:

@@ -5,7 +5,8 @@ within a second (H2, H3). A renewal that succeeds after the deadline is followed
 released as soon as the source can be reached, and forgotten after its ttl, when it has ended by itself (H5). Other
 threads reach the keeper through its inbox alone, whose `put` is safe in signal handlers and finalizers.
 Never: waits for a user's code, or for one source longer than REQUEST_TIMEOUT_S at a time (plus what its store adds for
-a large batch); lets the errors of one source, even unexpected ones, affect the leases of another.
+a large batch), or twice between two checks for due renewals; lets the errors of one source, even unexpected ones,
+affect the leases of another.
 """
 
 import itertools
@@ -14,6 +15,7 @@ import math
 import queue
 import time
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
@@ -28,6 +30,8 @@ from fencelock._threads import BackgroundThread
 from fencelock.clock import boottime_ms
 from fencelock.errors import FencelockError
 from fencelock.hooks import logger
+from fencelock.protocol.generators import ask
+from fencelock.protocol.source_requests import Release
 
 REQUEST_TIMEOUT_S = 0.5
 """How long the keeper waits for one busy source; the leases of other sources must be renewed meanwhile."""
@@ -42,6 +46,7 @@ ERROR_PAUSE_S = 0.1
 LAST_WAIT_S = 0.2
 """How long the keeper waits, at the interpreter's end, for the claim of each thread that was waiting."""
 _UNEXPECTED = "the keeper met an unexpected error; it goes on"
+_ENDED_BEFORE = "the source had ended it before it was released"
 
 
 class Wake(NamedTuple):
@@ -141,9 +146,9 @@ class Keeper:
                 if self._receive():
                     return
                 self._expire()
-                self._renew()
+                silent = self._renew()
                 self._expire()
-                self._abandon_claims()
+                self._abandon_claims(silent)
             except Exception:
                 # One unexpected error must not end the renewal of every lease (Artemis#2371): log it, and go on.
                 logger.exception(_UNEXPECTED)
@@ -224,7 +229,9 @@ class Keeper:
             self._callback_thread.submit(partial(listener, reason))
         self._callback_thread.submit(partial(listeners.emit, record, "lost", reason=reason))
 
-    def _renew(self) -> None:
+    def _renew(self) -> AbstractSet[SyncDriver]:
+        """Renew what is due; return the sources that did not answer."""
+        silent: set[SyncDriver] = set()
         now_ms = self._now_ms()
         is_due = self._schedule.is_due(now_ms)
         if is_due or now_ms >= self._drop_ms:
@@ -232,15 +239,17 @@ class Keeper:
             self._schedule.drop_ended()
             self._drop_ms = now_ms + MAX_SLEEP_MS
         if not is_due:
-            return
+            return silent
         for driver, records in self._schedule.take_due(now_ms):
             try:
                 beat = driver.run(renewal.renew(tuple((record.lock, record.claim) for record in records)))
             except Exception as error:
                 self._log_failure(error, logging.WARNING, "%d lease(s) could not be renewed now: %s", len(records))
                 self._schedule.doubt(records, self._now_ms())
+                silent.add(driver)
                 continue
             self._settle(beat, records)
+        return silent
 
     def _log_failure(self, error: Exception, level: int, message: str, what: object) -> None:
         """Log a FencelockError in one line, and any other error, which is unexpected, with its traceback."""
@@ -261,36 +270,41 @@ class Keeper:
             elif record.listeners.hooks.on_renewed is not None and record.is_held:
                 self._callback_thread.submit(partial(record.listeners.emit, record, "renewed"))
 
-    def _abandon_claims(self) -> None:
+    def _abandon_claims(self, silent: AbstractSet[SyncDriver] = frozenset()) -> None:
+        """Release abandoned claims, except at the sources that have just not answered."""
         now_ms = self._now_ms()
         if not self._abandoned or now_ms < self._retry_ms:
             return
-        unreachable: set[SyncDriver] = set()
+        unreachable = set(silent)
         for claim, message in list(itertools.islice(self._abandoned.items(), MAX_ABANDONED_AT_ONCE)):
             del self._abandoned[claim]
             # One failure stands for its source: a request for each claim would delay the renewals.
-            if message.driver in unreachable or not self._is_released(message):
-                unreachable.add(message.driver)
-                if now_ms < message.give_up_ms:  # Later its ttl has ended it.
-                    # A release that is repeated, and finds no lease to end, proves no loss.
-                    self._abandoned[claim] = message._replace(record=None)
+            is_asked = message.driver not in unreachable
+            if is_asked and self._is_released(message):
+                continue
+            unreachable.add(message.driver)
+            if now_ms < message.give_up_ms:  # Later its ttl has ended it.
+                # A release that is repeated, and finds no lease to end, proves no loss.
+                self._abandoned[claim] = message._replace(record=None) if is_asked else message
         self._retry_ms = self._now_ms() + ABANDON_PAUSE_MS if unreachable else 0
 
     def _is_released(self, message: Abandon) -> bool:
+        """Send the release once: it is repeated later, when the renewals that are due meanwhile have been sent."""
         try:
-            if message.record is None:
-                message.driver.run(renewal.release(message.lock, message.claim))
-            else:
-                self._release(message.record)
+            is_held = message.driver.run(ask(Release(message.lock, message.claim))).was_held
+            if not is_held and message.record is not None:
+                self._note_loss(message.record)
         except Exception as error:
             self._log_failure(error, logging.INFO, "a claim on lock %r could not be released now: %s", message.lock)
             return False
         return True
 
-    def _release(self, record: LeaseRecord) -> None:
-        loss = record.driver.run(renewal.end_lease(record.lock, record.claim))
+    def _note_loss(self, record: LeaseRecord) -> None:
         # After the deadline the lease may have expired since its holder released it: that is no loss.
-        if loss is not None and self._now_ms() < record.deadline_ms:
+        if self._now_ms() < record.deadline_ms:
+            loss = _ENDED_BEFORE
+            with suppress(FencelockError):
+                loss = record.driver.run(renewal.end_lease(record.lock, record.claim)) or loss
             record.found_lost(loss)
             self._end(record, LOST, loss)
 

@@ -1,10 +1,17 @@
 """How long a caller waits for PostgreSQL: a large batch of renewals takes the server longer than a single request."""
 
+import asyncio
+import socket
+import time
+from collections.abc import Callable
+
 import pytest
 
-from fencelock.errors import OutcomeUnknownError
+from fencelock.errors import OutcomeUnknownError, SourceUnavailableError
 from fencelock.model import draw_claim
 from fencelock.protocol import source_requests as ask
+from fencelock.stores.postgres.connection.client import open_async_connection, open_connection
+from fencelock.stores.postgres.connection.url import PostgresConnectionInfo, parse_url
 from fencelock.stores.postgres.source.store import PostgresSource
 from fencelock.stores.sql.source import RENEWAL_S
 from tests.sql.postgres.fix_postgres import Database
@@ -39,3 +46,26 @@ def test_a_large_batch_of_renewals_is_waited_for_longer(database: Database, coun
             assert len(reply.lost) == count
     finally:
         connection.close()
+
+
+CONNECT: dict[str, Callable[[PostgresConnectionInfo], object]] = {
+    "sync": lambda info: open_connection(info, REQUEST_TIMEOUT_S),
+    "async": lambda info: asyncio.run(open_async_connection(info, REQUEST_TIMEOUT_S)),
+}
+
+
+@pytest.mark.parametrize("kind", CONNECT)
+def test_an_attempt_to_connect_to_a_frozen_server_ends_with_the_request_timeout(kind: str) -> None:
+    """The keeper waits no longer, since leases of other sources are due meanwhile; psycopg counts whole seconds, two at
+    least. Then the next address has its turn.
+    """
+    # The kernel accepts connections for a frozen process, too.
+    with socket.create_server(("127.0.0.1", 0)) as first, socket.create_server(("127.0.0.1", 0)) as second:
+        ports = ",".join(str(server.getsockname()[1]) for server in (first, second))
+        info = parse_url(f"postgresql://?host=127.0.0.1,127.0.0.1&port={ports}")
+        began_s = time.monotonic()
+        with pytest.raises(SourceUnavailableError, match=r"cannot be reached: .*no answer in time"):
+            CONNECT[kind](info)
+        took_s = time.monotonic() - began_s
+        second.accept()[0].close()
+    assert 2 * REQUEST_TIMEOUT_S <= took_s < 2.0

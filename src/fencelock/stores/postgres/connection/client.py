@@ -1,14 +1,18 @@
 """psycopg connections with a bounded wait, and the registry that protects them across forks.
 
 Promise: a connection waits at most `request_timeout_s` for each answer, so that a frozen server or a cut network is
-noticed. A wait that ends early, by its bound or by an exception, ends at once: the server is not asked to cancel, since
-the connection is closed next and the outcome is unknown. A forked child drops the connections that it inherited.
+noticed. An attempt to connect takes no longer for each address, unless the URL has a `connect_timeout`. A wait that
+ends early, by its bound or by an exception, ends at once: the server is not asked to cancel, since the connection is
+closed next and the outcome is unknown. A forked child drops the connections that it inherited.
 """
 
+import math
 import os
 import select
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 import psycopg
@@ -25,8 +29,10 @@ from fencelock.stores.sql.errors import unreachable
 CHECK_S = 0.5
 """How often a waiting connection checks whether its time is up."""
 MAX_CONNECT_S = 5
-MIN_CONNECT_S = 2
-"""libpq takes whole seconds, and at least two, for each address that it tries."""
+_CONNECT_S: ContextVar[float] = ContextVar("_CONNECT_S", default=math.inf)
+"""How long a connection that is being opened waits for each address. psycopg itself counts whole seconds, and at least
+two: too long for the keeper.
+"""
 _KEEPALIVES = {"keepalives_idle": 10, "keepalives_interval": 3, "keepalives_count": 3}
 """Seconds, seconds, tries: the listening connection sends no requests, and notices a cut network only by these."""
 ENCODING = "utf8"
@@ -59,6 +65,10 @@ class PostgresConnection(psycopg.Connection[tuple[Any, ...]]):
         """Close a connection that nobody closed; psycopg would only warn."""
         self._forks.close(self)
 
+    @classmethod
+    def _connect_gen(cls, conninfo: str = "") -> Any:
+        return _limited(super()._connect_gen(conninfo), _CONNECT_S.get(), psycopg.errors.ConnectionTimeout)
+
     def wait(self, gen: Any, interval: float = CHECK_S, timeout: float | None = None) -> Any:
         """Run psycopg's generator until it ends, or until the time is up."""
         limit_s = self.request_timeout_s if timeout is None else timeout
@@ -87,6 +97,10 @@ class AsyncPostgresConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
         """Close a connection that nobody closed; psycopg would only warn."""
         self._forks.close(self)
 
+    @classmethod
+    def _connect_gen(cls, conninfo: str = "") -> Any:
+        return _limited(super()._connect_gen(conninfo), _CONNECT_S.get(), psycopg.errors.ConnectionTimeout)
+
     async def wait(self, gen: Any, interval: float = CHECK_S, timeout: float | None = None) -> Any:
         """Run psycopg's generator until it ends, or until the time is up."""
         limit_s = self.request_timeout_s if timeout is None else timeout
@@ -104,7 +118,9 @@ class AsyncPostgresConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
         return await cursor.fetchall()
 
 
-def _limited(gen: Generator[Any, Any, Result], limit_s: float) -> Generator[Any, Any, Result]:
+def _limited(
+    gen: Generator[Any, Any, Result], limit_s: float, error: type[Exception] = PostgresTimeoutError
+) -> Generator[Any, Any, Result]:
     """Relay between psycopg's generator and the function that waits for it, until the time is up."""
     end_s = time.monotonic() + limit_s
     try:
@@ -112,7 +128,7 @@ def _limited(gen: Generator[Any, Any, Result], limit_s: float) -> Generator[Any,
         while True:
             ready = yield wanted
             if not ready and time.monotonic() >= end_s:
-                raise PostgresTimeoutError("no answer in time")
+                raise error("no answer in time")
             wanted = gen.send(ready)
     except StopIteration as done:
         return done.value  # type: ignore[no-any-return]
@@ -132,7 +148,8 @@ def open_connection(
 ) -> PostgresConnection:
     """Return an open connection in autocommit mode; SourceUnavailableError if no server can be reached."""
     try:
-        connection = kind.connect(autocommit=True, **_parameters(info, request_timeout_s))
+        with _limiting_connect(info, request_timeout_s):
+            connection = kind.connect(autocommit=True, **_parameters(info))
     except psycopg.Error as error:
         raise unreachable(info.url, _one_line(error)) from error
     _register(connection, request_timeout_s)
@@ -146,8 +163,8 @@ async def open_async_connection(
 ) -> AsyncPostgresConnection:
     """Return an open connection of the running loop; otherwise as `open_connection`."""
     try:
-        with mapping_start_failures():
-            connection = await kind.connect(autocommit=True, **_parameters(info, request_timeout_s))
+        with mapping_start_failures(), _limiting_connect(info, request_timeout_s):
+            connection = await kind.connect(autocommit=True, **_parameters(info))
     except psycopg.Error as error:
         raise unreachable(info.url, _one_line(error)) from error
     _register(connection, request_timeout_s)
@@ -162,10 +179,19 @@ def _register(connection: PostgresConnection | AsyncPostgresConnection, request_
     connection.readable.register(connection.pgconn.socket, select.POLLIN)
 
 
-def _parameters(info: PostgresConnectionInfo, request_timeout_s: float) -> dict[str, Any]:
-    connect_s = max(MIN_CONNECT_S, min(MAX_CONNECT_S, round(request_timeout_s)))
+@contextmanager
+def _limiting_connect(info: PostgresConnectionInfo, request_timeout_s: float) -> Iterator[None]:
+    limit_s = math.inf if "connect_timeout" in info.parameters else min(MAX_CONNECT_S, request_timeout_s)
+    before = _CONNECT_S.set(limit_s)
+    try:
+        yield
+    finally:
+        _CONNECT_S.reset(before)
+
+
+def _parameters(info: PostgresConnectionInfo) -> dict[str, Any]:
     # Without client_encoding psycopg uses the database's own encoding, which may lack characters of a holder's name.
-    return {"connect_timeout": connect_s, **_KEEPALIVES, **info.parameters, "client_encoding": ENCODING}
+    return {"connect_timeout": MAX_CONNECT_S, **_KEEPALIVES, **info.parameters, "client_encoding": ENCODING}
 
 
 def _one_line(error: psycopg.Error) -> str:
