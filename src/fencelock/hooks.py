@@ -9,6 +9,8 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 
+from fencelock.errors import ConfigError
+
 logger = logging.getLogger("fencelock")
 
 
@@ -49,6 +51,13 @@ class Hooks:
 
 NO_HOOKS = Hooks()
 _LEVELS = {"lost": logging.WARNING, "refused": logging.WARNING}
+
+
+def check_hooks(hooks: object) -> Hooks:
+    """Return the hooks; ConfigError if the argument is something else."""
+    if not isinstance(hooks, Hooks):
+        raise ConfigError(f"hooks must be fencelock.Hooks(on_lost=…, …), not {type(hooks).__name__}")
+    return hooks
 
 
 def is_observed(hooks: Hooks, name: str) -> bool:

@@ -645,6 +645,17 @@ async def test_acquire_without_a_timeout_waits_though_the_handle_would_give_up(
 
 
 @pytest.mark.asyncio
+async def test_a_timeout_that_is_no_number_is_a_config_error(aio_source: fencelock.aio.AsyncSource) -> None:
+    timeout: Any = "5"
+    for lock in (aio_source.lock("b"), aio_source.rlock("b")):
+        with pytest.raises(fencelock.ConfigError, match="number of seconds"):
+            await lock.acquire(timeout=timeout)
+    async with aio_source.lock("a") as lease:
+        with pytest.raises(fencelock.ConfigError, match="number of seconds"):
+            await lease.lost.wait(timeout)
+
+
+@pytest.mark.asyncio
 @pytest.mark.parametrize("attempt", [copy.copy, copy.deepcopy, pickle.dumps], ids=lambda attempt: attempt.__name__)
 async def test_what_has_leases_or_connections_is_neither_copied_nor_pickled(
     aio_source: fencelock.aio.AsyncSource, attempt: Callable[[object], object]
@@ -652,6 +663,6 @@ async def test_what_has_leases_or_connections_is_neither_copied_nor_pickled(
     guard = fencelock.aio.guard("sqlite:///app.db", resource="r", lock="a")
     lock, rlock = aio_source.lock("a"), aio_source.rlock("a")
     async with lock as lease:
-        for one in (lease, lock, rlock, aio_source, guard):
+        for one in (lease, lock, rlock, aio_source, guard, lease.lost, guard.transaction(lease)):
             with pytest.raises(TypeError, match=f"^{type(one).__name__} objects cannot be copied or pickled: "):
                 attempt(one)

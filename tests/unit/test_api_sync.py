@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import fencelock
+from fencelock._api.guard import inspect_resources
 from fencelock._api.own_leases import OwnLeases
 from fencelock._drivers.sync import SyncDriver
 from fencelock._keeper.lifecycle import keeper
@@ -489,6 +490,8 @@ def test_what_has_leases_or_connections_is_neither_copied_nor_pickled(
             (source.rlock("a"), "Make another handle"),
             (source, r"call connect\(\) in other processes"),
             (guard, "make another one in other processes"),
+            (lease.lost, "belongs to its lease"),
+            (guard.transaction(lease), "Make another one for each transaction"),
         ):
             refusal = f"^{type(one).__name__} objects cannot be copied or pickled: .*{remedy}"
             with pytest.raises(TypeError, match=refusal):
@@ -496,6 +499,25 @@ def test_what_has_leases_or_connections_is_neither_copied_nor_pickled(
         gc.collect()
         assert lease.is_valid
         assert source.info("a").is_held
+
+
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        lambda source, _: source.lock("b").acquire(timeout="5"),
+        lambda source, _: source.rlock("b").acquire(timeout="5"),
+        lambda _, lease: lease.lost.wait("5"),
+        lambda source, _: fencelock.connect(source.url, hooks="on_lost"),
+        lambda source, _: fencelock.guard(source.url, resource="r", lock="a", hooks="on_lost"),
+        lambda source, _: fencelock.guard(source.url, resources=5, lock="a"),
+        lambda source, _: inspect_resources(source.url, 5),
+    ],
+)
+def test_an_argument_of_another_type_is_a_config_error(
+    source: fencelock.Source, attempt: Callable[[fencelock.Source, fencelock.Lease], object]
+) -> None:
+    with source.lock("a") as lease, pytest.raises(fencelock.ConfigError, match="not "):
+        attempt(source, lease)
 
 
 # --- with lease -----------------------------------------------------------------------------------

@@ -114,6 +114,14 @@ def test_what_threading_refuses_as_value_error_is_one_here(arguments: Any) -> No
     assert isinstance(raised.value, ValueError)
 
 
+@pytest.mark.parametrize("timeout", ["5", b"5", [], object()])
+def test_what_threading_refuses_as_type_error_is_a_config_error(timeout: Any) -> None:
+    with pytest.raises(TypeError):
+        threading.Lock().acquire(True, timeout)
+    with pytest.raises(ConfigError, match="number of seconds"):
+        waiting(True, timeout, None)
+
+
 @pytest.mark.parametrize("timeout", [threading.TIMEOUT_MAX * 2, math.inf, 1e300])
 def test_what_threading_refuses_as_overflow_is_one_here(timeout: float) -> None:
     with pytest.raises(OverflowError):

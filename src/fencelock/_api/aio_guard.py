@@ -15,6 +15,7 @@ from fencelock._api.credentials import Credential, LeaseLike, credential_of
 from fencelock._api.executors import AsyncWork, Executor, executor_for
 from fencelock._api.guard import BaseGuard
 from fencelock._api.guard_core import GuardCore, OpenBlock, check_free, check_unused
+from fencelock._api.uncopyable import UncopyableBlock
 from fencelock._api.validation import (
     check_closable,
     check_info,
@@ -165,7 +166,7 @@ class AsyncGuard(BaseGuard):
         check_free(self.url, asyncio.current_task())
 
 
-class AsyncGuardedTransaction:
+class AsyncGuardedTransaction(UncopyableBlock):
     """The block of one guarded transaction; entering it gives the client's own connection.
 
     `guard.transaction(lease)` makes one. It is entered once.
@@ -208,7 +209,7 @@ class AsyncGuardedTransaction:
         self._credential.leave_guarded(self._block)
 
 
-class AsyncAdmission:
+class AsyncAdmission(UncopyableBlock):
     """What `guard.check` found: the lease is the newest holder. As a block, it admits writes to protected tables."""
 
     __slots__ = ("_block", "_connection", "_core", "_credential", "_executor", "_may_raise", "_native", "_presented")

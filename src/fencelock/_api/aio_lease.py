@@ -10,7 +10,8 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
-from fencelock._api.lease import BaseLease, note_loss
+from fencelock._api.lease import BaseLease, BaseLost, note_loss
+from fencelock._api.lock_options import check_timeout
 from fencelock._drivers.aio import AsyncDriver
 from fencelock._flows import renewal
 from fencelock._keeper.record import DEADLINE_PASSED, LeaseRecord, Listeners
@@ -23,23 +24,17 @@ def call_on_loop(loop: asyncio.AbstractEventLoop, function: Callable[..., object
         loop.call_soon_threadsafe(function, *arguments)
 
 
-class AsyncLost:
+class AsyncLost(BaseLost):
     """Announces that a lease was lost or has expired."""
 
-    __slots__ = ("_record",)
-
-    def __init__(self, record: LeaseRecord) -> None:
-        self._record = record
-
-    def is_set(self) -> bool:
-        """Return whether the lease was lost or its deadline has passed, at this moment."""
-        return self._record.is_lost()
+    __slots__ = ()
 
     async def wait(self, timeout: float | None = None) -> bool:
         """Wait at most `timeout` seconds until the lease is over; return whether it was lost.
 
         False: it was released, or the timeout passed.
         """
+        check_timeout(timeout)
         over = asyncio.Event()
         loop = asyncio.get_running_loop()
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fencelock._api.credentials import Credential, LeaseLike, credential_of
 from fencelock._api.guard_core import GuardCore, GuardedWork, OpenBlock, check_free
-from fencelock._api.uncopyable import Uncopyable
+from fencelock._api.uncopyable import Uncopyable, UncopyableBlock
 from fencelock._api.validation import (
     check_closable,
     check_info,
@@ -23,8 +23,16 @@ from fencelock._drivers.guard import run
 from fencelock._flows import admin
 from fencelock._flows.tenure import Scope
 from fencelock.errors import ConfigError, FencelockError
-from fencelock.hooks import NO_HOOKS, Hooks
-from fencelock.model import Mark, SourceInfo, check_lock_name, check_reason, check_token, default_holder
+from fencelock.hooks import NO_HOOKS, Hooks, check_hooks
+from fencelock.model import (
+    Mark,
+    SourceInfo,
+    check_lock_name,
+    check_reason,
+    check_resource_name,
+    check_token,
+    default_holder,
+)
 from fencelock.protocol.generators import ask
 from fencelock.protocol.guard_requests import ENFORCE, GuardFlow, InspectResources, ResourceReport, Unpresent
 from fencelock.protocol.stores import GuardStore
@@ -40,7 +48,7 @@ class BaseGuard(Uncopyable):
     _instead = "it has connections of its own. Use it in other threads, and make another one in other processes"
 
     def __init__(self, store: GuardStore, scope: Scope, hooks: Hooks) -> None:
-        self._core = GuardCore(store, scope, hooks)
+        self._core = GuardCore(store, scope, check_hooks(hooks))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.url} resources={list(self.resources)!r} lock={self.lock!r}>"
@@ -211,7 +219,7 @@ class Guard(BaseGuard):
         self._core.run(flow)
 
 
-class GuardedTransaction:
+class GuardedTransaction(UncopyableBlock):
     """The block of one guarded transaction; entering it gives the client's own connection.
 
     `guard.transaction(lease)` makes one. It is entered once.
@@ -263,7 +271,7 @@ class GuardedTransaction:
         self._credential.leave_guarded(self._block)
 
 
-class Admission:
+class Admission(UncopyableBlock):
     """What `guard.check` found: the lease is the newest holder. As a block, it admits writes to protected tables."""
 
     __slots__ = ("_block", "_connection", "_core", "_credential", "_presented")
@@ -317,6 +325,8 @@ def inspect_resources(url: str, resource: str | None = None) -> ResourceReport:
 
     For operators and tests; it changes nothing, and needs no lease. SchemaError if no guard was ever used there.
     """
+    if resource is not None:
+        check_resource_name(resource)
     connection = guard_store(url).connect()
     try:
         return run(ask(InspectResources(resource)), connection)

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from fencelock._api.credentials import MEMORY
+from fencelock._api.lock_options import check_timeout
 from fencelock._api.uncopyable import Uncopyable
 from fencelock._drivers.sync import SyncDriver
 from fencelock._flows import renewal
@@ -179,10 +180,11 @@ def note_loss(problem: BaseException | None, error: BaseException | None) -> Non
         error.add_note(f"fencelock: {problem}")
 
 
-class Lost:
+class BaseLost(Uncopyable):
     """Announces that a lease was lost or has expired; like an Event that cannot be cleared."""
 
     __slots__ = ("_record",)
+    _instead = "it belongs to its lease. Use `lease.lost` again, or itself in other threads"
 
     def __init__(self, record: LeaseRecord) -> None:
         self._record = record
@@ -191,11 +193,18 @@ class Lost:
         """Return whether the lease was lost or its deadline has passed, at this moment."""
         return self._record.is_lost()
 
+
+class Lost(BaseLost):
+    """Announces that a lease was lost or has expired; like an Event that cannot be cleared."""
+
+    __slots__ = ()
+
     def wait(self, timeout: float | None = None) -> bool:
         """Wait at most `timeout` seconds until the lease is over; return whether it was lost.
 
         False: it was released, or the timeout passed.
         """
+        check_timeout(timeout)
         # Not an Event, whose lock is not re-entrant: `release_soon` wakes this thread, perhaps from a signal handler
         # that runs in this very thread.
         over: queue.SimpleQueue[None] = queue.SimpleQueue()

@@ -88,6 +88,7 @@ def waiting(blocking: bool, timeout: float | None, default_ms: int | None) -> tu
         return False, 0
     if timeout is None:
         return True, None
+    check_timeout(timeout)
     if not timeout >= 0:  # Written so that it is true of NaN.
         raise ConfigError(
             f"timeout must be a non-negative number of seconds, -1 for the handle's own, or None to wait for ever; not "
@@ -96,6 +97,12 @@ def waiting(blocking: bool, timeout: float | None, default_ms: int | None) -> tu
     if timeout > threading.TIMEOUT_MAX:
         raise OverflowError(f"timeout {timeout!r} is larger than threading.TIMEOUT_MAX, {threading.TIMEOUT_MAX}")
     return True, _as_ms(timeout)
+
+
+def check_timeout(timeout: object) -> None:
+    """Raise ConfigError unless this is a number of seconds, or None to wait without a bound."""
+    if timeout is not None and not isinstance(timeout, int | float):
+        raise ConfigError(f"timeout is a number of seconds, or None to wait without a bound; not {timeout!r}")
 
 
 def _as_ms(timeout: float | None) -> int | None:

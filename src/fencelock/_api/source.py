@@ -19,7 +19,7 @@ from fencelock._keeper.keeper import REQUEST_TIMEOUT_S
 from fencelock._keeper.lifecycle import keeper
 from fencelock._keeper.record import RELEASED, LeaseRecord, Listeners
 from fencelock.errors import SourceError
-from fencelock.hooks import NO_HOOKS, Hooks
+from fencelock.hooks import NO_HOOKS, Hooks, check_hooks
 from fencelock.model import (
     BrokenLock,
     Finding,
@@ -45,7 +45,7 @@ class BaseSource(Uncopyable):
 
     def __init__(self, url: str | None, hooks: Hooks) -> None:
         self._store = source_store(resolve_url(url))
-        self._hooks = hooks
+        self._hooks = check_hooks(hooks)
         self._keeper_driver = SyncDriver(self._store, request_timeout_s=REQUEST_TIMEOUT_S)
 
     def __repr__(self) -> str:

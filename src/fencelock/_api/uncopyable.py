@@ -16,3 +16,10 @@ class Uncopyable:
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         raise TypeError(f"{type(self).__name__} objects cannot be copied or pickled: {self._instead}")
+
+
+class UncopyableBlock(Uncopyable):
+    """The block of one transaction."""
+
+    __slots__ = ()
+    _instead = "a block is one transaction, and is entered once. Make another one for each transaction"

@@ -27,6 +27,8 @@ def scope_of(url: str, resource: str | None, resources: Iterable[str] | None, lo
         raise ConfigError("say either resource='name' or resources=['name', …]")
     if isinstance(resources, str):
         raise ConfigError(f"resources is a list of names; for one name say resource={resources!r}")
+    if resources is not None and not isinstance(resources, Iterable):
+        raise ConfigError(f"resources is a list of names, not {type(resources).__name__}")
     names = (resource,) if resource is not None else tuple(resources or ())
     if not 1 <= len(names) <= MAX_RESOURCES:
         raise ConfigError(f"a guard has 1 to {MAX_RESOURCES} resources, not {len(names)}")

@@ -14,6 +14,7 @@ from django.db import DEFAULT_DB_ALIAS, transaction
 
 from fencelock._api.guard import BaseGuard
 from fencelock._api.guard_core import check_unused
+from fencelock._api.uncopyable import UncopyableBlock
 from fencelock.errors import GuardError
 from fencelock.integrations.django.connection import DjangoConnection
 from fencelock.integrations.django.urls import url_of
@@ -42,7 +43,7 @@ def fenced(
     )
 
 
-class DjangoFenced:
+class DjangoFenced(UncopyableBlock):
     """The block of `with fenced(…)`, entered once."""
 
     def __init__(self, alias: str, fencing: Fencing) -> None:

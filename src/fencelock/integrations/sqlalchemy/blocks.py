@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session, scoped_session
 
 from fencelock._api.guard import BaseGuard
 from fencelock._api.guard_core import check_unused
+from fencelock._api.uncopyable import UncopyableBlock
 from fencelock._drivers.uncancelled import wait_to_the_end
 from fencelock.errors import ConfigError
 from fencelock.integrations.fencing import Fencing, fencing_of
@@ -65,7 +66,7 @@ def _guarded(unit: Unit, fencing: Fencing) -> Iterator[None]:
         raise mapped from error
 
 
-class _Block(Generic[Target]):
+class _Block(UncopyableBlock, Generic[Target]):
     """One guarded block, entered once."""
 
     def __init__(self, target: Target, unit: Unit, fencing: Fencing) -> None:
