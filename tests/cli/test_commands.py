@@ -2,10 +2,12 @@
 
 import json
 import sqlite3
+from pathlib import Path
 
 import pytest
 
 import fencelock
+from fencelock._api import lock_options
 from fencelock.cli.extensions import LAB_COMMANDS
 from fencelock.cli.output import printable, table
 from tests.cli.program import Program, program
@@ -209,6 +211,8 @@ def test_doctor_finds_a_source_that_lost_tokens_which_a_guard_has_seen(
 def test_doctor_finds_a_resource_of_another_source(program: Program, guard: fencelock.Guard) -> None:
     with fencelock.connect(f"sqlite:///{program.folder}/other.db") as source, source.lock("x") as lease:
         guard.seal(lease)
+    with program.source() as source, source.lock("x"):
+        pass
     done = program.inside("doctor", "--guard", guard.url)
     assert done.returncode == 1
     assert "other-source" in done.stdout
@@ -219,6 +223,23 @@ def test_doctor_reports_a_source_that_cannot_be_opened(program: Program) -> None
     done = program.inside("doctor")
     assert done.returncode == 1
     assert "source-refused" in done.stdout
+
+
+def test_doctor_says_that_there_is_no_source_and_makes_none(
+    program: Program, guard: fencelock.Guard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with fencelock.connect(f"sqlite:///{program.folder}/other.db") as source, source.lock("x") as lease:
+        guard.seal(lease)
+    before = sorted(program.folder.iterdir())
+    done = program.inside("doctor", "--guard", guard.url)
+    assert done.returncode == 1
+    assert f"no-source: {program.folder}/locks.db is no source yet" in done.stdout
+    assert "other-source" not in done.stdout
+    assert sorted(program.folder.iterdir()) == before
+    monkeypatch.setattr(lock_options, "default_folder", lambda: tmp_path / "state" / "fencelock")
+    program.environment["FENCELOCK_SOURCE"] = ""
+    assert "fencelock/locks.db is no source yet" in program.inside("doctor").stdout
+    assert not (tmp_path / "state").exists()
 
 
 # --- output

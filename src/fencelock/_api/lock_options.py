@@ -109,13 +109,19 @@ def _as_ms(timeout: float | None) -> int | None:
     return None if timeout is None else math.ceil(timeout * 1000)
 
 
-def resolve_url(url: str | None) -> str:
+def resolve_url(url: str | None, *, makes_folder: bool = True) -> str:
     """Return the URL; for None, $FENCELOCK_SOURCE or else the default file, whose folder is created."""
     if url is None:
         url = os.environ.get(SOURCE_VARIABLE) or None
     if url is not None:
         return url
     folder = default_folder()
+    if makes_folder:
+        _make_folder(folder)
+    return f"sqlite:///{folder / 'locks.db'}"
+
+
+def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
@@ -123,7 +129,6 @@ def resolve_url(url: str | None) -> str:
             f"the default folder {folder} cannot be created ({error.strerror}): set {SOURCE_VARIABLE} to a URL such as "
             f"sqlite:////path/to/locks.db"
         ) from error
-    return f"sqlite:///{folder / 'locks.db'}"
 
 
 def default_folder() -> Path:

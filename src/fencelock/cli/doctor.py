@@ -11,6 +11,7 @@ import click
 
 import fencelock
 from fencelock._api.guard import inspect_resources
+from fencelock._api.lock_options import resolve_url
 from fencelock.cli.errors import NEGATIVE_RESULT
 from fencelock.cli.options import guard_option, json_option, source_option
 from fencelock.cli.output import emit, printable
@@ -18,6 +19,8 @@ from fencelock.stores.registry import guard_store, guard_url
 
 VERIFY_NAMES = "fencelock-verify-"
 """The prefix of the resources that a campaign of `fencelock verify` creates."""
+UNREAD = {"no-source", "source-refused"}
+"""Findings about a source that says nothing of its tokens."""
 SOURCE_WENT_BACK = "source-went-back"
 GUARD_REFUSED = "guard-refused"
 BLIND_SPOTS = (
@@ -44,9 +47,9 @@ def doctor(source: str | None, guards: tuple[str, ...], as_json: bool) -> int:
       fencelock doctor --source sqlite:////srv/locks.db --guard sqlite:////srv/app.db
     """
     stores = {url: guard_store(url) for url in guards}
-    with fencelock.connect(source) as connected:
+    with fencelock.connect(resolve_url(source, makes_folder=False)) as connected:
         findings = list(connected.examine())
-        is_open = not findings or all(finding.code != "source-refused" for finding in findings)
+        is_open = UNREAD.isdisjoint(finding.code for finding in findings)
         for url, store in stores.items():
             found = store.examine()
             if is_open and all(one.code != GUARD_REFUSED for one in found):

@@ -66,11 +66,23 @@ def _lock_info(row: tuple[Any, ...]) -> LockInfo:
 def examine(path: Path, check_accepted: Callable[[], None]) -> list[Finding]:
     """Return the findings about a file's setup; `check_accepted` raises SourceError if the source is refused."""
     findings = _examine_location(path)
+    if not _is_made(path):
+        message = f"{path} is no source yet: there is no such file, or it is empty"
+        return [*findings, Finding("no-source", message, "correct the URL; the first lock that is acquired makes it")]
     try:
         check_accepted()
     except SourceError as error:
         findings.append(Finding("source-refused", str(error), "do what the message says, then run doctor again"))
     return findings
+
+
+def _is_made(path: Path) -> bool:
+    try:
+        return path.stat().st_size > 0
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True  # Opening the file gives the better error.
 
 
 def _examine_location(path: Path) -> list[Finding]:
