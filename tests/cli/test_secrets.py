@@ -47,6 +47,7 @@ def test_disagreement_is_reported_without_the_password(program: Program, databas
     database.rows("create table reports (id int)")
     said(program, 0, "protect", guard_url, "--resource", "r", "--lock", LOCK, "--table", "reports")
     said(program, 0, "run", LOCK, "--guard", guard_url, "--", "true")
+    said(program, 0, "install", "--source", f"sqlite:///{program.folder}/another.db")
     assert "other-source" in said(
         program, 1, "doctor", "--source", f"sqlite:///{program.folder}/another.db", "--guard", guard_url
     )

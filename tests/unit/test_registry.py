@@ -97,7 +97,10 @@ def test_sqlite_url_that_names_no_file_is_refused(url: str) -> None:
         ("postgresql://user:se@cret@host/db", "postgresql://…@host/db"),
         ("postgresql://user:se/cret@host/db", "postgresql://…@host/db"),
         ("postgresql://host/db", "postgresql://host/db"),
-        ("user:secret@host/db", "…@host/db"),
+        ("user:secret@host/db", "user:…"),
+        ("user@host/db", "…@host/db"),
+        ("python:user:secret", "python:…"),
+        ("user:secret@postgresql://host/db", "user:…"),
         ("nothing", "nothing"),
         ("host=db user=me password=secret", "host=…"),
     ],
@@ -108,9 +111,16 @@ def test_shown_url_has_no_password(url: str, shown: str) -> None:
 
 
 def test_message_about_a_url_without_scheme_hides_its_password() -> None:
-    with pytest.raises(ConfigError, match="…@host/db") as caught:
+    with pytest.raises(ConfigError, match="'user:…' is not a URL") as caught:
         source_store("user:secret@host/db")
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("lookup", [source_store, guard_store])
+def test_an_unknown_parameter_of_a_postgres_url_is_named_with_the_known_ones(lookup: Callable[[str], Any]) -> None:
+    with pytest.raises(ConfigError, match=r"no parameter 'ssl_mode'; known: .*sslmode") as caught:
+        lookup("postgresql://user:secret@host/db?connect_timeout=5&ssl_mode=require&password=secret")
+    assert "secret" not in str(caught.value).replace("oauth_client_secret", "")
 
 
 PASSWORDS = (
@@ -124,6 +134,7 @@ FORMS = (
     *("://u:{}@host:99999999/db", "://u:{}@a,b:x/db", "://u:{}@[::1/db", "://u:{}@host/a/../b", "://u:{}@host/"),
     *("://u:{}@host/db?nosuch=1", "://u:{}@host/db?acl=x", "://u:{}@host/db?tls=x", "://u:{}@host/db?ssl_mode=x"),
     *(":///db?password={}&nosuch=1", ":///?auth={}", ":/u:{}@host/db", ":u:{}@host/db"),
+    *(":u:{}", ":{}", "u:{}@postgresql://host/db", ":://u:{}@host/db"),
 )
 
 

@@ -4,6 +4,7 @@ Promise: looking up a scheme imports that store's module only. A scheme that can
 and a missing client with the extra to install. Never: lets another package replace a built-in scheme.
 """
 
+import re
 from importlib import import_module
 from typing import Any, cast
 
@@ -54,6 +55,8 @@ UNSAFE_SOURCES = {
     "redis": "its asynchronous failover loses acknowledged grants, and Redlock has no order to take tokens from",
     "rediss": "its asynchronous failover loses acknowledged grants, and Redlock has no order to take tokens from",
 }
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
+_AFTER_MARK = re.compile(r"([:=]).*", re.DOTALL)
 
 
 def source_store(url: str) -> SourceStore:
@@ -80,7 +83,7 @@ def _scheme(url: object) -> str:
     if not isinstance(url, str):
         raise ConfigError(f"a URL must be a str, not {type(url).__name__}")
     scheme, separator, _ = url.partition("://")
-    if not separator or not scheme:
+    if not separator or not _SCHEME.fullmatch(scheme):
         raise ConfigError(f"{shown_url(url)!r} is not a URL: write for example sqlite:///locks.db")
     return scheme.lower()
 
@@ -88,13 +91,13 @@ def _scheme(url: object) -> str:
 def shown_url(url: str) -> str:
     """Return the URL without user, password and options, which only a URL with a host can have.
 
-    Of text that is no URL, nothing that follows a "=" is shown: it may be libpq's `host=db password=secret`.
+    Of text that is no URL, nothing that follows a ":" or "=" is shown: it may be `user:secret`, or libpq's `host=db
+    password=secret`.
     """
     scheme, separator, rest = url.partition("://")
-    if not separator:
-        name, equals, _ = url.partition("=")
-        scheme, rest = "", f"{name}=…" if equals else url
-    elif scheme and rest.startswith("/"):
+    if not separator or not _SCHEME.fullmatch(scheme):
+        scheme, separator, rest = "", "", _AFTER_MARK.sub(r"\1…", url)
+    elif rest.startswith("/"):
         return url
     _, at, target = rest.rpartition("@")
     target, mark, _ = target.partition("?")

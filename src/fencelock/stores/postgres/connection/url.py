@@ -4,19 +4,19 @@ Promise: every URL that libpq understands works, including several hosts and the
 that is shown names the servers and the database, never a user, a password or a file. Never opens a connection.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, unquote, urlencode
 
 from psycopg import ProgrammingError, pq
 from psycopg.conninfo import conninfo_to_dict
 
 from fencelock.errors import ConfigError
 
-_NOT_UNDERSTOOD = (
-    "a PostgreSQL URL is not understood: write postgresql://user:password@host:port/database?sslmode=…, with special "
-    "characters as %XX"
-)
+_PARAMETER = re.compile("[a-z_]+")
+_FORM = "write postgresql://user:password@host:port/database?sslmode=…, with special characters as %XX"
+_NOT_UNDERSTOOD = f"a PostgreSQL URL is not understood: {_FORM}"
 
 
 class PostgresConnectionInfo(NamedTuple):
@@ -35,7 +35,7 @@ def parse_url(url: str) -> PostgresConnectionInfo:
         given = {key: str(value) for key, value in conninfo_to_dict(url).items() if value is not None}
     except ProgrammingError:
         # libpq's own message may repeat the password.
-        raise ConfigError(_NOT_UNDERSTOOD) from None
+        raise ConfigError(_reason(url)) from None
     if "\0" in url or not _is_address(given.get("host", ""), given.get("port", "")):
         raise ConfigError(_NOT_UNDERSTOOD)
     resolved = {**_defaults(), **given}
@@ -44,6 +44,31 @@ def parse_url(url: str) -> PostgresConnectionInfo:
         given.setdefault("target_session_attrs", "read-write")
     given.setdefault("fallback_application_name", "fencelock")
     return PostgresConnectionInfo(given, _shown(resolved))
+
+
+def _reason(url: str) -> str:
+    """Return the message about a URL that libpq does not understand."""
+    base, _, query = url.partition("?")
+    names = [unquote(pair.partition("=")[0]) for pair in query.split("&")]
+    unknown = next((name for name in names if name not in _keywords()), "")
+    # The "?" may belong to a password: then an "@" follows it, or the password's beginning is no port.
+    if "@" in query or not _PARAMETER.fullmatch(unknown) or not _is_understood(base):
+        return _NOT_UNDERSTOOD
+    known = ", ".join(sorted(_keywords()))
+    return f"a PostgreSQL URL is not understood (there is no parameter {unknown!r}; known: {known}): {_FORM}"
+
+
+def _is_understood(url: str) -> bool:
+    try:
+        given = conninfo_to_dict(url)
+    except ProgrammingError:
+        return False
+    return _is_address(str(given.get("host", "")), str(given.get("port", "")))
+
+
+def _keywords() -> set[str]:
+    """Return the names of libpq's parameters."""
+    return {option.keyword.decode() for option in pq.Conninfo.get_defaults()}
 
 
 def _is_address(hosts: str, ports: str) -> bool:
@@ -56,7 +81,7 @@ def _is_address(hosts: str, ports: str) -> bool:
 
 def url_of(parameters: Mapping[str, Any]) -> str:
     """Return a URL for another library's connection parameters, without those that libpq does not know."""
-    keywords = {option.keyword.decode() for option in pq.Conninfo.get_defaults()}
+    keywords = _keywords()
     known = {key: _joined(value) for key, value in parameters.items() if key in keywords and value not in (None, "")}
     return f"postgresql://?{urlencode(known, quote_via=quote)}"
 
