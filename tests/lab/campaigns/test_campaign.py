@@ -136,6 +136,13 @@ def test_a_dry_run_touches_nothing(program: Program) -> None:
     assert not (program.folder / "locks.db").exists()
 
 
+def test_a_dry_run_says_that_the_guards_file_does_not_exist(program: Program) -> None:
+    done = program.inside("verify", "--guard", "sqlite:///nosuch.db", "--dry-run")
+    assert (done.returncode, done.stdout) == (69, "")
+    assert f"{program.folder}/nosuch.db does not exist" in done.stderr
+    assert not (program.folder / "nosuch.db").exists()
+
+
 @pytest.mark.campaign
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_campaign_cleans_up(program: Program, number: signal.Signals) -> None:

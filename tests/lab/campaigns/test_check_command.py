@@ -69,7 +69,7 @@ def test_a_file_that_is_no_history_is_a_usage_error(program: Program) -> None:
     path.write_text("hello\n")
     done = program("verify", "--check", str(path))
     assert (done.returncode, done.stdout) == (64, "")
-    assert "line 1 is not valid" in done.stderr
+    assert f"--check: {path}: line 1 is not valid" in done.stderr
 
 
 def test_names_in_a_history_move_no_cursor(program: Program) -> None:

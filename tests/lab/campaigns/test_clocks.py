@@ -77,23 +77,23 @@ def no_faketime(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("no_faketime")
 def test_without_libfaketime_a_run_that_asks_for_jumps_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert attacked(monkeypatch, "--faults", "freeze,jump") == 69
+    assert attacked(tmp_path, monkeypatch, "--faults", "freeze,jump") == 69
     assert "apt-get install libfaketime" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("no_faketime")
 def test_without_libfaketime_other_runs_say_so_and_go_on(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert attacked(monkeypatch) == 0
+    assert attacked(tmp_path, monkeypatch) == 0
     told = capsys.readouterr()
     assert "no clock will jump: libfaketime is not installed" in told.err
     assert "jump" not in told.out
 
 
-def attacked(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+def attacked(folder: Path, monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
     """Return how a dry run ends, in this very process."""
     monkeypatch.delenv("FENCELOCK_DEBUG", raising=False)
-    return execute(["verify", "--guard", "sqlite:////nonexistent/app.db", "--dry-run", *words])
+    return execute(["verify", "--guard", file_at(folder), "--dry-run", *words])

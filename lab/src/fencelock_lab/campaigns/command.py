@@ -158,11 +158,13 @@ def verify(  # noqa: PLR0913 - each is an option of its own
 
 
 def _read(path: Path) -> "History":
-    from fencelock_lab.campaigns.history import read_history
+    from fencelock_lab.campaigns.history import HistoryError, read_history
 
     try:
         with path.open("rb") as lines:
             return read_history(lines)
+    except HistoryError as error:
+        raise click.BadParameter(f"{path}: {error}", param_hint="--check") from error
     except OSError as error:
         raise click.BadParameter(f"{path}: {error.strerror}", param_hint="--check") from error
 
