@@ -4,13 +4,9 @@ done.
 
 import asyncio
 import gc
-import queue
 import socket
-import sys
-import threading
 import time
 from collections.abc import Iterator
-from types import FrameType
 
 import psutil
 import pytest
@@ -27,7 +23,6 @@ from tests.support.helpers import wait_until
 
 REQUEST_TIMEOUT_S = 5.0
 SHORT_S = 0.3
-READ = wire.RangeRequest(key=b"x")
 SLACK_S = 1.0
 """For a loaded machine; a connection that gRPC waits for costs 2 s."""
 
@@ -134,34 +129,6 @@ def test_a_frozen_member_leaves_the_outcome_unknown_and_the_next_call_goes_elsew
     with pytest.raises(OutcomeUnknownError):
         client.call(RANGE, wire.RangeRequest(key=b"x"), SHORT_S)
     assert client.call(RANGE, wire.RangeRequest(key=b"x"), REQUEST_TIMEOUT_S).header.revision
-
-
-class Interruption(BaseException):
-    """What a signal handler raises."""
-
-
-def interrupt_locking(frame: FrameType, event: str, _: object) -> None:
-    """Raise once in `Condition.__enter__`, as soon as it has taken the lock, where gRPC begins a call."""
-    is_taken = event == "c_return" and frame.f_code is threading.Condition.__enter__.__code__
-    if is_taken and frame.f_back is not None and frame.f_back.f_code.co_name == "_blocking":
-        sys.setprofile(None)
-        raise Interruption
-
-
-def test_an_interruption_that_leaves_a_lock_of_grpc_taken_holds_no_later_call_up(etcd: Corner):
-    """The keeper once waited for that lock for ever, and every lease of the process ended untold."""
-    client = EtcdClient(parse_url(etcd.url))
-    client.call(RANGE, READ, REQUEST_TIMEOUT_S)
-    sys.setprofile(interrupt_locking)
-    try:
-        with pytest.raises(Interruption):
-            client.call(RANGE, READ, REQUEST_TIMEOUT_S)
-    finally:
-        sys.setprofile(None)
-    answers: queue.SimpleQueue[object] = queue.SimpleQueue()
-    later = threading.Thread(target=lambda: answers.put(client.call(RANGE, READ, REQUEST_TIMEOUT_S)), daemon=True)
-    later.start()
-    assert answers.get(timeout=REQUEST_TIMEOUT_S + SLACK_S)
 
 
 def test_a_collected_source_leaves_no_connection(own_etcd: EtcdCluster):

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from fencelock.errors import OutcomeUnknownError
-from fencelock.stores.etcd.connection import channels, wire
+from fencelock.stores.etcd.connection import begun_call, wire
 from fencelock.stores.etcd.connection.client import RANGE, EtcdClient
 from fencelock.stores.etcd.connection.url import parse_url
 from fencelock.testing.conformance.faults import failing_starts
@@ -100,10 +100,10 @@ def test_forks_are_quick_afterwards_and_the_child_can_call(client: EtcdClient, c
 def test_a_call_whose_thread_has_died_is_not_awaited_for_ever(
     client: EtcdClient, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(channels, "LATE_S", 0.05)
+    monkeypatch.setattr(begun_call, "LATE_S", 0.05)
     with monkeypatch.context() as patch:
         patch.setattr("grpc._channel._run_channel_spin_thread", lambda state: None)
-        with pytest.raises(Exception, match="ancelled"):
+        with pytest.raises(Exception, match="has served the call"):
             call(client, 0.05)
     call(client, DEADLINE_S)
-    assert not channels.GATE._under_way
+    assert not begun_call.GATE._under_way

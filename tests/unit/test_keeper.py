@@ -24,7 +24,13 @@ from fencelock._keeper.keeper import (
     Wake,
 )
 from fencelock._keeper.record import EXPIRED, HELD, LOST, RELEASED, Listeners
-from fencelock.errors import LeaseExpiredError, LeaseLostError, OutcomeUnknownError, SourceUnavailableError
+from fencelock.errors import (
+    LeaseExpiredError,
+    LeaseLostError,
+    OutcomeUnknownError,
+    SourceError,
+    SourceUnavailableError,
+)
 from fencelock.hooks import Event, Hooks
 from fencelock.model import LockInfo
 from fencelock.protocol.source_requests import Inspect, Release, Released, Renew, Renewed
@@ -473,6 +479,20 @@ def test_a_claim_that_cannot_be_released_stands_in_nobodys_way(stage: Stage, err
     assert stage.source.asked == [Release("the-lock", "good")]
     stage.look(ABANDON_PAUSE_MS)
     assert len(bad.asked) == 2
+
+
+def test_a_claim_that_its_source_refuses_to_release_holds_up_no_others(stage: Stage) -> None:
+    def refuse(request: Any) -> Any:
+        if request.claim == "bad":
+            raise SourceError("refused")
+        return agree(request)
+
+    stage.source.answer = refuse
+    for claim in ("bad", "good", "better"):
+        stage.keeper.abandon(stage.driver, "the-lock", claim, TTL_MS)
+    stage.look(0)
+    stage.look(ABANDON_PAUSE_MS)
+    assert [request.claim for request in stage.source.asked] == ["bad", "good", "better", "bad"]
 
 
 def test_one_failure_speaks_for_its_source(stage: Stage) -> None:

@@ -275,7 +275,7 @@ class Keeper:
         now_ms = self._now_ms()
         if not self._abandoned or now_ms < self._retry_ms:
             return
-        unreachable = set(silent)
+        unreachable, failed = set(silent), list[str]()
         for claim, message in list(itertools.islice(self._abandoned.items(), MAX_ABANDONED_AT_ONCE)):
             del self._abandoned[claim]
             # One failure stands for its source: a request for each claim would delay the renewals.
@@ -286,6 +286,11 @@ class Keeper:
             if now_ms < message.give_up_ms:  # Later its ttl has ended it.
                 # A release that is repeated, and finds no lease to end, proves no loss.
                 self._abandoned[claim] = message._replace(record=None) if is_asked else message
+                if is_asked:
+                    failed.append(claim)
+        for claim in failed:
+            # To the end: a claim that its source refuses to release holds up no others.
+            self._abandoned[claim] = self._abandoned.pop(claim)
         self._retry_ms = self._now_ms() + ABANDON_PAUSE_MS if unreachable else 0
 
     def _is_released(self, message: Abandon) -> bool:

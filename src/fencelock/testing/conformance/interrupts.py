@@ -4,6 +4,7 @@ Promise: they come where Python runs signal handlers, and raises what another th
 function, and when a call has returned. Never elsewhere: between a `with` and its end, for example, no handler runs.
 """
 
+import inspect
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -38,6 +39,8 @@ class Interruption:
         """Count one place, and raise at the one that was asked for."""
         if self.has_come or event not in _PLACES or not self._is_ours(frame) or _is_collecting(frame):
             return
+        if frame.f_code.co_flags & inspect.CO_COROUTINE and event != "c_return":
+            return  # It waits, or goes on: Python reports a return or a call then, but runs no handler there.
         place, self.places = self.places, self.places + 1
         if place == self._place:
             self.has_come = True

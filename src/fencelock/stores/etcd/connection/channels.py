@@ -1,4 +1,4 @@
-"""gRPC's channels to the members of a cluster, and calls that gRPC's own threads serve.
+"""gRPC's channels to the members of a cluster, and what becomes of one on which a thread of gRPC's did not start.
 
 gRPC counts a call in the background, and the thread that will serve it, before it starts the thread. If the thread
 cannot be started, it never starts another one for that channel: later calls wait for ever, and so does `close`. Each
@@ -6,10 +6,9 @@ later fork waits for 5 s, and gRPC does not work in the child. gRPC offers no pu
 for its own forks is used here.
 
 Promise: a channel on which a call did not begin is used for no other call, and is closed once the calls on it have
-ended. Nobody waits for a call in the background without a bound. Forks are as before.
+ended. Forks are as before.
 """
 
-import asyncio
 import threading
 import traceback
 import weakref
@@ -24,6 +23,7 @@ from grpc._cython import cygrpc
 from fencelock._threads import check_can_start, is_start_failure, start_problem
 from fencelock.errors import ConfigError, OutcomeUnknownError
 from fencelock.stores.etcd.connection.forks import GATE
+from fencelock.stores.etcd.connection.main_thread import outside_main_thread
 from fencelock.stores.etcd.connection.url import EtcdConnectionInfo, Tls
 
 MAX_MESSAGE_BYTES = 64 * 2**20
@@ -43,12 +43,8 @@ _OPTIONS = (
     ("grpc.keepalive_permit_without_calls", 0),
     ("grpc.http2.max_pings_without_data", 0),
 )
-LATE_S = 1.0
-"""How much later than its timeout the end of a call in the background may be told."""
 _STARTS_SERVING_THREAD = "_run_channel_spin_thread"
 """gRPC's function that starts the thread which serves all calls in the background of one channel."""
-_LOCKING = {threading.Condition.__enter__.__code__, threading.Condition.__exit__.__code__}
-"""The only Python code that runs while gRPC takes or frees a lock."""
 Metadata = tuple[tuple[str, str], ...]
 
 
@@ -165,7 +161,7 @@ class EtcdChannels:
 
 def _discard(end: list[Callable[[], None]]) -> None:
     _DISCARDED.extend(end)
-    _close_discarded()
+    outside_main_thread(_close_discarded)
 
 
 def _close_discarded() -> None:
@@ -184,76 +180,10 @@ def _close_discarded() -> None:
         GATE.leave(call)
 
 
-class EtcdBegunCall:
-    """A call in the background, which gRPC's threads serve.
-
-    Promise: nobody waits for it without a bound, even if those threads have died. Then its channel is discarded.
-    """
-
-    def __init__(self, channels: EtcdChannels, attempt: EtcdAttempt) -> None:
-        self._channels = channels
-        self._request_timeout_s = attempt.request_timeout_s
-        self._under_way = GATE.enter()
-        try:
-            self._channel, self.future = channels.begin(attempt.member, lambda channel: _begin(channel, attempt))
-        except BaseException:
-            self._leave()
-            raise
-        # Keeps this object, and with it the channel, until the answer.
-        self.future.add_done_callback(self._leave)
-
-    def result(self) -> Any:
-        """Wait for the answer, and return it; a grpc.RpcError if there is none."""
-        try:
-            return self.future.result(self._request_timeout_s + LATE_S)
-        except grpc.FutureTimeoutError:
-            self._give_up()
-            raise self.future from None
-
-    async def result_async(self) -> Any:
-        """The same on the running loop; a cancelled task cancels the call."""
-        loop = asyncio.get_running_loop()
-        answered = asyncio.Event()
-        self.future.add_done_callback(lambda _: _set_answered(loop, answered))
-        try:
-            async with asyncio.timeout(self._request_timeout_s + LATE_S):
-                await answered.wait()
-        except TimeoutError:
-            self._give_up()
-            raise self.future from None
-        except asyncio.CancelledError:
-            self.future.cancel()
-            raise
-        return self.future.result(0)
-
-    def _give_up(self) -> None:
-        self.future.cancel()
-        self._channel.keep()
-        self._channels.discard(self._channel)
-        self._leave()
-
-    def _leave(self, _: Any = None) -> None:
-        GATE.leave(self._under_way)
-
-
-def _begin(channel: EtcdChannel, attempt: EtcdAttempt) -> Any:
-    call = channel.callable(attempt.method)
-    return call.future(attempt.request, timeout=attempt.request_timeout_s, metadata=attempt.metadata)
-
-
 def is_unserved(error: BaseException) -> bool:
     """Return whether the thread that could not be started is the one that serves the channel."""
     frames = traceback.walk_tb(error.__traceback__)
     return any(frame.f_code.co_name == _STARTS_SERVING_THREAD for frame, _ in frames)
-
-
-def may_keep_lock(error: BaseException) -> bool:
-    """Return whether a signal handler raised the error while gRPC was taking or freeing the lock of a channel.
-
-    Then the lock may stay taken, and every later call on the channel would wait for ever.
-    """
-    frames = traceback.walk_tb(error.__traceback__)
-    return any(frame.f_code in _LOCKING for frame, _ in frames)
 
 
 def close_unserved(channel: Any) -> None:
@@ -266,12 +196,6 @@ def uncount_unstarted_thread() -> None:
     """Correct the count of threads for which a fork waits."""
     if cygrpc.is_fork_support_enabled():
         cygrpc._fork_state.active_thread_count.decrement()  # noqa: SLF001
-
-
-def _set_answered(loop: asyncio.AbstractEventLoop, answered: asyncio.Event) -> None:
-    """Wake a loop that waits for an answer; a loop that was closed meanwhile does not wait."""
-    with suppress(RuntimeError):
-        loop.call_soon_threadsafe(answered.set)
 
 
 def codec(method: Method) -> dict[str, Any]:

@@ -15,25 +15,26 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Generator, Iterator
+from functools import partial
 from typing import Any
 
 import grpc
 
 from fencelock.protocol.generators import run_generator, run_generator_async
 from fencelock.stores.etcd.connection import wire
+from fencelock.stores.etcd.connection.begun_call import EtcdBegunCall
 from fencelock.stores.etcd.connection.channels import (
     EtcdAttempt,
-    EtcdBegunCall,
     EtcdChannel,
     EtcdChannels,
     Metadata,
     Method,
     codec,
     keep_discarded,
-    may_keep_lock,
 )
 from fencelock.stores.etcd.connection.errors import is_stale_login, map_error, may_succeed_elsewhere, was_never_sent
 from fencelock.stores.etcd.connection.forks import GATE
+from fencelock.stores.etcd.connection.main_thread import outside_main_thread
 from fencelock.stores.etcd.connection.url import EtcdConnectionInfo
 
 _NEEDS_LEADER = ("hasleader", "true")
@@ -118,20 +119,14 @@ class EtcdClient:
         return self._channels.begin(self._member, start)[1]
 
     def _try(self, attempt: EtcdAttempt) -> Any:
+        return outside_main_thread(partial(self._call, attempt))
+
+    def _call(self, attempt: EtcdAttempt) -> Any:
         under_way = GATE.enter()
         try:
-            channel = self._channels.channel(attempt.member)
+            channel = self._channels.channel(attempt.member)  # Open as long as this refers to it.
             call = channel.callable(attempt.method)
-            try:
-                return call(attempt.request, timeout=attempt.request_timeout_s, metadata=attempt.metadata)
-            except grpc.RpcError:
-                raise
-            except BaseException as error:
-                if may_keep_lock(error):
-                    channel.keep()
-                    # All new: another thread may wait for that lock for ever, and hold one of ours meanwhile.
-                    self._channels = EtcdChannels(self.info)
-                raise
+            return call(attempt.request, timeout=attempt.request_timeout_s, metadata=attempt.metadata)
         finally:
             GATE.leave(under_way)
 

@@ -231,9 +231,11 @@ class ClusterState:
         # Two threads that enqueue at one lock must not take the same number: they would be one queue entry (H9).
         with self._mutex:
             number = session.take_number(entry.lock)
-        entry.session, entry.number = session, number
+        entry.number = number
         entry.key = self.layout.queue_entry(entry.lock, session.lease, number)
         entry.value = encode_queue_entry(entry.claim, holder)
+        # Last: whoever ends a claim that has a session deletes its key. A signal handler may raise before this line.
+        entry.session = session
 
     def discard(self, entry: EtcdQueueEntry) -> None:
         """Forget a claim that has no queue entry in etcd; its number is free again."""

@@ -11,13 +11,13 @@ etcd might keep the lease with all queue entries attached to it.
 import itertools
 import os
 import secrets
+import weakref
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-import grpc
-
 from fencelock.clock import boottime_ms
 from fencelock.stores.etcd.connection import wire
+from fencelock.stores.etcd.connection.begun_call import EtcdBegunCall
 from fencelock.stores.etcd.connection.client import LEASE_REVOKE, EtcdClient
 from fencelock.stores.etcd.connection.errors import LeaseGoneError, map_error
 
@@ -162,47 +162,45 @@ class PendingRevocations:
 
     def __init__(self, client: EtcdClient) -> None:
         self._client = client
-        self._revocations: dict[int, Any] = {}
-        """gRPC's future of each; None for one that could not be sent."""
+        self._revocations: dict[int, EtcdBegunCall | None] = {}
+        """None for one that could not be sent."""
 
     def revoke(self, lease: int) -> None:
         """Revoke a lease, without waiting for the answer."""
         self._revocations[lease] = None
         with suppress(Exception):
-            revocation = self._client.begin(LEASE_REVOKE, wire.LeaseRevokeRequest(id=lease), REVOKE_S).future
+            revocation = self._client.begin(LEASE_REVOKE, wire.LeaseRevokeRequest(id=lease), REVOKE_S)
             self._revocations[lease] = revocation
-            # Keeps the client alive until the answer: a source may be forgotten as soon as it is closed.
-            _UNDER_WAY[revocation] = self._client
-            revocation.add_done_callback(_UNDER_WAY.pop)
+            _UNDER_WAY.add(revocation)
 
     def retry_failed(self) -> None:
         """Repeat the revocations that failed."""
         for lease, revocation in list(self._revocations.items()):
-            if revocation is not None and not revocation.done():
+            if revocation is not None and not revocation.is_over:
                 continue
             self._revocations.pop(lease, None)
             if revocation is None or not self._has_ended(revocation):
                 self.revoke(lease)
 
-    def _has_ended(self, revocation: Any) -> bool:
-        is_done = revocation.code() is grpc.StatusCode.OK
-        return is_done or isinstance(map_error(revocation, self._client.info), LeaseGoneError)
+    def _has_ended(self, revocation: EtcdBegunCall) -> bool:
+        error = revocation.error
+        return error is None or isinstance(map_error(error, self._client.info), LeaseGoneError)
 
 
 def wait_for_all() -> None:
     """Wait a moment for the revocations under way, at the interpreter's end."""
     for revocation in list(_UNDER_WAY):
         with suppress(Exception):
-            revocation.result(REVOKE_S)
+            revocation.result()
 
 
 def _after_fork_in_child() -> None:
-    _INHERITED.append(dict(_UNDER_WAY))
+    _INHERITED.extend(_UNDER_WAY)
     _UNDER_WAY.clear()
 
 
 _INHERITED: list[Any] = []
 """The parent's objects in a forked child, kept because destroying them would use them."""
-_UNDER_WAY: dict[Any, EtcdClient] = {}
-"""The revocations under way, each with the client that sends it."""
+_UNDER_WAY: "weakref.WeakSet[EtcdBegunCall]" = weakref.WeakSet()
+"""The revocations under way; gRPC keeps each until its answer."""
 os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -144,7 +144,7 @@ class EtcdSourceConnection(_Connection):
             answer = client.call(*operation.main, self._request_timeout_s)
         except BaseException:
             if concurrent is not None:
-                concurrent.future.cancel()
+                concurrent.cancel()
             raise
         try:
             return answer, None if concurrent is None else concurrent.result()
