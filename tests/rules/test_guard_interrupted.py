@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
-import fencelock
+import fencelock.aio
 from fencelock import GuardError
 from fencelock.testing.conformance.interrupts import INTERRUPTS, interrupted_at
 from tests.support.guards import LOCK, RESOURCE, HandmadeLease, url_of, value_in
+from tests.support.interrupts import InterruptedAt
 
 pytestmark = pytest.mark.reduced
 
@@ -108,3 +109,40 @@ def test_g11_a_statement_at_the_limit_of_recursion_leaves_the_next_block_in_orde
             step_in(connection, left)
         assert value_in(file) == left
     assert refused
+
+
+@pytest.mark.asyncio
+async def test_g11_a_tasks_block_interrupted_as_it_goes_on_after_any_await_leaves_the_next_one_in_order(
+    file: Path,
+) -> None:
+    """The thread that opens or ends the transaction does so meanwhile, and no task has what it opened."""
+    guard = fencelock.aio.guard(url_of(file), resource=RESOURCE, lock=LOCK)
+
+    async def act(value: int) -> None:
+        async with guard.transaction(HandmadeLease(5)) as connection:
+            step_in(connection, value)
+
+    await act(-1)
+    kept: list[BaseException] = []
+    for wait in count():
+        work = InterruptedAt(act(wait), wait)
+        try:
+            await work
+        except INTERRUPTS as error:
+            kept.append(error)  # And with it the block.
+        await act(-1)  # Waits for a commit that has begun, and for what the threads undo.
+        assert value_in(file) == -1
+        if not work.has_come:
+            assert len(kept) == wait > 1
+            return
+
+
+@pytest.mark.asyncio
+async def test_a_tasks_block_that_is_dropped_before_its_end_bars_no_later_one(file: Path) -> None:
+    """A signal handler may raise before the first line of `__aexit__`."""
+    guard, lease = fencelock.aio.guard(url_of(file), resource=RESOURCE, lock=LOCK), HandmadeLease(5)
+    await guard.transaction(lease).__aenter__()
+    assert lease.open_transactions == 0
+    async with guard.transaction(lease) as connection:
+        step_in(connection, 1)
+    assert value_in(file) == 1

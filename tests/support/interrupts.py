@@ -1,9 +1,12 @@
-"""A cancellation at any await."""
+"""A cancellation, or a signal handler's exception, at any await."""
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Generator
 from types import TracebackType
 from typing import Any
+
+from fencelock.testing.conformance.interrupts import INTERRUPTS
 
 
 class CancelledAt:
@@ -42,4 +45,19 @@ class CancelledAt:
             task = asyncio.current_task()
             assert task is not None
             task.cancel()
+        return waited_for
+
+
+class InterruptedAt(CancelledAt):
+    """Runs an awaitable, and raises what a signal handler may raise as it goes on after the wait with this number."""
+
+    def send(self, value: Any) -> Any:
+        """Go on until the next wait."""
+        if self._left >= 0:
+            return super().send(value)
+        self.has_come, self._left = True, sys.maxsize
+        return self.throw(INTERRUPTS[0]())
+
+    def _count(self, waited_for: Any) -> Any:
+        self._left -= 1
         return waited_for

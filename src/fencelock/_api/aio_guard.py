@@ -181,6 +181,11 @@ class AsyncGuardedTransaction(UncopyableBlock):
         self._block = object()
         self._open_block = OpenBlock(url)
 
+    def __del__(self) -> None:
+        """End the block here if a signal handler raised before the first line of `__aexit__`."""
+        if hasattr(self, "_open_block"):
+            self._leave()
+
     async def __aenter__(self) -> Any:
         check_unused(is_used=self._is_used)
         self._is_used = True

@@ -20,11 +20,11 @@ class UncancelledThreads(Threads):
     """A few threads for work that must not be abandoned halfway."""
 
     async def run_or_undo(self, function: Callable[[], Result], undo: Callable[[], Any]) -> Result:
-        """Run a blocking function; if the task is cancelled meanwhile, have `undo` called after it succeeded."""
+        """Run a blocking function; if an exception ends the wait for it, have `undo` called after it succeeded."""
         future = self.started().submit(function)
         try:
             return await asyncio.wrap_future(future)
-        except asyncio.CancelledError:
+        except BaseException:  # Cancelled, or a signal handler raised as the task went on.
 
             def undo_success(done: "Future[Result]") -> None:
                 if not done.cancelled() and done.exception() is None:
