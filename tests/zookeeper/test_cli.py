@@ -1,16 +1,21 @@
 """The commands at a ZooKeeper source."""
 
 import json
+import socket
+import time
 from typing import Any
 
 import pytest
 
 import fencelock
+from fencelock.stores.zookeeper.source.sessions import MAX_OPEN_S, MAX_TRY_S
 from fencelock_lab.servers.zookeeper import ZooKeeperServer
 from tests.cli.program import Program, program
 from tests.zookeeper.fix_zookeeper import fresh_base
 
 __all__ = ["program"]
+START_S = 4.0
+"""What a loaded machine may take to start and end a command."""
 
 
 class Commands:
@@ -72,6 +77,18 @@ def test_run_reports_once_that_no_server_is_there(program: Program, options: lis
     assert done.returncode == 69
     assert "no server runs there" in done.stderr
     assert len(done.stderr.splitlines()) == 1, done.stderr
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize(("options", "bound_s"), [(["--no-wait"], MAX_TRY_S), (["--wait", "3"], MAX_OPEN_S)])
+def test_run_reports_a_server_that_is_silent_in_time(program: Program, options: list[str], bound_s: float) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"zookeeper://127.0.0.1:{silent.getsockname()[1]}/app"
+        started_s = time.monotonic()
+        done = program("run", "x", "--source", url, *options, "--", "true")
+    assert done.returncode == 69
+    assert f"no server answered in {bound_s:g} s" in done.stderr
+    assert time.monotonic() - started_s < bound_s + START_S
 
 
 def test_without_install_each_command_names_it(commands: Commands) -> None:

@@ -13,7 +13,9 @@ from fencelock._flows.acquire import Attempt, acquire
 from fencelock.clock import boottime_us
 from fencelock.model import draw_claim
 from fencelock.protocol import source_requests as ask
-from fencelock.stores.zookeeper.source import admin
+from fencelock.stores.zookeeper.connection import client
+from fencelock.stores.zookeeper.connection.client import CLOSE_S
+from fencelock.stores.zookeeper.source import admin, sessions
 from fencelock.stores.zookeeper.source.session import ZooKeeperSession
 from fencelock.stores.zookeeper.source.store import ZooKeeperSource
 from fencelock_lab.servers.zookeeper import ZooKeeperServer
@@ -39,12 +41,14 @@ def end_session(server: ZooKeeperServer, session: ZooKeeperSession) -> None:
 
 
 # --- no server --------------------------------------------------------------------------------------------------------
-def seconds_until_unreachable(servers: str, request_timeout_s: float, reason: str) -> float:
+def seconds_until_unreachable(
+    servers: str, request_timeout_s: float, reason: str, request: object = ask.ReadSource()
+) -> float:
     """Return how long a first request takes to report that the source cannot be reached."""
     connection = ZooKeeperSource(f"zookeeper://{servers}/base").connect(request_timeout_s=request_timeout_s)
     started_s = time.monotonic()
     with pytest.raises(SourceUnavailableError, match=reason):
-        connection.perform(ask.ReadSource())
+        connection.perform(request)
     return time.monotonic() - started_s
 
 
@@ -58,6 +62,31 @@ def test_a_server_that_is_silent_gets_the_whole_time() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         servers = f"127.0.0.1:1,127.0.0.1:{silent.getsockname()[1]}"
         assert seconds_until_unreachable(servers, 0.3, "no server answered in 0.3 s") >= 0.3
+
+
+@pytest.mark.parametrize(("may_wait", "bound_s"), [(False, 0.2), (True, 0.4)])
+def test_a_first_acquire_waits_for_a_silent_server_for_its_bound(
+    monkeypatch: pytest.MonkeyPatch, may_wait: bool, bound_s: float
+) -> None:
+    """And not for the end of a session that was never made: `fencelock run` has to answer in time."""
+    monkeypatch.setattr(sessions, "MAX_TRY_S", 0.2)
+    monkeypatch.setattr(sessions, "MAX_OPEN_S", 0.4)
+    request = ask.Acquire("lock", draw_claim(), "holder", 30_000, boottime_us(), may_wait)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        servers = f"127.0.0.1:{silent.getsockname()[1]}"
+        took_s = seconds_until_unreachable(servers, 60.0, f"no server answered in {bound_s} s", request)
+    assert bound_s <= took_s < bound_s + CLOSE_S
+
+
+def test_a_new_client_leaves_a_silent_server_soon_however_long_its_ttl(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "MAX_FIRST_ATTEMPT_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as first, socket.create_server(("127.0.0.1", 0)) as second:
+        servers = ",".join(f"127.0.0.1:{one.getsockname()[1]}" for one in (first, second))
+        request = ask.Acquire("lock", draw_claim(), "holder", 60_000, boottime_us(), may_wait=True)
+        seconds_until_unreachable(servers, 0.5, "no server answered", request)
+        for one in (first, second):
+            one.settimeout(0)
+            one.accept()[0].close()
 
 
 # --- what things cost -------------------------------------------------------------------------------------------------

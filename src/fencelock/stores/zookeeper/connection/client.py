@@ -44,6 +44,8 @@ MIN_ATTEMPT_S = 0.5
 
 It gets a tenth of the session's timeout if that is longer; kazoo would wait for the whole timeout.
 """
+MAX_FIRST_ATTEMPT_S = 1.0
+"""The same before the first answer of any server: a program that has just started waits no longer for a silent one."""
 RETRY_S, MAX_RETRY_S = 0.02, 0.5
 """The pause between two rounds over the servers while none can be reached."""
 CLOSE_S = 1.0
@@ -60,7 +62,8 @@ class ZooKeeperClient(KazooClient):
         self.refusal: FencelockError | None = None
         """Why this session must not be used: the servers keep it for another time than the requested one."""
         self.connection_retry = KazooRetry(max_tries=-1, delay=RETRY_S, max_delay=MAX_RETRY_S, ignore_expire=False)
-        self.attempt_s = max(timeout_ms / PINGS_PER_TIMEOUT / _MS_PER_S, MIN_ATTEMPT_S)
+        self._attempt_s = max(timeout_ms / PINGS_PER_TIMEOUT / _MS_PER_S, MIN_ATTEMPT_S)
+        self.attempt_s = min(self._attempt_s, MAX_FIRST_ATTEMPT_S)
         super().__init__(
             timeout=timeout_ms / _MS_PER_S,
             handler=KazooHandler(self.attempt_s),
@@ -80,6 +83,7 @@ class ZooKeeperClient(KazooClient):
     def on_connected(self, sent_ms: int, granted_ms: int) -> None:
         """Note a session that was made, or found again: the leader itself counts its timeout from this moment."""
         self._first_round.set()
+        self.attempt_s = self.handler.attempt_s = self._attempt_s
         if granted_ms <= 0:
             return  # The servers no longer know the session.
         self._older_ms = self._newer_ms = sent_ms
@@ -156,7 +160,8 @@ class ZooKeeperClient(KazooClient):
         self._stopped.set()
         self._queue.append((CloseInstance, None))
         self._connection.wake(1)
-        self._connection.connection_stopped.wait(request_timeout_s)
+        if self._first_round.is_set():  # Otherwise its thread waits for a silent server, and there is no session.
+            self._connection.connection_stopped.wait(request_timeout_s)
         if not self.is_running():
             # Its thread closes the pipe at its end, but may never have been started.
             self._connection.close()

@@ -62,7 +62,7 @@ class KazooHandler(SequentialThreadingHandler):
 
     def __init__(self, attempt_s: float) -> None:
         super().__init__()
-        self._attempt_s = attempt_s
+        self.attempt_s = attempt_s
         self.has_refused = False
         """Whether the server has refused the connection in the present attempt."""
 
@@ -96,7 +96,7 @@ class KazooHandler(SequentialThreadingHandler):
     def create_connection(self, *args: Any, **kwargs: Any) -> Any:
         """Connect to one server."""
         try:
-            return super().create_connection(*args, **{**kwargs, "timeout": self._attempt_s})
+            return super().create_connection(*args, **{**kwargs, "timeout": self.attempt_s})
         except ConnectionRefusedError:
             self.has_refused = True
             raise

@@ -55,7 +55,7 @@ class ZooKeeperQueue:
             session, entry = found
             session.wait_connected(self._request_timeout_s)
         else:
-            session = self._sessions.for_ttl(request.ttl_ms, self._request_timeout_s)
+            session = self._sessions.for_ttl(request.ttl_ms, self._request_timeout_s, may_wait=request.may_wait)
             path = self._layout.lock(request.lock)
             entry = ZooKeeperQueueEntry(
                 request.lock, request.claim, path, request.ttl_ms, boottime_ms() + request.ttl_ms

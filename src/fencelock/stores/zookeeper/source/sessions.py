@@ -19,6 +19,10 @@ from fencelock.stores.zookeeper.source.session import ZooKeeperSession
 OPERATOR_TICKS = 10
 """The timeout of a session that is opened for a request without a ttl; the servers' limits are 2 and 20 by default."""
 MIN_OPERATOR_MS = 1000
+MAX_OPEN_S = 3.0
+"""How long a new session is awaited, also where a request waits longer: no server has answered yet."""
+MAX_TRY_S = 1.5
+"""The same for a try that does not wait for the lock."""
 
 
 class _ProcessSessions:
@@ -90,11 +94,11 @@ class ZooKeeperSessions:
         """The ended claims of this process."""
         return self._current.ended
 
-    def for_ttl(self, ttl_ms: int, request_timeout_s: float) -> ZooKeeperSession:
+    def for_ttl(self, ttl_ms: int, request_timeout_s: float, *, may_wait: bool = True) -> ZooKeeperSession:
         """Return the session of a ttl, connected; SourceUnavailableError if that takes too long."""
         session = self._current.by_ttl.get(ttl_ms)
         if session is None or not session.is_usable():
-            session = self._open(ttl_ms, request_timeout_s)
+            session = self._open(ttl_ms, min(request_timeout_s, MAX_OPEN_S if may_wait else MAX_TRY_S))
         session.wait_connected(request_timeout_s)
         return session
 
