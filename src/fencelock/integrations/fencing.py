@@ -28,7 +28,7 @@ COMMITTED = (
 """A note for an error that leaves a block although it is committed."""
 
 
-class _Entry:
+class BlockEntry:
     """A guarded transaction that is registered with its lease, and with its thread or task.
 
     A signal handler may raise anywhere, in `end` too. What stayed registered would bar every later block of the thread,
@@ -47,8 +47,8 @@ class _Entry:
         if hasattr(self, "_open_block"):
             self.end()
 
-    def begin(self, task: object) -> None:
-        """Register the block; GuardError if the thread or task has one already."""
+    def begin(self, task: object = None) -> None:
+        """Register the block; GuardError if the thread or task has one already, in which it would wait for itself."""
         self._credential.enter_guarded(self._block)
         self._open_block.begin(task)
 
@@ -66,19 +66,9 @@ class Fencing:
         self._core = core
         self._credential = credential
 
-    @contextmanager
-    def entered(self, task: object = None) -> Iterator[None]:
-        """Register a guarded transaction of the lease; refuse a nested one, in which a thread or task would wait for
-        itself.
-        """
-        entry = _Entry(self._core.scope.url, self._credential)
-        try:
-            entry.begin(task)
-            yield
-            entry.end()
-        except BaseException:
-            entry.end()
-            raise
+    def new_entry(self) -> BlockEntry:
+        """Return the entry of a new guarded transaction of the lease, not registered yet."""
+        return BlockEntry(self._core.scope.url, self._credential)
 
     def seal(self) -> None:
         """Seal the resources that this tenure has not sealed, over the guard's own connection."""

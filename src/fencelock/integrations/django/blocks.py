@@ -49,6 +49,7 @@ class DjangoFenced(UncopyableBlock):
     def __init__(self, alias: str, fencing: Fencing) -> None:
         self._alias = alias
         self._fencing = fencing
+        self._entry = fencing.new_entry()
         self._stack = ExitStack()
         self._is_used = False
 
@@ -56,17 +57,23 @@ class DjangoFenced(UncopyableBlock):
         check_unused(is_used=self._is_used)
         self._is_used = True
         _check_idle(self._alias)
-        with ExitStack() as stack:
-            entered = stack.enter_context(ExitStack())
-            entered.enter_context(self._fencing.entered())
+        try:
+            self._entry.begin()
             self._fencing.seal()
-            stack.enter_context(_guarded(self._alias, self._fencing, entered.close))
-            self._stack = stack.pop_all()
+            self._stack.enter_context(_guarded(self._alias, self._fencing, self._entry.end))
+        except BaseException:
+            self._entry.end()
+            raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stack.__exit__(kind, error, trace)
+        try:
+            self._stack.__exit__(kind, error, trace)
+            self._entry.end()
+        except BaseException:
+            self._entry.end()
+            raise
 
 
 @contextmanager

@@ -73,6 +73,8 @@ class _Block(UncopyableBlock, Generic[Target]):
         self._target = target
         self._unit = unit
         self._fencing = fencing
+        # Only the block refers to it, so that it ends with the block even if every other end of it is interrupted.
+        self._entry = fencing.new_entry()
         self._stack = ExitStack()
         self._is_used = False
 
@@ -87,41 +89,50 @@ class Fenced(_Block[Target]):
 
     def __enter__(self) -> Target:
         self._use()
-        with ExitStack() as stack:
-            stack.enter_context(self._fencing.entered())
+        try:
+            self._entry.begin()
             self._fencing.seal()
-            stack.enter_context(_guarded(self._unit, self._fencing))
-            self._stack = stack.pop_all()
+            self._stack.enter_context(_guarded(self._unit, self._fencing))
+        except BaseException:
+            self._entry.end()
+            raise
         return self._target
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stack.__exit__(kind, error, trace)
+        try:
+            self._stack.__exit__(kind, error, trace)
+            self._entry.end()
+        except BaseException:
+            self._entry.end()
+            raise
 
 
 class AsyncFenced(_Block[Target]):
     """The block of `async with fenced(…)`; yields the session or connection that was passed in."""
 
-    def __init__(self, target: Target, unit: Unit, fencing: Fencing) -> None:
-        super().__init__(target, unit, fencing)
-        self._entered = ExitStack()
-
     async def __aenter__(self) -> Target:
         self._use()
-        with ExitStack() as stack:
-            stack.enter_context(self._fencing.entered(asyncio.current_task()))
+        try:
+            self._entry.begin(asyncio.current_task())
             await self._fencing.seal_async()
             await self._run(lambda: self._stack.enter_context(_guarded(self._unit, self._fencing)))
-            self._entered = stack.pop_all()
+        except BaseException:
+            self._entry.end()
+            raise
         return self._target
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with self._entered:
+        try:
             ending = self._run(lambda: self._stack.__exit__(kind, error, trace))
             await wait_to_the_end(asyncio.ensure_future(ending))
+            self._entry.end()
+        except BaseException:
+            self._entry.end()
+            raise
 
     async def _run(self, call: Callable[[], object]) -> None:
         """Run synchronous SQLAlchemy code on the loop."""
